@@ -1,1 +1,3 @@
+//! informerd: the Kubernetes informer as a daemon.
 
+pub mod k8s;

@@ -1,0 +1,658 @@
+//! An API server's bytes into objects, pages and watch events, keeping the JSON and parsing only what is
+//! needed.
+//!
+//! One pass over the text: each member of the object and of its metadata is appended to a scratch buffer as
+//! it stands, dropped members are skipped, and the result is copied once into an allocation of exactly its
+//! size, so that no object pins a page or a receive buffer.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use bytes::Bytes;
+use memchr::memmem;
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::object::{Span, Text};
+use super::{INITIAL_EVENTS_END, Key, LAST_APPLIED, Object, Resource, ResourceVersion, Status, WatchEvent};
+
+/// What the decoder leaves out of the objects it keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DecodeOptions {
+    /// Drop `metadata.managedFields`, often half of an object's bytes.
+    pub drop_managed_fields: bool,
+    /// Drop the annotation in which `kubectl apply` keeps the previous manifest.
+    pub drop_last_applied: bool,
+    /// Objects above this many bytes of JSON are refused (and counted).
+    pub object_bytes_max: usize,
+}
+
+/// Turns bytes of one resource into objects. Keeps a scratch buffer, so one per reflector.
+pub struct Decoder {
+    resource: Resource,
+    options: DecodeOptions,
+    /// `{"kind":"Pod","apiVersion":"v1"`: put before list items, which lack it (U6), in the order in which
+    /// Go's TypeMeta is written, so that a listed and a watched object are the same bytes.
+    type_meta: String,
+    scratch: Vec<u8>,
+}
+
+/// A page of a list.
+#[derive(Debug)]
+pub struct ListPage {
+    /// The version of the whole list, the same on each page.
+    pub resource_version: ResourceVersion,
+    /// The token of the next page.
+    pub continue_token: Option<String>,
+    /// The objects, in the server's order.
+    pub objects: Vec<Object>,
+    /// Items that could not be taken.
+    pub skipped: Vec<Skipped>,
+}
+
+/// An item that could not be taken, for log and metric.
+#[derive(Debug)]
+pub struct Skipped {
+    /// `namespace/name` as far as it could be read.
+    pub key: String,
+    /// Why.
+    pub error: DecodeError,
+}
+
+/// Why bytes were not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum DecodeError {
+    /// Not the JSON it should be.
+    #[error("not the JSON of a Kubernetes object: {0}")]
+    Json(#[from] serde_json::Error),
+    /// Not UTF-8.
+    #[error("not UTF-8: {0}")]
+    Utf8(#[from] std::str::Utf8Error),
+    /// `metadata.name` or `metadata.resourceVersion` is missing.
+    #[error("metadata.{0} is missing")]
+    Missing(&'static str),
+    /// Larger than allowed.
+    #[error("object of {bytes} bytes exceeds the limit of {limit}")]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+        /// `object_bytes_max`.
+        limit: usize,
+    },
+    /// A watch event of a type that is not known; never skipped, because what it means is not known (U11).
+    #[error("unknown watch event type {0:?}")]
+    UnknownType(String),
+}
+
+/// Cuts a stream of chunks into lines. HTTP chunks are not aligned with lines (U37).
+#[derive(Debug)]
+pub struct LineSplitter {
+    buffer: Vec<u8>,
+    /// Bytes at the front that were handed out already.
+    taken: usize,
+    /// Bytes at the front in which no line feed was found.
+    searched: usize,
+    line_bytes_max: usize,
+}
+
+/// A line that grew beyond its limit: the upstream is broken, not busy.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line exceeds {limit} bytes")]
+pub struct LineTooLong {
+    /// The limit.
+    pub limit: usize,
+}
+
+// === impl LineSplitter ===
+
+impl LineSplitter {
+    /// Lines of at most `line_bytes_max` bytes.
+    pub fn new(line_bytes_max: usize) -> Self {
+        Self { buffer: Vec::new(), taken: 0, searched: 0, line_bytes_max }
+    }
+
+    /// Takes a chunk.
+    pub fn push(&mut self, chunk: &[u8]) {
+        if self.taken > 0 {
+            self.buffer.drain(..self.taken);
+            self.searched = self.searched.saturating_sub(self.taken);
+            self.taken = 0;
+        }
+        self.buffer.extend_from_slice(chunk);
+    }
+
+    /// The next complete line without its end; `None` until more comes. Empty lines are skipped.
+    ///
+    /// # Errors
+    /// [`LineTooLong`] when the unfinished line is longer than the limit.
+    pub fn next_line(&mut self) -> Result<Option<&[u8]>, LineTooLong> {
+        loop {
+            let from = self.searched.max(self.taken);
+            let Some(found) = memchr::memchr(b'\n', &self.buffer[from..]) else {
+                self.searched = self.buffer.len();
+                if self.buffer.len() - self.taken > self.line_bytes_max {
+                    return Err(LineTooLong { limit: self.line_bytes_max });
+                }
+                if self.taken == self.buffer.len() {
+                    // A burst must not pin its size for ever.
+                    self.buffer = Vec::new();
+                    (self.taken, self.searched) = (0, 0);
+                }
+                return Ok(None);
+            };
+            let (start, end) = (self.taken, from + found);
+            (self.taken, self.searched) = (end + 1, end + 1);
+            if end - start > self.line_bytes_max {
+                return Err(LineTooLong { limit: self.line_bytes_max });
+            }
+            if !self.buffer[start..end].trim_ascii().is_empty() {
+                return Ok(Some(&self.buffer[start..end]));
+            }
+        }
+    }
+
+    /// Bytes of a line that has not ended.
+    pub fn pending(&self) -> usize {
+        self.buffer.len() - self.taken
+    }
+}
+
+// === impl Decoder ===
+
+impl Decoder {
+    /// A decoder for one resource.
+    pub fn new(resource: Resource, options: DecodeOptions) -> Self {
+        let kind = serde_json::Value::from(resource.kind());
+        let api_version = serde_json::Value::from(resource.api_version());
+        let type_meta = format!(r#"{{"kind":{kind},"apiVersion":{api_version}"#);
+        Self { resource, options, type_meta, scratch: Vec::new() }
+    }
+
+    /// The resource whose objects are decoded.
+    pub fn resource(&self) -> &Resource {
+        &self.resource
+    }
+
+    /// One object.
+    ///
+    /// # Errors
+    /// [`DecodeError`] when it is not an object, has no name or no resourceVersion, or is too large.
+    pub fn object(&mut self, text: &str) -> Result<Object, DecodeError> {
+        let mut reader = serde_json::Deserializer::from_str(text);
+        let object = ObjectSeed { decoder: self }.deserialize(&mut reader)?;
+        reader.end()?;
+        object
+    }
+
+    /// A page of a list. Items that cannot be taken are in `skipped`.
+    ///
+    /// # Errors
+    /// [`DecodeError`] when the body is not a list or has no resourceVersion.
+    pub fn list(&mut self, body: &[u8]) -> Result<ListPage, DecodeError> {
+        let text = std::str::from_utf8(body)?;
+        let mut reader = serde_json::Deserializer::from_str(text);
+        let quick = ListSeed { decoder: self }.deserialize(&mut reader);
+        match quick.and_then(|page| reader.end().map(|()| page)) {
+            Ok(page) => page,
+            // One item of the wrong shape fails the whole pass; go item by item so that it costs only itself.
+            Err(_) => self.list_item_by_item(text),
+        }
+    }
+
+    fn list_item_by_item(&mut self, text: &str) -> Result<ListPage, DecodeError> {
+        #[derive(Deserialize)]
+        struct RawList<'a> {
+            #[serde(default)]
+            metadata: ListMeta,
+            #[serde(borrow, default)]
+            items: Option<Vec<&'a RawValue>>,
+        }
+        let list: RawList<'_> = serde_json::from_str(text)?;
+        let mut objects = Vec::new();
+        let mut skipped = Vec::new();
+        for item in list.items.unwrap_or_default() {
+            match self.object(item.get()) {
+                Ok(object) => objects.push(object),
+                Err(error) => skipped.push(Skipped { key: key_for_log(item.get()), error }),
+            }
+        }
+        list.metadata.into_page(objects, skipped)
+    }
+
+    /// One line of a watch.
+    ///
+    /// # Errors
+    /// [`DecodeError`] when it is not a watch event or its object cannot be taken.
+    pub fn watch_line(&mut self, line: &[u8]) -> Result<WatchEvent, DecodeError> {
+        let line = std::str::from_utf8(line)?.trim_end();
+        // Every API server writes the type first; then the object is decoded in one pass.
+        for (prefix, make) in [
+            (r#"{"type":"ADDED","object":"#, WatchEvent::Added as fn(Object) -> WatchEvent),
+            (r#"{"type":"MODIFIED","object":"#, WatchEvent::Modified),
+            (r#"{"type":"DELETED","object":"#, WatchEvent::Deleted),
+        ] {
+            if let Some(object) = line.strip_prefix(prefix).and_then(|rest| rest.strip_suffix('}'))
+                && let Ok(object) = self.object(object)
+            {
+                return Ok(make(object));
+            }
+        }
+        self.watch_line_in_any_order(line)
+    }
+
+    fn watch_line_in_any_order(&mut self, line: &str) -> Result<WatchEvent, DecodeError> {
+        #[derive(Deserialize)]
+        struct RawEvent<'a> {
+            #[serde(rename = "type", borrow)]
+            kind: Cow<'a, str>,
+            #[serde(borrow)]
+            object: &'a RawValue,
+        }
+        let event: RawEvent<'_> = serde_json::from_str(line)?;
+        let object = event.object.get();
+        match &*event.kind {
+            "ADDED" => self.object(object).map(WatchEvent::Added),
+            "MODIFIED" => self.object(object).map(WatchEvent::Modified),
+            "DELETED" => self.object(object).map(WatchEvent::Deleted),
+            "BOOKMARK" => bookmark(object),
+            "ERROR" => Ok(WatchEvent::Error(serde_json::from_str(object)?)),
+            other => Err(DecodeError::UnknownType(other.to_owned())),
+        }
+    }
+
+    /// The object in `scratch`, cut to its exact size.
+    fn finish(&mut self, found: &mut Found) -> Result<Object, DecodeError> {
+        let name = found.name.take().ok_or(DecodeError::Missing("name"))?;
+        let version = found.resource_version.take().ok_or(DecodeError::Missing("resourceVersion"))?;
+        let prefix = match (found.kind, found.api_version) {
+            (true, true) => Cow::Borrowed("{"),
+            (false, false) => Cow::Owned(format!("{},", self.type_meta)),
+            (true, false) => Cow::Owned(format!(r#"{{"apiVersion":"{}","#, self.resource.api_version())),
+            (false, true) => Cow::Owned(format!(r#"{{"kind":"{}","#, self.resource.kind())),
+        };
+        // The scratch holds each member with a comma before it; the prefix takes the place of the first.
+        let body = &self.scratch[1..];
+        let bytes = prefix.len() + body.len() + 1;
+        if bytes > self.options.object_bytes_max || u32::try_from(bytes).is_err() {
+            return Err(DecodeError::TooLarge { bytes, limit: self.options.object_bytes_max });
+        }
+        let mut json = Vec::with_capacity(bytes);
+        json.extend_from_slice(prefix.as_bytes());
+        json.extend_from_slice(body);
+        json.push(b'}');
+        let shift = |span: Span| match span.end {
+            0 => span,
+            _ => {
+                Span { start: span.start + prefix.len() as u32 - 1, end: span.end + prefix.len() as u32 - 1 }
+            }
+        };
+        Ok(Object {
+            key: Key::new(found.namespace.as_deref().unwrap_or(""), &name),
+            resource_version: version,
+            json: Bytes::from(json),
+            uid: shift(found.uid),
+            version: shift(found.version),
+            labels: shift(found.labels),
+            owners: shift(found.owners),
+        })
+    }
+
+    /// Appends `,"key":`.
+    fn append_key(&mut self, key: &str) {
+        self.scratch.push(b',');
+        if key.bytes().any(|byte| byte < 0x20 || byte == b'"' || byte == b'\\') {
+            serde_json::to_writer(&mut self.scratch, key).expect("writing to a Vec cannot fail");
+        } else {
+            self.scratch.push(b'"');
+            self.scratch.extend_from_slice(key.as_bytes());
+            self.scratch.push(b'"');
+        }
+        self.scratch.push(b':');
+    }
+
+    /// Appends a value as it stands (compact, on one line) and tells its place.
+    fn append_value(&mut self, value: &str) -> Span {
+        let start = self.scratch.len() as u32;
+        if needs_cleaning(value) {
+            clean(value, &mut self.scratch);
+        } else {
+            self.scratch.extend_from_slice(value.as_bytes());
+        }
+        Span { start, end: self.scratch.len() as u32 }
+    }
+}
+
+/// What was found on the way through one object.
+#[derive(Default)]
+struct Found {
+    kind: bool,
+    api_version: bool,
+    name: Option<String>,
+    namespace: Option<String>,
+    resource_version: Option<ResourceVersion>,
+    uid: Span,
+    version: Span,
+    labels: Span,
+    owners: Span,
+}
+
+struct ObjectSeed<'d> {
+    decoder: &'d mut Decoder,
+}
+
+impl<'de> DeserializeSeed<'de> for ObjectSeed<'_> {
+    type Value = Result<Object, DecodeError>;
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, reader: D) -> Result<Self::Value, D::Error> {
+        reader.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for ObjectSeed<'_> {
+    type Value = Result<Object, DecodeError>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a Kubernetes object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let decoder = self.decoder;
+        decoder.scratch.clear();
+        let mut found = Found::default();
+        while let Some(Text(key)) = map.next_key()? {
+            decoder.append_key(&key);
+            match &*key {
+                "metadata" => map.next_value_seed(MetadataSeed { decoder, found: &mut found })?,
+                _ => {
+                    found.kind |= key == "kind";
+                    found.api_version |= key == "apiVersion";
+                    decoder.append_value(map.next_value::<&RawValue>()?.get());
+                }
+            }
+        }
+        if decoder.scratch.is_empty() {
+            return Ok(Err(DecodeError::Missing("name")));
+        }
+        Ok(decoder.finish(&mut found))
+    }
+}
+
+struct MetadataSeed<'d> {
+    decoder: &'d mut Decoder,
+    found: &'d mut Found,
+}
+
+impl<'de> DeserializeSeed<'de> for MetadataSeed<'_> {
+    type Value = ();
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, reader: D) -> Result<(), D::Error> {
+        reader.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for MetadataSeed<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object's metadata")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let Self { decoder, found } = self;
+        let start = decoder.scratch.len();
+        while let Some(Text(key)) = map.next_key()? {
+            if key == "managedFields" && decoder.options.drop_managed_fields {
+                map.next_value::<IgnoredAny>()?;
+                continue;
+            }
+            let value = map.next_value::<&RawValue>()?.get();
+            if key == "annotations" && decoder.options.drop_last_applied && holds_last_applied(value) {
+                append_annotations(decoder, value).map_err(A::Error::custom)?;
+                continue;
+            }
+            decoder.append_key(&key);
+            let span = decoder.append_value(value);
+            let inner = Span { start: span.start + 1, end: span.end.saturating_sub(1) };
+            match &*key {
+                "name" => found.name = Some(string(value).map_err(A::Error::custom)?),
+                "namespace" => found.namespace = Some(string(value).map_err(A::Error::custom)?),
+                "uid" if value.len() >= 2 => found.uid = inner,
+                "resourceVersion" => {
+                    let text = string(value).map_err(A::Error::custom)?;
+                    found.resource_version = (!text.is_empty()).then(|| ResourceVersion::new(&text));
+                    found.version = inner;
+                }
+                "labels" if value != "null" => found.labels = span,
+                "ownerReferences" if value != "null" => found.owners = span,
+                _ => {}
+            }
+        }
+        match decoder.scratch.get_mut(start) {
+            // Each member was written with a comma before it.
+            Some(first) => *first = b'{',
+            None => decoder.scratch.push(b'{'),
+        }
+        decoder.scratch.push(b'}');
+        Ok(())
+    }
+}
+
+fn string(raw: &str) -> Result<String, serde_json::Error> {
+    serde_json::from_str::<Text<'_>>(raw).map(|text| text.0.into_owned())
+}
+
+fn holds_last_applied(annotations: &str) -> bool {
+    memmem::find(annotations.as_bytes(), LAST_APPLIED.as_bytes()).is_some()
+}
+
+/// Appends the annotations but the last-applied one, and none at all where it was the only one, as the API
+/// server leaves an empty map out.
+fn append_annotations(decoder: &mut Decoder, value: &str) -> Result<(), serde_json::Error> {
+    struct Members<'d>(&'d mut Decoder);
+    impl<'de> Visitor<'de> for Members<'_> {
+        type Value = bool;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("annotations")
+        }
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<bool, A::Error> {
+            let mut any = false;
+            while let Some(Text(key)) = map.next_key()? {
+                let raw = map.next_value::<&RawValue>()?.get();
+                if key != LAST_APPLIED {
+                    self.0.append_key(&key);
+                    self.0.append_value(raw);
+                    any = true;
+                }
+            }
+            Ok(any)
+        }
+    }
+    let before = decoder.scratch.len();
+    decoder.append_key("annotations");
+    let start = decoder.scratch.len();
+    let mut reader = serde_json::Deserializer::from_str(value);
+    use serde::Deserializer as _;
+    if reader.deserialize_map(Members(decoder))? {
+        decoder.scratch[start] = b'{';
+        decoder.scratch.push(b'}');
+    } else {
+        decoder.scratch.truncate(before);
+    }
+    Ok(())
+}
+
+/// Whether a value has line breaks (a pretty-printing server), blanks after its colons, or one of the
+/// characters that readers of lines take for a line end (D22).
+fn needs_cleaning(value: &str) -> bool {
+    let bytes = value.as_bytes();
+    if memchr::memchr2(b'\n', b'\r', bytes).is_some() || bytes.starts_with(b"{ ") {
+        return true;
+    }
+    // A serialiser that puts blanks after colons does so after the first.
+    if let (Some(b'{'), Some(colon)) = (bytes.first(), memmem::find(bytes, b"\":"))
+        && bytes.get(colon + 2) == Some(&b' ')
+    {
+        return true;
+    }
+    memchr::memchr2(0xE2, 0xC2, bytes).is_some()
+        && ["\u{2028}", "\u{2029}", "\u{85}"].iter().any(|separator| value.contains(separator))
+}
+
+/// Appends JSON without the blanks between its tokens, with line separators escaped.
+fn clean(value: &str, out: &mut Vec<u8>) {
+    let (mut in_string, mut escaped) = (false, false);
+    for character in value.chars() {
+        match character {
+            ' ' | '\n' | '\r' | '\t' if !in_string => {}
+            '\u{2028}' | '\u{2029}' | '\u{85}' => {
+                out.extend_from_slice(format!("\\u{:04x}", character as u32).as_bytes());
+            }
+            other => {
+                if other == '"' && !escaped {
+                    in_string = !in_string;
+                }
+                escaped = other == '\\' && !escaped;
+                out.extend_from_slice(other.encode_utf8(&mut [0; 4]).as_bytes());
+            }
+        }
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct ListMeta {
+    resource_version: String,
+    #[serde(rename = "continue")]
+    continue_token: Option<String>,
+}
+
+impl ListMeta {
+    fn into_page(self, objects: Vec<Object>, skipped: Vec<Skipped>) -> Result<ListPage, DecodeError> {
+        if self.resource_version.is_empty() {
+            return Err(DecodeError::Missing("resourceVersion"));
+        }
+        Ok(ListPage {
+            resource_version: ResourceVersion::new(&self.resource_version),
+            continue_token: self.continue_token.filter(|token| !token.is_empty()),
+            objects,
+            skipped,
+        })
+    }
+}
+
+struct ListSeed<'d> {
+    decoder: &'d mut Decoder,
+}
+
+impl<'de> DeserializeSeed<'de> for ListSeed<'_> {
+    type Value = Result<ListPage, DecodeError>;
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, reader: D) -> Result<Self::Value, D::Error> {
+        reader.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for ListSeed<'_> {
+    type Value = Result<ListPage, DecodeError>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a Kubernetes list")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut metadata = ListMeta::default();
+        let mut objects = Vec::new();
+        let mut skipped = Vec::new();
+        while let Some(Text(key)) = map.next_key()? {
+            match &*key {
+                "metadata" => metadata = map.next_value()?,
+                "items" => map.next_value_seed(ItemsSeed {
+                    decoder: &mut *self.decoder,
+                    objects: &mut objects,
+                    skipped: &mut skipped,
+                })?,
+                _ => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(metadata.into_page(objects, skipped))
+    }
+}
+
+struct ItemsSeed<'d> {
+    decoder: &'d mut Decoder,
+    objects: &'d mut Vec<Object>,
+    skipped: &'d mut Vec<Skipped>,
+}
+
+impl<'de> DeserializeSeed<'de> for ItemsSeed<'_> {
+    type Value = ();
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, reader: D) -> Result<(), D::Error> {
+        reader.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for ItemsSeed<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the items of a list")
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        // Go writes a nil slice as null.
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
+        while let Some(item) = seq.next_element_seed(ObjectSeed { decoder: &mut *self.decoder })? {
+            match item {
+                Ok(object) => self.objects.push(object),
+                Err(error) => {
+                    let scratch = String::from_utf8_lossy(&self.decoder.scratch).into_owned();
+                    self.skipped.push(Skipped { key: key_for_log(&scratch.replacen(',', "{", 1)), error });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `namespace/name` as far as it can be read.
+fn key_for_log(text: &str) -> String {
+    let name = text.find(r#""name":""#).map(|at| &text[at + 8..]).and_then(|rest| rest.split('"').next());
+    name.unwrap_or("?").chars().take(253).collect()
+}
+
+/// Bookmarks of typed servers carry empty required fields of their kind: only metadata counts (U23).
+fn bookmark(object: &str) -> Result<WatchEvent, DecodeError> {
+    #[derive(Deserialize)]
+    struct Bookmark {
+        metadata: BookmarkMeta,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct BookmarkMeta {
+        resource_version: String,
+        #[serde(default)]
+        annotations: Option<std::collections::HashMap<String, String>>,
+    }
+    let bookmark: Bookmark = serde_json::from_str(object)?;
+    let end = bookmark
+        .metadata
+        .annotations
+        .is_some_and(|annotations| annotations.get(INITIAL_EVENTS_END).is_some_and(|value| value == "true"));
+    if bookmark.metadata.resource_version.is_empty() {
+        return Err(DecodeError::Missing("resourceVersion"));
+    }
+    Ok(WatchEvent::Bookmark {
+        resource_version: ResourceVersion::new(&bookmark.metadata.resource_version),
+        initial_events_end: end,
+    })
+}
+
+#[cfg(test)]
+mod tests;

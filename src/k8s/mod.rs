@@ -1,0 +1,26 @@
+//! Kubernetes words: names, resourceVersions, objects, selectors, watch events, Status.
+//!
+//! In come bytes as an API server writes them and text as a person types it; out go values that the
+//! other rooms reason about. This room does no I/O, has no clock, and imports nothing of ours.
+
+mod decode;
+mod name;
+mod object;
+mod resource_version;
+mod selector;
+mod status;
+mod watch_event;
+
+pub use decode::{DecodeError, DecodeOptions, Decoder, LineSplitter, LineTooLong, ListPage, Skipped};
+pub use name::{Key, Resource, ResourceParts};
+pub use object::Object;
+pub use resource_version::ResourceVersion;
+pub use selector::{FieldSelector, LabelSelector, SelectorError};
+pub use status::{Cause, Details, Status};
+pub use watch_event::WatchEvent;
+
+/// The annotation by which the end of a streaming list is told (KEP-3157).
+pub const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
+
+/// The annotation in which `kubectl apply` keeps the whole previous manifest.
+pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";

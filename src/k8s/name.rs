@@ -1,0 +1,242 @@
+//! What a resource is called, and what one object of it is called.
+
+use std::fmt;
+use std::ops::Bound;
+use std::sync::Arc;
+
+/// A kind of thing that can be listed and watched: group, version, plural (GVR), with its kind and scope.
+///
+/// Cheap to clone. Two are equal when group, version and plural are.
+#[derive(Clone)]
+pub struct Resource(Arc<ResourceParts>);
+
+/// The parts of a [`Resource`], as discovery tells them.
+#[derive(Clone, Debug, Default)]
+pub struct ResourceParts {
+    /// API group; empty for the core group.
+    pub group: String,
+    /// API version without the group: `v1`.
+    pub version: String,
+    /// Plural, lower case, as in paths: `deployments`.
+    pub plural: String,
+    /// Singular, lower case; may be empty (many built-in kinds before 1.27).
+    pub singular: String,
+    /// Kind: `Deployment`.
+    pub kind: String,
+    /// Short names as kubectl takes them: `deploy`.
+    pub short_names: Vec<String>,
+    /// Whether objects live in namespaces.
+    pub namespaced: bool,
+}
+
+/// The identity of an object within a resource: namespace (absent for cluster scope) and name.
+///
+/// Ordered as etcd orders `namespace/name`, so a namespace is one contiguous range. Cheap to clone.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(Arc<str>);
+
+// === impl Resource ===
+
+impl Resource {
+    /// Makes a resource of what discovery told.
+    pub fn new(parts: ResourceParts) -> Self {
+        Self(Arc::new(parts))
+    }
+
+    /// API group; empty for the core group.
+    pub fn group(&self) -> &str {
+        &self.0.group
+    }
+
+    /// API version without the group: `v1`.
+    pub fn version(&self) -> &str {
+        &self.0.version
+    }
+
+    /// Plural, lower case: `deployments`.
+    pub fn plural(&self) -> &str {
+        &self.0.plural
+    }
+
+    /// Kind: `Deployment`.
+    pub fn kind(&self) -> &str {
+        &self.0.kind
+    }
+
+    /// Whether objects live in namespaces.
+    pub fn namespaced(&self) -> bool {
+        self.0.namespaced
+    }
+
+    /// `v1` or `apps/v1`, as in an object's `apiVersion`.
+    pub fn api_version(&self) -> String {
+        if self.0.group.is_empty() {
+            self.0.version.clone()
+        } else {
+            format!("{}/{}", self.0.group, self.0.version)
+        }
+    }
+
+    /// The name informerd answers with: `pods`, `deployments.apps`.
+    pub fn canonical(&self) -> String {
+        if self.0.group.is_empty() {
+            self.0.plural.clone()
+        } else {
+            format!("{}.{}", self.0.plural, self.0.group)
+        }
+    }
+
+    /// Whether a person who typed `name` to kubectl means this resource: plural, singular, short name or
+    /// kind, then nothing, `.group`, `.version.group` or (core group) `.version`.
+    ///
+    /// Source: kubectl's `ParseResourceArg` and the REST mapper.
+    pub fn answers_to(&self, name: &str) -> bool {
+        let name = name.to_ascii_lowercase();
+        let (word, rest) = name.split_once('.').unwrap_or((&name, ""));
+        let known = word == self.0.plural
+            || word == self.0.singular
+            || word == self.0.kind.to_ascii_lowercase()
+            || self.0.short_names.iter().any(|short| short == word);
+        if word.is_empty() || !known {
+            return false;
+        }
+        let versioned = format!("{}.{}", self.0.version, self.0.group);
+        rest.is_empty()
+            || rest == self.0.group
+            || rest == versioned
+            || rest == versioned.trim_end_matches('.')
+    }
+
+    /// The path of the collection at the API server, over all namespaces or in one.
+    pub fn list_path(&self, namespace: Option<&str>) -> String {
+        let root = if self.0.group.is_empty() {
+            format!("/api/{}", self.0.version)
+        } else {
+            format!("/apis/{}/{}", self.0.group, self.0.version)
+        };
+        match namespace {
+            Some(namespace) => format!("{root}/namespaces/{namespace}/{}", self.0.plural),
+            None => format!("{root}/{}", self.0.plural),
+        }
+    }
+}
+
+impl PartialEq for Resource {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.0.group, &self.0.version, &self.0.plural)
+            == (&other.0.group, &other.0.version, &other.0.plural)
+    }
+}
+
+impl Eq for Resource {}
+
+impl fmt::Display for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.plural)?;
+        if self.0.group.is_empty() { Ok(()) } else { write!(f, ".{}", self.0.group) }
+    }
+}
+
+impl fmt::Debug for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}@{}", self.0.version)
+    }
+}
+
+// === impl Key ===
+
+impl Key {
+    /// Makes a key; an empty namespace is the cluster scope.
+    pub fn new(namespace: &str, name: &str) -> Self {
+        if namespace.is_empty() { Self(name.into()) } else { Self(format!("{namespace}/{name}").into()) }
+    }
+
+    /// The namespace; empty in the cluster scope.
+    pub fn namespace(&self) -> &str {
+        // A name cannot hold a slash (it is a path segment), so the first one ends the namespace.
+        self.0.split_once('/').map_or("", |(namespace, _)| namespace)
+    }
+
+    /// The name.
+    pub fn name(&self) -> &str {
+        self.0.split_once('/').map_or(&*self.0, |(_, name)| name)
+    }
+
+    /// `namespace/name`, or the name alone.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The bounds between which all keys of a namespace lie, and no others.
+    pub fn namespace_range(namespace: &str) -> (Bound<Self>, Bound<Self>) {
+        // '0' is the character after '/'.
+        (
+            Bound::Excluded(Self(format!("{namespace}/").into())),
+            Bound::Excluded(Self(format!("{namespace}0").into())),
+        )
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn deployments() -> Resource {
+        Resource::new(ResourceParts {
+            group: "apps".into(),
+            version: "v1".into(),
+            plural: "deployments".into(),
+            singular: "deployment".into(),
+            kind: "Deployment".into(),
+            short_names: vec!["deploy".into()],
+            namespaced: true,
+        })
+    }
+
+    #[test]
+    fn a_resource_answers_to_every_name_kubectl_takes() {
+        for name in
+            ["deployments", "deployment", "deploy", "Deployment", "deployments.apps", "deploy.v1.apps"]
+        {
+            assert!(deployments().answers_to(name), "{name}");
+        }
+        for name in ["", "deploys", "deployments.v2.apps", "deployments.extensions", ".apps"] {
+            assert!(!deployments().answers_to(name), "{name}");
+        }
+        let pods = Resource::new(ResourceParts {
+            version: "v1".into(),
+            plural: "pods".into(),
+            ..Default::default()
+        });
+        assert!(pods.answers_to("pods.v1") && !pods.answers_to("pods.apps"));
+    }
+
+    #[test]
+    fn a_namespace_is_one_range_even_beside_namespaces_that_share_its_prefix() {
+        let all: std::collections::BTreeSet<Key> =
+            [("a", "x"), ("a-b", "x"), ("a0", "x"), ("ab", "x"), ("", "a")]
+                .into_iter()
+                .map(|(namespace, name)| Key::new(namespace, name))
+                .collect();
+        let range: Vec<_> = all.range(Key::namespace_range("a")).map(Key::as_str).collect();
+        assert_eq!(range, ["a/x"]);
+    }
+
+    #[test]
+    fn paths_follow_group_and_namespace() {
+        assert_eq!(deployments().list_path(Some("web")), "/apis/apps/v1/namespaces/web/deployments");
+        assert_eq!(deployments().list_path(None), "/apis/apps/v1/deployments");
+    }
+}

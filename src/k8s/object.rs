@@ -1,0 +1,224 @@
+//! An immutable object: its identity and its JSON.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use bytes::Bytes;
+use serde::de::{DeserializeSeed, Deserializer as _, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::{Key, Resource, ResourceVersion};
+
+/// A place in an object's JSON, in bytes. `u32` because objects are limited to megabytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Span {
+    pub(super) start: u32,
+    pub(super) end: u32,
+}
+
+/// An object as the API server sent it: compact JSON in one exact allocation, with the places of what
+/// informerd needs. Labels and fields are read from the JSON when asked for, so that nothing is held twice.
+#[derive(Clone)]
+pub struct Object {
+    pub(super) key: Key,
+    pub(super) resource_version: ResourceVersion,
+    pub(super) json: Bytes,
+    /// The text of `metadata.uid`, without its quotes.
+    pub(super) uid: Span,
+    /// The text of `metadata.resourceVersion`, without its quotes.
+    pub(super) version: Span,
+    /// The JSON object `metadata.labels`; empty where there is none.
+    pub(super) labels: Span,
+    /// The JSON array `metadata.ownerReferences`; empty where there is none.
+    pub(super) owners: Span,
+}
+
+impl Object {
+    /// Namespace and name.
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// `metadata.uid`: which of the objects that had this key over time.
+    pub fn uid(&self) -> &str {
+        self.text(self.uid)
+    }
+
+    /// `metadata.resourceVersion`.
+    pub fn resource_version(&self) -> &ResourceVersion {
+        &self.resource_version
+    }
+
+    /// The whole object, compact, without line breaks. Cloning shares the bytes.
+    pub fn json(&self) -> &Bytes {
+        &self.json
+    }
+
+    /// The JSON before and after the text of `metadata.resourceVersion`, by reference, so that the same
+    /// object can be shown at another version (a deletion found by relist, an object that left a selector).
+    pub fn json_around_version(&self) -> (Bytes, Bytes) {
+        (self.json.slice(..self.version.start as usize), self.json.slice(self.version.end as usize..))
+    }
+
+    /// `metadata.labels`. Shape: in the order of the JSON, each key once.
+    pub fn labels(&self) -> Vec<(Cow<'_, str>, Cow<'_, str>)> {
+        let text = self.text(self.labels);
+        if text.is_empty() {
+            return Vec::new();
+        }
+        let mut reader = serde_json::Deserializer::from_str(text);
+        // Labels of another shape cannot pass an API server; if they do, no selector matches them.
+        reader.deserialize_map(StringMap).unwrap_or_default()
+    }
+
+    /// `metadata.ownerReferences` as JSON; `None` where there are none.
+    pub fn owner_references(&self) -> Option<&str> {
+        let text = self.text(self.owners);
+        (!text.is_empty()).then_some(text)
+    }
+
+    /// The scalar at a dotted path (`status.phase`), as text; `None` where there is none or it is `null`.
+    pub fn field(&self, path: &str) -> Option<Cow<'_, str>> {
+        let json = std::str::from_utf8(&self.json).expect("the decoder only takes UTF-8");
+        let mut reader = serde_json::Deserializer::from_str(json);
+        PathSeed { path }.deserialize(&mut reader).ok().flatten()
+    }
+
+    fn text(&self, span: Span) -> &str {
+        let bytes = &self.json[span.start as usize..span.end as usize];
+        std::str::from_utf8(bytes).expect("the decoder only takes UTF-8")
+    }
+
+    /// A DELETED object of which only the identity is still known.
+    pub fn identity(resource: &Resource, key: &Key, uid: &str, version: &ResourceVersion) -> Bytes {
+        let mut metadata = serde_json::Map::new();
+        metadata.insert("name".into(), key.name().into());
+        if !key.namespace().is_empty() {
+            metadata.insert("namespace".into(), key.namespace().into());
+        }
+        metadata.insert("resourceVersion".into(), version.to_string().into());
+        metadata.insert("uid".into(), uid.into());
+        let metadata = serde_json::Value::Object(metadata);
+        let (kind, api_version) = (resource.kind(), resource.api_version());
+        format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{metadata}}}"#).into()
+    }
+}
+
+impl fmt::Debug for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.key, self.resource_version)
+    }
+}
+
+/// Reads a JSON object of strings, borrowing where nothing is escaped.
+struct StringMap;
+
+impl<'de> Visitor<'de> for StringMap {
+    type Value = Vec<(Cow<'de, str>, Cow<'de, str>)>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of strings")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut pairs = Vec::with_capacity(8);
+        while let Some(Text(key)) = map.next_key()? {
+            let Text(value) = map.next_value()?;
+            pairs.push((key, value));
+        }
+        Ok(pairs)
+    }
+}
+
+/// A string that borrows from the input when it can; serde's own `Cow<str>` always copies.
+pub(super) struct Text<'a>(pub(super) Cow<'a, str>);
+
+impl<'de: 'a, 'a> serde::Deserialize<'de> for Text<'a> {
+    fn deserialize<D: serde::Deserializer<'de>>(reader: D) -> Result<Self, D::Error> {
+        struct TextVisitor;
+        impl<'de> Visitor<'de> for TextVisitor {
+            type Value = Cow<'de, str>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string")
+            }
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+                Ok(Cow::Borrowed(text))
+            }
+            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(Cow::Owned(text.to_owned()))
+            }
+        }
+        reader.deserialize_str(TextVisitor).map(Text)
+    }
+}
+
+/// Descends along a dotted path and reads the scalar at its end, skipping everything else.
+struct PathSeed<'p> {
+    path: &'p str,
+}
+
+impl<'de> DeserializeSeed<'de> for PathSeed<'_> {
+    type Value = Option<Cow<'de, str>>;
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, reader: D) -> Result<Self::Value, D::Error> {
+        if self.path.is_empty() {
+            let raw = <&RawValue as serde::Deserialize>::deserialize(reader)?.get();
+            return Ok(match raw.as_bytes().first() {
+                Some(b'"') => serde_json::from_str::<Text<'de>>(raw).ok().map(|text| text.0),
+                Some(b'{' | b'[' | b'n') | None => None,
+                Some(_) => Some(Cow::Borrowed(raw)),
+            });
+        }
+        reader.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for PathSeed<'_> {
+    type Value = Option<Cow<'de, str>>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let (head, rest) = self.path.split_once('.').unwrap_or((self.path, ""));
+        let mut found = None;
+        while let Some(Text(key)) = map.next_key()? {
+            if key == head {
+                found = map.next_value_seed(PathSeed { path: rest })?;
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(found)
+    }
+
+    fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+        while seq.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(None)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+}
