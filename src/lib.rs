@@ -1,3 +1,4 @@
 //! informerd: the Kubernetes informer as a daemon.
 
+pub mod cache;
 pub mod k8s;

@@ -15,7 +15,7 @@ use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, V
 use serde_json::value::RawValue;
 
 use super::object::{Span, Text};
-use super::{INITIAL_EVENTS_END, Key, LAST_APPLIED, Object, Resource, ResourceVersion, Status, WatchEvent};
+use super::{INITIAL_EVENTS_END, Key, LAST_APPLIED, Object, Resource, ResourceVersion, WatchEvent};
 
 /// What the decoder leaves out of the objects it keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

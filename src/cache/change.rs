@@ -1,0 +1,107 @@
+//! What goes into a cache and what comes of it.
+
+use std::sync::Arc;
+
+use super::Revision;
+use crate::k8s::{Object, ResourceVersion};
+
+/// What the reflector asks of the cache.
+#[derive(Debug)]
+pub enum Delta {
+    /// A pass of a list begins (a new epoch). What was there stays served until [`Delta::PassEnd`].
+    PassBegin,
+    /// An object of the pass.
+    PassItem(Object),
+    /// The pass is complete at this resourceVersion: what it did not name is gone.
+    PassEnd(ResourceVersion),
+    /// The pass failed: forget it.
+    PassAbort,
+    /// ADDED or MODIFIED on the watch.
+    Apply(Object),
+    /// DELETED on the watch: the last state, at the version of the deletion.
+    Delete(Object),
+    /// Everything up to here has been seen.
+    Bookmark(ResourceVersion),
+}
+
+/// What happened to an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeKind {
+    /// It was not there before.
+    Added,
+    /// It was there before.
+    Modified,
+    /// It is gone.
+    Deleted,
+}
+
+/// One committed step.
+#[derive(Debug)]
+pub struct Change {
+    /// Our own counter, one more than the change before.
+    pub revision: Revision,
+    /// Where a reader is that has taken this change.
+    pub position: ResourceVersion,
+    /// What happened.
+    pub kind: ChangeKind,
+    /// The new state; for a deletion the last one.
+    pub object: Arc<Object>,
+    /// The state before, so that a selector's enter and leave can be told.
+    pub previous: Option<Arc<Object>>,
+    /// The resourceVersion at which it happened; differs from the object's own for a deletion found by relist.
+    pub version: ResourceVersion,
+}
+
+/// What a commit did, for the metrics of the room outside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Commit {
+    /// Objects that came to be.
+    pub added: usize,
+    /// Objects that changed.
+    pub modified: usize,
+    /// Objects that are gone.
+    pub deleted: usize,
+    /// Deltas that told nothing new (U3, deletions of unknown objects).
+    pub duplicates: usize,
+    /// Changes that left the journal.
+    pub evicted: usize,
+    /// Whether a list went back in time, so that readers must start over.
+    pub history_lost: bool,
+}
+
+impl Change {
+    /// The resourceVersion from which on a reader is known to have this change, whichever replica gave it
+    /// that version: for a deletion found by relist the list's, though the position is still short of it.
+    pub(super) fn reached(&self) -> &ResourceVersion {
+        later(&self.version, &self.position)
+    }
+
+    /// Bytes that only the journal holds: the state before, and the last state of a deleted object.
+    pub(super) fn journal_bytes(&self) -> usize {
+        let previous = self.previous.as_ref().map_or(0, |object| object.json().len());
+        match self.kind {
+            ChangeKind::Deleted => previous + self.object.json().len(),
+            ChangeKind::Added | ChangeKind::Modified => previous,
+        }
+    }
+}
+
+impl Commit {
+    /// Changes that readers will see.
+    pub fn changes(&self) -> usize {
+        self.added + self.modified + self.deleted
+    }
+
+    pub(super) fn count(&mut self, kind: ChangeKind) {
+        match kind {
+            ChangeKind::Added => self.added += 1,
+            ChangeKind::Modified => self.modified += 1,
+            ChangeKind::Deleted => self.deleted += 1,
+        }
+    }
+}
+
+/// The later of an event's version and the position after it.
+pub(super) fn later<'a>(version: &'a ResourceVersion, position: &'a ResourceVersion) -> &'a ResourceVersion {
+    if version > position { version } else { position }
+}

@@ -1,0 +1,285 @@
+//! The lock around a cache, its two ends, and the wake-up.
+//!
+//! Why one `RwLock` and a `watch` channel instead of a channel per subscriber: readers own a cursor, so
+//! a slow one costs nothing, the writer never waits, and a wake-up carries no data that could pile up.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::state::State;
+use super::{Change, Commit, Config, Cursor, Delta, Located, Lost, Revision, Snapshot};
+use crate::k8s::{Key, Object, ResourceVersion};
+
+/// Makes a cache; `now` is the moment from which its age counts until it is first heard of.
+pub fn cache(config: Config, now: Instant) -> (Writer, Reader) {
+    let shared = Arc::new(Shared {
+        state: RwLock::new(State::new(config)),
+        condition: Mutex::new(Condition { phase: Phase::Starting, message: None, retry_at: None }),
+        born: now,
+        heard_ms: AtomicU64::new(0),
+    });
+    let (wake_tx, wake_rx) = watch::channel(Mark::default());
+    (Writer { shared: shared.clone(), wake_tx }, Reader { shared, wake_rx })
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: RwLock<State>,
+    condition: Mutex<Condition>,
+    born: Instant,
+    /// Milliseconds from `born` to when the API server was last heard; 0 is never.
+    heard_ms: AtomicU64,
+}
+
+/// The one end that changes a cache. Not `Clone`: one reflector, one cache.
+#[derive(Debug)]
+pub struct Writer {
+    shared: Arc<Shared>,
+    wake_tx: watch::Sender<Mark>,
+}
+
+/// The end that reads a cache. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Reader {
+    shared: Arc<Shared>,
+    wake_rx: watch::Receiver<Mark>,
+}
+
+/// How far a cache is; what a sleeper is woken with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mark {
+    /// Whether the cache was complete at least once.
+    pub synced: bool,
+    /// The newest revision.
+    pub revision: Revision,
+    /// Rises with each history.
+    pub history: u64,
+    /// Rises with each commit, bookmarks included.
+    pub commits: u64,
+}
+
+/// What keeps a cache true is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Nothing yet.
+    Starting,
+    /// A list is under way.
+    Listing,
+    /// The watch is open.
+    Watching,
+    /// Waiting before the next try.
+    BackingOff,
+}
+
+/// What keeps a cache true is doing, and what went wrong last, in a sentence.
+#[derive(Clone, Debug)]
+pub struct Condition {
+    /// What it does.
+    pub phase: Phase,
+    /// What went wrong, until something goes right again.
+    pub message: Option<String>,
+    /// When the next try comes, while backing off.
+    pub retry_at: Option<Instant>,
+}
+
+/// A run of changes.
+#[derive(Debug)]
+pub struct Batch {
+    /// The changes, oldest first, without gaps.
+    pub changes: Vec<Arc<Change>>,
+    /// Where the reader is after them.
+    pub cursor: Cursor,
+    /// The position after them; ahead of the last change's when the reader is at the head.
+    pub position: ResourceVersion,
+    /// Whether nothing is left.
+    pub caught_up: bool,
+}
+
+/// A piece of what changed since a cursor, each object once.
+#[derive(Debug)]
+pub struct CatchUp {
+    /// By rising revision.
+    pub entries: Vec<CatchUpEntry>,
+    /// Where the reader is after them.
+    pub cursor: Cursor,
+    /// The position after them.
+    pub position: ResourceVersion,
+    /// Whether nothing is left.
+    pub done: bool,
+}
+
+/// An object that changed since a cursor, in its latest state.
+#[derive(Clone, Debug)]
+pub struct CatchUpEntry {
+    /// When it changed last.
+    pub revision: Revision,
+    /// When it came to be, 0 if before the first list.
+    pub created: Revision,
+    /// Where a reader is that has taken it.
+    pub position: ResourceVersion,
+    /// Namespace and name.
+    pub key: Key,
+    /// Which object of that name.
+    pub uid: Box<str>,
+    /// The resourceVersion of its last change or deletion.
+    pub version: ResourceVersion,
+    /// The object; `None` if it is gone.
+    pub object: Option<Arc<Object>>,
+}
+
+/// A cache in figures.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// Whether it was complete at least once.
+    pub synced: bool,
+    /// Its resourceVersion; zero before the first sync.
+    pub position: ResourceVersion,
+    /// Objects held.
+    pub objects: usize,
+    /// The sum of their JSON, in bytes.
+    pub bytes: usize,
+    /// Changes in the journal.
+    pub journal_len: usize,
+    /// Bytes that only the journal holds.
+    pub journal_bytes: usize,
+    /// Deletions remembered.
+    pub tombstones: usize,
+    /// The newest revision: changes since the first sync.
+    pub revision: Revision,
+}
+
+// === impl Writer ===
+
+impl Writer {
+    /// Commits a batch in one step: readers see all of it or nothing. The lock is held for memory work only.
+    pub fn commit(&mut self, deltas: Vec<Delta>) -> Commit {
+        let mut commit = Commit::default();
+        let mut state = self.shared.state.write().unwrap_or_else(PoisonError::into_inner);
+        for delta in deltas {
+            state.apply(delta, &mut commit);
+        }
+        let cursor = state.store.cursor;
+        let synced = state.synced;
+        // Released before anyone is woken, so that none wakes into the lock.
+        drop(state);
+        self.wake_tx.send_modify(|mark| {
+            let commits = mark.commits + 1;
+            *mark = Mark { synced, revision: cursor.revision, history: cursor.history, commits };
+        });
+        commit
+    }
+
+    /// The API server was heard: bytes arrived.
+    pub fn heard(&self, now: Instant) {
+        let millis = now.saturating_duration_since(self.shared.born).as_millis() as u64;
+        self.shared.heard_ms.store(millis.max(1), Ordering::Relaxed);
+    }
+
+    /// What keeps the cache true is doing something else now.
+    pub fn set_condition(&self, condition: Condition) {
+        *self.shared.condition.lock().unwrap_or_else(PoisonError::into_inner) = condition;
+    }
+
+    /// The cache's resourceVersion; zero before the first sync.
+    pub fn position(&self) -> ResourceVersion {
+        self.shared.read().store.position.clone()
+    }
+}
+
+// === impl Reader ===
+
+impl Reader {
+    /// The current state: a pointer copy.
+    pub fn snapshot(&self) -> Snapshot {
+        self.shared.read().store.clone()
+    }
+
+    /// How far the cache is, without its lock.
+    pub fn mark(&self) -> Mark {
+        *self.wake_rx.borrow()
+    }
+
+    /// A receiver that wakes at each commit. Mark it seen *before* reading, else a commit is slept through.
+    pub fn wake(&self) -> watch::Receiver<Mark> {
+        self.wake_rx.clone()
+    }
+
+    /// At most `len_max` changes after a cursor, oldest first; `None` if the cursor left the journal, and
+    /// the reader must [`Reader::catch_up`].
+    ///
+    /// Shape: revisions rise by one. Cost: `len_max` pointer clones under the read lock.
+    pub fn changes_after(&self, cursor: Cursor, len_max: usize) -> Option<Batch> {
+        let state = self.shared.read();
+        let head = state.store.cursor;
+        if cursor.history != head.history || cursor.revision > head.revision {
+            return None;
+        }
+        let changes = state.journal().after(cursor.revision, len_max)?;
+        let revision = changes.last().map_or(cursor.revision, |change| change.revision);
+        let caught_up = revision == head.revision;
+        let position = match changes.last() {
+            Some(last) if !caught_up => last.position.clone(),
+            _ => state.store.position.clone(),
+        };
+        Some(Batch { changes, cursor: Cursor { revision, ..cursor }, position, caught_up })
+    }
+
+    /// At most `len_max` objects that changed after a cursor, each once in its latest state.
+    ///
+    /// Shape: by rising revision, so every prefix of it is a place to resume from. To be repeated until
+    /// `done`; only then does a run of [`Reader::changes_after`] continue without a gap, as an object that
+    /// changes meanwhile moves to the end.
+    ///
+    /// # Errors
+    /// [`Lost`] when deletions since the cursor are no longer known.
+    pub fn catch_up(&self, cursor: Cursor, len_max: usize) -> Result<CatchUp, Lost> {
+        self.shared.read().catch_up(cursor, len_max)
+    }
+
+    /// Where a reader continues that has everything up to a resourceVersion, on whichever replica it got it.
+    pub fn locate(&self, version: &ResourceVersion) -> Located {
+        self.shared.read().locate(version)
+    }
+
+    /// The figures.
+    pub fn summary(&self) -> Summary {
+        let state = self.shared.read();
+        Summary {
+            synced: state.synced,
+            position: state.store.position.clone(),
+            objects: state.store.len(),
+            bytes: state.store.bytes,
+            journal_len: state.journal().len(),
+            journal_bytes: state.journal().bytes(),
+            tombstones: state.tombstones_len(),
+            revision: state.store.cursor.revision,
+        }
+    }
+
+    /// What keeps the cache true is doing.
+    pub fn condition(&self) -> Condition {
+        self.shared.condition.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How long ago the API server was last heard; since the start if never.
+    pub fn age(&self, now: Instant) -> Duration {
+        let heard = Duration::from_millis(self.shared.heard_ms.load(Ordering::Relaxed));
+        now.saturating_duration_since(self.shared.born).saturating_sub(heard)
+    }
+
+    /// The revision from which on the journal is complete.
+    pub fn journal_begin(&self) -> Revision {
+        self.shared.read().journal().base_revision()
+    }
+}
+
+impl Shared {
+    fn read(&self) -> RwLockReadGuard<'_, State> {
+        // A panic under the write lock is a bug; readers still get a whole state, as steps are small.
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,375 @@
+//! Store, journal and tombstones together: what is behind the lock.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use imbl::OrdMap;
+
+use super::change::later;
+use super::journal::Journal;
+use super::pass::{Outcome, Pass, went_back};
+use super::{
+    CatchUp, CatchUpEntry, Change, ChangeKind, Commit, Config, Cursor, Delta, Located, Lost, Revision,
+    Snapshot, Stored,
+};
+use crate::k8s::{Key, Object, ResourceVersion};
+
+/// A deletion, remembered longer than the journal remembers it.
+#[derive(Clone, Debug)]
+struct Tombstone {
+    revision: Revision,
+    position: ResourceVersion,
+    created: Revision,
+    key: Key,
+    uid: Box<str>,
+    version: ResourceVersion,
+}
+
+/// An object that changed since the first list, by the revision of its last change.
+#[derive(Debug)]
+struct Recent {
+    position: ResourceVersion,
+    created: Revision,
+    object: Arc<Object>,
+}
+
+/// The whole of one cache.
+#[derive(Debug)]
+pub(super) struct State {
+    config: Config,
+    pub(super) store: Snapshot,
+    journal: Journal,
+    recent: BTreeMap<Revision, Recent>,
+    tombstones: VecDeque<Tombstone>,
+    /// Deletions up to this revision may be forgotten.
+    floor: Revision,
+    /// The version of the list that began this history: what came before is not known.
+    begin: ResourceVersion,
+    pub(super) synced: bool,
+    pass: Option<Pass>,
+}
+
+impl State {
+    pub(super) fn new(config: Config) -> Self {
+        let zero = ResourceVersion::ZERO;
+        Self {
+            config,
+            store: Snapshot {
+                objects: OrdMap::new(),
+                bytes: 0,
+                cursor: Cursor::default(),
+                position: zero.clone(),
+                changed_at: zero.clone(),
+            },
+            journal: Journal::new(Revision(0), zero.clone()),
+            recent: BTreeMap::new(),
+            tombstones: VecDeque::new(),
+            floor: Revision(0),
+            begin: zero,
+            synced: false,
+            pass: None,
+        }
+    }
+
+    pub(super) fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
+    pub(super) fn tombstones_len(&self) -> usize {
+        self.tombstones.len()
+    }
+
+    /// Takes one delta.
+    pub(super) fn apply(&mut self, delta: Delta, commit: &mut Commit) {
+        match delta {
+            Delta::PassBegin => self.pass = Some(Pass::default()),
+            Delta::PassAbort => self.pass = None,
+            Delta::PassItem(object) => {
+                if let Some(mut pass) = self.pass.take() {
+                    pass.item(object, self);
+                    self.pass = Some(pass);
+                }
+            }
+            Delta::PassEnd(version) => {
+                if let Some(pass) = self.pass.take() {
+                    self.end_pass(pass, version, commit);
+                }
+            }
+            Delta::Apply(object) => self.put(object, commit),
+            Delta::Delete(object) => self.remove(object, commit),
+            Delta::Bookmark(version) => self.advance(&version),
+        }
+    }
+
+    fn end_pass(&mut self, pass: Pass, version: ResourceVersion, commit: &mut Commit) {
+        let back = self.synced && went_back(&version, &self.store.position);
+        let Outcome { changed, gone } = pass.end(self);
+        if !self.synced || back {
+            self.begin_history(&changed, &gone, version, commit);
+            commit.history_lost = back;
+            return;
+        }
+        for object in changed {
+            let position = self.at_least(object.resource_version());
+            self.put_at(object, position, commit);
+        }
+        let last = gone.len();
+        for (index, object) in gone.into_iter().enumerate() {
+            // Only the last one brings a reader to the list's version.
+            let position = if index + 1 == last { version.clone() } else { self.store.position.clone() };
+            self.remove_at(object.clone(), object, version.clone(), position, commit);
+        }
+        self.advance(&version);
+    }
+
+    /// The first list, or one that went back in time: no reader's place before it means anything.
+    fn begin_history(
+        &mut self,
+        changed: &[Arc<Object>],
+        gone: &[Arc<Object>],
+        version: ResourceVersion,
+        commit: &mut Commit,
+    ) {
+        let revision = self.store.cursor.revision;
+        for object in gone {
+            self.store.objects.remove(object.key());
+            self.store.bytes -= object.json().len();
+            commit.count(ChangeKind::Deleted);
+        }
+        for object in changed {
+            self.store.bytes += object.json().len();
+            let stored = Stored { object: object.clone(), revision };
+            match self.store.objects.insert(object.key().clone(), stored) {
+                Some(old) => {
+                    self.store.bytes -= old.object.json().len();
+                    commit.count(ChangeKind::Modified);
+                }
+                None => commit.count(ChangeKind::Added),
+            }
+        }
+        if self.synced {
+            self.store.cursor.history += 1;
+        }
+        self.journal = Journal::new(revision, version.clone());
+        self.recent.clear();
+        self.tombstones.clear();
+        self.floor = revision;
+        self.begin = version.clone();
+        self.store.changed_at = version.clone();
+        self.store.position = version;
+        self.synced = true;
+    }
+
+    fn put(&mut self, object: Object, commit: &mut Commit) {
+        let position = self.at_least(object.resource_version());
+        if let Some(old) = self.store.objects.get(object.key()) {
+            let stale = old.object.resource_version() >= object.resource_version();
+            if stale || old.object.resource_version() == object.resource_version() {
+                return self.skip(&position, commit);
+            }
+        }
+        self.put_at(Arc::new(object), position, commit);
+    }
+
+    fn put_at(&mut self, object: Arc<Object>, position: ResourceVersion, commit: &mut Commit) {
+        let before = self.store.objects.get(object.key()).cloned();
+        let previous = match before {
+            // Deleted and created again under one name: two changes, the first short of the position.
+            Some(old) if old.object.uid() != object.uid() => {
+                let (version, short) = (object.resource_version().clone(), self.store.position.clone());
+                self.remove_at(old.object.clone(), old.object, version, short, commit);
+                None
+            }
+            before => before,
+        };
+        let kind = if previous.is_some() { ChangeKind::Modified } else { ChangeKind::Added };
+        let revision = Revision(self.store.cursor.revision.0 + 1);
+        let mut created = revision;
+        self.store.bytes += object.json().len();
+        if let Some(old) = &previous {
+            self.store.bytes -= old.object.json().len();
+            created = self.recent.remove(&old.revision).map_or(self.floor_of_time(), |recent| recent.created);
+        }
+        self.store.objects.insert(object.key().clone(), Stored { object: object.clone(), revision });
+        self.recent.insert(revision, Recent { position: position.clone(), created, object: object.clone() });
+        let version = object.resource_version().clone();
+        let previous = previous.map(|old| old.object);
+        self.record(Change { revision, position, kind, object, previous, version }, commit);
+    }
+
+    /// Objects of the first list were there before every revision a reader can have.
+    fn floor_of_time(&self) -> Revision {
+        Revision(0)
+    }
+
+    fn remove(&mut self, object: Object, commit: &mut Commit) {
+        let position = self.at_least(object.resource_version());
+        let old = self.store.objects.get(object.key()).map(|stored| stored.object.clone());
+        match old {
+            // A DELETED is never older than the state it ends, unless the server repeats itself.
+            Some(old) if old.resource_version() > object.resource_version() => self.skip(&position, commit),
+            Some(old) => {
+                let version = object.resource_version().clone();
+                self.remove_at(Arc::new(object), old, version, position, commit);
+            }
+            None => self.skip(&position, commit),
+        }
+    }
+
+    fn remove_at(
+        &mut self,
+        object: Arc<Object>,
+        previous: Arc<Object>,
+        version: ResourceVersion,
+        position: ResourceVersion,
+        commit: &mut Commit,
+    ) {
+        let revision = Revision(self.store.cursor.revision.0 + 1);
+        let mut created = self.floor_of_time();
+        if let Some(old) = self.store.objects.remove(object.key()) {
+            self.store.bytes -= old.object.json().len();
+            created = self.recent.remove(&old.revision).map_or(created, |recent| recent.created);
+        }
+        self.tombstones.push_back(Tombstone {
+            revision,
+            position: position.clone(),
+            created,
+            key: object.key().clone(),
+            uid: previous.uid().into(),
+            version: version.clone(),
+        });
+        while self.tombstones.len() > self.config.tombstones_len_max {
+            if let Some(oldest) = self.tombstones.pop_front() {
+                self.floor = oldest.revision;
+            }
+        }
+        let kind = ChangeKind::Deleted;
+        self.record(Change { revision, position, kind, object, previous: Some(previous), version }, commit);
+    }
+
+    fn record(&mut self, change: Change, commit: &mut Commit) {
+        commit.count(change.kind);
+        self.store.cursor.revision = change.revision;
+        self.store.position = change.position.clone();
+        self.store.changed_at = change.position.clone();
+        commit.evicted += self.journal.push(Arc::new(change), &self.config);
+    }
+
+    /// The position after something at `version`: never back, even if the server's order is not.
+    fn at_least(&self, version: &ResourceVersion) -> ResourceVersion {
+        let back = *version < self.store.position;
+        if back { self.store.position.clone() } else { version.clone() }
+    }
+
+    fn advance(&mut self, version: &ResourceVersion) {
+        self.store.position = self.at_least(version);
+    }
+
+    /// Something that tells nothing new still tells how far the server is.
+    fn skip(&mut self, position: &ResourceVersion, commit: &mut Commit) {
+        commit.duplicates += 1;
+        self.advance(position);
+    }
+
+    /// Where a reader continues that has everything up to `version`.
+    pub(super) fn locate(&self, version: &ResourceVersion) -> Located {
+        let head = self.store.cursor;
+        let revision = match version.partial_cmp(&self.store.position) {
+            Some(Ordering::Greater) => return Located::Ahead,
+            Some(Ordering::Less) if *version < self.begin => return Located::Lost,
+            Some(Ordering::Less) => {
+                self.journal.locate(version).unwrap_or_else(|| self.locate_behind(version))
+            }
+            Some(Ordering::Equal) => self.journal.locate(version).unwrap_or(head.revision),
+            None => match self.journal.locate(version) {
+                Some(revision) => revision,
+                None => return Located::Lost,
+            },
+        };
+        if revision < self.floor { Located::Lost } else { Located::At(Cursor { revision, ..head }) }
+    }
+
+    /// Searches what is remembered beyond the journal: by revision, as what is reached rises with it.
+    fn locate_behind(&self, version: &ResourceVersion) -> Revision {
+        let (mut low, mut high) = (0, self.store.cursor.revision.0 + 1);
+        // The lowest revision r for which the first survivor at or after r reaches beyond the version.
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let survivor = self.recent.range(Revision(middle)..).next();
+            if survivor.is_none_or(|(_, recent)| recent.position > *version) {
+                high = middle;
+            } else {
+                low = middle + 1;
+            }
+        }
+        let live = self.recent.range(Revision(low)..).next().map(|(revision, _)| *revision);
+        let at = self
+            .tombstones
+            .partition_point(|tombstone| later(&tombstone.version, &tombstone.position) <= version);
+        let dead = self.tombstones.get(at).map(|tombstone| tombstone.revision);
+        let first = live.into_iter().chain(dead).min();
+        first.map_or(self.store.cursor.revision, |revision| Revision(revision.0 - 1))
+    }
+
+    /// The next `len_max` of what changed after a cursor, each object once in its latest state, by rising
+    /// revision. `done` when nothing is left: the reader is at the head.
+    pub(super) fn catch_up(&self, cursor: Cursor, len_max: usize) -> Result<CatchUp, Lost> {
+        if cursor.history != self.store.cursor.history || cursor.revision < self.floor {
+            return Err(Lost);
+        }
+        let next = Revision(cursor.revision.0 + 1);
+        let mut live = self.recent.range(next..).peekable();
+        let at = self.tombstones.partition_point(|tombstone| tombstone.revision < next);
+        let mut dead = self.tombstones.range(at..).peekable();
+        let mut entries = Vec::new();
+        while entries.len() < len_max {
+            let dead_first = match (live.peek(), dead.peek()) {
+                (Some((revision, _)), Some(tombstone)) => tombstone.revision < **revision,
+                (None, Some(_)) => true,
+                (_, None) => false,
+            };
+            if dead_first {
+                entries.extend(dead.next().map(Tombstone::entry));
+            } else if let Some((revision, recent)) = live.next() {
+                entries.push(recent.entry(*revision));
+            } else {
+                break;
+            }
+        }
+        let done = live.peek().is_none() && dead.peek().is_none();
+        let (revision, position) = match entries.last() {
+            Some(last) if !done => (last.revision, last.position.clone()),
+            _ => (self.store.cursor.revision, self.store.position.clone()),
+        };
+        Ok(CatchUp { entries, cursor: Cursor { revision, ..cursor }, position, done })
+    }
+}
+
+impl Tombstone {
+    fn entry(&self) -> CatchUpEntry {
+        CatchUpEntry {
+            revision: self.revision,
+            created: self.created,
+            position: self.position.clone(),
+            key: self.key.clone(),
+            uid: self.uid.clone(),
+            version: self.version.clone(),
+            object: None,
+        }
+    }
+}
+
+impl Recent {
+    fn entry(&self, revision: Revision) -> CatchUpEntry {
+        CatchUpEntry {
+            revision,
+            created: self.created,
+            position: self.position.clone(),
+            key: self.object.key().clone(),
+            uid: self.object.uid().into(),
+            version: self.object.resource_version().clone(),
+            object: Some(self.object.clone()),
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! The current objects by key: an immutable ordered map, replaced at each change.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use imbl::OrdMap;
+
+use super::{Cursor, Revision};
+use crate::k8s::{Key, Object, ResourceVersion};
+
+/// An object with the revision of its last change.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    /// The object.
+    pub object: Arc<Object>,
+    /// When it last changed; 0 since the first list.
+    pub revision: Revision,
+}
+
+/// The state of a cache at one moment. Taking one and cloning it costs a pointer copy.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    pub(super) objects: OrdMap<Key, Stored>,
+    /// The sum of the objects' JSON, in bytes.
+    pub bytes: usize,
+    /// Where to continue.
+    pub cursor: Cursor,
+    /// The resourceVersion of this state.
+    pub position: ResourceVersion,
+    /// The position of the last change, older than `position` when only bookmarks came since.
+    pub changed_at: ResourceVersion,
+}
+
+impl Snapshot {
+    /// How many objects.
+    pub fn len(&self) -> usize {
+        self.objects.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.objects.is_empty()
+    }
+
+    /// The object with a key.
+    pub fn get(&self, key: &Key) -> Option<&Arc<Object>> {
+        self.objects.get(key).map(|stored| &stored.object)
+    }
+
+    /// All objects after a key (from the start where there is none), in key order.
+    pub fn after(&self, key: Option<&Key>) -> impl Iterator<Item = &Arc<Object>> {
+        let start = key.map_or(Bound::Unbounded, |key| Bound::Excluded(key.clone()));
+        self.objects.range((start, Bound::Unbounded)).map(|(_, stored)| &stored.object)
+    }
+
+    /// The objects of a namespace after a key, in key order. Costs what the namespace holds, not the cache.
+    pub fn namespace_after(&self, namespace: &str, key: Option<&Key>) -> impl Iterator<Item = &Arc<Object>> {
+        let (start, end) = Key::namespace_range(namespace);
+        let start = match (key, start) {
+            (Some(key), Bound::Excluded(first)) if *key > first => Bound::Excluded(key.clone()),
+            (_, start) => start,
+        };
+        // A key beyond the namespace (a token of another request) selects nothing; it must not panic.
+        let empty = matches!((&start, &end), (Bound::Excluded(a), Bound::Excluded(b)) if a >= b);
+        let range = if empty { None } else { Some(self.objects.range((start, end))) };
+        range.into_iter().flatten().map(|(_, stored)| &stored.object)
+    }
+}
