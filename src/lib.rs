@@ -3,3 +3,4 @@
 pub mod cache;
 pub mod hub;
 pub mod k8s;
+pub mod sim;
