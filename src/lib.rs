@@ -1,5 +1,6 @@
 //! informerd: the Kubernetes informer as a daemon.
 
 pub mod cache;
+pub mod encode;
 pub mod hub;
 pub mod k8s;
