@@ -29,8 +29,8 @@ const LOG_LEN_MAX = 200;
 const CHANGES_LEN_MAX = 24; // changed paths listed per event
 const JSON_LINES_MAX = 5_000; // beyond this the object is shown without color
 const RETRY_MS_MAX = 30_000;
-const NARROW_PX = 820; // a table narrower than this leaves out the columns marked `low`
-const SMALL_PX = 480; // and one narrower than this makes the others narrower too
+const NARROW_PX = 820; // a table narrower than this leaves out the columns marked `low: 1`
+const SMALL_PX = 480; // and one narrower than this those marked `low: 2` as well
 
 // === Small helpers ===
 
@@ -245,12 +245,12 @@ class Feed {
 
 // === Columns: what a row of each kind shows ===
 // `read(object)` gives a text, a number, or {text, sort, tone}; with `clock` it gives milliseconds, shown as an age.
-// `low`: left out on a narrow screen. The one column without `width` takes what is left.
+// `low`: left out where the table is narrow (1) or very narrow (2). The one column without `width` takes what is left.
 
 const time = (text) => (text ? Date.parse(text) : NaN);
 const list = (value) => (Array.isArray(value) ? value : []);
 
-const NAMESPACE = { label: 'Namespace', width: 140, read: (o) => o.metadata.namespace ?? '' };
+const NAMESPACE = { label: 'Namespace', width: 140, low: 2, read: (o) => o.metadata.namespace ?? '' };
 const NAME = { label: 'Name', strong: true, read: (o) => o.metadata.name };
 const AGE = { label: 'Age', width: 76, end: true, clock: true, read: (o) => time(o.metadata.creationTimestamp) };
 const count = (label, read, extra) => ({ label, width: 92, end: true, read, ...extra });
@@ -258,7 +258,7 @@ const text = (label, width, read, extra) => ({ label, width, read, ...extra });
 
 function ratio(ready, wanted) {
   const [n, m] = [ready ?? 0, wanted ?? 0];
-  return { text: `${n}/${m}`, sort: m ? n / m : 1, tone: n < m ? 'wait' : '' };
+  return { text: `${n}/${m}`, sort: m ? n / m : 1, tone: n < m ? 'short' : '' };
 }
 
 /** The STATUS column of `kubectl get pods` (printPod in pkg/printers/internalversion). */
@@ -326,35 +326,35 @@ const eventTime = (e) => time(e.series?.lastObservedTime ?? e.lastTimestamp ?? e
 
 const COLUMNS = {
   Pod: [NAMESPACE, NAME,
-    text('Status', 150, podStatus),
-    { ...count('Ready', (o) => ratio(list(o.status?.containerStatuses).filter((c) => c.ready).length, list(o.spec?.containers).length)), width: 72 },
-    count('Restarts', podRestarts, { low: true }),
-    text('Node', 130, (o) => o.spec?.nodeName ?? '', { low: true }), AGE],
+    text('Status', 166, podStatus),
+    { ...count('Ready', (o) => ratio(list(o.status?.containerStatuses).filter((c) => c.ready).length, list(o.spec?.containers).length)), width: 72, low: 2 },
+    count('Restarts', podRestarts, { low: 1 }),
+    text('Node', 130, (o) => o.spec?.nodeName ?? '', { low: 1 }), AGE],
   Deployment: [NAMESPACE, NAME,
     count('Ready', (o) => ratio(o.status?.readyReplicas, o.spec?.replicas ?? 1)),
-    count('Up to date', (o) => o.status?.updatedReplicas ?? 0, { low: true }),
-    count('Available', (o) => o.status?.availableReplicas ?? 0, { low: true }), AGE],
+    count('Up to date', (o) => o.status?.updatedReplicas ?? 0, { low: 1 }),
+    count('Available', (o) => o.status?.availableReplicas ?? 0, { low: 1 }), AGE],
   ReplicaSet: [NAMESPACE, NAME,
-    count('Desired', (o) => o.spec?.replicas ?? 1), count('Current', (o) => o.status?.replicas ?? 0, { low: true }),
+    count('Desired', (o) => o.spec?.replicas ?? 1), count('Current', (o) => o.status?.replicas ?? 0, { low: 1 }),
     count('Ready', (o) => o.status?.readyReplicas ?? 0), AGE],
   StatefulSet: [NAMESPACE, NAME, count('Ready', (o) => ratio(o.status?.readyReplicas, o.spec?.replicas ?? 1)), AGE],
   DaemonSet: [NAMESPACE, NAME,
     count('Ready', (o) => ratio(o.status?.numberReady, o.status?.desiredNumberScheduled)),
-    count('Up to date', (o) => o.status?.updatedNumberScheduled ?? 0, { low: true }), AGE],
+    count('Up to date', (o) => o.status?.updatedNumberScheduled ?? 0, { low: 1 }), AGE],
   Job: [NAMESPACE, NAME, count('Completed', (o) => ratio(o.status?.succeeded, o.spec?.completions ?? 1)), AGE],
-  Node: [NAME, text('Status', 190, nodeStatus), text('Roles', 130, nodeRoles, { low: true }),
-    text('Address', 120, (o) => list(o.status?.addresses).find((a) => a.type === 'InternalIP')?.address ?? '', { low: true }),
-    text('Version', 110, (o) => o.status?.nodeInfo?.kubeletVersion ?? '', { low: true }), AGE],
+  Node: [NAME, text('Status', 190, nodeStatus), text('Roles', 130, nodeRoles, { low: 1 }),
+    text('Address', 120, (o) => list(o.status?.addresses).find((a) => a.type === 'InternalIP')?.address ?? '', { low: 1 }),
+    text('Version', 110, (o) => o.status?.nodeInfo?.kubeletVersion ?? '', { low: 1 }), AGE],
   Service: [NAMESPACE, NAME, text('Type', 110, (o) => o.spec?.type ?? 'ClusterIP'),
-    text('Cluster IP', 130, (o) => o.spec?.clusterIP ?? '', { low: true }), text('Ports', 170, ports, { low: true }), AGE],
+    text('Cluster IP', 130, (o) => o.spec?.clusterIP ?? '', { low: 1 }), text('Ports', 170, ports, { low: 1 }), AGE],
   ConfigMap: [NAMESPACE, NAME, count('Keys', keys), AGE],
-  Secret: [NAMESPACE, NAME, text('Type', 220, (o) => o.type ?? '', { low: true }), count('Keys', keys), AGE],
+  Secret: [NAMESPACE, NAME, text('Type', 220, (o) => o.type ?? '', { low: 1 }), count('Keys', keys), AGE],
   Namespace: [NAME, text('Status', 130, (o) => tone(o.status?.phase ?? '')), AGE],
-  Event: [text('Namespace', 130, NAMESPACE.read, { low: true }),
+  Event: [text('Namespace', 130, NAMESPACE.read, { low: 1 }),
     text('Type', 84, (o) => tone(o.type ?? '')), text('Reason', 130, (o) => o.reason ?? ''),
-    text('Object', 220, (o) => `${(o.involvedObject ?? o.regarding)?.kind ?? ''}/${(o.involvedObject ?? o.regarding)?.name ?? ''}`, { low: true }),
+    text('Object', 220, (o) => `${(o.involvedObject ?? o.regarding)?.kind ?? ''}/${(o.involvedObject ?? o.regarding)?.name ?? ''}`, { low: 1 }),
     { label: 'Message', read: (o) => o.message ?? o.note ?? '' },
-    { ...count('Count', (o) => o.series?.count ?? o.count ?? 1, { low: true }), width: 70 },
+    { ...count('Count', (o) => o.series?.count ?? o.count ?? 1, { low: 1 }), width: 70 },
     { ...AGE, label: 'Seen', read: eventTime, first: 1 }],
 };
 
@@ -395,6 +395,7 @@ class Table {
     this.filter = parseFilter('');
     this.filtered = false;
     this.columns = [];
+    this.sort = { column: 0, direction: 1 };
     this.clear();
     this.scroller.addEventListener('scroll', () => this.schedule(), { passive: true });
     new ResizeObserver(() => this.measure()).observe(this.scroller);
@@ -534,10 +535,10 @@ class Table {
   // --- the screen ---
 
   layout() {
-    this.columns = this.all.map((column, index) => ({ ...column, index })).filter((column) => !(column.low && this.narrow));
+    this.columns = this.all.map((column, index) => ({ ...column, index })).filter((column) => !(column.low <= this.narrow));
     $('cols').replaceChildren(...this.columns.map((column) => {
       const col = el('col');
-      if (column.width) col.style.width = `${this.small ? Math.round(column.width * 0.75) : column.width}px`;
+      if (column.width) col.style.width = `${column.width}px`;
       return col;
     }));
     $('header').replaceChildren(...this.columns.map((column) => {
@@ -568,10 +569,9 @@ class Table {
     this.rowHeight = parseFloat(getComputedStyle(this.scroller).getPropertyValue('--row')) || 32;
     this.height = this.scroller.clientHeight;
     const width = this.scroller.clientWidth;
-    const [narrow, small] = [width < NARROW_PX, width < SMALL_PX];
-    if (narrow !== this.narrow || small !== this.small) {
+    const narrow = width < SMALL_PX ? 2 : width < NARROW_PX ? 1 : 0;
+    if (narrow !== this.narrow) {
       this.narrow = narrow;
-      this.small = small;
       if (this.all) this.layout();
     }
     this.schedule();
@@ -914,7 +914,9 @@ class Informers {
       area: spark.appendChild(svg('path', { class: 'area' })), line: spark.appendChild(svg('path', { class: 'line' })),
       speed: el('span', 'speed'), heard: el('span', 'heard'), scope: el('span', 'scope'), error: el('span', 'error'),
     };
-    link.append(item.dot, name, item.objects, spark, item.speed, item.heard, item.scope, item.error);
+    const vitals = el('span', 'vitals');
+    vitals.append(item.speed, spark, item.heard);
+    link.append(item.dot, name, item.objects, vitals, item.scope, item.error);
     li.append(link);
     this.list.append(li);
     this.items.set(key, item);
@@ -935,7 +937,7 @@ class Informers {
   }
 
   draw(item) {
-    const top = Math.max(1, ...item.samples);
+    const top = 1.25 * Math.max(1, ...item.samples);
     const x0 = SPARK_LEN - item.samples.length;
     const points = item.samples.map((v, i) => `${x0 + i},${(15 - (14 * v) / top).toFixed(1)}`);
     item.line.setAttribute('d', points.length > 1 ? `M${points.join('L')}` : '');
