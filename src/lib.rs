@@ -4,3 +4,4 @@ pub mod cache;
 pub mod encode;
 pub mod hub;
 pub mod k8s;
+pub mod serve;
