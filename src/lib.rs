@@ -2,3 +2,5 @@
 
 pub mod cache;
 pub mod k8s;
+pub mod reflect;
+pub mod upstream;
