@@ -4,4 +4,6 @@ pub mod cache;
 pub mod encode;
 pub mod hub;
 pub mod k8s;
+pub mod reflect;
 pub mod serve;
+pub mod upstream;
