@@ -7,3 +7,4 @@ pub mod k8s;
 pub mod reflect;
 pub mod serve;
 pub mod upstream;
+pub mod sim;
