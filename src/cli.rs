@@ -1,4 +1,4 @@
-//! The command line: what was typed. [`config`](crate::config) says what it means.
+//! The command line: what was typed. [`config`] says what it means.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -11,6 +11,14 @@ use crate::config::{
 };
 
 const SERVE_EXAMPLES: &str = "\
+A watch is a resource as kubectl takes it (pods, deploy, deployments.v1.apps); where only some of it
+is wanted, followed by ? and name=value pairs joined by &:
+  namespace=web           only there; repeat for several
+  labelSelector=app=web   only what the API server selects by it; a value begins after the first =
+  fieldSelector=...       likewise; which fields there are is up to the API server
+  keepManagedFields=true, keepLastApplied=true   for this watch alone
+$(NAME) is taken from the environment; $$( is a literal $(.
+
 Examples:
   informerd serve --watch pods --watch deployments.apps
       Everything of two resources, from the cluster that kubectl talks to.
@@ -36,7 +44,7 @@ Examples:
   informerd rbac --watch pods --service-account web:informerd | kubectl apply -f -
       The least permissions for it.
 
-Each option has an environment variable, INFORMERD_ and its name: --log-format is INFORMERD_LOG_FORMAT.
+Each setting has an environment variable, INFORMERD_ and its name: --log-format is INFORMERD_LOG_FORMAT.
 Exit codes: 0 fine, 1 failed while running (or a check that failed), 2 wrong usage or configuration.";
 
 const RBAC_EXAMPLES: &str = "\
@@ -98,7 +106,7 @@ pub struct ServeArgs {
 #[derive(clap::Args, Clone, Debug)]
 pub struct DemoArgs {
     /// Events a second in the embedded cluster [default 2: a person can follow]
-    #[arg(long, env = "INFORMERD_RATE", value_name = "N", value_parser = rate, help_heading = "Embedded cluster")]
+    #[arg(long, env = "INFORMERD_RATE", value_name = "N", value_parser = rate, allow_hyphen_values = true, help_heading = "Embedded cluster")]
     pub rate: Option<f64>,
     /// Seed of all that happens [default: another each time, told at start]
     #[arg(long, env = "INFORMERD_SEED", value_name = "N", help_heading = "Embedded cluster")]
@@ -129,8 +137,8 @@ pub struct CheckArgs {
     /// YAML file as for serve [default: none]
     #[arg(long, env = "INFORMERD_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Form of the report [default text]
-    #[arg(long, short, value_name = "FORM", value_enum)]
+    /// Form of the report: text or json [default text]
+    #[arg(long, short, value_name = "FORM", value_enum, hide_possible_values = true)]
     pub output: Option<Output>,
     /// What to watch.
     #[command(flatten)]
@@ -294,6 +302,18 @@ mod tests {
     }
 
     #[test]
+    fn a_service_named_informerd_configures_nothing() {
+        // The kubelet sets INFORMERD_SERVICE_HOST, INFORMERD_PORT and more in every pod beside such a Service.
+        for name in ["serve", "demo", "check", "rbac"] {
+            for option in subcommand(name).get_opts() {
+                let variable = option.get_env().and_then(std::ffi::OsStr::to_str).unwrap_or_default();
+                let taken = ["INFORMERD_SERVICE", "INFORMERD_PORT"];
+                assert!(!taken.iter().any(|prefix| variable.starts_with(prefix)), "{variable}");
+            }
+        }
+    }
+
+    #[test]
     fn every_setting_has_a_key_of_its_name() {
         let limits: Vec<String> = Limits::DEFAULT.list().iter().map(config::Limit::key).collect();
         for option in subcommand("serve").get_opts().filter(|option| option.get_id() != "config") {
@@ -325,8 +345,7 @@ mod tests {
         for name in ["serve", "demo", "check"] {
             for option in subcommand(name).get_opts() {
                 let help = option.get_help().unwrap().to_string();
-                let told =
-                    help.contains("default") || option.get_id() == "server" || option.get_id() == "watch";
+                let told = help.contains("default") || option.get_id() == "watch";
                 assert!(told, "{name} --{}: {help}", option.get_id());
             }
         }

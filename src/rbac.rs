@@ -218,9 +218,7 @@ mod tests {
         manifest(&watches, "informerd", &"web:api".parse().unwrap())
     }
 
-    #[test]
-    fn one_rule_a_group_and_a_role_for_each_namespace() {
-        let yaml = "
+    const CONFIGURATION: &str = "
 namespaces: [web]
 watch:
 - {resource: po}
@@ -228,7 +226,8 @@ watch:
 - {resource: deploy.v1.apps, namespaces: [web, db]}
 - {resource: nodes}
 ";
-        let expected = r#"apiVersion: rbac.authorization.k8s.io/v1
+
+    const MANIFEST: &str = r#"apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata:
   name: informerd
@@ -301,7 +300,10 @@ subjects:
   name: api
   namespace: web
 "#;
-        assert_eq!(made(yaml).unwrap(), expected);
+
+    #[test]
+    fn one_rule_a_group_and_a_role_for_each_namespace() {
+        assert_eq!(made(CONFIGURATION).unwrap(), MANIFEST);
     }
 
     #[test]

@@ -102,7 +102,7 @@ limits! {
     url_bytes_max: Size = 8 << 10, least 256, "INFORMERD_URL_BYTES_MAX";
     /// Time for a request's head to arrive [default 10s: slow links pass, slow-header attacks do not]
     header_timeout: Span = Duration::from_secs(10), least Duration::from_millis(100), "INFORMERD_HEADER_TIMEOUT";
-    /// Time a peer may take nothing while data waits for it [default 60s: a laptop changing networks passes]; then its
+    /// Time a peer may take nothing while data waits for it [default 1m: a laptop changing networks passes]; then its
     /// connection is closed
     write_stall_timeout: Span = Duration::from_secs(60), least Duration::from_secs(1), "INFORMERD_WRITE_STALL_TIMEOUT";
     /// Kernel send buffer for each connection [default 64KiB: a stuck peer pins this and not the 4 MiB of autotuning]
@@ -131,7 +131,7 @@ limits! {
     snapshot_pages_ttl: Span = Duration::from_secs(300), least Duration::from_secs(1), "INFORMERD_SNAPSHOT_PAGES_TTL";
     /// Time between heartbeats on a quiet stream [default 15s: below the 30 to 60s idle timeouts of proxies]
     heartbeat_interval: Span = Duration::from_secs(15), least Duration::from_millis(100), "INFORMERD_HEARTBEAT_INTERVAL";
-    /// Time between BOOKMARKs on a stream [default 60s: as an API server's, so that resume tokens stay fresh]
+    /// Time between BOOKMARKs on a stream [default 1m: as an API server's, so that resume tokens stay fresh]
     bookmark_interval: Span = Duration::from_secs(60), least Duration::from_millis(100), "INFORMERD_BOOKMARK_INTERVAL";
     /// Time to wait for the cache to reach a token that is ahead of it [default 10s: a replica is rarely further
     /// behind]; then RESET
@@ -159,6 +159,15 @@ const _: () = {
 };
 
 impl Limits {
+    /// The limits of each cache.
+    pub fn cache(&self) -> crate::cache::Config {
+        crate::cache::Config {
+            journal_len_max: self.journal_len_max,
+            journal_bytes_max: self.journal_bytes_max,
+            tombstones_len_max: self.tombstones_len_max,
+        }
+    }
+
     /// Checks what must hold between limits, whoever set them.
     fn check_relations(&self) -> Result<(), ConfigError> {
         let sizes = [

@@ -16,24 +16,19 @@ use super::{ConfigError, Environment, expand, text_of};
 #[derive(clap::Args, Clone, Debug, Default)]
 #[command(next_help_heading = "What to watch")]
 pub struct WatchSettings {
-    /// Resource to watch: pods, or 'pods?namespace=web&labelSelector=app=web' [repeatable; in the variable
-    /// separated by ;]
-    ///
-    /// The part after the ? is a query as in the HTTP interface: namespace (repeatable), labelSelector,
-    /// fieldSelector, keepManagedFields, keepLastApplied, separated by &. $(NAME) is expanded from the
-    /// environment: 'pods?fieldSelector=spec.nodeName=$(NODE_NAME)'. Names are as kubectl takes them.
+    /// Resource, or RESOURCE?QUERY as shown below [repeatable; in the variable separated by ;]
     #[arg(long, env = "INFORMERD_WATCH", value_name = "SPEC", value_delimiter = ';')]
     pub watch: Option<Vec<WatchEntry>>,
     /// Namespace for watches that name none [repeatable or comma-separated; default: all namespaces]
     #[arg(long, env = "INFORMERD_NAMESPACE", value_name = "NS", value_delimiter = ',')]
     pub namespace: Option<Vec<String>>,
-    /// Keep metadata.managedFields [default false: half of a typical object, read by almost no client]
+    /// Keep metadata.managedFields [default false: bulky, and almost no client reads it]
     #[arg(long, env = "INFORMERD_KEEP_MANAGED_FIELDS", value_name = "BOOL", num_args = 0..=1,
-          require_equals = true, default_missing_value = "true")]
+          require_equals = true, default_missing_value = "true", hide_possible_values = true)]
     pub keep_managed_fields: Option<bool>,
-    /// Keep the last-applied annotation [default false: a second copy of the object, often with its secrets]
+    /// Keep the last-applied annotation [default false: a second copy of the object]
     #[arg(long, env = "INFORMERD_KEEP_LAST_APPLIED", value_name = "BOOL", num_args = 0..=1,
-          require_equals = true, default_missing_value = "true")]
+          require_equals = true, default_missing_value = "true", hide_possible_values = true)]
     pub keep_last_applied: Option<bool>,
 }
 
@@ -49,10 +44,15 @@ pub struct UpstreamSettings {
     pub context: Option<String>,
     /// Use the pod's service account even where a kubeconfig is found [default false]
     #[arg(long, env = "INFORMERD_IN_CLUSTER", value_name = "BOOL", num_args = 0..=1, require_equals = true,
-          default_missing_value = "true")]
+          default_missing_value = "true", hide_possible_values = true)]
     pub in_cluster: Option<bool>,
-    /// API server without credentials, such as kubectl proxy: http://127.0.0.1:8001
-    #[arg(long, env = "INFORMERD_SERVER", value_name = "URL")]
+    /// API server without credentials, such as kubectl proxy.
+    #[arg(
+        long,
+        env = "INFORMERD_SERVER",
+        value_name = "URL",
+        help = "API server without credentials, such as kubectl proxy: http://127.0.0.1:8001 [default: none]"
+    )]
     pub server: Option<String>,
 }
 
@@ -73,8 +73,14 @@ pub struct ListenSettings {
 #[derive(clap::Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Browsers")]
 pub struct BrowserSettings {
-    /// Origin whose pages may read answers, https://app.example, or * [repeatable; default: informerd's own page]
-    #[arg(long, env = "INFORMERD_ALLOW_ORIGIN", value_name = "ORIGIN", value_delimiter = ',')]
+    /// Origin whose pages may read answers.
+    #[arg(
+        help = "Origin whose pages may read answers, https://app.example, or * [repeatable; default: informerd's own page]",
+        long,
+        env = "INFORMERD_ALLOW_ORIGIN",
+        value_name = "ORIGIN",
+        value_delimiter = ','
+    )]
     pub allow_origin: Option<Vec<Origin>>,
     /// Host header to answer beside localhost and addresses, or * [repeatable; default: none on a loopback
     /// listener, so that no web page reads the cluster through DNS rebinding; all on any other]
@@ -102,8 +108,8 @@ pub struct LogSettings {
     /// Level or filter, as in info,informerd::upstream=debug [default info: lifecycle; nothing for each change]
     #[arg(long, env = "INFORMERD_LOG", value_name = "FILTER")]
     pub log: Option<LogFilter>,
-    /// Form of the log on stderr [default auto: text on a terminal, json elsewhere]
-    #[arg(long, env = "INFORMERD_LOG_FORMAT", value_name = "FORM", value_enum)]
+    /// Form of the log on stderr: text, json or auto [default auto: text on a terminal, json elsewhere]
+    #[arg(long, env = "INFORMERD_LOG_FORMAT", value_name = "FORM", value_enum, hide_possible_values = true)]
     pub log_format: Option<LogFormat>,
 }
 
