@@ -1,5 +1,6 @@
 //! informerd: the Kubernetes informer as a daemon.
 
+pub mod app;
 pub mod cache;
 pub mod encode;
 pub mod hub;
@@ -8,3 +9,8 @@ pub mod reflect;
 pub mod serve;
 pub mod upstream;
 pub mod sim;
+pub mod cli;
+pub mod config;
+pub mod k8s;
+pub mod rbac;
+pub mod telemetry;
