@@ -2,15 +2,14 @@
 
 pub mod app;
 pub mod cache;
+pub mod cli;
+pub mod config;
 pub mod encode;
 pub mod hub;
 pub mod k8s;
+pub mod rbac;
 pub mod reflect;
 pub mod serve;
-pub mod upstream;
 pub mod sim;
-pub mod cli;
-pub mod config;
-pub mod k8s;
-pub mod rbac;
 pub mod telemetry;
+pub mod upstream;
