@@ -18,14 +18,17 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Restricts it to namespaces, given in any order.
-    #[must_use]
-    pub fn within(mut self, mut namespaces: Vec<String>) -> Self {
+    /// A filter; namespaces in any order, none for all.
+    pub fn new(
+        mut namespaces: Vec<String>,
+        name: Option<String>,
+        labels: LabelSelector,
+        fields: FieldSelector,
+    ) -> Self {
         // As keys are ordered: `a-b/` comes before `a/`, and pieces are handed out one after the other.
         namespaces.sort_by_cached_key(|namespace| format!("{namespace}/"));
         namespaces.dedup();
-        self.namespaces = namespaces;
-        self
+        Self { namespaces, name, labels, fields }
     }
 
     /// The namespaces it is restricted to; empty for all.

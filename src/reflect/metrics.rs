@@ -1,0 +1,132 @@
+//! Counters of the reflectors: the handles are made once a reflector, so that zero is visible and an event
+//! costs an addition.
+
+use metrics::{Counter, Gauge, Unit, counter, describe_counter, describe_gauge, gauge};
+
+use super::{EndReason, RelistReason};
+use crate::cache::Commit;
+use crate::k8s::{DecodeError, Resource, WatchEvent};
+use crate::upstream::FailureKind;
+
+const LISTS: &str = "informerd_reflector_lists_total";
+const PAGES: &str = "informerd_reflector_list_pages_total";
+const WATCHES: &str = "informerd_reflector_watches_total";
+const RELISTS: &str = "informerd_reflector_relists_total";
+const WATCH_ENDS: &str = "informerd_reflector_watch_ends_total";
+const EVENTS: &str = "informerd_reflector_events_total";
+const SKIPPED: &str = "informerd_reflector_objects_skipped_total";
+const FAILURES: &str = "informerd_reflector_failures_total";
+const BACKOFF: &str = "informerd_reflector_backoff_seconds";
+const CHANGES: &str = "informerd_cache_changes_total";
+
+const EVENT_TYPES: [&str; 5] = ["added", "modified", "deleted", "bookmark", "error"];
+const SKIP_REASONS: [&str; 4] = ["json", "missing", "too_large", "type"];
+const CHANGE_TYPES: [&str; 4] = ["added", "modified", "deleted", "duplicate"];
+
+/// Describes this room's metrics. To be called once the recorder stands.
+pub fn describe() {
+    describe_counter!(LISTS, Unit::Count, "Lists begun, the first included");
+    describe_counter!(PAGES, Unit::Count, "Pages of lists received");
+    describe_counter!(WATCHES, Unit::Count, "Watches asked for");
+    describe_counter!(RELISTS, Unit::Count, "Lists beyond the first, by what made them necessary");
+    describe_counter!(WATCH_ENDS, Unit::Count, "Watches that ended, by how");
+    describe_counter!(EVENTS, Unit::Count, "Watch events received, by type");
+    describe_counter!(SKIPPED, Unit::Count, "Objects and events that could not be taken, by why");
+    describe_counter!(FAILURES, Unit::Count, "Failed requests and ERROR events, by kind");
+    describe_gauge!(BACKOFF, Unit::Seconds, "The delay under way before the next try, 0 while none is");
+    describe_counter!(CHANGES, Unit::Count, "Changes committed to the cache, by type");
+}
+
+/// The handles of one reflector.
+pub(super) struct Metrics {
+    pub(super) lists: Counter,
+    pub(super) pages: Counter,
+    pub(super) watches: Counter,
+    pub(super) backoff_seconds: Gauge,
+    relists: [Counter; RelistReason::ALL.len()],
+    watch_ends: [Counter; EndReason::ALL.len()],
+    failures: [Counter; FailureKind::ALL.len()],
+    events: [Counter; EVENT_TYPES.len()],
+    skipped: [Counter; SKIP_REASONS.len()],
+    changes: [Counter; CHANGE_TYPES.len()],
+}
+
+// === impl Metrics ===
+
+impl Metrics {
+    pub(super) fn new(resource: &Resource) -> Self {
+        let name = resource.canonical();
+        let by = |metric: &'static str, label: &'static str, value: &'static str| counter!(metric, "resource" => name.clone(), label => value);
+        Self {
+            lists: counter!(LISTS, "resource" => name.clone()),
+            pages: counter!(PAGES, "resource" => name.clone()),
+            watches: counter!(WATCHES, "resource" => name.clone()),
+            backoff_seconds: gauge!(BACKOFF, "resource" => name.clone()),
+            relists: RelistReason::ALL.map(|reason| by(RELISTS, "reason", reason.as_str())),
+            watch_ends: EndReason::ALL.map(|reason| by(WATCH_ENDS, "reason", reason.as_str())),
+            failures: FailureKind::ALL.map(|kind| by(FAILURES, "kind", kind.as_str())),
+            events: EVENT_TYPES.map(|kind| by(EVENTS, "type", kind)),
+            skipped: SKIP_REASONS.map(|reason| by(SKIPPED, "reason", reason)),
+            changes: CHANGE_TYPES.map(|kind| by(CHANGES, "type", kind)),
+        }
+    }
+
+    pub(super) fn event(&self, event: &WatchEvent) {
+        let index = match event {
+            WatchEvent::Added(_) => 0,
+            WatchEvent::Modified(_) => 1,
+            WatchEvent::Deleted(_) => 2,
+            WatchEvent::Bookmark { .. } => 3,
+            WatchEvent::Error(_) => 4,
+        };
+        self.events[index].increment(1);
+    }
+
+    pub(super) fn skipped(&self, error: &DecodeError) {
+        let index = match error {
+            DecodeError::Json(_) | DecodeError::Utf8(_) => 0,
+            DecodeError::Missing(_) => 1,
+            DecodeError::TooLarge { .. } => 2,
+            DecodeError::UnknownType(_) => 3,
+        };
+        self.skipped[index].increment(1);
+    }
+
+    pub(super) fn relist(&self, reason: RelistReason) {
+        self.relists[reason as usize].increment(1);
+    }
+
+    pub(super) fn watch_ended(&self, reason: EndReason) {
+        self.watch_ends[reason as usize].increment(1);
+    }
+
+    pub(super) fn failed(&self, kind: FailureKind) {
+        self.failures[kind as usize].increment(1);
+    }
+
+    pub(super) fn committed(&self, commit: &Commit) {
+        for (counter, count) in
+            self.changes.iter().zip([commit.added, commit.modified, commit.deleted, commit.duplicates])
+        {
+            counter.increment(count as u64);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_closed_set_is_in_the_order_of_its_variants() {
+        for (index, reason) in RelistReason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, index);
+        }
+        for (index, reason) in EndReason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, index);
+        }
+        for (index, kind) in FailureKind::ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, index);
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! Keeps one cache true: list, watch, and what to do when either fails.
+//!
+//! In come a resource, a way to the API server and the writing end of a cache; out go deltas into the cache,
+//! its condition in a sentence, and counters. The decisions are in [`Machine`], a state machine without
+//! I/O, clock or randomness; [`Reflector`] is the pump that asks the API server, decodes, feeds the machine
+//! and commits. The cache is never emptied: whatever fails, what was there stays served.
+
+mod machine;
+mod metrics;
+mod reflector;
+mod stats;
+mod watching;
+
+pub use machine::{Failure, Input, Machine, Moment, Reaction, Step};
+pub use metrics::describe;
+pub use reflector::{Reflector, ReflectorConfig};
+pub use stats::{Stats, StatsSnapshot};
+pub use watching::{EndReason, RelistReason, WatchEnd};

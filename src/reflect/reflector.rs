@@ -1,0 +1,342 @@
+//! The pump: asks the API server, decodes, feeds the machine, commits to the cache.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{FutureExt, StreamExt};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tokio::time::{Instant, sleep, timeout_at};
+use tokio_util::sync::CancellationToken;
+use tracing::{Instrument, debug, info, info_span, trace, warn};
+
+use super::metrics::Metrics;
+use super::stats::{Stats, count};
+use super::watching::WatchEnd;
+use super::{Failure, Input, Machine, Moment, Reaction, Step};
+use crate::cache::{Commit, Delta, Writer};
+use crate::k8s::{DecodeError, DecodeOptions, Decoder, LineSplitter, ListPage};
+use crate::upstream::{ByteStream, Client, FailureKind, PageRequest, Target, UpstreamError, WatchRequest};
+
+/// Bytes at hand that go into one commit at most, so that a burst is one wake-up and yet the lock is not
+/// held for long.
+const BATCH_BYTES_MAX: usize = 1 << 20;
+
+/// What one reflector does.
+#[derive(Clone, Debug)]
+pub struct ReflectorConfig {
+    /// What is listed and watched.
+    pub target: Target,
+    /// What is kept of each object.
+    pub decode: DecodeOptions,
+    /// Objects of a list page.
+    pub page_size: u32,
+    /// Longest watch line, in bytes. etcd refuses objects above 1.5 MiB by default and JSON needs more than
+    /// protobuf; beyond this the upstream is broken, not busy.
+    pub line_bytes_max: usize,
+    /// Seeds the jitter of delays and timeouts.
+    pub seed: u64,
+}
+
+/// Keeps the cache of one resource true.
+pub struct Reflector {
+    client: Client,
+    pump: Pump,
+}
+
+/// Everything but the way to the API server.
+struct Pump {
+    target: Target,
+    page_size: u32,
+    line_bytes_max: usize,
+    decoder: Decoder,
+    writer: Writer,
+    random: StdRng,
+    stats: Arc<Stats>,
+    metrics: Metrics,
+    /// What the machine wants committed.
+    deltas: Vec<Delta>,
+}
+
+// === impl Reflector ===
+
+impl Reflector {
+    /// A reflector that has asked for nothing yet.
+    pub fn new(config: ReflectorConfig, client: Client, writer: Writer) -> Self {
+        let ReflectorConfig { target, decode, page_size, line_bytes_max, seed } = config;
+        let pump = Pump {
+            decoder: Decoder::new(target.resource.clone(), decode),
+            metrics: Metrics::new(&target.resource),
+            stats: Arc::default(),
+            random: StdRng::seed_from_u64(seed),
+            deltas: Vec::new(),
+            target,
+            page_size,
+            line_bytes_max,
+            writer,
+        };
+        Self { client, pump }
+    }
+
+    /// What it did so far; stays readable while and after it runs.
+    pub fn stats(&self) -> Arc<Stats> {
+        self.pump.stats.clone()
+    }
+
+    /// Runs until cancelled. Fails never: whatever goes wrong is retried, and shows in the cache's condition.
+    pub async fn run(self, cancel: CancellationToken) {
+        let Self { client, mut pump } = self;
+        let span =
+            info_span!("reflector", resource = %pump.target.resource, namespace = pump.target.namespace);
+        // Nothing is lost by dropping the pump anywhere: commits are single steps without an await.
+        let driven = cancel.run_until_cancelled(pump.drive(&client)).instrument(span);
+        let ended = Box::pin(driven).await;
+        debug_assert!(ended.is_none(), "the pump ends only by being dropped");
+    }
+}
+
+// === impl Pump ===
+
+impl Pump {
+    async fn drive(&mut self, client: &Client) -> std::convert::Infallible {
+        let (mut machine, mut step) = Machine::start(self.page_size, Instant::now(), &mut self.deltas);
+        loop {
+            self.commit();
+            self.writer.set_condition(machine.condition());
+            step = match step {
+                Step::Sleep(delay) => self.sleep(delay, &mut machine).await,
+                Step::List(request) => self.list(&request, client, &mut machine).await,
+                Step::Watch { request, deadline } => {
+                    self.watch(&request, Instant::now() + deadline, client, &mut machine).await
+                }
+            };
+        }
+    }
+
+    async fn sleep(&mut self, delay: Duration, machine: &mut Machine) -> Step {
+        self.metrics.backoff_seconds.set(delay.as_secs_f64());
+        sleep(delay).await;
+        self.metrics.backoff_seconds.set(0.0);
+        let step = self.feed(machine, Input::Woke);
+        step.expect("a delay is followed by a step")
+    }
+
+    async fn list(&mut self, request: &PageRequest, client: &Client, machine: &mut Machine) -> Step {
+        if request.continue_token.is_none() {
+            debug!(limit = request.limit, "listing");
+            count(&self.stats.lists, 1);
+            self.metrics.lists.increment(1);
+        }
+        let answer = client.list_page(&self.target, request).await;
+        let input = match answer {
+            Ok(body) => self.page(&body),
+            Err(error) => Input::PageFailed(self.failure(&error)),
+        };
+        let step = self.feed(machine, input).expect("a page is followed by a step");
+        if matches!(step, Step::Watch { .. }) {
+            info!(resource_version = %machine.version(), "listed");
+        }
+        // A page is decoded in one go; others may run before the next one.
+        tokio::task::yield_now().await;
+        step
+    }
+
+    fn page(&mut self, body: &[u8]) -> Input {
+        self.writer.heard(Instant::now());
+        match self.decoder.list(body) {
+            Ok(page) => {
+                count(&self.stats.pages, 1);
+                self.metrics.pages.increment(1);
+                self.tell_skipped(&page);
+                Input::Page(page)
+            }
+            Err(error) => {
+                self.skipped(&error);
+                let sentence = format!("the list cannot be read: {error}");
+                Input::PageFailed(Failure { kind: FailureKind::Garbage, sentence, retry_after: None })
+            }
+        }
+    }
+
+    fn tell_skipped(&self, page: &ListPage) {
+        for skipped in &page.skipped {
+            self.skipped(&skipped.error);
+            warn!(key = skipped.key, error = %skipped.error, "skipped an object that cannot be read");
+        }
+    }
+
+    fn skipped(&self, error: &DecodeError) {
+        count(&self.stats.skipped, 1);
+        self.metrics.skipped(error);
+    }
+
+    /// One watch, from its request to what follows it.
+    async fn watch(
+        &mut self,
+        request: &WatchRequest,
+        deadline: Instant,
+        client: &Client,
+        machine: &mut Machine,
+    ) -> Step {
+        debug!(resource_version = %request.resource_version, "watching");
+        count(&self.stats.watches, 1);
+        self.metrics.watches.increment(1);
+        let mut stream = match client.watch(&self.target, request).await {
+            Ok(stream) => stream,
+            Err(error) => {
+                let failure = self.failure(&error);
+                return self
+                    .feed(machine, Input::WatchRefused(failure))
+                    .expect("a refusal is followed by a step");
+            }
+        };
+        self.writer.heard(Instant::now());
+        self.feed(machine, Input::WatchOpened);
+        self.writer.set_condition(machine.condition());
+        let mut lines = LineSplitter::new(self.line_bytes_max);
+        loop {
+            let (chunk, silent) = next_chunk(&mut stream, deadline, machine.silence_max()).await;
+            let mut end = silent;
+            match chunk {
+                Some(Ok(chunk)) => {
+                    self.writer.heard(Instant::now());
+                    end = end.or(fill(&mut lines, &chunk, &mut stream));
+                }
+                Some(Err(error)) => end = Some(broken(&error)),
+                None => {}
+            }
+            if let Some(step) = self.take_lines(&mut lines, machine) {
+                return step;
+            }
+            self.commit();
+            if let Some(end) = end {
+                let step = self.feed(machine, Input::WatchEnded(end));
+                return step.expect("the end of a watch is followed by a step");
+            }
+        }
+    }
+
+    /// Takes every complete line at hand. A step means that the watch is over.
+    fn take_lines(&mut self, lines: &mut LineSplitter, machine: &mut Machine) -> Option<Step> {
+        loop {
+            let input = match lines.next_line() {
+                Ok(None) => return None,
+                Ok(Some(line)) => match self.decoder.watch_line(line) {
+                    Ok(event) => {
+                        trace!(?event, "event");
+                        count(&self.stats.events, 1);
+                        self.metrics.event(&event);
+                        Input::Event(event)
+                    }
+                    Err(error) => {
+                        self.skipped(&error);
+                        warn!(key = key_in(line), %error, "an event cannot be read");
+                        Input::WatchEnded(WatchEnd::Undecodable(error.to_string()))
+                    }
+                },
+                Err(error) => Input::WatchEnded(WatchEnd::Undecodable(error.to_string())),
+            };
+            if let Some(step) = self.feed(machine, input) {
+                return Some(step);
+            }
+        }
+    }
+
+    /// An error answer was heard too; a silence was not.
+    fn failure(&self, error: &UpstreamError) -> Failure {
+        if let UpstreamError::Refused(_) = error {
+            self.writer.heard(Instant::now());
+        }
+        Failure::from(error)
+    }
+
+    fn feed(&mut self, machine: &mut Machine, input: Input) -> Option<Step> {
+        let moment = Moment { now: Instant::now(), entropy: self.random.random() };
+        let reaction = machine.on(input, moment, &mut self.deltas);
+        if reaction != Reaction::default() {
+            self.tell(&reaction, machine);
+        }
+        reaction.step
+    }
+
+    /// Counts and logs what a reaction says.
+    fn tell(&self, reaction: &Reaction, machine: &Machine) {
+        if let Some(kind) = reaction.failed {
+            count(&self.stats.failures, 1);
+            self.metrics.failed(kind);
+        }
+        if let Some(reason) = reaction.ended {
+            self.metrics.watch_ended(reason);
+            debug!(reason = reason.as_str(), "the watch ended");
+        }
+        let message = machine.condition().message.unwrap_or_default();
+        if let Some(reason) = reaction.relist {
+            count(&self.stats.relists, 1);
+            self.metrics.relist(reason);
+            info!(reason = reason.as_str(), message, "listing everything again");
+        }
+        if let Some(Step::Sleep(delay)) = reaction.step {
+            warn!(delay_seconds = delay.as_secs_f64(), message, "backing off");
+        }
+    }
+
+    fn commit(&mut self) {
+        if self.deltas.is_empty() {
+            return;
+        }
+        let commit: Commit = self.writer.commit(std::mem::take(&mut self.deltas));
+        self.metrics.committed(&commit);
+        if commit.history_lost {
+            warn!("the API server's versions went back: readers start over");
+        }
+    }
+}
+
+/// The next chunk, the end of the stream (neither), or why none came in time.
+async fn next_chunk(
+    stream: &mut ByteStream,
+    deadline: Instant,
+    silence_max: Option<Duration>,
+) -> (Option<Result<Bytes, UpstreamError>>, Option<WatchEnd>) {
+    let silent_at = silence_max.map(|silence| Instant::now() + silence);
+    let until = silent_at.map_or(deadline, |silent_at| silent_at.min(deadline));
+    match timeout_at(until, stream.next()).await {
+        Ok(Some(chunk)) => (Some(chunk), None),
+        Ok(None) => (None, Some(WatchEnd::Eof)),
+        Err(_) if until == deadline => (None, Some(WatchEnd::Overdue)),
+        Err(_) => (None, Some(WatchEnd::Silent)),
+    }
+}
+
+/// Takes a chunk and those that are at hand without waiting. Tells if the stream is over.
+fn fill(lines: &mut LineSplitter, chunk: &Bytes, stream: &mut ByteStream) -> Option<WatchEnd> {
+    let mut taken = chunk.len();
+    lines.push(chunk);
+    while taken < BATCH_BYTES_MAX {
+        match stream.next().now_or_never() {
+            Some(Some(Ok(chunk))) => {
+                taken += chunk.len();
+                lines.push(&chunk);
+            }
+            Some(Some(Err(error))) => return Some(broken(&error)),
+            Some(None) => return Some(WatchEnd::Eof),
+            None => return None,
+        }
+    }
+    None
+}
+
+fn broken(error: &UpstreamError) -> WatchEnd {
+    WatchEnd::Broken(Failure::from(error))
+}
+
+/// The name in a line that cannot be read, as far as it can be told.
+fn key_in(line: &[u8]) -> String {
+    let text = String::from_utf8_lossy(line);
+    let name = text.split_once(r#""name":""#).and_then(|(_, rest)| rest.split('"').next());
+    name.unwrap_or("?").chars().take(253).collect()
+}
+
+#[cfg(test)]
+mod tests;

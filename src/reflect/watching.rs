@@ -1,0 +1,176 @@
+//! One watch, from its opening to its end, and the words for how it ended.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Failure;
+
+/// A watch that lived at least this long was healthy: what ended it (a load balancer, a timeout) is normal,
+/// and the next one follows at once.
+const HEALTHY: Duration = Duration::from_secs(10);
+
+/// A watch that ended sooner, and brought nothing, was refused by another name. Source: client-go
+/// `tools/cache/reflector.go`, `VeryShortWatchError`.
+const SHORT: Duration = Duration::from_secs(1);
+
+/// Two bookmarks this far apart show a server that sends them about each minute (U25). A burst shows nothing,
+/// nor does the one that comes shortly before the server's timeout.
+const BOOKMARK_GAP: std::ops::RangeInclusive<Duration> = Duration::from_secs(30)..=Duration::from_secs(90);
+
+/// How a watch ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WatchEnd {
+    /// The server ended it cleanly: its timeout, a shutdown, a changed definition, too slow a reader.
+    Eof,
+    /// The connection broke.
+    Broken(Failure),
+    /// No byte came where this server would have sent one.
+    Silent,
+    /// The server did not end it when asked to.
+    Overdue,
+    /// A line that is no watch event, or has no end.
+    Undecodable(String),
+}
+
+/// Why a watch ended, from a closed set: [`WatchEnd`], or an ERROR event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EndReason {
+    /// The server ended it cleanly.
+    Eof,
+    /// The connection broke.
+    Broken,
+    /// No byte came for too long.
+    Silent,
+    /// The server did not end it when asked to.
+    Overdue,
+    /// A line could not be read.
+    Undecodable,
+    /// An ERROR event: 410.
+    Expired,
+    /// Any other ERROR event.
+    Error,
+}
+
+/// Why everything is listed again, from a closed set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RelistReason {
+    /// 410: the version or the continue token is too old.
+    Expired,
+    /// Again and again no progress at one version.
+    Stuck,
+    /// The same event could not be decoded twice.
+    Undecodable,
+}
+
+/// What is known of the watch that is open.
+#[derive(Clone, Debug)]
+pub(super) struct Watching {
+    opened: Instant,
+    /// Whether anything new came.
+    pub(super) progressed: bool,
+    last_bookmark: Option<Instant>,
+}
+
+/// How well a watch did, judged at its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It lived long: go on at once.
+    Healthy,
+    /// It brought something new, but lived less than a second.
+    Brief,
+    /// It brought something new and ended.
+    Useful,
+    /// It brought nothing, but lived a while.
+    Quiet(Duration),
+    /// It brought nothing and ended at once: a failure.
+    Short,
+}
+
+// === impl Watching ===
+
+impl Watching {
+    pub(super) fn new(opened: Instant) -> Self {
+        Self { opened, progressed: false, last_bookmark: None }
+    }
+
+    /// Takes a bookmark. Tells whether the server is seen to send them about each minute.
+    pub(super) fn bookmark(&mut self, now: Instant) -> bool {
+        let last = self.last_bookmark.replace(now);
+        last.is_some_and(|last| BOOKMARK_GAP.contains(&now.saturating_duration_since(last)))
+    }
+
+    pub(super) fn verdict(&self, now: Instant) -> Verdict {
+        let lived = now.saturating_duration_since(self.opened);
+        match (self.progressed, lived) {
+            (_, lived) if lived >= HEALTHY => Verdict::Healthy,
+            (true, lived) if lived < SHORT => Verdict::Brief,
+            (true, _) => Verdict::Useful,
+            (false, lived) if lived < SHORT => Verdict::Short,
+            (false, lived) => Verdict::Quiet(lived),
+        }
+    }
+}
+
+// === impl WatchEnd ===
+
+impl WatchEnd {
+    /// The word for it in metrics.
+    pub(super) fn reason(&self) -> EndReason {
+        match self {
+            Self::Eof => EndReason::Eof,
+            Self::Broken(_) => EndReason::Broken,
+            Self::Silent => EndReason::Silent,
+            Self::Overdue => EndReason::Overdue,
+            Self::Undecodable(_) => EndReason::Undecodable,
+        }
+    }
+
+    /// What a person should read.
+    pub(super) fn sentence(&self) -> String {
+        match self {
+            Self::Eof => "the API server ends each watch soon after it began".to_owned(),
+            Self::Broken(failure) => format!("the watch broke off: {}", failure.sentence),
+            Self::Silent => "the watch fell silent: the connection is taken for dead".to_owned(),
+            Self::Overdue => "the API server did not end the watch in time".to_owned(),
+            Self::Undecodable(error) => format!("the watch brought something that cannot be read: {error}"),
+        }
+    }
+}
+
+// === impl EndReason ===
+
+impl EndReason {
+    /// All of them.
+    pub const ALL: [Self; 7] =
+        [Self::Eof, Self::Broken, Self::Silent, Self::Overdue, Self::Undecodable, Self::Expired, Self::Error];
+
+    /// The label in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Eof => "eof",
+            Self::Broken => "broken",
+            Self::Silent => "silent",
+            Self::Overdue => "overdue",
+            Self::Undecodable => "undecodable",
+            Self::Expired => "expired",
+            Self::Error => "error",
+        }
+    }
+}
+
+// === impl RelistReason ===
+
+impl RelistReason {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Expired, Self::Stuck, Self::Undecodable];
+
+    /// The label in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Expired => "expired",
+            Self::Stuck => "stuck",
+            Self::Undecodable => "undecodable",
+        }
+    }
+}

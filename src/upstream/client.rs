@@ -1,0 +1,285 @@
+//! Lists and watches as bytes.
+
+use std::fmt::Write as _;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::Stream;
+use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, USER_AGENT};
+use http::{Method, Request, Response, StatusCode};
+use http_body::Body as _;
+use http_body_util::BodyExt;
+use kube::client::Body;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use tokio::time::timeout;
+
+use super::metrics::{self, Verb};
+use super::session::{Session, Sessions};
+use super::{Config, Refusal, UpstreamError};
+use crate::k8s::{Resource, ResourceVersion};
+
+/// What stays as it is in a query value: RFC 3986's unreserved characters.
+const QUERY_VALUE: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// How much of an error answer is read: a Status is far smaller, a proxy's page may be anything.
+const ERROR_BYTES_MAX: usize = 64 << 10;
+
+const AGENT: &str = concat!("informerd/", env!("CARGO_PKG_VERSION"));
+const JSON: &str = "application/json";
+
+/// The way to the API server. Cheap to clone; clones share connections and credentials.
+#[derive(Clone)]
+pub struct Client {
+    sessions: Arc<Sessions>,
+    limits: Limits,
+    bytes: ::metrics::Counter,
+}
+
+#[derive(Clone, Copy)]
+struct Limits {
+    response_timeout: Duration,
+    idle_timeout: Duration,
+    page_bytes_max: usize,
+}
+
+/// What is listed and watched.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// The resource.
+    pub resource: Resource,
+    /// One namespace; all of them, or the cluster scope, where there is none.
+    pub namespace: Option<String>,
+    /// Which objects of it.
+    pub selectors: Selectors,
+}
+
+/// Selectors in the API server's own grammar, empty for everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selectors {
+    /// `labelSelector`.
+    pub label: String,
+    /// `fieldSelector`.
+    pub field: String,
+}
+
+/// A page of a list at the most recent version (`resourceVersion` unset).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PageRequest {
+    /// Objects at most; 0 for all of them.
+    pub limit: u32,
+    /// The token of the page before; `None` for the first.
+    pub continue_token: Option<String>,
+}
+
+/// A watch with bookmarks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchRequest {
+    /// Events after this version.
+    pub resource_version: ResourceVersion,
+    /// After which the server ends it; in whole seconds.
+    pub timeout: Duration,
+}
+
+/// The bytes of a watch as they arrive, not aligned with lines. Ends when the server ends it.
+pub struct ByteStream {
+    body: Body,
+    bytes: ::metrics::Counter,
+    ended: bool,
+}
+
+// === impl Client ===
+
+impl Client {
+    /// Reads address and credentials. Connects only with the first request.
+    ///
+    /// # Errors
+    /// [`UpstreamError::Config`] when there is no usable configuration or a credential plugin fails.
+    pub async fn connect(config: Config) -> Result<Self, UpstreamError> {
+        let limits = Limits::of(&config);
+        Ok(Self { sessions: Arc::new(Sessions::open(config).await?), limits, bytes: metrics::bytes() })
+    }
+
+    /// Over a client that was made elsewhere, with the limits of `config`; for tests and simulation.
+    pub fn over(kube: kube::Client, config: &Config) -> Self {
+        let limits = Limits::of(config);
+        Self { sessions: Arc::new(Sessions::over(kube)), limits, bytes: metrics::bytes() }
+    }
+
+    /// One page of a list, as the API server sent it.
+    ///
+    /// # Errors
+    /// [`UpstreamError::Refused`] with the HTTP code; [`UpstreamError::BodyTooLarge`] beyond
+    /// `page_bytes_max`; [`UpstreamError::Transport`] and [`UpstreamError::Idle`] from the network.
+    ///
+    /// Source: Kubernetes API concepts, "Retrieving large results sets in chunks".
+    pub async fn list_page(&self, target: &Target, page: &PageRequest) -> Result<Vec<u8>, UpstreamError> {
+        let mut path = target.path();
+        if page.limit > 0 {
+            append(&mut path, "limit", &page.limit.to_string());
+        }
+        if let Some(token) = &page.continue_token {
+            append(&mut path, "continue", token);
+        }
+        let request = get(&path).header(ACCEPT, JSON);
+        let response = self.send(Verb::List, request.body(Bytes::new())).await?;
+        self.collect(response, self.limits.page_bytes_max).await
+    }
+
+    /// Opens a watch.
+    ///
+    /// # Errors
+    /// [`UpstreamError::Refused`] with the HTTP code, [`UpstreamError::Transport`] and
+    /// [`UpstreamError::Idle`] from the network. An ERROR event is part of the stream.
+    ///
+    /// Source: Kubernetes API concepts, "Efficient detection of changes".
+    pub async fn watch(&self, target: &Target, watch: &WatchRequest) -> Result<ByteStream, UpstreamError> {
+        let mut path = target.path();
+        append(&mut path, "watch", "true");
+        append(&mut path, "allowWatchBookmarks", "true");
+        append(&mut path, "timeoutSeconds", &watch.timeout.as_secs().to_string());
+        append(&mut path, "resourceVersion", &watch.resource_version.to_string());
+        // Servers from 1.37 on compress watches one gzip member a flush, of which kube's decoder reads the
+        // first only.
+        let request = get(&path).header(ACCEPT, JSON).header(ACCEPT_ENCODING, "identity");
+        let response = self.send(Verb::Watch, request.body(Bytes::new())).await?;
+        Ok(ByteStream { body: response.into_body(), bytes: self.bytes.clone(), ended: false })
+    }
+
+    /// A small document of the API server.
+    pub(super) async fn document(&self, path: &str, accept: &str) -> Result<Vec<u8>, UpstreamError> {
+        let request = get(path).header(ACCEPT, accept);
+        let response = self.send(Verb::Get, request.body(Bytes::new())).await?;
+        self.collect(response, self.limits.page_bytes_max).await
+    }
+
+    /// A review (`SelfSubjectAccessReview` and its like): created, never stored.
+    pub(super) async fn review(&self, path: &str, body: Vec<u8>) -> Result<Vec<u8>, UpstreamError> {
+        let request = Request::builder().method(Method::POST).uri(path);
+        let request = request.header(USER_AGENT, AGENT).header(ACCEPT, JSON).header(CONTENT_TYPE, JSON);
+        let response = self.send(Verb::Create, request.body(body.into())).await?;
+        self.collect(response, ERROR_BYTES_MAX).await
+    }
+
+    /// Sends; a 401 is tried once more with credentials read again (U28).
+    async fn send(
+        &self,
+        verb: Verb,
+        request: Result<Request<Bytes>, http::Error>,
+    ) -> Result<Response<Body>, UpstreamError> {
+        let request = request.map_err(|error| UpstreamError::Config(Box::new(error)))?;
+        let session = self.sessions.current().await;
+        let mut response = self.send_once(verb, &session, request.clone()).await?;
+        if response.status() == StatusCode::UNAUTHORIZED
+            && let Some(renewed) = self.sessions.renew(&session).await
+        {
+            response = self.send_once(verb, &renewed, request).await?;
+        }
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let (code, headers) = (response.status().as_u16(), response.headers().clone());
+        // What the error says is worth having, but the error is what it is without.
+        let body = self.collect(response, ERROR_BYTES_MAX).await.unwrap_or_default();
+        Err(UpstreamError::Refused(Box::new(Refusal::from_answer(code, &headers, &body))))
+    }
+
+    async fn send_once(
+        &self,
+        verb: Verb,
+        session: &Session,
+        request: Request<Bytes>,
+    ) -> Result<Response<Body>, UpstreamError> {
+        let limit = self.limits.response_timeout;
+        let answer = match timeout(limit, session.kube.send(request.map(Body::from))).await {
+            Ok(answer) => answer.map_err(UpstreamError::from),
+            Err(_) => Err(UpstreamError::Idle(limit)),
+        };
+        match &answer {
+            Ok(response) => metrics::answered(verb, response.status().as_u16()),
+            Err(_) => metrics::unanswered(verb),
+        }
+        answer
+    }
+
+    async fn collect(&self, response: Response<Body>, limit: usize) -> Result<Vec<u8>, UpstreamError> {
+        let mut body = response.into_body();
+        let expected = usize::try_from(body.size_hint().lower()).unwrap_or(limit);
+        let mut collected = Vec::with_capacity(expected.min(limit));
+        loop {
+            let frame = timeout(self.limits.idle_timeout, body.frame()).await;
+            let Some(frame) = frame.map_err(|_| UpstreamError::Idle(self.limits.idle_timeout))? else {
+                return Ok(collected);
+            };
+            // A frame that is not data is a trailer, which the API server does not send.
+            let Ok(chunk) = frame?.into_data() else { continue };
+            self.bytes.increment(chunk.len() as u64);
+            if collected.len() + chunk.len() > limit {
+                return Err(UpstreamError::BodyTooLarge { limit });
+            }
+            collected.extend_from_slice(&chunk);
+        }
+    }
+}
+
+fn get(path: &str) -> http::request::Builder {
+    Request::builder().method(Method::GET).uri(path).header(USER_AGENT, AGENT)
+}
+
+fn append(path: &mut String, name: &str, value: &str) {
+    let separator = if path.contains('?') { '&' } else { '?' };
+    let _ = write!(path, "{separator}{name}={}", utf8_percent_encode(value, QUERY_VALUE));
+}
+
+impl Limits {
+    fn of(config: &Config) -> Self {
+        Self {
+            response_timeout: config.response_timeout,
+            idle_timeout: config.idle_timeout,
+            page_bytes_max: config.page_bytes_max,
+        }
+    }
+}
+
+// === impl Target ===
+
+impl Target {
+    /// The collection's path with its selectors.
+    fn path(&self) -> String {
+        let mut path = self.resource.list_path(self.namespace.as_deref());
+        if !self.selectors.label.is_empty() {
+            append(&mut path, "labelSelector", &self.selectors.label);
+        }
+        if !self.selectors.field.is_empty() {
+            append(&mut path, "fieldSelector", &self.selectors.field);
+        }
+        path
+    }
+}
+
+// === impl ByteStream ===
+
+impl Stream for ByteStream {
+    type Item = Result<Bytes, UpstreamError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        while !self.ended {
+            match ready!(Pin::new(&mut self.body).poll_frame(context)) {
+                Some(Ok(frame)) => {
+                    if let Ok(chunk) = frame.into_data() {
+                        self.bytes.increment(chunk.len() as u64);
+                        return Poll::Ready(Some(Ok(chunk)));
+                    }
+                }
+                Some(Err(error)) => {
+                    self.ended = true;
+                    return Poll::Ready(Some(Err(error.into())));
+                }
+                None => self.ended = true,
+            }
+        }
+        Poll::Ready(None)
+    }
+}

@@ -1,0 +1,58 @@
+//! Where the API server is, and the limits towards it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Where the API server's address and the credentials come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A kubeconfig if `KUBECONFIG` is set or `~/.kube/config` exists, else the pod's service account.
+    Infer,
+    /// A kubeconfig file.
+    Kubeconfig {
+        /// The file; `KUBECONFIG` or `~/.kube/config` where there is none.
+        path: Option<PathBuf>,
+        /// The context; the current one where there is none.
+        context: Option<String>,
+    },
+    /// The pod's service account, its token read again as it rotates.
+    InCluster,
+    /// An address without credentials: `kubectl proxy`, a simulator.
+    Server {
+        /// `http://127.0.0.1:8001`.
+        url: String,
+    },
+}
+
+/// How to reach the API server, and how much to take from it.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Address and credentials.
+    pub source: Source,
+    /// TCP and TLS together.
+    pub connect_timeout: Duration,
+    /// From a request to the head of its response. The API server gives up on a list after 60 s itself.
+    pub response_timeout: Duration,
+    /// Without a byte of a body that should end (lists, discovery). Watches have the reflector's deadlines.
+    pub idle_timeout: Duration,
+    /// Objects of a list page.
+    pub page_size: u32,
+    /// Bytes of one list page after decompression; beyond it the page is asked for in smaller ones.
+    pub page_bytes_max: usize,
+}
+
+impl Config {
+    /// The defaults: connect 10 s, response 70 s, idle 30 s, pages of 500 objects (client-go's `pager`) and
+    /// of at most 512 MiB, which 500 objects of the largest size etcd takes (1.5 MiB, smaller in protobuf)
+    /// can only reach when hardly anything else fits the cluster.
+    pub fn new(source: Source) -> Self {
+        Self {
+            source,
+            connect_timeout: Duration::from_secs(10),
+            response_timeout: Duration::from_secs(70),
+            idle_timeout: Duration::from_secs(30),
+            page_size: 500,
+            page_bytes_max: 512 << 20,
+        }
+    }
+}

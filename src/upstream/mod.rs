@@ -1,0 +1,23 @@
+//! The API server's side: lists and watches as bytes, discovery, permissions.
+//!
+//! In come a resource, a scope and selectors; out go the response's bytes as they arrive, or an
+//! [`UpstreamError`] that keeps the HTTP code apart from the network. TLS, credentials and their refresh,
+//! proxies and kubeconfig are `kube`'s. This room retries nothing but a rejected credential, reads no
+//! object, and knows no cache: when to ask again, and from where, is the reflector's business.
+
+mod access;
+mod backoff;
+mod client;
+mod config;
+mod discovery;
+mod error;
+mod metrics;
+mod session;
+
+pub use access::Access;
+pub use backoff::Backoff;
+pub use client::{ByteStream, Client, PageRequest, Selectors, Target, WatchRequest};
+pub use config::{Config, Source};
+pub use discovery::{Broken, Discovery, ResolveError};
+pub use error::{FailureKind, Refusal, UpstreamError};
+pub use metrics::describe;
