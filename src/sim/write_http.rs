@@ -4,7 +4,7 @@ use hyper::{Method, Response, header};
 use serde_json::{Value, json};
 
 use super::api_server::Shared;
-use super::http::{self, Body, Call, Form, negotiate};
+use super::http::{self, Body, Call, Form, negotiate_object};
 use super::managed_fields::Manager;
 use super::object::Stored;
 use super::patch;
@@ -16,7 +16,7 @@ use super::write::{Commit, Deletion, Door, Part, Place};
 
 /// Answers a request that changes objects.
 pub(super) fn write(shared: &Shared, call: &Call, target: &Target) -> Result<Response<Body>, Status> {
-    let form = negotiate(call.header(header::ACCEPT), &[Form::Plain, Form::Metadata])?;
+    let form = negotiate_object(call.header(header::ACCEPT), &target.kind.kind)?;
     let collection = target.name.is_empty();
     let (code, stored) = match call.method {
         Method::POST if collection => {
