@@ -22,7 +22,7 @@ impl Scenario {
             self.deployments.values().chain(self.replica_sets.values()).map(uid).collect();
         let orphan = |object: &&Value| !owner_uid(object).is_empty() && !owners.contains(owner_uid(object));
         if let Some(set) = self.replica_sets.values().find(orphan) {
-            return Self::wrote(self.cluster.delete("replicasets.apps", namespace(set), name(set)));
+            return self.cluster.delete("replicasets.apps", namespace(set), name(set)).is_ok();
         }
         match self.pods.values().filter(|pod| !is_deleted(pod)).find(orphan) {
             Some(pod) => self.delete_gracefully(pod),
@@ -34,7 +34,7 @@ impl Scenario {
     pub(super) fn delete_gracefully(&self, pod: &Value) -> bool {
         let place = super::super::write::Place::new("pods", namespace(pod), name(pod));
         let door = super::super::write::Door::direct();
-        Self::wrote(self.cluster.lock().delete(&place, &Value::Null, None, door))
+        self.cluster.lock().delete(&place, &Value::Null, None, door).is_ok()
     }
 
     fn run_deployments(&self) -> bool {
@@ -76,7 +76,7 @@ impl Scenario {
 
     fn scale(&self, set: &Value, replicas: u64) -> bool {
         let patch = json!({"spec": {"replicas": replicas}});
-        Self::wrote(self.cluster.patch("replicasets.apps", namespace(set), name(set), &patch))
+        self.cluster.patch("replicasets.apps", namespace(set), name(set), &patch).is_ok()
     }
 
     fn create_replica_set(&self, deployment: &Value, hash: &str, replicas: u64, earlier: usize) -> bool {
@@ -97,7 +97,7 @@ impl Scenario {
             },
             "spec": {"replicas": replicas, "selector": selector, "template": template},
         });
-        Self::wrote(self.cluster.create("replicasets.apps", set))
+        self.cluster.create("replicasets.apps", set).is_ok()
     }
 
     fn trim_history(&self, old: &[&Value]) -> bool {
@@ -105,7 +105,7 @@ impl Scenario {
         empty.sort_by_key(|set| (text(set, &["metadata", "creationTimestamp"]), name(set)));
         match empty.first() {
             Some(oldest) if empty.len() > OLD_REPLICA_SETS_MAX => {
-                Self::wrote(self.cluster.delete("replicasets.apps", namespace(oldest), name(oldest)))
+                self.cluster.delete("replicasets.apps", namespace(oldest), name(oldest)).is_ok()
             }
             _ => false,
         }
@@ -171,7 +171,7 @@ impl Scenario {
         metadata["generateName"] = format!("{}-", name(set)).into();
         metadata["namespace"] = namespace(set).into();
         metadata["ownerReferences"] = json!([owner("apps/v1", "ReplicaSet", set)]);
-        Self::wrote(self.cluster.create("pods", json!({"metadata": metadata, "spec": template["spec"]})))
+        self.cluster.create("pods", json!({"metadata": metadata, "spec": template["spec"]})).is_ok()
     }
 
     /// Writes a status where it says something else than the present one.
@@ -182,7 +182,7 @@ impl Scenario {
             return false;
         }
         let patch = json!({"status": status});
-        Self::wrote(self.cluster.patch(resource, namespace(object), name(object), &patch))
+        self.cluster.patch(resource, namespace(object), name(object), &patch).is_ok()
     }
 }
 

@@ -93,7 +93,7 @@ impl Scenario {
     fn advance(&mut self, pod: &Value, stage: Stage, now: u64) -> bool {
         let patch = match stage {
             Stage::Terminating => {
-                return Self::wrote(self.cluster.delete("pods", namespace(pod), name(pod)));
+                return self.cluster.delete("pods", namespace(pod), name(pod)).is_ok();
             }
             Stage::Unscheduled => {
                 let Some(node) = self.emptiest_node() else { return false };
@@ -125,7 +125,7 @@ impl Scenario {
                 json!({"status": status(pod, &waiting, false, restarts(pod), now)})
             }
         };
-        Self::wrote(self.cluster.patch("pods", namespace(pod), name(pod), &patch))
+        self.cluster.patch("pods", namespace(pod), name(pod), &patch).is_ok()
     }
 
     /// The ready node with the fewest pods, by name where several have.

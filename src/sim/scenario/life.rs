@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::super::object::rfc3339;
 use super::Scenario;
-use super::mirror::{is_deleted, is_ready, name, namespace, uid};
+use super::mirror::{is_deleted, is_own, is_ready, name, namespace, uid};
 
 /// Kubernetes events kept in the cluster; the oldest go.
 const EVENTS_LEN_MAX: usize = 150;
@@ -44,6 +44,10 @@ impl Scenario {
         Some(objects[self.rng.random_range(0..objects.len())].clone())
     }
 
+    fn own(&self, resource: &str) -> Vec<Value> {
+        self.cluster.list(resource).into_iter().filter(is_own).collect()
+    }
+
     fn heartbeat(&mut self, now: u64) -> bool {
         let nodes = self.cluster.list("nodes");
         let Some(node) = self.pick(&nodes) else { return false };
@@ -55,11 +59,11 @@ impl Scenario {
             return false;
         }
         let patch = json!({"status": {"conditions": conditions}});
-        Self::wrote(self.cluster.patch("nodes", "", name(&node), &patch))
+        self.cluster.patch("nodes", "", name(&node), &patch).is_ok()
     }
 
     fn change_widget(&mut self, now: u64) -> bool {
-        let widgets = self.cluster.list("widgets.demo.informerd.dev");
+        let widgets = self.own("widgets.demo.informerd.dev");
         let Some(widget) = self.pick(&widgets) else { return false };
         let spec = self.rng.random_bool(0.3);
         let patch = if spec {
@@ -72,20 +76,15 @@ impl Scenario {
                 "observedGeneration": widget["metadata"]["generation"],
             }})
         };
-        Self::wrote(self.cluster.patch(
-            "widgets.demo.informerd.dev",
-            namespace(&widget),
-            name(&widget),
-            &patch,
-        ))
+        self.cluster.patch("widgets.demo.informerd.dev", namespace(&widget), name(&widget), &patch).is_ok()
     }
 
     fn change_config(&mut self, now: u64) -> bool {
-        let maps = self.cluster.list("configmaps");
+        let maps = self.own("configmaps");
         let Some(map) = self.pick(&maps) else { return false };
         let serial = self.next_serial();
         let patch = json!({"data": {"revision": serial.to_string(), "changed": rfc3339(now)}});
-        Self::wrote(self.cluster.patch("configmaps", namespace(&map), name(&map), &patch))
+        self.cluster.patch("configmaps", namespace(&map), name(&map), &patch).is_ok()
     }
 
     fn report_event(&mut self, now: u64) -> bool {
@@ -93,7 +92,7 @@ impl Scenario {
         if events.len() >= EVENTS_LEN_MAX {
             let oldest = events.iter().min_by_key(|e| (e["lastTimestamp"].to_string(), name(e).to_owned()));
             let oldest = oldest.expect("there are as many as the limit, so at least one");
-            return Self::wrote(self.cluster.delete("events", namespace(oldest), name(oldest)));
+            return self.cluster.delete("events", namespace(oldest), name(oldest)).is_ok();
         }
         let pods: Vec<Value> = self.pods.values().cloned().collect();
         let Some(pod) = self.pick(&pods) else { return false };
@@ -114,13 +113,11 @@ impl Scenario {
             "reportingComponent": "kubelet", "reportingInstance": pod["spec"]["nodeName"],
             "firstTimestamp": rfc3339(now), "lastTimestamp": rfc3339(now),
         });
-        Self::wrote(self.cluster.create("events", event))
+        self.cluster.create("events", event).is_ok()
     }
 
-    /// A deployment of the scenario's own: what users create is theirs.
     fn own_deployment(&mut self) -> Option<Value> {
-        let own =
-            |d: &&Value| d["metadata"]["labels"]["app.kubernetes.io/part-of"] == "demo" && !is_deleted(d);
+        let own = |deployment: &&Value| is_own(deployment) && !is_deleted(deployment);
         let deployments: Vec<Value> = self.deployments.values().filter(own).cloned().collect();
         self.pick(&deployments)
     }
@@ -134,7 +131,7 @@ impl Scenario {
             return false;
         }
         let patch = json!({"spec": {"replicas": wanted}});
-        Self::wrote(self.cluster.patch("deployments.apps", namespace(&deployment), name(&deployment), &patch))
+        self.cluster.patch("deployments.apps", namespace(&deployment), name(&deployment), &patch).is_ok()
     }
 
     fn roll_out(&mut self) -> bool {
@@ -145,23 +142,28 @@ impl Scenario {
         let minor = tag.split('.').next().and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
         containers[0]["image"] = format!("{repository}:1.{}.0", minor + 1).into();
         let patch = json!({"spec": {"template": {"spec": {"containers": containers}}}});
-        Self::wrote(self.cluster.patch("deployments.apps", namespace(&deployment), name(&deployment), &patch))
+        self.cluster.patch("deployments.apps", namespace(&deployment), name(&deployment), &patch).is_ok()
     }
 
     /// Marks a running pod as one that crashes; the write is its kubelet's, a moment later.
     fn crash_pod(&mut self, now: u64) -> bool {
-        let pods: Vec<Value> =
-            self.pods.values().filter(|pod| is_ready(pod) && !is_deleted(pod)).cloned().collect();
-        if self.crashing.len() < 2 {
-            if let Some(pod) = self.pick(&pods) {
-                self.crashing.insert(uid(&pod).to_owned(), now + CRASH_MILLIS);
-            }
+        let pods: Vec<Value> = self
+            .pods
+            .values()
+            .filter(|pod| is_own(pod) && is_ready(pod) && !is_deleted(pod))
+            .cloned()
+            .collect();
+        if self.crashing.len() < 2
+            && let Some(pod) = self.pick(&pods)
+        {
+            self.crashing.insert(uid(&pod).to_owned(), now + CRASH_MILLIS);
         }
         false
     }
 
     fn delete_pod(&mut self) -> bool {
-        let pods: Vec<Value> = self.pods.values().filter(|pod| !is_deleted(pod)).cloned().collect();
+        let pods: Vec<Value> =
+            self.pods.values().filter(|pod| is_own(pod) && !is_deleted(pod)).cloned().collect();
         self.pick(&pods).is_some_and(|pod| self.delete_gracefully(&pod))
     }
 
@@ -175,17 +177,16 @@ impl Scenario {
             .collect();
         if passing.len() >= 3 {
             let Some(widget) = self.pick(&passing) else { return false };
-            return Self::wrote(self.cluster.delete(
-                "widgets.demo.informerd.dev",
-                namespace(&widget),
-                name(&widget),
-            ));
+            return self
+                .cluster
+                .delete("widgets.demo.informerd.dev", namespace(&widget), name(&widget))
+                .is_ok();
         }
         let suffix = self.suffix();
         let widget = json!({
-            "metadata": {"name": format!("passing-{suffix}"), "namespace": "shop", "labels": {"passing": "true"}},
+            "metadata": {"name": format!("passing-{suffix}"), "namespace": "shop", "labels": {"passing": "true", "app.kubernetes.io/part-of": "demo"}},
             "spec": {"color": "grey", "size": 1},
         });
-        Self::wrote(self.cluster.create("widgets.demo.informerd.dev", widget))
+        self.cluster.create("widgets.demo.informerd.dev", widget).is_ok()
     }
 }

@@ -71,6 +71,11 @@ pub(super) fn owner_uid(value: &Value) -> &str {
     value["metadata"]["ownerReferences"][0]["uid"].as_str().unwrap_or_default()
 }
 
+/// Whether the scenario made it: what users create is theirs, and is left in peace.
+pub(super) fn is_own(value: &Value) -> bool {
+    value["metadata"]["labels"]["app.kubernetes.io/part-of"] == "demo"
+}
+
 pub(super) fn is_deleted(value: &Value) -> bool {
     value["metadata"]["deletionTimestamp"].is_string()
 }

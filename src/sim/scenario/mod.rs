@@ -129,11 +129,6 @@ impl Scenario {
         const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
         (0..5).map(|_| char::from(ALPHABET[self.rng.random_range(0..ALPHABET.len())])).collect()
     }
-
-    /// Whether a write went through; one that a user's write got in the way of is tried again later.
-    fn wrote<T>(result: Result<T, super::status::Status>) -> bool {
-        result.is_ok()
-    }
 }
 
 #[cfg(test)]

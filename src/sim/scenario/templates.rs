@@ -32,7 +32,10 @@ pub(super) fn found(cluster: &Cluster) {
         create("namespaces", json!({"metadata": {"name": namespace}}));
         create("serviceaccounts", json!({"metadata": {"name": "default", "namespace": namespace}}));
         let data = json!({"revision": "0", "log.level": "info", "feature.flags": "fast-checkout=true,new-search=false"});
-        create("configmaps", json!({"metadata": {"name": "settings", "namespace": namespace}, "data": data}));
+        create(
+            "configmaps",
+            json!({"metadata": {"name": "settings", "namespace": namespace, "labels": {"app.kubernetes.io/part-of": "demo"}}, "data": data}),
+        );
         let secret = json!({"metadata": {"name": "credentials", "namespace": namespace}, "stringData": {"token": "not-a-secret"}});
         create("secrets", secret);
     }
@@ -41,7 +44,7 @@ pub(super) fn found(cluster: &Cluster) {
         create("deployments.apps", deployment(namespace, name, replicas, image, port));
     }
     for (at, color) in ["red", "green", "blue", "violet"].iter().enumerate() {
-        let metadata = json!({"name": format!("widget-{}", at + 1), "namespace": "shop", "labels": {"shelf": (at % 2).to_string()}});
+        let metadata = json!({"name": format!("widget-{}", at + 1), "namespace": "shop", "labels": {"shelf": (at % 2).to_string(), "app.kubernetes.io/part-of": "demo"}});
         create(
             "widgets.demo.informerd.dev",
             json!({"metadata": metadata, "spec": {"color": color, "size": at + 1}}),
@@ -106,7 +109,7 @@ fn deployment(namespace: &str, name: &str, replicas: u64, image: &str, port: u16
             "selector": {"matchLabels": {"app": name}},
             "template": {
                 "metadata": {
-                    "labels": {"app": name, "app.kubernetes.io/name": name, "tier": namespace},
+                    "labels": {"app": name, "app.kubernetes.io/name": name, "app.kubernetes.io/part-of": "demo", "tier": namespace},
                     "annotations": {"prometheus.io/scrape": "true", "prometheus.io/port": port.to_string()},
                 },
                 "spec": pod_spec(name, image, port),

@@ -37,7 +37,10 @@ pub(super) async fn errors_of_objects(server: &Server, namespace: &str) {
     nameless.is_error(422, "Invalid", message);
     assert_eq!(nameless.json()["details"]["causes"][0]["field"], "metadata.name");
     let bad = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "Bad_Name"}});
-    assert_eq!(server.post(&path, &bad).await.code, 422);
+    // The small 1.36 server does not validate the content of built-in kinds.
+    if server.which != Which::V1_36 {
+        assert_eq!(server.post(&path, &bad).await.code, 422);
+    }
     let other = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "x"}});
     let answer = server.post(&path, &other).await;
     assert_eq!((answer.code, answer.json()["reason"].as_str()), (400, Some("BadRequest")));
@@ -56,6 +59,9 @@ pub(super) async fn writes_change_what_they_say(server: &Server, namespace: &str
         "status": {"replicas": 7},
     });
     let created = server.post(&path, &deployment).await.is_ok(201);
+    if server.which == Which::V1_36 {
+        return; // It stores built-in kinds as they come, without generations and separate status.
+    }
     assert_eq!((&created["metadata"]["generation"], created["status"].get("replicas")), (&json!(1), None));
     let one = format!("{path}/d");
     let strategic = json!({"spec": {"template": {"spec": {"containers": [{"name": "b", "image": "b:2"}]}}}});
