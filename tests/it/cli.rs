@@ -148,3 +148,27 @@ fn the_configuration_of_the_readme_is_accepted() {
     let source = informerd::config::Source { file: None, settings };
     assert_eq!(source.resolve(&environment).expect("it is complete").watches.len(), 2);
 }
+
+#[test]
+fn the_readme_has_every_metric() {
+    let readme = include_str!("../../README.md");
+    let mut folders = vec![std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src")];
+    let mut metrics = std::collections::BTreeSet::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let source = std::fs::read_to_string(&path).unwrap_or_default();
+            let names = source.split('"').filter(|text| text.starts_with("informerd_"));
+            let is_name = |text: &&str| text.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+            metrics.extend(names.filter(is_name).map(str::to_owned));
+        }
+    }
+    assert!(metrics.len() > 20, "{metrics:?}");
+    for metric in metrics.iter().filter(|metric| !metric.starts_with("informerd_test_")) {
+        assert!(readme.contains(&format!("`{metric}`")), "{metric} is not in the README");
+    }
+}
