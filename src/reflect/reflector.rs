@@ -282,7 +282,8 @@ impl Pump {
     }
 
     fn commit(&mut self) {
-        if self.deltas.is_empty() {
+        // The beginning of a pass goes with its first page: a commit wakes every reader.
+        if matches!(self.deltas[..], [] | [Delta::PassBegin]) {
             return;
         }
         let commit: Commit = self.writer.commit(std::mem::take(&mut self.deltas));
