@@ -1,1 +1,81 @@
-fn main() {}
+//! The program: exit codes, and what must be done before anything else.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Parser;
+use informerd::cli::{self, Args, Command};
+use informerd::{app, config, rbac, telemetry};
+
+/// glibc's allocator gives little back after the peak of a list, and its arenas grow with the threads.
+#[cfg(target_os = "linux")]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// Wrong usage or configuration; the same code that clap uses.
+const EXIT_USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    // Help without a command goes to stderr with code 2, and a wrong flag too: clap does both.
+    match run(Args::parse().command) {
+        Ok(code) => code,
+        Err(error) => {
+            let usage = error.is::<config::ConfigError>() || error.is::<rbac::RbacError>();
+            // The log may not have been started, and a person is reading: plain text.
+            let _ = writeln!(std::io::stderr(), "error: {error:#}");
+            if usage { ExitCode::from(EXIT_USAGE) } else { ExitCode::FAILURE }
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Serve(args) => {
+            let config = args.source().load()?;
+            let metrics = prepare(&config.log)?;
+            block_on(app::serve(config, metrics))?;
+        }
+        Command::Demo(args) => {
+            let config = args.resolve()?;
+            let metrics = prepare(&config.log)?;
+            block_on(app::demo(config, metrics))?;
+        }
+        Command::Check(args) => {
+            let config = args.load()?;
+            prepare(&config.log)?;
+            return Ok(if block_on(app::check(config))? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
+        Command::Rbac(args) => {
+            print(rbac::manifest(&args.watches()?, &args.name, &args.service_account)?.as_bytes())?;
+        }
+        Command::Completions { shell } => print(&cli::completions(shell))?,
+        Command::Man { command } => match cli::man(command.as_deref()) {
+            Ok(page) => print(&page)?,
+            Err(error) => error.exit(),
+        },
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn prepare(log: &config::Log) -> anyhow::Result<telemetry::Metrics> {
+    telemetry::init_log(log)?;
+    // Two providers in one binary make rustls refuse to choose; an error means one is installed, which is fine.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    // Each client is a descriptor, and the usual soft limit of 1024 is far below connections_max.
+    if let Err(error) = rlimit::increase_nofile_limit(rlimit::INFINITY) {
+        tracing::warn!(%error, "cannot raise the limit of open files");
+    }
+    telemetry::Metrics::install()
+}
+
+fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(future)
+}
+
+fn print(bytes: &[u8]) -> anyhow::Result<()> {
+    match std::io::stdout().write_all(bytes) {
+        // `informerd man | head` is no failure.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => Ok(other?),
+    }
+}

@@ -1,1 +1,3 @@
+//! Everything that needs more than one room, in one binary.
 
+mod cli;

@@ -1,0 +1,58 @@
+//! `$(NAME)` from the environment, as in a pod's manifest.
+
+/// Looks a name up in the environment; a parameter, so that tests bring their own.
+pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// Puts the environment's value in for each `$(NAME)`; `$$(` stands for `$(`, any other `$` for itself.
+///
+/// # Errors
+/// The name that is not set. The kubelet leaves such a reference as it is; a selector that then silently
+/// matches nothing is worse than not starting.
+///
+/// Source: `k8s.io/kubernetes/third_party/forked/golang/expansion`.
+pub(super) fn expand(text: &str, environment: Environment<'_>) -> Result<String, String> {
+    let mut expanded = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(start) = rest.find('$') {
+        expanded.push_str(&rest[..start]);
+        rest = &rest[start + 1..];
+        if let Some(after) = rest.strip_prefix("$(") {
+            expanded.push_str("$(");
+            rest = after;
+        } else if let Some((name, after)) = rest.strip_prefix('(').and_then(|inner| inner.split_once(')')) {
+            expanded.push_str(&environment(name).ok_or_else(|| name.to_owned())?);
+            rest = after;
+        } else {
+            expanded.push('$');
+        }
+    }
+    expanded.push_str(rest);
+    Ok(expanded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_expanded_once_and_unset_ones_are_named() {
+        let environment = |name: &str| match name {
+            "NODE" => Some("node-1".to_owned()),
+            "TRICK" => Some("$(NODE)".to_owned()),
+            _ => None,
+        };
+        for (text, expected) in [
+            ("spec.nodeName=$(NODE)", Ok("spec.nodeName=node-1")),
+            ("$(NODE)/$(NODE)", Ok("node-1/node-1")),
+            ("$$(NODE)", Ok("$(NODE)")),
+            ("$(TRICK)", Ok("$(NODE)")),
+            ("cost=$5 $", Ok("cost=$5 $")),
+            ("$(NODE", Ok("$(NODE")),
+            ("plain", Ok("plain")),
+            ("$(NOPE)", Err("NOPE")),
+        ] {
+            let actual = expand(text, &environment);
+            assert_eq!(actual.as_deref().map_err(String::as_str), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,449 @@
+//! What was meant: the layers of settings merged, defaults applied, limits checked.
+//!
+//! In come the flags and the environment (as [`ServeSettings`], read by the command line) and the text of a
+//! YAML file; out go plain structs, [`Serve`], [`Demo`] and [`Check`], that the rest of the program obeys
+//! without asking again. Each setting has a flag, an `INFORMERD_*` variable and a key of the file under one
+//! name; the flag wins over the variable, the variable over the file.
+
+mod expand;
+mod limits;
+mod quantity;
+mod settings;
+mod values;
+mod watch;
+
+use std::fmt::Display;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+pub use expand::Environment;
+pub use limits::{Limit, LimitSettings, Limits};
+pub use quantity::{Count, Quantity, QuantityError, Size, Span};
+pub use settings::{
+    BrowserSettings, LifeSettings, ListenSettings, LogSettings, ServeSettings, UpstreamSettings,
+    WatchSettings,
+};
+pub use values::{AdminListen, HostName, Listen, LogFilter, LogFormat, Origin, Unready};
+pub use watch::{WatchEntry, WatchSpec};
+
+/// Port of the data listener.
+pub const DATA_PORT: u16 = 8090;
+
+/// Port of the admin listener.
+pub const ADMIN_PORT: u16 = 8091;
+
+/// Time for streams to end after SIGTERM.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(25);
+
+/// In the demo a person waits for the prompt.
+const DEMO_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What `serve` does.
+#[derive(Clone, Debug)]
+pub struct Serve {
+    /// What to watch; never empty.
+    pub watches: Vec<WatchSpec>,
+    /// Which API server.
+    pub upstream: UpstreamSource,
+    /// Where clients connect.
+    pub listen: Listen,
+    /// Where probes and metrics are answered; `None` for nowhere.
+    pub admin_listen: Option<SocketAddr>,
+    /// Origins whose pages may read answers.
+    pub allow_origins: Vec<Origin>,
+    /// Hosts to answer beside localhost and addresses. Empty means none on a loopback listener, all on others.
+    pub allow_hosts: Vec<HostName>,
+    /// Limits.
+    pub limits: Limits,
+    /// Time for streams to end after SIGTERM.
+    pub drain_timeout: Duration,
+    /// Not ready when the API server was last heard longer ago; `None` for always ready once synced.
+    pub unready_after: Option<Duration>,
+    /// What is logged.
+    pub log: Log,
+    /// Where this came from, to be read again on SIGHUP; `None` in the demo.
+    pub source: Option<Source>,
+}
+
+/// What `demo` does.
+#[derive(Clone, Debug)]
+pub struct Demo {
+    /// Where clients connect.
+    pub listen: Listen,
+    /// Where probes and metrics are answered; `None` for nowhere.
+    pub admin_listen: Option<SocketAddr>,
+    /// Where the embedded cluster's API server listens; port 0 for any.
+    pub api_listen: SocketAddr,
+    /// Where the kubeconfig for the embedded cluster is written; `None` for a file in the temporary folder.
+    pub kubeconfig_out: Option<PathBuf>,
+    /// Events a second.
+    pub rate: f64,
+    /// Seed of all that happens; `None` for another each time.
+    pub seed: Option<u64>,
+    /// Pods beyond those that live, to see how it feels with many.
+    pub pods: usize,
+    /// Limits.
+    pub limits: Limits,
+    /// What is logged.
+    pub log: Log,
+}
+
+/// What `check` looks at.
+#[derive(Clone, Debug)]
+pub struct Check {
+    /// What would be watched; never empty.
+    pub watches: Vec<WatchSpec>,
+    /// Which API server.
+    pub upstream: UpstreamSource,
+    /// Form of the report.
+    pub output: Output,
+    /// What is logged.
+    pub log: Log,
+}
+
+/// Which API server, and with whose credentials.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UpstreamSource {
+    /// `$KUBECONFIG`, `~/.kube/config`, then the pod's service account.
+    Infer,
+    /// A kubeconfig.
+    Kubeconfig {
+        /// The file; `None` for where kubectl looks.
+        path: Option<PathBuf>,
+        /// The context; `None` for the current one.
+        context: Option<String>,
+    },
+    /// The pod's service account.
+    InCluster,
+    /// A server without credentials.
+    Server {
+        /// Its address: `http://127.0.0.1:8001`.
+        url: String,
+    },
+}
+
+/// What is logged, and how.
+#[derive(Clone, Debug, Default)]
+pub struct Log {
+    /// Which lines.
+    pub filter: LogFilter,
+    /// In which form.
+    pub format: LogFormat,
+}
+
+/// Form of a report.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Output {
+    /// For people.
+    #[default]
+    Text,
+    /// For machines.
+    Json,
+}
+
+/// The layers a configuration is made of, kept so that it can be made again when the file has changed.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// The file, if there is one.
+    pub file: Option<PathBuf>,
+    /// What flags and environment said.
+    pub settings: ServeSettings,
+}
+
+/// Why a configuration cannot be used. The text names what is wrong and what would be accepted.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read configuration {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The file's text is not what it should be.
+    #[error("configuration {}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: Box<ConfigError>,
+    },
+    /// YAML that does not parse, or has a key that does not exist.
+    #[error("{0}")]
+    Yaml(String),
+    /// A setting with a value that is not accepted.
+    #[error("{key} {value:?}: {problem}")]
+    Setting {
+        /// The file's key, and the flag where it differs.
+        key: String,
+        /// The value.
+        value: String,
+        /// What is wrong with it, or what would be accepted.
+        problem: String,
+    },
+    /// `$(NAME)` with a name that is not set.
+    #[error("{key} {value:?}: the environment has no {name}; set it, or write $$( for a literal $(")]
+    Unset {
+        /// The file's key.
+        key: String,
+        /// The value with the reference in it.
+        value: String,
+        /// The name.
+        name: String,
+    },
+    /// Settings of which only one may be given.
+    #[error("{0} and {1} cannot both be given; choose one of kubeconfig (with context), in-cluster, server")]
+    Conflict(&'static str, &'static str),
+    /// Nothing to watch.
+    #[error(
+        "nothing to watch; name a resource, as in --watch pods, INFORMERD_WATCH=pods, or watch: in the file"
+    )]
+    NothingToWatch,
+}
+
+// === impl Source ===
+
+impl Source {
+    /// Reads the file anew and makes a configuration of all layers.
+    ///
+    /// # Errors
+    /// [`ConfigError`]; the program's exit code is then 2.
+    pub fn load(&self) -> Result<Serve, ConfigError> {
+        self.resolve(&|name| std::env::var(name).ok())
+    }
+
+    /// As [`Source::load`], with an environment of the caller's for `$(NAME)`.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn resolve(&self, environment: Environment<'_>) -> Result<Serve, ConfigError> {
+        let ServeSettings { watch, upstream, listen, browser, life, log, limits } =
+            self.merged(environment)?;
+        Ok(Serve {
+            watches: resolve_watches(watch, environment)?,
+            upstream: resolve_upstream(upstream)?,
+            listen: listen.listen.unwrap_or(Listen::Tcp((Ipv4Addr::LOCALHOST, DATA_PORT).into())),
+            admin_listen: listen
+                .admin_listen
+                .map_or(Some((Ipv4Addr::UNSPECIFIED, ADMIN_PORT).into()), |admin| admin.0),
+            allow_origins: browser.allow_origin.unwrap_or_default(),
+            allow_hosts: browser.allow_host.unwrap_or_default(),
+            limits: limits.resolve()?,
+            drain_timeout: life.drain_timeout.map_or(DRAIN_TIMEOUT, Quantity::plain),
+            unready_after: life.unready_after.and_then(|unready| unready.0),
+            log: Log::resolve(log),
+            source: Some(self.clone()),
+        })
+    }
+
+    /// What would be watched, whether or not the rest makes sense.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn watches(&self, environment: Environment<'_>) -> Result<Vec<WatchSpec>, ConfigError> {
+        resolve_watches(self.merged(environment)?.watch, environment)
+    }
+
+    fn merged(&self, environment: Environment<'_>) -> Result<ServeSettings, ConfigError> {
+        let flags = self.settings.clone();
+        let Some(path) = &self.file else { return Ok(flags) };
+        let file = read(path).and_then(|text| {
+            ServeSettings::from_yaml(&text, environment)
+                .map_err(|source| ConfigError::File { path: path.clone(), source: Box::new(source) })
+        })?;
+        Ok(flags.or(file))
+    }
+}
+
+// === impl Serve ===
+
+impl Serve {
+    /// The fields worth a line in the log at start. A list by hand, so that what is secret has to be added
+    /// here to leak. Limits are told only where they are not the default.
+    pub fn loggable(&self) -> Vec<(&'static str, String)> {
+        let Self { watches, upstream, listen, admin_listen, allow_origins, allow_hosts, limits, .. } = self;
+        let watches: Vec<String> = watches.iter().map(WatchSpec::to_string).collect();
+        let origins: Vec<&str> = allow_origins.iter().map(Origin::as_str).collect();
+        let hosts: Vec<&str> = allow_hosts.iter().map(HostName::as_str).collect();
+        let mut fields = vec![
+            ("watch", watches.join("; ")),
+            ("upstream", upstream.to_string()),
+            ("listen", listen.to_string()),
+            ("admin_listen", AdminListen(*admin_listen).to_string()),
+            ("allow_origins", origins.join(",")),
+            ("allow_hosts", hosts.join(",")),
+            ("drain_timeout", Span::of(self.drain_timeout).to_string()),
+            ("unready_after", Unready(self.unready_after).to_string()),
+            ("log", self.log.filter.to_string()),
+        ];
+        if let Some(file) = self.source.as_ref().and_then(|source| source.file.as_ref()) {
+            fields.push(("config", file.display().to_string()));
+        }
+        let changed = limits.list().into_iter().filter(|limit| limit.value != limit.default);
+        fields.extend(changed.map(|limit| (limit.name, limit.value)));
+        fields
+    }
+}
+
+// === impl Demo ===
+
+impl Demo {
+    /// The configuration with which `serve` runs against the embedded cluster at `url`.
+    pub fn serve(&self, url: String, resources: &[&str]) -> Serve {
+        let spec = |resource: &&str| WatchSpec {
+            resource: (*resource).to_owned(),
+            namespaces: Vec::new(),
+            namespaces_are_default: false,
+            label_selector: None,
+            field_selector: None,
+            keep_managed_fields: false,
+            keep_last_applied: false,
+        };
+        Serve {
+            watches: resources.iter().map(spec).collect(),
+            upstream: UpstreamSource::Server { url },
+            listen: self.listen.clone(),
+            admin_listen: self.admin_listen,
+            allow_origins: Vec::new(),
+            allow_hosts: Vec::new(),
+            limits: self.limits.clone(),
+            drain_timeout: DEMO_DRAIN_TIMEOUT,
+            unready_after: None,
+            log: self.log.clone(),
+            source: None,
+        }
+    }
+}
+
+// === impl UpstreamSource ===
+
+impl Display for UpstreamSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Infer => f.write_str("inferred"),
+            Self::InCluster => f.write_str("in-cluster"),
+            // What is before an @ is a password.
+            Self::Server { url } => match (url.split_once("://"), url.rsplit_once('@')) {
+                (Some((scheme, _)), Some((_, host))) => write!(f, "{scheme}://{host}"),
+                _ => f.write_str(url),
+            },
+            Self::Kubeconfig { path, context } => {
+                f.write_str("kubeconfig")?;
+                path.iter().try_for_each(|path| write!(f, " {}", path.display()))?;
+                context.iter().try_for_each(|context| write!(f, " context {context}"))
+            }
+        }
+    }
+}
+
+// === impl Log ===
+
+impl Log {
+    /// Applies the defaults.
+    pub fn resolve(settings: LogSettings) -> Self {
+        Self { filter: settings.log.unwrap_or_default(), format: settings.log_format.unwrap_or_default() }
+    }
+}
+
+fn resolve_watches(
+    settings: WatchSettings,
+    environment: Environment<'_>,
+) -> Result<Vec<WatchSpec>, ConfigError> {
+    let WatchSettings { watch, namespace, keep_managed_fields, keep_last_applied } = settings;
+    let defaults = watch::WatchDefaults {
+        namespaces: namespace.unwrap_or_default(),
+        keep_managed_fields: keep_managed_fields.unwrap_or(false),
+        keep_last_applied: keep_last_applied.unwrap_or(false),
+    };
+    let mut watches: Vec<WatchSpec> = Vec::new();
+    for entry in watch.unwrap_or_default() {
+        let spec = entry.resolve(&defaults, environment)?;
+        // Aliases (`po`, `pods`) come out after discovery; here only what is plainly the same.
+        if watches.iter().any(|other| other.resource.eq_ignore_ascii_case(&spec.resource)) {
+            return Err(ConfigError::Setting {
+                key: "watch".to_owned(),
+                value: spec.resource,
+                problem: "is watched twice; one watch takes several namespaces and one selector".to_owned(),
+            });
+        }
+        watches.push(spec);
+    }
+    if watches.is_empty() { Err(ConfigError::NothingToWatch) } else { Ok(watches) }
+}
+
+fn resolve_upstream(settings: UpstreamSettings) -> Result<UpstreamSource, ConfigError> {
+    let UpstreamSettings { kubeconfig, context, in_cluster, server } = settings;
+    let in_cluster = in_cluster.unwrap_or(false);
+    let named = kubeconfig.is_some() || context.is_some();
+    match (server, in_cluster, named) {
+        (None, false, false) => Ok(UpstreamSource::Infer),
+        (None, true, false) => Ok(UpstreamSource::InCluster),
+        (None, false, true) => Ok(UpstreamSource::Kubeconfig { path: kubeconfig, context }),
+        (Some(url), false, false) => {
+            let uri = url.parse::<http::Uri>().ok();
+            if uri.is_none_or(|uri| !matches!(uri.scheme_str(), Some("http" | "https"))) {
+                let problem = "expected http://HOST[:PORT] or https://HOST[:PORT]".to_owned();
+                return Err(ConfigError::Setting {
+                    key: "server (--server)".to_owned(),
+                    value: url,
+                    problem,
+                });
+            }
+            Ok(UpstreamSource::Server { url })
+        }
+        (Some(_), true, _) => Err(ConfigError::Conflict("--server", "--in-cluster")),
+        (Some(_), false, true) => Err(ConfigError::Conflict("--server", "--kubeconfig or --context")),
+        (None, true, true) => Err(ConfigError::Conflict("--in-cluster", "--kubeconfig or --context")),
+    }
+}
+
+fn read(path: &Path) -> Result<String, ConfigError> {
+    std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })
+}
+
+/// Expands `$(NAME)` in the value of a key.
+fn expand(key: &str, value: &str, environment: Environment<'_>) -> Result<String, ConfigError> {
+    expand::expand(value, environment).map_err(|name| ConfigError::Unset {
+        key: key.to_owned(),
+        value: value.to_owned(),
+        name,
+    })
+}
+
+/// Reads the value of a key as the flag of the same name would.
+fn parse<T: FromStr<Err: Display>>(key: &str, value: String) -> Result<T, ConfigError> {
+    value.parse().map_err(|problem: T::Err| ConfigError::Setting {
+        key: key.to_owned(),
+        problem: problem.to_string(),
+        value,
+    })
+}
+
+/// Expands and reads the value of a key that may be missing.
+fn text_of<T: FromStr<Err: Display>>(
+    key: &str,
+    value: Option<String>,
+    environment: Environment<'_>,
+) -> Result<Option<T>, ConfigError> {
+    value.map(|value| parse(key, expand(key, &value, environment)?)).transpose()
+}
+
+/// `journal_len_max` as the file writes it: `journalLenMax`.
+fn camel_case(name: &str) -> String {
+    let mut words = name.split(['_', '-']);
+    let mut camel = words.next().unwrap_or_default().to_owned();
+    for word in words {
+        let (first, rest) = word.split_at(1.min(word.len()));
+        camel.push_str(&first.to_ascii_uppercase());
+        camel.push_str(rest);
+    }
+    camel
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+use super::*;
+
+/// The configuration of a file under what is typed, or the error's text.
+fn made(typed: &[&str], yaml: &str) -> Result<Serve, String> {
+    use clap::Parser;
+    #[derive(Parser)]
+    struct Args {
+        #[command(flatten)]
+        settings: ServeSettings,
+    }
+    let environment = |name: &str| (name == "NODE_NAME").then(|| "node-1".to_owned());
+    let typed =
+        Args::try_parse_from(std::iter::once(&"serve").chain(typed)).map_err(|error| error.to_string())?;
+    let file = ServeSettings::from_yaml(yaml, &environment).map_err(|error| error.to_string())?;
+    let source = Source { file: None, settings: typed.settings.or(file) };
+    source.resolve(&environment).map_err(|error| error.to_string())
+}
+
+fn refused(typed: &[&str], yaml: &str, expected: &str) {
+    let message = made(typed, yaml).map_or_else(|message| message, |config| format!("accepted: {config:?}"));
+    assert!(message.contains(expected), "expected {expected:?} in {message}");
+}
+
+const PODS: &str = "watch: [{resource: pods}]\n";
+
+#[test]
+fn an_empty_configuration_says_what_it_needs() {
+    refused(&[], "", "nothing to watch; name a resource, as in --watch pods");
+    refused(&[], "# nothing\n", "nothing to watch");
+}
+
+#[test]
+fn defaults_are_those_of_the_help() {
+    let config = made(&["--watch", "pods"], "").unwrap();
+    assert_eq!(config.listen.to_string(), "127.0.0.1:8090");
+    assert_eq!(config.admin_listen.unwrap().to_string(), "0.0.0.0:8091");
+    assert_eq!(config.drain_timeout, Duration::from_secs(25));
+    assert_eq!(config.unready_after, None);
+    assert_eq!(config.upstream, UpstreamSource::Infer);
+    assert_eq!(config.log.filter.as_str(), "info");
+    assert_eq!(config.limits, Limits::DEFAULT);
+    assert_eq!(config.watches[0].to_string(), "pods");
+}
+
+#[test]
+fn every_key_of_the_file_is_read() {
+    let yaml = "
+watch:
+- resource: pods
+  namespaces: [web, db]
+  labelSelector: app=web,tier!=x
+  fieldSelector: spec.nodeName=$(NODE_NAME)
+  keepManagedFields: true
+- resource: deployments.apps
+  keepLastApplied: false
+namespaces: [team]
+keepLastApplied: true
+listen: unix:/run/informerd.sock
+adminListen: off
+kubeconfig: /etc/$(NODE_NAME)/kubeconfig
+context: prod
+allowOrigins: ['https://app.example']
+allowHosts: [informerd.web.svc]
+drainTimeout: 10s
+unreadyAfter: 5m
+log: debug
+logFormat: json
+limits:
+  connectionsMax: 500
+  journalBytesMax: 32MiB
+  heartbeatInterval: 5s
+";
+    let config = made(&[], yaml).unwrap();
+    let watches: Vec<String> = config.watches.iter().map(WatchSpec::to_string).collect();
+    assert_eq!(
+        watches,
+        [
+            "pods?namespace=db&namespace=web&labelSelector=app=web,tier!=x&fieldSelector=spec.nodeName=node-1\
+             &keepManagedFields=true&keepLastApplied=true",
+            "deployments.apps?namespace=team",
+        ]
+    );
+    assert!(config.watches[1].namespaces_are_default && !config.watches[0].namespaces_are_default);
+    assert_eq!(config.listen, Listen::Unix("/run/informerd.sock".into()));
+    assert_eq!(config.admin_listen, None);
+    let path = Some("/etc/node-1/kubeconfig".into());
+    assert_eq!(config.upstream, UpstreamSource::Kubeconfig { path, context: Some("prod".to_owned()) });
+    assert_eq!(config.allow_origins[0].as_str(), "https://app.example");
+    assert_eq!(config.allow_hosts[0].as_str(), "informerd.web.svc");
+    assert_eq!(config.drain_timeout, Duration::from_secs(10));
+    assert_eq!(config.unready_after, Some(Duration::from_secs(300)));
+    assert_eq!((config.log.filter.as_str(), config.log.format), ("debug", LogFormat::Json));
+    assert_eq!(config.limits.connections_max, 500);
+    assert_eq!(config.limits.journal_bytes_max, 32 << 20);
+    assert_eq!(config.limits.heartbeat_interval, Duration::from_secs(5));
+    assert_eq!(config.limits.page_size, Limits::DEFAULT.page_size);
+}
+
+#[test]
+fn a_flag_wins_over_the_file_and_a_list_replaces_a_list() {
+    let yaml = "watch: [{resource: pods}]\nlisten: 127.0.0.1:1\nlog: debug\nlimits: {pageSize: 100, batchLenMax: 8}\n";
+    let config = made(&["--watch=nodes", "--listen=127.0.0.1:2", "--page-size=200"], yaml).unwrap();
+    assert_eq!(config.watches.len(), 1);
+    assert_eq!(config.watches[0].resource, "nodes");
+    assert_eq!(config.listen.to_string(), "127.0.0.1:2");
+    assert_eq!(config.log.filter.as_str(), "debug");
+    assert_eq!((config.limits.page_size, config.limits.batch_len_max), (200, 8));
+}
+
+#[test]
+fn the_cluster_is_one_choice() {
+    let config = made(&["--server=http://127.0.0.1:8001"], &format!("{PODS}kubeconfig: /a\n")).unwrap();
+    assert_eq!(config.upstream.to_string(), "http://127.0.0.1:8001");
+    let config = made(&["--context=b"], &format!("{PODS}kubeconfig: /a\n")).unwrap();
+    assert_eq!(config.upstream.to_string(), "kubeconfig /a context b");
+    let config = made(&["--in-cluster"], PODS).unwrap();
+    assert_eq!(config.upstream, UpstreamSource::InCluster);
+    refused(&["--in-cluster", "--server=http://a"], PODS, "--server and --in-cluster cannot both be given");
+    refused(
+        &["--server=localhost:8001"],
+        PODS,
+        r#"server (--server) "localhost:8001": expected http://HOST"#,
+    );
+    let secret = UpstreamSource::Server { url: "https://me:secret@host:1".to_owned() };
+    assert_eq!(secret.to_string(), "https://host:1");
+}
+
+#[test]
+fn unknown_keys_are_refused_by_name_and_place() {
+    refused(&[], "watch: [{resource: pods}]\nlisten: a\nlog_format: json\n", "log_format");
+    refused(&[], "watch:\n- resource: pods\n  namespace: web\n", "namespace");
+    refused(&[], "limits:\n  journalLen: 1\n", "journalLen");
+}
+
+#[test]
+fn values_are_refused_by_key_with_what_is_accepted() {
+    refused(&[], &format!("{PODS}listen: 8090\n"), r#"listen "8090": expected ADDRESS:PORT"#);
+    refused(&[], &format!("{PODS}drainTimeout: 30\n"), r#"drainTimeout "30": expected a time with its unit"#);
+    refused(
+        &[],
+        &format!("{PODS}limits: {{journalBytesMax: 64MB}}\n"),
+        r#"limits.journalBytesMax "64MB": expected a size"#,
+    );
+    refused(
+        &[],
+        &format!("{PODS}allowOrigins: [app.example]\n"),
+        r#"allowOrigins "app.example": expected an origin"#,
+    );
+    refused(&[], &format!("{PODS}server: $(NOPE)\n"), r#"server "$(NOPE)": the environment has no NOPE"#);
+    refused(&[], "watch: [{resource: pods/web}]\n", r#""pods/web" is not a resource name"#);
+    refused(&["--watch=pods", "--watch=Pods"], "", r#"watch "Pods": is watched twice"#);
+}
+
+#[test]
+fn the_log_line_at_start_has_what_matters_and_only_limits_that_were_changed() {
+    let config = made(&["--watch=pods", "--page-size=50"], "").unwrap();
+    let fields = config.loggable();
+    let value = |name: &str| fields.iter().find(|(field, _)| *field == name).map(|(_, value)| value.as_str());
+    assert_eq!(value("watch"), Some("pods"));
+    assert_eq!(value("page_size"), Some("50"));
+    assert_eq!(value("journal_len_max"), None);
+}
+
+#[test]
+fn camel_case_follows_the_words() {
+    assert_eq!(camel_case("journal_len_max"), "journalLenMax");
+    assert_eq!(camel_case("log"), "log");
+}

@@ -1,0 +1,270 @@
+//! What to watch: one resource, where, and which of its objects.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::{ConfigError, Environment, expand};
+use crate::k8s::{FieldSelector, LabelSelector};
+
+/// The parameters a watch takes, as in the HTTP interface.
+const ACCEPTED: &str = "namespace, labelSelector, fieldSelector, keepManagedFields, keepLastApplied";
+
+/// One resource to watch, as it was typed or stands in the file: nothing expanded, no defaults.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WatchEntry {
+    /// Name as typed: `pods`, `deploy`, `deployments.v1.apps`.
+    pub resource: String,
+    /// Namespaces; empty for the default of `--namespace`.
+    pub namespaces: Vec<String>,
+    /// Label selector.
+    pub label_selector: Option<String>,
+    /// Field selector.
+    pub field_selector: Option<String>,
+    /// Whether `metadata.managedFields` stays in; nothing said means the default.
+    pub keep_managed_fields: Option<bool>,
+    /// Whether the last-applied annotation stays in; nothing said means the default.
+    pub keep_last_applied: Option<bool>,
+}
+
+/// One resource to watch, with defaults applied: what an informer (or one a namespace) is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchSpec {
+    /// Name as typed, to be resolved by discovery: `pods`, `deploy`, `deployments.v1.apps`.
+    pub resource: String,
+    /// Namespaces, sorted and without repeats; empty means all.
+    pub namespaces: Vec<String>,
+    /// Whether `namespaces` is the default of `--namespace`: a resource that turns out to be cluster-scoped
+    /// then ignores it, where namespaces given with the watch itself are refused.
+    pub namespaces_are_default: bool,
+    /// Label selector to send upstream; its syntax is checked.
+    pub label_selector: Option<String>,
+    /// Field selector to send upstream; its syntax is checked, which fields it may name only the API server
+    /// knows.
+    pub field_selector: Option<String>,
+    /// Whether `metadata.managedFields` stays in the objects.
+    pub keep_managed_fields: bool,
+    /// Whether the annotation in which `kubectl apply` keeps the last manifest stays in the objects.
+    pub keep_last_applied: bool,
+}
+
+/// What watches take that say nothing themselves.
+#[derive(Clone, Debug, Default)]
+pub(super) struct WatchDefaults {
+    pub(super) namespaces: Vec<String>,
+    pub(super) keep_managed_fields: bool,
+    pub(super) keep_last_applied: bool,
+}
+
+// === impl WatchEntry ===
+
+impl FromStr for WatchEntry {
+    type Err = String;
+
+    /// Reads `resource` or `resource?name=value&name=value`; a value begins after the first `=`, and nothing in
+    /// it is percent-decoded, since it is typed in a shell and not in a URL.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (resource, query) = match text.trim().split_once('?') {
+            Some((resource, query)) => (resource, Some(query)),
+            None => (text.trim(), None),
+        };
+        check_resource(resource)?;
+        let mut entry = Self { resource: resource.to_owned(), ..Self::default() };
+        for pair in query.into_iter().flat_map(|query| query.split('&')) {
+            let (name, value) = pair
+                .split_once('=')
+                .ok_or_else(|| format!("expected name=value, found {pair:?}; accepted names: {ACCEPTED}"))?;
+            entry.set(name, value)?;
+        }
+        Ok(entry)
+    }
+}
+
+impl WatchEntry {
+    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        fn once<T>(name: &str, slot: &mut Option<T>, value: T) -> Result<(), String> {
+            match slot.replace(value) {
+                Some(_) => Err(format!("{name} is given twice; only namespace may be repeated")),
+                None => Ok(()),
+            }
+        }
+        let truth = || match value {
+            "true" => Ok(true),
+            "false" => Ok(false),
+            _ => Err(format!("{name}={value}: expected true or false")),
+        };
+        match name {
+            "namespace" => self.namespaces.push(value.to_owned()),
+            "labelSelector" => once(name, &mut self.label_selector, value.to_owned())?,
+            "fieldSelector" => once(name, &mut self.field_selector, value.to_owned())?,
+            "keepManagedFields" => once(name, &mut self.keep_managed_fields, truth()?)?,
+            "keepLastApplied" => once(name, &mut self.keep_last_applied, truth()?)?,
+            _ => return Err(format!("unknown parameter {name:?}; accepted: {ACCEPTED}")),
+        }
+        Ok(())
+    }
+
+    pub(super) fn resolve(
+        self,
+        defaults: &WatchDefaults,
+        environment: Environment<'_>,
+    ) -> Result<WatchSpec, ConfigError> {
+        let Self {
+            resource,
+            namespaces,
+            label_selector,
+            field_selector,
+            keep_managed_fields,
+            keep_last_applied,
+        } = self;
+        let key = |part: &str| format!("watch {resource}: {part}");
+        let text = |part: &str, value: &str| expand(&key(part), value, environment);
+        let namespaces_are_default = namespaces.is_empty() && !defaults.namespaces.is_empty();
+        let namespaces = if namespaces_are_default { &defaults.namespaces } else { &namespaces };
+        let mut namespaces =
+            namespaces.iter().map(|namespace| text("namespace", namespace)).collect::<Result<Vec<_>, _>>()?;
+        namespaces.sort_unstable();
+        namespaces.dedup();
+        for namespace in &namespaces {
+            check_namespace(namespace).map_err(|problem| setting(key("namespace"), namespace, &problem))?;
+        }
+        let label_selector = label_selector.map(|value| text("labelSelector", &value)).transpose()?;
+        if let Some(value) = &label_selector {
+            LabelSelector::parse(value).map_err(|error| setting(key("labelSelector"), value, &error))?;
+        }
+        let field_selector = field_selector.map(|value| text("fieldSelector", &value)).transpose()?;
+        if let Some(value) = &field_selector {
+            FieldSelector::parse(value).map_err(|error| setting(key("fieldSelector"), value, &error))?;
+        }
+        Ok(WatchSpec {
+            namespaces,
+            namespaces_are_default,
+            label_selector: label_selector.filter(|selector| !selector.is_empty()),
+            field_selector: field_selector.filter(|selector| !selector.is_empty()),
+            keep_managed_fields: keep_managed_fields.unwrap_or(defaults.keep_managed_fields),
+            keep_last_applied: keep_last_applied.unwrap_or(defaults.keep_last_applied),
+            resource,
+        })
+    }
+}
+
+// === impl WatchSpec ===
+
+impl fmt::Display for WatchSpec {
+    /// The form in which it can be typed again.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.resource)?;
+        let mut parts: Vec<String> =
+            self.namespaces.iter().map(|namespace| format!("namespace={namespace}")).collect();
+        parts.extend(self.label_selector.iter().map(|selector| format!("labelSelector={selector}")));
+        parts.extend(self.field_selector.iter().map(|selector| format!("fieldSelector={selector}")));
+        if self.keep_managed_fields {
+            parts.push("keepManagedFields=true".to_owned());
+        }
+        if self.keep_last_applied {
+            parts.push("keepLastApplied=true".to_owned());
+        }
+        if parts.is_empty() { Ok(()) } else { write!(f, "?{}", parts.join("&")) }
+    }
+}
+
+/// A resource's name is made of DNS labels; that it exists is for discovery to say.
+pub(super) fn check_resource(name: &str) -> Result<(), String> {
+    let fits = !name.is_empty()
+        && name.split('.').all(|label| {
+            !label.is_empty()
+                && label.chars().all(|character| character.is_ascii_alphanumeric() || character == '-')
+        });
+    if fits {
+        return Ok(());
+    }
+    Err(format!("{name:?} is not a resource name; expected a name like pods, deploy or deployments.v1.apps"))
+}
+
+/// Source: RFC 1123 label, as `kubectl create namespace` wants it.
+pub(super) fn check_namespace(name: &str) -> Result<(), String> {
+    let inner = |character: char| character.is_ascii_lowercase() || character.is_ascii_digit();
+    let fits = name.len() <= 63
+        && name.starts_with(inner)
+        && name.ends_with(inner)
+        && name.chars().all(|character| inner(character) || character == '-');
+    if fits {
+        Ok(())
+    } else {
+        Err("expected a namespace: lower-case letters, digits and '-', at most 63".to_owned())
+    }
+}
+
+fn setting(key: String, value: &str, problem: &dyn fmt::Display) -> ConfigError {
+    ConfigError::Setting { key, value: value.to_owned(), problem: problem.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, expected: &str) {
+        let environment = |name: &str| (name == "NODE_NAME").then(|| "node-1".to_owned());
+        let defaults = WatchDefaults { namespaces: vec!["default".to_owned()], ..WatchDefaults::default() };
+        let actual = text
+            .parse::<WatchEntry>()
+            .and_then(|entry| entry.resolve(&defaults, &environment).map_err(|error| error.to_string()))
+            .map_or_else(|error| error, |spec| spec.to_string());
+        assert_eq!(actual, expected, "{text}");
+    }
+
+    #[test]
+    fn a_watch_is_read_as_in_the_http_interface() {
+        check("pods", "pods?namespace=default");
+        check(
+            " deploy.v1.apps?namespace=b&namespace=a&namespace=b ",
+            "deploy.v1.apps?namespace=a&namespace=b",
+        );
+        check(
+            "pods?namespace=web&labelSelector=app=web,tier!=x&fieldSelector=spec.nodeName=$(NODE_NAME)",
+            "pods?namespace=web&labelSelector=app=web,tier!=x&fieldSelector=spec.nodeName=node-1",
+        );
+        check(
+            "pods?namespace=a&keepManagedFields=true&keepLastApplied=false&labelSelector=",
+            "pods?namespace=a&keepManagedFields=true",
+        );
+    }
+
+    #[test]
+    fn what_a_watch_does_not_know_is_refused_by_name() {
+        check(
+            "pods?ns=web",
+            "unknown parameter \"ns\"; accepted: namespace, labelSelector, fieldSelector, keepManagedFields, \
+             keepLastApplied",
+        );
+        check(
+            "pods?web",
+            "expected name=value, found \"web\"; accepted names: namespace, labelSelector, fieldSelector, \
+             keepManagedFields, keepLastApplied",
+        );
+        check("pods?keepLastApplied=yes", "keepLastApplied=yes: expected true or false");
+        check(
+            "pods?labelSelector=a&labelSelector=b",
+            "labelSelector is given twice; only namespace may be repeated",
+        );
+        for text in ["", "?namespace=a", "pods/web", "pods,services", "apps/v1"] {
+            let message = text.parse::<WatchEntry>().unwrap_err();
+            assert!(message.contains("is not a resource name"), "{text}: {message}");
+        }
+    }
+
+    #[test]
+    fn values_are_checked_after_expansion() {
+        check(
+            "pods?namespace=Web",
+            "watch pods: namespace \"Web\": expected a namespace: lower-case letters, digits and '-', at most 63",
+        );
+        check(
+            "pods?fieldSelector=spec.nodeName=$(NOPE)",
+            "watch pods: fieldSelector \"spec.nodeName=$(NOPE)\": the environment has no NOPE; set it, or write \
+             $$( for a literal $(",
+        );
+        let entry: WatchEntry = "pods?labelSelector=a in b".parse().unwrap();
+        let error = entry.resolve(&WatchDefaults::default(), &|_| None).unwrap_err().to_string();
+        assert!(error.starts_with("watch pods: labelSelector \"a in b\": unable to parse"), "{error}");
+    }
+}

@@ -1,0 +1,189 @@
+//! Watch events as SSE, NDJSON and WebSocket messages.
+
+use std::fmt::Write as _;
+
+use bytes::Bytes;
+
+use super::{Frames, REASON_ANNOTATION, RESUME_ANNOTATION, ws};
+use crate::hub::{Event, EventKind, Informer, Payload, ResetReason};
+use crate::k8s::{INITIAL_EVENTS_END, Object, Resource, ResourceVersion};
+
+/// The shape of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Server-Sent Events: `event`, `id` (the resume token), `data`.
+    Sse,
+    /// One JSON value a line.
+    Ndjson,
+    /// One text message an event.
+    WebSocket,
+}
+
+/// Turns a subscription's events into frames. Keeps each informer's position, for the tokens.
+#[derive(Debug)]
+pub struct Encoder {
+    format: Format,
+    sources: Vec<Source>,
+    /// Reused for each prefix.
+    prefix: String,
+}
+
+#[derive(Debug)]
+struct Source {
+    name: String,
+    resource: Resource,
+    position: ResourceVersion,
+}
+
+/// What stands between prefix and suffix of an event.
+enum Body {
+    Whole(Bytes),
+    Pieces(Bytes, String, Bytes),
+}
+
+impl Encoder {
+    /// An encoder for a subscription to these informers, in its order.
+    pub fn new<'a>(format: Format, informers: impl IntoIterator<Item = &'a Informer>) -> Self {
+        let source = |informer: &Informer| Source {
+            name: informer.name.clone(),
+            resource: informer.resource.clone(),
+            position: ResourceVersion::ZERO,
+        };
+        Self { format, sources: informers.into_iter().map(source).collect(), prefix: String::new() }
+    }
+
+    /// Appends events, each complete.
+    pub fn encode(&mut self, events: &[Event], out: &mut Frames) {
+        for event in events {
+            self.event(event, out);
+        }
+        out.cut();
+    }
+
+    /// Appends what shows that a quiet stream lives: a comment, an empty line, a ping.
+    pub fn heartbeat(&self, out: &mut Frames) {
+        match self.format {
+            Format::Sse => out.put(":\n\n"),
+            Format::Ndjson => out.put("\n"),
+            Format::WebSocket => out.put_bytes(&ws::ping_frame()),
+        }
+        out.cut();
+    }
+
+    /// Appends what tells an EventSource when to come back, in milliseconds; nothing on other transports.
+    pub fn retry(&self, retry_ms: u64, out: &mut Frames) {
+        if self.format == Format::Sse {
+            out.put(&format!("retry: {retry_ms}\n\n"));
+            out.cut();
+        }
+    }
+
+    fn event(&mut self, event: &Event, out: &mut Frames) {
+        match &event.payload {
+            Payload::Mark { positions, .. } => {
+                for (source, position) in self.sources.iter_mut().zip(positions) {
+                    source.position = position.clone();
+                }
+            }
+            Payload::Object(_) | Payload::ObjectAt(..) | Payload::Identity { .. } => {
+                self.sources[event.source].position = event.position.clone();
+            }
+        }
+        let body = self.body(event);
+        // SYNCED is a BOOKMARK to whoever only knows Kubernetes' own words.
+        let kind = if event.kind == EventKind::Synced { EventKind::Bookmark } else { event.kind }.as_str();
+        self.prefix.clear();
+        let envelope = |prefix: &mut String| {
+            let _ = write!(prefix, r#"{{"type":"{kind}","object":"#);
+        };
+        match self.format {
+            Format::Sse => {
+                let _ = write!(self.prefix, "event: {}\nid: ", event.kind.as_str());
+                write_token(&self.sources, &mut self.prefix);
+                self.prefix.push_str("\ndata: ");
+                envelope(&mut self.prefix);
+                out.put(&self.prefix);
+                body.append(out);
+                out.put("}\n\n");
+            }
+            Format::Ndjson => {
+                envelope(&mut self.prefix);
+                out.put(&self.prefix);
+                body.append(out);
+                out.put("}\n");
+            }
+            Format::WebSocket => {
+                envelope(&mut self.prefix);
+                let bytes = self.prefix.len() + body.len() + 1;
+                ws::text_header(bytes, out);
+                out.put(&self.prefix);
+                body.append(out);
+                out.put("}");
+            }
+        }
+    }
+
+    fn body(&self, event: &Event) -> Body {
+        let resource = &self.sources[event.source].resource;
+        match &event.payload {
+            Payload::Object(object) => Body::Whole(object.json().clone()),
+            Payload::ObjectAt(object, version) => {
+                let (before, after) = object.json_around_version();
+                Body::Pieces(before, version.to_string(), after)
+            }
+            Payload::Identity { key, uid, version } => {
+                Body::Whole(Object::identity(resource, key, uid, version))
+            }
+            Payload::Mark { reason, .. } => Body::Whole(self.mark(event.kind, *reason)),
+        }
+    }
+
+    /// A bookmark's object. For one resource it has its kind, as an API server's; for several it is a `List`
+    /// without a version of its own, as their versions do not compare.
+    fn mark(&self, kind: EventKind, reason: Option<ResetReason>) -> Bytes {
+        let mut token = String::new();
+        write_token(&self.sources, &mut token);
+        let mut annotations = serde_json::Map::new();
+        annotations.insert(RESUME_ANNOTATION.into(), token.into());
+        if kind == EventKind::Synced {
+            annotations.insert(INITIAL_EVENTS_END.into(), "true".into());
+        }
+        if let Some(reason) = reason {
+            annotations.insert(REASON_ANNOTATION.into(), reason.as_str().into());
+        }
+        let annotations = serde_json::Value::Object(annotations);
+        let (kind, api_version, version) = match &*self.sources {
+            [source] => (source.resource.kind(), source.resource.api_version(), source.position.to_string()),
+            _ => ("List", "v1".to_owned(), String::new()),
+        };
+        let metadata = format!(r#"{{"resourceVersion":"{version}","annotations":{annotations}}}"#);
+        format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{metadata}}}"#).into()
+    }
+}
+
+impl Body {
+    fn len(&self) -> usize {
+        match self {
+            Self::Whole(json) => json.len(),
+            Self::Pieces(before, version, after) => before.len() + version.len() + after.len(),
+        }
+    }
+
+    fn append(self, out: &mut Frames) {
+        match self {
+            Self::Whole(json) => out.share(json),
+            Self::Pieces(before, version, after) => {
+                out.share(before);
+                out.put(&version);
+                out.share(after);
+            }
+        }
+    }
+}
+
+fn write_token(sources: &[Source], out: &mut String) {
+    for (index, source) in sources.iter().enumerate() {
+        let comma = if index > 0 { "," } else { "" };
+        let _ = write!(out, "{comma}{}:{}", source.name, source.position);
+    }
+}

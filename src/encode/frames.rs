@@ -1,0 +1,155 @@
+//! A run of byte slices that is written as one.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+/// Byte slices to be written one after the other, shared by reference.
+///
+/// A [`Buf`] that offers all its slices to a vectored write, so that a batch of events goes out in one
+/// system call without being copied together.
+#[derive(Debug, Default)]
+pub struct Frames {
+    parts: VecDeque<Bytes>,
+    remaining: usize,
+    /// Text written since the last shared slice.
+    text: BytesMut,
+}
+
+/// Text that a batch needs at first; grows if need be. A prefix is about 100 bytes.
+const TEXT_BYTES: usize = 512;
+
+impl Frames {
+    /// No frames.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends text, copied.
+    pub fn put(&mut self, text: &str) {
+        self.put_bytes(text.as_bytes());
+    }
+
+    /// Appends bytes, copied.
+    pub fn put_bytes(&mut self, bytes: &[u8]) {
+        if self.text.capacity() == 0 {
+            self.text.reserve(TEXT_BYTES.max(bytes.len()));
+        }
+        self.text.put_slice(bytes);
+        self.remaining += bytes.len();
+    }
+
+    /// Appends bytes by reference.
+    pub fn share(&mut self, bytes: Bytes) {
+        self.cut();
+        self.remaining += bytes.len();
+        if !bytes.is_empty() {
+            self.parts.push_back(bytes);
+        }
+    }
+
+    /// All slices, in order.
+    pub fn into_parts(mut self) -> impl Iterator<Item = Bytes> {
+        self.cut();
+        self.parts.into_iter()
+    }
+
+    /// One piece, copied together; for tests and small answers.
+    pub fn to_vec(mut self) -> Vec<u8> {
+        self.cut();
+        self.parts.iter().flat_map(|part| part.iter().copied()).collect()
+    }
+
+    /// Makes the text so far a slice of its own. To be called once a batch is complete.
+    pub fn cut(&mut self) {
+        if !self.text.is_empty() {
+            self.parts.push_back(self.text.split().freeze());
+        }
+    }
+}
+
+impl Buf for Frames {
+    fn remaining(&self) -> usize {
+        self.remaining
+    }
+
+    fn chunk(&self) -> &[u8] {
+        match self.parts.front() {
+            Some(part) => part,
+            None => &self.text,
+        }
+    }
+
+    fn chunks_vectored<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        let text = (!self.text.is_empty()).then_some(&*self.text);
+        let parts = self.parts.iter().map(|part| &**part).chain(text);
+        let mut count = 0;
+        for (slice, part) in slices.iter_mut().zip(parts) {
+            *slice = IoSlice::new(part);
+            count += 1;
+        }
+        count
+    }
+
+    fn advance(&mut self, mut count: usize) {
+        assert!(count <= self.remaining, "cannot advance past the end of frames");
+        self.remaining -= count;
+        while count > 0 {
+            let Some(part) = self.parts.front_mut() else {
+                self.text.advance(count);
+                return;
+            };
+            if count < part.len() {
+                part.advance(count);
+                return;
+            }
+            count -= part.len();
+            self.parts.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Frames {
+        let mut frames = Frames::new();
+        frames.put("ab");
+        frames.put("c");
+        frames.share(Bytes::from_static(b"defg"));
+        frames.put("h");
+        frames
+    }
+
+    #[test]
+    fn slices_stay_shared_and_in_order() {
+        let json = Bytes::from_static(b"{}");
+        let mut frames = Frames::new();
+        frames.put("a");
+        frames.share(json.clone());
+        let parts: Vec<_> = frames.into_parts().collect();
+        assert_eq!(parts[1].as_ptr(), json.as_ptr());
+        assert_eq!(sample().to_vec(), b"abcdefgh");
+    }
+
+    #[test]
+    fn however_it_is_advanced_the_same_bytes_come_out() {
+        for step in 1..=9 {
+            let mut frames = sample();
+            let mut out = Vec::new();
+            while frames.has_remaining() {
+                let mut slices = [IoSlice::new(&[]); 4];
+                let count = frames.chunks_vectored(&mut slices);
+                let all: Vec<u8> = slices[..count].iter().flat_map(|slice| slice.to_vec()).collect();
+                assert_eq!(all.len(), frames.remaining());
+                assert!(all.starts_with(frames.chunk()));
+                let step = step.min(all.len());
+                out.extend_from_slice(&all[..step]);
+                frames.advance(step);
+            }
+            assert_eq!(out, b"abcdefgh", "{step}");
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Snapshots as Kubernetes lists and as lines.
+
+use bytes::Bytes;
+
+use super::Frames;
+use crate::k8s::ResourceVersion;
+
+/// The shape of a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListFormat {
+    /// A Kubernetes list.
+    Json,
+    /// One object a line.
+    Ndjson,
+}
+
+/// Writes a snapshot piece by piece: head, any number of objects, tail.
+#[derive(Debug)]
+pub struct ListEncoder {
+    format: ListFormat,
+    head: String,
+    first: bool,
+}
+
+impl ListEncoder {
+    /// A list of a kind (`PodList`, or `List` of several kinds without a version of their own).
+    /// `continue_token` and `remaining` are given when there are more pages.
+    pub fn new(
+        format: ListFormat,
+        kind: &str,
+        api_version: &str,
+        version: Option<&ResourceVersion>,
+        next: Option<(&str, Option<usize>)>,
+    ) -> Self {
+        let version = version.map(ToString::to_string).unwrap_or_default();
+        let mut metadata = format!(r#""resourceVersion":"{version}""#);
+        if let Some((token, remaining)) = next {
+            metadata.push_str(&format!(r#","continue":"{token}""#));
+            if let Some(remaining) = remaining {
+                metadata.push_str(&format!(r#","remainingItemCount":{remaining}"#));
+            }
+        }
+        let head =
+            format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{{{metadata}}},"items":["#);
+        Self { format, head, first: true }
+    }
+
+    /// Appends an object.
+    pub fn object(&mut self, json: Bytes, out: &mut Frames) {
+        match self.format {
+            ListFormat::Json => {
+                if self.first {
+                    out.put(&self.head);
+                } else {
+                    out.put(",");
+                }
+                out.share(json);
+            }
+            ListFormat::Ndjson => {
+                out.share(json);
+                out.put("\n");
+            }
+        }
+        self.first = false;
+    }
+
+    /// Appends the end.
+    pub fn end(&mut self, out: &mut Frames) {
+        if self.format == ListFormat::Json {
+            if self.first {
+                out.put(&self.head);
+                self.first = false;
+            }
+            out.put("]}\n");
+        }
+        out.cut();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(format: ListFormat, objects: &[&'static str], expected: &str) {
+        let version = ResourceVersion::from(7);
+        let mut list = ListEncoder::new(format, "PodList", "v1", Some(&version), None);
+        let mut out = Frames::new();
+        for object in objects {
+            list.object(Bytes::from_static(object.as_bytes()), &mut out);
+        }
+        list.end(&mut out);
+        assert_eq!(String::from_utf8(out.to_vec()).unwrap(), expected);
+    }
+
+    #[test]
+    fn lists_are_kubernetes_lists_down_to_the_byte() {
+        let head = r#"{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":["#;
+        check(ListFormat::Json, &[], &format!("{head}]}}\n"));
+        check(ListFormat::Json, &["{1}", "{2}"], &format!("{head}{{1}},{{2}}]}}\n"));
+        check(ListFormat::Ndjson, &[], "");
+        check(ListFormat::Ndjson, &["{1}", "{2}"], "{1}\n{2}\n");
+    }
+}

@@ -1,0 +1,243 @@
+//! The WebSocket framing of RFC 6455, the server's side of it.
+//!
+//! Why not a library: one that copies each message into a buffer of the connection would copy each object
+//! once per subscriber. A server's frames are not masked, so its side is a header before bytes by reference;
+//! what a client may send is small and is parsed here.
+
+use base64::Engine as _;
+use sha1::{Digest as _, Sha1};
+
+use super::Frames;
+
+/// Longest message a client may send, in bytes: nothing it says is long. RFC 6455 allows control frames
+/// of 125.
+pub(super) const CLIENT_FRAME_BYTES_MAX: usize = 4096;
+
+/// What a client says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClientFrame {
+    /// Asks for a pong with the same bytes.
+    Ping(Vec<u8>),
+    /// Answers a ping.
+    Pong,
+    /// Ends the connection, with its code where it gave one.
+    Close(Option<u16>),
+    /// Text or binary data, of which we expect none.
+    Data,
+}
+
+/// Why a client's bytes are not WebSocket frames. The code is what the close frame says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// A client must mask what it sends.
+    #[error("a client's frame is not masked")]
+    Unmasked,
+    /// Reserved bits or an unknown opcode.
+    #[error("a frame uses what was not negotiated")]
+    Unknown,
+    /// A control frame is fragmented or longer than 125 bytes.
+    #[error("a control frame is fragmented or too long")]
+    Control,
+    /// A frame is longer than we take.
+    #[error("a frame is longer than {CLIENT_FRAME_BYTES_MAX} bytes")]
+    TooLong,
+}
+
+/// A small frame, whole.
+pub type WsFrame = Vec<u8>;
+
+/// Parses what a client sends, in any pieces.
+#[derive(Debug, Default)]
+pub struct FrameParser {
+    buffer: Vec<u8>,
+}
+
+const TEXT: u8 = 0x1;
+const CLOSE: u8 = 0x8;
+const PING: u8 = 0x9;
+const PONG: u8 = 0xA;
+const FINAL: u8 = 0x80;
+
+impl FrameError {
+    /// The close code of RFC 6455 section 7.4.1.
+    pub fn close_code(self) -> u16 {
+        match self {
+            Self::TooLong => 1009,
+            Self::Unmasked | Self::Unknown | Self::Control => 1002,
+        }
+    }
+}
+
+/// `Sec-WebSocket-Accept` for a `Sec-WebSocket-Key` (RFC 6455 section 4.2.2).
+pub fn accept_key(key: &str) -> String {
+    let digest =
+        Sha1::new().chain_update(key).chain_update("258EAFA5-E914-47DA-95CA-C5AB0DC85B11").finalize();
+    base64::engine::general_purpose::STANDARD.encode(digest)
+}
+
+/// Appends the header of a text message of this many bytes.
+pub(super) fn text_header(bytes: usize, out: &mut Frames) {
+    match (u8::try_from(bytes), u16::try_from(bytes)) {
+        (Ok(short), _) if short < 126 => out.put_bytes(&[FINAL | TEXT, short]),
+        (_, Ok(medium)) => {
+            let [a, b] = medium.to_be_bytes();
+            out.put_bytes(&[FINAL | TEXT, 126, a, b]);
+        }
+        (_, Err(_)) => {
+            out.put_bytes(&[FINAL | TEXT, 127]);
+            out.put_bytes(&(bytes as u64).to_be_bytes());
+        }
+    }
+}
+
+/// A ping.
+pub fn ping_frame() -> WsFrame {
+    vec![FINAL | PING, 0]
+}
+
+/// The answer to a ping.
+pub fn pong_frame(payload: &[u8]) -> WsFrame {
+    control_frame(PONG, payload)
+}
+
+/// The end of the connection, with a code and a reason of at most 123 bytes.
+pub fn close_frame(code: u16, reason: &str) -> WsFrame {
+    let mut payload = code.to_be_bytes().to_vec();
+    payload.extend_from_slice(reason.as_bytes());
+    payload.truncate(125);
+    control_frame(CLOSE, &payload)
+}
+
+fn control_frame(opcode: u8, payload: &[u8]) -> WsFrame {
+    debug_assert!(payload.len() <= 125);
+    let mut frame = vec![FINAL | opcode, payload.len() as u8];
+    frame.extend_from_slice(payload);
+    frame
+}
+
+impl FrameParser {
+    /// Takes bytes.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next whole frame, `None` until more comes.
+    ///
+    /// # Errors
+    /// [`FrameError`]; the connection must be closed with its code.
+    pub fn next_frame(&mut self) -> Result<Option<ClientFrame>, FrameError> {
+        let [first, second, rest @ ..] = &*self.buffer else { return Ok(None) };
+        let (opcode, last) = (first & 0x0F, first & FINAL != 0);
+        if first & 0x70 != 0 || !matches!(opcode, 0..=2 | CLOSE | PING | PONG) {
+            return Err(FrameError::Unknown);
+        }
+        if second & 0x80 == 0 {
+            return Err(FrameError::Unmasked);
+        }
+        let short = usize::from(second & 0x7F);
+        if opcode >= CLOSE && (short > 125 || !last) {
+            return Err(FrameError::Control);
+        }
+        let (len, extended) = match short {
+            126 => match rest {
+                [a, b, ..] => (usize::from(u16::from_be_bytes([*a, *b])), 2),
+                _ => return Ok(None),
+            },
+            127 => return Err(FrameError::TooLong),
+            len => (len, 0),
+        };
+        if len > CLIENT_FRAME_BYTES_MAX {
+            return Err(FrameError::TooLong);
+        }
+        let Some(frame) = rest.get(extended..extended + 4 + len) else { return Ok(None) };
+        let (mask, masked) = frame.split_at(4);
+        let payload: Vec<u8> =
+            masked.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask).collect();
+        self.buffer.drain(..2 + extended + 4 + len);
+        Ok(Some(match opcode {
+            CLOSE => ClientFrame::Close(payload.first_chunk().map(|code| u16::from_be_bytes(*code))),
+            PING => ClientFrame::Ping(payload),
+            PONG => ClientFrame::Pong,
+            _ => ClientFrame::Data,
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
+        let mask = [1, 2, 3, 4];
+        let mut frame = vec![first, 0x80 | payload.len() as u8];
+        frame.extend_from_slice(&mask);
+        frame.extend(payload.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask));
+        frame
+    }
+
+    #[test]
+    fn the_handshake_of_the_rfc() {
+        assert_eq!(accept_key("dGhlIHNhbXBsZSBub25jZQ=="), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+    }
+
+    #[test]
+    fn headers_take_the_shortest_length() {
+        for (bytes, header) in [
+            (5, vec![0x81, 5]),
+            (125, vec![0x81, 125]),
+            (126, vec![0x81, 126, 0, 126]),
+            (65_535, vec![0x81, 126, 255, 255]),
+            (65_536, vec![0x81, 127, 0, 0, 0, 0, 0, 1, 0, 0]),
+        ] {
+            let mut out = Frames::new();
+            text_header(bytes, &mut out);
+            assert_eq!(out.to_vec(), header);
+        }
+    }
+
+    #[test]
+    fn frames_come_out_whole_however_the_bytes_are_cut() {
+        let mut bytes = masked(0x89, b"hi");
+        bytes.extend(masked(0x81, b"data"));
+        bytes.extend(masked(0x88, &[3, 232]));
+        for size in 1..=bytes.len() {
+            let mut parser = FrameParser::default();
+            let mut frames = Vec::new();
+            for chunk in bytes.chunks(size) {
+                parser.push(chunk);
+                while let Some(frame) = parser.next_frame().unwrap() {
+                    frames.push(frame);
+                }
+            }
+            let expected =
+                [ClientFrame::Ping(b"hi".to_vec()), ClientFrame::Data, ClientFrame::Close(Some(1000))];
+            assert_eq!(frames, expected);
+        }
+    }
+
+    #[test]
+    fn what_breaks_the_protocol_is_refused() {
+        for (bytes, error) in [
+            (vec![0x81, 0x05], FrameError::Unmasked),
+            (vec![0xC1, 0x85], FrameError::Unknown),
+            (vec![0x83, 0x80], FrameError::Unknown),
+            (vec![0x09, 0x80], FrameError::Control),
+            (vec![0x89, 0xFE], FrameError::Control),
+            (vec![0x81, 0xFF], FrameError::TooLong),
+            (vec![0x81, 0xFE, 0xFF, 0xFF], FrameError::TooLong),
+        ] {
+            let mut parser = FrameParser::default();
+            parser.push(&bytes);
+            assert_eq!(parser.next_frame(), Err(error), "{bytes:x?}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_make_the_parser_panic(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..300)) {
+            let mut parser = FrameParser::default();
+            parser.push(&bytes);
+            while let Ok(Some(_)) = parser.next_frame() {}
+        }
+    }
+}

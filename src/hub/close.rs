@@ -1,0 +1,20 @@
+//! Why a stream ends, as data.
+
+/// Why a subscription ended from this side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloseReason {
+    /// The process is stopping: reconnect, to another replica if there is one.
+    Shutdown,
+    /// The client's `timeoutSeconds` are over.
+    Timeout,
+}
+
+impl CloseReason {
+    /// The word for metrics and logs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Shutdown => "shutdown",
+            Self::Timeout => "timeout",
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Where subscribers wait: the set of shared informers and the one door through which they are read.
+//!
+//! In comes a [`Subscription`] (which informers, which objects, from where); out comes a [`Subscriber`] whose
+//! [`Subscriber::next`] yields [`Delivery`]s: the snapshot, then every change. This room knows no transport
+//! and no bytes. It keeps no queue: a subscriber is a cursor per informer and pulls when its socket can take
+//! more, so that a slow one delays only itself.
+
+mod close;
+mod filter;
+mod informer;
+mod metrics;
+mod registry;
+mod source;
+mod subscriber;
+mod token;
+
+pub use close::CloseReason;
+pub use filter::Filter;
+pub use informer::{Figures, Informer, Scope};
+pub use metrics::describe;
+pub use registry::{Hub, SubscribeError};
+pub use subscriber::{Delivery, Event, EventKind, From, Payload, ResetReason, Subscriber, Subscription};
+pub use token::{ResumeToken, TokenError};
+
+use std::time::Duration;
+
+/// Limits and rhythms of subscriptions.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Subscribers at most, over all connections.
+    pub subscribers_max: usize,
+    /// Events handed to a transport in one go.
+    pub batch_len_max: usize,
+    /// Bytes of objects handed to a transport in one go (one object may exceed it).
+    pub batch_bytes_max: usize,
+    /// How often a quiet stream shows that it lives.
+    pub heartbeat_interval: Duration,
+    /// How often a stream is told its resume token without an event.
+    pub bookmark_interval: Duration,
+    /// How long a resume token ahead of the cache waits for it before RESET.
+    pub resume_wait: Duration,
+    /// Over how long the ends of streams are spread at shutdown.
+    pub drain_spread: Duration,
+}

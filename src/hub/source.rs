@@ -1,0 +1,276 @@
+//! A subscriber's place in one informer, and what it pulls from there. No async, no clock.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use super::subscriber::{Event, EventKind, Payload, ResetReason};
+use super::{Config, Filter, Informer};
+use crate::cache::{CatchUpEntry, Change, ChangeKind, Cursor, Located, Mark, Revision, Snapshot};
+use crate::k8s::{Key, ResourceVersion};
+
+/// One informer of a subscription.
+pub(super) struct Source {
+    pub(super) informer: Arc<Informer>,
+    pub(super) wake: watch::Receiver<Mark>,
+    phase: Phase,
+    cursor: Cursor,
+    /// The version up to which the client has everything; zero while its snapshot is under way.
+    position: ResourceVersion,
+}
+
+enum Phase {
+    /// Nothing begun.
+    Idle,
+    /// Objects of a snapshot are being handed out, as `kind`, after `last`.
+    Snapshot { snapshot: Snapshot, last: Option<Key>, kind: EventKind },
+    /// Reading the journal.
+    Live,
+    /// Behind the journal: reading what changed after `since`.
+    CatchUp { since: Revision },
+}
+
+/// What a pull came to.
+pub(super) enum Pulled {
+    /// The batch is full; there may be more.
+    More,
+    /// Nothing is left.
+    Done,
+}
+
+/// A batch under way.
+pub(super) struct BatchBuilder {
+    pub(super) events: Vec<Event>,
+    bytes: usize,
+    len_max: usize,
+    bytes_max: usize,
+}
+
+impl BatchBuilder {
+    pub(super) fn new(config: &Config) -> Self {
+        Self {
+            events: Vec::new(),
+            bytes: 0,
+            len_max: config.batch_len_max,
+            bytes_max: config.batch_bytes_max,
+        }
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.events.len() >= self.len_max || self.bytes >= self.bytes_max
+    }
+
+    pub(super) fn push(&mut self, event: Event) {
+        self.bytes += event.payload.len();
+        self.events.push(event);
+    }
+}
+
+impl Source {
+    pub(super) fn new(informer: Arc<Informer>) -> Self {
+        let wake = informer.reader.wake();
+        let (cursor, position) = (Cursor::default(), ResourceVersion::ZERO);
+        Self { informer, wake, phase: Phase::Idle, cursor, position }
+    }
+
+    pub(super) fn synced(&self) -> bool {
+        self.wake.borrow().synced
+    }
+
+    pub(super) fn position(&self) -> &ResourceVersion {
+        &self.position
+    }
+
+    /// Begins with everything there is.
+    pub(super) fn begin_snapshot(&mut self) {
+        let snapshot = self.informer.reader.snapshot();
+        self.cursor = snapshot.cursor;
+        self.position = ResourceVersion::ZERO;
+        self.phase = Phase::Snapshot { snapshot, last: None, kind: EventKind::Added };
+    }
+
+    /// Begins with what comes from now on.
+    pub(super) fn begin_now(&mut self) {
+        let snapshot = self.informer.reader.snapshot();
+        self.cursor = snapshot.cursor;
+        self.position = snapshot.position;
+        self.phase = Phase::Live;
+    }
+
+    /// Where a version from a token lies.
+    pub(super) fn locate(&self, version: &ResourceVersion) -> Located {
+        // Zero is what a client holds that was cut off within its first snapshot.
+        if version.is_zero() { Located::Lost } else { self.informer.reader.locate(version) }
+    }
+
+    /// Begins after a version from a token.
+    pub(super) fn begin_at(&mut self, cursor: Cursor, version: ResourceVersion) {
+        self.cursor = cursor;
+        self.position = version;
+        self.phase = Phase::Live;
+    }
+
+    /// Begins to hand out every object again, if the client has all there is; else it must pull first, or an
+    /// older change would follow a newer state.
+    pub(super) fn begin_resync(&mut self) -> bool {
+        let snapshot = self.informer.reader.snapshot();
+        if !matches!(self.phase, Phase::Live) || snapshot.cursor != self.cursor {
+            return false;
+        }
+        self.phase = Phase::Snapshot { snapshot, last: None, kind: EventKind::Modified };
+        true
+    }
+
+    /// Whether the snapshot has been handed out.
+    pub(super) fn is_past_snapshot(&self) -> bool {
+        !matches!(self.phase, Phase::Idle | Phase::Snapshot { .. })
+    }
+
+    /// Whether it reads what changed since it fell behind.
+    pub(super) fn is_catching_up(&self) -> bool {
+        matches!(self.phase, Phase::CatchUp { .. })
+    }
+
+    /// Hands out the next objects of the snapshot.
+    pub(super) fn pull_snapshot(
+        &mut self,
+        index: usize,
+        filter: &Filter,
+        batch: &mut BatchBuilder,
+    ) -> Pulled {
+        let Phase::Snapshot { snapshot, last, kind } = &mut self.phase else { return Pulled::Done };
+        let before = batch.events.len();
+        for object in filter.objects(snapshot, last.as_ref()) {
+            let payload = Payload::Object(object.clone());
+            batch.push(Event { source: index, kind: *kind, payload, position: self.position.clone() });
+            if batch.is_full() {
+                break;
+            }
+        }
+        if batch.is_full() && batch.events.len() > before {
+            *last = batch.events.last().and_then(|event| event.payload.key()).cloned();
+            return Pulled::More;
+        }
+        self.position = snapshot.position.clone();
+        self.phase = Phase::Live;
+        Pulled::Done
+    }
+
+    /// Hands out the next changes.
+    pub(super) fn pull_changes(
+        &mut self,
+        index: usize,
+        filter: &Filter,
+        batch: &mut BatchBuilder,
+    ) -> Result<Pulled, ResetReason> {
+        loop {
+            if batch.is_full() {
+                return Ok(Pulled::More);
+            }
+            if let Phase::CatchUp { since } = self.phase {
+                if self.pull_catch_up(index, since, filter, batch)? {
+                    self.phase = Phase::Live;
+                }
+                continue;
+            }
+            let len_max = batch.len_max - batch.events.len();
+            let Some(run) = self.informer.reader.changes_after(self.cursor, len_max) else {
+                self.phase = Phase::CatchUp { since: self.cursor.revision };
+                continue;
+            };
+            for change in &run.changes {
+                self.cursor.revision = change.revision;
+                self.position = change.position.clone();
+                if let Some((kind, payload)) = seen_through(filter, change) {
+                    batch.push(Event { source: index, kind, payload, position: change.position.clone() });
+                    if batch.is_full() && change.revision != run.cursor.revision {
+                        return Ok(Pulled::More);
+                    }
+                }
+            }
+            self.cursor = run.cursor;
+            self.position = run.position;
+            if run.caught_up {
+                return Ok(Pulled::Done);
+            }
+        }
+    }
+
+    /// Whether nothing is left to catch up with.
+    fn pull_catch_up(
+        &mut self,
+        index: usize,
+        since: Revision,
+        filter: &Filter,
+        batch: &mut BatchBuilder,
+    ) -> Result<bool, ResetReason> {
+        let len_max = batch.len_max - batch.events.len();
+        let history = self.wake.borrow().history;
+        let piece = self.informer.reader.catch_up(self.cursor, len_max).map_err(|_| {
+            if history == self.cursor.history { ResetReason::Lagged } else { ResetReason::HistoryLost }
+        })?;
+        let count = piece.entries.len();
+        for (at, entry) in piece.entries.into_iter().enumerate() {
+            let (revision, position) = (entry.revision, entry.position.clone());
+            if let Some((kind, payload)) = latest_through(filter, since, entry) {
+                batch.push(Event { source: index, kind, payload, position: position.clone() });
+            }
+            if batch.is_full() && at + 1 < count {
+                self.cursor.revision = revision;
+                self.position = position;
+                return Ok(false);
+            }
+        }
+        self.cursor = piece.cursor;
+        self.position = piece.position;
+        Ok(piece.done)
+    }
+}
+
+/// A change as a subscription sees it: an object that begins to match is ADDED for it, one that stops
+/// matching is DELETED with its last matching state at the new version (U12).
+fn seen_through(filter: &Filter, change: &Change) -> Option<(EventKind, Payload)> {
+    if !filter.in_scope(change.object.key()) {
+        return None;
+    }
+    let matched = change.previous.as_ref().filter(|previous| !filter.selects() || filter.matches(previous));
+    let matches = || !filter.selects() || filter.matches(&change.object);
+    match (change.kind, matched) {
+        (ChangeKind::Deleted, None) => None,
+        (ChangeKind::Deleted, Some(_)) => {
+            let object = change.object.clone();
+            let same = *object.resource_version() == change.version;
+            let at = || Payload::ObjectAt(change.object.clone(), change.version.clone());
+            Some((EventKind::Deleted, if same { Payload::Object(object) } else { at() }))
+        }
+        (ChangeKind::Added | ChangeKind::Modified, Some(_)) if matches() => {
+            Some((EventKind::Modified, Payload::Object(change.object.clone())))
+        }
+        (ChangeKind::Added | ChangeKind::Modified, Some(previous)) => {
+            Some((EventKind::Deleted, Payload::ObjectAt(previous.clone(), change.version.clone())))
+        }
+        (ChangeKind::Added | ChangeKind::Modified, None) => {
+            matches().then(|| (EventKind::Added, Payload::Object(change.object.clone())))
+        }
+    }
+}
+
+/// What changed since a subscriber fell behind, as it must be told: the states in between are gone, so what
+/// does not match any more is DELETED by its identity, unless it came to be only after `since`.
+fn latest_through(filter: &Filter, since: Revision, entry: CatchUpEntry) -> Option<(EventKind, Payload)> {
+    if !filter.in_scope(&entry.key) {
+        return None;
+    }
+    let unknown = entry.created > since;
+    match entry.object {
+        Some(object) if filter.matches(&object) => {
+            let kind = if unknown { EventKind::Added } else { EventKind::Modified };
+            Some((kind, Payload::Object(object)))
+        }
+        Some(_) | None if unknown => None,
+        Some(_) | None => {
+            let payload = Payload::Identity { key: entry.key, uid: entry.uid, version: entry.version };
+            Some((EventKind::Deleted, payload))
+        }
+    }
+}

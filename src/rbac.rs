@@ -1,0 +1,339 @@
+//! The least permissions for a configuration: `list` and `watch` on what is watched, and nothing else.
+//!
+//! Nothing is asked of a cluster, so that the manifest can be made before there is one to ask. Built-in names
+//! are resolved by a table; anything else has to come with its group.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::str::FromStr;
+
+use crate::config::WatchSpec;
+
+/// Resources of a stock cluster that can be listed and watched: plural, group, short names and singular, and
+/// whether it lives in namespaces. Where groups share a name, kubectl's choice comes first.
+///
+/// Source: `kubectl api-resources --verbs=list,watch`.
+const BUILT_IN: &[(&str, &str, &[&str], bool)] = &[
+    ("configmaps", "", &["cm", "configmap"], true),
+    ("endpoints", "", &["ep", "endpoint"], true),
+    ("events", "", &["ev", "event"], true),
+    ("limitranges", "", &["limits", "limitrange"], true),
+    ("namespaces", "", &["ns", "namespace"], false),
+    ("nodes", "", &["no", "node"], false),
+    ("persistentvolumeclaims", "", &["pvc", "persistentvolumeclaim"], true),
+    ("persistentvolumes", "", &["pv", "persistentvolume"], false),
+    ("pods", "", &["po", "pod"], true),
+    ("podtemplates", "", &["podtemplate"], true),
+    ("replicationcontrollers", "", &["rc", "replicationcontroller"], true),
+    ("resourcequotas", "", &["quota", "resourcequota"], true),
+    ("secrets", "", &["secret"], true),
+    ("serviceaccounts", "", &["sa", "serviceaccount"], true),
+    ("services", "", &["svc", "service"], true),
+    ("controllerrevisions", "apps", &["controllerrevision"], true),
+    ("daemonsets", "apps", &["ds", "daemonset"], true),
+    ("deployments", "apps", &["deploy", "deployment"], true),
+    ("replicasets", "apps", &["rs", "replicaset"], true),
+    ("statefulsets", "apps", &["sts", "statefulset"], true),
+    ("horizontalpodautoscalers", "autoscaling", &["hpa", "horizontalpodautoscaler"], true),
+    ("cronjobs", "batch", &["cj", "cronjob"], true),
+    ("jobs", "batch", &["job"], true),
+    ("certificatesigningrequests", "certificates.k8s.io", &["csr", "certificatesigningrequest"], false),
+    ("leases", "coordination.k8s.io", &["lease"], true),
+    ("endpointslices", "discovery.k8s.io", &["endpointslice"], true),
+    ("events", "events.k8s.io", &["ev", "event"], true),
+    ("ingressclasses", "networking.k8s.io", &["ingressclass"], false),
+    ("ingresses", "networking.k8s.io", &["ing", "ingress"], true),
+    ("networkpolicies", "networking.k8s.io", &["netpol", "networkpolicy"], true),
+    ("poddisruptionbudgets", "policy", &["pdb", "poddisruptionbudget"], true),
+    ("clusterrolebindings", "rbac.authorization.k8s.io", &["clusterrolebinding"], false),
+    ("clusterroles", "rbac.authorization.k8s.io", &["clusterrole"], false),
+    ("rolebindings", "rbac.authorization.k8s.io", &["rolebinding"], true),
+    ("roles", "rbac.authorization.k8s.io", &["role"], true),
+    ("priorityclasses", "scheduling.k8s.io", &["pc", "priorityclass"], false),
+    ("csidrivers", "storage.k8s.io", &["csidriver"], false),
+    ("csinodes", "storage.k8s.io", &["csinode"], false),
+    ("storageclasses", "storage.k8s.io", &["sc", "storageclass"], false),
+    ("volumeattachments", "storage.k8s.io", &["volumeattachment"], false),
+    (
+        "customresourcedefinitions",
+        "apiextensions.k8s.io",
+        &["crd", "crds", "customresourcedefinition"],
+        false,
+    ),
+    ("apiservices", "apiregistration.k8s.io", &["apiservice"], false),
+];
+
+/// Who gets the permissions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceAccount {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+/// Why no manifest can be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RbacError {
+    /// A name that is not in the table and has no group.
+    #[error(
+        "watch {0:?}: not a built-in resource; write its plural and group, as in certificates.cert-manager.io"
+    )]
+    UnknownResource(String),
+    /// Namespaces for a resource that has none.
+    #[error("watch {0:?}: {1} is cluster-scoped and takes no namespace")]
+    ClusterScoped(String, String),
+}
+
+/// Resources by group: one rule each.
+type Rules = BTreeMap<String, BTreeSet<String>>;
+
+// === impl ServiceAccount ===
+
+impl FromStr for ServiceAccount {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let label = |part: &str| {
+            !part.is_empty()
+                && part.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.')
+        };
+        match text.split_once(':') {
+            Some((namespace, name)) if label(namespace) && label(name) => {
+                Ok(Self { namespace: namespace.to_owned(), name: name.to_owned() })
+            }
+            _ => Err("expected NAMESPACE:NAME, as in default:informerd".to_owned()),
+        }
+    }
+}
+
+/// A YAML manifest: a ClusterRole for what is watched in all namespaces, a Role in each namespace for what is
+/// watched there, and their bindings. Objects and rules are ordered, so that the same configuration gives the
+/// same text.
+///
+/// # Errors
+/// [`RbacError`] for a name that cannot be resolved without a cluster.
+pub fn manifest(watches: &[WatchSpec], name: &str, account: &ServiceAccount) -> Result<String, RbacError> {
+    let mut cluster = Rules::new();
+    let mut namespaces: BTreeMap<&str, Rules> = BTreeMap::new();
+    for watch in watches {
+        let (plural, group, namespaced) = resolve(&watch.resource)?;
+        if !namespaced && !watch.namespaces.is_empty() && !watch.namespaces_are_default {
+            return Err(RbacError::ClusterScoped(watch.resource.clone(), plural));
+        }
+        let add = |rules: &mut Rules| {
+            rules.entry(group.clone()).or_default().insert(plural.clone());
+        };
+        if watch.namespaces.is_empty() || !namespaced {
+            add(&mut cluster);
+        } else {
+            watch.namespaces.iter().for_each(|namespace| add(namespaces.entry(namespace).or_default()));
+        }
+    }
+    let mut objects = Vec::new();
+    if !cluster.is_empty() {
+        objects.push(role("ClusterRole", name, None, &cluster));
+        objects.push(binding("ClusterRole", name, None, account));
+    }
+    for (namespace, rules) in &namespaces {
+        objects.push(role("Role", name, Some(namespace), rules));
+        objects.push(binding("Role", name, Some(namespace), account));
+    }
+    Ok(objects.join("---\n"))
+}
+
+/// Plural, group, and whether it lives in namespaces (assumed of what is not built in).
+fn resolve(typed: &str) -> Result<(String, String, bool), RbacError> {
+    let lower = typed.to_ascii_lowercase();
+    let (word, rest) = lower.split_once('.').unwrap_or((&lower, ""));
+    // Versions and groups both look like labels: `deployments.v1.apps`, `pods.v1`.
+    let group = match rest.split_once('.') {
+        Some((version, group)) if is_version(version) => group,
+        None if is_version(rest) => "",
+        _ => rest,
+    };
+    let named =
+        |(plural, _, names, _): &&(&str, &str, &[&str], bool)| *plural == word || names.contains(&word);
+    let mut candidates = BUILT_IN.iter().filter(named);
+    let found = match (rest, candidates.clone().find(|(_, of, _, _)| *of == group)) {
+        (_, Some(found)) => Some(found),
+        ("", None) => candidates.next(),
+        (_, None) => None,
+    };
+    match found {
+        Some((plural, group, _, namespaced)) => Ok(((*plural).to_owned(), (*group).to_owned(), *namespaced)),
+        None if !group.is_empty() => Ok((word.to_owned(), group.to_owned(), true)),
+        None => Err(RbacError::UnknownResource(typed.to_owned())),
+    }
+}
+
+/// `v1`, `v1beta1`. Source: `k8s.io/apimachinery/pkg/version`.
+fn is_version(label: &str) -> bool {
+    let mut digits = label.strip_prefix('v').unwrap_or_default().chars();
+    digits.next().is_some_and(|first| first.is_ascii_digit())
+}
+
+fn role(kind: &str, name: &str, namespace: Option<&str>, rules: &Rules) -> String {
+    let mut yaml = head(kind, name, namespace);
+    yaml.push_str("rules:\n");
+    for (group, resources) in rules {
+        let resources: Vec<&str> = resources.iter().map(String::as_str).collect();
+        let _ = write!(
+            yaml,
+            "- apiGroups: [\"{group}\"]\n  resources: [\"{}\"]\n  verbs: [\"list\", \"watch\"]\n",
+            resources.join("\", \"")
+        );
+    }
+    yaml
+}
+
+fn binding(kind: &str, name: &str, namespace: Option<&str>, account: &ServiceAccount) -> String {
+    let mut yaml = head(&format!("{kind}Binding"), name, namespace);
+    let _ = write!(
+        yaml,
+        "roleRef:\n  apiGroup: rbac.authorization.k8s.io\n  kind: {kind}\n  name: {name}\n\
+         subjects:\n- kind: ServiceAccount\n  name: {}\n  namespace: {}\n",
+        account.name, account.namespace
+    );
+    yaml
+}
+
+fn head(kind: &str, name: &str, namespace: Option<&str>) -> String {
+    let mut yaml =
+        format!("apiVersion: rbac.authorization.k8s.io/v1\nkind: {kind}\nmetadata:\n  name: {name}\n");
+    if let Some(namespace) = namespace {
+        let _ = writeln!(yaml, "  namespace: {namespace}");
+    }
+    yaml
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{ServeSettings, Source};
+
+    fn made(yaml: &str) -> Result<String, RbacError> {
+        let settings = ServeSettings::from_yaml(yaml, &|_| None).unwrap();
+        let watches = Source { file: None, settings }.watches(&|_| None).unwrap();
+        manifest(&watches, "informerd", &"web:api".parse().unwrap())
+    }
+
+    const CONFIGURATION: &str = "
+namespaces: [web]
+watch:
+- {resource: po}
+- {resource: svc}
+- {resource: deploy.v1.apps, namespaces: [web, db]}
+- {resource: nodes}
+";
+
+    const MANIFEST: &str = r#"apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: informerd
+rules:
+- apiGroups: [""]
+  resources: ["nodes"]
+  verbs: ["list", "watch"]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata:
+  name: informerd
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: informerd
+subjects:
+- kind: ServiceAccount
+  name: api
+  namespace: web
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata:
+  name: informerd
+  namespace: db
+rules:
+- apiGroups: ["apps"]
+  resources: ["deployments"]
+  verbs: ["list", "watch"]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  name: informerd
+  namespace: db
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: Role
+  name: informerd
+subjects:
+- kind: ServiceAccount
+  name: api
+  namespace: web
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata:
+  name: informerd
+  namespace: web
+rules:
+- apiGroups: [""]
+  resources: ["pods", "services"]
+  verbs: ["list", "watch"]
+- apiGroups: ["apps"]
+  resources: ["deployments"]
+  verbs: ["list", "watch"]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  name: informerd
+  namespace: web
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: Role
+  name: informerd
+subjects:
+- kind: ServiceAccount
+  name: api
+  namespace: web
+"#;
+
+    #[test]
+    fn one_rule_a_group_and_a_role_for_each_namespace() {
+        assert_eq!(made(CONFIGURATION).unwrap(), MANIFEST);
+    }
+
+    #[test]
+    fn names_resolve_as_kubectl_resolves_them() {
+        for (typed, plural, group) in [
+            ("Pod", "pods", ""),
+            ("pods.v1", "pods", ""),
+            ("ev", "events", ""),
+            ("events.events.k8s.io", "events", "events.k8s.io"),
+            ("events.v1.events.k8s.io", "events", "events.k8s.io"),
+            ("ing", "ingresses", "networking.k8s.io"),
+            ("certificates.cert-manager.io", "certificates", "cert-manager.io"),
+            ("certificates.v1.cert-manager.io", "certificates", "cert-manager.io"),
+        ] {
+            let (found_plural, found_group, _) = resolve(typed).unwrap();
+            assert_eq!((&*found_plural, &*found_group), (plural, group), "{typed}");
+        }
+        assert_eq!(
+            resolve("certificates").unwrap_err().to_string(),
+            "watch \"certificates\": not a built-in resource; write its plural and group, as in \
+             certificates.cert-manager.io"
+        );
+    }
+
+    #[test]
+    fn namespaces_of_a_cluster_scoped_resource_are_refused_unless_they_are_the_default() {
+        let error = made("watch: [{resource: no, namespaces: [web]}]").unwrap_err();
+        assert_eq!(error.to_string(), "watch \"no\": nodes is cluster-scoped and takes no namespace");
+        assert!(
+            made("namespaces: [web]\nwatch: [{resource: nodes}]").unwrap().contains("kind: ClusterRole\n")
+        );
+    }
+}

@@ -1,0 +1,125 @@
+//! The admin listener: probes and metrics.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{RawQuery, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use metrics::gauge;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::listener::serve_router;
+use super::params::Params;
+use super::{ApiError, Bound, Config};
+use crate::hub::Hub;
+
+/// What the admin listener tells of.
+#[derive(Clone)]
+pub struct Admin {
+    /// The informers.
+    pub hub: Hub,
+    /// Renders the metrics in the Prometheus text format.
+    pub render: Arc<dyn Fn() -> String + Send + Sync>,
+    /// Unready once an informer has not heard of the API server for this long; `None` for never, as reads go
+    /// on from the cache.
+    pub unready_after: Option<Duration>,
+    /// Cancelled at shutdown.
+    pub drain: CancellationToken,
+}
+
+/// The routes of the admin listener.
+pub fn admin_router(admin: Admin) -> Router {
+    Router::new()
+        .route("/livez", get(livez))
+        .route("/healthz", get(readyz))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .fallback(|uri: axum::http::Uri| async move {
+            let path = uri.path().to_owned();
+            ApiError::not_found(format!(
+                "no such path {path:?}; there are /livez, /readyz, /healthz and /metrics"
+            ))
+        })
+        .method_not_allowed_fallback(|method: axum::http::Method| async move {
+            ApiError::method_not_allowed(&method)
+        })
+        .with_state(admin)
+}
+
+impl Admin {
+    /// Serves until `until` is cancelled: later than the data listener, so that a drain can be seen.
+    pub async fn serve(self, bound: Bound, config: Config, until: CancellationToken) {
+        serve_router(bound, admin_router(self), config, until).await;
+    }
+
+    /// Each check by name; the error is a sentence.
+    fn checks(&self) -> Vec<(String, Result<(), String>)> {
+        let now = Instant::now();
+        let draining = if self.drain.is_cancelled() { Err("shutting down".to_owned()) } else { Ok(()) };
+        let mut checks = vec![("shutdown".to_owned(), draining)];
+        for informer in self.hub.informers() {
+            let condition = informer.reader.condition();
+            let synced = informer.reader.mark().synced;
+            let age = informer.reader.age(now);
+            let stale = self.unready_after.is_some_and(|limit| age > limit);
+            let why = condition.message.unwrap_or_else(|| "the first list is under way".to_owned());
+            let result = match (synced, stale) {
+                (false, _) => Err(format!("not synced: {why}")),
+                (true, true) => Err(format!("the API server was last heard {} s ago", age.as_secs())),
+                (true, false) => Ok(()),
+            };
+            checks.push((format!("informer/{}", informer.name), result));
+        }
+        checks
+    }
+}
+
+/// Alive as long as it answers: what is wrong upstream is no reason to restart (the cache would be lost).
+async fn livez(RawQuery(query): RawQuery) -> Result<Response, ApiError> {
+    let params = Params::parse(query.as_deref(), &["verbose"])?;
+    let text = if params.get("verbose").is_some() { "[+]ping ok\nlivez check passed\n" } else { "ok" };
+    Ok(text.into_response())
+}
+
+async fn readyz(State(admin): State<Admin>, RawQuery(query): RawQuery) -> Result<Response, ApiError> {
+    let params = Params::parse(query.as_deref(), &["verbose"])?;
+    let checks = admin.checks();
+    let ready = checks.iter().all(|(_, result)| result.is_ok());
+    let code = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    if ready && params.get("verbose").is_none() {
+        return Ok((code, "ok").into_response());
+    }
+    let mut text = String::new();
+    for (name, result) in checks {
+        text.push_str(&match result {
+            Ok(()) => format!("[+]{name} ok\n"),
+            Err(why) => format!("[-]{name} failed: {why}\n"),
+        });
+    }
+    text.push_str(if ready { "readyz check passed\n" } else { "readyz check failed\n" });
+    Ok((code, text).into_response())
+}
+
+/// Sizes are read at the scrape, so that nothing on the hot path keeps them.
+async fn metrics(State(admin): State<Admin>) -> Response {
+    let now = Instant::now();
+    for informer in admin.hub.informers() {
+        let summary = informer.reader.summary();
+        let set =
+            |name: &'static str, value: f64| gauge!(name, "resource" => informer.name.clone()).set(value);
+        set("informerd_cache_objects", summary.objects as f64);
+        set("informerd_cache_bytes", summary.bytes as f64);
+        set("informerd_cache_synced", f64::from(u8::from(summary.synced)));
+        set("informerd_cache_age_seconds", informer.reader.age(now).as_secs_f64());
+        set("informerd_cache_journal_changes", summary.journal_len as f64);
+        set("informerd_cache_journal_bytes", summary.journal_bytes as f64);
+        set("informerd_cache_tombstones", summary.tombstones as f64);
+        set("informerd_cache_subscribers", informer.subscribers() as f64);
+    }
+    let content_type = "text/plain; version=0.0.4; charset=utf-8";
+    ([(header::CONTENT_TYPE, content_type)], (admin.render)()).into_response()
+}

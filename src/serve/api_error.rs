@@ -1,0 +1,125 @@
+//! Errors at the edge: what the client must know as a `Status`, what the log must know beside it.
+
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+
+use crate::k8s::{Cause, Details, Status};
+
+/// An error that is answered as a Kubernetes `Status`.
+#[derive(Clone, Debug)]
+pub struct ApiError {
+    status: Box<Status>,
+    allow: Option<&'static str>,
+}
+
+impl ApiError {
+    /// A failure with code, reason and sentence.
+    pub fn new(code: StatusCode, reason: &str, message: impl Into<String>) -> Self {
+        Self { status: Box::new(Status::failure(code.as_u16(), reason, message)), allow: None }
+    }
+
+    /// 400: the request is wrong.
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "BadRequest", message)
+    }
+
+    /// 400: a parameter's value is wrong.
+    pub fn invalid(parameter: &str, value: &str, accepted: &str) -> Self {
+        let value: String = value.chars().take(200).collect();
+        let cause = Cause {
+            reason: "FieldValueInvalid".into(),
+            message: format!("invalid value {value:?}: {accepted}"),
+            field: parameter.to_owned(),
+        };
+        Self::of_causes(vec![cause])
+    }
+
+    /// 400: several things are wrong, each named.
+    pub fn of_causes(causes: Vec<Cause>) -> Self {
+        let each: Vec<_> = causes.iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect();
+        let mut error = Self::bad_request(each.join("; "));
+        error.status.details = Some(Details { causes, ..Details::default() });
+        error
+    }
+
+    /// 404.
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "NotFound", message)
+    }
+
+    /// 404 for an object, worded as the API server words it.
+    pub fn no_object(resource: &crate::k8s::Resource, name: &str) -> Self {
+        let mut error = Self::not_found(format!("{resource} {name:?} not found"));
+        error.status.details = Some(Details {
+            name: name.to_owned(),
+            group: resource.group().to_owned(),
+            kind: resource.plural().to_owned(),
+            ..Details::default()
+        });
+        error
+    }
+
+    /// 405.
+    pub fn method_not_allowed(method: &Method) -> Self {
+        let message = format!("{method} is not allowed: this is a read-only cache; there are GET and HEAD");
+        let mut error = Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message);
+        error.allow = Some("GET, HEAD");
+        error
+    }
+
+    /// 406.
+    pub fn not_acceptable(accepted: &str) -> Self {
+        let message = format!("only the following media types are accepted: {accepted}");
+        Self::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
+    }
+
+    /// 503, to be tried again.
+    pub fn unavailable(message: impl Into<String>, retry_after_seconds: u32) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message)
+            .retry_after(retry_after_seconds)
+    }
+
+    /// 504: the cache did not reach a resourceVersion in time (U9).
+    pub fn too_large_version(asked: &str, reached: &str) -> Self {
+        let message = format!("Too large resource version: {asked}, current: {reached}");
+        let mut error = Self::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", format!("Timeout: {message}"));
+        let cause = Cause { reason: "ResourceVersionTooLarge".into(), message, field: String::new() };
+        error.status.details = Some(Details { causes: vec![cause], ..Details::default() });
+        error.retry_after(1)
+    }
+
+    /// Adds when to try again.
+    #[must_use]
+    pub fn retry_after(mut self, seconds: u32) -> Self {
+        self.status.details.get_or_insert_default().retry_after_seconds = Some(seconds);
+        self
+    }
+
+    /// The HTTP status.
+    pub fn code(&self) -> StatusCode {
+        StatusCode::from_u16(self.status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+
+    /// The body.
+    pub fn status(&self) -> &Status {
+        &self.status
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let headers = [
+            (header::CONTENT_TYPE, HeaderValue::from_static("application/json")),
+            (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+        ];
+        let mut response = (self.code(), headers, self.status.to_line()).into_response();
+        if let Some(allow) = self.allow {
+            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allow));
+        }
+        let retry_after = self.status.details.as_ref().and_then(|details| details.retry_after_seconds);
+        if let Some(seconds) = retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+        }
+        response
+    }
+}

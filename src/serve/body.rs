@@ -1,0 +1,114 @@
+//! Response bodies: axum's own, or frames by reference.
+//!
+//! Why not axum's body for everything: its data is one `Bytes`, so each slice of a frame would be an HTTP
+//! chunk of its own. Ours is a whole batch, which hyper writes as one chunk with one vectored write. The body
+//! travels through axum in the response's extensions and takes its place on the way out.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures_util::stream::{Stream, StreamExt};
+use http_body::{Body, Frame, SizeHint};
+
+use crate::encode::Frames;
+
+/// The body of every response.
+pub(super) enum ServeBody {
+    /// Made by axum.
+    Axum(axum::body::Body),
+    /// Frames as the socket drains.
+    Frames(FramesBody),
+}
+
+/// A stream of frames as a body. Ends for ever once it has ended.
+pub(super) struct FramesBody(Option<Pin<Box<dyn Stream<Item = Frames> + Send>>>);
+
+/// Carries a [`FramesBody`] through axum.
+#[derive(Clone)]
+struct Carried(Arc<Mutex<Option<FramesBody>>>);
+
+impl FramesBody {
+    pub(super) fn new(stream: impl Stream<Item = Frames> + Send + 'static) -> Self {
+        Self(Some(Box::pin(stream)))
+    }
+
+    /// A response whose body this becomes.
+    pub(super) fn into_response(self) -> Response {
+        let mut response = ().into_response();
+        response.extensions_mut().insert(Carried(Arc::new(Mutex::new(Some(self)))));
+        response
+    }
+
+    /// A response through which axum's layers see the bytes, for compression.
+    pub(super) fn into_plain_response(self) -> Response {
+        let stream = self.0.unwrap_or_else(|| Box::pin(futures_util::stream::empty()));
+        let parts = stream.flat_map(|frames| futures_util::stream::iter(frames.into_parts()));
+        let body = parts.map(Ok::<Bytes, std::convert::Infallible>).fuse();
+        axum::body::Body::from_stream(body).into_response()
+    }
+}
+
+/// Puts a carried body into its place.
+pub(super) fn unwrap_body(response: Response) -> http::Response<ServeBody> {
+    let (mut parts, body) = response.into_parts();
+    let carried = parts.extensions.remove::<Carried>();
+    let frames = carried.and_then(|carried| carried.0.lock().unwrap_or_else(PoisonError::into_inner).take());
+    match frames {
+        Some(frames) => {
+            // axum took the placeholder for an empty answer.
+            parts.headers.remove(http::header::CONTENT_LENGTH);
+            http::Response::from_parts(parts, ServeBody::Frames(frames))
+        }
+        None => http::Response::from_parts(parts, ServeBody::Axum(body)),
+    }
+}
+
+impl Body for ServeBody {
+    type Data = Frames;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Frames>, axum::Error>>> {
+        match self.get_mut() {
+            Self::Axum(body) => {
+                let frame = ready!(Pin::new(body).poll_frame(context));
+                Poll::Ready(frame.map(|frame| {
+                    frame.map(|frame| {
+                        frame.map_data(|bytes| {
+                            let mut frames = Frames::new();
+                            frames.share(bytes);
+                            frames
+                        })
+                    })
+                }))
+            }
+            Self::Frames(FramesBody(stream)) => {
+                let Some(open) = stream else { return Poll::Ready(None) };
+                let frames = ready!(open.as_mut().poll_next(context));
+                if frames.is_none() {
+                    *stream = None;
+                }
+                Poll::Ready(frames.map(|frames| Ok(Frame::data(frames))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Axum(body) => body.is_end_stream(),
+            Self::Frames(FramesBody(stream)) => stream.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Axum(body) => body.size_hint(),
+            Self::Frames(_) => SizeHint::new(),
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! One connection: hyper over a socket that is closed when its peer takes nothing.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderName, Method, Request};
+use axum::response::{IntoResponse, Response};
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, Sleep, sleep};
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
+
+use super::body::{ServeBody, unwrap_body};
+use super::{Config, guard, metrics};
+
+/// A connection's place among `connections_max`, for as long as anything of it lives.
+#[derive(Clone)]
+pub(super) struct Connected(#[expect(dead_code, reason = "held, not read")] Arc<OwnedSemaphorePermit>);
+
+impl Connected {
+    pub(super) fn new(permit: OwnedSemaphorePermit) -> Self {
+        Self(Arc::new(permit))
+    }
+}
+
+/// Names the exact length of a body made of frames; becomes Content-Length on the way out.
+pub(super) const EXACT_LENGTH: HeaderName = HeaderName::from_static("informerd-exact-length");
+
+/// Bytes that hyper may hold of what the socket did not take: frames by reference, so objects are not copied,
+/// but a stalled peer pins them.
+const WRITE_BUFFER_BYTES: usize = 64 << 10;
+
+/// What one connection needs.
+pub(super) struct Connection<S> {
+    pub(super) socket: S,
+    pub(super) router: Router,
+    pub(super) config: Arc<Config>,
+    pub(super) loopback: bool,
+    pub(super) connected: Connected,
+    pub(super) drain: CancellationToken,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Connection<S> {
+    /// Serves requests until the peer leaves, or the drain ends the connection.
+    pub(super) async fn run(self) {
+        let Self { socket, router, config, loopback, connected, drain } = self;
+        let io = TokioIo::new(StallGuard::new(socket, config.write_stall_timeout));
+        let mut http = hyper::server::conn::http1::Builder::new();
+        http.timer(TokioTimer::new())
+            .header_read_timeout(config.header_timeout)
+            // Beyond our own limit, so that what is a little too large gets a Status and what is much too
+            // large is cut off while it is read.
+            .max_header_size((config.header_bytes_max + config.url_bytes_max) * 2)
+            .max_buf_size(WRITE_BUFFER_BYTES.max((config.header_bytes_max + config.url_bytes_max) * 2));
+        let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+            let (router, config, connected) = (router.clone(), config.clone(), connected.clone());
+            async move {
+                Ok::<_, std::convert::Infallible>(answer(request, router, &config, loopback, connected).await)
+            }
+        });
+        let connection = http.serve_connection(io, service).with_upgrades();
+        let mut connection = std::pin::pin!(connection);
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = drain.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = ended {
+            // A peer's fault; others are not touched.
+            if error.is_timeout() {
+                metrics::limit_hit("header_timeout");
+            }
+            tracing::debug!(%error, "connection ended");
+        }
+    }
+}
+
+async fn answer(
+    request: Request<Incoming>,
+    router: Router,
+    config: &Config,
+    loopback: bool,
+    connected: Connected,
+) -> http::Response<ServeBody> {
+    let began = Instant::now();
+    let (mut parts, body) = request.into_parts();
+    let (route, method) = (metrics::route(parts.uri.path()), metrics::method(&parts.method));
+    let head = parts.method == Method::HEAD;
+    let response = match guard::check(&parts, config, loopback) {
+        Err(error) => error.into_response(),
+        Ok(origin) => {
+            let preflight = origin.as_ref().and_then(|_| guard::preflight(&parts));
+            let mut response = match preflight {
+                Some(response) => response,
+                None => {
+                    parts.extensions.insert(connected);
+                    let request = Request::from_parts(parts, Body::new(body));
+                    router.oneshot(request).await.unwrap_or_else(|never| match never {})
+                }
+            };
+            if let Some(origin) = origin {
+                guard::allow(response.headers_mut(), origin);
+            }
+            response
+        }
+    };
+    metrics::request(route, method, response.status().as_u16(), began);
+    finish(response, head)
+}
+
+fn finish(response: Response, head: bool) -> http::Response<ServeBody> {
+    let mut response = unwrap_body(response);
+    if let Some(length) = response.headers_mut().remove(EXACT_LENGTH) {
+        response.headers_mut().insert(http::header::CONTENT_LENGTH, length);
+    }
+    if head {
+        // Nothing is subscribed or rendered for a body that is not sent.
+        return response.map(|_| ServeBody::Axum(Body::empty()));
+    }
+    response
+}
+
+/// A socket whose writes fail when the peer takes no byte for a set time: hyper has no write timeout, and a
+/// peer that never reads would pin its connection for ever.
+struct StallGuard<S> {
+    inner: S,
+    timeout: Duration,
+    /// Runs while a write waits.
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> StallGuard<S> {
+    fn new(inner: S, timeout: Duration) -> Self {
+        Self { inner, timeout, stalled: None }
+    }
+
+    fn watch(
+        &mut self,
+        context: &mut Context<'_>,
+        written: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let timeout = self.timeout;
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(timeout)));
+        if stalled.as_mut().poll(context).is_ready() {
+            metrics::write_stall();
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer takes nothing")));
+        }
+        Poll::Pending
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for StallGuard<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().inner).poll_read(context, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for StallGuard<S> {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.inner).poll_write(context, bytes);
+        this.watch(context, written)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.inner).poll_write_vectored(context, slices);
+        this.watch(context, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().inner).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().inner).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,221 @@
+//! Accepting connections, and letting go of them.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::response::IntoResponse;
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{debug, info, warn};
+
+use super::connection::{Connected, Connection};
+use super::{ApiError, Config, Server, metrics};
+use crate::hub::Hub;
+
+/// A bound listener.
+pub enum Bound {
+    /// An address.
+    Tcp(TcpListener),
+    /// A socket in the file system, removed when dropped.
+    Unix(UnixListener, PathBuf),
+}
+
+/// How long the sockets' queue may be before the kernel refuses: a thousand clients that come back at once.
+const BACKLOG: i32 = 4096;
+/// How long to wait when the process has no file descriptors left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How long a refused connection may take its answer.
+const REFUSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+impl Bound {
+    /// Binds an address. Port 0 lets the system choose.
+    ///
+    /// # Errors
+    /// The system's, when the address is taken or not ours.
+    pub fn tcp(address: SocketAddr) -> io::Result<Self> {
+        let domain = socket2::Domain::for_address(address);
+        let socket = socket2::Socket::new(domain, socket2::Type::STREAM, Some(socket2::Protocol::TCP))?;
+        socket.set_reuse_address(true)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        Ok(Self::Tcp(TcpListener::from_std(socket.into())?))
+    }
+
+    /// Binds a path, taking over a socket that no process listens on any more.
+    ///
+    /// # Errors
+    /// The system's, or `AddrInUse` when another process listens there.
+    pub fn unix(path: &Path) -> io::Result<Self> {
+        if std::os::unix::net::UnixStream::connect(path).is_ok() {
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process listens on the socket"));
+        }
+        let stale = std::fs::symlink_metadata(path)
+            .is_ok_and(|found| std::os::unix::fs::FileTypeExt::is_socket(&found.file_type()));
+        if stale {
+            std::fs::remove_file(path)?;
+        }
+        Ok(Self::Unix(UnixListener::bind(path)?, path.to_owned()))
+    }
+
+    /// The address, where it is one.
+    pub fn address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().ok(),
+            Self::Unix(..) => None,
+        }
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        if let Self::Unix(_, path) = self {
+            // Best effort: the next start takes a stale socket over.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Serves the data interface until `drain` is cancelled and the connections have ended, or the drain timeout
+/// is over.
+pub async fn serve(bound: Bound, hub: Hub, config: Config, drain: CancellationToken) {
+    let timeout = config.drain_timeout;
+    let server = Server::new(hub, config.clone());
+    let tasks = server.tasks.clone();
+    let loopback = bound.address().is_none_or(|address| address.ip().is_loopback());
+    let acceptor = Acceptor {
+        router: super::router(server),
+        places: Arc::new(Semaphore::new(config.connections_max)),
+        config: Arc::new(config),
+        loopback,
+        drain: drain.clone(),
+        tasks,
+    };
+    acceptor.run(bound).await;
+    acceptor.end(timeout).await;
+}
+
+/// Serves other routes (the admin listener) under the same limits.
+pub(super) async fn serve_router(bound: Bound, router: Router, config: Config, drain: CancellationToken) {
+    let timeout = config.drain_timeout;
+    let acceptor = Acceptor {
+        router,
+        places: Arc::new(Semaphore::new(config.connections_max)),
+        config: Arc::new(config),
+        loopback: false,
+        drain,
+        tasks: TaskTracker::new(),
+    };
+    acceptor.run(bound).await;
+    acceptor.end(timeout).await;
+}
+
+struct Acceptor {
+    router: Router,
+    places: Arc<Semaphore>,
+    config: Arc<Config>,
+    loopback: bool,
+    drain: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Acceptor {
+    async fn run(&self, bound: Bound) {
+        loop {
+            let accepted = tokio::select! {
+                () = self.drain.cancelled() => return,
+                accepted = self.accept(&bound) => accepted,
+            };
+            if let Err(error) = accepted {
+                // No descriptors, or a peer that left while it waited: the next one may do better.
+                warn!(%error, "accepting a connection failed");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+
+    async fn accept(&self, bound: &Bound) -> io::Result<()> {
+        match bound {
+            Bound::Tcp(listener) => {
+                let (socket, peer) = listener.accept().await?;
+                self.tune(&socket);
+                debug!(%peer, "connection accepted");
+                self.spawn(socket);
+            }
+            Bound::Unix(listener, _) => self.spawn(listener.accept().await?.0),
+        }
+        Ok(())
+    }
+
+    /// Socket options: no delay for small events, a bound on what the kernel holds for a peer that does not
+    /// read, and an end to peers that acknowledge nothing. Each is an improvement, none a need.
+    fn tune(&self, socket: &TcpStream) {
+        let options = SockRef::from(socket);
+        let mut results = vec![
+            options.set_tcp_nodelay(true),
+            options.set_send_buffer_size(self.config.send_buffer_bytes),
+            options.set_keepalive(true),
+        ];
+        #[cfg(target_os = "linux")]
+        results.extend([
+            options.set_tcp_user_timeout(Some(self.config.write_stall_timeout)),
+            options
+                .set_tcp_notsent_lowat(u32::try_from(self.config.send_buffer_bytes / 2).unwrap_or(u32::MAX)),
+        ]);
+        for error in results.drain(..).filter_map(Result::err) {
+            debug!(%error, "a socket option was refused");
+        }
+    }
+
+    fn spawn<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(&self, socket: S) {
+        let Ok(permit) = self.places.clone().try_acquire_owned() else {
+            metrics::limit_hit("connections_max");
+            self.tasks.spawn(refuse(socket, self.config.connections_max));
+            return;
+        };
+        let connection = Connection {
+            socket,
+            router: self.router.clone(),
+            config: self.config.clone(),
+            loopback: self.loopback,
+            connected: Connected::new(permit),
+            drain: self.drain.clone(),
+        };
+        self.tasks.spawn(connection.run());
+    }
+
+    async fn end(&self, limit: Duration) {
+        self.tasks.close();
+        info!(connections = self.tasks.len(), "draining");
+        if timeout(limit, self.tasks.wait()).await.is_err() {
+            warn!(connections = self.tasks.len(), "drain timeout: connections are cut");
+        }
+    }
+}
+
+/// Tells a client that there is no place for it, without reading what it asks.
+async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(mut socket: S, max: usize) {
+    let error = ApiError::unavailable(format!("all {max} connections are taken"), 5);
+    let body = String::from_utf8(error.status().to_line()).unwrap_or_default();
+    let code = error.clone().into_response().status();
+    let answer = format!(
+        "HTTP/1.1 {code}\r\ncontent-type: application/json\r\nretry-after: 5\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let write = async {
+        socket.write_all(answer.as_bytes()).await?;
+        socket.shutdown().await?;
+        // Read what was asked, or closing would reset the connection and take the answer with it.
+        tokio::io::copy(&mut socket, &mut tokio::io::sink()).await
+    };
+    let _ = timeout(REFUSE_TIMEOUT, write).await;
+}

@@ -1,0 +1,136 @@
+//! The metrics of HTTP out.
+
+use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+use tokio::time::Instant;
+
+use crate::encode::Format;
+
+/// Limits and rules that a client can run into; the label values of `informerd_http_limit_hits_total`.
+const LIMITS: [&str; 9] = [
+    "connections_max",
+    "subscribers_max",
+    "streams_per_connection_max",
+    "header_bytes_max",
+    "url_bytes_max",
+    "header_timeout",
+    "snapshot_pages_max",
+    "host",
+    "origin",
+];
+
+/// Why streams end, seen from here; the label values of `informerd_http_stream_closes_total`.
+const CLOSES: [&str; 3] = ["client", "shutdown", "timeout"];
+
+/// Describes the metrics of this room and makes those with closed labels visible at zero.
+pub fn describe() {
+    describe_gauge!("informerd_http_connections", "Connections open now.");
+    describe_counter!(
+        "informerd_http_requests_total",
+        "Requests answered, by route, method and status code."
+    );
+    describe_histogram!(
+        "informerd_http_request_duration_seconds",
+        Unit::Seconds,
+        "From a request's head to its answer's head, by route."
+    );
+    describe_gauge!("informerd_http_streams", "Streams open now, by transport.");
+    describe_counter!(
+        "informerd_http_stream_bytes_total",
+        "Bytes handed to sockets by streams, by transport."
+    );
+    describe_counter!("informerd_http_stream_closes_total", "Streams ended, by transport and reason.");
+    describe_counter!("informerd_http_limit_hits_total", "Requests refused by a limit or rule, by its name.");
+    describe_counter!(
+        "informerd_http_write_stalls_total",
+        "Connections closed because the peer took nothing."
+    );
+    counter!("informerd_http_write_stalls_total").absolute(0);
+    gauge!("informerd_http_connections").set(0.0);
+    for limit in LIMITS {
+        counter!("informerd_http_limit_hits_total", "limit" => limit).absolute(0);
+    }
+    for transport in ["sse", "ndjson", "websocket"] {
+        gauge!("informerd_http_streams", "transport" => transport).set(0.0);
+        for reason in CLOSES {
+            counter!("informerd_http_stream_closes_total", "transport" => transport, "reason" => reason)
+                .absolute(0);
+        }
+    }
+}
+
+/// Counts a limit that was hit.
+pub(super) fn limit_hit(limit: &'static str) {
+    debug_assert!(LIMITS.contains(&limit));
+    counter!("informerd_http_limit_hits_total", "limit" => limit).increment(1);
+}
+
+/// Counts a connection closed because its peer took nothing.
+pub(super) fn write_stall() {
+    counter!("informerd_http_write_stalls_total").increment(1);
+}
+
+/// Counts an answer.
+pub(super) fn request(route: &'static str, method: &'static str, code: u16, began: Instant) {
+    counter!("informerd_http_requests_total", "route" => route, "method" => method, "code" => code.to_string())
+        .increment(1);
+    histogram!("informerd_http_request_duration_seconds", "route" => route).record(began.elapsed());
+}
+
+/// The route of a path, from a closed set.
+pub(super) fn route(path: &str) -> &'static str {
+    match path {
+        "/" => "page",
+        "/v1/resources" => "resources",
+        "/openapi.json" => "openapi",
+        _ if path.starts_with("/v1/snapshot/") => "snapshot",
+        _ if path.starts_with("/v1/watch/") => "watch",
+        _ if path.starts_with("/static/") => "static",
+        _ => "other",
+    }
+}
+
+/// The method, from a closed set.
+pub(super) fn method(method: &http::Method) -> &'static str {
+    match *method {
+        http::Method::GET => "GET",
+        http::Method::HEAD => "HEAD",
+        _ => "other",
+    }
+}
+
+/// Watches one stream; counts its end when it is dropped.
+pub(super) struct StreamObserver {
+    transport: &'static str,
+    reason: &'static str,
+    sent: metrics::Counter,
+}
+
+impl StreamObserver {
+    pub(super) fn new(format: Format) -> Self {
+        let transport = match format {
+            Format::Sse => "sse",
+            Format::Ndjson => "ndjson",
+            Format::WebSocket => "websocket",
+        };
+        gauge!("informerd_http_streams", "transport" => transport).increment(1.0);
+        let sent = counter!("informerd_http_stream_bytes_total", "transport" => transport);
+        Self { transport, reason: "client", sent }
+    }
+
+    pub(super) fn bytes(&self, count: usize) {
+        self.sent.increment(count as u64);
+    }
+
+    pub(super) fn closed(&mut self, reason: &'static str) {
+        self.reason = reason;
+    }
+}
+
+impl Drop for StreamObserver {
+    fn drop(&mut self) {
+        gauge!("informerd_http_streams", "transport" => self.transport).decrement(1.0);
+        let (transport, reason) = (self.transport, self.reason);
+        counter!("informerd_http_stream_closes_total", "transport" => transport, "reason" => reason)
+            .increment(1);
+    }
+}

@@ -1,0 +1,122 @@
+//! HTTP out: requests into subscriptions and snapshots, frames into sockets.
+//!
+//! In come connections; out go bytes. This room never sees upstream or reflect: a client's request never
+//! causes one to the API server. Every error is a Kubernetes `Status`, every limit has a metric, and a peer
+//! that takes nothing is closed, so that a client's fault stays its own.
+
+mod admin;
+mod api_error;
+mod body;
+mod connection;
+mod guard;
+mod listener;
+mod metrics;
+mod negotiate;
+mod page;
+mod pages;
+mod params;
+mod resources;
+mod snapshot;
+mod target;
+mod watch;
+mod websocket;
+
+pub use admin::{Admin, admin_router};
+pub use api_error::ApiError;
+pub use listener::{Bound, serve};
+pub use metrics::describe;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::Method;
+use axum::routing::get;
+use tokio_util::task::TaskTracker;
+
+use crate::hub::Hub;
+use pages::Pages;
+
+/// Limits and rules of the data listener.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Connections at most.
+    pub connections_max: usize,
+    /// Informers that one stream may join.
+    pub streams_per_connection_max: usize,
+    /// All header lines of a request together, in bytes.
+    pub header_bytes_max: usize,
+    /// Path and query of a request, in bytes.
+    pub url_bytes_max: usize,
+    /// From a connection's first moment to its request's last header.
+    pub header_timeout: Duration,
+    /// A peer that takes no byte for this long is closed.
+    pub write_stall_timeout: Duration,
+    /// What the kernel may hold for a peer that does not read, in bytes.
+    pub send_buffer_bytes: usize,
+    /// Consistent snapshots held for clients that read page by page.
+    pub snapshot_pages_max: usize,
+    /// How long such a snapshot is held after its last use.
+    pub snapshot_pages_ttl: Duration,
+    /// How long connections may take to end at shutdown.
+    pub drain_timeout: Duration,
+    /// Bytes of objects written to a snapshot's reader in one go.
+    pub batch_bytes_max: usize,
+    /// Origins of web pages that may read, beside the server's own.
+    pub allow_origins: Vec<String>,
+    /// `Host` names that are taken, beside those of the loopback.
+    pub allow_hosts: Vec<String>,
+}
+
+/// What the handlers share.
+#[derive(Clone)]
+pub(crate) struct Server(Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) hub: Hub,
+    pub(crate) config: Config,
+    pub(crate) pages: Pages,
+    /// Tasks that outlive their connection's future: WebSockets.
+    pub(crate) tasks: TaskTracker,
+}
+
+impl std::ops::Deref for Server {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.0
+    }
+}
+
+impl Server {
+    pub(crate) fn new(hub: Hub, config: Config) -> Self {
+        let pages = Pages::new(config.snapshot_pages_max, config.snapshot_pages_ttl);
+        Self(Arc::new(Inner { hub, config, pages, tasks: TaskTracker::new() }))
+    }
+}
+
+/// The routes of the data listener.
+fn router(server: Server) -> Router {
+    Router::new()
+        .route("/", get(page::index))
+        .route("/static/{file}", get(page::file))
+        .route("/openapi.json", get(page::openapi))
+        .route("/v1/resources", get(resources::resources))
+        .route("/v1/snapshot/{*target}", get(snapshot::snapshot))
+        .route("/v1/watch/{*target}", get(watch::watch))
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(tower_http::compression::CompressionLayer::new().compress_when(snapshot::CompressWhen))
+        .with_state(server)
+}
+
+async fn not_found(uri: axum::http::Uri) -> ApiError {
+    ApiError::not_found(format!(
+        "no such path {:?}; there are /v1/snapshot/RESOURCES, /v1/watch/RESOURCES, /v1/resources, /openapi.json and /",
+        uri.path()
+    ))
+}
+
+async fn method_not_allowed(method: Method) -> ApiError {
+    ApiError::method_not_allowed(&method)
+}

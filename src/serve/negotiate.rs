@@ -1,0 +1,84 @@
+//! Which representation a client takes.
+
+use axum::http::HeaderMap;
+use axum::http::header::{ACCEPT, HeaderName};
+
+/// The offered media type that an `Accept` header prefers; `None` when it takes none of them.
+///
+/// Shape: `offered` is in our order of preference, which decides between equals. No header takes anything
+/// (RFC 9110 section 12.5.1).
+pub(super) fn accepted<T: Copy>(headers: &HeaderMap, offered: &[(&str, T)]) -> Option<T> {
+    let ranges = ranges(headers, ACCEPT);
+    if ranges.is_empty() {
+        return offered.first().map(|(_, value)| *value);
+    }
+    let mut best: Option<(f32, T)> = None;
+    for (media_type, value) in offered {
+        // The most specific range that covers a type decides its weight.
+        let weight = ranges
+            .iter()
+            .filter_map(|(range, weight)| specificity(range, media_type).map(|specific| (specific, *weight)))
+            .max_by_key(|(specific, _)| *specific)
+            .map_or(0.0, |(_, weight)| weight);
+        if weight > best.map_or(0.0, |(weight, _)| weight) {
+            best = Some((weight, *value));
+        }
+    }
+    best.map(|(_, value)| value)
+}
+
+/// Whether a client takes a compressed answer.
+pub(super) fn compresses(headers: &HeaderMap) -> bool {
+    let codings = ranges(headers, axum::http::header::ACCEPT_ENCODING);
+    codings.iter().any(|(coding, weight)| *weight > 0.0 && matches!(&**coding, "gzip" | "br" | "zstd" | "*"))
+}
+
+fn ranges(headers: &HeaderMap, name: HeaderName) -> Vec<(String, f32)> {
+    let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
+    let range = |part: &str| {
+        let mut pieces = part.split(';').map(str::trim);
+        let range = pieces.next().filter(|range| !range.is_empty())?.to_ascii_lowercase();
+        let weight = pieces.find_map(|piece| piece.strip_prefix("q=")?.parse().ok()).unwrap_or(1.0);
+        Some((range, weight))
+    };
+    values.flat_map(|value| value.split(',')).filter_map(range).collect()
+}
+
+fn specificity(range: &str, media_type: &str) -> Option<u8> {
+    let kind = media_type.split('/').next().unwrap_or("");
+    match range.split_once('/') {
+        _ if range == media_type => Some(2),
+        Some((range_kind, "*")) if range_kind == kind => Some(1),
+        Some(("*", "*")) => Some(0),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(accept: &str, expected: Option<u8>) {
+        let mut headers = HeaderMap::new();
+        if !accept.is_empty() {
+            headers.insert(ACCEPT, accept.parse().unwrap());
+        }
+        let offered = [("text/event-stream", 1), ("application/x-ndjson", 2), ("application/json", 2)];
+        assert_eq!(accepted(&headers, &offered), expected, "{accept}");
+    }
+
+    #[test]
+    fn the_most_wanted_of_what_is_offered_is_served() {
+        check("", Some(1));
+        check("*/*", Some(1));
+        check("text/event-stream", Some(1));
+        check("application/json", Some(2));
+        check("application/*", Some(2));
+        check("text/html,application/xhtml+xml,*/*;q=0.8", Some(1));
+        check("text/event-stream;q=0.5, application/x-ndjson", Some(2));
+        check("text/event-stream;q=0, */*", Some(2));
+        check("application/vnd.kubernetes.protobuf", None);
+        check("text/html", None);
+    }
+}

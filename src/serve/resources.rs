@@ -1,0 +1,101 @@
+//! `GET /v1/resources`: the informers, for people and for the page.
+
+use axum::Json;
+use axum::extract::{RawQuery, State};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use tokio::time::Instant;
+
+use super::params::Params;
+use super::{ApiError, Server};
+use crate::cache::Phase;
+use crate::hub::Informer;
+
+#[derive(Serialize)]
+struct Resources {
+    version: &'static str,
+    subscribers: usize,
+    informers: Vec<ResourceInfo>,
+}
+
+/// One informer. Shape: see the README's table.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ResourceInfo {
+    name: String,
+    resource: String,
+    api_version: String,
+    kind: String,
+    namespaced: bool,
+    scope: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    selectors: String,
+    state: &'static str,
+    synced: bool,
+    resource_version: String,
+    objects: usize,
+    bytes: usize,
+    journal_events: usize,
+    journal_bytes: usize,
+    tombstones: usize,
+    changes: u64,
+    age_seconds: f64,
+    subscribers: usize,
+    lists: u64,
+    relists: u64,
+    watches: u64,
+    events: u64,
+    last_error: Option<String>,
+    retry_in_seconds: Option<f64>,
+}
+
+pub(super) async fn resources(
+    State(server): State<Server>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, ApiError> {
+    Params::parse(query.as_deref(), &[])?;
+    let now = Instant::now();
+    let informers = server.hub.informers().iter().map(|informer| info(informer, now)).collect();
+    let version = env!("CARGO_PKG_VERSION");
+    let body = Resources { version, subscribers: server.hub.subscribers(), informers };
+    Ok(([(header::CACHE_CONTROL, "no-store")], Json(body)).into_response())
+}
+
+fn info(informer: &Informer, now: Instant) -> ResourceInfo {
+    let summary = informer.reader.summary();
+    let condition = informer.reader.condition();
+    let figures = (informer.figures)();
+    let resource = &informer.resource;
+    ResourceInfo {
+        name: informer.name.clone(),
+        resource: resource.canonical(),
+        api_version: resource.api_version(),
+        kind: resource.kind().to_owned(),
+        namespaced: resource.namespaced(),
+        scope: informer.scope.to_string(),
+        selectors: informer.selectors.clone(),
+        state: match condition.phase {
+            Phase::Starting => "starting",
+            Phase::Listing => "listing",
+            Phase::Watching => "watching",
+            Phase::BackingOff => "backing off",
+        },
+        synced: summary.synced,
+        resource_version: if summary.synced { summary.position.to_string() } else { String::new() },
+        objects: summary.objects,
+        bytes: summary.bytes,
+        journal_events: summary.journal_len,
+        journal_bytes: summary.journal_bytes,
+        tombstones: summary.tombstones,
+        changes: summary.revision.0,
+        age_seconds: (informer.reader.age(now).as_secs_f64() * 1000.0).round() / 1000.0,
+        subscribers: informer.subscribers(),
+        lists: figures.lists,
+        relists: figures.relists,
+        watches: figures.watches,
+        events: figures.events,
+        last_error: condition.message,
+        retry_in_seconds: condition.retry_at.map(|at| at.saturating_duration_since(now).as_secs_f64()),
+    }
+}

@@ -1,0 +1,357 @@
+//! `GET /v1/snapshot/…`: the state at one moment.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Path, RawQuery, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use tokio::time::{Instant, timeout_at};
+use tower_http::compression::predicate::Predicate;
+
+use super::body::FramesBody;
+use super::negotiate::{accepted, compresses};
+use super::pages::Continue;
+use super::params::Params;
+use super::target::{FILTERS, Target};
+use super::{ApiError, Server};
+use crate::cache::Snapshot;
+use crate::encode::{Frames, ListEncoder, ListFormat};
+use crate::hub::{Filter, Informer, ResumeToken};
+use crate::k8s::{Key, ResourceVersion};
+
+const PARAMS: [&str; 7] =
+    [FILTERS[0], FILTERS[1], FILTERS[2], "resourceVersion", "timeoutSeconds", "limit", "continue"];
+const OFFERED: [(&str, ListFormat); 3] = [
+    ("application/json", ListFormat::Json),
+    ("application/x-ndjson", ListFormat::Ndjson),
+    ("application/jsonl", ListFormat::Ndjson),
+];
+/// How long a request waits for the cache where it does not say, in seconds.
+const WAIT_SECONDS: u64 = 10;
+/// Longest wait a request may ask for, in seconds.
+const WAIT_SECONDS_MAX: u64 = 300;
+
+/// Compresses what a snapshot marked, nothing else: never a stream of events, which would wait in the
+/// compressor and cost it a context each.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CompressWhen;
+
+/// The mark.
+#[derive(Clone, Copy, Debug)]
+struct Compress;
+
+impl Predicate for CompressWhen {
+    fn should_compress<B: http_body::Body>(&self, response: &http::Response<B>) -> bool {
+        response.extensions().get::<Compress>().is_some()
+    }
+}
+
+/// What is to be shown.
+struct Shown {
+    informers: Vec<Arc<Informer>>,
+    snapshots: Vec<Snapshot>,
+    filter: Filter,
+}
+
+/// A page's place.
+struct Page {
+    source: usize,
+    after: Option<Key>,
+    limit: Option<usize>,
+    /// Which request it is a page of.
+    request: u64,
+}
+
+pub(super) async fn snapshot(
+    State(server): State<Server>,
+    Path(path): Path<String>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let params = Params::parse(query.as_deref(), &PARAMS)?;
+    let format = accepted(&headers, &OFFERED)
+        .ok_or_else(|| ApiError::not_acceptable("application/json, application/x-ndjson"))?;
+    let target = Target::parse(&server, &path, &params)?;
+    let request = fingerprint(&path, &params);
+    let limit = params.number("limit", 0_usize, usize::MAX)?.filter(|limit| *limit > 0);
+    let (page, snapshots) = match params.get("continue").filter(|token| !token.is_empty()) {
+        Some(token) => {
+            let (page, snapshots) = next_page(&server, token, request, &params, limit)?;
+            (page, Some(snapshots))
+        }
+        None => (Page { source: 0, after: None, limit, request }, None),
+    };
+    wait(&target, &params).await?;
+    let now = Instant::now();
+    let current = || target.informers.iter().map(|informer| informer.reader.snapshot()).collect();
+    let snapshots: Vec<Snapshot> = snapshots.unwrap_or_else(current);
+    let shown = Shown { informers: target.informers, snapshots, filter: target.filter };
+    let one_resource = shown.informers.iter().all(|one| one.resource == shown.informers[0].resource);
+    if target.single && one_resource {
+        return single(&shown, &headers, now);
+    }
+    let mut response_headers = shown.headers(now);
+    let tag = shown.tag(format, &page);
+    if let Some(tag) = &tag {
+        response_headers.insert(header::ETAG, tag.clone());
+        if none_match(&headers, tag) {
+            return Ok((StatusCode::NOT_MODIFIED, response_headers).into_response());
+        }
+    }
+    let content_type = match format {
+        ListFormat::Json => "application/json",
+        ListFormat::Ndjson => "application/x-ndjson",
+    };
+    response_headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    let body = shown.into_body(&server, format, page, now, &mut response_headers);
+    let mut response = if compresses(&headers) {
+        let mut response = body.into_plain_response();
+        response.extensions_mut().insert(Compress);
+        response
+    } else {
+        body.into_response()
+    };
+    response.headers_mut().extend(response_headers);
+    Ok(response)
+}
+
+/// The page that a `continue` token names.
+fn next_page(
+    server: &Server,
+    token: &str,
+    request: u64,
+    params: &Params,
+    limit: Option<usize>,
+) -> Result<(Page, Vec<Snapshot>), ApiError> {
+    let wrong = |accepted: &str| ApiError::invalid("continue", token, accepted);
+    if params.get("resourceVersion").is_some() {
+        return Err(ApiError::bad_request("specifying resourceVersion is not allowed when using continue"));
+    }
+    let place = Continue::parse(token)
+        .ok_or_else(|| wrong("expected the metadata.continue (or Informerd-Continue) of the page before"))?;
+    if place.request != request {
+        return Err(wrong("expected the token of a page of this same request (path and filters)"));
+    }
+    let Some(snapshots) = server.pages.get(place.id, Instant::now()) else {
+        let message = "the continue token has expired: start the list over without it";
+        return Err(ApiError::new(StatusCode::GONE, "Expired", message));
+    };
+    if place.source >= snapshots.len() {
+        return Err(wrong("expected the token of a page of this same request"));
+    }
+    let after = place.after.map(|(namespace, name)| Key::new(&namespace, &name));
+    Ok((Page { source: place.source, after, limit, request }, snapshots))
+}
+
+/// Two requests have pages in common when path and filters are the same.
+fn fingerprint(path: &str, params: &Params) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    path.trim_end_matches('/').hash(&mut hasher);
+    for name in FILTERS {
+        params.all(name).for_each(|value| (name, value).hash(&mut hasher));
+    }
+    hasher.finish()
+}
+
+/// Waits until the caches are complete, and as new as the client asks.
+async fn wait(target: &Target, params: &Params) -> Result<(), ApiError> {
+    let seconds = params.number("timeoutSeconds", 0, WAIT_SECONDS_MAX)?.unwrap_or(WAIT_SECONDS);
+    let version = match params.get("resourceVersion") {
+        None | Some("" | "0") => None,
+        Some(text) => {
+            let version = ResourceVersion::new(text);
+            if !version.is_number() {
+                return Err(ApiError::invalid("resourceVersion", text, "expected a decimal number"));
+            }
+            if !target.is_one_resource() {
+                let accepted = "expected one resource, as versions of different resources do not compare";
+                return Err(ApiError::invalid("resourceVersion", text, accepted));
+            }
+            Some(version)
+        }
+    };
+    let deadline = Instant::now() + Duration::from_secs(seconds);
+    for informer in &target.informers {
+        let mut wake = informer.reader.wake();
+        let reached = wake.wait_for(|mark| mark.synced);
+        if timeout_at(deadline, reached).await.is_err() {
+            let condition = informer.reader.condition();
+            let why = condition.message.unwrap_or_else(|| "its first list is under way".to_owned());
+            return Err(ApiError::unavailable(format!("{} is not complete yet: {why}", informer.name), 1));
+        }
+        let Some(version) = &version else { continue };
+        let reached = wake.wait_for(|_| informer.reader.summary().position >= *version);
+        if timeout_at(deadline, reached).await.is_err() {
+            let position = informer.reader.summary().position;
+            return Err(ApiError::too_large_version(&version.to_string(), &position.to_string()));
+        }
+    }
+    Ok(())
+}
+
+/// One object, as the API server's GET gives it.
+fn single(shown: &Shown, headers: &HeaderMap, now: Instant) -> Result<Response, ApiError> {
+    let found = shown.snapshots.iter().find_map(|snapshot| shown.filter.objects(snapshot, None).next());
+    let resource = &shown.informers[0].resource;
+    let name = shown.filter.name.as_deref().unwrap_or_default();
+    let object = found.ok_or_else(|| ApiError::no_object(resource, name))?;
+    let mut response_headers = shown.headers(now);
+    let tag = format!("\"{}:{}\"", object.uid(), object.resource_version());
+    if let Ok(tag) = HeaderValue::from_str(&tag) {
+        response_headers.insert(header::ETAG, tag.clone());
+        if none_match(headers, &tag) {
+            return Ok((StatusCode::NOT_MODIFIED, response_headers).into_response());
+        }
+    }
+    response_headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let mut frames = Frames::new();
+    frames.share(object.json().clone());
+    frames.put("\n");
+    frames.cut();
+    let length = HeaderValue::from(bytes::Buf::remaining(&frames));
+    let mut response = FramesBody::new(futures_util::stream::iter([frames])).into_response();
+    response.headers_mut().extend(response_headers);
+    response.headers_mut().insert(super::connection::EXACT_LENGTH, length);
+    Ok(response)
+}
+
+/// Whether `If-None-Match` names a tag; compared weakly (RFC 9110 section 13.1.2).
+fn none_match(headers: &HeaderMap, tag: &HeaderValue) -> bool {
+    let weak = |text: &str| text.trim().trim_start_matches("W/").to_owned();
+    let Ok(tag) = tag.to_str().map(weak) else { return false };
+    let values = headers.get_all(header::IF_NONE_MATCH).into_iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|one| one.trim() == "*" || weak(one) == tag)
+}
+
+impl Shown {
+    /// What every answer says: how old it is, and where to go on.
+    fn headers(&self, now: Instant) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        let age = self.informers.iter().map(|informer| informer.reader.age(now).as_secs()).max().unwrap_or(0);
+        headers.insert(header::AGE, age.into());
+        // To be kept, but asked for again each time: then the answer is a 304.
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        headers.insert(header::VARY, HeaderValue::from_static("Accept, Accept-Encoding"));
+        let positions = self.informers.iter().zip(&self.snapshots);
+        let token: ResumeToken = positions
+            .map(|(informer, snapshot)| (informer.name.clone(), snapshot.position.clone()))
+            .collect();
+        if let Ok(token) = HeaderValue::from_str(&token.to_string()) {
+            headers.insert("informerd-resume", token);
+        }
+        headers
+    }
+
+    /// The tag of the first page: the versions of the last changes, so that bookmarks alone do not change it.
+    fn tag(&self, format: ListFormat, page: &Page) -> Option<HeaderValue> {
+        if page.after.is_some() || page.source > 0 {
+            return None;
+        }
+        let mut tag = String::from("W/\"");
+        for (informer, snapshot) in self.informers.iter().zip(&self.snapshots) {
+            tag.push_str(&format!("{}:{}:{},", informer.name, snapshot.changed_at, snapshot.cursor.history));
+        }
+        let format = if format == ListFormat::Json { "json" } else { "ndjson" };
+        let limit = page.limit.map(|limit| format!(":{limit}")).unwrap_or_default();
+        tag.push_str(&format!("{format}{limit}\""));
+        HeaderValue::from_str(&tag).ok()
+    }
+
+    fn into_body(
+        self,
+        server: &Server,
+        format: ListFormat,
+        page: Page,
+        now: Instant,
+        headers: &mut HeaderMap,
+    ) -> FramesBody {
+        let resource = &self.informers[0].resource;
+        let (kind, api_version) = if self.informers.iter().all(|one| one.resource == *resource) {
+            (format!("{}List", resource.kind()), resource.api_version())
+        } else {
+            ("List".to_owned(), "v1".to_owned())
+        };
+        let end = page.limit.and_then(|limit| self.end_of_page(&page, limit));
+        let next = end.as_ref().map(|(place, remaining)| {
+            let names: Vec<_> = self.informers.iter().map(|informer| informer.name.clone()).collect();
+            let id = server.pages.hold(&names, &self.snapshots, now);
+            let after = place.after.as_ref().map(|key| (key.namespace().to_owned(), key.name().to_owned()));
+            (Continue { id, source: place.source, after, request: page.request }.to_text(), *remaining)
+        });
+        if let Some(token) = next.as_ref().and_then(|(token, _)| HeaderValue::from_str(token).ok()) {
+            // A page of lines has no metadata to carry it.
+            headers.insert("informerd-continue", token);
+        }
+        // Versions of several informers do not make one.
+        let version = (self.snapshots.len() == 1).then(|| self.snapshots[0].position.clone());
+        let next = next.as_ref().map(|(token, remaining)| (&**token, *remaining));
+        let list = ListEncoder::new(format, &kind, &api_version, version.as_ref(), next);
+        FramesBody::new(pieces(self, list, page, server.config.batch_bytes_max))
+    }
+
+    /// Where a page of `limit` objects ends, and how many are left (told where nothing is selected, as
+    /// counting would mean filtering them all); `None` if nothing is left.
+    fn end_of_page(&self, page: &Page, limit: usize) -> Option<(Page, Option<usize>)> {
+        let mut left = limit;
+        let mut after = page.after.clone();
+        for source in page.source..self.snapshots.len() {
+            let mut objects = self.filter.objects(&self.snapshots[source], after.as_ref());
+            let mut last = after.clone();
+            while left > 0
+                && let Some(object) = objects.next()
+            {
+                last = Some(object.key().clone());
+                left -= 1;
+            }
+            if left == 0 {
+                let later = |snapshot| self.filter.objects(snapshot, None).next().is_some();
+                let more = objects.next().is_some() || self.snapshots[source + 1..].iter().any(later);
+                let counted = !self.filter.selects() && self.snapshots.len() == 1;
+                let remaining = counted.then(|| objects.count() + 1);
+                let place = Page { source, after: last, limit: Some(limit), request: page.request };
+                return more.then_some((place, remaining));
+            }
+            drop(objects);
+            after = None;
+        }
+        None
+    }
+}
+
+/// The list, rendered piece by piece as the socket drains.
+fn pieces(
+    shown: Shown,
+    list: ListEncoder,
+    page: Page,
+    bytes_max: usize,
+) -> impl futures_util::Stream<Item = Frames> + Send {
+    let left = page.limit.unwrap_or(usize::MAX);
+    let state = Some((shown, list, page.source, page.after, left));
+    futures_util::stream::unfold(state, move |state| {
+        let step = state.map(|(shown, mut list, mut source, mut after, mut left)| {
+            let mut frames = Frames::new();
+            while source < shown.snapshots.len() && left > 0 {
+                let mut last = None;
+                for object in shown.filter.objects(&shown.snapshots[source], after.as_ref()) {
+                    list.object(object.json().clone(), &mut frames);
+                    left -= 1;
+                    if left == 0 || bytes::Buf::remaining(&frames) >= bytes_max {
+                        last = Some(object.key().clone());
+                        break;
+                    }
+                }
+                if last.is_some() && left > 0 {
+                    frames.cut();
+                    return (frames, Some((shown, list, source, last, left)));
+                }
+                source += 1;
+                after = None;
+            }
+            list.end(&mut frames);
+            (frames, None)
+        });
+        std::future::ready(step)
+    })
+}

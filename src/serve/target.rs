@@ -1,0 +1,146 @@
+//! What a path asks for: which informers, which objects.
+
+use std::sync::Arc;
+
+use percent_encoding::percent_decode_str;
+
+use super::params::Params;
+use super::{ApiError, Server};
+use crate::hub::{Filter, Informer, Scope, SubscribeError};
+use crate::k8s::{FieldSelector, LabelSelector};
+
+/// The informers and objects of `RESOURCES[/NAMESPACE[/NAME]]` with its filters.
+pub(super) struct Target {
+    pub(super) informers: Vec<Arc<Informer>>,
+    pub(super) filter: Filter,
+    /// Whether one object was named.
+    pub(super) single: bool,
+}
+
+/// The parameters that every target takes.
+pub(super) const FILTERS: [&str; 3] = ["labelSelector", "fieldSelector", "namespace"];
+
+impl Target {
+    /// Reads the path after `/v1/snapshot/` or `/v1/watch/` and the filters.
+    pub(super) fn parse(server: &Server, path: &str, params: &Params) -> Result<Self, ApiError> {
+        let mut segments = Vec::new();
+        for segment in path.trim_end_matches('/').split('/') {
+            let decoded = percent_decode_str(segment).decode_utf8();
+            let decoded =
+                decoded.map_err(|_| ApiError::invalid("path", segment, "expected percent-encoded UTF-8"))?;
+            segments.push(decoded.into_owned());
+        }
+        let (resources, rest) = segments.split_first().expect("split gives at least one piece");
+        let mut informers: Vec<Arc<Informer>> = Vec::new();
+        for name in resources.split(',') {
+            let found = server.hub.resolve(name).map_err(|error| unknown(&error))?;
+            if informers.iter().any(|informer| informer.resource == found[0].resource) {
+                return Err(ApiError::invalid("resources", resources, "expected each resource once"));
+            }
+            informers.extend(found);
+        }
+        let (namespaces, name) = place(&informers, rest, params)?;
+        let informers = narrow(informers, &namespaces)?;
+        let max = server.config.streams_per_connection_max;
+        if informers.len() > max {
+            super::metrics::limit_hit("streams_per_connection_max");
+            return Err(ApiError::bad_request(format!(
+                "{resources:?} joins {} informers, more than the limit of {max}: ask for fewer resources or namespaces",
+                informers.len()
+            )));
+        }
+        let labels = selector(params, "labelSelector", LabelSelector::parse)?;
+        let fields = selector(params, "fieldSelector", FieldSelector::parse)?;
+        let single = name.is_some();
+        let filter = Filter::new(namespaces, name, labels, fields);
+        Ok(Self { informers, filter, single })
+    }
+
+    /// Whether it is of one resource, so that versions compare.
+    pub(super) fn is_one_resource(&self) -> bool {
+        self.informers.iter().all(|informer| informer.resource == self.informers[0].resource)
+    }
+}
+
+fn unknown(error: &SubscribeError) -> ApiError {
+    ApiError::not_found(error.to_string())
+}
+
+fn selector<T: Default, E: std::fmt::Display>(
+    params: &Params,
+    name: &str,
+    parse: impl Fn(&str) -> Result<T, E>,
+) -> Result<T, ApiError> {
+    let Some(text) = params.get(name) else { return Ok(T::default()) };
+    parse(text).map_err(|error| ApiError::invalid(name, text, &error.to_string()))
+}
+
+/// Namespaces and name of the path's other segments, by the resources' scope.
+fn place(
+    informers: &[Arc<Informer>],
+    rest: &[String],
+    params: &Params,
+) -> Result<(Vec<String>, Option<String>), ApiError> {
+    let namespaced = informers.iter().any(|informer| informer.resource.namespaced());
+    let mixed = informers.iter().any(|informer| informer.resource.namespaced() != namespaced);
+    let path = rest.join("/");
+    let wrong = |accepted: &str| Err(ApiError::invalid("path", &path, accepted));
+    if rest.iter().any(String::is_empty) {
+        return wrong("expected no empty segment");
+    }
+    let mut namespaces: Vec<String> = params.all("namespace").map(str::to_owned).collect();
+    if let Some(empty) = namespaces.iter().find(|namespace| namespace.is_empty()) {
+        return Err(ApiError::invalid("namespace", empty, "expected a namespace's name"));
+    }
+    if mixed && !(rest.is_empty() && namespaces.is_empty()) {
+        return wrong(
+            "expected no namespace or name where resources of cluster and namespace scope are mixed",
+        );
+    }
+    if !namespaced && !namespaces.is_empty() {
+        return Err(ApiError::invalid("namespace", &namespaces[0], "the resource is cluster-scoped"));
+    }
+    match (namespaced, rest) {
+        (_, []) => Ok((namespaces, None)),
+        (false, [name]) => Ok((namespaces, Some(name.clone()))),
+        (false, _) => wrong("expected RESOURCE[/NAME], as the resource is cluster-scoped"),
+        (true, _) if !namespaces.is_empty() => {
+            Err(ApiError::invalid("namespace", &namespaces[0], "the path names a namespace already"))
+        }
+        (true, [namespace]) => {
+            namespaces.push(namespace.clone());
+            Ok((namespaces, None))
+        }
+        (true, [namespace, name]) => {
+            namespaces.push(namespace.clone());
+            Ok((namespaces, Some(name.clone())))
+        }
+        (true, _) => wrong("expected RESOURCES[/NAMESPACE[/NAME]]"),
+    }
+}
+
+/// Leaves out informers of other namespaces; refuses a namespace that none follows.
+fn narrow(informers: Vec<Arc<Informer>>, namespaces: &[String]) -> Result<Vec<Arc<Informer>>, ApiError> {
+    let covers = |informer: &Informer, namespace: &String| match &informer.scope {
+        Scope::All => true,
+        Scope::Namespace(followed) => followed == namespace,
+    };
+    for namespace in namespaces {
+        for informer in &informers {
+            let resource = &informer.resource;
+            let mut same = informers.iter().filter(|other| other.resource == *resource);
+            if !same.clone().any(|other| covers(other, namespace)) {
+                let mut followed = Vec::new();
+                followed.extend(same.by_ref().map(|other| other.scope.to_string()));
+                return Err(ApiError::not_found(format!(
+                    "{resource} are not followed in namespace {namespace:?}, only in {}",
+                    followed.join(", ")
+                )));
+            }
+        }
+    }
+    let wanted = |informer: &Arc<Informer>| {
+        namespaces.is_empty() || namespaces.iter().any(|namespace| covers(informer, namespace))
+    };
+    Ok(informers.into_iter().filter(wanted).collect())
+}

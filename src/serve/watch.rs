@@ -1,0 +1,164 @@
+//! `GET /v1/watch/…`: the state, then every change.
+
+use std::time::Duration;
+
+use axum::extract::{Path, RawQuery, Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, header};
+use axum::response::{IntoResponse, Response};
+use tokio::time::Instant;
+
+use super::body::FramesBody;
+use super::metrics::StreamObserver;
+use super::negotiate::accepted;
+use super::params::Params;
+use super::target::{FILTERS, Target};
+use super::{ApiError, Server, websocket};
+use crate::encode::{Encoder, Format, Frames};
+use crate::hub::{CloseReason, Delivery, From, ResumeToken, SubscribeError, Subscriber, Subscription};
+
+const PARAMS: [&str; 8] = [
+    FILTERS[0],
+    FILTERS[1],
+    FILTERS[2],
+    "resume",
+    "transport",
+    "sendInitialEvents",
+    "timeoutSeconds",
+    "resyncSeconds",
+];
+const OFFERED: [(&str, Format); 4] = [
+    ("text/event-stream", Format::Sse),
+    ("application/x-ndjson", Format::Ndjson),
+    ("application/jsonl", Format::Ndjson),
+    ("application/json", Format::Ndjson),
+];
+/// Longest `timeoutSeconds` and `resyncSeconds`: a week.
+const SECONDS_MAX: u64 = 7 * 24 * 3600;
+/// Within how long EventSources come back after a shutdown, in milliseconds; drawn for each.
+const RETRY_MS: std::ops::Range<u64> = 500..3000;
+
+pub(super) async fn watch(
+    State(server): State<Server>,
+    Path(path): Path<String>,
+    RawQuery(query): RawQuery,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let params = Params::parse(query.as_deref(), &PARAMS)?;
+    let headers = request.headers();
+    let format = transport(headers, &params)?;
+    let target = Target::parse(&server, &path, &params)?;
+    let from = from(headers, &params)?;
+    let seconds = |name| params.number(name, 1, SECONDS_MAX).map(|found| found.map(Duration::from_secs));
+    let (timeout, resync) = (seconds("timeoutSeconds")?, seconds("resyncSeconds")?);
+    let now = Instant::now();
+    let age = target.informers.iter().map(|informer| informer.reader.age(now).as_secs()).max().unwrap_or(0);
+    let upgrade = (format == Format::WebSocket).then(|| websocket::Handshake::read(headers)).transpose()?;
+    if request.method() == Method::HEAD {
+        return Ok(stream_headers(format, age).into_response());
+    }
+    let informers = target.informers;
+    let encoder = Encoder::new(format, informers.iter().map(|informer| &**informer));
+    let subscription = Subscription { informers, filter: target.filter, from, resync, timeout };
+    let subscriber = server.hub.subscribe(subscription).map_err(|error| refused(&error))?;
+    if let Some(handshake) = upgrade {
+        return Ok(websocket::upgrade(&server, request, &handshake, subscriber, encoder));
+    }
+    let mut response = FramesBody::new(stream(subscriber, encoder, format)).into_response();
+    response.headers_mut().extend(stream_headers(format, age));
+    Ok(response)
+}
+
+fn stream_headers(format: Format, age: u64) -> HeaderMap {
+    let content_type = match format {
+        Format::Sse | Format::WebSocket => "text/event-stream",
+        Format::Ndjson => "application/x-ndjson",
+    };
+    let mut headers = HeaderMap::new();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // Tells nginx, and who follows it, to pass each event on at once.
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    headers.insert(header::VARY, HeaderValue::from_static("Accept"));
+    headers.insert(header::AGE, age.into());
+    headers
+}
+
+fn refused(error: &SubscribeError) -> ApiError {
+    match error {
+        SubscribeError::Full { .. } => {
+            super::metrics::limit_hit("subscribers_max");
+            ApiError::unavailable(error.to_string(), 5)
+        }
+        SubscribeError::Unknown { .. } => ApiError::not_found(error.to_string()),
+    }
+}
+
+/// The transport: by parameter for clients that cannot set headers, by upgrade, by `Accept`.
+fn transport(headers: &HeaderMap, params: &Params) -> Result<Format, ApiError> {
+    let upgrade = websocket::is_upgrade(headers);
+    match params.get("transport") {
+        Some("websocket") if !upgrade => {
+            let accepted = "expected a WebSocket handshake with it (Upgrade: websocket)";
+            Err(ApiError::invalid("transport", "websocket", accepted))
+        }
+        Some(other @ ("sse" | "ndjson")) if upgrade => {
+            Err(ApiError::invalid("transport", other, "the request upgrades to a WebSocket"))
+        }
+        Some("sse") => Ok(Format::Sse),
+        Some("ndjson") => Ok(Format::Ndjson),
+        Some("websocket") => Ok(Format::WebSocket),
+        Some(other) => Err(ApiError::invalid("transport", other, "expected sse, ndjson or websocket")),
+        None if upgrade => Ok(Format::WebSocket),
+        None => accepted(headers, &OFFERED).ok_or_else(|| {
+            ApiError::not_acceptable("text/event-stream, application/x-ndjson, application/json")
+        }),
+    }
+}
+
+/// Where the stream begins. `Last-Event-ID` wins over `resume`: an EventSource that was given a token in its
+/// URL comes back with a newer one in the header.
+fn from(headers: &HeaderMap, params: &Params) -> Result<From, ApiError> {
+    let initial = params.boolean("sendInitialEvents")?;
+    let parse = |name: &str, text: &str| {
+        let token = ResumeToken::parse(text);
+        token.map(From::Token).map_err(|error| ApiError::invalid(name, text, &error.to_string()))
+    };
+    if let Some(value) = headers.get("last-event-id").filter(|value| !value.is_empty()) {
+        let text = value.to_str().map_err(|_| {
+            ApiError::invalid("Last-Event-ID", "(bytes)", "expected resource:resourceVersion")
+        })?;
+        return parse("Last-Event-ID", text);
+    }
+    match (params.get("resume").filter(|text| !text.is_empty()), initial) {
+        (Some(text), _) => parse("resume", text),
+        (None, Some(false)) => Ok(From::Now),
+        (None, Some(true) | None) => Ok(From::Start),
+    }
+}
+
+/// The frames of a subscription, until it is closed.
+fn stream(
+    subscriber: Subscriber,
+    encoder: Encoder,
+    format: Format,
+) -> impl futures_util::Stream<Item = Frames> + Send {
+    let observer = StreamObserver::new(format);
+    let state = Some((subscriber, encoder, observer));
+    futures_util::stream::unfold(state, |state| async move {
+        let (mut subscriber, mut encoder, mut observer) = state?;
+        let mut frames = Frames::new();
+        match subscriber.next().await {
+            Delivery::Events(events) => encoder.encode(&events, &mut frames),
+            Delivery::Heartbeat => encoder.heartbeat(&mut frames),
+            Delivery::Closed(reason) => {
+                observer.closed(reason.as_str());
+                if reason == CloseReason::Shutdown {
+                    encoder.retry(rand::random_range(RETRY_MS), &mut frames);
+                }
+                return Some((frames, None));
+            }
+        }
+        observer.bytes(bytes::Buf::remaining(&frames));
+        Some((frames, Some((subscriber, encoder, observer))))
+    })
+}

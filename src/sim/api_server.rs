@@ -1,0 +1,245 @@
+//! The listener: accepts connections, and cuts them when told to.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::cluster::Cluster;
+use super::fault::Faults;
+use super::http::{Body, Call};
+
+/// Timings of the server, as kube-apiserver has them by default.
+#[derive(Debug, Clone, Copy)]
+pub struct ApiServerConfig {
+    /// Between bookmarks on a watch that asks for them.
+    pub bookmark_interval: Duration,
+    /// A watch without `timeoutSeconds` ends after once to twice this (`--min-request-timeout`).
+    pub watch_timeout_min: Duration,
+    /// How long a request waits for a revision the cluster has not reached.
+    pub revision_wait: Duration,
+}
+
+impl Default for ApiServerConfig {
+    fn default() -> Self {
+        Self {
+            bookmark_interval: Duration::from_secs(60),
+            watch_timeout_min: Duration::from_secs(1800),
+            revision_wait: Duration::from_secs(3),
+        }
+    }
+}
+
+/// Request lines kept for [`ApiServer::requests`]; older ones are dropped.
+const REQUEST_LOG_LEN_MAX: usize = 10_000;
+
+/// What every request handler sees.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) cluster: Cluster,
+    pub(super) faults: Faults,
+    pub(super) config: ApiServerConfig,
+    log: Mutex<VecDeque<String>>,
+}
+
+/// A Kubernetes API server over a [`Cluster`], on plain HTTP/1.1.
+///
+/// Dropping it closes the listener and every connection.
+#[derive(Debug)]
+pub struct ApiServer {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    running: Option<Running>,
+}
+
+#[derive(Debug)]
+struct Running {
+    stop: CancellationToken,
+    accept: JoinHandle<()>,
+    connections: TaskTracker,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+impl ApiServer {
+    /// Serves `cluster` at `address`; port 0 takes a free one.
+    ///
+    /// # Errors
+    /// What binding the socket says.
+    pub async fn bind(cluster: Cluster, address: SocketAddr) -> io::Result<Self> {
+        Self::bind_with(cluster, address, ApiServerConfig::default()).await
+    }
+
+    /// The same, with other timings.
+    ///
+    /// # Errors
+    /// What binding the socket says.
+    pub async fn bind_with(
+        cluster: Cluster,
+        address: SocketAddr,
+        config: ApiServerConfig,
+    ) -> io::Result<Self> {
+        let shared = Shared { cluster, faults: Faults::default(), config, log: Mutex::default() };
+        let mut server = Self { shared: Arc::new(shared), address, running: None };
+        server.start().await?;
+        Ok(server)
+    }
+
+    /// `http://127.0.0.1:PORT`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The cluster behind it.
+    #[must_use]
+    pub fn cluster(&self) -> &Cluster {
+        &self.shared.cluster
+    }
+
+    /// Its switchboard of faults.
+    #[must_use]
+    pub fn faults(&self) -> &Faults {
+        &self.shared.faults
+    }
+
+    /// A kubeconfig (YAML) that points kubectl and every client here, without credentials.
+    #[must_use]
+    pub fn kubeconfig(&self) -> String {
+        format!(
+            "apiVersion: v1\nkind: Config\nclusters:\n- name: sim\n  cluster:\n    server: {}\nusers:\n- name: sim\n  \
+             user: {{}}\ncontexts:\n- name: sim\n  context:\n    cluster: sim\n    user: sim\n    namespace: default\n\
+             current-context: sim\n",
+            self.url()
+        )
+    }
+
+    /// The last requests, oldest first, as `GET /api/v1/pods?limit=500`.
+    #[must_use]
+    pub fn requests(&self) -> Vec<String> {
+        self.shared.log.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+
+    /// Closes the listener and cuts every connection; returns when all are gone. Does nothing if it is stopped.
+    pub async fn stop(&mut self) {
+        if let Some(mut running) = self.running.take() {
+            running.stop.cancel();
+            // A join error would mean a panic in the accept loop, which has nothing left to clean up.
+            let _ = (&mut running.accept).await;
+            running.connections.close();
+            running.connections.wait().await;
+        }
+    }
+
+    /// Listens again, on the same port. Does nothing if it is running.
+    ///
+    /// # Errors
+    /// What binding the socket says, should another process have taken the port.
+    pub async fn start(&mut self) -> io::Result<()> {
+        if self.running.is_some() {
+            return Ok(());
+        }
+        let listener = TcpListener::bind(self.address).await?;
+        self.address = listener.local_addr()?;
+        let (stop, connections) = (CancellationToken::new(), TaskTracker::new());
+        let accept =
+            tokio::spawn(accept(Arc::clone(&self.shared), listener, stop.clone(), connections.clone()));
+        self.running = Some(Running { stop, accept, connections });
+        Ok(())
+    }
+
+    /// Puts another cluster behind the same address and faults, as an etcd restored from a backup does; connections
+    /// are cut. Starts the server if it was stopped.
+    ///
+    /// # Errors
+    /// As [`ApiServer::start`].
+    pub async fn replace_cluster(&mut self, cluster: Cluster) -> io::Result<()> {
+        self.stop().await;
+        let log = Mutex::new(self.requests().into());
+        let (faults, config) = (self.shared.faults.clone(), self.shared.config);
+        self.shared = Arc::new(Shared { cluster, faults, config, log });
+        self.start().await
+    }
+}
+
+impl Shared {
+    fn record(&self, line: String) {
+        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        if log.len() == REQUEST_LOG_LEN_MAX {
+            log.pop_front();
+        }
+        log.push_back(line);
+    }
+}
+
+async fn accept(
+    shared: Arc<Shared>,
+    listener: TcpListener,
+    stop: CancellationToken,
+    connections: TaskTracker,
+) {
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = stop.cancelled() => return,
+        };
+        match accepted {
+            Ok((stream, _)) => drop(connections.spawn(connection(Arc::clone(&shared), stream, stop.clone()))),
+            // Out of file descriptors, mostly: give others the time to close some.
+            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
+    }
+}
+
+async fn connection(shared: Arc<Shared>, stream: TcpStream, stop: CancellationToken) {
+    // Watches write small chunks that must not wait for acknowledgements; failing to say so is only slower.
+    let _ = stream.set_nodelay(true);
+    // A second handle on the socket, to reset it after hyper has taken the stream.
+    let Ok(socket) = socket2::SockRef::from(&stream).try_clone() else { return };
+    let abort = CancellationToken::new();
+    let service = service_fn(|request| serve(Arc::clone(&shared), abort.clone(), request));
+    let serving = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+    tokio::select! {
+        // A connection's end, clean or broken, is the client's business.
+        _ = serving => {}
+        () = stop.cancelled() => {}
+        () = abort.cancelled() => {
+            // Without linger, closing an open connection sends a reset.
+            let _ = socket.set_linger(Some(Duration::ZERO));
+        }
+    }
+}
+
+async fn serve(
+    shared: Arc<Shared>,
+    abort: CancellationToken,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, hyper::Error> {
+    let (parts, body) = request.into_parts();
+    let target = parts.uri.path_and_query().map_or("/", |p| p.as_str());
+    shared.record(format!("{} {target}", parts.method));
+    let body = body.collect().await?.to_bytes();
+    Ok(super::route::answer(&shared, &abort, Call::new(&parts, body)).await)
+}

@@ -1,0 +1,308 @@
+//! The cluster: every kind's table behind one revision counter, as one etcd holds them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rand::rngs::StdRng;
+use rand::{RngCore, SeedableRng};
+use serde_json::Value;
+
+use super::kinds::{self, Kind};
+use super::managed_fields::Manager;
+use super::object::{Stored, rfc3339};
+use super::selector::Filter;
+use super::status::Status;
+use super::table::{Counters, Event, EventType, Table};
+use super::write::{Door, Place};
+
+/// What a cluster starts from.
+#[derive(Debug, Clone, Copy)]
+pub struct ClusterConfig {
+    /// Seeds the uids, so that the same writes make the same objects.
+    pub seed: u64,
+    /// Events kept per kind; a watch from before them is answered with 410.
+    pub window_events_max: usize,
+}
+
+impl Default for ClusterConfig {
+    /// Seed 0, and the window that kube-apiserver's watch cache grows to at most (102,400 events).
+    fn default() -> Self {
+        Self { seed: 0, window_events_max: 102_400 }
+    }
+}
+
+/// A Kubernetes cluster's state in memory, with etcd's revisions: one counter for all kinds, +1 per write.
+///
+/// Cloning makes another handle on the same cluster. Every method takes the lock for a short time and never waits
+/// for anything else.
+#[derive(Debug, Clone)]
+pub struct Cluster {
+    state: Arc<Mutex<State>>,
+}
+
+/// What the lock guards.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) revision: u64,
+    /// By `plural` or `plural.group`.
+    pub(super) tables: BTreeMap<String, Table>,
+    pub(super) window_events_max: usize,
+    rng: StdRng,
+    /// Milliseconds since 1970 where a test or scenario sets the time, else the system's.
+    clock_millis: Option<u64>,
+    pub(super) graceful_pods: bool,
+    /// Last octets of the next service address.
+    pub(super) service_ips: u16,
+}
+
+impl Default for Cluster {
+    fn default() -> Self {
+        Self::new(ClusterConfig::default())
+    }
+}
+
+impl Cluster {
+    /// A cluster with the built-in kinds, the namespaces `default` and `kube-system`, and the demo's `widgets`.
+    #[must_use]
+    pub fn new(config: ClusterConfig) -> Self {
+        let mut state = State {
+            revision: 1,
+            tables: BTreeMap::new(),
+            window_events_max: config.window_events_max.max(1),
+            rng: StdRng::seed_from_u64(config.seed),
+            clock_millis: None,
+            graceful_pods: false,
+            service_ips: 1,
+        };
+        for kind in kinds::built_in() {
+            state.tables.insert(kind.resource(), Table::new(kind, 1));
+        }
+        let cluster = Self { state: Arc::new(Mutex::new(state)) };
+        for name in ["default", "kube-system"] {
+            let namespace = serde_json::json!({"metadata": {"name": name}});
+            cluster.create("namespaces", namespace).expect("the name is free in a new cluster");
+        }
+        let widgets = kinds::widget_definition();
+        cluster.create("customresourcedefinitions", widgets).expect("the built-in definition is valid");
+        cluster
+    }
+
+    /// Creates `object` in `resource` (`pods`, `po`, `deployments.apps`, …), status and all, and returns it as stored.
+    ///
+    /// # Errors
+    /// As the HTTP interface: 404 for an unknown resource, 409 for a taken name, 422 without a name.
+    pub fn create(&self, resource: &str, object: Value) -> Result<Value, Status> {
+        let mut state = self.lock();
+        let resource = state.resolve(resource)?;
+        let stored = state.create(&resource, "", object, Door::direct())?;
+        Ok(state.complete(&resource, &stored))
+    }
+
+    /// Replaces an object as a whole, status included; with `metadata.resourceVersion` only if it is the current one.
+    ///
+    /// # Errors
+    /// 404 if it does not exist, 409 if its resourceVersion is another.
+    pub fn update(&self, resource: &str, object: Value) -> Result<Value, Status> {
+        let mut state = self.lock();
+        let resource = state.resolve(resource)?;
+        let place = Place::of(&resource, &object);
+        let stored = state.update(&place, Door::direct(), |_| Ok(object))?;
+        Ok(state.complete(&resource, &stored))
+    }
+
+    /// Merges `patch` (RFC 7386) into an object, status included; `namespace` is empty for cluster-scoped ones.
+    ///
+    /// # Errors
+    /// 404 if it does not exist, 409 if the patch names another resourceVersion.
+    pub fn patch(&self, resource: &str, namespace: &str, name: &str, patch: &Value) -> Result<Value, Status> {
+        let mut state = self.lock();
+        let resource = state.resolve(resource)?;
+        let place = Place::new(&resource, namespace, name);
+        let stored = state.update(&place, Door::direct(), |mut object| {
+            super::patch::merge(&mut object, patch);
+            Ok(object)
+        })?;
+        Ok(state.complete(&resource, &stored))
+    }
+
+    /// Deletes an object at once, or marks it when it has finalizers.
+    ///
+    /// # Errors
+    /// 404 if it does not exist.
+    pub fn delete(&self, resource: &str, namespace: &str, name: &str) -> Result<(), Status> {
+        let mut state = self.lock();
+        let resource = state.resolve(resource)?;
+        state.delete(&Place::new(&resource, namespace, name), &Value::Null, Some(0), Door::direct())?;
+        Ok(())
+    }
+
+    /// One object as it is now, with `kind` and `apiVersion`.
+    #[must_use]
+    pub fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<Value> {
+        let state = self.lock();
+        let resource = state.resolve(resource).ok()?;
+        let stored = state.tables[&resource].objects.get(&super::object::key_of(namespace, name))?;
+        Some(state.complete(&resource, stored))
+    }
+
+    /// Every object of a resource as it is now, in key order, with `kind` and `apiVersion`; empty if unknown.
+    #[must_use]
+    pub fn list(&self, resource: &str) -> Vec<Value> {
+        let state = self.lock();
+        let Ok(resource) = state.resolve(resource) else { return Vec::new() };
+        state.tables[&resource].objects.values().map(|o| state.complete(&resource, o)).collect()
+    }
+
+    /// How many objects a resource has.
+    #[must_use]
+    pub fn len(&self, resource: &str) -> usize {
+        let state = self.lock();
+        state.resolve(resource).map_or(0, |r| state.tables[&r].objects.len())
+    }
+
+    /// Whether a resource has no objects.
+    #[must_use]
+    pub fn is_empty(&self, resource: &str) -> bool {
+        self.len(resource) == 0
+    }
+
+    /// The revision of the last write.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.lock().revision
+    }
+
+    /// What was asked for and sent so far, by resource (`pods`, `deployments.apps`).
+    #[must_use]
+    pub fn counters(&self) -> BTreeMap<String, Counters> {
+        self.lock().tables.iter().map(|(name, table)| (name.clone(), table.counters)).collect()
+    }
+
+    /// Forgets all history, as an etcd compaction followed by a restart of the API server's caches does: older
+    /// resourceVersions are answered with 410, and continue tokens expire.
+    pub fn compact(&self) {
+        let mut state = self.lock();
+        let revision = state.revision;
+        state.tables.values_mut().for_each(|table| table.forget(revision));
+    }
+
+    /// Stops the cluster's clock at `unix_millis`, so that timestamps are the caller's; `None` lets it run again.
+    pub fn set_clock(&self, unix_millis: Option<u64>) {
+        self.lock().clock_millis = unix_millis;
+    }
+
+    /// Deleting a scheduled pod marks it first and leaves the rest to a kubelet; off unless a scenario plays one.
+    pub fn set_graceful_pods(&self, on: bool) {
+        self.lock().graceful_pods = on;
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic under the lock can only be a failed invariant; the state is then as good as it gets.
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// The canonical name of a resource given by plural, singular, short name, or `plural.group`.
+    pub(super) fn resolve(&self, name: &str) -> Result<String, Status> {
+        if self.served(name).is_some() {
+            return Ok(name.to_owned());
+        }
+        let known = |kind: &Kind| {
+            kind.plural == name || kind.singular == name || kind.short_names.iter().any(|short| short == name)
+        };
+        let found = self.tables.iter().find(|(_, table)| !table.ended.is_cancelled() && known(&table.kind));
+        found.map(|(resource, _)| resource.clone()).ok_or_else(Status::no_such_resource)
+    }
+
+    /// The table of a canonical name, unless its definition was deleted.
+    pub(super) fn served(&self, resource: &str) -> Option<&Table> {
+        self.tables.get(resource).filter(|table| !table.ended.is_cancelled())
+    }
+
+    /// The table of a canonical name; 404 if its definition is gone.
+    pub(super) fn table_mut(&mut self, resource: &str) -> Result<&mut Table, Status> {
+        let served = self.tables.get_mut(resource).filter(|table| !table.ended.is_cancelled());
+        served.ok_or_else(Status::no_such_resource)
+    }
+
+    /// Served kinds, core group first.
+    pub(super) fn kinds(&self) -> Vec<Kind> {
+        let served = self.tables.values().filter(|table| !table.ended.is_cancelled());
+        let mut kinds: Vec<Kind> = served.map(|table| table.kind.clone()).collect();
+        kinds.sort_by(|a, b| (&a.group, &a.plural).cmp(&(&b.group, &b.plural)));
+        kinds
+    }
+
+    /// Milliseconds since 1970.
+    pub(super) fn now_millis(&self) -> u64 {
+        self.clock_millis.unwrap_or_else(|| {
+            let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+        })
+    }
+
+    /// Now, as Kubernetes writes it.
+    pub(super) fn timestamp(&self) -> String {
+        rfc3339(self.now_millis())
+    }
+
+    /// A version 4 UUID from the seed.
+    pub(super) fn next_uid(&mut self) -> String {
+        let mut bytes = [0_u8; 16];
+        self.rng.fill_bytes(&mut bytes);
+        bytes[6] = bytes[6] & 0x0f | 0x40;
+        bytes[8] = bytes[8] & 0x3f | 0x80;
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+    }
+
+    /// Five characters as the API server appends to `generateName`.
+    pub(super) fn next_suffix(&mut self) -> String {
+        const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+        (0..5).map(|_| char::from(ALPHABET[self.rng.next_u32() as usize % ALPHABET.len()])).collect()
+    }
+
+    /// Counts the revision up for a write.
+    pub(super) fn next_revision(&mut self) -> u64 {
+        self.revision += 1;
+        self.revision
+    }
+
+    /// Commits one write to its table.
+    pub(super) fn commit(
+        &mut self,
+        resource: &str,
+        event_type: EventType,
+        object: &Arc<Stored>,
+        previous: Option<Arc<Stored>>,
+    ) {
+        let window = self.window_events_max;
+        let event = Event { event_type, revision: object.revision, object: Arc::clone(object), previous };
+        self.tables.get_mut(resource).expect("the caller looked it up under this lock").commit(event, window);
+    }
+
+    /// The object as a tree with `kind` and `apiVersion`.
+    pub(super) fn complete(&self, resource: &str, stored: &Stored) -> Value {
+        let kind = &self.tables[resource].kind;
+        let mut value = stored.value();
+        value["kind"] = kind.kind.as_str().into();
+        value["apiVersion"] = kind.api_version(kind.preferred()).into();
+        value
+    }
+
+    /// Current objects of a table that match, in key order.
+    pub(super) fn matching(&self, resource: &str, filter: &Filter) -> Vec<Arc<Stored>> {
+        self.served(resource)
+            .map_or_else(Vec::new, |table| table.page(filter, self.revision, None, 0).objects)
+    }
+}
+
+impl Door<'_> {
+    /// The Rust interface: whole objects, status included, written by a controller.
+    pub(super) fn direct() -> Self {
+        let manager = Manager { name: "kube-controller-manager", operation: "Update", subresource: "" };
+        Self { manager, part: super::write::Part::Whole, commit: super::write::Commit::Store }
+    }
+}

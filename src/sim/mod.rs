@@ -1,0 +1,36 @@
+//! Side room: a Kubernetes API server in this process, with a cluster behind it.
+//!
+//! Comes in: writes from Rust or over HTTP, and faults to play. Goes out: what a real API server answers, byte by
+//! byte where clients depend on it. It is the cluster of `demo`, the counterpart of the tests, and the load of the
+//! benchmarks, so it shares no code with what it checks: it has its own selectors, its own window, its own JSON.
+//!
+//! Never: a socket beyond loopback unless asked for, a clock in the scenario, or a rule cleverer than the server's.
+
+mod api_server;
+mod bulk;
+mod cluster;
+mod defaults;
+mod discovery;
+mod fault;
+mod http;
+mod kinds;
+mod managed_fields;
+mod object;
+mod openapi;
+mod params;
+mod patch;
+mod read;
+mod route;
+mod selector;
+mod status;
+mod table;
+mod watch;
+mod write;
+mod write_http;
+
+pub use api_server::{ApiServer, ApiServerConfig};
+pub use cluster::{Cluster, ClusterConfig};
+pub use fault::{Cut, Failure, Fault, Faults, Gone, Requests, StreamingLists, Verb};
+pub use object::rfc3339;
+pub use status::Status;
+pub use table::Counters;

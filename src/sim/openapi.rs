@@ -1,0 +1,70 @@
+//! As much OpenAPI as kubectl asks before it writes: which kinds take `fieldValidation`, and nothing of schemas.
+
+use hyper::Response;
+use serde_json::{Map, Value, json};
+
+use super::api_server::Shared;
+use super::http::{self, Body};
+use super::kinds::Kind;
+
+/// Answers `/openapi/v3`, `/openapi/v3/{group version path}` and `/openapi/v2`.
+pub(super) fn answer(shared: &Shared, path: &str) -> Response<Body> {
+    let kinds = shared.cluster.lock().kinds();
+    let below = path.strip_prefix("openapi/v3").map(|rest| rest.trim_matches('/'));
+    let document = match below {
+        Some("") => Some(index(&kinds)),
+        Some(group_version) => group_version_document(&kinds, group_version),
+        // Without the third version kubectl would want this one in protobuf, which is not made here.
+        None if path == "openapi/v2" => {
+            Some(json!({"swagger": "2.0", "info": info(), "paths": {}, "definitions": {}}))
+        }
+        None => None,
+    };
+    match document {
+        Some(document) => http::json(200, document.to_string()),
+        None => http::json(404, super::discovery::paths(shared)),
+    }
+}
+
+fn info() -> Value {
+    json!({"title": "Kubernetes", "version": "v1.36.0-informerd-sim"})
+}
+
+/// `api/v1`, `apis/apps/v1`: the key of the index, and the start of every path below it.
+fn group_versions(kind: &Kind) -> impl Iterator<Item = String> {
+    kind.versions.iter().map(|version| match kind.group.as_str() {
+        "" => format!("api/{version}"),
+        group => format!("apis/{group}/{version}"),
+    })
+}
+
+fn index(kinds: &[Kind]) -> Value {
+    let mut paths = Map::new();
+    for group_version in kinds.iter().flat_map(group_versions) {
+        let url = format!("/openapi/v3/{group_version}?hash=0");
+        paths.insert(group_version, json!({"serverRelativeURL": url}));
+    }
+    json!({"paths": paths})
+}
+
+fn group_version_document(kinds: &[Kind], group_version: &str) -> Option<Value> {
+    let served = kinds.iter().filter(|kind| group_versions(kind).any(|known| known == group_version));
+    let mut paths = Map::new();
+    for kind in served {
+        let version = group_version.rsplit('/').next().unwrap_or_default();
+        let scope = if kind.is_namespaced() { "namespaces/{namespace}/" } else { "" };
+        let path = format!("/{group_version}/{scope}{}/{{name}}", kind.plural);
+        let gvk = json!({"group": kind.group, "version": version, "kind": kind.kind});
+        let parameters: Vec<Value> = ["dryRun", "fieldManager", "fieldValidation", "force"]
+            .iter()
+            .map(|name| json!({"name": name, "in": "query", "schema": {"type": "string"}}))
+            .collect();
+        let patch = json!({
+            "operationId": format!("patch{}", kind.kind), "parameters": parameters,
+            "responses": {"200": {"description": "OK"}}, "x-kubernetes-action": "patch",
+            "x-kubernetes-group-version-kind": gvk,
+        });
+        paths.insert(path, json!({"patch": patch}));
+    }
+    (!paths.is_empty()).then(|| json!({"openapi": "3.0.0", "info": info(), "paths": paths, "components": {}}))
+}

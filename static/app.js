@@ -1,0 +1,1163 @@
+// The page of informerd: the informers, the objects of one of them, the stream of one object.
+//
+//   GET /v1/resources ──each 2 s──▶ Informers                         (left)
+//   /v1/watch/pods ──EventSource──▶ Feed ──▶ Table ──one frame──▶ DOM (middle)
+//   /v1/watch/pods/NS/NAME ───────▶ Feed ──▶ Panel ──one frame──▶ DOM (right)
+//
+// What keeps it smooth with thousands of objects and hundreds of events a second:
+// - an event's JSON is parsed once, in slices of a few milliseconds, and only what the row shows is kept;
+// - events change rows, never the DOM; the DOM is brought up to date at most once per animation frame;
+// - only the rows on the screen (and a few around them) exist as elements, and they are reused.
+//
+// Everything from the cluster reaches the DOM as text, never as markup.
+//
+// `window.informerd` lets a test, or a person at the console, look inside; it changes nothing:
+//   rows()       objects held        shown()      rows that pass the filter
+//   rendered()   rows in the DOM     queued()     events received, not yet applied
+//   events()     events applied      state        connecting | loading | live | reconnecting | refused
+//   resource     selected informer   token        id of the last event, what a reconnect resumes from
+//   lastFrameMs  script time of the last frame    maxFrameMs   the longest so far
+
+const POLL_MS = 2_000;
+const POLL_TIMEOUT_MS = 8_000;
+const SLICE_MS = 6; // parsing yields after this, so that a frame of 16 ms still fits beside it
+const SPARK_LEN = 60; // samples: two minutes at POLL_MS
+const STALE_SECONDS = 120; // bookmarks come about once a minute; two missed ones are worth a colour
+const FLASH_MS = 900;
+const OVERSCAN = 8; // rows kept above and below the screen, so that a flick of the wheel meets no gap
+const LOG_LEN_MAX = 200;
+const CHANGES_LEN_MAX = 24; // changed paths listed per event
+const JSON_LINES_MAX = 5_000; // beyond this the object is shown without color
+const RETRY_MS_MAX = 30_000;
+const NARROW_PX = 820; // a table narrower than this leaves out the columns marked `low: 1`
+const SMALL_PX = 480; // and one narrower than this those marked `low: 2` as well
+
+// === Small helpers ===
+
+const $ = (id) => document.getElementById(id);
+const number = new Intl.NumberFormat('en-US');
+
+function el(tag, className, text) {
+  const element = document.createElement(tag);
+  if (className) element.className = className;
+  if (text !== undefined) element.textContent = text;
+  return element;
+}
+
+function svg(tag, attributes) {
+  const element = document.createElementNS('http://www.w3.org/2000/svg', tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  return element;
+}
+
+/** Sets text only where it differs: a write that changes nothing still costs a layout. */
+function setText(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+function setPill(pill, tone, text, aside = '') {
+  pill.dataset.tone = tone;
+  if (!pill.firstElementChild) pill.replaceChildren(el('span'), el('span'));
+  setText(pill.firstElementChild, text);
+  // Counting seconds is for the eye; a screen reader hears the state change only.
+  pill.lastElementChild.setAttribute('aria-hidden', 'true');
+  setText(pill.lastElementChild, aside && ` · ${aside}`);
+}
+
+function bytes(count) {
+  if (!(count >= 0)) return '–';
+  let unit = 0;
+  while (count >= 1000 && unit < 4) { count /= 1000; unit += 1; }
+  return `${unit && count < 100 ? count.toFixed(1) : Math.round(count)} ${['B', 'kB', 'MB', 'GB', 'TB'][unit]}`;
+}
+
+function rate(perSecond) {
+  if (perSecond === null) return '–';
+  return perSecond > 0 && perSecond < 9.95 ? perSecond.toFixed(1) : number.format(Math.round(perSecond));
+}
+
+/** Age as kubectl writes it: 42s, 5m10s, 3h, 12d. */
+function age(ms) {
+  const s = Math.max(0, Math.floor(ms / 1000));
+  if (s < 120) return `${s}s`;
+  const m = Math.floor(s / 60);
+  if (m < 10) return s % 60 ? `${m}m${s % 60}s` : `${m}m`;
+  if (m < 180) return `${m}m`;
+  const h = Math.floor(m / 60);
+  if (h < 8) return m % 60 ? `${h}h${m % 60}m` : `${h}h`;
+  if (h < 48) return `${h}h`;
+  const d = Math.floor(h / 24);
+  return d < 730 ? `${d}d` : `${Math.floor(d / 365)}y`;
+}
+
+const seconds = (s) => (s < 1 ? 'now' : `${age(s * 1000)} ago`);
+
+async function copyText(button, text) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    // No clipboard outside a secure context (http on another host): select it for the user's own copy.
+    getSelection()?.selectAllChildren(button);
+    return;
+  }
+  button.classList.add('copied');
+  setTimeout(() => button.classList.remove('copied'), 1200);
+}
+
+// === Feed: one EventSource, made orderly ===
+
+const EVENT_TYPES = ['ADDED', 'MODIFIED', 'DELETED', 'BOOKMARK', 'SYNCED', 'RESET', 'ERROR'];
+
+/**
+ * Follows one watch path for as long as it is open, and reports to `sink`:
+ * `sink.fresh()` what follows starts from nothing (first connection, RESET, or a reconnect without a token);
+ * `sink.event(frame)` in order, `frame.message` parsed; `sink.state(feed)` on each change of `feed.state`.
+ *
+ * The EventSource reconnects by itself and sends Last-Event-ID. It gives up for good on any HTTP error
+ * (a 503 while informerd starts, say); then the feed asks what was wrong and connects again, with the
+ * last id as `resume`.
+ */
+class Feed {
+  constructor(path, sink) {
+    this.path = path;
+    this.sink = sink;
+    this.token = '';
+    this.state = 'connecting';
+    this.since = performance.now();
+    this.detail = '';
+    this.applied = 0;
+    this.retryMs = 1_000;
+    this.queue = [];
+    this.head = 0;
+    this.draining = false;
+    this.closed = false;
+    // A message to oneself is the one task that neither waits for a frame nor is slowed in a hidden tab.
+    this.channel = new MessageChannel();
+    this.channel.port1.onmessage = () => this.drain();
+    this.connect();
+  }
+
+  connect() {
+    const source = new EventSource(this.token ? `${this.path}?resume=${encodeURIComponent(this.token)}` : this.path);
+    this.source = source;
+    source.onopen = () => this.push({ type: 'open', resumed: this.token !== '' });
+    source.onerror = () => {
+      this.push({ type: 'lost' });
+      if (source.readyState === EventSource.CLOSED) this.refused();
+    };
+    for (const type of EVENT_TYPES) {
+      source.addEventListener(type, (event) => {
+        this.token = event.lastEventId;
+        this.push({ type, data: event.data, id: event.lastEventId });
+      });
+    }
+  }
+
+  close() {
+    this.closed = true;
+    this.source.close();
+    clearTimeout(this.retry);
+    this.channel.port1.close();
+    this.queue = [];
+  }
+
+  async refused() {
+    this.retry = setTimeout(() => this.connect(), this.retryMs * (0.75 + Math.random() / 2));
+    this.retryMs = Math.min(this.retryMs * 2, RETRY_MS_MAX);
+    try {
+      const abort = AbortSignal.timeout(5_000);
+      const answer = await fetch(this.path, { headers: { accept: 'text/event-stream' }, signal: abort, cache: 'no-store' });
+      if (answer.ok) { await answer.body.cancel(); return; }
+      const status = await answer.json();
+      this.detail = String(status.message ?? `HTTP ${answer.status}`);
+    } catch {
+      this.detail = 'informerd does not answer';
+    }
+    if (!this.closed && this.state !== 'live' && this.state !== 'loading') this.enter('refused');
+  }
+
+  push(frame) {
+    this.queue.push(frame);
+    if (this.draining) return;
+    this.draining = true;
+    this.channel.port2.postMessage(0);
+  }
+
+  drain() {
+    const end = performance.now() + SLICE_MS;
+    while (this.head < this.queue.length && performance.now() < end) this.apply(this.queue[this.head++]);
+    if (this.head < this.queue.length) {
+      this.channel.port2.postMessage(0);
+    } else {
+      this.queue = [];
+      this.head = 0;
+      this.draining = false;
+    }
+  }
+
+  apply(frame) {
+    switch (frame.type) {
+      case 'open':
+        this.retryMs = 1_000;
+        this.detail = '';
+        if (!frame.resumed) this.sink.fresh();
+        this.enter(frame.resumed ? 'live' : 'loading');
+        return;
+      case 'lost':
+        if (this.state !== 'refused') this.enter('reconnecting');
+        return;
+      case 'RESET':
+        this.sink.fresh();
+        this.enter('loading');
+        break;
+      case 'SYNCED':
+        this.enter('live');
+        break;
+      default:
+    }
+    try {
+      frame.message = JSON.parse(frame.data);
+    } catch {
+      frame.message = null;
+    }
+    this.applied += 1;
+    this.sink.event(frame);
+  }
+
+  enter(state) {
+    if (state !== this.state) this.since = performance.now();
+    this.state = state;
+    this.sink.state(this);
+  }
+
+  show(pill, aside = '') {
+    const away = Math.floor((performance.now() - this.since) / 1000);
+    const waiting = away > 0 ? `${age(away * 1000)}` : '';
+    switch (this.state) {
+      case 'live': return setPill(pill, 'good', 'live', aside);
+      case 'loading': return setPill(pill, 'wait', 'loading', aside);
+      case 'reconnecting': return setPill(pill, 'bad', 'reconnecting', waiting);
+      case 'refused': return setPill(pill, 'bad', 'refused', waiting);
+      default: return setPill(pill, 'wait', 'connecting', waiting);
+    }
+  }
+}
+
+// === Columns: what a row of each kind shows ===
+// `read(object)` gives a text, a number, or {text, sort, tone}; with `clock` it gives milliseconds, shown as an age.
+// `low`: left out where the table is narrow (1) or very narrow (2). The one column without `width` takes what is left.
+
+const time = (text) => (text ? Date.parse(text) : NaN);
+const list = (value) => (Array.isArray(value) ? value : []);
+
+const NAMESPACE = { label: 'Namespace', width: 140, low: 2, read: (o) => o.metadata.namespace ?? '' };
+const NAME = { label: 'Name', strong: true, read: (o) => o.metadata.name };
+const AGE = { label: 'Age', width: 76, end: true, clock: true, read: (o) => time(o.metadata.creationTimestamp) };
+const count = (label, read, extra) => ({ label, width: 92, end: true, read, ...extra });
+const text = (label, width, read, extra) => ({ label, width, read, ...extra });
+
+function ratio(ready, wanted) {
+  const [n, m] = [ready ?? 0, wanted ?? 0];
+  return { text: `${n}/${m}`, sort: m ? n / m : 1, tone: n < m ? 'short' : '' };
+}
+
+/** The STATUS column of `kubectl get pods` (printPod in pkg/printers/internalversion). */
+function podStatus(pod) {
+  const status = pod.status ?? {};
+  let reason = status.reason || status.phase || 'Unknown';
+  const sidecars = new Set(list(pod.spec?.initContainers).filter((c) => c.restartPolicy === 'Always').map((c) => c.name));
+  const inits = list(status.initContainerStatuses);
+  const pending = inits.findIndex((c) => !(c.state?.terminated?.exitCode === 0 || (sidecars.has(c.name) && c.started)));
+  if (pending >= 0) {
+    const { terminated, waiting } = inits[pending].state ?? {};
+    if (terminated) reason = `Init:${terminated.reason || (terminated.signal ? `Signal:${terminated.signal}` : `ExitCode:${terminated.exitCode}`)}`;
+    else if (waiting?.reason && waiting.reason !== 'PodInitializing') reason = `Init:${waiting.reason}`;
+    else reason = `Init:${pending}/${list(pod.spec?.initContainers).length}`;
+  } else {
+    let running = false;
+    for (const c of list(status.containerStatuses).toReversed()) {
+      const { terminated, waiting } = c.state ?? {};
+      if (waiting?.reason) reason = waiting.reason;
+      else if (terminated) reason = terminated.reason || (terminated.signal ? `Signal:${terminated.signal}` : `ExitCode:${terminated.exitCode}`);
+      else if (c.ready && c.state?.running) running = true;
+    }
+    if (reason === 'Completed' && running) {
+      const ready = list(status.conditions).some((c) => c.type === 'Ready' && c.status === 'True');
+      reason = ready ? 'Running' : 'NotReady';
+    }
+  }
+  if (pod.metadata.deletionTimestamp) reason = status.reason === 'NodeLost' ? 'Unknown' : 'Terminating';
+  return tone(reason);
+}
+
+const GOOD = new Set(['Running', 'Ready', 'Active', 'Bound', 'True', 'Available', 'Healthy', 'Established']);
+const QUIET = new Set(['Completed', 'Succeeded', 'Complete', 'Normal', '']);
+const WAIT = /^(Pending|ContainerCreating|PodInitializing|Terminating|Init:(\d+\/\d+|ContainerCreating)|Progressing|Released|Warning|Suspended|.*SchedulingDisabled)$/;
+
+function tone(reason) {
+  const of = GOOD.has(reason) ? 'good' : QUIET.has(reason) ? 'quiet' : WAIT.test(reason) ? 'wait' : 'bad';
+  return { text: reason, sort: reason, tone: of };
+}
+
+function nodeStatus(node) {
+  const ready = list(node.status?.conditions).find((c) => c.type === 'Ready')?.status;
+  const state = ready === 'True' ? 'Ready' : ready === 'False' ? 'NotReady' : 'Unknown';
+  return tone(node.spec?.unschedulable ? `${state},SchedulingDisabled` : state);
+}
+
+function nodeRoles(node) {
+  const prefix = 'node-role.kubernetes.io/';
+  return Object.keys(node.metadata.labels ?? {}).filter((k) => k.startsWith(prefix)).map((k) => k.slice(prefix.length)).sort().join(',');
+}
+
+/** For kinds unknown here: the phase, or the Ready condition with its reason, where there is one. */
+function anyStatus(object) {
+  const status = object.status ?? {};
+  if (typeof status.phase === 'string') return tone(status.phase);
+  const ready = list(status.conditions).find((c) => c.type === 'Ready' || c.type === 'Available');
+  if (!ready) return '';
+  return ready.status === 'True' ? tone(ready.type) : { ...tone(ready.reason || `Not${ready.type}`), tone: 'wait' };
+}
+
+const podRestarts = (pod) => list(pod.status?.containerStatuses).reduce((sum, c) => sum + (c.restartCount ?? 0), 0);
+const ports = (o) => list(o.spec?.ports).map((p) => `${p.port}${p.nodePort ? `:${p.nodePort}` : ''}/${p.protocol ?? 'TCP'}`).join(', ');
+const keys = (o) => Object.keys(o.data ?? {}).length + Object.keys(o.binaryData ?? {}).length;
+const eventTime = (e) => time(e.series?.lastObservedTime ?? e.lastTimestamp ?? e.eventTime ?? e.metadata.creationTimestamp);
+
+const COLUMNS = {
+  Pod: [NAMESPACE, NAME,
+    text('Status', 166, podStatus),
+    { ...count('Ready', (o) => ratio(list(o.status?.containerStatuses).filter((c) => c.ready).length, list(o.spec?.containers).length)), width: 72, low: 2 },
+    count('Restarts', podRestarts, { low: 1 }),
+    text('Node', 130, (o) => o.spec?.nodeName ?? '', { low: 1 }), AGE],
+  Deployment: [NAMESPACE, NAME,
+    count('Ready', (o) => ratio(o.status?.readyReplicas, o.spec?.replicas ?? 1)),
+    count('Up to date', (o) => o.status?.updatedReplicas ?? 0, { low: 1 }),
+    count('Available', (o) => o.status?.availableReplicas ?? 0, { low: 1 }), AGE],
+  ReplicaSet: [NAMESPACE, NAME,
+    count('Desired', (o) => o.spec?.replicas ?? 1), count('Current', (o) => o.status?.replicas ?? 0, { low: 1 }),
+    count('Ready', (o) => o.status?.readyReplicas ?? 0), AGE],
+  StatefulSet: [NAMESPACE, NAME, count('Ready', (o) => ratio(o.status?.readyReplicas, o.spec?.replicas ?? 1)), AGE],
+  DaemonSet: [NAMESPACE, NAME,
+    count('Ready', (o) => ratio(o.status?.numberReady, o.status?.desiredNumberScheduled)),
+    count('Up to date', (o) => o.status?.updatedNumberScheduled ?? 0, { low: 1 }), AGE],
+  Job: [NAMESPACE, NAME, count('Completed', (o) => ratio(o.status?.succeeded, o.spec?.completions ?? 1)), AGE],
+  Node: [NAME, text('Status', 190, nodeStatus), text('Roles', 130, nodeRoles, { low: 1 }),
+    text('Address', 120, (o) => list(o.status?.addresses).find((a) => a.type === 'InternalIP')?.address ?? '', { low: 1 }),
+    text('Version', 110, (o) => o.status?.nodeInfo?.kubeletVersion ?? '', { low: 1 }), AGE],
+  Service: [NAMESPACE, NAME, text('Type', 110, (o) => o.spec?.type ?? 'ClusterIP'),
+    text('Cluster IP', 130, (o) => o.spec?.clusterIP ?? '', { low: 1 }), text('Ports', 170, ports, { low: 1 }), AGE],
+  ConfigMap: [NAMESPACE, NAME, count('Keys', keys), AGE],
+  Secret: [NAMESPACE, NAME, text('Type', 220, (o) => o.type ?? '', { low: 1 }), count('Keys', keys), AGE],
+  Namespace: [NAME, text('Status', 130, (o) => tone(o.status?.phase ?? '')), AGE],
+  Event: [text('Namespace', 130, NAMESPACE.read, { low: 1 }),
+    text('Type', 84, (o) => tone(o.type ?? '')), text('Reason', 130, (o) => o.reason ?? ''),
+    text('Object', 220, (o) => `${(o.involvedObject ?? o.regarding)?.kind ?? ''}/${(o.involvedObject ?? o.regarding)?.name ?? ''}`, { low: 1 }),
+    { label: 'Message', read: (o) => o.message ?? o.note ?? '' },
+    { ...count('Count', (o) => o.series?.count ?? o.count ?? 1, { low: 1 }), width: 70 },
+    { ...AGE, label: 'Seen', read: eventTime, first: 1 }],
+};
+
+function columnsFor(informer) {
+  const known = COLUMNS[informer.kind];
+  if (known && /^(v1|apps\/v1|batch\/v1|events\.k8s\.io\/v1)$/.test(informer.apiVersion)) return known;
+  return [...(informer.namespaced ? [NAMESPACE] : []), NAME, text('Status', 160, anyStatus), AGE];
+}
+
+// === Filter ===
+
+/**
+ * Terms divided by blanks, all of which must match: `label=value` and `label!=value` compare one label exactly,
+ * anything else is text looked for in namespace/name, labels and columns.
+ */
+function parseFilter(input) {
+  const terms = input.trim().split(/\s+/).filter(Boolean).map((term) => {
+    const [, key, operator, value] = /^([\w./-]+)(!=|==?)(.*)$/.exec(term) ?? [];
+    if (!key) { const needle = term.toLowerCase(); return (row) => row.search.includes(needle); }
+    return operator === '!=' ? (row) => row.labels?.[key] !== value : (row) => row.labels?.[key] === value;
+  });
+  return (row) => terms.every((term) => term(row));
+}
+
+// === Table ===
+
+/** The rows of one informer: what was received, in order, filtered, and the few of them that are on the screen. */
+class Table {
+  constructor() {
+    this.scroller = $('scroller');
+    this.grid = $('grid');
+    this.body = $('body');
+    this.above = this.body.appendChild(this.spacer());
+    this.below = this.body.appendChild(this.spacer());
+    this.slots = [];
+    this.lastFrameMs = 0;
+    this.maxFrameMs = 0;
+    this.filter = parseFilter('');
+    this.filtered = false;
+    this.columns = [];
+    this.sort = { column: 0, direction: 1 };
+    this.clear();
+    this.scroller.addEventListener('scroll', () => this.schedule(), { passive: true });
+    new ResizeObserver(() => this.measure()).observe(this.scroller);
+    this.body.addEventListener('click', (event) => this.open(this.slotOf(event.target)?.row));
+    this.grid.addEventListener('keydown', (event) => this.onKey(event));
+  }
+
+  spacer() {
+    const row = el('tr', 'spacer');
+    row.setAttribute('aria-hidden', 'true');
+    row.append(el('td'));
+    return row;
+  }
+
+  clear() {
+    this.rows = new Map();
+    this.order = []; // all rows, sorted as of the last rebuild, the dead ones among them until the next
+    this.added = [];
+    this.view = []; // those of `order` that pass the filter
+    this.epoch = 0;
+    this.moved = true; // `order` or `view` is out of date
+    this.rebuildAt = 0;
+    this.active = null;
+    this.selected = null;
+    this.scroller.scrollTop = 0;
+  }
+
+  /** Starts on another informer. */
+  reset(informer) {
+    this.clear();
+    this.all = columnsFor(informer);
+    const first = this.all.findIndex((c) => c.first);
+    this.sort = { column: Math.max(first, 0), direction: 1 };
+    this.layout();
+  }
+
+  /**
+   * What follows starts from nothing. The rows stay on the screen until SYNCED, so that a RESET does not
+   * blink, but those not seen again by then are gone.
+   */
+  fresh() {
+    this.epoch += 1;
+  }
+
+  sweep() {
+    for (const row of this.rows.values()) if (row.epoch !== this.epoch) this.remove(row.key);
+  }
+
+  put(object, now, flash) {
+    const meta = object.metadata;
+    const key = `${meta.namespace ?? ''}/${meta.name}`;
+    let row = this.rows.get(key);
+    const isNew = !row;
+    if (isNew) {
+      row = { key, namespace: meta.namespace ?? '', name: meta.name, changed: 0, version: 0, cells: [], sorts: [], tones: [], alive: true, passes: false };
+      this.rows.set(key, row);
+      this.added.push(row);
+    }
+    const { column } = this.sort;
+    const sortedBy = row.sorts[column];
+    row.epoch = this.epoch;
+    row.labels = meta.labels;
+    this.read(row, object);
+    row.version += 1;
+    if (flash) row.changed = now;
+    const passes = this.filter(row);
+    if (isNew || passes !== row.passes || sortedBy !== row.sorts[column]) this.moved = true;
+    row.passes = passes;
+    this.schedule();
+  }
+
+  read(row, object) {
+    let search = `${row.key}`;
+    for (const [index, column] of this.all.entries()) {
+      let value;
+      // One malformed object must not end the stream for the others.
+      try { value = column.read(object) ?? ''; } catch { value = '?'; }
+      const rich = typeof value === 'object';
+      row.cells[index] = column.clock ? value : String(rich ? value.text : value);
+      row.sorts[index] = column.clock ? -value || 0 : rich ? value.sort : value;
+      row.tones[index] = rich ? value.tone : '';
+      if (!column.clock && column !== NAME && column !== NAMESPACE) search += `\n${row.cells[index]}`;
+    }
+    for (const label in row.labels) search += `\n${label}=${row.labels[label]}`;
+    row.search = search.toLowerCase();
+  }
+
+  remove(key) {
+    const row = this.rows.get(key);
+    if (!row) return;
+    this.rows.delete(key);
+    row.alive = false;
+    this.moved = true;
+    this.schedule();
+  }
+
+  setFilter(input) {
+    this.filter = parseFilter(input);
+    this.filtered = input.trim() !== '';
+    for (const row of this.rows.values()) row.passes = this.filter(row);
+    this.scroller.scrollTop = 0;
+    this.rebuildNow();
+  }
+
+  sortBy(column) {
+    const same = this.sort.column === column;
+    this.sort = { column, direction: same ? -this.sort.direction : 1 };
+    this.showSort();
+    this.scroller.scrollTop = 0;
+    this.rebuildNow();
+  }
+
+  rebuildNow() {
+    this.moved = true;
+    this.rebuildAt = 0;
+    this.schedule();
+  }
+
+  rebuild() {
+    const started = performance.now();
+    const { column, direction } = this.sort;
+    this.order = this.order.filter((row) => row.alive).concat(this.added.filter((row) => row.alive));
+    this.added = [];
+    // Nearly sorted already, which costs the engine's merge sort little more than one pass.
+    this.order.sort((a, b) => {
+      const [x, y] = [a.sorts[column], b.sorts[column]];
+      if (x !== y) return x < y ? -direction : direction;
+      return a.key < b.key ? -1 : a.key > b.key ? 1 : 0;
+    });
+    this.view = this.order.filter((row) => row.passes);
+    this.moved = false;
+    // With a hundred thousand rows a rebuild takes many milliseconds: never spend more than a fifth of the time on it.
+    const ended = performance.now();
+    this.rebuildAt = ended + 4 * (ended - started);
+  }
+
+  // --- the screen ---
+
+  layout() {
+    this.columns = this.all.map((column, index) => ({ ...column, index })).filter((column) => !(column.low <= this.narrow));
+    $('cols').replaceChildren(...this.columns.map((column) => {
+      const col = el('col');
+      if (column.width) col.style.width = `${column.width}px`;
+      return col;
+    }));
+    $('header').replaceChildren(...this.columns.map((column) => {
+      const cell = el('th', column.end ? 'end' : '');
+      cell.scope = 'col';
+      const button = el('button', '', column.label);
+      button.type = 'button';
+      button.addEventListener('click', () => this.sortBy(column.index));
+      cell.append(button);
+      return cell;
+    }));
+    this.grid.setAttribute('aria-colcount', String(this.columns.length));
+    for (const slot of this.slots.splice(0)) slot.tr.remove();
+    for (const spacer of [this.above, this.below]) spacer.firstChild.colSpan = this.columns.length;
+    this.showSort();
+    this.measure();
+  }
+
+  showSort() {
+    for (const [i, cell] of [...$('header').children].entries()) {
+      const on = this.columns[i].index === this.sort.column;
+      if (on) cell.setAttribute('aria-sort', this.sort.direction > 0 ? 'ascending' : 'descending');
+      else cell.removeAttribute('aria-sort');
+    }
+  }
+
+  measure() {
+    this.rowHeight = parseFloat(getComputedStyle(this.scroller).getPropertyValue('--row')) || 32;
+    this.height = this.scroller.clientHeight;
+    const width = this.scroller.clientWidth;
+    const narrow = width < SMALL_PX ? 2 : width < NARROW_PX ? 1 : 0;
+    if (narrow !== this.narrow) {
+      this.narrow = narrow;
+      if (this.all) this.layout();
+    }
+    this.schedule();
+  }
+
+  schedule() {
+    if (this.frame) return;
+    this.frame = requestAnimationFrame(() => { this.frame = 0; this.render(); });
+  }
+
+  render() {
+    const started = performance.now();
+    let top = this.scroller.scrollTop;
+    if (this.moved && started >= this.rebuildAt) {
+      const anchorAt = Math.floor(top / this.rowHeight);
+      const anchor = this.view[anchorAt];
+      this.rebuild();
+      // Rows that come and go above what is being read must not push it around.
+      const nowAt = top > 0 && anchor ? this.view.indexOf(anchor) : -1;
+      if (nowAt >= 0) top += (nowAt - anchorAt) * this.rowHeight;
+    }
+    const onScreen = Math.ceil(this.height / this.rowHeight) + 1;
+    const last = Math.max(0, this.view.length - onScreen);
+    const start = Math.max(0, Math.min(Math.floor(top / this.rowHeight), last) - OVERSCAN);
+    const end = Math.min(this.view.length, start + onScreen + 2 * OVERSCAN);
+    this.above.firstChild.style.height = `${start * this.rowHeight}px`;
+    this.below.firstChild.style.height = `${(this.view.length - end) * this.rowHeight}px`;
+    this.resize(end - start);
+    const now = Date.now();
+    for (let i = 0; i < this.slots.length; i += 1) this.paint(this.slots[i], this.view[start + i], start + i, now);
+    if (top !== this.scroller.scrollTop) this.scroller.scrollTop = top;
+    this.grid.setAttribute('aria-rowcount', String(this.view.length + 1));
+    const active = this.slots.find((slot) => slot.row === this.active);
+    if (active) this.grid.setAttribute('aria-activedescendant', active.tr.id);
+    else this.grid.removeAttribute('aria-activedescendant');
+    showCounts();
+    if (this.moved) this.schedule();
+    this.lastFrameMs = performance.now() - started;
+    this.maxFrameMs = Math.max(this.maxFrameMs, this.lastFrameMs);
+  }
+
+  resize(length) {
+    while (this.slots.length > length) this.slots.pop().tr.remove();
+    while (this.slots.length < length) {
+      const element = el('tr');
+      element.id = `row-${this.slots.length}`;
+      const cells = this.columns.map((column) => el('td', `${column.end ? 'end ' : ''}${column.strong ? 'strong' : ''}`));
+      element.append(...cells);
+      this.below.before(element);
+      this.slots.push({ tr: element, cells, row: null, version: 0, at: -1 });
+    }
+  }
+
+  paint(slot, row, at, now) {
+    const changed = slot.row !== row || slot.version !== row.version;
+    if (changed) {
+      for (const [i, column] of this.columns.entries()) {
+        if (column.clock) continue;
+        const cell = slot.cells[i];
+        setText(cell, row.cells[column.index]);
+        if (slot.row !== row) cell.title = column.end ? '' : row.cells[column.index];
+        const mark = row.tones[column.index];
+        if (cell.dataset.tone !== mark) cell.dataset.tone = mark;
+      }
+      const flash = now - row.changed < FLASH_MS;
+      // Two equal animations by turns: setting the same one again would not start it anew.
+      slot.tr.dataset.flash = !flash ? '' : slot.row === row && slot.tr.dataset.flash === 'a' ? 'b' : 'a';
+      if (slot.row !== row) slot.tr.dataset.key = row.key;
+      slot.row = row;
+      slot.version = row.version;
+    }
+    for (const [i, column] of this.columns.entries()) {
+      if (column.clock) setText(slot.cells[i], Number.isFinite(row.cells[column.index]) ? age(now - row.cells[column.index]) : '');
+    }
+    if (slot.at !== at) {
+      slot.at = at;
+      slot.tr.setAttribute('aria-rowindex', String(at + 2));
+    }
+    const selected = String(row.key === this.selected);
+    if (slot.tr.getAttribute('aria-selected') !== selected) slot.tr.setAttribute('aria-selected', selected);
+    slot.tr.classList.toggle('active', row === this.active);
+  }
+
+  slotOf(target) {
+    const element = target.closest('tr');
+    return this.slots.find((slot) => slot.tr === element);
+  }
+
+  open(row) {
+    if (!row) return;
+    this.active = row;
+    this.schedule();
+    location.hash = route(selection.informer, row);
+  }
+
+  onKey(event) {
+    if (event.target !== this.grid || event.ctrlKey || event.metaKey || event.altKey || !this.view.length) return;
+    const page = Math.max(1, Math.floor(this.height / this.rowHeight) - 2);
+    const step = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity }[event.key];
+    if (event.key === 'Enter' || event.key === ' ') this.open(this.active);
+    else if (step === undefined) return;
+    else {
+      const at = this.active ? this.view.indexOf(this.active) : -1;
+      const next = Math.max(0, Math.min(this.view.length - 1, (at < 0 && step < 0 ? 0 : at) + step));
+      this.active = this.view[next];
+      this.reveal(next);
+    }
+    event.preventDefault();
+  }
+
+  reveal(at) {
+    const head = this.grid.tHead.offsetHeight;
+    const y = at * this.rowHeight;
+    if (y < this.scroller.scrollTop) this.scroller.scrollTop = y;
+    else if (y + this.rowHeight + head > this.scroller.scrollTop + this.height) this.scroller.scrollTop = y + this.rowHeight + head - this.height;
+    this.schedule();
+  }
+}
+
+// === Panel: one object and its stream ===
+
+function pathOf(parent, key) {
+  if (typeof key === 'number') return `${parent}[${key}]`;
+  return /^[\w-]+$/.test(key) ? (parent ? `${parent}.${key}` : key) : `${parent}["${key}"]`;
+}
+
+/** What differs between two JSON values, as {path, from, to}; absent sides are undefined. */
+function diff(from, to, path = '', out = []) {
+  if (from === to) return out;
+  const nested = from !== null && to !== null && typeof from === 'object' && typeof to === 'object' && Array.isArray(from) === Array.isArray(to);
+  if (!nested) { out.push({ path, from, to }); return out; }
+  const names = Array.isArray(to) ? [...Array(Math.max(from.length, to.length)).keys()] : new Set([...Object.keys(from), ...Object.keys(to)]);
+  for (const name of names) diff(from[name], to[name], pathOf(path, name), out);
+  return out;
+}
+
+/** JSON as lines of {path, depth, parts: [[class, text]…]}, so that a changed line can be marked. */
+function jsonLines(value, path, depth, head, tail, out) {
+  const scalar = value === null || typeof value !== 'object';
+  const entries = scalar ? [] : Object.entries(value);
+  if (scalar) {
+    const type = value === null ? 'null' : typeof value;
+    out.push({ path, depth, parts: [...head, [type, JSON.stringify(value)], ['', tail]] });
+    return out;
+  }
+  const isList = Array.isArray(value);
+  const [open, close] = isList ? '[]' : '{}';
+  if (!entries.length) { out.push({ path, depth, parts: [...head, ['', open + close + tail]] }); return out; }
+  out.push({ path, depth, parts: [...head, ['', open]] });
+  entries.forEach(([name, item], i) => {
+    const key = isList ? [] : [['key', JSON.stringify(name)], ['', ': ']];
+    jsonLines(item, pathOf(path, isList ? i : name), depth + 1, key, i < entries.length - 1 ? ',' : '', out);
+  });
+  out.push({ path: '', depth, parts: [['', close + tail]] });
+  return out;
+}
+
+function brief(value) {
+  if (value === undefined) return '∅';
+  const text = JSON.stringify(value);
+  return text.length > 120 ? `${text.slice(0, 117)}…` : text;
+}
+
+class Panel {
+  constructor() {
+    this.root = $('panel');
+    this.log = $('log');
+    this.json = $('json');
+    $('panel-close').addEventListener('click', () => closePanel());
+    $('copy').addEventListener('click', (event) => copyText(event.currentTarget, JSON.stringify(this.latest, null, 2)));
+  }
+
+  get isOpen() { return !this.root.hidden; }
+
+  open(informer, namespace, name) {
+    this.close();
+    this.root.hidden = false;
+    document.body.classList.add('with-panel');
+    setText($('panel-kind'), namespace ? `${informer.kind} in ${namespace}` : informer.kind);
+    setText($('panel-title'), name);
+    const path = watchPath(informer.resource, namespace, name);
+    showCurl($('panel-curl'), path);
+    this.latest = null;
+    this.marked = new Set();
+    this.count = 0;
+    this.log.replaceChildren();
+    this.json.replaceChildren();
+    this.json.classList.remove('gone');
+    this.feed = new Feed(path, this);
+    this.show();
+  }
+
+  close() {
+    this.feed?.close();
+    this.feed = null;
+    this.root.hidden = true;
+    document.body.classList.remove('with-panel');
+  }
+
+  show() {
+    if (this.feed) this.feed.show($('panel-state'));
+  }
+
+  // --- what the feed tells ---
+
+  fresh() { this.latest = null; }
+
+  state() { this.show(); }
+
+  event(frame) {
+    const object = frame.message?.object;
+    let changes = [];
+    if (frame.type === 'ADDED' || frame.type === 'MODIFIED' || frame.type === 'DELETED') {
+      if (this.latest) changes = diff(this.latest, object).filter((c) => c.path !== 'metadata.resourceVersion');
+      this.latest = object;
+      this.marked = new Set(changes.map((c) => c.path));
+      this.json.classList.toggle('gone', frame.type === 'DELETED');
+      this.scheduleJson();
+    } else if (frame.type === 'SYNCED' && !this.latest) {
+      this.json.replaceChildren(el('p', 'note', 'There is no such object now. If it is created, it appears here.'));
+    }
+    this.write(frame, changes);
+  }
+
+  write(frame, changes) {
+    this.count += 1;
+    setText($('stream-count'), number.format(this.count));
+    const object = frame.message?.object;
+    const entry = el('li');
+    const details = el('details');
+    const summary = el('summary');
+    const now = new Date();
+    const clock = el('time', '', `${now.toTimeString().slice(0, 8)}.${String(now.getMilliseconds()).padStart(3, '0')}`);
+    clock.dateTime = now.toISOString();
+    const type = el('span', 'type', frame.type);
+    type.dataset.type = frame.type;
+    summary.append(clock, type, el('span', 'version', object?.metadata?.resourceVersion ?? ''));
+    details.append(summary);
+    // The frame as it came over the wire, made only when somebody looks.
+    details.addEventListener('toggle', () => {
+      if (details.open && details.children.length === 1) {
+        details.append(el('pre', 'raw', `event: ${frame.type}\n${frame.id ? `id: ${frame.id}\n` : ''}data: ${frame.data}`));
+      }
+    });
+    frame.message = null;
+    entry.append(details);
+    if (changes.length) entry.append(this.changeList(changes));
+    this.log.prepend(entry);
+    while (this.log.childElementCount > LOG_LEN_MAX) this.log.lastElementChild.remove();
+  }
+
+  changeList(changes) {
+    const ul = el('ul', 'changes');
+    for (const { path, from, to } of changes.slice(0, CHANGES_LEN_MAX)) {
+      const li = el('li');
+      li.append(el('code', 'path', path), el('del', '', brief(from)), el('span', 'arrow', ' → '), el('ins', '', brief(to)));
+      ul.append(li);
+    }
+    if (changes.length > CHANGES_LEN_MAX) ul.append(el('li', 'more', `and ${changes.length - CHANGES_LEN_MAX} more`));
+    return ul;
+  }
+
+  scheduleJson() {
+    this.frame ??= requestAnimationFrame(() => { this.frame = null; this.renderJson(); });
+  }
+
+  renderJson() {
+    if (!this.latest) return;
+    const lines = jsonLines(this.latest, '', 0, [], '', []);
+    if (lines.length > JSON_LINES_MAX) { this.json.textContent = JSON.stringify(this.latest, null, 2); return; }
+    const fragment = document.createDocumentFragment();
+    for (const line of lines) {
+      const marked = line.path && this.isMarked(line.path);
+      const element = el('span', marked ? 'line changed' : 'line');
+      element.append('  '.repeat(line.depth), ...line.parts.map(([kind, text]) => (kind ? el('span', kind, text) : text)), '\n');
+      fragment.append(element);
+    }
+    this.json.replaceChildren(fragment);
+  }
+
+  isMarked(path) {
+    for (const marked of this.marked) if (path === marked || path.startsWith(`${marked}.`) || path.startsWith(`${marked}[`)) return true;
+    return false;
+  }
+}
+
+// === Informers ===
+
+class Informers {
+  constructor() {
+    this.list = $('informers');
+    this.items = new Map(); // by id(informer): {informer, samples, events, at, rate, …elements}
+    this.heardAt = 0;
+    this.lostAt = performance.now();
+    this.ok = null;
+    this.poll();
+  }
+
+  async poll() {
+    try {
+      const answer = await fetch('/v1/resources', { signal: AbortSignal.timeout(POLL_TIMEOUT_MS), cache: 'no-store' });
+      const body = await answer.json();
+      if (!answer.ok) throw new Error(body.message ?? `HTTP ${answer.status}`);
+      this.heardAt = performance.now();
+      this.ok = true;
+      setText($('version'), body.version ?? '');
+      this.update(list(body.informers));
+    } catch {
+      if (this.ok !== false) this.lostAt = performance.now();
+      this.ok = false;
+    }
+    this.tick();
+    setTimeout(() => this.poll(), POLL_MS);
+  }
+
+  update(informers) {
+    const seen = new Set();
+    for (const informer of informers) {
+      const key = id(informer);
+      seen.add(key);
+      const item = this.items.get(key) ?? this.add(key, informer);
+      this.sample(item, informer);
+      item.informer = informer;
+    }
+    for (const [key, item] of this.items) if (!seen.has(key)) { item.li.remove(); this.items.delete(key); }
+    setText($('informer-count'), String(informers.length));
+    navigate();
+  }
+
+  add(key, informer) {
+    const li = el('li');
+    const link = el('a', 'informer');
+    link.href = route(informer);
+    const [short, ...group] = informer.resource.split('.');
+    const name = el('span', 'name', short);
+    if (group.length) name.append(el('span', 'group', `.${group.join('.')}`));
+    const spark = svg('svg', { class: 'spark', viewBox: `0 0 ${SPARK_LEN - 1} 16`, preserveAspectRatio: 'none', 'aria-hidden': 'true' });
+    const item = {
+      informer, li, link, samples: [], events: null, at: 0, rate: null, dot: el('span', 'dot'), objects: el('span', 'objects'),
+      area: spark.appendChild(svg('path', { class: 'area' })), line: spark.appendChild(svg('path', { class: 'line' })),
+      speed: el('span', 'speed'), heard: el('span', 'heard'), scope: el('span', 'scope'), error: el('span', 'error'),
+    };
+    const vitals = el('span', 'vitals');
+    vitals.append(item.speed, spark, item.heard);
+    link.append(item.dot, name, item.objects, vitals, item.scope, item.error);
+    li.append(link);
+    this.list.append(li);
+    this.items.set(key, item);
+    return item;
+  }
+
+  sample(item, informer) {
+    const now = performance.now();
+    const gained = informer.events - item.events;
+    if (item.events !== null && gained >= 0) {
+      item.rate = gained / ((now - item.at) / 1000);
+      item.samples.push(item.rate);
+      if (item.samples.length > SPARK_LEN) item.samples.shift();
+      this.draw(item);
+    }
+    item.events = informer.events; // fewer than before: informerd was restarted, and counts anew
+    item.at = now;
+  }
+
+  draw(item) {
+    const top = 1.25 * Math.max(1, ...item.samples);
+    const x0 = SPARK_LEN - item.samples.length;
+    const points = item.samples.map((v, i) => `${x0 + i},${(15 - (14 * v) / top).toFixed(1)}`);
+    item.line.setAttribute('d', points.length > 1 ? `M${points.join('L')}` : '');
+    item.area.setAttribute('d', points.length > 1 ? `M${x0},16L${points.join('L')}L${SPARK_LEN - 1},16Z` : '');
+  }
+
+  /** Seconds since the API server was last heard, as of now: what informerd said, and what has passed since. */
+  ageOf(informer) {
+    return informer.ageSeconds === null || informer.ageSeconds === undefined ? null : informer.ageSeconds + (performance.now() - this.heardAt) / 1000;
+  }
+
+  tick() {
+    const away = Math.floor((performance.now() - this.lostAt) / 1000);
+    if (this.ok) setPill($('daemon'), 'good', 'connected');
+    else if (this.ok === null) setPill($('daemon'), 'wait', 'connecting');
+    else setPill($('daemon'), 'bad', 'unreachable', age(away * 1000));
+    let [objects, size, speed, subscribers] = [0, 0, 0, 0];
+    for (const item of this.items.values()) {
+      const { informer } = item;
+      objects += informer.objects ?? 0;
+      size += informer.bytes ?? 0;
+      speed += item.rate ?? 0;
+      subscribers += informer.subscribers ?? 0;
+      this.show(item);
+    }
+    if (!this.items.size) return;
+    setText($('total-objects'), number.format(objects));
+    setText($('total-bytes'), bytes(size));
+    setText($('total-rate'), rate(speed));
+    setText($('total-subscribers'), number.format(subscribers));
+  }
+
+  show(item) {
+    const { informer } = item;
+    const heard = this.ageOf(informer);
+    const stale = heard === null || heard > STALE_SECONDS;
+    const trouble = Boolean(informer.lastError) && informer.state !== 'watching';
+    item.dot.dataset.tone = !informer.synced ? (trouble ? 'bad' : 'wait') : trouble || stale || this.ok === false ? 'wait' : 'good';
+    setText(item.objects, informer.synced ? number.format(informer.objects) : '–');
+    setText(item.speed, `${rate(item.rate)}/s`);
+    setText(item.heard, informer.synced || !informer.state ? (heard === null ? 'not heard yet' : seconds(heard)) : informer.state);
+    item.heard.dataset.tone = stale ? 'wait' : '';
+    item.heard.title = 'When the API server was last heard';
+    setText(item.scope, informer.scope && informer.scope !== 'cluster' ? informer.scope : '');
+    setText(item.error, trouble ? informer.lastError : '');
+    const current = selection.informer && id(selection.informer) === id(informer);
+    if (current) item.link.setAttribute('aria-current', 'true');
+    else item.link.removeAttribute('aria-current');
+  }
+}
+
+const id = (informer) => `${informer.resource}@${informer.scope ?? 'cluster'}`;
+
+/** The namespace an informer is confined to, or ''. */
+const confined = (informer) => /^namespace (\S+)$/.exec(informer.scope ?? '')?.[1] ?? '';
+
+function watchPath(resource, ...segments) {
+  return ['/v1/watch', resource, ...segments.filter(Boolean)].map((s, i) => (i ? encodeURIComponent(s) : s)).join('/');
+}
+
+function showCurl(button, path) {
+  const command = `curl -N '${location.origin}${path}'`;
+  setText(button, command);
+  button.onclick = () => copyText(button, command);
+}
+
+// === Selection: the address's fragment, #/pods or #/configmaps@payments or #/pods/NAMESPACE/NAME ===
+
+const selection = { informer: null, object: null };
+
+function route(informer, row) {
+  const scope = confined(informer);
+  const parts = [scope ? `${informer.resource}@${scope}` : informer.resource];
+  if (row) parts.push(...[row.namespace, row.name].filter(Boolean));
+  return `#/${parts.map((part) => encodeURIComponent(part).replaceAll('%40', '@')).join('/')}`;
+}
+
+/** Brings the page to what the fragment says, as far as the informers are known. */
+function navigate() {
+  const [which = '', ...object] = location.hash.replace(/^#\/?/, '').split('/').filter(Boolean).map(unescapePart);
+  const known = [...informers.items.values()].map((item) => item.informer);
+  const informer = known.find((i) => route(i).slice(2) === which) ?? known.find((i) => i.resource === which) ?? known[0];
+  if (!informer) return;
+  if (!selection.informer || id(selection.informer) !== id(informer)) select(informer);
+  selection.informer = informer;
+  const [namespace, name] = informer.namespaced ? object : ['', object[0]];
+  const key = name ? `${namespace}/${name}` : null;
+  if (key !== selection.object) {
+    selection.object = key;
+    table.selected = key;
+    table.schedule();
+    if (key) panel.open(informer, namespace, name);
+    else panel.close();
+  }
+  showFacts();
+}
+
+function unescapePart(part) {
+  try { return decodeURIComponent(part); } catch { return part; }
+}
+
+function select(informer) {
+  selection.informer = informer;
+  selection.object = null;
+  panel.close();
+  feed?.close();
+  table.reset(informer);
+  const path = watchPath(informer.resource, confined(informer));
+  showCurl($('curl'), path);
+  setText($('title'), informer.resource);
+  setText($('api'), `${informer.apiVersion} ${informer.kind}`);
+  feed = new Feed(path, tableSink);
+  informers.tick();
+  showFacts();
+  showCounts();
+}
+
+function closePanel() {
+  location.hash = route(selection.informer);
+  $('grid').focus({ preventScroll: true });
+}
+
+// === What the head of the table says ===
+
+const tableSink = {
+  fresh: () => table.fresh(),
+  event(frame) {
+    const object = frame.message?.object;
+    if (frame.type === 'SYNCED') table.sweep();
+    if (!object?.metadata) return;
+    if (frame.type === 'ADDED' || frame.type === 'MODIFIED') table.put(object, Date.now(), feed.state === 'live');
+    else if (frame.type === 'DELETED') table.remove(`${object.metadata.namespace ?? ''}/${object.metadata.name}`);
+  },
+  state() { showCounts(); showFacts(); },
+};
+
+function showCounts() {
+  if (!feed) return;
+  const [total, shown] = [table.rows.size, table.view.length];
+  setText($('shown'), table.filtered ? `${number.format(shown)} of ${number.format(total)}` : number.format(total));
+  feed.show($('stream'), feed.state === 'loading' ? number.format(total) : '');
+  const empty = $('empty');
+  empty.hidden = shown > 0 || table.moved;
+  if (!empty.hidden) setText(empty, emptyText(total));
+}
+
+function emptyText(total) {
+  if (total) return 'No object matches the filter. Escape clears it.';
+  if (feed.state === 'live') return 'There are no objects.';
+  if (feed.state === 'loading') return 'Waiting for the first objects…';
+  return feed.detail || 'Connecting…';
+}
+
+function showFacts() {
+  const { informer } = selection;
+  if (!informer) return;
+  const heard = informers.ageOf(informer);
+  const item = informers.items.get(id(informer));
+  const facts = [
+    informer.scope === 'cluster' ? 'all namespaces' : informer.scope,
+    informer.state,
+    bytes(informer.bytes),
+    informer.resourceVersion && `resourceVersion ${informer.resourceVersion}`,
+    heard === null ? 'API server not heard yet' : `API server heard ${heard < 1 ? 'just now' : seconds(heard)}`,
+    `${rate(item?.rate ?? null)} events/s`,
+    plural(informer.subscribers, 'subscriber'),
+    `${plural(informer.lists, 'list')} and ${plural(informer.watches, 'watch', 'watches')} upstream`,
+  ];
+  if (!informer.namespaced) facts.shift();
+  setText($('facts'), facts.filter(Boolean).join(' · '));
+  const refused = feed?.state === 'refused' ? feed.detail : '';
+  const problem = refused || informer.lastError || '';
+  setText($('problem'), problem);
+  $('problem').hidden = !problem;
+  document.title = `${informer.resource} (${number.format(table.rows.size)}) · informerd`;
+}
+
+const plural = (n, one, many = `${one}s`) => `${number.format(n ?? 0)} ${n === 1 ? one : many}`;
+
+// === Start ===
+
+let feed = null;
+const table = new Table();
+const panel = new Panel();
+const informers = new Informers();
+
+$('filter').addEventListener('input', (event) => table.setFilter(event.target.value));
+addEventListener('hashchange', navigate);
+addEventListener('keydown', (event) => {
+  const typing = event.target === $('filter');
+  if (event.key === '/' && !typing && !event.ctrlKey && !event.metaKey && !event.altKey) {
+    event.preventDefault();
+    $('filter').select();
+  } else if (event.key === 'ArrowDown' && typing) {
+    event.preventDefault();
+    $('grid').focus({ preventScroll: true });
+  } else if (event.key === 'Escape') {
+    if (typing && $('filter').value) {
+      $('filter').value = '';
+      table.setFilter('');
+    } else if (panel.isOpen) closePanel();
+  }
+});
+setInterval(() => {
+  informers.tick();
+  showFacts();
+  if (feed) feed.show($('stream'), feed.state === 'loading' ? number.format(table.rows.size) : '');
+  panel.show();
+  table.schedule(); // the ages on the screen
+}, 1_000);
+
+window.informerd = Object.freeze({
+  rows: () => table.rows.size,
+  shown: () => table.view.length,
+  rendered: () => table.slots.length,
+  queued: () => (feed ? feed.queue.length - feed.head : 0),
+  events: () => feed?.applied ?? 0,
+  get state() { return feed?.state ?? 'connecting'; },
+  get resource() { return selection.informer?.resource ?? null; },
+  get token() { return feed?.token ?? ''; },
+  get lastFrameMs() { return table.lastFrameMs; },
+  get maxFrameMs() { return table.maxFrameMs; },
+});
