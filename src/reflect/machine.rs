@@ -472,4 +472,5 @@ fn delay_after(failure: &Failure, backoff: &mut Backoff, moment: Moment) -> Dura
 }
 
 #[cfg(test)]
+#[path = "machine_tests.rs"]
 mod tests;

@@ -340,4 +340,5 @@ fn key_in(line: &[u8]) -> String {
 }
 
 #[cfg(test)]
+#[path = "reflector_tests.rs"]
 mod tests;

@@ -406,4 +406,5 @@ fn take_legacy(group: &str, version: &str, found: LegacyResources, discovery: &m
 }
 
 #[cfg(test)]
+#[path = "discovery_tests.rs"]
 mod tests;

@@ -111,9 +111,8 @@ impl UpstreamError {
     pub fn sentence(&self) -> String {
         match self {
             Self::Refused(refusal) => refusal.sentence(),
-            Self::Config(source) | Self::Transport(source) => {
-                format!("{self}: {}", innermost(source.as_ref()))
-            }
+            Self::Config(source) => format!("{self}: {}", chain(source.as_ref())),
+            Self::Transport(source) => format!("{self}: {}", innermost(source.as_ref())),
             Self::Garbage(source) => format!("{self}: {source}"),
             Self::BodyTooLarge { .. } | Self::Idle(_) => self.to_string(),
         }
@@ -133,6 +132,20 @@ fn innermost(error: &(dyn Error + 'static)) -> String {
         last = source;
     }
     last.to_string()
+}
+
+/// All causes; most of kube's errors repeat theirs.
+fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        let cause = source.to_string();
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+        next = source.source();
+    }
+    text
 }
 
 // === impl Refusal ===

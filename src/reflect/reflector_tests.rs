@@ -354,7 +354,7 @@ async fn case_14_a_forbidden_watch_tells_what_to_grant() {
 
 #[tokio::test(start_paused = true)]
 async fn empty_watches_do_not_spin() {
-    let server = Server::new(vec![list(10, "", "a@3")], || hangs_up());
+    let server = Server::new(vec![list(10, "", "a@3")], hangs_up);
     let (_reader, _) = run(&server);
     after(60.0).await;
     // Lists are answered with an empty body too once the watch is given up.
