@@ -1,3 +1,4 @@
 //! Everything that needs more than one room, in one binary.
 
 mod cli;
+mod upstream;
