@@ -95,7 +95,9 @@ impl Run {
                 initial_events_end: false,
             }),
             "error" => {
-                Input::Event(WatchEvent::Error(Status::failure(rest[0].parse().unwrap(), "", "said so")))
+                let reason = if rest[0] == "504" { "Timeout" } else { "" };
+                let status = Status::failure(rest[0].parse().unwrap(), reason, "said so");
+                Input::Event(WatchEvent::Error(status))
             }
             "eof" => Input::WatchEnded(WatchEnd::Eof),
             "rst" => Input::WatchEnded(WatchEnd::Broken(Failure {

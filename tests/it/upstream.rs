@@ -1,6 +1,11 @@
 //! The reflector against the simulator's API server, over loopback sockets: whatever the server does wrong,
 //! the cache ends up equal to the cluster.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails by unwrapping; clippy knows only functions marked as tests"
+)]
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
