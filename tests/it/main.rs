@@ -1,3 +1,6 @@
 //! Everything that needs more than one room, in one binary.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod cli;
+mod sse;
+mod support;
