@@ -3,5 +3,6 @@
 
 mod cli;
 mod sim;
+mod sse;
 mod support;
 mod upstream;
