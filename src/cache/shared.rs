@@ -125,8 +125,6 @@ pub struct CatchUpEntry {
     pub key: Key,
     /// Which object of that name.
     pub uid: Box<str>,
-    /// The resourceVersion of its last change or deletion.
-    pub version: ResourceVersion,
     /// The object; `None` if it is gone.
     pub object: Option<Arc<Object>>,
 }

@@ -1,7 +1,8 @@
 //! Everything that needs more than one room, in one binary.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod cli;
 mod sim;
-mod support {
-    pub(crate) mod envtest;
-}
+mod sse;
+mod support;
+mod upstream;
