@@ -121,7 +121,9 @@ async fn kubectl_writes_and_the_scenario_follows() {
 
     let pod = kubectl.run("get pods -l app=mine -o jsonpath={.items[0].metadata.name}").await;
     kubectl.run(&format!("delete pod {pod}")).await;
-    kubectl.until(ready, "3").await;
+    // The manifest, applied with force, wants two again.
+    kubectl.until(ready, "2").await;
+    assert!(!kubectl.run("get pods -l app=mine -o name").await.contains(&pod));
     kubectl.run(&format!("delete -f {}", file.display())).await;
     kubectl.until("get pods -l app=mine -o name", "").await;
     assert!(kubectl.run("get all -A").await.contains("pod/"));
