@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::Scenario;
-use super::mirror::{is_deleted, is_ready, name, namespace, owner_uid, text, uid};
+use super::mirror::{Mirror, is_deleted, is_ready, name, namespace, owner_uid, text, uid};
 
 /// Emptied replica sets kept for each deployment.
 const OLD_REPLICA_SETS_MAX: usize = 2;
@@ -13,7 +13,16 @@ const OLD_REPLICA_SETS_MAX: usize = 2;
 impl Scenario {
     /// The first thing that has to be done.
     pub(super) fn run_controllers(&mut self) -> bool {
-        self.collect_garbage() || self.run_deployments() || self.run_replica_sets()
+        // Controllers look only at these three, so what was at rest is at rest until one of them changes.
+        let seen = [&self.deployments, &self.replica_sets, &self.pods].map(Mirror::revision);
+        if self.at_rest == seen {
+            return false;
+        }
+        let wrote = self.collect_garbage() || self.run_deployments() || self.run_replica_sets();
+        if !wrote {
+            self.at_rest = seen;
+        }
+        wrote
     }
 
     /// Deletes what belongs to something that is gone.
@@ -37,22 +46,37 @@ impl Scenario {
         self.cluster.lock().delete(&place, &Value::Null, None, door).is_ok()
     }
 
-    fn run_deployments(&self) -> bool {
+    /// Keeps the hash of each deployment's template, which is dear to take and changes with the generation only.
+    fn hash_templates(&mut self) {
+        let present: BTreeSet<&str> = self.deployments.values().map(uid).collect();
+        self.template_hashes.retain(|key, _| present.contains(key.as_str()));
+        for deployment in self.deployments.values() {
+            let generation = deployment["metadata"]["generation"].as_u64().unwrap_or(0);
+            let known = self.template_hashes.get(uid(deployment));
+            if known.is_none_or(|(at, _)| *at != generation) {
+                let hash = template_hash(&deployment["spec"]["template"]);
+                self.template_hashes.insert(uid(deployment).to_owned(), (generation, hash));
+            }
+        }
+    }
+
+    fn run_deployments(&mut self) -> bool {
+        self.hash_templates();
         self.deployments.values().filter(|d| !is_deleted(d)).any(|deployment| self.run_deployment(deployment))
     }
 
     fn run_deployment(&self, deployment: &Value) -> bool {
-        let hash = template_hash(&deployment["spec"]["template"]);
+        let (_, hash) = &self.template_hashes[uid(deployment)];
         let desired = deployment["spec"]["replicas"].as_u64().unwrap_or(1);
         let sets: Vec<&Value> = self.replica_sets.owned_by(uid(deployment)).collect();
         let (new, old): (Vec<&Value>, Vec<&Value>) =
-            sets.iter().partition(|set| text(set, &["metadata", "labels", "pod-template-hash"]) == hash);
+            sets.iter().partition(|set| text(set, &["metadata", "labels", "pod-template-hash"]) == *hash);
         let replicas = |set: &Value| set["spec"]["replicas"].as_u64().unwrap_or(0);
         let ready = |set: &Value| set["status"]["readyReplicas"].as_u64().unwrap_or(0);
         let running: Vec<&&Value> = old.iter().filter(|set| replicas(set) > 0).collect();
         let Some(new) = new.first() else {
             let first = if running.is_empty() { desired } else { desired.min(1) };
-            return self.create_replica_set(deployment, &hash, first, sets.len());
+            return self.create_replica_set(deployment, hash, first, sets.len());
         };
         let total: u64 = sets.iter().map(|set| replicas(set)).sum();
         let available: u64 = sets.iter().map(|set| ready(set).min(replicas(set))).sum();

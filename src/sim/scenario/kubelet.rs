@@ -1,5 +1,7 @@
 //! Scheduler and kubelets: pods go from Pending to Running, crash, come back, and leave.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::super::object::rfc3339;
@@ -68,7 +70,8 @@ impl Scenario {
     pub(super) fn run_kubelet(&mut self, now: u64) -> bool {
         let mut due = None;
         let mut stages = std::mem::take(&mut self.stages);
-        stages.retain(|key, _| self.pods.values().any(|pod| uid(pod) == key));
+        let present: BTreeSet<&str> = self.pods.values().map(uid).collect();
+        stages.retain(|key, _| present.contains(key.as_str()));
         for pod in self.pods.values() {
             let stage = Stage::of(pod);
             let entry = stages.entry(uid(pod).to_owned()).or_insert((stage, now));

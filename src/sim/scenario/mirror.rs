@@ -36,6 +36,10 @@ impl Mirror {
         }
     }
 
+    pub(super) fn revision(&self) -> u64 {
+        self.revision
+    }
+
     /// In key order.
     pub(super) fn values(&self) -> impl Iterator<Item = &Value> {
         self.objects.values().map(|(_, value)| value)

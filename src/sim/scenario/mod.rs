@@ -37,6 +37,10 @@ pub struct Scenario {
     deployments: Mirror,
     replica_sets: Mirror,
     pods: Mirror,
+    /// Revisions of the three mirrors at which the controllers had nothing to do.
+    at_rest: [u64; 3],
+    /// Generation and template hash of each deployment, by uid.
+    template_hashes: BTreeMap<String, (u64, String)>,
     /// When each pod, by uid, was first seen in its present stage.
     stages: BTreeMap<String, (kubelet::Stage, u64)>,
     /// Pods, by uid, that crash until this time.
@@ -57,6 +61,8 @@ impl Scenario {
             deployments: Mirror::new("deployments.apps"),
             replica_sets: Mirror::new("replicasets.apps"),
             pods: Mirror::new("pods"),
+            at_rest: [0; 3],
+            template_hashes: BTreeMap::new(),
             stages: BTreeMap::new(),
             crashing: BTreeMap::new(),
             serial: 0,

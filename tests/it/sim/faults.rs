@@ -88,7 +88,7 @@ async fn versions_expire_on_order() {
     faults.expire_next_watch(1, &Requests::of(Verb::Watch), Gone::Http);
     assert_eq!(server.get(&from_now).await.code, 410);
     assert_eq!(server.get(&from_now).await.text, "");
-    let page = server.get(&format!("{}?limit=1", maps("default"))).await.is_ok(200);
+    let page = server.get(&format!("{}?limit=1", maps("default"))).await.must_be(200);
     let next = format!("{}?continue={}", maps("default"), page["metadata"]["continue"].as_str().unwrap());
     faults.expire_continue_tokens(1);
     assert_eq!(server.get(&next).await.code, 410);
@@ -163,12 +163,12 @@ async fn a_server_stops_and_comes_back_at_the_same_address() {
     assert!(tokio::net::TcpStream::connect(address).await.is_err());
     cluster.create("configmaps", map("meanwhile")).unwrap();
     api_server.start().await.unwrap();
-    assert_eq!(server.get(&maps("default")).await.is_ok(200)["items"].as_array().unwrap().len(), 1);
+    assert_eq!(server.get(&maps("default")).await.must_be(200)["items"].as_array().unwrap().len(), 1);
     let younger = Cluster::default();
     let before = cluster.revision();
     api_server.replace_cluster(younger).await.unwrap();
     assert_eq!(api_server.address(), address);
-    assert!(version(&server.get(&maps("default")).await.is_ok(200)) < before);
+    assert!(version(&server.get(&maps("default")).await.must_be(200)) < before);
 }
 
 #[tokio::test]

@@ -7,17 +7,17 @@ use serde_json::json;
 use super::{Server, Which, maps, names, version};
 
 pub(super) async fn items_of_built_ins_have_no_kind(server: &Server, namespace: &str) {
-    let empty = server.get(&maps(namespace)).await.is_ok(200);
+    let empty = server.get(&maps(namespace)).await.must_be(200);
     assert_eq!((&empty["kind"], &empty["apiVersion"]), (&"ConfigMapList".into(), &"v1".into()));
     assert_eq!(empty["items"], json!([]));
     let created = server.config_map(namespace, "one", json!({})).await;
-    let list = server.get(&maps(namespace)).await.is_ok(200);
+    let list = server.get(&maps(namespace)).await.must_be(200);
     assert!(version(&list) >= version(&created) && version(&created) > version(&empty));
     let item = &list["items"][0];
     assert_eq!((item.get("kind"), item.get("apiVersion")), (None, None));
     assert_eq!(item["metadata"], created["metadata"]);
     assert!(item["metadata"]["managedFields"][0]["fieldsV1"]["f:data"].is_object(), "{item}");
-    let got = server.get(&format!("{}/one", maps(namespace))).await.is_ok(200);
+    let got = server.get(&format!("{}/one", maps(namespace))).await.must_be(200);
     assert_eq!((&got["kind"], &got["apiVersion"]), (&"ConfigMap".into(), &"v1".into()));
 }
 
@@ -26,26 +26,26 @@ pub(super) async fn pages_are_one_snapshot(server: &Server, namespace: &str) {
         server.config_map(namespace, name, json!({"app": "x"})).await;
     }
     let path = maps(namespace);
-    let first = server.get(&format!("{path}?&limit=2")).await.is_ok(200);
+    let first = server.get(&format!("{path}?&limit=2")).await.must_be(200);
     assert_eq!((names(&first), &first["metadata"]["remainingItemCount"]), (vec!["c1", "c2"], &json!(3)));
     // What happens between the pages must not show on them.
-    server.delete(&format!("{path}/c4")).await.is_ok(200);
+    server.delete(&format!("{path}/c4")).await.must_be(200);
     server.config_map(namespace, "c22", json!({"app": "x"})).await;
-    server.patch(&format!("{path}/c3"), &json!({"data": {"a": "2"}})).await.is_ok(200);
+    server.patch(&format!("{path}/c3"), &json!({"data": {"a": "2"}})).await.must_be(200);
     let mut seen = Vec::new();
     let mut page = first.clone();
     while let Some(token) = page["metadata"]["continue"].as_str() {
-        page = server.get(&format!("{path}?limit=2&continue={token}&resourceVersion=0")).await.is_ok(200);
+        page = server.get(&format!("{path}?limit=2&continue={token}&resourceVersion=0")).await.must_be(200);
         assert_eq!(version(&page), version(&first));
         assert!(page["items"].as_array().unwrap().iter().all(|item| item["data"]["a"] == "1"));
         seen.extend(names(&page).into_iter().map(str::to_owned));
     }
     assert_eq!(seen, ["c3", "c4", "c5"]);
-    let now = server.get(&path).await.is_ok(200);
+    let now = server.get(&path).await.must_be(200);
     assert_eq!(names(&now), ["c1", "c2", "c22", "c3", "c5"]);
     let exact = format!("{path}?resourceVersion={}&resourceVersionMatch=Exact", version(&first));
-    assert_eq!(names(&server.get(&exact).await.is_ok(200)), ["c1", "c2", "c3", "c4", "c5"]);
-    let selected = server.get(&format!("{path}?labelSelector=app%3Dx&limit=1")).await.is_ok(200);
+    assert_eq!(names(&server.get(&exact).await.must_be(200)), ["c1", "c2", "c3", "c4", "c5"]);
+    let selected = server.get(&format!("{path}?labelSelector=app%3Dx&limit=1")).await.must_be(200);
     assert!(selected["metadata"]["continue"].is_string());
     assert_eq!(selected["metadata"].get("remainingItemCount"), None);
 }
@@ -55,7 +55,7 @@ pub(super) async fn bad_parameters_are_refused(server: &Server, namespace: &str)
         server.config_map(namespace, name, json!({})).await;
     }
     let path = maps(namespace);
-    let page = server.get(&format!("{path}?limit=1")).await.is_ok(200);
+    let page = server.get(&format!("{path}?limit=1")).await.must_be(200);
     let token = page["metadata"]["continue"].as_str().unwrap();
     let invalid = |text: &str| format!("ListOptions.meta.k8s.io \"\" is invalid: {text}");
     let forbidden =
@@ -140,7 +140,7 @@ pub(super) async fn version_zero_ignores_the_limit(server: &Server, namespace: &
     let path = format!("{}?limit=1&resourceVersion=0", maps(namespace));
     let deadline = tokio::time::Instant::now() + super::WAIT;
     loop {
-        let list = server.get(&path).await.is_ok(200);
+        let list = server.get(&path).await.must_be(200);
         assert_eq!(list["metadata"].get("continue"), None);
         if list["items"].as_array().unwrap().len() == 3 {
             return;
@@ -171,7 +171,7 @@ pub(super) async fn a_future_version_is_waited_for_then_504(server: &Server, nam
     let created = server.config_map(namespace, "now", json!({})).await;
     let next = format!("{path}?resourceVersion={}", version(&created) + 1);
     let (list, _) = tokio::join!(server.get(&next), server.config_map(namespace, "then", json!({})));
-    let list = list.is_ok(200);
+    let list = list.must_be(200);
     assert!(version(&list) > version(&created));
 }
 
@@ -195,11 +195,11 @@ pub(super) async fn selectors_select(server: &Server, namespace: &str) {
         ("fieldSelector=metadata.name!%3Dc1&labelSelector=app", vec!["c2"]),
         ("fieldSelector=metadata.namespace%3Dother", vec![]),
     ] {
-        let list = server.get(&format!("{}?{query}", maps(namespace))).await.is_ok(200);
+        let list = server.get(&format!("{}?{query}", maps(namespace))).await.must_be(200);
         assert_eq!(names(&list), expected, "{query}");
     }
     let everywhere = format!("/api/v1/configmaps?fieldSelector=metadata.namespace%3D{namespace}");
-    assert_eq!(names(&server.get(&everywhere).await.is_ok(200)), ["c1", "c2", "c3"]);
+    assert_eq!(names(&server.get(&everywhere).await.must_be(200)), ["c1", "c2", "c3"]);
 }
 
 pub(super) async fn metadata_alone_on_request(server: &Server, namespace: &str) {
@@ -207,14 +207,14 @@ pub(super) async fn metadata_alone_on_request(server: &Server, namespace: &str) 
     let path = maps(namespace);
     let list_form = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
     let form = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
-    let list = server.get_as(&path, list_form).await.is_ok(200);
+    let list = server.get_as(&path, list_form).await.must_be(200);
     assert_eq!(
         (&list["kind"], &list["apiVersion"]),
         (&"PartialObjectMetadataList".into(), &"meta.k8s.io/v1".into())
     );
     let item = &list["items"][0];
     assert_eq!((&item["metadata"], item.get("data")), (&created["metadata"], None));
-    let one = server.get_as(&format!("{path}/one"), form).await.is_ok(200);
+    let one = server.get_as(&format!("{path}/one"), form).await.must_be(200);
     assert_eq!(
         (&one["kind"], &one["metadata"], one.get("data")),
         (&"PartialObjectMetadata".into(), &created["metadata"], None)
@@ -229,7 +229,7 @@ pub(super) async fn metadata_alone_on_request(server: &Server, namespace: &str) 
         refused.is_error(406, "NotAcceptable", message);
     }
     let plain = server.get_as(&path, "application/json;as=Nonsense;g=a;v=b,application/json").await;
-    assert_eq!(plain.is_ok(200)["kind"], "ConfigMapList");
+    assert_eq!(plain.must_be(200)["kind"], "ConfigMapList");
 }
 
 pub(super) async fn compaction_expires_lists_and_tokens(server: &Server, namespace: &str) {
@@ -237,8 +237,8 @@ pub(super) async fn compaction_expires_lists_and_tokens(server: &Server, namespa
         server.config_map(namespace, name, json!({})).await;
     }
     let path = maps(namespace);
-    let page = server.get(&format!("{path}?limit=1")).await.is_ok(200);
-    server.patch(&format!("{path}/c3"), &json!({"data": {"a": "2"}})).await.is_ok(200);
+    let page = server.get(&format!("{path}?limit=1")).await.must_be(200);
+    server.patch(&format!("{path}/c3"), &json!({"data": {"a": "2"}})).await.must_be(200);
     server.compact().await;
     let message = "The resourceVersion for the provided list is too old.";
     for query in ["resourceVersion=2&resourceVersionMatch=Exact", "resourceVersion=2&limit=5"] {
@@ -253,7 +253,7 @@ pub(super) async fn compaction_expires_lists_and_tokens(server: &Server, namespa
     let body = expired.json();
     assert_eq!((expired.code, &body["reason"]), (410, &"Expired".into()));
     let fresh = body["metadata"]["continue"].as_str().unwrap();
-    let rest = server.get(&format!("{path}?limit=5&continue={fresh}")).await.is_ok(200);
+    let rest = server.get(&format!("{path}?limit=5&continue={fresh}")).await.must_be(200);
     assert_eq!(names(&rest), ["c2", "c3"]);
     assert_eq!(rest["items"][1]["data"]["a"], "2");
 }

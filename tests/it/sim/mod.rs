@@ -1,5 +1,6 @@
 //! The simulator against the rules of real API servers: each case is written once and runs against the simulator
 //! and, where `KUBEBUILDER_ASSETS` has them, against two real servers.
+#![allow(clippy::print_stdout, reason = "skipped and running cases are told in the test's output")]
 
 mod faults;
 mod kubectl;
@@ -77,7 +78,7 @@ impl Answer {
     }
 
     #[track_caller]
-    fn is_ok(self, code: u16) -> Value {
+    fn must_be(self, code: u16) -> Value {
         assert_eq!(self.code, code, "{}", self.text);
         self.json()
     }
@@ -143,7 +144,7 @@ impl Server {
             cluster.compact();
         }
         if let Some(etcd) = &self.etcd {
-            let newest = self.get("/api/v1/configmaps").await.is_ok(200);
+            let newest = self.get("/api/v1/configmaps").await.must_be(200);
             let revision = newest["metadata"]["resourceVersion"].as_str().unwrap();
             let config = kube::Config::new(etcd.parse().unwrap());
             let client = kube::Client::try_from(config).unwrap();
@@ -156,7 +157,7 @@ impl Server {
     /// A namespace of its own for each case.
     async fn namespace(&self, case: &str) -> String {
         let name = case.replace('_', "-");
-        self.post("/api/v1/namespaces", &json!({"metadata": {"name": name}})).await.is_ok(201);
+        self.post("/api/v1/namespaces", &json!({"metadata": {"name": name}})).await.must_be(201);
         name
     }
 
@@ -164,7 +165,7 @@ impl Server {
         let map = json!({
             "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": labels}, "data": {"a": "1"},
         });
-        self.post(&maps(namespace), &map).await.is_ok(201)
+        self.post(&maps(namespace), &map).await.must_be(201)
     }
 }
 
@@ -321,7 +322,7 @@ async fn a_killed_server_comes_back_with_its_data() {
     let address = envtest.url().replace("http://", "");
     assert!(tokio::net::TcpStream::connect(&address).await.is_err());
     envtest.start_api_server().await;
-    let kept = server.get(&format!("{}/one", maps(&namespace))).await.is_ok(200);
+    let kept = server.get(&format!("{}/one", maps(&namespace))).await.must_be(200);
     assert_eq!(kept["metadata"], created["metadata"]);
     assert!(!envtest.token().is_empty());
     envtest.stop().await;

@@ -58,7 +58,7 @@ pub(super) async fn writes_change_what_they_say(server: &Server, namespace: &str
         "spec": {"replicas": 2, "selector": {"matchLabels": {"app": "x"}}, "template": template},
         "status": {"replicas": 7},
     });
-    let created = server.post(&path, &deployment).await.is_ok(201);
+    let created = server.post(&path, &deployment).await.must_be(201);
     if server.which == Which::V1_36 {
         return; // It stores built-in kinds as they come, without generations and separate status.
     }
@@ -66,7 +66,7 @@ pub(super) async fn writes_change_what_they_say(server: &Server, namespace: &str
     let one = format!("{path}/d");
     let strategic = json!({"spec": {"template": {"spec": {"containers": [{"name": "b", "image": "b:2"}]}}}});
     let patched =
-        server.write("PATCH", &one, "application/strategic-merge-patch+json", &strategic).await.is_ok(200);
+        server.write("PATCH", &one, "application/strategic-merge-patch+json", &strategic).await.must_be(200);
     let containers = patched["spec"]["template"]["spec"]["containers"].as_array().unwrap();
     let images: Vec<(&str, &str)> =
         containers.iter().map(|c| (c["name"].as_str().unwrap(), c["image"].as_str().unwrap())).collect();
@@ -75,22 +75,23 @@ pub(super) async fn writes_change_what_they_say(server: &Server, namespace: &str
     assert_eq!(sorted, [("a", "a:1"), ("b", "b:2")]);
     assert_eq!(patched["metadata"]["generation"], 2);
     let steps = json!([{"op": "replace", "path": "/spec/replicas", "value": 3}]);
-    let stepped = server.write("PATCH", &one, "application/json-patch+json", &steps).await.is_ok(200);
+    let stepped = server.write("PATCH", &one, "application/json-patch+json", &steps).await.must_be(200);
     assert_eq!(stepped["spec"]["replicas"], 3);
     // Status and specification each have their own door.
     let status = json!({"status": {"replicas": 1}, "spec": {"replicas": 9}});
-    let written = server.patch(&format!("{one}/status"), &status).await.is_ok(200);
+    let written = server.patch(&format!("{one}/status"), &status).await.must_be(200);
     assert_eq!((&written["spec"]["replicas"], &written["status"]["replicas"]), (&json!(3), &json!(1)));
     assert_eq!(written["metadata"]["generation"], 3);
-    let main = server.patch(&one, &json!({"status": {"replicas": 5}})).await.is_ok(200);
+    let main = server.patch(&one, &json!({"status": {"replicas": 5}})).await.must_be(200);
     assert_eq!(main["status"]["replicas"], 1);
-    let dry = server.patch(&format!("{one}?dryRun=All"), &json!({"spec": {"replicas": 8}})).await.is_ok(200);
+    let dry =
+        server.patch(&format!("{one}?dryRun=All"), &json!({"spec": {"replicas": 8}})).await.must_be(200);
     assert_eq!(dry["spec"]["replicas"], 8);
-    assert_eq!(server.get(&one).await.is_ok(200)["spec"]["replicas"], 3);
+    assert_eq!(server.get(&one).await.must_be(200)["spec"]["replicas"], 3);
     let generated = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"generateName": "g-"}});
-    let generated = server.post(&maps(namespace), &generated).await.is_ok(201);
+    let generated = server.post(&maps(namespace), &generated).await.must_be(201);
     assert!(generated["metadata"]["name"].as_str().unwrap().starts_with("g-"), "{generated}");
-    let deleted = server.delete(&one).await.is_ok(200);
+    let deleted = server.delete(&one).await.must_be(200);
     assert_eq!((&deleted["kind"], &deleted["status"]), (&"Status".into(), &"Success".into()));
     server.get(&one).await.is_error(404, "NotFound", "deployments.apps \"d\" not found");
 }
@@ -115,14 +116,14 @@ pub(super) async fn text_is_escaped_for_streams(server: &Server, namespace: &str
 pub(super) async fn discovery_has_what_clients_need(server: &Server, _namespace: &str) {
     let slashes = if server.which == Which::V1_20 { &[""][..] } else { &["", "/"][..] };
     for slash in slashes {
-        let core = server.get(&format!("/api{slash}")).await.is_ok(200);
+        let core = server.get(&format!("/api{slash}")).await.must_be(200);
         assert_eq!((&core["kind"], &core["versions"]), (&"APIVersions".into(), &json!(["v1"])));
-        let groups = server.get(&format!("/apis{slash}")).await.is_ok(200);
+        let groups = server.get(&format!("/apis{slash}")).await.must_be(200);
         assert_eq!(groups["kind"], "APIGroupList");
         let apps = groups["groups"].as_array().unwrap().iter().find(|g| g["name"] == "apps").unwrap();
         let entry = json!({"groupVersion": "apps/v1", "version": "v1"});
         assert_eq!((&apps["versions"][0], &apps["preferredVersion"]), (&entry, &entry));
-        let group = server.get(&format!("/apis/apps{slash}")).await.is_ok(200);
+        let group = server.get(&format!("/apis/apps{slash}")).await.must_be(200);
         assert_eq!(
             (&group["kind"], &group["name"], &group["versions"][0]),
             (&"APIGroup".into(), &"apps".into(), &entry)
@@ -132,7 +133,7 @@ pub(super) async fn discovery_has_what_clients_need(server: &Server, _namespace:
             ("/api/v1", "v1", "namespaces", "Namespace", "ns", false),
             ("/apis/apps/v1", "apps/v1", "deployments", "Deployment", "deploy", true),
         ] {
-            let list = server.get(&format!("{path}{slash}")).await.is_ok(200);
+            let list = server.get(&format!("{path}{slash}")).await.must_be(200);
             assert_eq!(
                 (&list["kind"], &list["groupVersion"]),
                 (&"APIResourceList".into(), &group_version.into())
@@ -146,7 +147,7 @@ pub(super) async fn discovery_has_what_clients_need(server: &Server, _namespace:
                 assert!(resource["verbs"].as_array().unwrap().contains(&verb.into()), "{resource}");
             }
         }
-        let version = server.get(&format!("/version{slash}")).await.is_ok(200);
+        let version = server.get(&format!("/version{slash}")).await.must_be(200);
         assert!(version["gitVersion"].as_str().unwrap().starts_with("v1."));
         assert_eq!(server.get(&maps("default")).await.code, 200);
     }
@@ -162,7 +163,7 @@ async fn aggregated(server: &Server) {
     if server.which == Which::V1_20 {
         assert_eq!(answer.code, 406);
         let falls_back = server.get_as("/apis", &format!("{form},application/json")).await;
-        assert_eq!(falls_back.is_ok(200)["kind"], "APIGroupList");
+        assert_eq!(falls_back.must_be(200)["kind"], "APIGroupList");
         return;
     }
     assert_eq!((answer.code, answer.header("Content-Type"), answer.header("Vary")), (200, form, "Accept"));
@@ -215,12 +216,12 @@ pub(super) async fn a_custom_kind_comes_and_goes(server: &Server, namespace: &st
     let group = "conformance.example.com";
     let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     let path = format!("/apis/{group}/v1/namespaces/{namespace}/gadgets");
-    server.post(definitions, &definition(group)).await.is_ok(201);
+    server.post(definitions, &definition(group)).await.must_be(201);
     until_code(server, &path, 200).await;
     let gadget = json!({"apiVersion": format!("{group}/v1"), "kind": "Gadget", "metadata": {"name": "g"}, "spec": {"x": 1}});
-    let created = server.post(&path, &gadget).await.is_ok(201);
+    let created = server.post(&path, &gadget).await.must_be(201);
     assert_eq!(created["metadata"]["generation"], 1);
-    let list = server.get(&path).await.is_ok(200);
+    let list = server.get(&path).await.must_be(200);
     assert_eq!((&list["kind"], names(&list)), (&"GadgetList".into(), vec!["g"]));
     assert_eq!(
         (&list["items"][0]["kind"], &list["items"][0]["apiVersion"]),

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{Server, Which, maps, version};
 
 async fn list_version(server: &Server, namespace: &str) -> u64 {
-    version(&server.get(&maps(namespace)).await.is_ok(200))
+    version(&server.get(&maps(namespace)).await.must_be(200))
 }
 
 pub(super) async fn events_come_in_order_with_their_states(server: &Server, namespace: &str) {
@@ -15,16 +15,16 @@ pub(super) async fn events_come_in_order_with_their_states(server: &Server, name
         server.watch(&format!("{path}?watch=true&resourceVersion={start}&timeoutSeconds=60")).await;
     let created = server.config_map(namespace, "m", json!({})).await;
     let one = format!("{path}/m");
-    let labelled = server.patch(&one, &json!({"metadata": {"labels": {"a": "b"}}})).await.is_ok(200);
+    let labelled = server.patch(&one, &json!({"metadata": {"labels": {"a": "b"}}})).await.must_be(200);
     // A write that changes nothing is none.
-    let same = server.patch(&one, &json!({"metadata": {"labels": {"a": "b"}}})).await.is_ok(200);
+    let same = server.patch(&one, &json!({"metadata": {"labels": {"a": "b"}}})).await.must_be(200);
     assert_eq!(version(&same), version(&labelled));
-    server.patch(&one, &json!({"metadata": {"finalizers": ["x.example.com/f"]}})).await.is_ok(200);
-    server.delete(&one).await.is_ok(200);
-    server.patch(&one, &json!({"metadata": {"finalizers": null}})).await.is_ok(200);
+    server.patch(&one, &json!({"metadata": {"finalizers": ["x.example.com/f"]}})).await.must_be(200);
+    server.delete(&one).await.must_be(200);
+    server.patch(&one, &json!({"metadata": {"finalizers": null}})).await.must_be(200);
     let again = server.config_map(namespace, "m", json!({})).await;
     let other = server.config_map(namespace, "n", json!({})).await;
-    server.delete(&format!("{path}/n")).await.is_ok(200);
+    server.delete(&format!("{path}/n")).await.must_be(200);
 
     let mut events = vec![watch.expect("ADDED", "m").await];
     assert_eq!(events[0], created);
@@ -66,12 +66,12 @@ pub(super) async fn leaving_a_selector_is_deleted_with_the_old_state(server: &Se
     server.config_map(namespace, "m", json!({})).await;
     let one = format!("{path}/m");
     let label = |value: Value| json!({"metadata": {"labels": {"app": value}}});
-    let entered = server.patch(&one, &label("demo".into())).await.is_ok(200);
-    let inside = server.patch(&one, &json!({"data": {"a": "2"}})).await.is_ok(200);
-    let left = server.patch(&one, &label("x".into())).await.is_ok(200);
-    server.patch(&one, &json!({"data": {"a": "3"}})).await.is_ok(200);
-    let back = server.patch(&one, &label("demo".into())).await.is_ok(200);
-    server.delete(&one).await.is_ok(200);
+    let entered = server.patch(&one, &label("demo".into())).await.must_be(200);
+    let inside = server.patch(&one, &json!({"data": {"a": "2"}})).await.must_be(200);
+    let left = server.patch(&one, &label("x".into())).await.must_be(200);
+    server.patch(&one, &json!({"data": {"a": "3"}})).await.must_be(200);
+    let back = server.patch(&one, &label("demo".into())).await.must_be(200);
+    server.delete(&one).await.must_be(200);
     assert_eq!(watch.expect("ADDED", "m").await, entered);
     assert_eq!(watch.expect("MODIFIED", "m").await, inside);
     let deleted = watch.expect("DELETED", "m").await;
@@ -91,7 +91,7 @@ pub(super) async fn no_version_and_zero_begin_with_the_state(server: &Server, na
     }
     // The list makes sure that a cache which may be behind is not, before "any" is asked for.
     let newest = list_version(server, namespace).await;
-    server.get(&format!("{}?resourceVersion={newest}", maps(namespace))).await.is_ok(200);
+    server.get(&format!("{}?resourceVersion={newest}", maps(namespace))).await.must_be(200);
     for query in ["watch=true", "watch=True&resourceVersion=0", "watch=banana&resourceVersion=0&limit=1"] {
         let mut watch = server.watch(&format!("{}?{query}&timeoutSeconds=60", maps(namespace))).await;
         let mut seen = Vec::new();
@@ -105,10 +105,10 @@ pub(super) async fn no_version_and_zero_begin_with_the_state(server: &Server, na
         let live = format!("live-{}", query.len());
         server.config_map(namespace, &live, json!({})).await;
         watch.expect("ADDED", &live).await;
-        server.delete(&format!("{}/{live}", maps(namespace))).await.is_ok(200);
+        server.delete(&format!("{}/{live}", maps(namespace))).await.must_be(200);
         watch.expect("DELETED", &live).await;
     }
-    let list = server.get(&format!("{}?watch=0", maps(namespace))).await.is_ok(200);
+    let list = server.get(&format!("{}?watch=0", maps(namespace))).await.must_be(200);
     assert_eq!(list["kind"], "ConfigMapList");
 }
 

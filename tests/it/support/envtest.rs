@@ -1,4 +1,5 @@
 //! Real API servers with their etcd on loopback, where `KUBEBUILDER_ASSETS` names the binaries.
+#![allow(clippy::print_stdout, reason = "a skipped test says so")]
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -140,13 +141,10 @@ impl Envtest {
         let deadline = Instant::now() + READY_WAIT;
         loop {
             let request = http::Request::get("/readyz").body(Vec::new()).unwrap();
-            if let Ok(Ok(response)) =
-                tokio::time::timeout(Duration::from_secs(5), client.request_text(request)).await
-            {
-                if response == "ok" {
-                    self.api_server = Some(child);
-                    return Ok(());
-                }
+            let asked = tokio::time::timeout(Duration::from_secs(5), client.request_text(request)).await;
+            if matches!(asked, Ok(Ok(text)) if text == "ok") {
+                self.api_server = Some(child);
+                return Ok(());
             }
             if let Some(status) = child.try_wait().unwrap() {
                 return Err(format!("the API server ended with {status}: {}", self.tail("apiserver.log")));
