@@ -1,3 +1,5 @@
 //! Everything that needs more than one room, in one binary.
 
+mod browser;
 mod cli;
+mod support;
