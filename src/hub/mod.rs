@@ -18,7 +18,7 @@ pub use close::CloseReason;
 pub use filter::Filter;
 pub use informer::{Figures, Informer, Scope};
 pub use metrics::describe;
-pub use registry::{Hub, SubscribeError};
+pub use registry::{Hub, Pending, SubscribeError};
 pub use subscriber::{Delivery, Event, EventKind, From, Payload, ResetReason, Subscriber, Subscription};
 pub use token::{ResumeToken, TokenError};
 
@@ -39,6 +39,6 @@ pub struct Config {
     pub bookmark_interval: Duration,
     /// How long a resume token ahead of the cache waits for it before RESET.
     pub resume_wait: Duration,
-    /// Over how long the ends of streams are spread at shutdown.
-    pub drain_spread: Duration,
+    /// Over how long the ends of streams are spread at shutdown at most; few streams take less.
+    pub drain_spread_max: Duration,
 }

@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::metrics::Metrics;
@@ -15,10 +17,23 @@ pub struct Hub(Arc<Inner>);
 struct Inner {
     config: Config,
     informers: RwLock<Vec<Arc<Informer>>>,
+    pending: watch::Sender<Vec<Pending>>,
     subscribers: AtomicUsize,
     drain: CancellationToken,
     metrics: Metrics,
 }
+
+/// A watch that is configured but whose kind the API server does not know (yet).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pending {
+    /// The name as configured.
+    pub name: String,
+    /// Why it is not known, in a sentence.
+    pub message: String,
+}
+
+/// Time between two ends of streams at shutdown, so that clients come back one after the other.
+const DRAIN_STEP: Duration = Duration::from_millis(2);
 
 /// Why a subscription was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,6 +43,14 @@ pub enum SubscribeError {
     Full {
         /// The limit.
         max: usize,
+    },
+    /// A watch of this name is configured, but its kind is not known yet.
+    #[error("{name:?} is not known to the API server yet: {why}")]
+    Pending {
+        /// The name as configured.
+        name: String,
+        /// Why it is not known.
+        why: String,
     },
     /// No informer for a name.
     #[error("no informer for {name:?}; there are informers for {known}")]
@@ -45,6 +68,7 @@ impl Hub {
         Self(Arc::new(Inner {
             config,
             informers: RwLock::default(),
+            pending: watch::channel(Vec::new()).0,
             subscribers: AtomicUsize::new(0),
             drain,
             metrics: Metrics::new(),
@@ -61,6 +85,22 @@ impl Hub {
         self.0.informers.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(informer));
     }
 
+    /// Tells which watches have no informer yet.
+    pub fn set_pending(&self, pending: Vec<Pending>) {
+        self.0.pending.send_replace(pending);
+    }
+
+    /// The watches that have no informer yet.
+    pub fn pending(&self) -> Vec<Pending> {
+        self.0.pending.borrow().clone()
+    }
+
+    /// Waits until every configured watch has its informer; what is known by then is known at the return.
+    pub async fn settled(&self) {
+        // The sender lives as long as the hub.
+        let _ = self.0.pending.subscribe().wait_for(Vec::is_empty).await;
+    }
+
     /// All informers, in the order in which they were added.
     pub fn informers(&self) -> Vec<Arc<Informer>> {
         self.0.informers.read().unwrap_or_else(PoisonError::into_inner).clone()
@@ -74,6 +114,9 @@ impl Hub {
         let informers = self.informers();
         let first = informers.iter().find(|informer| informer.resource.answers_to(name));
         let Some(resource) = first.map(|informer| informer.resource.clone()) else {
+            if let Some(pending) = self.pending().into_iter().find(|pending| pending.name == name) {
+                return Err(SubscribeError::Pending { name: pending.name, why: pending.message });
+            }
             let mut known: Vec<_> = informers.iter().map(|informer| informer.resource.canonical()).collect();
             known.dedup();
             return Err(SubscribeError::Unknown { name: name.to_owned(), known: known.join(", ") });
@@ -117,6 +160,12 @@ pub(super) struct Place {
 }
 
 impl Place {
+    /// Over how long the streams' ends are spread, by how many there are.
+    pub(super) fn drain_spread(&self) -> Duration {
+        let count = u32::try_from(self.hub.subscribers()).unwrap_or(u32::MAX);
+        DRAIN_STEP.saturating_mul(count).min(self.hub.0.config.drain_spread_max)
+    }
+
     pub(super) fn metrics(&self) -> &Metrics {
         &self.hub.0.metrics
     }

@@ -263,7 +263,7 @@ impl Subscriber {
         }
         if self.drain.is_cancelled() {
             // Spread, so that thousands of clients do not come back in one moment.
-            let spread = self.config.drain_spread;
+            let spread = self.place.drain_spread();
             let at = *self.drain_at.get_or_insert_with(|| now + spread.mul_f64(rand::random::<f64>()));
             if now >= at {
                 return Some(CloseReason::Shutdown);

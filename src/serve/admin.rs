@@ -61,6 +61,9 @@ impl Admin {
         let now = Instant::now();
         let draining = if self.drain.is_cancelled() { Err("shutting down".to_owned()) } else { Ok(()) };
         let mut checks = vec![("shutdown".to_owned(), draining)];
+        for pending in self.hub.pending() {
+            checks.push((format!("informer/{}", pending.name), Err(pending.message)));
+        }
         for informer in self.hub.informers() {
             let condition = informer.reader.condition();
             let synced = informer.reader.mark().synced;

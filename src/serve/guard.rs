@@ -95,10 +95,10 @@ fn name_of(host: &str) -> &str {
     }
 }
 
+/// Names that DNS does not decide: localhost, and addresses, which no rebinding can point elsewhere.
 fn is_local(host: &str) -> bool {
     let name = name_of(host).trim_end_matches('.').to_ascii_lowercase();
-    let local = name == "localhost" || name.ends_with(".localhost");
-    local || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    name == "localhost" || name.ends_with(".localhost") || name.parse::<IpAddr>().is_ok()
 }
 
 #[cfg(test)]
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_names_of_the_loopback_are_local() {
+    fn only_names_that_dns_does_not_decide_are_local() {
         for host in [
             "localhost",
             "localhost:8090",

@@ -17,6 +17,14 @@ struct Resources {
     version: &'static str,
     subscribers: usize,
     informers: Vec<ResourceInfo>,
+    /// Watches whose kind the API server does not know yet.
+    pending: Vec<PendingInfo>,
+}
+
+#[derive(Serialize)]
+struct PendingInfo {
+    name: String,
+    message: String,
 }
 
 /// One informer. Shape: see the README's table.
@@ -57,8 +65,10 @@ pub(super) async fn resources(
     Params::parse(query.as_deref(), &[])?;
     let now = Instant::now();
     let informers = server.hub.informers().iter().map(|informer| info(informer, now)).collect();
+    let pending = server.hub.pending().into_iter();
+    let pending = pending.map(|one| PendingInfo { name: one.name, message: one.message }).collect();
     let version = env!("CARGO_PKG_VERSION");
-    let body = Resources { version, subscribers: server.hub.subscribers(), informers };
+    let body = Resources { version, subscribers: server.hub.subscribers(), informers, pending };
     Ok(([(header::CACHE_CONTROL, "no-store")], Json(body)).into_response())
 }
 

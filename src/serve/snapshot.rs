@@ -73,7 +73,7 @@ pub(super) async fn snapshot(
     let params = Params::parse(query.as_deref(), &PARAMS)?;
     let format = accepted(&headers, &OFFERED)
         .ok_or_else(|| ApiError::not_acceptable("application/json, application/x-ndjson"))?;
-    let target = Target::parse(&server, &path, &params)?;
+    let target = Target::parse(&server, &path, &params).await?;
     let request = fingerprint(&path, &params);
     let limit = params.number("limit", 0_usize, usize::MAX)?.filter(|limit| *limit > 0);
     let (page, snapshots) = match params.get("continue").filter(|token| !token.is_empty()) {

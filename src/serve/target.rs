@@ -1,8 +1,10 @@
 //! What a path asks for: which informers, which objects.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
+use tokio::time::timeout;
 
 use super::params::Params;
 use super::{ApiError, Server};
@@ -17,12 +19,15 @@ pub(super) struct Target {
     pub(super) single: bool,
 }
 
+/// How long a request waits for discovery.
+const DISCOVERY_WAIT: Duration = Duration::from_secs(10);
+
 /// The parameters that every target takes.
 pub(super) const FILTERS: [&str; 3] = ["labelSelector", "fieldSelector", "namespace"];
 
 impl Target {
     /// Reads the path after `/v1/snapshot/` or `/v1/watch/` and the filters.
-    pub(super) fn parse(server: &Server, path: &str, params: &Params) -> Result<Self, ApiError> {
+    pub(super) async fn parse(server: &Server, path: &str, params: &Params) -> Result<Self, ApiError> {
         let mut segments = Vec::new();
         for segment in path.trim_end_matches('/').split('/') {
             let decoded = percent_decode_str(segment).decode_utf8();
@@ -33,7 +38,7 @@ impl Target {
         let (resources, rest) = segments.split_first().expect("split gives at least one piece");
         let mut informers: Vec<Arc<Informer>> = Vec::new();
         for name in resources.split(',') {
-            let found = server.hub.resolve(name).map_err(|error| unknown(&error))?;
+            let found = resolve(server, name).await?;
             if informers.iter().any(|informer| informer.resource == found[0].resource) {
                 return Err(ApiError::invalid("resources", resources, "expected each resource once"));
             }
@@ -62,8 +67,20 @@ impl Target {
     }
 }
 
-fn unknown(error: &SubscribeError) -> ApiError {
-    ApiError::not_found(error.to_string())
+/// The informers of a name. At the start, when discovery is still under way, it is waited for: an EventSource
+/// does not come back from an error.
+async fn resolve(server: &Server, name: &str) -> Result<Vec<Arc<Informer>>, ApiError> {
+    let hub = &server.hub;
+    if let Ok(found) = hub.resolve(name) {
+        return Ok(found);
+    }
+    let _ = timeout(DISCOVERY_WAIT, hub.settled()).await;
+    hub.resolve(name).map_err(|error| match error {
+        SubscribeError::Pending { .. } => ApiError::unavailable(error.to_string(), 2),
+        SubscribeError::Full { .. } | SubscribeError::Unknown { .. } => {
+            ApiError::not_found(error.to_string())
+        }
+    })
 }
 
 fn selector<T: Default, E: std::fmt::Display>(

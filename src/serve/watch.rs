@@ -46,7 +46,7 @@ pub(super) async fn watch(
     let params = Params::parse(query.as_deref(), &PARAMS)?;
     let headers = request.headers();
     let format = transport(headers, &params)?;
-    let target = Target::parse(&server, &path, &params)?;
+    let target = Target::parse(&server, &path, &params).await?;
     let from = from(headers, &params)?;
     let seconds = |name| params.number(name, 1, SECONDS_MAX).map(|found| found.map(Duration::from_secs));
     let (timeout, resync) = (seconds("timeoutSeconds")?, seconds("resyncSeconds")?);
@@ -89,7 +89,9 @@ fn refused(error: &SubscribeError) -> ApiError {
             super::metrics::limit_hit("subscribers_max");
             ApiError::unavailable(error.to_string(), 5)
         }
-        SubscribeError::Unknown { .. } => ApiError::not_found(error.to_string()),
+        SubscribeError::Pending { .. } | SubscribeError::Unknown { .. } => {
+            ApiError::not_found(error.to_string())
+        }
     }
 }
 

@@ -1,0 +1,98 @@
+//! `informerd demo`: an embedded cluster with life in it, and informerd against it over a socket.
+
+use std::io::Write as _;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use tokio_util::sync::CancellationToken;
+
+use super::{App, Signals};
+use crate::sim::{ApiServer, Cluster, ClusterConfig};
+use crate::{config, telemetry};
+
+/// What the demo watches: everything that lives in its cluster.
+const RESOURCES: [&str; 9] = [
+    "pods",
+    "deployments.apps",
+    "replicasets.apps",
+    "nodes",
+    "services",
+    "configmaps",
+    "namespaces",
+    "events",
+    "widgets.demo.informerd.dev",
+];
+/// Size of the extra pods: about what a real one weighs without managedFields.
+const POD_BYTES: usize = 5 << 10;
+
+/// Serves the embedded cluster until a signal ends it.
+///
+/// # Errors
+/// What could not be bound or written.
+pub async fn demo(config: config::Demo, metrics: telemetry::Metrics) -> anyhow::Result<()> {
+    let signals = Signals::new()?;
+    let seed = config.seed.unwrap_or_else(rand::random);
+    let cluster = Cluster::new(ClusterConfig { seed, ..ClusterConfig::default() });
+    if config.pods > 0 {
+        cluster.bulk_load("pods", config.pods, POD_BYTES).map_err(|status| anyhow::anyhow!(status.message))?;
+    }
+    let api_server = ApiServer::bind(cluster, config.api_listen)
+        .await
+        .with_context(|| format!("cannot listen on {} (--api-listen)", config.api_listen))?;
+    let kubeconfig = config.kubeconfig_out.clone().unwrap_or_else(|| {
+        std::env::temp_dir().join(format!("informerd-demo-{}.kubeconfig", std::process::id()))
+    });
+    std::fs::write(&kubeconfig, api_server.kubeconfig())
+        .with_context(|| format!("cannot write {} (--kubeconfig-out)", kubeconfig.display()))?;
+    tokio::spawn(metrics.clone().upkeep());
+    let cancel = CancellationToken::new();
+    let app =
+        App::start(config.serve(api_server.url(), &RESOURCES), Arc::new(move || metrics.render())).await?;
+    print(&app, &config, &kubeconfig.display().to_string())?;
+    let ended = app.run(signals).await;
+    cancel.cancel();
+    if config.kubeconfig_out.is_none() {
+        let _ = std::fs::remove_file(&kubeconfig);
+    }
+    ended
+}
+
+/// What to try.
+fn print(app: &App, config: &config::Demo, kubeconfig: &str) -> anyhow::Result<()> {
+    let (curl, base) = match app.address {
+        Some(address) => ("curl".to_owned(), format!("http://{address}")),
+        None => {
+            let path = config.listen.to_string();
+            (
+                format!("curl --unix-socket {}", path.trim_start_matches("unix:")),
+                "http://localhost".to_owned(),
+            )
+        }
+    };
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "\ninformerd runs against an embedded cluster. Try:\n")?;
+    if app.address.is_some() {
+        writeln!(out, "  the page        {base}/")?;
+    }
+    writeln!(out, "  a snapshot      {curl} -s '{base}/v1/snapshot/pods'")?;
+    writeln!(out, "  a stream        {curl} -N '{base}/v1/watch/pods'")?;
+    writeln!(
+        out,
+        "  as lines        {curl} -N -H 'Accept: application/x-ndjson' '{base}/v1/watch/pods,deployments/shop'"
+    )?;
+    writeln!(out, "  the informers   {curl} -s '{base}/v1/resources'")?;
+    if let Some(admin) = app.admin_address {
+        writeln!(
+            out,
+            "  probes, metrics curl -s 'http://{admin}/readyz?verbose'; curl -s http://{admin}/metrics"
+        )?;
+    }
+    writeln!(out, "\nand with kubectl, to see it in the streams:\n")?;
+    writeln!(out, "  export KUBECONFIG={kubeconfig}")?;
+    writeln!(out, "  kubectl get deployments -A")?;
+    writeln!(out, "  kubectl -n shop scale deployment web --replicas 5")?;
+    writeln!(out, "  kubectl -n shop delete pod -l app=web")?;
+    writeln!(out, "\nCtrl-C ends it.\n")?;
+    out.flush()?;
+    Ok(())
+}

@@ -1,0 +1,197 @@
+//! Wiring: bind, build, spawn, drain. The one file that sees every room.
+
+mod check;
+mod demo;
+mod informers;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tracing::{Instrument as _, info, info_span};
+
+use crate::config::{self, HostName, Limits, Listen, Origin, UpstreamSource};
+use crate::hub::Hub;
+use crate::{hub, reflect, serve as http, telemetry, upstream};
+
+pub use check::check;
+pub use demo::demo;
+
+/// A running informerd. Dropping it does not stop it; [`App::stop`] does.
+pub struct App {
+    /// The informers, for whoever runs in the same process.
+    pub hub: Hub,
+    /// Where clients connect, unless it is a Unix socket.
+    pub address: Option<SocketAddr>,
+    /// Where probes and metrics are answered.
+    pub admin_address: Option<SocketAddr>,
+    drain: CancellationToken,
+    cancel: CancellationToken,
+    data: JoinHandle<()>,
+    admin: Option<JoinHandle<()>>,
+    informers: JoinHandle<anyhow::Result<()>>,
+}
+
+/// Renders the metrics in the Prometheus text format.
+pub type Render = Arc<dyn Fn() -> String + Send + Sync>;
+
+/// Serves a cluster until a signal ends it.
+///
+/// # Errors
+/// What could not be bound, connected or read.
+pub async fn serve(config: config::Serve, metrics: telemetry::Metrics) -> anyhow::Result<()> {
+    let signals = Signals::new()?;
+    for (field, value) in config.loggable() {
+        info!(field, value, "configuration");
+    }
+    tokio::spawn(metrics.clone().upkeep());
+    let app = App::start(config, Arc::new(move || metrics.render())).await?;
+    app.run(signals).await
+}
+
+/// Describes every room's metrics, so that each is visible before it counts.
+pub fn describe_metrics() {
+    upstream::describe();
+    reflect::describe();
+    hub::describe();
+    http::describe();
+}
+
+impl App {
+    /// Binds, connects and starts; the first lists go on in the background.
+    ///
+    /// # Errors
+    /// What could not be bound, or a configuration of the API server that cannot be read.
+    pub async fn start(config: config::Serve, render: Render) -> anyhow::Result<Self> {
+        describe_metrics();
+        let data = bind(&config.listen)?;
+        let admin = config.admin_listen.map(|address| {
+            http::Bound::tcp(address).with_context(|| format!("cannot listen on {address} (--admin-listen)"))
+        });
+        let admin = admin.transpose()?;
+        let client = upstream::Client::connect(upstream_config(&config.upstream, &config.limits))
+            .await
+            .context("cannot connect to the API server")?;
+        let (drain, cancel) = (CancellationToken::new(), CancellationToken::new());
+        let hub = Hub::new(hub_config(&config), drain.clone());
+        let (address, admin_address) = (data.address(), admin.as_ref().and_then(http::Bound::address));
+        info!(listen = %config.listen, address = ?address, admin = ?admin_address, "listening");
+        let http_config = http_config(&config);
+        let admin = admin.map(|bound| {
+            let admin = http::Admin {
+                hub: hub.clone(),
+                render,
+                unready_after: config.unready_after,
+                drain: drain.clone(),
+            };
+            // The admin listener drains fast: nothing on it is worth waiting for.
+            let admin_config =
+                http::Config { drain_timeout: Duration::from_millis(100), ..http_config.clone() };
+            tokio::spawn(admin.serve(bound, admin_config, cancel.clone()).instrument(info_span!("admin")))
+        });
+        let data = http::serve(data, hub.clone(), http_config, drain.clone());
+        let data = tokio::spawn(data.instrument(info_span!("http")));
+        let informers = tokio::spawn(informers::run(config, client, hub.clone(), cancel.clone()));
+        Ok(Self { hub, address, admin_address, drain, cancel, data, admin, informers })
+    }
+
+    /// Runs until a signal, or until the informers cannot go on (a configuration that cannot be right).
+    async fn run(mut self, mut signals: Signals) -> anyhow::Result<()> {
+        let failed = tokio::select! {
+            () = signals.recv() => None,
+            ended = &mut self.informers => Some(ended.context("the informers panicked")?),
+        };
+        info!("stopping");
+        self.stop().await;
+        failed.unwrap_or(Ok(()))
+    }
+
+    /// Drains: unready, streams end, connections close; then the informers and the admin listener stop.
+    pub async fn stop(self) {
+        self.drain.cancel();
+        let _ = self.data.await;
+        self.cancel.cancel();
+        if let Some(admin) = self.admin {
+            let _ = admin.await;
+        }
+        self.informers.abort();
+        info!("stopped");
+    }
+}
+
+/// SIGTERM and SIGINT.
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> anyhow::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn recv(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+fn bind(listen: &Listen) -> anyhow::Result<http::Bound> {
+    let bound = match listen {
+        Listen::Tcp(address) => http::Bound::tcp(*address),
+        Listen::Unix(path) => http::Bound::unix(path),
+    };
+    bound.with_context(|| format!("cannot listen on {listen} (--listen)"))
+}
+
+fn upstream_config(source: &UpstreamSource, limits: &Limits) -> upstream::Config {
+    let source = match source.clone() {
+        UpstreamSource::Infer => upstream::Source::Infer,
+        UpstreamSource::Kubeconfig { path, context } => upstream::Source::Kubeconfig { path, context },
+        UpstreamSource::InCluster => upstream::Source::InCluster,
+        UpstreamSource::Server { url } => upstream::Source::Server { url },
+    };
+    upstream::Config {
+        page_size: u32::try_from(limits.page_size).unwrap_or(u32::MAX),
+        page_bytes_max: limits.page_bytes_max,
+        ..upstream::Config::new(source)
+    }
+}
+
+fn hub_config(config: &config::Serve) -> hub::Config {
+    let limits = &config.limits;
+    hub::Config {
+        subscribers_max: limits.subscribers_max,
+        batch_len_max: limits.batch_len_max,
+        batch_bytes_max: limits.batch_bytes_max,
+        heartbeat_interval: limits.heartbeat_interval,
+        bookmark_interval: limits.bookmark_interval,
+        resume_wait: limits.resume_wait,
+        drain_spread_max: config.drain_timeout / 2,
+    }
+}
+
+fn http_config(config: &config::Serve) -> http::Config {
+    let limits = &config.limits;
+    http::Config {
+        connections_max: limits.connections_max,
+        streams_per_connection_max: limits.streams_per_connection_max,
+        header_bytes_max: limits.header_bytes_max,
+        url_bytes_max: limits.url_bytes_max,
+        header_timeout: limits.header_timeout,
+        write_stall_timeout: limits.write_stall_timeout,
+        send_buffer_bytes: limits.send_buffer_bytes,
+        snapshot_pages_max: limits.snapshot_pages_max,
+        snapshot_pages_ttl: limits.snapshot_pages_ttl,
+        drain_timeout: config.drain_timeout,
+        batch_bytes_max: limits.batch_bytes_max,
+        allow_origins: config.allow_origins.iter().map(Origin::as_str).map(str::to_owned).collect(),
+        allow_hosts: config.allow_hosts.iter().map(HostName::as_str).map(str::to_owned).collect(),
+    }
+}
