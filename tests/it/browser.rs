@@ -81,9 +81,9 @@ impl World {
 }
 
 async fn spawn(server: &str, address: SocketAddr) -> Child {
-    let informerd = Command::new(env!("CARGO_BIN_EXE_informerd"))
+    let mut informerd = Command::new(env!("CARGO_BIN_EXE_informerd"))
         .args(["serve", "--server", server, "--watch", "pods", "--watch", "nodes"])
-        .args(["--listen", &address.to_string(), "--admin-listen", "off"])
+        .args(["--listen", &address.to_string(), "--admin-listen", "off", "--log", "warn"])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .kill_on_drop(true)
