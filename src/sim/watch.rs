@@ -72,7 +72,7 @@ pub(super) fn start(
     call: &Call,
     target: &Target,
 ) -> Result<Response<Body>, Status> {
-    let form = negotiate(call.header(header::ACCEPT), &[Form::Plain, Form::Metadata, Form::MetadataList])?;
+    let form = negotiate(call.header(header::ACCEPT))?;
     let streaming = shared.faults.streaming_lists_now();
     let params = WatchParams::parse(&call.query, streaming).inspect_err(|_| {
         if streaming != StreamingLists::On && call.query.get("sendInitialEvents").is_some() {

@@ -2,4 +2,6 @@
 
 mod browser;
 mod cli;
+mod deploy;
+mod sim;
 mod support;
