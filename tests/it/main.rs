@@ -1,6 +1,7 @@
 //! Everything that needs more than one room, in one binary.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod browser;
 mod cli;
 mod sim;
 mod sse;
