@@ -179,7 +179,8 @@ impl Recorder {
 
     /// Keeps the token that a client may resume from after this event.
     fn remember(&mut self, event: &StreamEvent) {
-        let live = self.synced && !matches!(&*event.kind, "BOOKMARK" | "SYNCED" | "RESET");
+        // A deletion's version is no place to resume from: what a relist found is told deletions first.
+        let live = self.synced && matches!(&*event.kind, "ADDED" | "MODIFIED");
         if let Some(token) = &event.token {
             // A token of version 0 says to start over: what came before it is not covered.
             self.token = Some(token.clone());
