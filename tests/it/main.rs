@@ -3,6 +3,8 @@
 
 mod browser;
 mod cli;
+mod deploy;
+mod real;
 mod sim;
 mod sse;
 mod support;
