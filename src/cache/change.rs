@@ -48,6 +48,9 @@ pub struct Change {
     pub object: Arc<Object>,
     /// The state before, so that a selector's enter and leave can be told.
     pub previous: Option<Arc<Object>>,
+    /// The resourceVersion that a deletion is shown with: its own; the list's where a relist found it; that of
+    /// the new object where one of the same name took its place.
+    pub version: ResourceVersion,
     /// The resourceVersion from which on a reader is known to have this change, whichever replica gave it that
     /// version. The position, but for what a relist found: then the list's.
     pub(super) reached: ResourceVersion,

@@ -20,8 +20,8 @@ pub(super) struct Pass {
 /// Why in this order: a reader that was cut off after some change at version v then has every deletion there
 /// was up to v, wherever it comes back.
 pub(super) struct Outcome {
-    /// Objects the pass did not name, or named with another uid.
-    pub(super) gone: Vec<Arc<Object>>,
+    /// Objects the pass did not name, or named with another uid: then with the version of the new one.
+    pub(super) gone: Vec<(Arc<Object>, Option<ResourceVersion>)>,
     /// Changed and new objects by rising resourceVersion, so that the position after each is the object's.
     pub(super) changed: Vec<Arc<Object>>,
 }
@@ -49,10 +49,10 @@ impl Pass {
             order.unwrap_or(std::cmp::Ordering::Equal)
         });
         let unnamed = state.store.objects.iter().filter(|(key, _)| !self.seen.contains(*key));
-        let unnamed = unnamed.map(|(_, stored)| stored.object.clone());
+        let unnamed = unnamed.map(|(_, stored)| (stored.object.clone(), None));
         let replaced = self.changed.iter().filter_map(|object| {
             let old = &state.store.objects.get(object.key())?.object;
-            (old.uid() != object.uid()).then(|| old.clone())
+            (old.uid() != object.uid()).then(|| (old.clone(), Some(object.resource_version().clone())))
         });
         Outcome { gone: unnamed.chain(replaced).collect(), changed: self.changed }
     }

@@ -25,6 +25,14 @@ struct Tombstone {
     created: Revision,
     key: Key,
     uid: Box<str>,
+    version: ResourceVersion,
+    reached: ResourceVersion,
+}
+
+/// Where a deletion lies: see [`Change`].
+struct Removal {
+    version: ResourceVersion,
+    position: ResourceVersion,
     reached: ResourceVersion,
 }
 
@@ -117,9 +125,11 @@ impl State {
             return;
         }
         let short = self.store.position.clone();
-        for object in gone {
+        for (object, replaced_at) in gone {
             // When it went is not known; at this position a reader that comes back is told again.
-            self.remove_at(object.clone(), object, short.clone(), version.clone(), commit);
+            let shown = replaced_at.unwrap_or_else(|| version.clone());
+            let at = Removal { version: shown, position: short.clone(), reached: version.clone() };
+            self.remove_at(object.clone(), object, at, commit);
         }
         for object in changed {
             let position = self.at_least(object.resource_version());
@@ -148,12 +158,12 @@ impl State {
     fn begin_history(
         &mut self,
         changed: &[Arc<Object>],
-        gone: &[Arc<Object>],
+        gone: &[(Arc<Object>, Option<ResourceVersion>)],
         version: ResourceVersion,
         commit: &mut Commit,
     ) {
         let revision = self.store.cursor.revision;
-        for object in gone {
+        for (object, _) in gone {
             self.store.objects.remove(object.key());
             self.store.bytes -= object.json().len();
             commit.count(ChangeKind::Deleted);
@@ -205,8 +215,9 @@ impl State {
         let previous = match before {
             // Deleted and created again under one name: two changes, the first short of the position.
             Some(old) if old.object.uid() != object.uid() => {
-                let short = self.store.position.clone();
-                self.remove_at(old.object.clone(), old.object, short, reached.clone(), commit);
+                let (version, short) = (object.resource_version().clone(), self.store.position.clone());
+                let at = Removal { version, position: short, reached: reached.clone() };
+                self.remove_at(old.object.clone(), old.object, at, commit);
                 None
             }
             before => before,
@@ -224,7 +235,8 @@ impl State {
             Recent { position: position.clone(), reached: reached.clone(), created, object: object.clone() };
         self.recent.insert(revision, recent);
         let previous = previous.map(|old| old.object);
-        self.record(Change { revision, position, kind, object, previous, reached }, commit);
+        let version = object.resource_version().clone();
+        self.record(Change { revision, position, kind, object, previous, version, reached }, commit);
     }
 
     /// Objects of the first list were there before every revision a reader can have.
@@ -239,20 +251,16 @@ impl State {
             // A DELETED is never older than the state it ends, unless the server repeats itself.
             Some(old) if old.resource_version() > object.resource_version() => self.skip(&position, commit),
             Some(old) => {
-                self.remove_at(Arc::new(object), old, position.clone(), position, commit);
+                let version = object.resource_version().clone();
+                let at = Removal { version, position: position.clone(), reached: position };
+                self.remove_at(Arc::new(object), old, at, commit);
             }
             None => self.skip(&position, commit),
         }
     }
 
-    fn remove_at(
-        &mut self,
-        object: Arc<Object>,
-        previous: Arc<Object>,
-        position: ResourceVersion,
-        reached: ResourceVersion,
-        commit: &mut Commit,
-    ) {
+    fn remove_at(&mut self, object: Arc<Object>, previous: Arc<Object>, at: Removal, commit: &mut Commit) {
+        let Removal { version, position, reached } = at;
         let revision = Revision(self.store.cursor.revision.0 + 1);
         let mut created = self.floor_of_time();
         if let Some(old) = self.store.objects.remove(object.key()) {
@@ -265,6 +273,7 @@ impl State {
             created,
             key: object.key().clone(),
             uid: previous.uid().into(),
+            version: version.clone(),
             reached: reached.clone(),
         });
         while self.tombstones.len() > self.config.tombstones_len_max {
@@ -274,7 +283,10 @@ impl State {
             }
         }
         let kind = ChangeKind::Deleted;
-        self.record(Change { revision, position, kind, object, previous: Some(previous), reached }, commit);
+        self.record(
+            Change { revision, position, kind, object, previous: Some(previous), version, reached },
+            commit,
+        );
     }
 
     fn record(&mut self, change: Change, commit: &mut Commit) {
@@ -385,6 +397,7 @@ impl Tombstone {
             position: self.position.clone(),
             key: self.key.clone(),
             uid: self.uid.clone(),
+            version: self.version.clone(),
             object: None,
         }
     }
@@ -398,6 +411,7 @@ impl Recent {
             position: self.position.clone(),
             key: self.object.key().clone(),
             uid: self.object.uid().into(),
+            version: self.object.resource_version().clone(),
             object: Some(self.object.clone()),
         }
     }

@@ -239,15 +239,15 @@ fn seen_through(filter: &Filter, change: &Change) -> Option<(EventKind, Payload)
         (ChangeKind::Deleted, None) => None,
         (ChangeKind::Deleted, Some(_)) => {
             let object = change.object.clone();
-            let same = *object.resource_version() == change.position;
-            let at = || Payload::ObjectAt(change.object.clone(), change.position.clone());
+            let same = *object.resource_version() == change.version;
+            let at = || Payload::ObjectAt(change.object.clone(), change.version.clone());
             Some((EventKind::Deleted, if same { Payload::Object(object) } else { at() }))
         }
         (ChangeKind::Added | ChangeKind::Modified, Some(_)) if matches() => {
             Some((EventKind::Modified, Payload::Object(change.object.clone())))
         }
         (ChangeKind::Added | ChangeKind::Modified, Some(previous)) => {
-            Some((EventKind::Deleted, Payload::ObjectAt(previous.clone(), change.position.clone())))
+            Some((EventKind::Deleted, Payload::ObjectAt(previous.clone(), change.version.clone())))
         }
         (ChangeKind::Added | ChangeKind::Modified, None) => {
             matches().then(|| (EventKind::Added, Payload::Object(change.object.clone())))
@@ -269,7 +269,7 @@ fn latest_through(filter: &Filter, since: Revision, entry: CatchUpEntry) -> Opti
         }
         Some(_) | None if unknown => None,
         Some(_) | None => {
-            let payload = Payload::Identity { key: entry.key, uid: entry.uid, version: entry.position };
+            let payload = Payload::Identity { key: entry.key, uid: entry.uid, version: entry.version };
             Some((EventKind::Deleted, payload))
         }
     }

@@ -118,14 +118,7 @@ mod tests {
         ] {
             assert!(is_local(host), "{host}");
         }
-        for host in [
-            "example.com",
-            "localhost.example.com",
-            "10.0.0.1:80",
-            "[::2]:80",
-            "127.0.0.1.nip.io",
-            "xlocalhost",
-        ] {
+        for host in ["example.com", "localhost.example.com", "127.0.0.1.nip.io", "xlocalhost", "[::1", ""] {
             assert!(!is_local(host), "{host}");
         }
     }
