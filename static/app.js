@@ -389,7 +389,9 @@ class Table {
     this.body = $('body');
     this.above = this.body.appendChild(this.spacer());
     this.below = this.body.appendChild(this.spacer());
-    this.slots = [];
+    this.slots = []; // elements of rows, in their order on the screen
+    this.made = 0;
+    this.start = 0; // index in `view` of the first slot's row
     this.lastFrameMs = 0;
     this.maxFrameMs = 0;
     this.filter = parseFilter('');
@@ -600,6 +602,7 @@ class Table {
     this.above.firstChild.style.height = `${start * this.rowHeight}px`;
     this.below.firstChild.style.height = `${(this.view.length - end) * this.rowHeight}px`;
     this.resize(end - start);
+    this.rotate(start);
     const now = Date.now();
     for (let i = 0; i < this.slots.length; i += 1) this.paint(this.slots[i], this.view[start + i], start + i, now);
     if (top !== this.scroller.scrollTop) this.scroller.scrollTop = top;
@@ -617,11 +620,27 @@ class Table {
     while (this.slots.length > length) this.slots.pop().tr.remove();
     while (this.slots.length < length) {
       const element = el('tr');
-      element.id = `row-${this.slots.length}`;
+      element.id = `row-${this.made += 1}`;
       const cells = this.columns.map((column) => el('td', `${column.end ? 'end ' : ''}${column.strong ? 'strong' : ''}`));
       element.append(...cells);
       this.below.before(element);
       this.slots.push({ tr: element, cells, row: null, version: 0, at: -1 });
+    }
+  }
+
+  /** Scrolled by a few rows, the elements that left at one end come back at the other, and the rest keep their rows. */
+  rotate(start) {
+    const by = start - this.start;
+    this.start = start;
+    if (by === 0 || Math.abs(by) >= this.slots.length) return;
+    if (by > 0) {
+      const left = this.slots.splice(0, by);
+      this.below.before(...left.map((slot) => slot.tr));
+      this.slots.push(...left);
+    } else {
+      const left = this.slots.splice(by);
+      this.above.after(...left.map((slot) => slot.tr));
+      this.slots.unshift(...left);
     }
   }
 
