@@ -1,4 +1,27 @@
-//! What several tests need.
+//! What the tests share: informerd in the process, foreign clients, and a client that folds what it receives.
 
 pub(crate) mod browser;
+pub(crate) mod check;
+pub(crate) mod client;
 pub(crate) mod envtest;
+pub(crate) mod recorder;
+pub(crate) mod server;
+
+use std::time::Duration;
+
+/// Longest that a test waits for anything: far beyond what a busy machine takes, so that only a fault meets it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Waits until a condition holds; panics with its name when it does not in time.
+pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(tokio::time::Instant::now() < deadline, "not in time: {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Waits for a future; panics with its name when it takes too long.
+pub(crate) async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("not in time: {what}"))
+}

@@ -1,0 +1,117 @@
+//! What is promised of streams, checked apart from whoever makes the events.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use informerd::sim::Cluster;
+use serde_json::Value;
+
+use super::client::StreamEvent;
+
+/// Objects by `Kind/namespace/name`.
+pub(crate) type Objects = BTreeMap<String, Value>;
+
+/// What one client has seen of each object: P2 (no step back) and P3 (no repeat).
+#[derive(Debug, Default)]
+pub(crate) struct Versions {
+    /// Each object's last version, over all connections, and whether it was a DELETED.
+    seen: HashMap<String, (u128, bool)>,
+    /// Objects of which this connection told something.
+    told: HashSet<String>,
+    /// Objects of which something was told that the token does not cover.
+    beyond_token: HashSet<String>,
+    /// Where this connection resumed, where one version says it.
+    resumed_at: Option<u128>,
+}
+
+impl Versions {
+    /// A new connection; `token` is what it resumes from.
+    pub(crate) fn connected(&mut self, token: Option<&str>) {
+        self.told.clear();
+        // What came after the token comes again.
+        for key in std::mem::take(&mut self.beyond_token) {
+            self.seen.remove(&key);
+        }
+        let single = token.filter(|token| !token.contains(','));
+        self.resumed_at = single.and_then(|token| token.rsplit_once(':')?.1.parse().ok());
+    }
+
+    /// The client's token covers all it was told.
+    pub(crate) fn covered(&mut self) {
+        self.beyond_token.clear();
+    }
+
+    /// The client was told to forget everything.
+    pub(crate) fn reset(&mut self, reason: &str) {
+        self.told.clear();
+        self.resumed_at = None;
+        if matches!(reason, "HistoryLost" | "TokenAhead") {
+            self.seen.clear();
+        }
+    }
+
+    /// Checks an event of an object. `again` says that objects may be told again (a resync).
+    pub(crate) fn event(&mut self, event: &StreamEvent, again: bool) {
+        let (key, version) = (key(&event.object), version(&event.object));
+        let deleted = event.kind == "DELETED";
+        assert!(
+            again || self.resumed_at.is_none_or(|at| version > at),
+            "P3: {} {key} at {version} though resumed at {:?}",
+            event.kind,
+            self.resumed_at
+        );
+        if let Some((last, was_deleted)) = self.seen.get(&key) {
+            assert!(version >= *last, "P2: {} {key} went back from {last} to {version}", event.kind);
+            // Deleted and created again between two lists: both are known by the new object's version only.
+            let recreated = *was_deleted && !deleted;
+            let repeated = self.told.contains(&key) && version == *last && !recreated && !again;
+            assert!(!repeated, "P3: {} {key} at {version} came twice", event.kind);
+        }
+        self.seen.insert(key.clone(), (version, deleted));
+        self.told.insert(key.clone());
+        self.beyond_token.insert(key);
+    }
+}
+
+/// `Kind/namespace/name` of an object.
+pub(crate) fn key(object: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let metadata = &object["metadata"];
+    format!("{}/{}/{}", text(&object["kind"]), text(&metadata["namespace"]), text(&metadata["name"]))
+}
+
+/// An object's resourceVersion, or a list's.
+pub(crate) fn version(object: &Value) -> u128 {
+    let text = object["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+    text.parse().unwrap_or_else(|_| panic!("no resourceVersion in {object}"))
+}
+
+/// An object as informerd shows it: without what it drops.
+pub(crate) fn stripped(mut object: Value) -> Value {
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        metadata.remove("managedFields");
+        if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
+            annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+        }
+    }
+    object
+}
+
+/// What a client must hold: the cluster's objects that `wanted` takes.
+pub(crate) fn expected(cluster: &Cluster, resource: &str, wanted: impl Fn(&Value) -> bool) -> Objects {
+    let objects = cluster.list(resource).into_iter().filter(wanted);
+    objects.map(|object| (key(&object), stripped(object))).collect()
+}
+
+/// Whether an object has a label.
+pub(crate) fn labeled(object: &Value, label: &str, value: &str) -> bool {
+    object["metadata"]["labels"][label] == value
+}
+
+/// A list's items, by key; panics on a repeated one.
+pub(crate) fn items(list: &Value) -> Objects {
+    let mut objects = Objects::new();
+    for item in list["items"].as_array().expect("a list has items") {
+        assert!(objects.insert(key(item), item.clone()).is_none(), "{} is there twice", key(item));
+    }
+    objects
+}

@@ -1,0 +1,233 @@
+//! informerd in the process, on a port of its own, against the simulator or any API server.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use informerd::app::App;
+use informerd::config::{self, Limits, Listen, Log, UpstreamSource, WatchSpec};
+use informerd::hub::Hub;
+use informerd::sim::{ApiServer, ApiServerConfig, Cluster, ClusterConfig};
+use informerd::telemetry::Metrics;
+use tokio::runtime::Runtime;
+
+use super::client::{self, Response};
+use super::in_time;
+
+/// An informerd with the simulator behind it.
+pub(crate) struct TestServer {
+    pub(crate) cluster: Cluster,
+    pub(crate) api: ApiServer,
+    pub(crate) informerd: Informerd,
+}
+
+/// An informerd in a runtime of its own, so that it can be killed as a process is.
+pub(crate) struct Informerd {
+    config: config::Serve,
+    running: Option<(Runtime, App)>,
+    /// Where clients connect; unspecified for a Unix socket.
+    pub(crate) address: SocketAddr,
+    /// Where probes are answered.
+    pub(crate) admin: SocketAddr,
+    /// The informers.
+    pub(crate) hub: Hub,
+}
+
+/// A loopback address with a port of the system's choice.
+pub(crate) const ANY_PORT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+// === impl TestServer ===
+
+impl TestServer {
+    /// Follows resources of a new cluster.
+    pub(crate) async fn start(resources: &[&str]) -> Self {
+        Self::start_with(resources, |_| {}).await
+    }
+
+    /// As [`TestServer::start`], with settings changed.
+    pub(crate) async fn start_with(resources: &[&str], change: impl FnOnce(&mut config::Serve)) -> Self {
+        Self::over(Cluster::new(ClusterConfig::default()), resources, change).await
+    }
+
+    /// Follows resources of a cluster that is there already.
+    pub(crate) async fn over(
+        cluster: Cluster,
+        resources: &[&str],
+        change: impl FnOnce(&mut config::Serve),
+    ) -> Self {
+        let timings =
+            ApiServerConfig { bookmark_interval: Duration::from_millis(200), ..ApiServerConfig::default() };
+        let api = ApiServer::bind_with(cluster.clone(), ANY_PORT, timings).await.expect("a free port");
+        let mut config = serve_config(UpstreamSource::Server { url: api.url() }, resources);
+        change(&mut config);
+        Self { cluster, api, informerd: Informerd::start(config).await }
+    }
+
+    /// Waits until an informer has reached the cluster's revision as it is now.
+    pub(crate) async fn caught_up(&self, resource: &str) {
+        let newest = self.cluster.list(resource).iter().map(super::check::version).max().unwrap_or(0);
+        let objects = self.cluster.len(resource);
+        let informers = self.hub.resolve(resource).expect("it is followed");
+        super::eventually(&format!("{resource} at {newest} with {objects} objects"), || {
+            let reached = |text: String| text.parse::<u128>().is_ok_and(|reached| reached >= newest);
+            informers.iter().all(|one| one.reader.mark().synced)
+                && informers.iter().any(|one| reached(one.reader.summary().position.to_string()))
+                && informers.iter().map(|one| one.reader.summary().objects).sum::<usize>() == objects
+        })
+        .await;
+    }
+}
+
+impl std::ops::Deref for TestServer {
+    type Target = Informerd;
+
+    fn deref(&self) -> &Informerd {
+        &self.informerd
+    }
+}
+
+impl std::ops::DerefMut for TestServer {
+    fn deref_mut(&mut self) -> &mut Informerd {
+        &mut self.informerd
+    }
+}
+
+// === impl Informerd ===
+
+impl Informerd {
+    /// Starts against whatever a configuration names, and waits until each informer has its first list.
+    pub(crate) async fn start(config: config::Serve) -> Self {
+        let informerd = Self::start_unsynced(config).await;
+        informerd.synced().await;
+        informerd
+    }
+
+    /// Starts against whatever a configuration names.
+    pub(crate) async fn start_unsynced(mut config: config::Serve) -> Self {
+        let (runtime, app) = launch(&config).await;
+        let address = app.address.unwrap_or(ANY_PORT);
+        let admin = app.admin_address.unwrap_or(ANY_PORT);
+        if app.address.is_some() {
+            config.listen = Listen::Tcp(address);
+        }
+        config.admin_listen = config.admin_listen.map(|_| admin);
+        let hub = app.hub.clone();
+        Self { config, running: Some((runtime, app)), address, admin, hub }
+    }
+
+    /// Waits until each informer has its first list.
+    pub(crate) async fn synced(&self) {
+        in_time("discovery", self.hub.settled()).await;
+        super::eventually("the first lists", || {
+            let informers = self.hub.informers();
+            !informers.is_empty() && informers.iter().all(|informer| informer.reader.mark().synced)
+        })
+        .await;
+    }
+
+    /// Drains and stops, as SIGTERM does.
+    pub(crate) async fn stop(&mut self) {
+        if let Some((runtime, app)) = self.running.take() {
+            in_time("the drain", runtime.spawn(app.stop())).await.expect("stopping does not panic");
+            end(runtime).await;
+        }
+    }
+
+    /// Ends at once, as SIGKILL does: sockets close in the middle of whatever they carried.
+    pub(crate) async fn kill(&mut self) {
+        if let Some((runtime, app)) = self.running.take() {
+            drop(app);
+            end(runtime).await;
+        }
+    }
+
+    /// Starts again on the same ports, with an empty memory; does not wait for the first lists.
+    pub(crate) async fn revive(&mut self) {
+        assert!(self.running.is_none(), "it runs already");
+        let (runtime, app) = launch(&self.config).await;
+        self.hub = app.hub.clone();
+        self.running = Some((runtime, app));
+    }
+
+    /// Stops and starts again on the same ports.
+    pub(crate) async fn restart(&mut self) {
+        self.stop().await;
+        self.revive().await;
+    }
+
+    /// `GET` on the data listener.
+    pub(crate) async fn get(&self, target: &str) -> Response {
+        client::get(self.address, target, &[]).await
+    }
+
+    /// `GET` with headers on the data listener.
+    pub(crate) async fn get_with(&self, target: &str, headers: &[(&str, &str)]) -> Response {
+        client::get(self.address, target, headers).await
+    }
+}
+
+impl Drop for Informerd {
+    fn drop(&mut self) {
+        if let Some((runtime, _)) = self.running.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// A configuration for tests: loopback, ports of the system's choice, a short drain.
+pub(crate) fn serve_config(upstream: UpstreamSource, resources: &[&str]) -> config::Serve {
+    config::Serve {
+        watches: resources.iter().map(|resource| watch(resource)).collect(),
+        upstream,
+        listen: Listen::Tcp(ANY_PORT),
+        admin_listen: Some(ANY_PORT),
+        allow_origins: Vec::new(),
+        allow_hosts: Vec::new(),
+        limits: Limits::DEFAULT,
+        drain_timeout: Duration::from_secs(2),
+        unready_after: None,
+        log: Log::default(),
+        source: None,
+    }
+}
+
+/// The API server of a kubeconfig's current context.
+pub(crate) fn kubeconfig(path: PathBuf) -> UpstreamSource {
+    UpstreamSource::Kubeconfig { path: Some(path), context: None }
+}
+
+/// A resource in all namespaces, whole.
+pub(crate) fn watch(resource: &str) -> WatchSpec {
+    WatchSpec {
+        resource: resource.to_owned(),
+        namespaces: Vec::new(),
+        namespaces_are_default: false,
+        label_selector: None,
+        field_selector: None,
+        keep_managed_fields: false,
+        keep_last_applied: false,
+    }
+}
+
+/// The metrics of this process: all servers in it share them.
+fn metrics() -> &'static Metrics {
+    static METRICS: OnceLock<Metrics> = OnceLock::new();
+    METRICS.get_or_init(|| Metrics::install().expect("installed once"))
+}
+
+async fn launch(config: &config::Serve) -> (Runtime, App) {
+    let metrics = metrics();
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(1).enable_all().build().expect("threads");
+    let config = config.clone();
+    let app = App::start(config, Arc::new(move || metrics.render()));
+    let app = in_time("the start", runtime.spawn(app)).await.expect("no panic").expect("it starts");
+    (runtime, app)
+}
+
+/// Ends a runtime from within another; returns when all its tasks, and so their sockets, are gone.
+async fn end(runtime: Runtime) {
+    let ended = tokio::task::spawn_blocking(move || runtime.shutdown_timeout(super::PATIENCE));
+    ended.await.expect("ending does not panic");
+}
