@@ -367,7 +367,6 @@ const MEASURE: &str = "
   requestAnimationFrame(frame);";
 
 #[tokio::test]
-#[expect(clippy::print_stdout, reason = "the numbers are for reading; only gross failure is asserted")]
 async fn page_stays_smooth_with_many_pods_and_events() {
     let Some(browser) = Browser::start().await else { return };
     let cluster = Cluster::default();
@@ -393,6 +392,7 @@ async fn page_stays_smooth_with_many_pods_and_events() {
     });
     let measured = browser.run(&MEASURE.replace("EVENTS", &EVENTS.to_string())).await;
     load.abort();
+    // The numbers are for reading: what a busy machine makes of them is no matter of right and wrong.
     println!("{PODS} pods, 100 events/s; [median, 95 %, worst] in ms: {measured}");
 
     let number = |path: &str| measured.pointer(path).and_then(Value::as_f64).expect("a number");

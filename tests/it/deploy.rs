@@ -16,6 +16,7 @@ fn folder(name: &str) -> PathBuf {
 }
 
 /// Runs kubectl; `None`, and a line that says so, where there is none.
+#[expect(clippy::print_stdout, reason = "a test that did not run says so")]
 async fn kubectl(command: &mut Command) -> Option<Output> {
     match command.output().await {
         Ok(output) => Some(output),
