@@ -8,4 +8,5 @@ mod real;
 mod sim;
 mod sse;
 mod support;
+mod tidy;
 mod upstream;
