@@ -34,7 +34,9 @@ pub async fn demo(config: config::Demo, metrics: telemetry::Metrics) -> anyhow::
     let seed = config.seed.unwrap_or_else(rand::random);
     let cluster = Cluster::new(ClusterConfig { seed, ..ClusterConfig::default() });
     if config.pods > 0 {
-        cluster.bulk_load("pods", config.pods, POD_BYTES).map_err(|status| anyhow::anyhow!(status.message))?;
+        cluster
+            .bulk_load("pods", config.pods, POD_BYTES)
+            .map_err(|status| anyhow::anyhow!(status.message))?;
     }
     let api_server = ApiServer::bind(cluster, config.api_listen)
         .await
