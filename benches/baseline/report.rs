@@ -54,12 +54,12 @@ impl Report {
         if self.rows.is_empty() {
             let (against, ratio) = ("against", "ratio");
             println!(
-                "{:<13} {:<38} {:<22} {:>20}  {against:<34} {ratio:>7}",
+                "{:<13} {:<42} {:<22} {:>20}  {against:<34} {ratio:>7}",
                 "group", "case", "what", "value"
             );
         }
         let value = format!("{} {}", figure(row.value), row.unit);
-        print!("{:<13} {:<38} {:<22} {value:>20}", row.group, row.case, row.metric);
+        print!("{:<13} {:<42} {:<22} {value:>20}", row.group, row.case, row.metric);
         match &row.against {
             Some(Against { what, value, ratio }) => {
                 println!("  {:<34} {ratio:>7.3}", format!("{what}: {}", figure(*value)));

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use informerd::sim::{ApiServer, Cluster};
 use serde_json::json;
 
@@ -31,7 +31,6 @@ pub(crate) struct Rhythm {
 
 /// What a rhythm came to.
 pub(crate) struct Changed {
-    pub(crate) events: usize,
     /// What one change took the simulator: the time between the events of a burst.
     pub(crate) spacing: Duration,
 }
@@ -63,8 +62,7 @@ impl Simulator {
     /// Waits for the end of what was begun.
     pub(crate) fn end(&mut self) -> anyhow::Result<Changed> {
         let answer = self.process.receive()?;
-        let (events, micros) = answer.split_once(' ').context("an answer of two words")?;
-        Ok(Changed { events: events.parse()?, spacing: Duration::from_micros(micros.parse()?) })
+        Ok(Changed { spacing: Duration::from_micros(answer.parse()?) })
     }
 }
 
@@ -89,7 +87,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
                 let rhythm =
                     Rhythm { ticks, events_per_tick, interval: Duration::from_micros(micros.parse()?) };
                 let spacing = change(&cluster, resource, rhythm)?;
-                println!("{} {}", rhythm.events(), spacing.as_micros());
+                println!("{}", spacing.as_micros());
             }
             _ => bail!("unknown command {line:?}"),
         }
