@@ -1,7 +1,7 @@
 //! Logs, metrics and what is told of a panic.
 //!
 //! Each room describes and records its metrics over the `metrics` facade under the prefix
-//! `informerd_<room>_`; names are written in full (`informerd_hub_closes_total`), so that what is on the page
+//! `informerd_<room>_`; names are written in full (`informerd_hub_resets_total`), so that what is on the page
 //! can be found in the code. Here is the recorder behind the facade, and what belongs to the whole process.
 
 use std::io::IsTerminal;
@@ -176,19 +176,19 @@ mod tests {
                 "Time to answer"
             );
             metrics::histogram!("informerd_http_request_duration_seconds").record(0.002);
-            metrics::describe_counter!("informerd_hub_closes_total", "Streams closed");
-            metrics::counter!("informerd_hub_closes_total", "reason" => "lagged").increment(1);
+            metrics::describe_counter!("informerd_test_closes_total", "Streams closed");
+            metrics::counter!("informerd_test_closes_total", "reason" => "lagged").increment(1);
             metrics::describe_gauge!("informerd_cache_bytes", metrics::Unit::Bytes, "Bytes held");
             metrics::gauge!("informerd_cache_bytes").set(7.0);
-            metrics::histogram!("informerd_hub_lag_revisions").record(3.0);
+            metrics::histogram!("informerd_test_lag_revisions").record(3.0);
             metrics.render()
         });
         for line in [
             &*format!("informerd_build_info{{version=\"{}\"}} 1", env!("CARGO_PKG_VERSION")),
             "informerd_http_request_duration_seconds_bucket{le=\"0.0025\"} 1",
-            "informerd_hub_closes_total{reason=\"lagged\"} 1",
+            "informerd_test_closes_total{reason=\"lagged\"} 1",
             "informerd_cache_bytes 7",
-            "informerd_hub_lag_revisions_bucket{le=\"5\"} 1",
+            "informerd_test_lag_revisions_bucket{le=\"5\"} 1",
         ] {
             assert!(page.lines().any(|found| found == line), "{line} not in\n{page}");
         }

@@ -389,7 +389,9 @@ class Table {
     this.body = $('body');
     this.above = this.body.appendChild(this.spacer());
     this.below = this.body.appendChild(this.spacer());
-    this.slots = [];
+    this.slots = []; // elements of rows, in their order on the screen
+    this.made = 0;
+    this.start = 0; // index in `view` of the first slot's row
     this.lastFrameMs = 0;
     this.maxFrameMs = 0;
     this.filter = parseFilter('');
@@ -600,6 +602,7 @@ class Table {
     this.above.firstChild.style.height = `${start * this.rowHeight}px`;
     this.below.firstChild.style.height = `${(this.view.length - end) * this.rowHeight}px`;
     this.resize(end - start);
+    this.rotate(start);
     const now = Date.now();
     for (let i = 0; i < this.slots.length; i += 1) this.paint(this.slots[i], this.view[start + i], start + i, now);
     if (top !== this.scroller.scrollTop) this.scroller.scrollTop = top;
@@ -617,11 +620,27 @@ class Table {
     while (this.slots.length > length) this.slots.pop().tr.remove();
     while (this.slots.length < length) {
       const element = el('tr');
-      element.id = `row-${this.slots.length}`;
+      element.id = `row-${this.made += 1}`;
       const cells = this.columns.map((column) => el('td', `${column.end ? 'end ' : ''}${column.strong ? 'strong' : ''}`));
       element.append(...cells);
       this.below.before(element);
       this.slots.push({ tr: element, cells, row: null, version: 0, at: -1 });
+    }
+  }
+
+  /** Scrolled by a few rows, the elements that left at one end come back at the other, and the rest keep their rows. */
+  rotate(start) {
+    const by = start - this.start;
+    this.start = start;
+    if (by === 0 || Math.abs(by) >= this.slots.length) return;
+    if (by > 0) {
+      const left = this.slots.splice(0, by);
+      this.below.before(...left.map((slot) => slot.tr));
+      this.slots.push(...left);
+    } else {
+      const left = this.slots.splice(by);
+      this.above.after(...left.map((slot) => slot.tr));
+      this.slots.unshift(...left);
     }
   }
 
@@ -879,6 +898,7 @@ class Informers {
       this.ok = true;
       setText($('version'), body.version ?? '');
       this.update(list(body.informers));
+      this.updatePending(list(body.pending));
     } catch {
       if (this.ok !== false) this.lostAt = performance.now();
       this.ok = false;
@@ -899,6 +919,20 @@ class Informers {
     for (const [key, item] of this.items) if (!seen.has(key)) { item.li.remove(); this.items.delete(key); }
     setText($('informer-count'), String(informers.length));
     navigate();
+  }
+
+  /** Resources that are configured, but whose kind the API server does not know yet. */
+  updatePending(pending) {
+    const text = JSON.stringify(pending);
+    if (text === this.pendingText) return;
+    this.pendingText = text;
+    $('pending').replaceChildren(...pending.map(({ name, message }) => {
+      const li = el('li', 'informer');
+      const dot = el('span', 'dot');
+      dot.dataset.tone = 'bad';
+      li.append(dot, el('span', 'name', name), el('span', 'objects', '–'), el('span', 'error', message));
+      return li;
+    }));
   }
 
   add(key, informer) {
@@ -949,6 +983,13 @@ class Informers {
     return informer.ageSeconds === null || informer.ageSeconds === undefined ? null : informer.ageSeconds + (performance.now() - this.heardAt) / 1000;
   }
 
+  /** What is wrong, and when it is tried again; '' while all is well. */
+  troubleOf(informer) {
+    if (!informer.lastError || informer.state === 'watching') return '';
+    const retry = (informer.retryInSeconds ?? 0) - (performance.now() - this.heardAt) / 1000;
+    return retry >= 1 ? `${informer.lastError}; next try in ${age(retry * 1000)}` : informer.lastError;
+  }
+
   tick() {
     const away = Math.floor((performance.now() - this.lostAt) / 1000);
     if (this.ok) setPill($('daemon'), 'good', 'connected');
@@ -974,15 +1015,16 @@ class Informers {
     const { informer } = item;
     const heard = this.ageOf(informer);
     const stale = heard === null || heard > STALE_SECONDS;
-    const trouble = Boolean(informer.lastError) && informer.state !== 'watching';
+    const problem = this.troubleOf(informer);
+    const trouble = problem !== '';
     item.dot.dataset.tone = !informer.synced ? (trouble ? 'bad' : 'wait') : trouble || stale || this.ok === false ? 'wait' : 'good';
     setText(item.objects, informer.synced ? number.format(informer.objects) : '–');
     setText(item.speed, `${rate(item.rate)}/s`);
     setText(item.heard, informer.synced || !informer.state ? (heard === null ? 'not heard yet' : seconds(heard)) : informer.state);
     item.heard.dataset.tone = stale ? 'wait' : '';
     item.heard.title = 'When the API server was last heard';
-    setText(item.scope, informer.scope && informer.scope !== 'cluster' ? informer.scope : '');
-    setText(item.error, trouble ? informer.lastError : '');
+    setText(item.scope, [informer.scope === 'cluster' ? '' : informer.scope, informer.selectors].filter(Boolean).join(' · '));
+    setText(item.error, problem);
     const current = selection.informer && id(selection.informer) === id(informer);
     if (current) item.link.setAttribute('aria-current', 'true');
     else item.link.removeAttribute('aria-current');
@@ -1031,6 +1073,8 @@ function navigate() {
     table.schedule();
     if (key) panel.open(informer, namespace, name);
     else panel.close();
+    // Closed and opened within one frame, the panel leaves no trace for the observer.
+    table.measure();
   }
   showFacts();
 }
@@ -1098,6 +1142,7 @@ function showFacts() {
   const item = informers.items.get(id(informer));
   const facts = [
     informer.scope === 'cluster' ? 'all namespaces' : informer.scope,
+    informer.selectors,
     informer.state,
     bytes(informer.bytes),
     informer.resourceVersion && `resourceVersion ${informer.resourceVersion}`,
@@ -1109,7 +1154,7 @@ function showFacts() {
   if (!informer.namespaced) facts.shift();
   setText($('facts'), facts.filter(Boolean).join(' · '));
   const refused = feed?.state === 'refused' ? feed.detail : '';
-  const problem = refused || informer.lastError || '';
+  const problem = refused || informers.troubleOf(informer);
   setText($('problem'), problem);
   $('problem').hidden = !problem;
   document.title = `${informer.resource} (${number.format(table.rows.size)}) · informerd`;

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use tokio_util::sync::CancellationToken;
 
 use super::{App, Signals};
-use crate::sim::{ApiServer, Cluster, ClusterConfig};
+use crate::sim::{ApiServer, Cluster, ClusterConfig, Scenario};
 use crate::{config, telemetry};
 
 /// What the demo watches: everything that lives in its cluster.
@@ -33,8 +33,11 @@ pub async fn demo(config: config::Demo, metrics: telemetry::Metrics) -> anyhow::
     let signals = Signals::new()?;
     let seed = config.seed.unwrap_or_else(rand::random);
     let cluster = Cluster::new(ClusterConfig { seed, ..ClusterConfig::default() });
+    let scenario = Scenario::new(cluster.clone(), seed, config.rate);
     if config.pods > 0 {
-        cluster.bulk_load("pods", config.pods, POD_BYTES).map_err(|status| anyhow::anyhow!(status.message))?;
+        cluster
+            .bulk_load("pods", config.pods, POD_BYTES)
+            .map_err(|status| anyhow::anyhow!(status.message))?;
     }
     let api_server = ApiServer::bind(cluster, config.api_listen)
         .await
@@ -46,6 +49,7 @@ pub async fn demo(config: config::Demo, metrics: telemetry::Metrics) -> anyhow::
         .with_context(|| format!("cannot write {} (--kubeconfig-out)", kubeconfig.display()))?;
     tokio::spawn(metrics.clone().upkeep());
     let cancel = CancellationToken::new();
+    tokio::spawn(scenario.run(cancel.clone()));
     let app =
         App::start(config.serve(api_server.url(), &RESOURCES), Arc::new(move || metrics.render())).await?;
     print(&app, &config, &kubeconfig.display().to_string())?;

@@ -48,8 +48,12 @@ pub struct Change {
     pub object: Arc<Object>,
     /// The state before, so that a selector's enter and leave can be told.
     pub previous: Option<Arc<Object>>,
-    /// The resourceVersion at which it happened; differs from the object's own for a deletion found by relist.
+    /// The resourceVersion that a deletion is shown with: its own; the list's where a relist found it; that of
+    /// the new object where one of the same name took its place.
     pub version: ResourceVersion,
+    /// The resourceVersion from which on a reader is known to have this change, whichever replica gave it that
+    /// version. The position, but for what a relist found: then the list's.
+    pub(super) reached: ResourceVersion,
 }
 
 /// What a commit did, for the metrics of the room outside.
@@ -70,12 +74,6 @@ pub struct Commit {
 }
 
 impl Change {
-    /// The resourceVersion from which on a reader is known to have this change, whichever replica gave it
-    /// that version: for a deletion found by relist the list's, though the position is still short of it.
-    pub(super) fn reached(&self) -> &ResourceVersion {
-        later(&self.version, &self.position)
-    }
-
     /// Bytes that only the journal holds: the state before, and the last state of a deleted object.
     pub(super) fn journal_bytes(&self) -> usize {
         let previous = self.previous.as_ref().map_or(0, |object| object.json().len());
@@ -99,9 +97,4 @@ impl Commit {
             ChangeKind::Deleted => self.deleted += 1,
         }
     }
-}
-
-/// The later of an event's version and the position after it.
-pub(super) fn later<'a>(version: &'a ResourceVersion, position: &'a ResourceVersion) -> &'a ResourceVersion {
-    if version > position { version } else { position }
 }

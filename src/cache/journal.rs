@@ -41,7 +41,7 @@ impl Journal {
         while self.changes.len() > config.journal_len_max || self.bytes > config.journal_bytes_max {
             let Some(oldest) = self.changes.pop_front() else { break };
             self.bytes -= oldest.journal_bytes();
-            self.base = (oldest.revision, oldest.reached().clone());
+            self.base = (oldest.revision, oldest.reached.clone());
             evicted += 1;
         }
         evicted
@@ -70,7 +70,7 @@ impl Journal {
         if *version < self.base.1 {
             return None;
         }
-        let at = self.changes.partition_point(|change| change.reached() <= version);
+        let at = self.changes.partition_point(|change| change.reached <= *version);
         Some(self.changes.get(at).map_or(newest, |change| Revision(change.revision.0 - 1)))
     }
 }

@@ -6,10 +6,11 @@
 //!
 //! # Revisions and positions
 //! Each change gets the next [`Revision`], our own dense counter, and a *position*: the resourceVersion up to
-//! which a reader that has taken this change has everything. Positions never decrease within one history.
-//! Where several changes only together bring the cache to a resourceVersion (the deletions found by a
-//! relist), all but the last keep the position before, so that a reader cut off among them resumes ahead of
-//! them and loses none.
+//! which a reader that has taken this change has everything, so that any position is a place to resume from, on
+//! any replica. Positions never decrease within one history. What a relist found happened somewhere between two
+//! versions: deletions are told first, at the position before, then changes by rising version. A reader that is
+//! cut off among them, or amid a catch-up, and comes back to a replica that is not as far yet, is told what it
+//! lacks once that replica gets there; it is never told of an older state than it has.
 
 mod change;
 mod cursor;
@@ -34,3 +35,6 @@ pub struct Config {
     /// Deletions remembered beyond the journal, about 150 bytes each.
     pub tombstones_len_max: usize,
 }
+
+#[cfg(test)]
+mod tests;

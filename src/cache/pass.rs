@@ -15,12 +15,15 @@ pub(super) struct Pass {
     changed: Vec<Arc<Object>>,
 }
 
-/// What a complete pass says, in the order in which it is committed.
+/// What a complete pass says, in the order in which it is committed: first what is gone, then what changed.
+///
+/// Why in this order: a reader that was cut off after some change at version v then has every deletion there
+/// was up to v, wherever it comes back.
 pub(super) struct Outcome {
-    /// Changed and new objects by rising resourceVersion, so that each commit's position is the object's.
+    /// Objects the pass did not name, or named with another uid: then with the version of the new one.
+    pub(super) gone: Vec<(Arc<Object>, Option<ResourceVersion>)>,
+    /// Changed and new objects by rising resourceVersion, so that the position after each is the object's.
     pub(super) changed: Vec<Arc<Object>>,
-    /// Objects the pass did not name.
-    pub(super) gone: Vec<Arc<Object>>,
 }
 
 impl Pass {
@@ -45,8 +48,13 @@ impl Pass {
             let order = a.resource_version().partial_cmp(b.resource_version());
             order.unwrap_or(std::cmp::Ordering::Equal)
         });
-        let gone = state.store.objects.iter().filter(|(key, _)| !self.seen.contains(*key));
-        Outcome { gone: gone.map(|(_, stored)| stored.object.clone()).collect(), changed: self.changed }
+        let unnamed = state.store.objects.iter().filter(|(key, _)| !self.seen.contains(*key));
+        let unnamed = unnamed.map(|(_, stored)| (stored.object.clone(), None));
+        let replaced = self.changed.iter().filter_map(|object| {
+            let old = &state.store.objects.get(object.key())?.object;
+            (old.uid() != object.uid()).then(|| (old.clone(), Some(object.resource_version().clone())))
+        });
+        Outcome { gone: unnamed.chain(replaced).collect(), changed: self.changed }
     }
 }
 

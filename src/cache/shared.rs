@@ -125,7 +125,7 @@ pub struct CatchUpEntry {
     pub key: Key,
     /// Which object of that name.
     pub uid: Box<str>,
-    /// The resourceVersion of its last change or deletion.
+    /// The resourceVersion of its last change; that with which its deletion is shown.
     pub version: ResourceVersion,
     /// The object; `None` if it is gone.
     pub object: Option<Arc<Object>>,

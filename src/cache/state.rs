@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 
-use super::change::later;
 use super::journal::Journal;
 use super::pass::{Outcome, Pass, went_back};
 use super::{
@@ -14,6 +13,9 @@ use super::{
     Snapshot, Stored,
 };
 use crate::k8s::{Key, Object, ResourceVersion};
+
+/// Relists whose gap is remembered; beyond them tokens from before are lost.
+const GAPS_LEN_MAX: usize = 64;
 
 /// A deletion, remembered longer than the journal remembers it.
 #[derive(Clone, Debug)]
@@ -24,12 +26,21 @@ struct Tombstone {
     key: Key,
     uid: Box<str>,
     version: ResourceVersion,
+    reached: ResourceVersion,
+}
+
+/// Where a deletion lies: see [`Change`].
+struct Removal {
+    version: ResourceVersion,
+    position: ResourceVersion,
+    reached: ResourceVersion,
 }
 
 /// An object that changed since the first list, by the revision of its last change.
 #[derive(Debug)]
 struct Recent {
     position: ResourceVersion,
+    reached: ResourceVersion,
     created: Revision,
     object: Arc<Object>,
 }
@@ -44,8 +55,10 @@ pub(super) struct State {
     tombstones: VecDeque<Tombstone>,
     /// Deletions up to this revision may be forgotten.
     floor: Revision,
-    /// The version of the list that began this history: what came before is not known.
+    /// What came before this version is not known: the list that began this history, or a forgotten deletion.
     begin: ResourceVersion,
+    /// Versions between which a relist skipped what happened, oldest first.
+    gaps: VecDeque<(ResourceVersion, ResourceVersion)>,
     pub(super) synced: bool,
     pass: Option<Pass>,
 }
@@ -67,6 +80,7 @@ impl State {
             tombstones: VecDeque::new(),
             floor: Revision(0),
             begin: zero,
+            gaps: VecDeque::new(),
             synced: false,
             pass: None,
         }
@@ -110,29 +124,46 @@ impl State {
             commit.history_lost = back;
             return;
         }
+        let short = self.store.position.clone();
+        for (object, replaced_at) in gone {
+            // When it went is not known; at this position a reader that comes back is told again.
+            let shown = replaced_at.unwrap_or_else(|| version.clone());
+            let at = Removal { version: shown, position: short.clone(), reached: version.clone() };
+            self.remove_at(object.clone(), object, at, commit);
+        }
         for object in changed {
             let position = self.at_least(object.resource_version());
-            self.put_at(object, position, commit);
+            self.put_at(object, position, version.clone(), commit);
         }
-        let last = gone.len();
-        for (index, object) in gone.into_iter().enumerate() {
-            // Only the last one brings a reader to the list's version.
-            let position = if index + 1 == last { version.clone() } else { self.store.position.clone() };
-            self.remove_at(object.clone(), object, version.clone(), position, commit);
-        }
+        self.remember_gap(short, &version);
         self.advance(&version);
+    }
+
+    /// Objects that came and went between two versions were never seen here. A client of another replica that has
+    /// a token from between may hold one, and would keep it for ever.
+    fn remember_gap(&mut self, from: ResourceVersion, to: &ResourceVersion) {
+        if from >= *to {
+            return;
+        }
+        if self.gaps.len() >= GAPS_LEN_MAX
+            && let Some((_, end)) = self.gaps.pop_front()
+        {
+            // Forgotten by taking everything before it for lost.
+            self.begin = end;
+        }
+        self.gaps.push_back((from, to.clone()));
     }
 
     /// The first list, or one that went back in time: no reader's place before it means anything.
     fn begin_history(
         &mut self,
         changed: &[Arc<Object>],
-        gone: &[Arc<Object>],
+        gone: &[(Arc<Object>, Option<ResourceVersion>)],
         version: ResourceVersion,
         commit: &mut Commit,
     ) {
         let revision = self.store.cursor.revision;
-        for object in gone {
+        for (object, _) in gone {
             self.store.objects.remove(object.key());
             self.store.bytes -= object.json().len();
             commit.count(ChangeKind::Deleted);
@@ -154,6 +185,7 @@ impl State {
         self.journal = Journal::new(revision, version.clone());
         self.recent.clear();
         self.tombstones.clear();
+        self.gaps.clear();
         self.floor = revision;
         self.begin = version.clone();
         self.store.changed_at = version.clone();
@@ -169,16 +201,23 @@ impl State {
                 return self.skip(&position, commit);
             }
         }
-        self.put_at(Arc::new(object), position, commit);
+        self.put_at(Arc::new(object), position.clone(), position, commit);
     }
 
-    fn put_at(&mut self, object: Arc<Object>, position: ResourceVersion, commit: &mut Commit) {
+    fn put_at(
+        &mut self,
+        object: Arc<Object>,
+        position: ResourceVersion,
+        reached: ResourceVersion,
+        commit: &mut Commit,
+    ) {
         let before = self.store.objects.get(object.key()).cloned();
         let previous = match before {
             // Deleted and created again under one name: two changes, the first short of the position.
             Some(old) if old.object.uid() != object.uid() => {
                 let (version, short) = (object.resource_version().clone(), self.store.position.clone());
-                self.remove_at(old.object.clone(), old.object, version, short, commit);
+                let at = Removal { version, position: short, reached: reached.clone() };
+                self.remove_at(old.object.clone(), old.object, at, commit);
                 None
             }
             before => before,
@@ -192,10 +231,12 @@ impl State {
             created = self.recent.remove(&old.revision).map_or(self.floor_of_time(), |recent| recent.created);
         }
         self.store.objects.insert(object.key().clone(), Stored { object: object.clone(), revision });
-        self.recent.insert(revision, Recent { position: position.clone(), created, object: object.clone() });
-        let version = object.resource_version().clone();
+        let recent =
+            Recent { position: position.clone(), reached: reached.clone(), created, object: object.clone() };
+        self.recent.insert(revision, recent);
         let previous = previous.map(|old| old.object);
-        self.record(Change { revision, position, kind, object, previous, version }, commit);
+        let version = object.resource_version().clone();
+        self.record(Change { revision, position, kind, object, previous, version, reached }, commit);
     }
 
     /// Objects of the first list were there before every revision a reader can have.
@@ -211,20 +252,15 @@ impl State {
             Some(old) if old.resource_version() > object.resource_version() => self.skip(&position, commit),
             Some(old) => {
                 let version = object.resource_version().clone();
-                self.remove_at(Arc::new(object), old, version, position, commit);
+                let at = Removal { version, position: position.clone(), reached: position };
+                self.remove_at(Arc::new(object), old, at, commit);
             }
             None => self.skip(&position, commit),
         }
     }
 
-    fn remove_at(
-        &mut self,
-        object: Arc<Object>,
-        previous: Arc<Object>,
-        version: ResourceVersion,
-        position: ResourceVersion,
-        commit: &mut Commit,
-    ) {
+    fn remove_at(&mut self, object: Arc<Object>, previous: Arc<Object>, at: Removal, commit: &mut Commit) {
+        let Removal { version, position, reached } = at;
         let revision = Revision(self.store.cursor.revision.0 + 1);
         let mut created = self.floor_of_time();
         if let Some(old) = self.store.objects.remove(object.key()) {
@@ -238,21 +274,26 @@ impl State {
             key: object.key().clone(),
             uid: previous.uid().into(),
             version: version.clone(),
+            reached: reached.clone(),
         });
         while self.tombstones.len() > self.config.tombstones_len_max {
             if let Some(oldest) = self.tombstones.pop_front() {
                 self.floor = oldest.revision;
+                self.begin = oldest.reached;
             }
         }
         let kind = ChangeKind::Deleted;
-        self.record(Change { revision, position, kind, object, previous: Some(previous), version }, commit);
+        self.record(
+            Change { revision, position, kind, object, previous: Some(previous), version, reached },
+            commit,
+        );
     }
 
     fn record(&mut self, change: Change, commit: &mut Commit) {
         commit.count(change.kind);
         self.store.cursor.revision = change.revision;
         self.store.position = change.position.clone();
-        self.store.changed_at = change.position.clone();
+        self.store.changed_at = change.reached.clone();
         commit.evicted += self.journal.push(Arc::new(change), &self.config);
     }
 
@@ -277,7 +318,7 @@ impl State {
         let head = self.store.cursor;
         let revision = match version.partial_cmp(&self.store.position) {
             Some(Ordering::Greater) => return Located::Ahead,
-            Some(Ordering::Less) if *version < self.begin => return Located::Lost,
+            Some(Ordering::Less) if *version < self.begin || self.is_in_gap(version) => return Located::Lost,
             Some(Ordering::Less) => {
                 self.journal.locate(version).unwrap_or_else(|| self.locate_behind(version))
             }
@@ -290,6 +331,10 @@ impl State {
         if revision < self.floor { Located::Lost } else { Located::At(Cursor { revision, ..head }) }
     }
 
+    fn is_in_gap(&self, version: &ResourceVersion) -> bool {
+        self.gaps.iter().any(|(from, to)| from < version && version < to)
+    }
+
     /// Searches what is remembered beyond the journal: by revision, as what is reached rises with it.
     fn locate_behind(&self, version: &ResourceVersion) -> Revision {
         let (mut low, mut high) = (0, self.store.cursor.revision.0 + 1);
@@ -297,16 +342,14 @@ impl State {
         while low < high {
             let middle = low + (high - low) / 2;
             let survivor = self.recent.range(Revision(middle)..).next();
-            if survivor.is_none_or(|(_, recent)| recent.position > *version) {
+            if survivor.is_none_or(|(_, recent)| recent.reached > *version) {
                 high = middle;
             } else {
                 low = middle + 1;
             }
         }
         let live = self.recent.range(Revision(low)..).next().map(|(revision, _)| *revision);
-        let at = self
-            .tombstones
-            .partition_point(|tombstone| later(&tombstone.version, &tombstone.position) <= version);
+        let at = self.tombstones.partition_point(|tombstone| tombstone.reached <= *version);
         let dead = self.tombstones.get(at).map(|tombstone| tombstone.revision);
         let first = live.into_iter().chain(dead).min();
         first.map_or(self.store.cursor.revision, |revision| Revision(revision.0 - 1))

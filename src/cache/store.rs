@@ -27,7 +27,7 @@ pub struct Snapshot {
     pub cursor: Cursor,
     /// The resourceVersion of this state.
     pub position: ResourceVersion,
-    /// The position of the last change, older than `position` when only bookmarks came since.
+    /// The version with which the last change was known, older than `position` when only bookmarks came since.
     pub changed_at: ResourceVersion,
 }
 

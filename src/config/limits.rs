@@ -122,7 +122,8 @@ limits! {
     line_bytes_max: Size = 16 << 20, least 64 << 10, "INFORMERD_LINE_BYTES_MAX";
     /// Objects asked for in one page of a list [default 500: what kubectl and client-go ask for]
     page_size: Count = 500, least 1, "INFORMERD_PAGE_SIZE";
-    /// Bytes of one page of an upstream list [default 256MiB: 500 objects of 512 KiB]; more fails the list
+    /// Bytes of one page of an upstream list [default 256MiB: 500 objects of 512 KiB]; a larger page is
+    /// asked for in smaller ones
     page_bytes_max: Size = 256 << 20, least 1 << 20, "INFORMERD_PAGE_BYTES_MAX";
     /// Snapshots held for clients that page with limit and continue [default 16: each pins what has changed since];
     /// the oldest goes first, its continue is then 410

@@ -53,7 +53,7 @@ pub struct Serve {
     pub admin_listen: Option<SocketAddr>,
     /// Origins whose pages may read answers.
     pub allow_origins: Vec<Origin>,
-    /// Hosts to answer beside localhost and addresses. Empty means none on a loopback listener, all on others.
+    /// Hosts that a loopback listener answers beside localhost and addresses; other listeners answer to any.
     pub allow_hosts: Vec<HostName>,
     /// Limits.
     pub limits: Limits,

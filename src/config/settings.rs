@@ -82,8 +82,8 @@ pub struct BrowserSettings {
         value_delimiter = ','
     )]
     pub allow_origin: Option<Vec<Origin>>,
-    /// Host header to answer beside localhost and addresses, or * [repeatable; default: none on a loopback
-    /// listener, so that no web page reads the cluster through DNS rebinding; all on any other]
+    /// Host header to answer beside localhost and addresses [repeatable; default: none on a loopback listener, so that no web page
+    /// reads the cluster through DNS rebinding; other listeners answer to any]
     #[arg(long, env = "INFORMERD_ALLOW_HOST", value_name = "HOST", value_delimiter = ',')]
     pub allow_host: Option<Vec<HostName>>,
 }

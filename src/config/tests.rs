@@ -166,3 +166,19 @@ fn camel_case_follows_the_words() {
     assert_eq!(camel_case("journal_len_max"), "journalLenMax");
     assert_eq!(camel_case("log"), "log");
 }
+
+/// The limits as the README's table has them.
+fn limits_table() -> String {
+    let row = |limit: Limit| {
+        let why = limit.why.replace(&format!("[default {}: ", limit.default), "(").replace(']', ")");
+        format!("| `{}` | {} | {why} |\n", limit.flag(), limit.default)
+    };
+    Limits::DEFAULT.list().into_iter().map(row).collect()
+}
+
+#[test]
+fn the_readme_has_every_limit() {
+    let readme = include_str!("../../README.md");
+    let table = limits_table();
+    assert!(readme.contains(&table), "the README's table of limits should be\n{table}");
+}

@@ -45,7 +45,7 @@ pub enum LogFormat {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin(String);
 
-/// A host name as in a `Host` header, without port, or `*`.
+/// A host name as in a `Host` header, without port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostName(String);
 
@@ -207,10 +207,10 @@ impl FromStr for HostName {
     fn from_str(text: &str) -> Result<Self, String> {
         let name = text.trim().to_ascii_lowercase();
         let character = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-        if name == "*" || (!name.is_empty() && name.chars().all(character)) {
+        if !name.is_empty() && name.chars().all(character) {
             return Ok(Self(name));
         }
-        Err("expected a host name like informerd.example, without a port, or *".to_owned())
+        Err("expected a host name like informerd.example, without a port".to_owned())
     }
 }
 
@@ -247,7 +247,7 @@ mod tests {
         ] {
             check::<Origin>(text, fits);
         }
-        for (text, fits) in [("informerd.web.svc", true), ("*", true), ("a:80", false), ("", false)] {
+        for (text, fits) in [("informerd.web.svc", true), ("*", false), ("a:80", false), ("", false)] {
             check::<HostName>(text, fits);
         }
     }

@@ -19,10 +19,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::step::{Failure, Input, Moment, Reaction, Step};
 use super::watching::{EndReason, RelistReason, Verdict, WatchEnd, Watching};
 use crate::cache::{Condition, Delta, Phase};
 use crate::k8s::{ListPage, ResourceVersion, Status, WatchEvent};
-use crate::upstream::{Backoff, FailureKind, PageRequest, Refusal, UpstreamError, WatchRequest};
+use crate::upstream::{Backoff, FailureKind, PageRequest, Refusal, WatchRequest};
 
 /// Between the beginnings of two lists, at least.
 const LIST_INTERVAL_MIN: Duration = Duration::from_secs(1);
@@ -39,6 +40,9 @@ const UNDECODABLE_MAX: u32 = 2;
 
 /// Continue tokens that may expire before the list is asked for in one piece, as client-go's pager does.
 const EXPIRED_TOKENS_MAX: u32 = 2;
+
+/// The first size of pages where a list in one piece was too large. Source: client-go `tools/pager`.
+const PAGE_SIZE: u32 = 500;
 
 /// The server is asked to end a watch after 240 to 300 s, so that all do not come at once (U29).
 const WATCH_TIMEOUT: Duration = Duration::from_secs(240);
@@ -103,75 +107,6 @@ enum Then {
     /// The same page of the pass that is under way.
     Page(Pass),
     Watch,
-}
-
-/// When something happened, with the randomness that may be spent on it.
-#[derive(Clone, Copy, Debug)]
-pub struct Moment {
-    /// Now.
-    pub now: Instant,
-    /// In `0.0..1.0`.
-    pub entropy: f64,
-}
-
-/// What happened.
-#[derive(Debug)]
-pub enum Input {
-    /// A page came.
-    Page(ListPage),
-    /// A page did not.
-    PageFailed(Failure),
-    /// The watch is open.
-    WatchOpened,
-    /// The watch was refused, or not answered.
-    WatchRefused(Failure),
-    /// The watch brought an event.
-    Event(WatchEvent),
-    /// The watch is over.
-    WatchEnded(WatchEnd),
-    /// The delay is over.
-    Woke,
-}
-
-/// A failed request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// What kind.
-    pub kind: FailureKind,
-    /// What a person should read.
-    pub sentence: String,
-    /// How long the server wants us to wait.
-    pub retry_after: Option<Duration>,
-}
-
-/// What to do now. The one before is over.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Ask for a page; answer with [`Input::Page`] or [`Input::PageFailed`].
-    List(PageRequest),
-    /// Open a watch; answer with [`Input::WatchOpened`] or [`Input::WatchRefused`], and when open with events
-    /// until [`Input::WatchEnded`].
-    Watch {
-        /// What to ask for.
-        request: WatchRequest,
-        /// From the request on, after which it is [`WatchEnd::Overdue`].
-        deadline: Duration,
-    },
-    /// Wait; answer with [`Input::Woke`].
-    Sleep(Duration),
-}
-
-/// The answer to an [`Input`]; what is not a step is for metrics and log.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Reaction {
-    /// What to do now; `None` to go on with what is under way.
-    pub step: Option<Step>,
-    /// A request failed, or an ERROR event came.
-    pub failed: Option<FailureKind>,
-    /// A watch is over.
-    pub ended: Option<EndReason>,
-    /// Everything will be listed again.
-    pub relist: Option<RelistReason>,
 }
 
 // === impl Machine ===
@@ -283,7 +218,8 @@ impl Machine {
             | FailureKind::Garbage => self.page_failed(failure, Then::Page(pass), moment),
             FailureKind::TooLarge => {
                 self.page_limit = match self.page_limit {
-                    0 => self.page_size,
+                    0 if self.page_size > 0 => self.page_size,
+                    0 => PAGE_SIZE,
                     limit => (limit / 2).max(1),
                 };
                 self.page_failed(failure, Then::Page(pass), moment)
@@ -535,27 +471,6 @@ fn delay_after(failure: &Failure, backoff: &mut Backoff, moment: Moment) -> Dura
     }
 }
 
-// === impl Failure ===
-
-impl From<&UpstreamError> for Failure {
-    fn from(error: &UpstreamError) -> Self {
-        Self { kind: error.kind(), sentence: error.sentence(), retry_after: error.retry_after() }
-    }
-}
-
-impl From<Refusal> for Failure {
-    fn from(refusal: Refusal) -> Self {
-        Self::from(&UpstreamError::Refused(Box::new(refusal)))
-    }
-}
-
-// === impl Reaction ===
-
-impl Reaction {
-    fn step(step: Step) -> Self {
-        Self { step: Some(step), ..Self::default() }
-    }
-}
-
 #[cfg(test)]
+#[path = "machine_tests.rs"]
 mod tests;

@@ -129,4 +129,27 @@ mod tests {
             assert_eq!(kind as usize, index);
         }
     }
+
+    #[test]
+    fn every_label_is_visible_before_anything_happened() {
+        let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+        let handle = recorder.handle();
+        let parts = crate::k8s::ResourceParts { plural: "pods".into(), ..Default::default() };
+        let metrics = metrics::with_local_recorder(&recorder, || Metrics::new(&Resource::new(parts)));
+        metrics.relist(RelistReason::Stuck);
+        metrics.committed(&Commit { added: 3, duplicates: 1, ..Commit::default() });
+        let text = handle.render();
+        for line in [
+            r#"informerd_reflector_relists_total{resource="pods",reason="expired"} 0"#,
+            r#"informerd_reflector_relists_total{resource="pods",reason="stuck"} 1"#,
+            r#"informerd_reflector_watch_ends_total{resource="pods",reason="silent"} 0"#,
+            r#"informerd_reflector_failures_total{resource="pods",kind="forbidden"} 0"#,
+            r#"informerd_reflector_events_total{resource="pods",type="bookmark"} 0"#,
+            r#"informerd_cache_changes_total{resource="pods",type="added"} 3"#,
+            r#"informerd_cache_changes_total{resource="pods",type="duplicate"} 1"#,
+            r#"informerd_reflector_backoff_seconds{resource="pods"} 0"#,
+        ] {
+            assert!(text.contains(line), "{line} not in\n{text}");
+        }
+    }
 }

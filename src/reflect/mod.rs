@@ -9,10 +9,12 @@ mod machine;
 mod metrics;
 mod reflector;
 mod stats;
+mod step;
 mod watching;
 
-pub use machine::{Failure, Input, Machine, Moment, Reaction, Step};
+pub use machine::Machine;
 pub use metrics::describe;
 pub use reflector::{Reflector, ReflectorConfig};
 pub use stats::{Stats, StatsSnapshot};
+pub use step::{Failure, Input, Moment, Reaction, Step};
 pub use watching::{EndReason, RelistReason, WatchEnd};

@@ -23,6 +23,9 @@ use crate::upstream::{ByteStream, Client, FailureKind, PageRequest, Target, Upst
 /// held for long.
 const BATCH_BYTES_MAX: usize = 1 << 20;
 
+/// Objects of a page that are named in the log when they cannot be read.
+const SKIPPED_LOGGED_MAX: usize = 10;
+
 /// What one reflector does.
 #[derive(Clone, Debug)]
 pub struct ReflectorConfig {
@@ -160,8 +163,14 @@ impl Pump {
     }
 
     fn tell_skipped(&self, page: &ListPage) {
-        for skipped in &page.skipped {
+        for (index, skipped) in page.skipped.iter().enumerate() {
             self.skipped(&skipped.error);
+            if index == SKIPPED_LOGGED_MAX {
+                warn!(skipped = page.skipped.len(), "skipped more objects than are named here");
+            }
+            if index >= SKIPPED_LOGGED_MAX {
+                continue;
+            }
             warn!(key = skipped.key, error = %skipped.error, "skipped an object that cannot be read");
         }
     }
@@ -282,7 +291,8 @@ impl Pump {
     }
 
     fn commit(&mut self) {
-        if self.deltas.is_empty() {
+        // The beginning of a pass goes with its first page: a commit wakes every reader.
+        if matches!(self.deltas[..], [] | [Delta::PassBegin]) {
             return;
         }
         let commit: Commit = self.writer.commit(std::mem::take(&mut self.deltas));
@@ -339,4 +349,5 @@ fn key_in(line: &[u8]) -> String {
 }
 
 #[cfg(test)]
+#[path = "reflector_tests.rs"]
 mod tests;

@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use super::cluster::{Cluster, State};
-use super::object::{Stored, key_of};
+use super::object::{Stored, exact, key_of};
 use super::status::Status;
 use super::table::EventType;
 
@@ -79,7 +77,7 @@ fn load_one(state: &mut State, resource: &str, at: usize, bytes: usize) {
         key: key_of(&namespace, &name),
         labels: [("app", app.as_str()), ("load", "true")].iter().map(owned).collect(),
         fields: fields.iter().map(owned).collect(),
-        body: Bytes::from(body),
+        body: exact(body),
         namespace,
         name,
         revision,

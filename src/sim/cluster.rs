@@ -197,6 +197,17 @@ impl Cluster {
         self.lock().graceful_pods = on;
     }
 
+    /// Sets the clock as [`Cluster::set_clock`], and returns what it was set to.
+    pub(super) fn swap_clock(&self, unix_millis: Option<u64>) -> Option<u64> {
+        std::mem::replace(&mut self.lock().clock_millis, unix_millis)
+    }
+
+    /// The cluster's time, in milliseconds since 1970.
+    #[must_use]
+    pub fn now_millis(&self) -> u64 {
+        self.lock().now_millis()
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         // A panic under the lock can only be a failed invariant; the state is then as good as it gets.
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)

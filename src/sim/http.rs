@@ -59,11 +59,11 @@ pub(super) enum Form {
     MetadataList,
 }
 
-/// The first form in the `Accept` header that is offered.
+/// The first form in the `Accept` header that the server knows.
 ///
-/// Quality values are not weighed: no Kubernetes client sends them. Tables are not offered, so that kubectl falls
+/// Quality values are not weighed: no Kubernetes client sends them. Tables are not known, so that kubectl falls
 /// back to plain JSON.
-pub(super) fn negotiate(accept: &str, offered: &[Form]) -> Result<Form, Status> {
+pub(super) fn negotiate(accept: &str) -> Result<Form, Status> {
     if accept.trim().is_empty() {
         return Ok(Form::Plain);
     }
@@ -81,17 +81,40 @@ pub(super) fn negotiate(accept: &str, offered: &[Form]) -> Result<Form, Status> 
                 .find(|(k, _)| *k == name)
                 .map(|(_, v)| v)
         };
-        let form = match (parameter("as"), parameter("g"), parameter("v")) {
-            (None, _, _) => Form::Plain,
-            (Some("PartialObjectMetadata"), Some("meta.k8s.io"), Some("v1")) => Form::Metadata,
-            (Some("PartialObjectMetadataList"), Some("meta.k8s.io"), Some("v1")) => Form::MetadataList,
-            _ => continue,
-        };
-        if offered.contains(&form) {
-            return Ok(form);
+        match (parameter("as"), parameter("g"), parameter("v")) {
+            (None, _, _) => return Ok(Form::Plain),
+            (Some("PartialObjectMetadata"), Some("meta.k8s.io"), Some("v1")) => return Ok(Form::Metadata),
+            (Some("PartialObjectMetadataList"), Some("meta.k8s.io"), Some("v1")) => {
+                return Ok(Form::MetadataList);
+            }
+            _ => {}
         }
     }
-    Err(Status::new(406, "NotAcceptable", "only the following media types are accepted: application/json"))
+    Err(not_acceptable("only the following media types are accepted: application/json"))
+}
+
+/// The form of a list; 406 where metadata of a single object was asked for.
+pub(super) fn negotiate_list(accept: &str, list_kind: &str) -> Result<Form, Status> {
+    match negotiate(accept)? {
+        Form::Metadata => Err(not_acceptable(format!(
+            "you requested PartialObjectMetadata, but the requested object is a list (*v1.{list_kind})"
+        ))),
+        form @ (Form::Plain | Form::MetadataList) => Ok(form),
+    }
+}
+
+/// The form of a single object; 406 where a list of metadata was asked for.
+pub(super) fn negotiate_object(accept: &str, kind: &str) -> Result<Form, Status> {
+    match negotiate(accept)? {
+        Form::MetadataList => Err(not_acceptable(format!(
+            "you requested PartialObjectMetadataList, but the requested object is not a list (*v1.{kind})"
+        ))),
+        form @ (Form::Plain | Form::Metadata) => Ok(form),
+    }
+}
+
+fn not_acceptable(message: impl Into<String>) -> Status {
+    Status::new(406, "NotAcceptable", message)
 }
 
 /// A JSON answer, ended by a newline, with the headers of a real server.
@@ -131,8 +154,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_offered_form_wins() {
-        let list = |accept| negotiate(accept, &[Form::Plain, Form::MetadataList]).map_err(|s| s.code);
+    fn the_first_known_form_wins() {
+        let list = |accept| negotiate_list(accept, "PodList").map_err(|s| s.code);
         let json_list = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
         assert_eq!(list(""), Ok(Form::Plain));
         assert_eq!(list("*/*"), Ok(Form::Plain));

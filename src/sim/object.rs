@@ -39,7 +39,7 @@ impl Stored {
             key: key_of(&namespace, &name),
             labels,
             fields: fields.collect(),
-            body: Bytes::from(go_escape(value.to_string())),
+            body: exact(go_escape(value.to_string())),
             revision,
             namespace,
             name,
@@ -73,6 +73,11 @@ impl Stored {
             },
         }
     }
+}
+
+/// The text as bytes that take no more room than they need.
+pub(super) fn exact(text: String) -> Bytes {
+    Bytes::from(text.into_bytes().into_boxed_slice())
 }
 
 /// `namespace/name`, or the bare name where there is no namespace.

@@ -11,7 +11,7 @@ use hyper::body::Frame;
 use hyper::header;
 
 use super::api_server::Shared;
-use super::http::{self, Body, Call, Form, negotiate};
+use super::http::{self, Body, Call, Form, negotiate_list, negotiate_object};
 use super::kinds::Kind;
 use super::object::Stored;
 use super::params::{Asked, ListParams, Token, list_revision};
@@ -43,7 +43,7 @@ pub(super) async fn reach(shared: &Shared, revision: u64) -> Result<(), Status> 
 
 /// Answers a list, or a page of one.
 pub(super) async fn list(shared: &Shared, call: &Call, target: &Target) -> Result<Response<Body>, Status> {
-    let form = negotiate(call.header(header::ACCEPT), &[Form::Plain, Form::MetadataList])?;
+    let form = negotiate_list(call.header(header::ACCEPT), &target.kind.list_kind)?;
     let params = ListParams::parse(&call.query)?;
     let (labels, fields) = (call.query.text("labelSelector"), call.query.text("fieldSelector"));
     let filter = Filter::parse(&target.kind, &target.namespace, labels, fields)?;
@@ -190,7 +190,7 @@ pub(super) fn object(code: u16, target: &Target, form: Form, object: &Stored) ->
 
 /// Answers one object, or its `scale`.
 pub(super) async fn get(shared: &Shared, call: &Call, target: &Target) -> Result<Response<Body>, Status> {
-    let form = negotiate(call.header(header::ACCEPT), &[Form::Plain, Form::Metadata])?;
+    let form = negotiate_object(call.header(header::ACCEPT), &target.kind.kind)?;
     if let Asked::Revision(revision) = list_revision(call.query.text("resourceVersion"))? {
         reach(shared, revision).await?;
     }

@@ -57,6 +57,8 @@ struct Watch {
     params: WatchParams,
     /// Everything up to this revision was sent.
     cursor: u64,
+    /// The revision that the client named, where it named one.
+    begun_at: Option<u64>,
     changed: watch::Receiver<u64>,
     definition_ended: CancellationToken,
     cuts: watch::Receiver<Option<CutOrder>>,
@@ -72,7 +74,7 @@ pub(super) fn start(
     call: &Call,
     target: &Target,
 ) -> Result<Response<Body>, Status> {
-    let form = negotiate(call.header(header::ACCEPT), &[Form::Plain, Form::Metadata, Form::MetadataList])?;
+    let form = negotiate(call.header(header::ACCEPT))?;
     let streaming = shared.faults.streaming_lists_now();
     let params = WatchParams::parse(&call.query, streaming).inspect_err(|_| {
         if streaming != StreamingLists::On && call.query.get("sendInitialEvents").is_some() {
@@ -99,6 +101,7 @@ pub(super) fn start(
         filter,
         form,
         cursor: newest,
+        begun_at: None,
         changed: table.changed.subscribe(),
         definition_ended: table.ended.clone(),
         cuts: shared.faults.cuts(),
@@ -157,10 +160,10 @@ impl Watch {
             let asked = if let Asked::Revision(revision) = self.params.asked { revision } else { 0 };
             return self.send_error(&Status::watch_too_old(asked, self.cursor)).await;
         }
-        if let (Asked::Revision(revision), true) = (self.params.asked, asked_for_stream) {
-            if let Err(status) = super::read::reach(&self.shared, revision).await {
-                return self.send_error(&status).await;
-            }
+        if let (Asked::Revision(revision), true) = (self.params.asked, asked_for_stream)
+            && let Err(status) = super::read::reach(&self.shared, revision).await
+        {
+            return self.send_error(&status).await;
         }
         if initial {
             let end_mark = self.params.bookmarks && streaming == StreamingLists::On;
@@ -171,6 +174,7 @@ impl Watch {
         }
         if let Asked::Revision(revision) = self.params.asked {
             self.cursor = revision;
+            self.begun_at = Some(revision);
             let floor = self.shared.cluster.lock().tables[&self.kind.resource()].floor;
             if revision < floor {
                 return self.send_error(&Status::watch_too_old(revision, floor)).await;
@@ -301,9 +305,11 @@ impl Watch {
     }
 
     async fn send_bookmark(&mut self, end_mark: bool) -> Result<(), Ended> {
-        // A watch from the future has nothing to confirm until the cluster gets there.
+        // A watch from the future has nothing to confirm until the cluster gets there; and where a watch began, the
+        // client knows.
         let ahead = self.cursor > self.shared.cluster.revision();
-        if !self.params.bookmarks || ahead || self.shared.faults.takes_bookmark() {
+        let news = end_mark || self.begun_at.is_none_or(|begun_at| self.cursor > begun_at);
+        if !self.params.bookmarks || ahead || !news || self.shared.faults.takes_bookmark() {
             return Ok(());
         }
         let (kind, api_version) = match self.form {

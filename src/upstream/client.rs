@@ -283,3 +283,7 @@ impl Stream for ByteStream {
         Poll::Ready(None)
     }
 }
+
+#[cfg(test)]
+#[path = "client_tests.rs"]
+mod tests;

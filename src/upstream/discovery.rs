@@ -118,12 +118,13 @@ impl Discovery {
     fn near(&self, word: &str) -> Vec<String> {
         let mut near: Vec<(usize, String)> = Vec::new();
         for entry in self.entries.iter().filter(|entry| entry.watchable()) {
-            let names =
-                [&entry.parts.plural, &entry.parts.singular].into_iter().chain(&entry.parts.short_names);
-            let best = names.filter(|name| !name.is_empty()).map(|name| distance(word, name)).min();
+            // Short names are all close to each other.
+            let names = [&entry.parts.plural, &entry.parts.singular];
+            let best =
+                names.into_iter().filter(|name| !name.is_empty()).map(|name| distance(word, name)).min();
             let canonical = Resource::new(entry.parts.clone()).canonical();
-            // A typo in three letters is a different word.
-            let close = best.filter(|distance| *distance <= 1 + word.len() / 4);
+            // A typo in a third of the letters is a different word.
+            let close = best.filter(|distance| word.len() > 2 && *distance <= 1 + word.len() / 4);
             if let Some(distance) = close
                 && near.iter().all(|(_, known)| *known != canonical)
             {
@@ -406,4 +407,5 @@ fn take_legacy(group: &str, version: &str, found: LegacyResources, discovery: &m
 }
 
 #[cfg(test)]
+#[path = "discovery_tests.rs"]
 mod tests;

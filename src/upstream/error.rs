@@ -68,7 +68,7 @@ pub enum FailureKind {
     Expired,
     /// 429.
     Throttled,
-    /// 503.
+    /// 503, or a gateway (502, 504) that does not reach the API server.
     Unavailable,
     /// Any other answer.
     Refused,
@@ -111,9 +111,8 @@ impl UpstreamError {
     pub fn sentence(&self) -> String {
         match self {
             Self::Refused(refusal) => refusal.sentence(),
-            Self::Config(source) | Self::Transport(source) => {
-                format!("{self}: {}", innermost(source.as_ref()))
-            }
+            Self::Config(source) => format!("{self}: {}", chain(source.as_ref())),
+            Self::Transport(source) => format!("{self}: {}", innermost(source.as_ref())),
             Self::Garbage(source) => format!("{self}: {source}"),
             Self::BodyTooLarge { .. } | Self::Idle(_) => self.to_string(),
         }
@@ -133,6 +132,20 @@ fn innermost(error: &(dyn Error + 'static)) -> String {
         last = source;
     }
     last.to_string()
+}
+
+/// All causes; most of kube's errors repeat theirs.
+fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        let cause = source.to_string();
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+        next = source.source();
+    }
+    text
 }
 
 // === impl Refusal ===
@@ -162,7 +175,9 @@ impl Refusal {
             (404, _) => FailureKind::NotFound,
             (410, _) | (400..=499, "Expired" | "Gone") => FailureKind::Expired,
             (429, _) => FailureKind::Throttled,
-            (503, _) => FailureKind::Unavailable,
+            (502 | 503, _) => FailureKind::Unavailable,
+            // The API server itself says `Timeout`; anything else is a gateway that does not reach it.
+            (504, reason) if reason != "Timeout" => FailureKind::Unavailable,
             _ => FailureKind::Refused,
         }
     }
@@ -300,6 +315,15 @@ mod tests {
         let mixed =
             check(410, "", r#"{"kind":"Status","code":500,"message":"old","reason":"x"}"#, "too old: old");
         assert_eq!((mixed.code, mixed.kind()), (410, FailureKind::Expired));
+    }
+
+    #[test]
+    fn a_gateway_that_reaches_nobody_is_an_outage_and_a_server_that_is_behind_is_not() {
+        let kind = |code, reason: &str| Refusal { code, reason: reason.into(), ..Refusal::default() }.kind();
+        assert_eq!(kind(502, "Bad Gateway"), FailureKind::Unavailable);
+        assert_eq!(kind(504, "Gateway Timeout"), FailureKind::Unavailable);
+        assert_eq!(kind(504, "Timeout"), FailureKind::Refused);
+        assert_eq!(kind(500, "InternalError"), FailureKind::Refused);
     }
 
     #[test]

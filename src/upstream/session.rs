@@ -28,26 +28,25 @@ pub(super) struct Sessions {
     current: ArcSwap<Session>,
     /// `None` for a client that was handed in: there is nothing to build it from.
     config: Option<Config>,
-    renewing: Mutex<()>,
+    /// When it was last built anew; held while it is.
+    renewed: Mutex<Option<Instant>>,
 }
 
 /// One `kube::Client`.
 pub(super) struct Session {
     pub(super) kube: kube::Client,
-    opened: Instant,
 }
 
 // === impl Sessions ===
 
 impl Sessions {
     pub(super) async fn open(config: Config) -> Result<Self, UpstreamError> {
-        let session = Session { kube: build(&config).await?, opened: Instant::now() };
-        Ok(Self { current: ArcSwap::from_pointee(session), config: Some(config), renewing: Mutex::new(()) })
+        let session = Session { kube: build(&config).await? };
+        Ok(Self { current: ArcSwap::from_pointee(session), config: Some(config), renewed: Mutex::new(None) })
     }
 
     pub(super) fn over(kube: kube::Client) -> Self {
-        let session = Session { kube, opened: Instant::now() };
-        Self { current: ArcSwap::from_pointee(session), config: None, renewing: Mutex::new(()) }
+        Self { current: ArcSwap::from_pointee(Session { kube }), config: None, renewed: Mutex::new(None) }
     }
 
     /// The current client; a new one if its certificate is about to expire.
@@ -67,18 +66,19 @@ impl Sessions {
     pub(super) async fn renew(&self, stale: &Arc<Session>) -> Option<Arc<Session>> {
         let config = self.config.as_ref()?;
         // One builds, the others wait for it and take its result.
-        let _turn = self.renewing.lock().await;
+        let mut renewed = self.renewed.lock().await;
         let current = self.current.load_full();
         if !Arc::ptr_eq(&current, stale) {
             return Some(current);
         }
-        if current.opened.elapsed() < RENEWAL_INTERVAL_MIN {
+        if renewed.is_some_and(|last| last.elapsed() < RENEWAL_INTERVAL_MIN) {
             return None;
         }
+        *renewed = Some(Instant::now());
         match build(config).await {
             Ok(kube) => {
                 info!("read the credentials again");
-                let session = Arc::new(Session { kube, opened: Instant::now() });
+                let session = Arc::new(Session { kube });
                 self.current.store(session.clone());
                 Some(session)
             }

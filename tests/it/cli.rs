@@ -125,3 +125,50 @@ fn completions_and_manual_pages_are_printed() {
     prints(&["man", "serve"], &[".TH", "journal"]);
     refuses(&["man", "nothing"], &[], &["no command \"nothing\"", "serve, demo, check, rbac"]);
 }
+
+#[test]
+fn the_contract_shows_the_clients_as_they_are() {
+    let contract = include_str!("../../docs/contract.md");
+    for (language, client) in [
+        ("python", include_str!("../../examples/watch.py")),
+        ("js", include_str!("../../examples/watch.js")),
+        ("sh", include_str!("../../examples/watch.sh")),
+    ] {
+        assert!(contract.contains(&format!("```{language}\n{client}```\n")), "{language}");
+    }
+}
+
+#[test]
+fn the_configuration_of_the_readme_is_accepted() {
+    let readme = include_str!("../../README.md");
+    let (_, rest) = readme.split_once("```yaml\n").expect("an example");
+    let (yaml, _) = rest.split_once("```").expect("its end");
+    let environment = |name: &str| (name == "NODE_NAME").then(|| "node-1".to_owned());
+    let settings = informerd::config::ServeSettings::from_yaml(yaml, &environment).expect("it is right");
+    let source = informerd::config::Source { file: None, settings };
+    assert_eq!(source.resolve(&environment).expect("it is complete").watches.len(), 2);
+}
+
+#[test]
+fn the_readme_has_every_metric() {
+    let readme = include_str!("../../README.md");
+    let mut folders = vec![std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src")];
+    let mut metrics = std::collections::BTreeSet::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let source = std::fs::read_to_string(&path).unwrap_or_default();
+            let names = source.split('"').filter(|text| text.starts_with("informerd_"));
+            let is_name = |text: &&str| text.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+            metrics.extend(names.filter(is_name).map(str::to_owned));
+        }
+    }
+    assert!(metrics.len() > 20, "{metrics:?}");
+    for metric in metrics.iter().filter(|metric| !metric.starts_with("informerd_test_")) {
+        assert!(readme.contains(&format!("`{metric}`")), "{metric} is not in the README");
+    }
+}

@@ -1,7 +1,13 @@
 //! Everything that needs more than one room, in one binary.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod browser;
 mod cli;
+mod deploy;
 mod ndjson;
+mod real;
+mod sim;
 mod sse;
 mod support;
+mod tidy;
+mod upstream;

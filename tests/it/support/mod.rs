@@ -1,7 +1,9 @@
 //! What the tests share: informerd in the process, foreign clients, and a client that folds what it receives.
 
+pub(crate) mod browser;
 pub(crate) mod check;
 pub(crate) mod client;
+pub(crate) mod envtest;
 pub(crate) mod recorder;
 pub(crate) mod server;
 

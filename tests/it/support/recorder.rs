@@ -25,6 +25,8 @@ pub(crate) struct Recorder {
     pub(crate) resets: Vec<String>,
     /// Events taken, marks included.
     pub(crate) events: usize,
+    /// BOOKMARK and SYNCED taken.
+    pub(crate) marks: usize,
     /// Connections made.
     pub(crate) connections: usize,
 }
@@ -47,6 +49,7 @@ impl Recorder {
             synced: false,
             resets: Vec::new(),
             events: 0,
+            marks: 0,
             connections: 0,
         }
     }
@@ -170,8 +173,11 @@ impl Recorder {
                 self.synced = false;
                 self.resets.push(event.reason().to_owned());
             }
-            "SYNCED" => self.synced = true,
-            "BOOKMARK" => {}
+            "SYNCED" => {
+                self.synced = true;
+                self.marks += 1;
+            }
+            "BOOKMARK" => self.marks += 1,
             other => panic!("no such event: {other}"),
         }
         self.remember(&event);
@@ -179,7 +185,8 @@ impl Recorder {
 
     /// Keeps the token that a client may resume from after this event.
     fn remember(&mut self, event: &StreamEvent) {
-        let live = self.synced && !matches!(&*event.kind, "BOOKMARK" | "SYNCED" | "RESET");
+        // A deletion's version is no place to resume from: what a relist found is told deletions first.
+        let live = self.synced && matches!(&*event.kind, "ADDED" | "MODIFIED");
         if let Some(token) = &event.token {
             // A token of version 0 says to start over: what came before it is not covered.
             self.token = Some(token.clone());

@@ -1,0 +1,460 @@
+//! The pump against a scripted API server, on paused time, without a socket.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+
+use futures_util::stream;
+use http::{Request, Response};
+use http_body::Frame;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use kube::client::Body;
+
+use super::*;
+use crate::cache::{self, Phase, Reader};
+use crate::k8s::{Key, Resource, ResourceParts};
+use crate::upstream::{Config, Selectors, Source};
+
+/// What the server does with one request.
+enum Answer {
+    /// A whole response.
+    Whole(u16, &'static str, String),
+    /// Chunks of a body, which then ends, breaks, or stays open.
+    Stream(Vec<Vec<u8>>, After),
+    /// No answer.
+    Refuse,
+}
+
+enum After {
+    End,
+    Break,
+    Open,
+}
+
+/// A server that takes its answers from a script, and then repeats the last rule.
+#[derive(Clone)]
+struct Server(Arc<Mutex<Script>>);
+
+struct Script {
+    answers: VecDeque<Answer>,
+    otherwise: fn() -> Answer,
+    /// Seconds since the start and path of each request.
+    requests: Vec<(f64, String)>,
+    began: Instant,
+}
+
+impl Server {
+    fn new(answers: Vec<Answer>, otherwise: fn() -> Answer) -> Self {
+        let requests = Vec::new();
+        let began = Instant::now();
+        let script = Script { answers: answers.into(), otherwise, requests, began };
+        Self(Arc::new(Mutex::new(script)))
+    }
+
+    async fn answer(
+        self,
+        request: Request<Body>,
+    ) -> Result<Response<UnsyncBoxBody<Bytes, std::io::Error>>, std::io::Error> {
+        let answer = {
+            let mut script = self.0.lock().unwrap();
+            let at = (script.began.elapsed().as_secs_f64() * 10.0).round() / 10.0;
+            script.requests.push((at, request.uri().to_string()));
+            let next = script.answers.pop_front();
+            next.unwrap_or_else(script.otherwise)
+        };
+        let response = Response::builder();
+        match answer {
+            Answer::Refuse => Err(std::io::Error::other("connection refused")),
+            Answer::Whole(code, retry_after, body) => {
+                let response = if retry_after.is_empty() {
+                    response
+                } else {
+                    response.header("retry-after", retry_after)
+                };
+                let body = Full::new(Bytes::from(body)).map_err(|never| match never {});
+                Ok(response.status(code).body(body.boxed_unsync()).unwrap())
+            }
+            Answer::Stream(chunks, after) => {
+                let chunks = stream::iter(chunks).map(|chunk| Ok(Frame::data(Bytes::from(chunk))));
+                let end = match after {
+                    After::End => stream::empty().boxed(),
+                    After::Break => stream::iter([Err(std::io::Error::other("connection reset"))]).boxed(),
+                    After::Open => stream::pending().boxed(),
+                };
+                Ok(response.body(StreamBody::new(chunks.chain(end)).boxed_unsync()).unwrap())
+            }
+        }
+    }
+
+    fn requests(&self) -> Vec<(f64, String)> {
+        self.0.lock().unwrap().requests.clone()
+    }
+
+    /// Each request in short: `list`, `list t1`, `watch 10`, with the second it came.
+    fn log(&self) -> Vec<String> {
+        let value = |path: &str, name: &str| {
+            let from = path.split_once(&format!("{name}="))?.1;
+            Some(from.split('&').next().unwrap_or_default().to_owned())
+        };
+        let short = |(at, path): (f64, String)| match value(&path, "watch") {
+            Some(_) => format!("{at} watch {}", value(&path, "resourceVersion").unwrap()),
+            None => {
+                format!("{at} list{}", value(&path, "continue").map(|t| format!(" {t}")).unwrap_or_default())
+            }
+        };
+        self.requests().into_iter().map(short).collect()
+    }
+}
+
+fn pods() -> Resource {
+    let (version, plural, kind) = ("v1".into(), "pods".into(), "Pod".into());
+    Resource::new(ResourceParts { version, plural, kind, namespaced: true, ..Default::default() })
+}
+
+fn run(server: &Server) -> (Reader, Arc<Stats>) {
+    let limits =
+        cache::Config { journal_len_max: 1000, journal_bytes_max: 64 << 20, tombstones_len_max: 1000 };
+    let (writer, reader) = cache::cache(limits, Instant::now());
+    let server = server.clone();
+    let kube = kube::Client::new(tower::service_fn(move |request| server.clone().answer(request)), "default");
+    let client = Client::over(kube, &Config::new(Source::InCluster));
+    let selectors =
+        Selectors { label: "app in (a, b),x=\u{e9}".into(), field: "status.phase=Running".into() };
+    let config = ReflectorConfig {
+        target: Target { resource: pods(), namespace: Some("web".into()), selectors },
+        decode: DecodeOptions {
+            drop_managed_fields: true,
+            drop_last_applied: true,
+            object_bytes_max: 8 << 20,
+        },
+        page_size: 500,
+        line_bytes_max: 8 << 20,
+        seed: 7,
+    };
+    let reflector = Reflector::new(config, client, writer);
+    let stats = reflector.stats();
+    tokio::spawn(reflector.run(CancellationToken::new()));
+    (reader, stats)
+}
+
+fn item(text: &str) -> String {
+    let (name, version) = text.split_once('@').unwrap();
+    format!(
+        r#"{{"metadata":{{"name":"{name}","namespace":"web","uid":"u-{name}","resourceVersion":"{version}"}},"spec":{{}}}}"#
+    )
+}
+
+fn list(version: u32, token: &str, items: &str) -> Answer {
+    let items: Vec<_> = items.split_whitespace().map(item).collect();
+    let items = items.join(",");
+    let body = format!(
+        r#"{{"kind":"PodList","apiVersion":"v1","metadata":{{"resourceVersion":"{version}","continue":"{token}"}},"items":[{items}]}}"#
+    );
+    Answer::Whole(200, "", body)
+}
+
+fn line(kind: &str, object: &str) -> String {
+    format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n")
+}
+
+fn bookmark(version: u32) -> String {
+    line("BOOKMARK", &format!(r#"{{"kind":"Pod","metadata":{{"resourceVersion":"{version}"}}}}"#))
+}
+
+fn expired() -> String {
+    line("ERROR", r#"{"kind":"Status","status":"Failure","message":"too old","reason":"Expired","code":410}"#)
+}
+
+fn chunks(text: &str) -> Vec<Vec<u8>> {
+    vec![text.as_bytes().to_vec()]
+}
+
+fn quiet() -> Answer {
+    Answer::Stream(Vec::new(), After::Open)
+}
+
+fn hangs_up() -> Answer {
+    Answer::Stream(Vec::new(), After::End)
+}
+
+async fn after(seconds: f64) {
+    tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
+}
+
+fn names(reader: &Reader) -> Vec<String> {
+    reader.snapshot().after(None).map(|object| format!("{object:?}")).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn pages_become_the_cache_and_requests_are_encoded() {
+    let server = Server::new(vec![list(10, "t/1+", "a@3"), list(10, "", "b@4")], quiet);
+    let (reader, stats) = run(&server);
+    after(0.1).await;
+    assert_eq!(names(&reader), ["web/a@3", "web/b@4"]);
+    assert!(reader.mark().synced);
+    assert_eq!(reader.condition().phase, Phase::Watching);
+    let selectors =
+        "labelSelector=app%20in%20%28a%2C%20b%29%2Cx%3D%C3%A9&fieldSelector=status.phase%3DRunning";
+    let paths: Vec<_> = server.requests().into_iter().map(|(_, path)| path).collect();
+    assert_eq!(
+        paths[..2],
+        [
+            format!("/api/v1/namespaces/web/pods?{selectors}&limit=500"),
+            format!("/api/v1/namespaces/web/pods?{selectors}&limit=500&continue=t%2F1%2B"),
+        ]
+    );
+    let (watch, seconds) = paths[2].split_once("&timeoutSeconds=").unwrap();
+    assert_eq!(watch, format!("/api/v1/namespaces/web/pods?{selectors}&watch=true&allowWatchBookmarks=true"));
+    let (seconds, version) = seconds.split_once('&').unwrap();
+    assert!((240..300).contains(&seconds.parse::<u32>().unwrap()));
+    assert_eq!(version, "resourceVersion=10");
+    let read = stats.read();
+    assert_eq!((read.lists, read.pages, read.watches, read.events), (1, 2, 1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn case_20_lines_come_whole_out_of_any_chunks_and_a_burst_is_one_commit() {
+    let text =
+        line("ADDED", &item("b@11")) + &line("MODIFIED", &item("a@12")) + &line("DELETED", &item("b@13"));
+    let small = text.as_bytes().chunks(7).map(<[u8]>::to_vec).collect();
+    let server = Server::new(vec![list(10, "", "a@3"), Answer::Stream(small, After::Open)], quiet);
+    let (reader, _) = run(&server);
+    after(0.1).await;
+    assert_eq!(names(&reader), ["web/a@12"]);
+    assert_eq!(reader.mark().revision.0, 3);
+
+    let server = Server::new(vec![list(10, "", "a@3"), Answer::Stream(chunks(&text), After::Open)], quiet);
+    let (reader, stats) = run(&server);
+    after(0.1).await;
+    assert_eq!(names(&reader), ["web/a@12"]);
+    // The list and the burst.
+    assert_eq!((reader.mark().commits, stats.read().events), (2, 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn case_21_a_line_of_4_mb_is_taken() {
+    let object =
+        item("big@11").replace("\"spec\":{}", &format!("\"spec\":{{\"x\":\"{}\"}}", "y".repeat(4 << 20)));
+    let text = line("ADDED", &object);
+    let pieces = text.as_bytes().chunks(65_536).map(<[u8]>::to_vec).collect();
+    let server = Server::new(vec![list(10, "", ""), Answer::Stream(pieces, After::Open)], quiet);
+    let (reader, _) = run(&server);
+    after(1.0).await;
+    assert_eq!(names(&reader), ["web/big@11"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn case_22_half_a_line_at_the_end_is_nothing() {
+    for end in [After::End, After::Break] {
+        let whole = line("MODIFIED", &item("a@11"));
+        let half = &line("MODIFIED", &item("a@12"))[..40];
+        let stream = Answer::Stream(chunks(&(whole + half)), end);
+        let server = Server::new(vec![list(10, "", "a@3"), stream], quiet);
+        let (reader, _) = run(&server);
+        after(5.0).await;
+        assert_eq!(names(&reader), ["web/a@11"]);
+        assert_eq!(server.log(), ["0 list", "0 watch 10", "0 watch 11"]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn cases_17_and_18_duplicates_and_unknown_deletions_are_no_change() {
+    let twice = line("MODIFIED", &item("a@11"));
+    let text = twice.clone() + &twice + &line("DELETED", &item("x@12"));
+    let server = Server::new(vec![list(10, "", "a@3"), Answer::Stream(chunks(&text), After::Open)], quiet);
+    let (reader, _) = run(&server);
+    after(0.1).await;
+    assert_eq!(reader.mark().revision.0, 1);
+    assert_eq!(reader.snapshot().position.to_string(), "12");
+}
+
+#[tokio::test(start_paused = true)]
+async fn case_15_a_bookmark_then_the_end_resumes_at_the_bookmark() {
+    let stream = Answer::Stream(chunks(&bookmark(150)), After::End);
+    let server = Server::new(vec![list(10, "", "a@3"), stream], quiet);
+    let (reader, _) = run(&server);
+    after(5.0).await;
+    assert_eq!(server.log(), ["0 list", "0 watch 10", "0 watch 150"]);
+    assert_eq!(reader.snapshot().position.to_string(), "150");
+    assert_eq!(reader.mark().revision.0, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn cases_7_and_8_a_410_in_either_form_lists_again_and_says_only_what_changed() {
+    let refusal = r#"{"kind":"Status","status":"Failure","reason":"Expired","code":410}"#;
+    for gone in [Answer::Stream(chunks(&expired()), After::End), Answer::Whole(410, "", refusal.into())] {
+        let server = Server::new(vec![list(10, "", "a@3 b@4"), gone, list(20, "", "a@3 c@15")], quiet);
+        let (reader, stats) = run(&server);
+        after(0.5).await;
+        assert_eq!(names(&reader), ["web/a@3", "web/b@4"], "still served");
+        after(5.0).await;
+        assert_eq!(names(&reader), ["web/a@3", "web/c@15"]);
+        assert_eq!(reader.mark().revision.0, 2, "one came, one went");
+        assert_eq!(server.log(), ["0 list", "0 watch 10", "1 list", "1 watch 20"]);
+        assert_eq!(stats.read().relists, 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn case_6_an_expired_continue_token_never_mixes_two_lists() {
+    let gone = r#"{"kind":"Status","metadata":{"continue":"fresh"},"status":"Failure","reason":"Expired","code":410}"#;
+    let answers = vec![list(10, "t1", "a@3"), Answer::Whole(410, "", gone.into()), list(20, "", "b@15")];
+    let server = Server::new(answers, quiet);
+    let (reader, _) = run(&server);
+    after(0.5).await;
+    assert!(!reader.mark().synced);
+    after(5.0).await;
+    assert_eq!(names(&reader), ["web/b@15"]);
+    assert_eq!(server.log(), ["0 list", "0 list t1", "1 list", "1 watch 20"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn case_10_retry_after_is_waited_for() {
+    let busy = || Answer::Whole(429, "20", "slow down".into());
+    let server = Server::new(vec![busy(), list(10, "", "a@3"), busy()], quiet);
+    let (reader, stats) = run(&server);
+    after(60.0).await;
+    let at: Vec<f64> = server.requests().into_iter().map(|(at, _)| at).collect();
+    assert!(at[1] >= 20.0 && at[1] <= 25.0, "{at:?}");
+    assert!(at[3] - at[2] >= 20.0 && at[3] - at[2] <= 25.0, "{at:?}");
+    assert_eq!((names(&reader), stats.read().failures), (vec!["web/a@3".to_owned()], 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn case_11_an_outage_is_survived_without_a_list() {
+    let mut answers = vec![list(10, "", "a@3"), Answer::Stream(Vec::new(), After::Break)];
+    answers.extend((0..6).map(|_| Answer::Refuse));
+    answers.push(Answer::Stream(chunks(&line("MODIFIED", &item("a@11"))), After::Open));
+    let server = Server::new(answers, quiet);
+    let (reader, stats) = run(&server);
+    after(3.0).await;
+    let condition = reader.condition();
+    assert_eq!(condition.phase, Phase::BackingOff);
+    assert!(condition.message.unwrap().contains("connection refused"));
+    assert!(condition.retry_at.unwrap() > Instant::now());
+    assert_eq!(names(&reader), ["web/a@3"], "still served");
+    after(120.0).await;
+    assert_eq!(names(&reader), ["web/a@11"]);
+    assert_eq!((stats.read().lists, reader.condition().message), (1, None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn case_14_a_forbidden_watch_tells_what_to_grant() {
+    let body = r#"{"kind":"Status","message":"pods is forbidden: User \"x\" cannot watch resource \"pods\" in API group \"\" in the namespace \"web\"","reason":"Forbidden","details":{"kind":"pods"},"code":403}"#;
+    let server = Server::new(vec![list(10, "", "a@3"), Answer::Whole(403, "", body.into())], quiet);
+    let (reader, _) = run(&server);
+    after(0.5).await;
+    let message = reader.condition().message.unwrap();
+    assert_eq!(
+        message,
+        r#"forbidden: User "x" cannot watch resource "pods" in API group "" in the namespace "web": grant list and watch on pods"#
+    );
+    assert!(reader.mark().synced);
+}
+
+#[tokio::test(start_paused = true)]
+async fn empty_watches_do_not_spin() {
+    let server = Server::new(vec![list(10, "", "a@3")], hangs_up);
+    let (_reader, _) = run(&server);
+    after(60.0).await;
+    // Lists are answered with an empty body too once the watch is given up.
+    let count = server.requests().len();
+    assert!((5..=12).contains(&count), "{count}: {:?}", server.log());
+}
+
+#[tokio::test(start_paused = true)]
+async fn bookmarks_and_hang_ups_do_not_spin() {
+    fn mark_and_end() -> Answer {
+        static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(100);
+        let next = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Answer::Stream(chunks(&bookmark(next)), After::End)
+    }
+    let server = Server::new(vec![list(10, "", "a@3")], mark_and_end);
+    let (_reader, stats) = run(&server);
+    after(60.0).await;
+    assert!((60..=80).contains(&server.requests().len()), "{:?}", server.log());
+    assert_eq!(stats.read().lists, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_that_cannot_be_read_is_gone_around_by_a_list() {
+    let bad = line("MODIFIED", r#"{"metadata":{"name":"bad"}}"#);
+    let good = line("MODIFIED", &item("a@11"));
+    let answers = vec![
+        list(10, "", "a@3"),
+        Answer::Stream(chunks(&(good + &bad + &line("MODIFIED", &item("a@13")))), After::Open),
+        Answer::Stream(chunks(&bad), After::Open),
+        list(14, "", "a@13"),
+    ];
+    let server = Server::new(answers, quiet);
+    let (reader, stats) = run(&server);
+    after(5.0).await;
+    assert_eq!(names(&reader), ["web/a@13"]);
+    assert_eq!(server.log(), ["0 list", "0 watch 10", "0 watch 11", "1 list", "1 watch 14"]);
+    assert_eq!((stats.read().skipped, stats.read().relists), (2, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn rubbish_instead_of_a_list_backs_off() {
+    let page = || Answer::Whole(200, "", "<html>login</html>".into());
+    let server = Server::new(vec![page(), page(), list(10, "", "a@3")], quiet);
+    let (reader, _) = run(&server);
+    after(0.5).await;
+    assert!(reader.condition().message.unwrap().starts_with("the list cannot be read"));
+    after(5.0).await;
+    assert_eq!(names(&reader), ["web/a@3"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn case_27_a_watch_that_nobody_ends_is_given_up() {
+    let server = Server::new(vec![list(10, "", "a@3")], quiet);
+    let (reader, _) = run(&server);
+    after(1000.0).await;
+    let at: Vec<f64> = server.requests().into_iter().map(|(at, _)| at).collect();
+    assert!(
+        at.len() >= 4 && at[1..].windows(2).all(|w| w[1] - w[0] >= 245.0 && w[1] - w[0] <= 305.0),
+        "{at:?}"
+    );
+    // An open head is a sign of life.
+    assert!(reader.age(Instant::now()) < Duration::from_secs(306));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deletion_carries_its_own_version_into_the_cache() {
+    let text = line("DELETED", &item("a@11"));
+    let server = Server::new(vec![list(10, "", "a@3"), Answer::Stream(chunks(&text), After::Open)], quiet);
+    let (reader, _) = run(&server);
+    after(0.1).await;
+    assert!(reader.snapshot().get(&Key::new("web", "a")).is_none());
+    assert_eq!(reader.snapshot().position.to_string(), "11");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_reflector_ends_when_cancelled_whatever_it_does() {
+    for answers in [vec![], vec![Answer::Refuse], vec![list(10, "", "a@3")]] {
+        let server = Server::new(answers, quiet);
+        let (writer, _reader) = cache::cache(
+            cache::Config { journal_len_max: 1, journal_bytes_max: 1, tombstones_len_max: 1 },
+            Instant::now(),
+        );
+        let kube =
+            kube::Client::new(tower::service_fn(move |request| server.clone().answer(request)), "default");
+        let config = ReflectorConfig {
+            target: Target { resource: pods(), namespace: None, selectors: Selectors::default() },
+            decode: DecodeOptions {
+                drop_managed_fields: true,
+                drop_last_applied: true,
+                object_bytes_max: 1 << 20,
+            },
+            page_size: 500,
+            line_bytes_max: 1 << 20,
+            seed: 1,
+        };
+        let client = Client::over(kube, &Config::new(Source::InCluster));
+        let cancel = CancellationToken::new();
+        let running = tokio::spawn(Reflector::new(config, client, writer).run(cancel.clone()));
+        after(0.5).await;
+        cancel.cancel();
+        tokio::time::timeout(Duration::from_secs(1), running).await.unwrap().unwrap();
+    }
+}

@@ -1,0 +1,100 @@
+//! The words in which the pump and the machine speak.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::watching::{EndReason, RelistReason, WatchEnd};
+use crate::k8s::{ListPage, WatchEvent};
+use crate::upstream::{FailureKind, PageRequest, Refusal, UpstreamError, WatchRequest};
+
+/// When something happened, with the randomness that may be spent on it.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    /// Now.
+    pub now: Instant,
+    /// In `0.0..1.0`.
+    pub entropy: f64,
+}
+
+/// What happened.
+#[derive(Debug)]
+pub enum Input {
+    /// A page came.
+    Page(ListPage),
+    /// A page did not.
+    PageFailed(Failure),
+    /// The watch is open.
+    WatchOpened,
+    /// The watch was refused, or not answered.
+    WatchRefused(Failure),
+    /// The watch brought an event.
+    Event(WatchEvent),
+    /// The watch is over.
+    WatchEnded(WatchEnd),
+    /// The delay is over.
+    Woke,
+}
+
+/// A failed request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// What kind.
+    pub kind: FailureKind,
+    /// What a person should read.
+    pub sentence: String,
+    /// How long the server wants us to wait.
+    pub retry_after: Option<Duration>,
+}
+
+/// What to do now. The one before is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Ask for a page; answer with [`Input::Page`] or [`Input::PageFailed`].
+    List(PageRequest),
+    /// Open a watch; answer with [`Input::WatchOpened`] or [`Input::WatchRefused`], and when open with events
+    /// until [`Input::WatchEnded`].
+    Watch {
+        /// What to ask for.
+        request: WatchRequest,
+        /// From the request on, after which it is [`WatchEnd::Overdue`].
+        deadline: Duration,
+    },
+    /// Wait; answer with [`Input::Woke`].
+    Sleep(Duration),
+}
+
+/// The answer to an [`Input`]; what is not a step is for metrics and log.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Reaction {
+    /// What to do now; `None` to go on with what is under way.
+    pub step: Option<Step>,
+    /// A request failed, or an ERROR event came.
+    pub failed: Option<FailureKind>,
+    /// A watch is over.
+    pub ended: Option<EndReason>,
+    /// Everything will be listed again.
+    pub relist: Option<RelistReason>,
+}
+
+// === impl Failure ===
+
+impl From<&UpstreamError> for Failure {
+    fn from(error: &UpstreamError) -> Self {
+        Self { kind: error.kind(), sentence: error.sentence(), retry_after: error.retry_after() }
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        Self::from(&UpstreamError::Refused(Box::new(refusal)))
+    }
+}
+
+// === impl Reaction ===
+
+impl Reaction {
+    pub(super) fn step(step: Step) -> Self {
+        Self { step: Some(step), ..Self::default() }
+    }
+}

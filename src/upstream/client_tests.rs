@@ -1,0 +1,186 @@
+use std::convert::Infallible;
+use std::sync::Mutex;
+
+use futures_util::StreamExt;
+use http_body::Frame;
+use http_body_util::{Full, StreamBody};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpListener;
+
+use super::*;
+use crate::k8s::ResourceParts;
+use crate::upstream::{FailureKind, Source};
+
+type Log = Arc<Mutex<Vec<Request<()>>>>;
+
+/// A server on loopback that answers by what it is asked.
+async fn serve(answer: fn(&Request<()>) -> Response<Full<Bytes>>) -> (String, Log) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let log = Log::default();
+    let seen = log.clone();
+    tokio::spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            let seen = seen.clone();
+            let service = service_fn(move |request: Request<Incoming>| {
+                let (parts, _) = request.into_parts();
+                let request = Request::from_parts(parts, ());
+                let response = answer(&request);
+                seen.lock().unwrap().push(request);
+                async move { Ok::<_, Infallible>(response) }
+            });
+            tokio::spawn(
+                hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(socket), service),
+            );
+        }
+    });
+    (url, log)
+}
+
+fn target() -> Target {
+    let parts =
+        ResourceParts { version: "v1".into(), plural: "pods".into(), namespaced: true, ..Default::default() };
+    Target { resource: Resource::new(parts), namespace: None, selectors: Selectors::default() }
+}
+
+fn text(body: &'static str) -> Response<Full<Bytes>> {
+    Response::new(Full::new(Bytes::from_static(body.as_bytes())))
+}
+
+async fn to(url: &str) -> Client {
+    Client::connect(Config::new(Source::Server { url: url.to_owned() })).await.unwrap()
+}
+
+/// A client over a service that sends these chunks, and then nothing more.
+fn stalling(chunks: &'static [&'static str]) -> Client {
+    let service = tower::service_fn(move |_: Request<Body>| async move {
+        let chunks = futures_util::stream::iter(chunks)
+            .map(|chunk| Ok(Frame::data(Bytes::from_static(chunk.as_bytes()))));
+        let body = StreamBody::new(chunks.chain(futures_util::stream::pending::<Result<_, Infallible>>()));
+        Ok::<_, Infallible>(Response::new(body))
+    });
+    let config = Config { page_bytes_max: 10, ..Config::new(Source::InCluster) };
+    Client::over(kube::Client::new(service, "default"), &config)
+}
+
+#[tokio::test]
+async fn lists_may_be_compressed_and_watches_never() {
+    let (url, log) = serve(|_| text("{}\n")).await;
+    let client = to(&url).await;
+    assert_eq!(
+        client.list_page(&target(), &PageRequest { limit: 7, continue_token: None }).await.unwrap(),
+        b"{}\n"
+    );
+    let watch =
+        WatchRequest { resource_version: ResourceVersion::from(5), timeout: Duration::from_millis(240_900) };
+    let chunks: Vec<_> = client.watch(&target(), &watch).await.unwrap().collect().await;
+    assert_eq!(chunks.len(), 1);
+    let log = log.lock().unwrap();
+    let header = |index: usize, name: &str| log[index].headers()[name].to_str().unwrap().to_owned();
+    assert_eq!(
+        (header(0, "accept-encoding"), header(1, "accept-encoding")),
+        ("gzip".into(), "identity".into())
+    );
+    assert_eq!(header(0, "user-agent"), AGENT);
+    assert_eq!(log[0].uri().to_string(), "/api/v1/pods?limit=7");
+    let expected = "/api/v1/pods?watch=true&allowWatchBookmarks=true&timeoutSeconds=240&resourceVersion=5";
+    assert_eq!(log[1].uri().to_string(), expected);
+}
+
+#[tokio::test]
+async fn case_25_a_compressed_list_is_decompressed() {
+    // `{}` and a line feed, as gzip writes it.
+    const GZIP: &[u8] =
+        b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\x03\xab\xae\xe5\x02\x00\x06\xb0\xa1\xdd\x03\x00\x00\x00";
+    let (url, _) = serve(|_| {
+        Response::builder()
+            .header("content-encoding", "gzip")
+            .body(Full::new(Bytes::from_static(GZIP)))
+            .unwrap()
+    })
+    .await;
+    assert_eq!(to(&url).await.list_page(&target(), &PageRequest::default()).await.unwrap(), b"{}\n");
+}
+
+#[tokio::test]
+async fn case_13_after_a_401_the_token_is_read_again_at_once() {
+    let (url, log) = serve(|request| {
+        let right = request.headers().get("authorization").is_some_and(|value| value == "Bearer new");
+        if right { text("{}") } else { Response::builder().status(401).body(Full::default()).unwrap() }
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let (kubeconfig, token) = (folder.path().join("config"), folder.path().join("token"));
+    std::fs::write(&token, "old").unwrap();
+    let text = format!(
+        r#"{{"apiVersion":"v1","kind":"Config","current-context":"c","clusters":[{{"name":"c","cluster":{{"server":"{url}"}}}}],"users":[{{"name":"u","user":{{"tokenFile":"{}"}}}}],"contexts":[{{"name":"c","context":{{"cluster":"c","user":"u"}}}}]}}"#,
+        token.display()
+    );
+    std::fs::write(&kubeconfig, text).unwrap();
+    let source = Source::Kubeconfig { path: Some(kubeconfig), context: None };
+    let client = Client::connect(Config::new(source)).await.unwrap();
+    std::fs::write(&token, "new").unwrap();
+    client.list_page(&target(), &PageRequest::default()).await.unwrap();
+    assert_eq!(log.lock().unwrap().len(), 2);
+    // A token that stays wrong is not read again for every request.
+    std::fs::write(&token, "wrong").unwrap();
+    client.list_page(&target(), &PageRequest::default()).await.unwrap();
+    assert_eq!(log.lock().unwrap().len(), 3);
+}
+
+#[tokio::test]
+async fn nobody_there_is_a_transport_failure_with_its_cause() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let error = to(&url).await.version().await.unwrap_err();
+    assert_eq!(error.kind(), FailureKind::Transport);
+    assert!(error.sentence().contains("refused"), "{}", error.sentence());
+}
+
+#[tokio::test]
+async fn a_configuration_that_cannot_be_used_says_why() {
+    let missing = Source::Kubeconfig { path: Some("/nowhere/config".into()), context: None };
+    for (source, expected) in
+        [(missing, "/nowhere/config"), (Source::Server { url: "http://a b".into() }, "invalid")]
+    {
+        let error = Client::connect(Config::new(source)).await.err().unwrap();
+        assert_eq!(error.kind(), FailureKind::Config);
+        assert!(error.sentence().contains(expected), "{}", error.sentence());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_is_bounded_in_bytes_and_in_silence() {
+    let idle = stalling(&["12345"]).list_page(&target(), &PageRequest::default()).await.unwrap_err();
+    assert!(matches!(idle, UpstreamError::Idle(_)), "{idle:?}");
+    let large =
+        stalling(&["12345", "12345", "1"]).list_page(&target(), &PageRequest::default()).await.unwrap_err();
+    assert!(matches!(large, UpstreamError::BodyTooLarge { limit: 10 }), "{large:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_that_never_comes_is_idle() {
+    let service =
+        tower::service_fn(|_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>());
+    let client = Client::over(kube::Client::new(service, "default"), &Config::new(Source::InCluster));
+    let error = client.version().await.unwrap_err();
+    assert_eq!((error.kind(), error.sentence().as_str()), (FailureKind::Idle, "no byte for 70s"));
+}
+
+#[tokio::test]
+async fn a_review_is_read() {
+    let (url, log) = serve(|_| {
+        text(r#"{"kind":"SelfSubjectAccessReview","status":{"allowed":false,"reason":"no RBAC policy matched"}}"#)
+    })
+    .await;
+    let access = to(&url).await.can("watch", &target()).await.unwrap();
+    assert_eq!((access.allowed, access.reason.as_str()), (false, "no RBAC policy matched"));
+    let log = log.lock().unwrap();
+    assert_eq!(
+        (log[0].method(), log[0].uri().path()),
+        (&Method::POST, "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews")
+    );
+}

@@ -1,0 +1,196 @@
+//! A headless Chromium, driven over WebDriver.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use fantoccini::{Client, ClientBuilder, Locator};
+use hyper_util::client::legacy::connect::HttpConnector;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+/// How long anything may take before a test gives up on it; only a failure ever waits this long.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One browser with one page, in a profile of its own. Dropping it ends it.
+pub(crate) struct Browser {
+    client: Client,
+    driver: Child,
+    profile: TempDir,
+}
+
+impl Browser {
+    /// Starts a browser; `None`, and a line that says so, where there is none to start.
+    pub(crate) async fn start() -> Option<Self> {
+        let Some((chromium, chromedriver)) = find("chromium").zip(find("chromedriver")) else {
+            skip();
+            return None;
+        };
+        let profile = TempDir::new().expect("a temporary folder for the profile");
+        let mut driver = Command::new(chromedriver)
+            .arg("--port=0")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("chromedriver starts");
+        let port = port_of(&mut driver).await;
+        let mut args = vec![format!("--user-data-dir={}", profile.path().display())];
+        args.extend(
+            [
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-quic",
+                "--disable-dev-shm-usage",
+                "--no-first-run",
+                "--disable-background-networking",
+                "--disable-component-update",
+                "--disable-sync",
+                "--window-size=1280,800",
+            ]
+            .map(str::to_owned),
+        );
+        let capabilities = json!({
+            "browserName": "chrome",
+            "timeouts": { "script": PATIENCE.as_millis() },
+            "goog:chromeOptions": { "binary": chromium, "args": args },
+        });
+        let Value::Object(capabilities) = capabilities else { unreachable!("an object, as written above") };
+        let client = ClientBuilder::new(HttpConnector::new())
+            .capabilities(capabilities)
+            .connect(&format!("http://127.0.0.1:{port}"))
+            .await
+            .expect("chromedriver opens a session");
+        Some(Self { client, driver, profile })
+    }
+
+    /// Opens a page and waits until it has loaded.
+    pub(crate) async fn open(&self, url: &str) {
+        self.client.goto(url).await.unwrap_or_else(|error| panic!("cannot open {url}: {error}"));
+    }
+
+    /// The value of a JavaScript expression in the page.
+    pub(crate) async fn eval<T: DeserializeOwned>(&self, expression: &str) -> T {
+        let value = self
+            .client
+            .execute(&format!("return ({expression})"), vec![])
+            .await
+            .unwrap_or_else(|error| panic!("{expression}: {error}"));
+        serde_json::from_value(value.clone())
+            .unwrap_or_else(|error| panic!("{expression} = {value}: {error}"))
+    }
+
+    /// Waits until a JavaScript expression is true. The page itself looks, every few milliseconds.
+    pub(crate) async fn until(&self, expression: &str) {
+        let script = format!(
+            "const done = arguments[0], started = performance.now();
+             const look = () => {{
+               let value;
+               try {{ value = ({expression}); }} catch (error) {{ value = false; }}
+               if (value) done(true);
+               else if (performance.now() - started > {}) done(false);
+               else setTimeout(look, 20);
+             }};
+             look();",
+            (PATIENCE / 2).as_millis()
+        );
+        let came = self.client.execute_async(&script, vec![]).await;
+        if matches!(came, Ok(Value::Bool(true))) {
+            return;
+        }
+        let state = self.client.execute(STATE, vec![]).await;
+        panic!("never became true: {expression}\n{came:?}\nthe page: {state:?}");
+    }
+
+    /// Runs a script whose last words are `done(value)`, with `done` given.
+    pub(crate) async fn run(&self, script: &str) -> Value {
+        let script = format!("const done = arguments[0];\n{script}");
+        self.client.execute_async(&script, vec![]).await.unwrap_or_else(|error| panic!("{script}: {error}"))
+    }
+
+    /// Clicks, as a user does, on the first element that matches a CSS selector.
+    pub(crate) async fn click(&self, css: &str) {
+        let element = self.client.find(Locator::Css(css)).await;
+        let clicked = match element {
+            Ok(element) => element.click().await,
+            Err(error) => Err(error),
+        };
+        clicked.unwrap_or_else(|error| panic!("cannot click {css}: {error}"));
+    }
+
+    /// Types into the first element that matches a CSS selector, in place of what is there.
+    pub(crate) async fn fill(&self, css: &str, text: &str) {
+        let field =
+            self.client.find(Locator::Css(css)).await.unwrap_or_else(|error| panic!("no {css}: {error}"));
+        field.clear().await.unwrap_or_else(|error| panic!("cannot clear {css}: {error}"));
+        field.send_keys(text).await.unwrap_or_else(|error| panic!("cannot type into {css}: {error}"));
+    }
+}
+
+/// What to print of the page when something did not happen.
+const STATE: &str = "return {
+  url: location.href,
+  rows: window.informerd?.rows(), shown: window.informerd?.shown(), state: window.informerd?.state,
+  fold: window.fold && { ...window.fold, objects: window.fold.objects.size, source: undefined },
+  text: document.body.innerText.slice(0, 600),
+}";
+
+impl Drop for Browser {
+    /// Ends the driver, then the browser it started, which would outlive it.
+    fn drop(&mut self) {
+        // Reaped by tokio; an error means it has ended already.
+        let _ = self.driver.start_kill();
+        let marker = format!("--user-data-dir={}", self.profile.path().display());
+        for pid in processes_with(&marker) {
+            // Likewise: it may have ended between the look and the kill.
+            let _ = std::process::Command::new("kill").args(["-KILL", &pid]).stderr(Stdio::null()).status();
+        }
+    }
+}
+
+/// Ids of the processes that have `argument` on their command line.
+fn processes_with(argument: &str) -> Vec<String> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries
+        .filter(|entry| {
+            let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            // Chromium writes its children's command lines with blanks.
+            String::from_utf8_lossy(&line).split(['\0', ' ']).any(|word| word == argument)
+        })
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect()
+}
+
+/// The port chromedriver chose, from what it prints.
+async fn port_of(driver: &mut Child) -> u16 {
+    let stdout = driver.stdout.take().expect("stdout is piped");
+    let mut lines = BufReader::new(stdout).lines();
+    let port = async {
+        while let Some(line) = lines.next_line().await.expect("chromedriver's output is text") {
+            if let Some((_, rest)) = line.split_once("started successfully on port ") {
+                return rest.trim_end_matches('.').parse().expect("a port number");
+            }
+        }
+        panic!("chromedriver ended without a port");
+    };
+    let port = tokio::time::timeout(PATIENCE, port).await.expect("chromedriver starts in time");
+    // It goes on writing; a closed pipe would end it.
+    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+    port
+}
+
+/// Where a program is, as a shell finds it.
+fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
+#[expect(clippy::print_stdout, reason = "a test that did not run says so")]
+fn skip() {
+    println!("skipped: no chromium or no chromedriver; apt-get install chromium chromium-driver");
+}

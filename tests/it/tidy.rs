@@ -1,0 +1,197 @@
+//! What the house keeps to and a machine can check: who imports whom, what pure rooms do without, how long a
+//! file may be.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// Left imports right, and nothing else of ours.
+const IMPORTS: &[(&str, &[&str])] = &[
+    ("k8s", &[]),
+    ("cache", &["k8s"]),
+    ("hub", &["k8s", "cache"]),
+    ("encode", &["k8s", "cache", "hub"]),
+    ("upstream", &["k8s"]),
+    ("reflect", &["k8s", "cache", "upstream"]),
+    ("serve", &["k8s", "cache", "hub", "encode"]),
+    // The oracle shares no code with what it checks.
+    ("sim", &["k8s"]),
+    // Rooms' own Config types, and the selectors' grammar.
+    ("config", &["k8s", "cache"]),
+    ("rbac", &["k8s", "config"]),
+    ("telemetry", &["config"]),
+    ("cli", &["config", "rbac"]),
+];
+
+/// No async, no clock, no socket: time is an argument. What a path begins with.
+const PURE: &[&str] =
+    &["k8s/", "cache/", "encode/", "reflect/machine.rs", "hub/source.rs", "hub/filter.rs", "hub/token.rs"];
+
+/// Lines of code a file may have, tests and documentation not counted.
+const CODE_LINES_MAX: usize = 500;
+
+struct Source {
+    /// Within `src/`, with slashes.
+    path: String,
+    /// Without the part that is only there for tests.
+    code: String,
+}
+
+impl Source {
+    fn room(&self) -> &str {
+        let first = self.path.split('/').next().unwrap_or(&self.path);
+        first.trim_end_matches(".rs")
+    }
+}
+
+fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).expect("src is there") {
+        let path = entry.expect("readable").path();
+        if path.is_dir() {
+            rust_files(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+fn sources() -> Vec<Source> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    rust_files(&root, &mut files);
+    let mut sources = Vec::new();
+    for file in files {
+        let path = file.strip_prefix(&root).expect("below src").to_string_lossy().replace('\\', "/");
+        if path.ends_with("tests.rs") || path.contains("/tests/") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&file).expect("readable");
+        let code = text.split("#[cfg(test)]").next().unwrap_or(&text).to_owned();
+        sources.push(Source { path, code });
+    }
+    assert!(sources.len() > 50, "the sources were not found");
+    sources
+}
+
+/// Lines that are neither blank nor comment.
+fn code_lines(code: &str) -> impl Iterator<Item = &str> {
+    code.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("//"))
+}
+
+/// The rooms named after `crate::`, also within braces.
+fn imported(code: &str) -> BTreeSet<String> {
+    let code: Vec<_> = code_lines(code).collect();
+    let code = code.join("\n");
+    let word = |text: &str| -> String {
+        text.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect()
+    };
+    let mut rooms = BTreeSet::new();
+    for (at, _) in code.match_indices("crate::") {
+        let rest = &code[at + "crate::".len()..];
+        let Some(group) = rest.strip_prefix('{') else {
+            rooms.insert(word(rest));
+            continue;
+        };
+        let (mut depth, mut start) = (0, true);
+        for (index, character) in group.char_indices() {
+            match character {
+                '{' => depth += 1,
+                '}' if depth == 0 => break,
+                '}' => depth -= 1,
+                ',' if depth == 0 => start = true,
+                _ if depth == 0 && start && !character.is_whitespace() => {
+                    rooms.insert(word(&group[index..]));
+                    start = false;
+                }
+                _ => {}
+            }
+        }
+    }
+    rooms
+}
+
+#[test]
+fn imports_point_inward() {
+    let mut wrong = Vec::new();
+    for source in sources() {
+        // The program itself: it wires what the table keeps apart.
+        if matches!(source.room(), "app" | "main" | "lib") {
+            continue;
+        }
+        let row = IMPORTS.iter().find(|(room, _)| *room == source.room());
+        let (room, allowed) = row.unwrap_or_else(|| panic!("{} is in no room of the table", source.path));
+        for other in imported(&source.code) {
+            if other != *room && !allowed.contains(&&*other) {
+                wrong.push(format!("{} imports {other}", source.path));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "against the import table of lib.rs: {wrong:#?}");
+}
+
+#[test]
+fn the_import_table_has_no_cycle() {
+    let mut placed: BTreeSet<&str> = BTreeSet::new();
+    while placed.len() < IMPORTS.len() {
+        let next = IMPORTS.iter().find(|(room, imports)| {
+            !placed.contains(room) && imports.iter().all(|other| placed.contains(other))
+        });
+        placed.insert(next.expect("a cycle among the rest").0);
+    }
+}
+
+#[test]
+fn pure_rooms_have_no_async_no_clock_and_no_socket() {
+    let mut wrong = Vec::new();
+    for source in sources() {
+        if !PURE.iter().any(|prefix| source.path.starts_with(prefix)) {
+            continue;
+        }
+        for line in code_lines(&source.code) {
+            for banned in [
+                "async fn",
+                "async move",
+                ".await",
+                "Instant::now",
+                "SystemTime",
+                "std::net",
+                "tokio::net",
+                "tokio::spawn",
+            ] {
+                if line.contains(banned) {
+                    wrong.push(format!("{}: {banned}: hand it in from the room outside", source.path));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn files_stay_short_enough_to_be_read() {
+    let long = |source: &Source| code_lines(&source.code).count() > CODE_LINES_MAX;
+    let wrong: Vec<_> = sources().into_iter().filter(long).map(|source| source.path).collect();
+    assert!(wrong.is_empty(), "more than {CODE_LINES_MAX} lines of code: {wrong:?}");
+}
+
+#[test]
+fn every_file_is_compiled() {
+    let sources = sources();
+    let all: String = sources.iter().map(|source| source.code.as_str()).collect();
+    for source in &sources {
+        let stem = source.path.trim_end_matches(".rs").trim_end_matches("/mod");
+        let name = stem.rsplit('/').next().unwrap_or(stem);
+        let declared = all.contains(&format!("mod {name};")) || matches!(name, "lib" | "main");
+        assert!(declared, "no module declares {}", source.path);
+    }
+}
+
+#[test]
+fn nothing_unfinished_is_left() {
+    for source in sources() {
+        for line in code_lines(&source.code) {
+            for banned in ["todo!(", "unimplemented!(", "dbg!(", "unbounded_channel", "allow(dead_code)"] {
+                assert!(!line.contains(banned), "{}: {banned}", source.path);
+            }
+        }
+    }
+}

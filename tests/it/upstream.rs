@@ -1,0 +1,276 @@
+//! The reflector against the simulator's API server, over loopback sockets: whatever the server does wrong,
+//! the cache ends up equal to the cluster.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails by unwrapping; clippy knows only functions marked as tests"
+)]
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use informerd::cache::{self, Phase, Reader};
+use informerd::k8s::{DecodeOptions, Resource, ResourceParts};
+use informerd::reflect::{Reflector, ReflectorConfig, Stats};
+use informerd::sim::{ApiServer, Cluster, Cut, Failure, Fault, Gone, Requests, Verb};
+use informerd::upstream::{Client, Config, Selectors, Source, Target};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+/// Longer than any recovery here may take: a few steps of backoff.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Run {
+    server: ApiServer,
+    cluster: Cluster,
+    reader: Reader,
+    stats: std::sync::Arc<Stats>,
+    cancel: CancellationToken,
+}
+
+fn config_maps() -> Resource {
+    let (version, plural, kind) = ("v1".into(), "configmaps".into(), "ConfigMap".into());
+    Resource::new(ResourceParts { version, plural, kind, namespaced: true, ..Default::default() })
+}
+
+fn config_map(name: &str, value: usize) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "default", "name": name}, "data": {"n": value.to_string()}})
+}
+
+async fn client(server: &ApiServer) -> Client {
+    Client::connect(Config::new(Source::Server { url: server.url() })).await.unwrap()
+}
+
+impl Run {
+    async fn new(page_size: u32) -> Self {
+        Self::with(page_size, |_| {}).await
+    }
+
+    /// With something ordered before the first request.
+    async fn with(page_size: u32, order: impl FnOnce(&ApiServer)) -> Self {
+        let cluster = Cluster::default();
+        for index in 0..20 {
+            cluster.create("configmaps", config_map(&format!("first-{index:02}"), index)).unwrap();
+        }
+        let server = ApiServer::bind(cluster.clone(), "127.0.0.1:0".parse().unwrap()).await.unwrap();
+        order(&server);
+        let limits = cache::Config {
+            journal_len_max: 10_000,
+            journal_bytes_max: 64 << 20,
+            tombstones_len_max: 10_000,
+        };
+        let (writer, reader) = cache::cache(limits, Instant::now());
+        let config = ReflectorConfig {
+            target: Target { resource: config_maps(), namespace: None, selectors: Selectors::default() },
+            decode: DecodeOptions {
+                drop_managed_fields: true,
+                drop_last_applied: true,
+                object_bytes_max: 8 << 20,
+            },
+            page_size,
+            line_bytes_max: 8 << 20,
+            seed: 1,
+        };
+        let reflector = Reflector::new(config, client(&server).await, writer);
+        let (stats, cancel) = (reflector.stats(), CancellationToken::new());
+        tokio::spawn(reflector.run(cancel.clone()));
+        Self { server, cluster, reader, stats, cancel }
+    }
+
+    /// Waits until the cache holds what the cluster holds, object for object.
+    async fn converge(&self, what: &str) {
+        let equal = async {
+            while self.cached() != self.expected() {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let converged = timeout(PATIENCE, equal).await.is_ok();
+        assert!(
+            converged,
+            "{what}: {:?} {:?}\n{:#?}",
+            self.reader.condition(),
+            self.stats.read(),
+            self.server.requests()
+        );
+    }
+
+    fn cached(&self) -> BTreeMap<String, Value> {
+        let snapshot = self.reader.snapshot();
+        let objects = snapshot.after(None);
+        objects
+            .map(|object| (object.key().to_string(), serde_json::from_slice(object.json()).unwrap()))
+            .collect()
+    }
+
+    fn expected(&self) -> BTreeMap<String, Value> {
+        let objects = self.cluster.list("configmaps").into_iter();
+        objects
+            .map(|mut object| {
+                if let Some(metadata) = object["metadata"].as_object_mut() {
+                    metadata.remove("managedFields");
+                }
+                let meta = &object["metadata"];
+                let key =
+                    format!("{}/{}", meta["namespace"].as_str().unwrap(), meta["name"].as_str().unwrap());
+                (key, object)
+            })
+            .collect()
+    }
+
+    /// A handful of writes of every kind; `round` makes them different each time.
+    fn write(&self, round: usize) {
+        let name = format!("round-{round}");
+        self.cluster.create("configmaps", config_map(&name, round)).unwrap();
+        let patch = json!({"data": {"n": format!("patched in {round}")}});
+        self.cluster.patch("configmaps", "default", "first-01", &patch).unwrap();
+        if round > 0 {
+            self.cluster.delete("configmaps", "default", &format!("round-{}", round - 1)).unwrap();
+        }
+        // Gone and there again under the same name.
+        self.cluster.delete("configmaps", "default", "first-02").unwrap();
+        self.cluster.create("configmaps", config_map("first-02", round)).unwrap();
+    }
+
+    /// Each list and watch this resource has cost.
+    fn costs(&self) -> (u64, u64) {
+        let counters = self.cluster.counters()["configmaps"];
+        (counters.lists, counters.watches_started)
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+    }
+}
+
+#[tokio::test]
+async fn case_28_one_list_and_one_watch_follow_a_cluster_for_as_long_as_nothing_breaks() {
+    let run = Run::new(7).await;
+    run.converge("first sync").await;
+    for round in 0..50 {
+        run.write(round);
+    }
+    run.converge("writes").await;
+    assert_eq!(run.costs(), (1, 1));
+    let read = run.stats.read();
+    assert_eq!((read.lists, read.pages, read.watches, read.failures), (1, 3, 1, 0));
+    assert_eq!(run.reader.condition().phase, Phase::Watching);
+}
+
+#[tokio::test]
+async fn a_watch_that_is_cut_in_any_way_is_resumed_without_a_list() {
+    let run = Run::new(500).await;
+    run.converge("first sync").await;
+    let watches = Requests::of(Verb::Watch);
+    run.server.faults().chunk_bytes(Some(7));
+    for (round, cut) in [Cut::Clean, Cut::MidLine, Cut::Abort].into_iter().enumerate() {
+        run.server.faults().cut_watches(&watches, cut);
+        run.write(round);
+        run.converge(&format!("{cut:?}")).await;
+        // As long as a watch must live to count as one that worked is longer than a test should take.
+        sleep(Duration::from_millis(1100)).await;
+    }
+    assert_eq!(run.server.faults().fired(Fault::Cut), 3);
+    assert_eq!(run.costs().0, 1);
+}
+
+#[tokio::test]
+async fn a_410_in_either_form_relists_and_nothing_is_lost() {
+    let run = Run::new(500).await;
+    run.converge("first sync").await;
+    let watches = Requests::of(Verb::Watch);
+    for (round, gone) in [Gone::InStream, Gone::Http].into_iter().enumerate() {
+        run.server.faults().expire_next_watch(1, &watches, gone);
+        run.server.faults().cut_watches(&watches, Cut::Clean);
+        run.write(round);
+        run.converge(&format!("{gone:?}")).await;
+    }
+    assert_eq!(run.server.faults().fired(Fault::Gone), 2);
+    // The last relist may still be under way though the watch before it has brought everything.
+    let relisted = async {
+        while run.costs().0 < 3 {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, relisted).await.unwrap();
+    assert_eq!(run.stats.read().relists, 2);
+}
+
+#[tokio::test]
+async fn duplicates_and_garbage_in_the_stream_leave_no_trace() {
+    let run = Run::new(500).await;
+    run.converge("first sync").await;
+    run.server.faults().duplicate_events(3);
+    run.write(0);
+    run.converge("duplicates").await;
+    run.server.faults().garbage_lines(1);
+    run.write(1);
+    run.converge("garbage").await;
+    assert_eq!(run.server.faults().fired(Fault::Duplicated), 3);
+    assert_eq!(run.server.faults().fired(Fault::Garbage), 1);
+    assert_eq!((run.costs().0, run.stats.read().skipped), (1, 1));
+}
+
+#[tokio::test]
+async fn errors_of_the_server_are_waited_out_from_the_cache() {
+    let run = Run::new(500).await;
+    run.converge("first sync").await;
+    let watches = Requests::of(Verb::Watch);
+    let before = run.cached().len();
+    run.server.faults().fail_next(2, &watches, Failure { code: 503, retry_after_seconds: Some(1) });
+    run.server.faults().cut_watches(&watches, Cut::Abort);
+    run.write(0);
+    let told = async {
+        while !run.reader.condition().message.unwrap_or_default().contains("503") {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, told).await.unwrap();
+    assert_eq!(run.reader.condition().phase, Phase::BackingOff);
+    assert!(run.cached().len() >= before, "still served");
+    run.converge("503").await;
+    assert_eq!((run.costs().0, run.server.faults().fired(Fault::Failed)), (1, 2));
+    assert_eq!(run.reader.condition().message, None);
+}
+
+#[tokio::test]
+async fn an_expired_continue_token_starts_the_list_over() {
+    let run = Run::with(3, |server| server.faults().expire_continue_tokens(1)).await;
+    run.converge("expired token").await;
+    assert_eq!((run.costs().0, run.server.faults().fired(Fault::ContinueExpired)), (2, 1));
+}
+
+#[tokio::test]
+async fn a_server_that_was_away_is_found_again_without_a_list() {
+    let mut run = Run::new(500).await;
+    run.converge("first sync").await;
+    run.server.stop().await;
+    run.write(0);
+    sleep(Duration::from_millis(300)).await;
+    assert!(run.reader.mark().synced, "still served");
+    run.server.start().await.unwrap();
+    run.converge("restart").await;
+    assert_eq!(run.costs().0, 1);
+}
+
+#[tokio::test]
+async fn discovery_in_both_forms_finds_the_same_resources() {
+    let server = ApiServer::bind(Cluster::default(), "127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let client = client(&server).await;
+    let aggregated = client.discover().await.unwrap();
+    server.faults().legacy_discovery(true);
+    let legacy = client.discover().await.unwrap();
+    let names = |discovery: &informerd::upstream::Discovery| -> Vec<String> {
+        discovery.resources().map(|resource| format!("{resource:?} {}", resource.kind())).collect()
+    };
+    assert_eq!(names(&aggregated), names(&legacy));
+    for discovery in [aggregated, legacy] {
+        assert!(discovery.broken().is_empty());
+        for (name, expected) in [("po", "pods"), ("Deployment", "deployments.apps"), ("cm", "configmaps")] {
+            assert_eq!(discovery.resolve(name).unwrap().canonical(), expected);
+        }
+    }
+    assert!(!client.version().await.unwrap().is_empty());
+}
