@@ -4,10 +4,13 @@
 mod browser;
 mod cli;
 mod deploy;
+mod limits;
 mod ndjson;
 mod real;
+mod shutdown;
 mod sim;
 mod sse;
 mod support;
 mod tidy;
 mod upstream;
+mod websocket;
