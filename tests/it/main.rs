@@ -4,6 +4,7 @@
 mod browser;
 mod cli;
 mod deploy;
+mod fold;
 mod limits;
 mod ndjson;
 mod real;
