@@ -4,6 +4,7 @@
 mod browser;
 mod cli;
 mod deploy;
+mod doors;
 mod fold;
 mod limits;
 mod ndjson;
