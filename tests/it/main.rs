@@ -4,9 +4,15 @@
 mod browser;
 mod cli;
 mod deploy;
+mod doors;
+mod fold;
+mod limits;
+mod ndjson;
 mod real;
+mod shutdown;
 mod sim;
 mod sse;
 mod support;
 mod tidy;
 mod upstream;
+mod websocket;

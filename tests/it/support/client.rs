@@ -283,13 +283,16 @@ impl Stream {
 
     /// The next event; `None` at the end. Passes over heartbeats.
     pub(crate) async fn next(&mut self) -> Option<StreamEvent> {
-        loop {
-            match in_time("an event", self.item()).await {
-                Item::Event(event) => return Some(*event),
-                Item::Heartbeat | Item::Retry(_) => {}
-                Item::End(_) | Item::Broken => return None,
+        in_time("an event", async {
+            loop {
+                match self.item().await {
+                    Item::Event(event) => return Some(*event),
+                    Item::Heartbeat | Item::Retry(_) => {}
+                    Item::End(_) | Item::Broken => return None,
+                }
             }
-        }
+        })
+        .await
     }
 
     /// Events up to and with the first of a kind.
@@ -297,7 +300,7 @@ impl Stream {
         let mut events = Vec::new();
         loop {
             let event = self.next().await;
-            events.push(event.unwrap_or_else(|| panic!("the stream ended before {kind}: {events:?}")));
+            events.push(event.unwrap_or_else(|| panic!("the stream ended before {kind}")));
             if events.last().is_some_and(|event| event.kind == kind) {
                 return events;
             }

@@ -9,6 +9,12 @@ pub(crate) mod server;
 
 use std::time::Duration;
 
+use client::Transport;
+use serde_json::{Value, json};
+
+/// All of them.
+pub(crate) const TRANSPORTS: [Transport; 3] = [Transport::Sse, Transport::Ndjson, Transport::WebSocket];
+
 /// Longest that a test waits for anything: far beyond what a busy machine takes, so that only a fault meets it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -24,4 +30,13 @@ pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 /// Waits for a future; panics with its name when it takes too long.
 pub(crate) async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("not in time: {what}"))
+}
+
+/// A pod with one label.
+pub(crate) fn mk_pod(namespace: &str, name: &str, app: &str) -> Value {
+    json!({
+        "metadata": {"namespace": namespace, "name": name, "labels": {"app": app}},
+        "spec": {"nodeName": "node-1", "containers": [{"name": "main", "image": "registry.example.com/main:1"}]},
+        "status": {"phase": "Pending"},
+    })
 }

@@ -1,0 +1,251 @@
+//! Who may come in and by which door: hosts and origins, Unix sockets, probes, metrics, the description.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use informerd::config::{HostName, Listen, Origin};
+use serde_json::{Value, json};
+use tokio::net::UnixStream;
+
+use crate::support::client::{self, Response, exchange, get, head, request};
+use crate::support::server::TestServer;
+use crate::support::{eventually, mk_pod};
+
+const SNAPSHOT: &str = "/v1/snapshot/pods";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_dns_could_point_here_is_not_served_on_the_loopback() {
+    let server = TestServer::start_with(&["pods"], |config| {
+        config.allow_hosts = vec!["informerd.internal".parse::<HostName>().unwrap()];
+    })
+    .await;
+    for (host, code) in [
+        ("localhost", 200),
+        ("localhost:8090", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:80", 200),
+        ("informerd.internal", 200),
+        ("informerd.internal:8090", 200),
+        ("evil.example", 403),
+        ("evil.example:8090", 403),
+        ("localhost.evil.example", 403),
+        ("127.0.0.1.nip.io", 403),
+    ] {
+        for path in [SNAPSHOT, "/v1/resources", "/", "/openapi.json"] {
+            let answer = server.get_with(path, &[("Host", host)]).await;
+            assert_eq!(answer.status(), code, "{host} {path}");
+        }
+    }
+    let refused = server.get_with(SNAPSHOT, &[("Host", "evil.example")]).await.json();
+    assert_eq!((&refused["kind"], &refused["reason"]), (&json!("Status"), &json!("Forbidden")));
+    assert!(refused["message"].as_str().unwrap().contains("--allow-host"), "{refused}");
+    let probe = get(server.admin, "/livez", &[("Host", "pod-ip.example")]).await;
+    assert_eq!(probe.status(), 200, "a probe comes by any name");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_of_another_origin_reads_nothing_unless_it_is_allowed() {
+    let server = TestServer::start_with(&["pods"], |config| {
+        config.allow_origins = vec!["https://app.example".parse::<Origin>().unwrap()];
+    })
+    .await;
+    for path in [SNAPSHOT, "/v1/watch/pods?timeoutSeconds=1", "/v1/resources"] {
+        for origin in
+            ["https://evil.example", "null", "http://app.example", "https://app.example.evil.example"]
+        {
+            let refused = server.get_with(path, &[("Origin", origin)]).await;
+            assert_eq!(refused.status(), 403, "{origin} {path}");
+            assert_eq!(refused.header("access-control-allow-origin"), None);
+        }
+        let allowed = server.get_with(path, &[("Origin", "https://app.example")]).await;
+        assert_eq!(allowed.status(), 200, "{path}");
+        let header = |name| allowed.header(name).unwrap_or_default();
+        assert_eq!(header("access-control-allow-origin"), "https://app.example");
+        assert!(header("vary").contains("Origin"), "{}", allowed.head);
+        assert!(header("access-control-expose-headers").contains("informerd-resume"));
+        let own = format!("http://{}", server.address);
+        assert_eq!(server.get_with(path, &[("Origin", &own)]).await.status(), 200, "its own page");
+    }
+    let asks = [("Origin", "https://app.example"), ("Access-Control-Request-Method", "GET")];
+    let preflight = request(server.address, "OPTIONS", SNAPSHOT, &asks).await;
+    assert_eq!(preflight.status(), 204);
+    assert_eq!(preflight.header("access-control-allow-methods").as_deref(), Some("GET, HEAD"));
+    let headers = preflight.header("access-control-allow-headers").unwrap();
+    assert!(headers.contains("last-event-id") && headers.contains("if-none-match"), "{headers}");
+    let asks = [("Origin", "https://evil.example"), ("Access-Control-Request-Method", "GET")];
+    assert_eq!(request(server.address, "OPTIONS", SNAPSHOT, &asks).await.status(), 403);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_unix_socket_is_a_door_like_the_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("informerd.sock");
+    // What a process that was killed left behind is taken over.
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let mut server =
+        TestServer::start_with(&["pods"], |config| config.listen = Listen::Unix(path.clone())).await;
+    server.cluster.create("pods", mk_pod("default", "a", "web")).unwrap();
+    server.caught_up("pods").await;
+    let get = async |target: &str, host: &str| -> Response {
+        let socket = UnixStream::connect(&path).await.unwrap();
+        exchange(socket, "GET", head("GET", target, host, &[], "close").as_bytes()).await
+    };
+    let list = get(SNAPSHOT, "localhost").await;
+    assert_eq!((list.status(), list.json()["items"].as_array().unwrap().len()), (200, 1));
+    let stream = get("/v1/watch/pods?timeoutSeconds=1", "localhost").await;
+    assert!(stream.complete && stream.text().starts_with("event: ADDED\nid: pods:0\n"), "{}", stream.text());
+    assert_eq!(get(SNAPSHOT, "evil.example").await.status(), 403);
+    server.stop().await;
+    assert!(!path.exists(), "it is removed at the end");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn probes_tell_what_works_and_what_does_not() {
+    let mut server = TestServer::start_with(&["pods", "services"], |config| {
+        config.unready_after = Some(std::time::Duration::from_secs(3600));
+    })
+    .await;
+    let probe = async |path: &str| {
+        let answer = get(server.admin, path, &[]).await;
+        (answer.status(), answer.text().to_owned())
+    };
+    for path in ["/livez", "/readyz", "/healthz"] {
+        assert_eq!(probe(path).await, (200, "ok".to_owned()), "{path}");
+        let (code, text) = probe(&format!("{path}?quiet")).await;
+        assert_eq!((code, text.contains("quiet: unknown parameter")), (400, true), "{path}");
+    }
+    let verbose = "[+]shutdown ok\n[+]informer/pods ok\n[+]informer/services ok\nreadyz check passed\n";
+    assert_eq!(probe("/readyz?verbose").await, (200, verbose.to_owned()));
+    assert_eq!(probe("/livez?verbose").await, (200, "[+]ping ok\nlivez check passed\n".to_owned()));
+    assert_eq!(probe("/v1/snapshot/pods").await.0, 404, "no data on the admin listener");
+    assert_eq!(request(server.admin, "POST", "/livez", &[]).await.status(), 405);
+    // Without an API server a new process lives, says why it is not ready, and answers nothing wrong.
+    server.stop().await;
+    server.api.stop().await;
+    server.revive().await;
+    assert_eq!(get(server.admin, "/livez", &[]).await.status(), 200);
+    let unready = get(server.admin, "/readyz", &[]).await;
+    assert_eq!(unready.status(), 503);
+    assert!(unready.text().contains("[-]informer/pods failed: "), "{}", unready.text());
+    assert!(unready.text().ends_with("readyz check failed\n"));
+    server.api.start().await.unwrap();
+    server.synced().await;
+    assert_eq!(get(server.admin, "/readyz", &[]).await.text(), "ok");
+}
+
+/// The series of a page in the Prometheus text format, by name and labels. Panics where it is not that.
+fn series(page: &str) -> BTreeMap<String, f64> {
+    let mut series = BTreeMap::new();
+    let mut types: BTreeMap<&str, &str> = BTreeMap::new();
+    for line in page.lines().filter(|line| !line.is_empty()) {
+        if let Some(comment) = line.strip_prefix("# ") {
+            let mut words = comment.splitn(3, ' ');
+            let (keyword, name) = (words.next().unwrap(), words.next().unwrap());
+            assert!(matches!(keyword, "HELP" | "TYPE"), "{line}");
+            if keyword == "TYPE" {
+                let kind = words.next().unwrap();
+                assert!(matches!(kind, "counter" | "gauge" | "histogram"), "{line}");
+                assert!(types.insert(name, kind).is_none(), "{name} has its type twice");
+            }
+            continue;
+        }
+        let (name, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("{line}"));
+        let value = value.parse().unwrap_or_else(|_| panic!("{line}"));
+        let family = name.split('{').next().unwrap();
+        let stem = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| family.strip_suffix(suffix));
+        let known =
+            types.contains_key(family) || stem.is_some_and(|stem| types.get(stem) == Some(&"histogram"));
+        assert!(known, "{line} has no type");
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+        assert!(family.chars().all(plain), "{line}");
+        assert!(series.insert(name.to_owned(), value).is_none(), "{name} is there twice");
+    }
+    series
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_are_prometheus_text_without_a_series_twice() {
+    let server = TestServer::start(&["configmaps"]).await;
+    server.get("/v1/snapshot/configmaps").await;
+    server.get("/v1/snapshot/none").await;
+    let _stream = client::Stream::sse(server.address, "/v1/watch/configmaps", None).await.unwrap();
+    let page = get(server.admin, "/metrics", &[]).await;
+    assert_eq!(page.header("content-type").as_deref(), Some("text/plain; version=0.0.4; charset=utf-8"));
+    let series = series(page.text());
+    for (name, least) in [
+        (r#"informerd_cache_synced{resource="configmaps"}"#, 1.0),
+        (r#"informerd_cache_subscribers{resource="configmaps"}"#, 1.0),
+        (r#"informerd_http_requests_total{route="snapshot",method="GET",code="200"}"#, 1.0),
+        (r#"informerd_http_requests_total{route="snapshot",method="GET",code="404"}"#, 1.0),
+        (r#"informerd_http_streams{transport="sse"}"#, 1.0),
+        ("informerd_http_connections", 1.0),
+        ("informerd_hub_subscribers", 0.0),
+        (r#"informerd_hub_resets_total{reason="TokenTooOld"}"#, 0.0),
+        (r#"informerd_http_limit_hits_total{limit="connections_max"}"#, 0.0),
+        ("informerd_http_write_stalls_total", 0.0),
+        ("process_open_fds", 1.0),
+    ] {
+        let found = series.get(name).unwrap_or_else(|| panic!("{name} not in\n{}", page.text()));
+        assert!(*found >= least, "{name} is {found}");
+    }
+}
+
+/// The query parameters of a path in the description.
+fn documented(document: &Value, path: &str) -> BTreeSet<String> {
+    let parameters = document["paths"][path]["get"]["parameters"].as_array().cloned().unwrap_or_default();
+    let query = parameters.iter().filter(|parameter| parameter["in"] == "query");
+    query
+        .map(|parameter| {
+            assert!(parameter["schema"].is_object() && parameter["description"].is_string(), "{parameter}");
+            parameter["name"].as_str().unwrap().to_owned()
+        })
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_description_names_every_parameter_and_none_else() {
+    let server = TestServer::start(&["pods"]).await;
+    let document = server.get("/openapi.json").await.json();
+    assert_eq!(document["openapi"], "3.1.0");
+    for (documented_as, address, path) in [
+        ("/v1/snapshot/{target}", server.address, SNAPSHOT),
+        ("/v1/watch/{target}", server.address, "/v1/watch/pods"),
+        ("/v1/resources", server.address, "/v1/resources"),
+        ("/livez", server.admin, "/livez"),
+        ("/readyz", server.admin, "/readyz"),
+        ("/healthz", server.admin, "/healthz"),
+    ] {
+        let refused = get(address, &format!("{path}?nonsense=1"), &[]).await.json();
+        let message = refused["message"].as_str().unwrap().to_owned();
+        let accepted = message.rsplit_once("accepted are ").unwrap().1;
+        let accepted: BTreeSet<_> =
+            accepted.split(", ").filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        assert_eq!(documented(&document, documented_as), accepted, "{documented_as}");
+    }
+    for path in document["paths"].as_object().unwrap().keys() {
+        let tag = &document["paths"][path]["get"]["tags"][0];
+        let address = if tag == "admin" { server.admin } else { server.address };
+        let answer = request(address, "HEAD", &path.replace("{target}", "pods"), &[]).await;
+        assert_eq!(answer.status(), 200, "{path} is there");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_reference_in_the_description_leads_somewhere() {
+    let server = TestServer::start(&["pods"]).await;
+    let answer = server.get("/openapi.json").await;
+    let document = answer.json();
+    for (at, _) in answer.text().match_indices("\"#/") {
+        let pointer = answer.text()[at + 2..].split('"').next().unwrap();
+        assert!(document.pointer(pointer).is_some(), "{pointer}");
+    }
+    let tag = answer.header("etag").unwrap();
+    let same = server.get_with("/openapi.json", &[("If-None-Match", &tag)]).await;
+    assert_eq!((same.status(), same.body.len()), (304, 0));
+    // What the informers tell of themselves is described, field by field.
+    let informer = &server.get("/v1/resources").await.json()["informers"][0];
+    let described = &document["components"]["schemas"]["Informer"]["properties"];
+    for field in informer.as_object().unwrap().keys() {
+        assert!(described[field].is_object(), "{field}");
+    }
+    eventually("nobody is left", || server.hub.subscribers() == 0).await;
+}

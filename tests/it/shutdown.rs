@@ -1,0 +1,124 @@
+//! The end: unready first, streams end as their transport has it, and nothing takes longer than the drain.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+use crate::support::client::{self, Item, Stream, Transport, head};
+use crate::support::recorder::Recorder;
+use crate::support::server::TestServer;
+use crate::support::{TRANSPORTS, eventually, in_time, mk_pod};
+
+const WATCH: &str = "/v1/watch/pods";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_end_with_a_fresh_token_and_as_their_transport_has_it() {
+    let mut server = TestServer::start(&["pods"]).await;
+    server.cluster.create("pods", mk_pod("default", "a", "web")).unwrap();
+    server.caught_up("pods").await;
+    let token = format!("pods:{}", server.cluster.revision());
+    let mut streams = Vec::new();
+    for transport in TRANSPORTS {
+        let mut stream = Stream::open(transport, server.address, WATCH, None).await.unwrap();
+        stream.until("SYNCED").await;
+        streams.push((transport, stream));
+    }
+    server.stop().await;
+    for (transport, stream) in &mut streams {
+        let Item::Event(last) = in_time("the last event", stream.item()).await else {
+            panic!("{transport:?} got no bookmark");
+        };
+        assert_eq!((&*last.kind, last.token.as_deref()), ("BOOKMARK", Some(&*token)), "{transport:?}");
+        let mut end = in_time("the end", stream.item()).await;
+        if *transport == Transport::Sse {
+            // Some later, some sooner, so that not all come back in one moment.
+            assert!(matches!(end, Item::Retry(500..3000)), "{end:?}");
+            end = in_time("the end", stream.item()).await;
+        }
+        let code = (*transport == Transport::WebSocket).then_some(1001);
+        assert!(matches!(end, Item::End(found) if found == code), "{transport:?}: {end:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_it_drains_it_is_alive_and_not_ready_and_takes_nobody_new() {
+    let mut server = TestServer::start_with(&["pods"], |config| {
+        config.limits.send_buffer_bytes = 4 << 10;
+        config.drain_timeout = Duration::from_secs(3);
+    })
+    .await;
+    server.cluster.bulk_load("pods", 3000, 6000).unwrap();
+    server.caught_up("pods").await;
+    let admin = server.admin;
+    assert_eq!(client::get(admin, "/readyz", &[]).await.status(), 200);
+    // One that does not read keeps the drain from being over at once.
+    let mut stuck = TcpStream::connect(server.address).await.unwrap();
+    stuck.write_all(head("GET", WATCH, "localhost", &[], "keep-alive").as_bytes()).await.unwrap();
+    eventually("it has begun", || server.hub.subscribers() == 1).await;
+    let address = server.address;
+    let began = Instant::now();
+    let watched = async {
+        loop {
+            let ready = client::get(admin, "/readyz?verbose", &[]).await;
+            if ready.status() == 503 {
+                assert!(ready.text().contains("[-]shutdown failed: shutting down\n"), "{}", ready.text());
+                assert!(ready.text().ends_with("readyz check failed\n"));
+                break;
+            }
+        }
+        assert_eq!(client::get(admin, "/livez", &[]).await.status(), 200);
+        assert!(client::get(admin, "/metrics", &[]).await.text().contains("informerd_hub_subscribers"));
+        in_time("the listener's end", async { while TcpStream::connect(address).await.is_ok() {} }).await;
+    };
+    let stopping = server.stop();
+    tokio::join!(stopping, watched);
+    assert!(began.elapsed() < Duration::from_secs(10), "the drain is bounded: {:?}", began.elapsed());
+    assert!(TcpStream::connect(admin).await.is_err());
+    let mut rest = Vec::new();
+    let _ = in_time("the cut", stuck.read_to_end(&mut rest)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_being_answered_is_answered_to_its_end() {
+    let mut server = TestServer::start_with(&["pods"], |config| {
+        config.limits.send_buffer_bytes = 4 << 10;
+        config.drain_timeout = Duration::from_secs(25);
+    })
+    .await;
+    server.cluster.bulk_load("pods", 500, 6000).unwrap();
+    server.caught_up("pods").await;
+    let mut socket = TcpStream::connect(server.address).await.unwrap();
+    socket2::SockRef::from(&socket).set_recv_buffer_size(8 << 10).unwrap();
+    socket
+        .write_all(head("GET", "/v1/snapshot/pods", "localhost", &[], "keep-alive").as_bytes())
+        .await
+        .unwrap();
+    let first = in_time("the first byte", socket.read_u8()).await.unwrap();
+    assert_eq!(first, b'H');
+    let mut rest = Vec::new();
+    let reading = async { in_time("the whole answer", socket.read_to_end(&mut rest)).await };
+    let stopping = server.stop();
+    let (read, ()) = tokio::join!(reading, stopping);
+    read.unwrap();
+    assert!(rest.ends_with(b"]}\n\r\n0\r\n\r\n"), "{}", String::from_utf8_lossy(&rest[rest.len() - 20..]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_connection_does_not_hold_the_end_up() {
+    let mut server = TestServer::start_with(&["pods"], |config| {
+        config.drain_timeout = Duration::from_secs(20);
+    })
+    .await;
+    let mut idle = TcpStream::connect(server.address).await.unwrap();
+    idle.write_all(head("GET", "/v1/resources", "localhost", &[], "keep-alive").as_bytes()).await.unwrap();
+    in_time("an answer", idle.read_u8()).await.unwrap();
+    let mut recorder = Recorder::connect(Transport::WebSocket, server.address, WATCH).await;
+    let began = Instant::now();
+    server.stop().await;
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    while recorder.step().await {}
+    let mut rest = Vec::new();
+    in_time("the end", idle.read_to_end(&mut rest)).await.unwrap();
+}
