@@ -6,6 +6,7 @@
 # The image is one static binary and the certificate authorities: no shell, no package manager, nothing to patch but
 # informerd itself. Static against glibc rather than musl, so that what is shipped is the target that is tested; since
 # glibc 2.34 a static binary resolves names by /etc/hosts and DNS without loading anything.
+# It needs /dev/urandom, which every container runtime provides (a bare chroot does not).
 
 FROM rust:1.95-bookworm AS build
 WORKDIR /src
