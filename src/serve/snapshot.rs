@@ -251,7 +251,8 @@ impl Shown {
         }
         let mut tag = String::from("W/\"");
         for (informer, snapshot) in self.informers.iter().zip(&self.snapshots) {
-            tag.push_str(&format!("{}:{}:{},", informer.name, snapshot.changed_at, snapshot.cursor.history));
+            // No comma: it separates the tags of an If-None-Match.
+            tag.push_str(&format!("{}:{}:{};", informer.name, snapshot.changed_at, snapshot.cursor.history));
         }
         let format = if format == ListFormat::Json { "json" } else { "ndjson" };
         let limit = page.limit.map(|limit| format!(":{limit}")).unwrap_or_default();
