@@ -11,6 +11,7 @@ mod ndjson;
 mod real;
 mod shutdown;
 mod sim;
+mod snapshot;
 mod sse;
 mod support;
 mod tidy;
