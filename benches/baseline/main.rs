@@ -1,1 +1,125 @@
-fn main() {}
+//! Baselines: what informerd costs beside the least that could be done, as ratios in one run.
+//!
+//! `cargo bench` runs everything and prints a table; `docs/benchmarks.md` tells what is measured and how.
+//! Servers under measurement, the simulator and the plain loops are processes of their own: this binary,
+//! started again with a role, and `informerd` itself.
+#![expect(clippy::print_stdout, reason = "the table and the answers of the roles go to standard output")]
+#![expect(clippy::print_stderr, reason = "progress goes to standard error")]
+#![expect(clippy::disallowed_methods, reason = "benchmarks read the real clock")]
+
+mod client;
+mod commit;
+mod decode;
+mod fanout;
+mod isolation;
+mod memory;
+mod not_modified;
+mod nuisance;
+mod plain;
+mod pods;
+mod process;
+mod report;
+mod server;
+mod simulator;
+mod snapshot;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::{Parser, ValueEnum};
+
+use report::Report;
+
+/// As the daemon, so that what is measured in this process allocates as it does there.
+#[cfg(target_os = "linux")]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// Baseline benchmarks of informerd.
+#[derive(Parser)]
+struct Args {
+    /// Small sizes and short times: shows that everything runs, not how fast
+    #[arg(long)]
+    quick: bool,
+    /// Write the results as JSON to this file as well
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Only groups whose name contains this
+    #[arg(long, value_name = "NAME")]
+    filter: Option<String>,
+    /// Seconds of each case of the isolation test
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    seconds: u64,
+    /// What cargo says when it runs benchmarks
+    #[arg(long, hide = true)]
+    bench: bool,
+    /// What this process is to play
+    #[arg(long, hide = true)]
+    role: Option<Role>,
+}
+
+/// The other processes that this binary plays.
+#[derive(Clone, Copy, ValueEnum)]
+enum Role {
+    /// The API server.
+    Simulator,
+    /// A write loop to every socket.
+    Plain,
+    /// A loop that answers every request with the same bytes.
+    Responder,
+}
+
+/// How thorough a run is, and where its results go.
+struct Bench {
+    quick: bool,
+    /// Of each isolation case.
+    isolation: Duration,
+    report: Report,
+}
+
+/// A group's name and what it measures.
+type Group = (&'static str, fn(&mut Bench) -> anyhow::Result<()>);
+
+const GROUPS: [Group; 7] = [
+    ("decode", decode::run),
+    ("commit", commit::run),
+    ("snapshot", snapshot::run),
+    ("fan-out", fanout::run),
+    ("not-modified", not_modified::run),
+    ("memory", memory::run),
+    ("isolation", isolation::run),
+];
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    // Thousands of sockets; where the limit cannot be raised, connecting says so.
+    let _ = rlimit::increase_nofile_limit(rlimit::INFINITY);
+    match args.role {
+        Some(Role::Simulator) => return simulator::run(),
+        Some(Role::Plain) => return plain::run_writer(),
+        Some(Role::Responder) => return plain::run_responder(),
+        None => {}
+    }
+    // Without --bench it is `cargo test` that asks whether the benchmarks still run.
+    let quick = args.quick || !args.bench;
+    let isolation = Duration::from_secs(if quick { 1 } else { args.seconds });
+    let mut bench = Bench { quick, isolation, report: Report::default() };
+    for (name, run) in GROUPS {
+        if args.filter.as_deref().is_none_or(|filter| name.contains(filter)) {
+            run(&mut bench).with_context(|| format!("benchmark {name}"))?;
+        }
+    }
+    if let Some(path) = args.json {
+        let json = bench.report.to_json(quick)?;
+        std::fs::write(&path, json).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+impl Bench {
+    /// The first where time matters, the second for a smoke run.
+    fn pick<T>(&self, full: T, quick: T) -> T {
+        if self.quick { quick } else { full }
+    }
+}

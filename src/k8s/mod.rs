@@ -4,6 +4,7 @@
 //! other rooms reason about. This room does no I/O, has no clock, and imports nothing of ours.
 
 mod decode;
+mod lines;
 mod name;
 mod object;
 mod resource_version;
@@ -11,7 +12,8 @@ mod selector;
 mod status;
 mod watch_event;
 
-pub use decode::{DecodeError, DecodeOptions, Decoder, LineSplitter, LineTooLong, ListPage, Skipped};
+pub use decode::{DecodeError, DecodeOptions, Decoder, ListPage, Skipped};
+pub use lines::{LineSplitter, LineTooLong};
 pub use name::{Key, Resource, ResourceParts};
 pub use object::Object;
 pub use resource_version::ResourceVersion;

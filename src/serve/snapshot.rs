@@ -245,13 +245,13 @@ impl Shown {
     }
 
     /// The tag of the first page: the versions of the last changes, so that bookmarks alone do not change it.
+    /// Without a comma, at which lists of tags (`If-None-Match`) are split, by us and by what is between.
     fn tag(&self, format: ListFormat, page: &Page) -> Option<HeaderValue> {
         if page.after.is_some() || page.source > 0 {
             return None;
         }
         let mut tag = String::from("W/\"");
         for (informer, snapshot) in self.informers.iter().zip(&self.snapshots) {
-            // No comma: it separates the tags of an If-None-Match.
             tag.push_str(&format!("{}:{}:{};", informer.name, snapshot.changed_at, snapshot.cursor.history));
         }
         let format = if format == ListFormat::Json { "json" } else { "ndjson" };

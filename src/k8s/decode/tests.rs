@@ -134,32 +134,6 @@ fn watch_lines_are_taken_in_either_order_of_their_members() {
     ));
 }
 
-#[test]
-fn lines_come_out_whole_however_the_chunks_are_cut() {
-    let text = b"one\n\ntwo\r\nthree\nrest";
-    for size in 1..=text.len() {
-        let mut splitter = LineSplitter::new(100);
-        let mut lines = Vec::new();
-        for chunk in text.chunks(size) {
-            splitter.push(chunk);
-            while let Some(line) = splitter.next_line().unwrap() {
-                lines.push(String::from_utf8(line.to_vec()).unwrap());
-            }
-        }
-        assert_eq!(lines, ["one", "two\r", "three"], "{size}");
-        assert_eq!(splitter.pending(), 4);
-    }
-}
-
-#[test]
-fn an_endless_line_is_refused() {
-    let mut splitter = LineSplitter::new(10);
-    splitter.push(b"0123456789");
-    assert_eq!(splitter.next_line(), Ok(None));
-    splitter.push(b"0");
-    assert_eq!(splitter.next_line(), Err(LineTooLong { limit: 10 }));
-}
-
 proptest::proptest! {
     #[test]
     fn no_bytes_make_the_decoder_panic(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {

@@ -106,7 +106,7 @@ impl Recorder {
         self.reconnect().await;
         let Some(stream) = &mut self.stream else { return false };
         match stream.item().await {
-            Item::Event(event) => self.take(*event),
+            Item::Event(event) => self.take(&event),
             Item::Heartbeat | Item::Retry(_) => {}
             Item::End(_) | Item::Broken => self.stream = None,
         }
@@ -156,15 +156,15 @@ impl Recorder {
     }
 
     /// Folds one event: put, remove, clear.
-    fn take(&mut self, event: StreamEvent) {
+    fn take(&mut self, event: &StreamEvent) {
         self.events += 1;
         match &*event.kind {
             "ADDED" | "MODIFIED" => {
-                self.versions.event(&event, self.resyncs && self.synced);
+                self.versions.event(event, self.resyncs && self.synced);
                 self.state.insert(key(&event.object), event.object.clone());
             }
             "DELETED" => {
-                self.versions.event(&event, false);
+                self.versions.event(event, false);
                 self.state.remove(&key(&event.object));
             }
             "RESET" => {
@@ -180,7 +180,7 @@ impl Recorder {
             "BOOKMARK" => self.marks += 1,
             other => panic!("no such event: {other}"),
         }
-        self.remember(&event);
+        self.remember(event);
     }
 
     /// Keeps the token that a client may resume from after this event.

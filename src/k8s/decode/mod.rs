@@ -5,14 +5,18 @@
 //! it stands, dropped members are skipped, and the result is copied once into an allocation of exactly its
 //! size, so that no object pins a page or a receive buffer.
 
+mod list;
+
 use std::borrow::Cow;
 use std::fmt;
 
 use bytes::Bytes;
 use memchr::memmem;
 use serde::Deserialize;
-use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
+
+use list::{ListMeta, ListSeed};
 
 use super::object::{Span, Text};
 use super::{INITIAL_EVENTS_END, Key, LAST_APPLIED, Object, Resource, ResourceVersion, WatchEvent};
@@ -83,79 +87,6 @@ pub enum DecodeError {
     /// A watch event of a type that is not known; never skipped, because what it means is not known (U11).
     #[error("unknown watch event type {0:?}")]
     UnknownType(String),
-}
-
-/// Cuts a stream of chunks into lines. HTTP chunks are not aligned with lines (U37).
-#[derive(Debug)]
-pub struct LineSplitter {
-    buffer: Vec<u8>,
-    /// Bytes at the front that were handed out already.
-    taken: usize,
-    /// Bytes at the front in which no line feed was found.
-    searched: usize,
-    line_bytes_max: usize,
-}
-
-/// A line that grew beyond its limit: the upstream is broken, not busy.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line exceeds {limit} bytes")]
-pub struct LineTooLong {
-    /// The limit.
-    pub limit: usize,
-}
-
-// === impl LineSplitter ===
-
-impl LineSplitter {
-    /// Lines of at most `line_bytes_max` bytes.
-    pub fn new(line_bytes_max: usize) -> Self {
-        Self { buffer: Vec::new(), taken: 0, searched: 0, line_bytes_max }
-    }
-
-    /// Takes a chunk.
-    pub fn push(&mut self, chunk: &[u8]) {
-        if self.taken > 0 {
-            self.buffer.drain(..self.taken);
-            self.searched = self.searched.saturating_sub(self.taken);
-            self.taken = 0;
-        }
-        self.buffer.extend_from_slice(chunk);
-    }
-
-    /// The next complete line without its end; `None` until more comes. Empty lines are skipped.
-    ///
-    /// # Errors
-    /// [`LineTooLong`] when the unfinished line is longer than the limit.
-    pub fn next_line(&mut self) -> Result<Option<&[u8]>, LineTooLong> {
-        loop {
-            let from = self.searched.max(self.taken);
-            let Some(found) = memchr::memchr(b'\n', &self.buffer[from..]) else {
-                self.searched = self.buffer.len();
-                if self.buffer.len() - self.taken > self.line_bytes_max {
-                    return Err(LineTooLong { limit: self.line_bytes_max });
-                }
-                if self.taken == self.buffer.len() {
-                    // A burst must not pin its size for ever.
-                    self.buffer = Vec::new();
-                    (self.taken, self.searched) = (0, 0);
-                }
-                return Ok(None);
-            };
-            let (start, end) = (self.taken, from + found);
-            (self.taken, self.searched) = (end + 1, end + 1);
-            if end - start > self.line_bytes_max {
-                return Err(LineTooLong { limit: self.line_bytes_max });
-            }
-            if !self.buffer[start..end].trim_ascii().is_empty() {
-                return Ok(Some(&self.buffer[start..end]));
-            }
-        }
-    }
-
-    /// Bytes of a line that has not ended.
-    pub fn pending(&self) -> usize {
-        self.buffer.len() - self.taken
-    }
 }
 
 // === impl Decoder ===
@@ -516,108 +447,6 @@ fn clean(value: &str, out: &mut Vec<u8>) {
                 out.extend_from_slice(other.encode_utf8(&mut [0; 4]).as_bytes());
             }
         }
-    }
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct ListMeta {
-    resource_version: String,
-    #[serde(rename = "continue")]
-    continue_token: Option<String>,
-}
-
-impl ListMeta {
-    fn into_page(self, objects: Vec<Object>, skipped: Vec<Skipped>) -> Result<ListPage, DecodeError> {
-        if self.resource_version.is_empty() {
-            return Err(DecodeError::Missing("resourceVersion"));
-        }
-        Ok(ListPage {
-            resource_version: ResourceVersion::new(&self.resource_version),
-            continue_token: self.continue_token.filter(|token| !token.is_empty()),
-            objects,
-            skipped,
-        })
-    }
-}
-
-struct ListSeed<'d> {
-    decoder: &'d mut Decoder,
-}
-
-impl<'de> DeserializeSeed<'de> for ListSeed<'_> {
-    type Value = Result<ListPage, DecodeError>;
-
-    fn deserialize<D: serde::Deserializer<'de>>(self, reader: D) -> Result<Self::Value, D::Error> {
-        reader.deserialize_map(self)
-    }
-}
-
-impl<'de> Visitor<'de> for ListSeed<'_> {
-    type Value = Result<ListPage, DecodeError>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a Kubernetes list")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut metadata = ListMeta::default();
-        let mut objects = Vec::new();
-        let mut skipped = Vec::new();
-        while let Some(Text(key)) = map.next_key()? {
-            match &*key {
-                "metadata" => metadata = map.next_value()?,
-                "items" => map.next_value_seed(ItemsSeed {
-                    decoder: &mut *self.decoder,
-                    objects: &mut objects,
-                    skipped: &mut skipped,
-                })?,
-                _ => {
-                    map.next_value::<IgnoredAny>()?;
-                }
-            }
-        }
-        Ok(metadata.into_page(objects, skipped))
-    }
-}
-
-struct ItemsSeed<'d> {
-    decoder: &'d mut Decoder,
-    objects: &'d mut Vec<Object>,
-    skipped: &'d mut Vec<Skipped>,
-}
-
-impl<'de> DeserializeSeed<'de> for ItemsSeed<'_> {
-    type Value = ();
-
-    fn deserialize<D: serde::Deserializer<'de>>(self, reader: D) -> Result<(), D::Error> {
-        reader.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for ItemsSeed<'_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the items of a list")
-    }
-
-    fn visit_unit<E>(self) -> Result<(), E> {
-        // Go writes a nil slice as null.
-        Ok(())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
-        while let Some(item) = seq.next_element_seed(ObjectSeed { decoder: &mut *self.decoder })? {
-            match item {
-                Ok(object) => self.objects.push(object),
-                Err(error) => {
-                    let scratch = String::from_utf8_lossy(&self.decoder.scratch).into_owned();
-                    self.skipped.push(Skipped { key: key_for_log(&scratch.replacen(',', "{", 1)), error });
-                }
-            }
-        }
-        Ok(())
     }
 }
 

@@ -1,0 +1,131 @@
+//! Commits to a cache of many objects, with a journal and readers that wake up.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use informerd::cache::{Delta, Writer, cache};
+use informerd::config::Limits;
+use informerd::hub::{self, Delivery, Figures, Filter, From, Hub, Informer, Scope, Subscription};
+use informerd::k8s::{Decoder, FieldSelector, LabelSelector, ResourceVersion};
+use tokio_util::sync::CancellationToken;
+
+use crate::report::{Row, median};
+use crate::server::wait_until;
+use crate::{Bench, pods};
+
+/// A cache with its readers.
+struct Subject {
+    writer: Writer,
+    decoder: Decoder,
+    objects: usize,
+    /// The last resourceVersion.
+    version: u64,
+    /// Events that the readers were given, together.
+    delivered: Arc<AtomicU64>,
+}
+
+pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
+    let objects = bench.pick(100_000, 2_000);
+    let (rounds, events) = (bench.pick(5, 1), bench.pick(5_000, 500));
+    for readers in [0, 100] {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let mut subject = Subject::new(objects, readers, &runtime)?;
+        for len in [1, 100] {
+            let (mut writing, mut delivering) = (Vec::new(), Vec::new());
+            for _ in 0..rounds {
+                let (written, delivered) = subject.round(events, len, readers)?;
+                writing.push(written.as_secs_f64());
+                delivering.push(delivered.as_secs_f64());
+            }
+            let case = format!("{objects} objects, by {len}, {readers} readers");
+            let micros = median(writing) * 1e6 / (events / len) as f64;
+            bench.report.add(Row::new("commit", &*case).value("time of a commit", micros, "us"));
+            let rate = len as f64 / micros * 1e6;
+            bench.report.add(Row::new("commit", &*case).value("committed", rate, "events/s"));
+            if readers > 0 {
+                let rate = (events * readers) as f64 / median(delivering);
+                bench.report.add(Row::new("commit", case).value("taken by readers", rate, "events/s"));
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Subject {
+    fn new(objects: usize, readers: usize, runtime: &tokio::runtime::Runtime) -> anyhow::Result<Self> {
+        let (mut writer, reader) = cache(Limits::DEFAULT.cache(), tokio::time::Instant::now());
+        let mut decoder = pods::decoder();
+        writer.commit(vec![Delta::PassBegin]);
+        for at in 0..objects {
+            let item = decoder.object(&pods::list_item(at, 1000 + at as u64, false))?;
+            writer.commit(vec![Delta::PassItem(item)]);
+        }
+        let version = 1000 + objects as u64;
+        writer.commit(vec![Delta::PassEnd(ResourceVersion::from(version))]);
+        let hub = Hub::new(hub_config(), CancellationToken::new());
+        hub.add(Informer::new(pods::resource(), Scope::All, reader, Arc::new(Figures::default)));
+        let delivered = Arc::new(AtomicU64::new(0));
+        for _ in 0..readers {
+            let filter = Filter::new(vec![], None, LabelSelector::default(), FieldSelector::default());
+            let informers = hub.informers();
+            let subscription =
+                Subscription { informers, filter, from: From::Now, resync: None, timeout: None };
+            let mut subscriber = {
+                let _entered = runtime.enter();
+                hub.subscribe(subscription)?
+            };
+            let delivered = delivered.clone();
+            runtime.spawn(async move {
+                loop {
+                    match subscriber.next().await {
+                        Delivery::Events(events) => {
+                            delivered.fetch_add(events.len() as u64, Ordering::Relaxed);
+                        }
+                        Delivery::Heartbeat => {}
+                        Delivery::Closed(_) => return,
+                    }
+                }
+            });
+        }
+        // Each begins with a bookmark.
+        wait_until("readers", || delivered.load(Ordering::Relaxed) >= readers as u64)?;
+        Ok(Self { writer, decoder, objects, version, delivered })
+    }
+
+    /// Commits `events` changes by `len`; how long the commits took, and how long until all readers had all.
+    fn round(&mut self, events: usize, len: usize, readers: usize) -> anyhow::Result<(Duration, Duration)> {
+        let mut batches = Vec::new();
+        for _ in 0..events / len {
+            let mut deltas = Vec::new();
+            for _ in 0..len {
+                self.version += 1;
+                // Far apart, as changes in a cluster are.
+                let at = usize::try_from(self.version)? * 7919 % self.objects;
+                deltas.push(Delta::Apply(self.decoder.object(&pods::whole(at, self.version, false))?));
+            }
+            batches.push(deltas);
+        }
+        let expected = self.delivered.load(Ordering::Relaxed) + (events * readers) as u64;
+        let began = Instant::now();
+        for deltas in batches {
+            self.writer.commit(deltas);
+        }
+        let written = began.elapsed();
+        wait_until("readers", || self.delivered.load(Ordering::Relaxed) >= expected)?;
+        Ok((written, began.elapsed()))
+    }
+}
+
+fn hub_config() -> hub::Config {
+    let limits = Limits::DEFAULT;
+    hub::Config {
+        subscribers_max: limits.subscribers_max,
+        batch_len_max: limits.batch_len_max,
+        batch_bytes_max: limits.batch_bytes_max,
+        heartbeat_interval: Duration::from_secs(3600),
+        bookmark_interval: Duration::from_secs(3600),
+        resume_wait: limits.resume_wait,
+        drain_spread_max: Duration::ZERO,
+    }
+}

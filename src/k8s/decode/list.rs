@@ -1,0 +1,116 @@
+//! The list around the objects.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+use super::{DecodeError, Decoder, ListPage, ObjectSeed, Skipped, key_for_log};
+use crate::k8s::object::Text;
+use crate::k8s::{Object, ResourceVersion};
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct ListMeta {
+    resource_version: String,
+    #[serde(rename = "continue")]
+    continue_token: Option<String>,
+}
+
+impl ListMeta {
+    pub(super) fn into_page(
+        self,
+        objects: Vec<Object>,
+        skipped: Vec<Skipped>,
+    ) -> Result<ListPage, DecodeError> {
+        if self.resource_version.is_empty() {
+            return Err(DecodeError::Missing("resourceVersion"));
+        }
+        Ok(ListPage {
+            resource_version: ResourceVersion::new(&self.resource_version),
+            continue_token: self.continue_token.filter(|token| !token.is_empty()),
+            objects,
+            skipped,
+        })
+    }
+}
+
+pub(super) struct ListSeed<'d> {
+    pub(super) decoder: &'d mut Decoder,
+}
+
+impl<'de> DeserializeSeed<'de> for ListSeed<'_> {
+    type Value = Result<ListPage, DecodeError>;
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, reader: D) -> Result<Self::Value, D::Error> {
+        reader.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for ListSeed<'_> {
+    type Value = Result<ListPage, DecodeError>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a Kubernetes list")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut metadata = ListMeta::default();
+        let mut objects = Vec::new();
+        let mut skipped = Vec::new();
+        while let Some(Text(key)) = map.next_key()? {
+            match &*key {
+                "metadata" => metadata = map.next_value()?,
+                "items" => map.next_value_seed(ItemsSeed {
+                    decoder: &mut *self.decoder,
+                    objects: &mut objects,
+                    skipped: &mut skipped,
+                })?,
+                _ => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(metadata.into_page(objects, skipped))
+    }
+}
+
+struct ItemsSeed<'d> {
+    decoder: &'d mut Decoder,
+    objects: &'d mut Vec<Object>,
+    skipped: &'d mut Vec<Skipped>,
+}
+
+impl<'de> DeserializeSeed<'de> for ItemsSeed<'_> {
+    type Value = ();
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, reader: D) -> Result<(), D::Error> {
+        reader.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for ItemsSeed<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the items of a list")
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        // Go writes a nil slice as null.
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
+        while let Some(item) = seq.next_element_seed(ObjectSeed { decoder: &mut *self.decoder })? {
+            match item {
+                Ok(object) => self.objects.push(object),
+                Err(error) => {
+                    let scratch = String::from_utf8_lossy(&self.decoder.scratch).into_owned();
+                    self.skipped.push(Skipped { key: key_for_log(&scratch.replacen(',', "{", 1)), error });
+                }
+            }
+        }
+        Ok(())
+    }
+}
