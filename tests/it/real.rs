@@ -136,18 +136,28 @@ async fn write(client: kube::Client, count: usize, stop: Arc<AtomicBool>) -> usi
     done
 }
 
+/// How far a follower is.
+#[derive(Default)]
+struct Progress {
+    /// Bookmarks at which it held what the API server held.
+    compared: AtomicUsize,
+    /// Connections it made.
+    connections: AtomicUsize,
+}
+
 /// Folds a stream until told to stop, and compares at each bookmark.
 async fn follow(
     transport: Transport,
     address: SocketAddr,
     oracle: Arc<Oracle>,
-    compared: Arc<AtomicUsize>,
+    progress: Arc<Progress>,
     stop: Arc<AtomicBool>,
 ) -> Recorder {
     let mut recorder = Recorder::new(transport, address, "/v1/watch/pods");
     let mut marks = 0;
     while !stop.load(Ordering::Relaxed) {
         recorder.step().await;
+        progress.connections.store(recorder.connections, Ordering::Relaxed);
         if recorder.marks == marks || !recorder.synced {
             continue;
         }
@@ -155,7 +165,7 @@ async fn follow(
         let version = recorder.token().and_then(|token| token.rsplit_once(':')).map(|(_, version)| version);
         let Some(expected) = oracle.at(version.expect("a bookmark has a token")).await else { continue };
         assert!(recorder.state() == &*expected, "P1: {transport:?} differs at {version:?}");
-        compared.fetch_add(1, Ordering::Relaxed);
+        progress.compared.fetch_add(1, Ordering::Relaxed);
     }
     recorder
 }
@@ -172,43 +182,47 @@ async fn soak(version: Version) {
     let oracle = Arc::new(Oracle { client: client.clone(), states: Mutex::default() });
     let writer = tokio::spawn(write(client, effort.pods, stop.clone()));
     let followers = TRANSPORTS.map(|transport| {
-        let compared = Arc::new(AtomicUsize::new(0));
-        let follower = follow(transport, informerd.address, oracle.clone(), compared.clone(), stop.clone());
-        (tokio::spawn(follower), compared)
+        let progress = Arc::new(Progress::default());
+        let follower = follow(transport, informerd.address, oracle.clone(), progress.clone(), stop.clone());
+        (tokio::spawn(follower), progress)
     });
-    let progress = async |what: &str| {
-        let before = followers.each_ref().map(|(_, compared)| compared.load(Ordering::Relaxed));
+    // Every follower has connected so often, and holds what the API server holds at a bookmark after that.
+    let progress = async |connections: usize, what: &str| {
         let done = async {
-            for ((follower, compared), before) in followers.iter().zip(before) {
-                while compared.load(Ordering::Relaxed) <= before && !follower.is_finished() {
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                }
-                assert!(!follower.is_finished(), "a follower failed");
+            for (follower, progress) in &followers {
+                let wait = async |holds: &dyn Fn() -> bool| {
+                    while !holds() {
+                        assert!(!follower.is_finished(), "a follower failed");
+                        tokio::time::sleep(Duration::from_millis(20)).await;
+                    }
+                };
+                wait(&|| progress.connections.load(Ordering::Relaxed) >= connections).await;
+                let before = progress.compared.load(Ordering::Relaxed);
+                wait(&|| progress.compared.load(Ordering::Relaxed) > before).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(120), done)
-            .await
-            .unwrap_or_else(|_| panic!("no progress {what}"));
+        let done = tokio::time::timeout(Duration::from_secs(120), done);
+        done.await.unwrap_or_else(|_| panic!("no progress {what}"));
     };
-    progress("at first").await;
-    for round in 0..effort.kills {
+    progress(1, "at first").await;
+    for round in 1..=effort.kills {
         informerd.kill().await;
         informerd.revive().await;
-        progress(&format!("after informerd's kill {round}")).await;
+        progress(round + 1, &format!("after informerd's kill {round}")).await;
         api.kill_api_server().await;
         api.start_api_server().await;
-        progress(&format!("after the API server's kill {round}")).await;
+        progress(round + 1, &format!("after the API server's kill {round}")).await;
     }
     stop.store(true, Ordering::Relaxed);
     let writes = writer.await.expect("no panic");
     let expected = kubectl(&api.kubeconfig_path()).await;
     let mut report = Vec::new();
-    for (follower, compared) in followers {
+    for (follower, progress) in followers {
         let mut recorder = follower.await.expect("no panic");
         if let Some(expected) = &expected {
             recorder.wait_for_state(expected).await;
         }
-        let compared = compared.load(Ordering::Relaxed);
+        let compared = progress.compared.load(Ordering::Relaxed);
         report.push(format!(
             "{:?}: {compared} bookmarks equal, {} events, {} connections, {} resets",
             recorder.transport,
