@@ -23,11 +23,21 @@ use super::{Config, guard, metrics};
 
 /// A connection's place among `connections_max`, for as long as anything of it lives.
 #[derive(Clone)]
-pub(super) struct Connected(#[expect(dead_code, reason = "held, not read")] Arc<OwnedSemaphorePermit>);
+pub(super) struct Connected(#[expect(dead_code, reason = "held, not read")] Arc<Place>);
+
+/// Given back, and counted as closed, when it is dropped.
+struct Place(#[expect(dead_code, reason = "held, not read")] OwnedSemaphorePermit);
 
 impl Connected {
     pub(super) fn new(permit: OwnedSemaphorePermit) -> Self {
-        Self(Arc::new(permit))
+        metrics::connections().increment(1.0);
+        Self(Arc::new(Place(permit)))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        metrics::connections().decrement(1.0);
     }
 }
 

@@ -45,17 +45,23 @@ pub fn describe() {
         "Connections closed because the peer took nothing."
     );
     counter!("informerd_http_write_stalls_total").absolute(0);
-    gauge!("informerd_http_connections").set(0.0);
+    // Visible without being set: several servers may share a process, as in tests.
+    connections().increment(0.0);
     for limit in LIMITS {
         counter!("informerd_http_limit_hits_total", "limit" => limit).absolute(0);
     }
     for transport in ["sse", "ndjson", "websocket"] {
-        gauge!("informerd_http_streams", "transport" => transport).set(0.0);
+        gauge!("informerd_http_streams", "transport" => transport).increment(0.0);
         for reason in CLOSES {
             counter!("informerd_http_stream_closes_total", "transport" => transport, "reason" => reason)
                 .absolute(0);
         }
     }
+}
+
+/// Connections open now, over all listeners.
+pub(super) fn connections() -> metrics::Gauge {
+    gauge!("informerd_http_connections")
 }
 
 /// Counts a limit that was hit.

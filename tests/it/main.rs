@@ -12,6 +12,7 @@ mod ndjson;
 mod real;
 mod shutdown;
 mod sim;
+mod snapshot;
 mod sse;
 mod support;
 mod tidy;

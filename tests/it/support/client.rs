@@ -23,7 +23,6 @@ pub(crate) struct Response {
     pub(crate) complete: bool,
 }
 
-/// How a stream is carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Transport {
     Sse,
@@ -55,7 +54,6 @@ pub(crate) enum Item {
     Retry(u64),
     /// The end, as the transport has it: the last chunk, or a close frame.
     End(Option<u16>),
-    /// The connection broke.
     Broken,
 }
 
@@ -159,8 +157,10 @@ pub(crate) fn head(
 }
 
 fn status_of(head: &str) -> u16 {
-    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
-    status.unwrap_or_else(|| panic!("no status in {head:?}"))
+    head.split(' ')
+        .nth(1)
+        .and_then(|code| code.parse().ok())
+        .unwrap_or_else(|| panic!("no status in {head:?}"))
 }
 
 fn header_of(head: &str, name: &str) -> Option<String> {
@@ -245,10 +245,11 @@ impl Stream {
             }
             Err(tungstenite::Error::Http(answer)) => {
                 let (parts, body) = answer.into_parts();
-                let mut head = format!("HTTP/1.1 {}\r\n", parts.status);
-                for (name, value) in &parts.headers {
-                    head.push_str(&format!("{name}: {}\r\n", value.to_str().unwrap_or_default()));
-                }
+                let line = |(name, value): (_, &http::HeaderValue)| {
+                    format!("{name}: {}\r\n", value.to_str().unwrap())
+                };
+                let headers: String = parts.headers.iter().map(line).collect();
+                let head = format!("HTTP/1.1 {}\r\n{headers}", parts.status);
                 Err(Response { head, body: body.unwrap_or_default(), complete: true })
             }
             Err(error) => Err(refused(&error)),
@@ -315,13 +316,11 @@ impl Stream {
         }
     }
 
-    /// A header of the answer.
     pub(crate) fn header(&self, name: &str) -> Option<String> {
         header_of(&self.head, name)
     }
 }
 
-/// A target with its resume token.
 pub(crate) fn with_resume(target: &str, token: Option<&str>) -> String {
     let separator = if target.contains('?') { '&' } else { '?' };
     token.map_or_else(|| target.to_owned(), |token| format!("{target}{separator}resume={token}"))
@@ -353,7 +352,6 @@ impl StreamEvent {
         self.object["metadata"]["annotations"]["informerd.dev/reason"].as_str().unwrap_or_default()
     }
 
-    /// The object's name.
     pub(crate) fn name(&self) -> &str {
         self.object["metadata"]["name"].as_str().unwrap_or_default()
     }
@@ -494,9 +492,7 @@ impl<S: AsyncRead + Unpin> Body<S> {
                 other => panic!("not a field of an event stream: {other:?} in {line:?}"),
             }
         }
-        let Some(data) = data else {
-            return retry.map_or(Item::Heartbeat, Item::Retry);
-        };
+        let Some(data) = data else { return retry.map_or(Item::Heartbeat, Item::Retry) };
         let event = StreamEvent::parse(data.into_bytes());
         assert_eq!(kind.as_deref(), Some(&*event.kind), "event: and the type agree");
         Item::Event(Box::new(StreamEvent { token: id, raw, ..event }))

@@ -1,0 +1,387 @@
+//! Snapshots: the API server's objects, byte for byte, at one moment.
+
+use std::io::Read;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::check::{Objects, expected, items, labeled, version};
+use crate::support::client::{Stream, request};
+use crate::support::recorder::Recorder;
+use crate::support::server::TestServer;
+use crate::support::{TRANSPORTS, mk_pod};
+
+const PODS: &str = "/v1/snapshot/pods";
+
+/// Three namespaces with two pods each, one of them `app=api`.
+async fn server() -> TestServer {
+    let server = TestServer::start(&["pods", "services", "namespaces", "deployments.apps"]).await;
+    for namespace in ["one", "two", "three"] {
+        server.cluster.create("pods", mk_pod(namespace, "a", "web")).unwrap();
+        server.cluster.create("pods", mk_pod(namespace, "b", "api")).unwrap();
+    }
+    server.caught_up("pods").await;
+    server.caught_up("namespaces").await;
+    server
+}
+
+fn keys(objects: &Objects) -> Vec<&str> {
+    objects.keys().map(|key| key.split_once('/').unwrap().1).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_is_these_bytes() {
+    let server = server().await;
+    let version = server.cluster.revision();
+    let objects = server.get_with(PODS, &[("Accept", "application/x-ndjson")]).await;
+    assert_eq!(objects.header("content-type").as_deref(), Some("application/x-ndjson"));
+    let joined = objects.text().trim_end().replace('\n', ",");
+    let list = server.get(PODS).await;
+    assert_eq!(list.header("content-type").as_deref(), Some("application/json"));
+    let head = format!(
+        r#"{{"kind":"PodList","apiVersion":"v1","metadata":{{"resourceVersion":"{version}"}},"items":["#
+    );
+    assert_eq!(list.text(), format!("{head}{joined}]}}\n"));
+    assert_eq!(items(&list.json()), expected(&server.cluster, "pods", |_| true));
+    assert_eq!(list.header("age").as_deref(), Some("0"));
+    assert_eq!(list.header("cache-control").as_deref(), Some("no-cache"));
+    assert_eq!(list.header("vary").as_deref(), Some("Accept, Accept-Encoding"));
+    let empty = server.get("/v1/snapshot/services").await;
+    assert!(empty.text().ends_with("\"items\":[]}\n"), "{}", empty.text());
+    assert_eq!(server.get_with("/v1/snapshot/svc", &[("Accept", "application/x-ndjson")]).await.text(), "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_is_the_api_servers_but_for_what_is_dropped() {
+    let server = server().await;
+    let path = "/api/v1/namespaces/two/pods/b";
+    let upstream = crate::support::client::get(server.api.address(), path, &[]).await.json();
+    assert!(upstream["metadata"]["managedFields"].is_array());
+    let object = server.get("/v1/snapshot/pods/two/b").await;
+    assert_eq!(object.json(), crate::support::check::stripped(upstream));
+    let length = object.header("content-length").and_then(|length| length.parse().ok());
+    assert_eq!(length, Some(object.body.len()));
+    assert!(object.body.ends_with(b"}\n") && !object.text().trim_end().contains('\n'));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn paths_and_filters_narrow_a_list() {
+    let server = server().await;
+    for (target, wanted) in [
+        ("pods/two", vec!["two/a", "two/b"]),
+        ("pods/none", vec![]),
+        ("pods?namespace=two&namespace=one", vec!["one/a", "one/b", "two/a", "two/b"]),
+        ("pods/?labelSelector=app%3Dapi", vec!["one/b", "three/b", "two/b"]),
+        ("pods/one?labelSelector=app+notin+(api)", vec!["one/a"]),
+        ("pods?fieldSelector=metadata.name%3Da,metadata.namespace!%3Dtwo", vec!["one/a", "three/a"]),
+        ("pods?fieldSelector=status.phase%3D%3DRunning", vec![]),
+        ("pods?&labelSelector=", vec!["one/a", "one/b", "three/a", "three/b", "two/a", "two/b"]),
+    ] {
+        let list = server.get(&format!("/v1/snapshot/{target}")).await;
+        assert_eq!(keys(&items(&list.json())), wanted, "{target}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_are_taken_as_kubectl_takes_them_and_answered_canonically() {
+    let server = server().await;
+    for (names, canonical) in [
+        (&["pods", "pod", "po", "Pod", "pods.v1"][..], "pods"),
+        (
+            &["deployments", "deployment", "deploy", "deployments.apps", "deployments.v1.apps"],
+            "deployments.apps",
+        ),
+        (&["ns", "namespace", "namespaces"], "namespaces"),
+    ] {
+        for name in names {
+            let list = server.get(&format!("/v1/snapshot/{name}")).await;
+            let token = list.header("informerd-resume").unwrap_or_default();
+            assert_eq!(token.split(':').next(), Some(canonical), "{name}: {}", list.head);
+        }
+    }
+    // Of a cluster-scoped resource the second segment is the name.
+    let one = server.get("/v1/snapshot/ns/default").await.json();
+    assert_eq!((&one["kind"], &one["metadata"]["name"]), (&json!("Namespace"), &json!("default")));
+    for (path, code) in [
+        ("/v1/snapshot/ns/default/x", 400),
+        ("/v1/snapshot/ns?namespace=default", 400),
+        ("/v1/snapshot/pods/a/b/c", 400),
+        ("/v1/snapshot/pods//b", 400),
+        ("/v1/snapshot/pods/one?namespace=two", 400),
+        ("/v1/snapshot/pods,po", 400),
+        ("/v1/snapshot/pods,ns/one", 400),
+        ("/v1/snapshot/secrets", 404),
+        ("/v1/snapshot/pods.v2", 404),
+        ("/v1/snapshot/pods,", 404),
+        ("/v1/nothing", 404),
+    ] {
+        let refused = server.get(path).await;
+        assert_eq!((refused.status(), &refused.json()["kind"]), (code, &json!("Status")), "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_object_is_missing_in_the_api_servers_words() {
+    let server = server().await;
+    let path = "/api/v1/namespaces/one/pods/none";
+    let upstream = crate::support::client::get(server.api.address(), path, &[]).await;
+    let refused = server.get("/v1/snapshot/pods/one/none").await;
+    assert_eq!((refused.status(), upstream.status()), (404, 404));
+    let (found, wanted) = (refused.json(), upstream.json());
+    for field in ["kind", "apiVersion", "status", "message", "reason", "details", "code"] {
+        assert_eq!(found[field], wanted[field], "{field}");
+    }
+    let unknown = server.get("/v1/snapshot/secrets").await.json();
+    let message = unknown["message"].as_str().unwrap();
+    assert!(message.contains("\"secrets\"") && message.contains("pods, services, namespaces"), "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_resources_are_one_list_and_one_token() {
+    let server = server().await;
+    let list = server.get("/v1/snapshot/pods,namespaces").await;
+    let value = list.json();
+    assert_eq!((&value["kind"], &value["apiVersion"]), (&json!("List"), &json!("v1")));
+    assert_eq!(value["metadata"]["resourceVersion"], "");
+    let mut all = expected(&server.cluster, "pods", |_| true);
+    all.extend(expected(&server.cluster, "namespaces", |_| true));
+    assert_eq!(items(&value), all);
+    let token = list.header("informerd-resume").unwrap();
+    assert_eq!(
+        token.split(',').map(|part| part.split(':').next().unwrap()).collect::<Vec<_>>(),
+        ["pods", "namespaces"]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_stream_leads_on_exactly_where_a_snapshot_ends() {
+    let server = server().await;
+    let list = server.get(PODS).await;
+    let token = list.header("informerd-resume").unwrap();
+    server.cluster.delete("pods", "one", "a").unwrap();
+    server.cluster.create("pods", mk_pod("one", "c", "web")).unwrap();
+    server.caught_up("pods").await;
+    for transport in TRANSPORTS {
+        let mut stream =
+            Stream::open(transport, server.address, "/v1/watch/pods", Some(&token)).await.unwrap();
+        let told: Vec<_> = stream.until("BOOKMARK").await.into_iter().map(|event| event.kind).collect();
+        assert_eq!(told, ["DELETED", "ADDED", "BOOKMARK"], "{transport:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_is_the_answer_without_its_body() {
+    let server = server().await;
+    for path in
+        [PODS, "/v1/snapshot/pods/one/a", "/v1/snapshot/pods/one/none", "/v1/resources", "/", "/openapi.json"]
+    {
+        let (get, head) = (server.get(path).await, request(server.address, "HEAD", path, &[]).await);
+        assert_eq!(head.status(), get.status(), "{path}");
+        assert!(head.body.is_empty() && head.complete, "{path}");
+        for name in ["content-type", "etag", "content-length", "informerd-resume"] {
+            assert_eq!(head.header(name), get.header(name), "{path} {name}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_client_has_already_is_not_sent_again() {
+    let server = server().await;
+    for path in [PODS, "/v1/snapshot/pods/one/a", "/v1/snapshot/pods,services?limit=2"] {
+        let first = server.get(path).await;
+        let tag = first.header("etag").unwrap();
+        for value in [
+            tag.clone(),
+            format!("\"other\", {tag}"),
+            "*".to_owned(),
+            tag.trim_start_matches("W/").to_owned(),
+        ] {
+            let same = server.get_with(path, &[("If-None-Match", &value)]).await;
+            assert_eq!((same.status(), same.body.len()), (304, 0), "{path} {value}");
+            assert_eq!(same.header("etag"), Some(tag.clone()));
+            assert_eq!(same.header("informerd-resume"), first.header("informerd-resume"));
+        }
+        let patch = json!({"metadata": {"labels": {"at": path.len().to_string()}}});
+        server.cluster.patch("pods", "one", "a", &patch).unwrap();
+        server.caught_up("pods").await;
+        let other = server.get_with(path, &[("If-None-Match", &tag)]).await;
+        assert_eq!(other.status(), 200, "{path}");
+        assert_ne!(other.header("etag"), Some(tag));
+    }
+    let (json, lines) =
+        (server.get(PODS).await, server.get_with(PODS, &[("Accept", "application/jsonl")]).await);
+    assert_ne!(json.header("etag"), lines.header("etag"), "each representation has its own");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_are_of_one_snapshot_whatever_changes_meanwhile() {
+    let server = server().await;
+    let (state, revision) = (expected(&server.cluster, "pods", |_| true), server.cluster.revision());
+    for accept in ["application/json", "application/x-ndjson"] {
+        let (mut all, mut sizes, mut next) = (Vec::new(), Vec::new(), String::new());
+        loop {
+            let page = server.get_with(&format!("{PODS}?limit=4{next}"), &[("Accept", accept)]).await;
+            assert_eq!(page.status(), 200, "{}", page.text());
+            let found: Vec<Value> = match accept {
+                "application/json" => {
+                    let list = page.json();
+                    assert_eq!(version(&list), u128::from(revision));
+                    let left = &list["metadata"]["remainingItemCount"];
+                    assert_eq!(*left, if sizes.is_empty() { json!(2) } else { Value::Null });
+                    list["items"].as_array().unwrap().clone()
+                }
+                _ => page.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect(),
+            };
+            sizes.push(found.len());
+            all.extend(found);
+            let Some(token) = page.header("informerd-continue") else { break };
+            next = format!("&continue={token}");
+            if accept == "application/x-ndjson" {
+                server.cluster.delete("pods", "two", "b").unwrap_or(());
+                let _ = server.cluster.create("pods", mk_pod("zoo", "late", "web"));
+                server.caught_up("pods").await;
+            }
+        }
+        assert_eq!(sizes, [4, 2], "{accept}");
+        assert_eq!(items(&json!({"items": all})), state, "{accept}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_continue_that_does_not_fit_is_refused_and_an_old_one_has_expired() {
+    let server = TestServer::start_with(&["pods", "services"], |config| {
+        config.limits.snapshot_pages_max = 1;
+        config.limits.snapshot_pages_ttl = Duration::from_secs(60);
+    })
+    .await;
+    for name in ["a", "b", "c"] {
+        server.cluster.create("pods", mk_pod("default", name, "web")).unwrap();
+    }
+    server.caught_up("pods").await;
+    let token = server.get(&format!("{PODS}?limit=1")).await.header("informerd-continue").unwrap();
+    for path in [
+        format!("{PODS}?limit=1&continue=nonsense"),
+        format!("{PODS}?limit=1&continue={token}x"),
+        format!("/v1/snapshot/services?limit=1&continue={token}"),
+        format!("{PODS}?limit=1&labelSelector=a&continue={token}"),
+        format!("{PODS}?limit=1&resourceVersion=1&continue={token}"),
+        format!("{PODS}?limit=-1"),
+    ] {
+        assert_eq!(server.get(&path).await.status(), 400, "{path}");
+    }
+    assert_eq!(
+        server.get(&format!("{PODS}?continue={token}")).await.json()["items"].as_array().unwrap().len(),
+        2
+    );
+    server.cluster.create("pods", mk_pod("default", "d", "web")).unwrap();
+    server.caught_up("pods").await;
+    server.get(&format!("{PODS}?limit=1")).await;
+    let expired = server.get(&format!("{PODS}?limit=1&continue={token}")).await;
+    assert_eq!((expired.status(), &expired.json()["reason"]), (410, &json!("Expired")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_has_written_reads_the_write_or_is_told_to_wait() {
+    let server = server().await;
+    for round in 0..20 {
+        let patch = json!({"metadata": {"labels": {"round": round.to_string()}}});
+        let written = version(&server.cluster.patch("pods", "one", "a", &patch).unwrap());
+        let object = server.get(&format!("/v1/snapshot/pods/one/a?resourceVersion={written}")).await;
+        assert!(labeled(&object.json(), "round", &round.to_string()), "{}", object.text());
+    }
+    let ahead = server.cluster.revision() + 1000;
+    for path in [PODS, "/v1/snapshot/pods/one/a", "/v1/snapshot/pods/one/none"] {
+        let late = server.get(&format!("{path}?resourceVersion={ahead}&timeoutSeconds=0")).await;
+        assert_eq!((late.status(), &late.json()["reason"]), (504, &json!("Timeout")), "{path}");
+        assert_eq!(late.json()["details"]["causes"][0]["reason"], "ResourceVersionTooLarge");
+        assert_eq!(late.header("retry-after").as_deref(), Some("1"));
+    }
+    for (path, code) in [
+        (format!("{PODS}?resourceVersion=0"), 200),
+        (format!("{PODS}?resourceVersion="), 200),
+        (format!("{PODS}?resourceVersion=abc"), 400),
+        (format!("{PODS}?resourceVersion=007"), 400),
+        ("/v1/snapshot/pods,services?resourceVersion=5".to_owned(), 400),
+        (format!("{PODS}?resourceVersion=5&timeoutSeconds=301"), 400),
+    ] {
+        assert_eq!(server.get(&path).await.status(), code, "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_compressed_answer_is_the_same_answer() {
+    let server = TestServer::start(&["pods"]).await;
+    server.cluster.bulk_load("pods", 300, 3000).unwrap();
+    server.caught_up("pods").await;
+    for accept in ["application/json", "application/x-ndjson"] {
+        let plain = server.get_with(PODS, &[("Accept", accept)]).await;
+        for coding in ["gzip", "br", "zstd"] {
+            let headers = [("Accept", accept), ("Accept-Encoding", coding)];
+            let packed = server.get_with(PODS, &headers).await;
+            assert_eq!(packed.header("content-encoding").as_deref(), Some(coding));
+            assert!(packed.complete && packed.body.len() * 3 < plain.body.len(), "{coding}");
+            let mut body = Vec::new();
+            match coding {
+                "gzip" => flate2::read::GzDecoder::new(&*packed.body).read_to_end(&mut body),
+                "br" => brotli::Decompressor::new(&*packed.body, 4096).read_to_end(&mut body),
+                _ => zstd::Decoder::new(&*packed.body).unwrap().read_to_end(&mut body),
+            }
+            .unwrap();
+            assert_eq!(body, plain.body, "{coding}");
+        }
+        let headers = [("Accept", accept), ("Accept-Encoding", "gzip;q=0, identity")];
+        assert_eq!(server.get_with(PODS, &headers).await.header("content-encoding"), None);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_asked_for_wrongly_is_named() {
+    let server = server().await;
+    let refused = server.get(&format!("{PODS}?labelselector=a&watch=true&limit=1&limit=2")).await;
+    let status = refused.json();
+    let fields: Vec<_> = status["details"]["causes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|cause| cause["field"].as_str().unwrap())
+        .collect();
+    assert_eq!((refused.status(), fields), (400, vec!["labelselector", "watch", "limit"]));
+    let message = status["message"].as_str().unwrap();
+    assert!(message.contains("unknown parameter (value \"true\"); accepted are labelSelector,"), "{message}");
+    for (query, field) in [
+        ("labelSelector=a%3D%3D%3Db", "labelSelector"),
+        ("fieldSelector=status.phase", "fieldSelector"),
+        ("limit=many", "limit"),
+        ("namespace=", "namespace"),
+        ("timeoutSeconds=-1", "timeoutSeconds"),
+    ] {
+        let refused = server.get(&format!("{PODS}?{query}")).await;
+        assert_eq!(refused.status(), 400, "{query}");
+        assert_eq!(refused.json()["details"]["causes"][0]["field"], field, "{query}");
+    }
+    for accept in ["text/html", "application/vnd.kubernetes.protobuf", "application/json;q=0"] {
+        let refused = server.get_with(PODS, &[("Accept", accept)]).await;
+        assert_eq!((refused.status(), &refused.json()["reason"]), (406, &json!("NotAcceptable")), "{accept}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reads_go_on_while_the_api_server_is_away_and_say_how_old_they_are() {
+    let mut server = server().await;
+    let before = server.get(PODS).await;
+    server.api.stop().await;
+    let deadline = tokio::time::Instant::now() + crate::support::PATIENCE;
+    loop {
+        let answer = server.get(PODS).await;
+        assert_eq!(answer.body, before.body);
+        if answer.header("age").is_some_and(|age| age.parse::<u64>().unwrap() >= 1) {
+            break;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "{}", answer.head);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    server.cluster.create("pods", mk_pod("one", "c", "web")).unwrap();
+    server.api.start().await.unwrap();
+    let mut recorder = Recorder::connect(TRANSPORTS[0], server.address, "/v1/watch/pods").await;
+    recorder.wait_for_state(&expected(&server.cluster, "pods", |_| true)).await;
+}
