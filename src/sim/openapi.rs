@@ -8,13 +8,16 @@ use super::http::{self, Body};
 use super::kinds::Kind;
 
 /// Answers `/openapi/v3`, `/openapi/v3/{group version path}` and `/openapi/v2`.
-pub(super) fn answer(shared: &Shared, path: &str) -> Response<Body> {
+pub(super) fn answer(shared: &Shared, path: &str, accept: &str) -> Response<Body> {
     let kinds = shared.cluster.lock().kinds();
     let below = path.strip_prefix("openapi/v3").map(|rest| rest.trim_matches('/'));
     let document = match below {
         Some("") => Some(index(&kinds)),
         Some(group_version) => group_version_document(&kinds, group_version),
-        // Without the third version kubectl would want this one in protobuf, which is not made here.
+        // A kubectl before 1.27 knows only this one, and takes it only in protobuf.
+        None if path == "openapi/v2" && accept.contains("protobuf") => {
+            return http::whole(200, V2_PROTOBUF, v2_in_protobuf());
+        }
         None if path == "openapi/v2" => {
             Some(json!({"swagger": "2.0", "info": info(), "paths": {}, "definitions": {}}))
         }
@@ -26,8 +29,25 @@ pub(super) fn answer(shared: &Shared, path: &str) -> Response<Body> {
     }
 }
 
+const TITLE: &str = "Kubernetes";
+const VERSION: &str = "v1.36.0-informerd-sim";
+/// A server of that time does not name the type either: the @ in its name would not parse as one.
+const V2_PROTOBUF: &str = "application/octet-stream";
+
 fn info() -> Value {
-    json!({"title": "Kubernetes", "version": "v1.36.0-informerd-sim"})
+    json!({"title": TITLE, "version": VERSION})
+}
+
+/// The empty document as `openapi.v2.Document` (gnostic): without schemas kubectl validates nothing.
+fn v2_in_protobuf() -> Vec<u8> {
+    // A length-delimited field; all are shorter than 128 bytes, so a length is one byte.
+    let field = |number: u8, bytes: &[u8]| {
+        let length = u8::try_from(bytes.len()).expect("the texts above are short");
+        [&[number << 3 | 2, length], bytes].concat()
+    };
+    let info = [field(1, TITLE.as_bytes()), field(2, VERSION.as_bytes())].concat();
+    // swagger, info, paths, definitions.
+    [field(1, b"2.0"), field(2, &info), field(8, b""), field(9, b"")].concat()
 }
 
 /// `api/v1`, `apis/apps/v1`: the key of the index, and the start of every path below it.

@@ -126,7 +126,7 @@ fn outside(shared: &Shared, call: &Call) -> Response<Body> {
         ["version"] => http::json(200, discovery::VERSION),
         ["healthz" | "livez" | "readyz", ..] => http::whole(200, "text/plain; charset=utf-8", "ok"),
         ["api" | "apis", ..] => discovery::answer(shared, call, &parts),
-        ["openapi", ..] => openapi::answer(shared, path),
+        ["openapi", ..] => openapi::answer(shared, path, call.header(hyper::header::ACCEPT)),
         [""] => http::json(200, discovery::paths(shared)),
         _ => http::json(404, discovery::paths(shared)),
     }
