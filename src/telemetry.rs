@@ -102,7 +102,11 @@ impl std::fmt::Debug for Metrics {
 /// # Errors
 /// If a log is started already.
 pub fn init_log(log: &Log) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(log.filter.as_str()).context("cannot read the log filter")?;
+    let mut filter = EnvFilter::try_new(log.filter.as_str()).context("cannot read the log filter")?;
+    if !log.filter.as_str().contains("kube_client") {
+        // It logs each failed connection as an error of its own; the reflector says it once, in a sentence.
+        filter = filter.add_directive("kube_client=off".parse().context("a constant")?);
+    }
     let terminal = std::io::stderr().is_terminal();
     let json = match log.format {
         LogFormat::Auto => !terminal,

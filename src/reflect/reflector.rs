@@ -283,10 +283,10 @@ impl Pump {
         if let Some(reason) = reaction.relist {
             count(&self.stats.relists, 1);
             self.metrics.relist(reason);
-            info!(reason = reason.as_str(), message, "listing everything again");
+            info!(reason = reason.as_str(), error = message, "listing everything again");
         }
         if let Some(Step::Sleep(delay)) = reaction.step {
-            warn!(delay_seconds = delay.as_secs_f64(), message, "backing off");
+            warn!(delay_seconds = delay.as_secs_f64(), error = message, "backing off");
         }
     }
 
