@@ -92,7 +92,9 @@ async fn examine(config: &config::Check) -> Vec<Finding> {
                 let result = match client.can(verb, &target).await {
                     Ok(access) if access.allowed => Ok("allowed".to_owned()),
                     Ok(access) => {
-                        Err(format!("not allowed {}: `informerd rbac` prints what to grant", access.reason))
+                        let why = if access.reason.is_empty() { "" } else { " because " };
+                        let why = format!("not allowed{why}{}", access.reason);
+                        Err(format!("{why}: `informerd rbac` prints what to grant"))
                     }
                     Err(error) => Err(error.sentence()),
                 };

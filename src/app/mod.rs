@@ -79,7 +79,9 @@ impl App {
         let (drain, cancel) = (CancellationToken::new(), CancellationToken::new());
         let hub = Hub::new(hub_config(&config), drain.clone());
         let (address, admin_address) = (data.address(), admin.as_ref().and_then(http::Bound::address));
-        info!(listen = %config.listen, address = ?address, admin = ?admin_address, "listening");
+        let shown =
+            |address: Option<SocketAddr>| address.map_or("none".to_owned(), |address| address.to_string());
+        info!(listen = %config.listen, address = shown(address), admin = shown(admin_address), "listening");
         let http_config = http_config(&config);
         let admin = admin.map(|bound| {
             let admin = http::Admin {
