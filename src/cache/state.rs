@@ -8,6 +8,7 @@ use imbl::OrdMap;
 
 use super::journal::Journal;
 use super::pass::{Outcome, Pass, went_back};
+use super::past::Pasts;
 use super::{
     CatchUp, CatchUpEntry, Change, ChangeKind, Commit, Config, Cursor, Delta, Located, Lost, Revision,
     Snapshot, Stored,
@@ -61,6 +62,7 @@ pub(super) struct State {
     gaps: VecDeque<(ResourceVersion, ResourceVersion)>,
     pub(super) synced: bool,
     pass: Option<Pass>,
+    pub(super) pasts: Pasts,
 }
 
 impl State {
@@ -83,11 +85,17 @@ impl State {
             gaps: VecDeque::new(),
             synced: false,
             pass: None,
+            pasts: Pasts::new(),
         }
     }
 
     pub(super) fn journal(&self) -> &Journal {
         &self.journal
+    }
+
+    /// Deletions up to this revision may be forgotten.
+    pub(super) fn floor(&self) -> Revision {
+        self.floor
     }
 
     pub(super) fn tombstones_len(&self) -> usize {
@@ -181,6 +189,8 @@ impl State {
         }
         if self.synced {
             self.store.cursor.history += 1;
+            // A version from before may be one of the time that was taken back.
+            self.pasts.close();
         }
         self.journal = Journal::new(revision, version.clone());
         self.recent.clear();
