@@ -30,7 +30,7 @@ mod store;
 
 pub use change::{Change, ChangeKind, Commit, Delta};
 pub use cursor::{Cursor, Located, Lost, Recalled, Revision};
-pub use past::{Gone, Past};
+pub use past::{Gone, Past, PastChange};
 pub use shared::{
     Batch, CatchUp, CatchUpEntry, Condition, Mark, PastWriter, Phase, Reader, Summary, Writer, cache,
 };

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::state::State;
-use super::{Cursor, Recalled};
+use super::{ChangeKind, Cursor, Recalled};
 use crate::k8s::{Identity, Key, Object, ResourceVersion};
 
 /// Versions that one cache asks for over its life. Clients that lost one informerd have few versions among them;
@@ -25,11 +25,20 @@ pub struct Past {
     /// What came to be or changed, as it was at `cursor`, by rising resourceVersion, which is the position after
     /// each. Kept, not looked up later: only a reader that has exactly these states understands what the journal
     /// says after `cursor` (whether an object stops to match depends on the state before).
-    pub changed: Vec<Arc<Object>>,
+    pub changed: Vec<PastChange>,
     /// Where to continue.
     pub cursor: Cursor,
     /// The position there.
     pub position: ResourceVersion,
+}
+
+/// An object that is there and was not, or not so.
+#[derive(Clone, Debug)]
+pub struct PastChange {
+    /// ADDED if it was not there, else MODIFIED.
+    pub kind: ChangeKind,
+    /// The object.
+    pub object: Arc<Object>,
 }
 
 /// An object of the past that is no more.
@@ -131,15 +140,18 @@ impl State {
                 replaced.insert(object.key().clone(), object.resource_version().clone());
             }
             match order {
-                Ordering::Greater => changed.push(object.clone()),
+                Ordering::Greater => {
+                    let kind = if same { ChangeKind::Modified } else { ChangeKind::Added };
+                    changed.push(PastChange { kind, object: object.clone() });
+                }
                 Ordering::Less | Ordering::Equal if same => {}
                 // It is older than the version, but was not there: another cluster's past (etcd restored from a
                 // backup while nobody looked).
                 Ordering::Less | Ordering::Equal => return None,
             }
         }
-        changed.sort_by(|a, b| {
-            let order = a.resource_version().partial_cmp(b.resource_version());
+        changed.sort_by(|a: &PastChange, b: &PastChange| {
+            let order = a.object.resource_version().partial_cmp(b.object.resource_version());
             order.unwrap_or(Ordering::Equal)
         });
         let gone = there.into_iter().map(|(key, uid)| {

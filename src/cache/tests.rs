@@ -217,7 +217,9 @@ impl Client {
         for at in taken..taken + count {
             if let Some(gone) = past.gone.get(at) {
                 self.state.remove(gone.key.as_str());
-            } else if let Some(object) = past.changed.get(at - past.gone.len()) {
+            } else if let Some(PastChange { kind, object }) = past.changed.get(at - past.gone.len()) {
+                let known = self.state.contains_key(object.key().as_str());
+                assert!(!known || *kind == ChangeKind::Modified, "a filter would take it for new");
                 self.put(object);
                 self.token = Token(object.resource_version().clone());
             } else {
@@ -531,8 +533,11 @@ fn a_past_is_who_is_gone_and_what_changed_since() {
         past.gone.iter().map(|gone| (gone.key.as_str(), &*gone.uid, gone.version.to_string())).collect();
     // The one that was replaced at the version of the new one, so that no version goes back.
     assert_eq!(gone, [("b", "2", "10".to_owned()), ("c", "3", "7".to_owned())]);
-    let changed: Vec<_> = past.changed.iter().map(|object| entry(object)).collect();
-    assert_eq!(changed, [("c".into(), (5, 7)), ("d".into(), (4, 8)), ("e".into(), (6, 9))]);
+    let changed: Vec<_> = past.changed.iter().map(|change| (change.kind, entry(&change.object))).collect();
+    let (added, modified) = (ChangeKind::Added, ChangeKind::Modified);
+    let expected =
+        [(added, ("c".into(), (5, 7))), (modified, ("d".into(), (4, 8))), (added, ("e".into(), (6, 9)))];
+    assert_eq!(changed, expected);
     assert_eq!((past.cursor, past.position.clone()), (replica.reader.snapshot().cursor, 10.into()));
 }
 

@@ -7,9 +7,10 @@ use tokio::sync::watch;
 use super::subscriber::{Covers, Event, EventKind, Payload, ResetReason};
 use super::{Config, Filter, Informer};
 use crate::cache::{
-    CatchUpEntry, Change, ChangeKind, Cursor, Gone, Located, Mark, Past, Recalled, Revision, Snapshot,
+    CatchUpEntry, Change, ChangeKind, Cursor, Gone, Located, Mark, Past, PastChange, Recalled, Revision,
+    Snapshot,
 };
-use crate::k8s::{Key, Object, ResourceVersion};
+use crate::k8s::{Key, ResourceVersion};
 
 /// One informer of a subscription.
 pub(super) struct Source {
@@ -230,9 +231,9 @@ impl Source {
             let event = if let Some(gone) = past.gone.get(at) {
                 let Gone { key, uid, version } = gone.clone();
                 filter.in_scope(&key).then_some((EventKind::Deleted, Payload::Identity { key, uid, version }))
-            } else if let Some(object) = past.changed.get(at - past.gone.len()) {
-                self.position = object.resource_version().clone();
-                changed_through(filter, object)
+            } else if let Some(change) = past.changed.get(at - past.gone.len()) {
+                self.position = change.object.resource_version().clone();
+                changed_through(filter, change)
             } else {
                 self.position = past.position.clone();
                 self.phase = Phase::Live;
@@ -304,12 +305,18 @@ fn seen_through(filter: &Filter, change: &Change) -> Option<(EventKind, Payload)
 }
 
 /// An object that changed while nobody looked: whether it matched before is not known.
-fn changed_through(filter: &Filter, object: &Arc<Object>) -> Option<(EventKind, Payload)> {
+fn changed_through(filter: &Filter, change: &PastChange) -> Option<(EventKind, Payload)> {
+    let PastChange { kind, object } = change;
     if !filter.in_scope(object.key()) {
         return None;
     }
+    let unknown = *kind == ChangeKind::Added;
     if filter.matches(object) {
-        return Some((EventKind::Modified, Payload::Object(object.clone())));
+        let kind = if unknown { EventKind::Added } else { EventKind::Modified };
+        return Some((kind, Payload::Object(object.clone())));
+    }
+    if unknown {
+        return None;
     }
     let (key, uid) = (object.key().clone(), object.uid().into());
     let version = object.resource_version().clone();

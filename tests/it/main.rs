@@ -5,6 +5,7 @@ mod browser;
 mod cli;
 mod deploy;
 mod real;
+mod restart;
 mod sim;
 mod sse;
 mod support;
