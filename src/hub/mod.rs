@@ -42,3 +42,6 @@ pub struct Config {
     /// Over how long the ends of streams are spread at shutdown at most; few streams take less.
     pub drain_spread_max: Duration,
 }
+
+#[cfg(test)]
+mod tests;
