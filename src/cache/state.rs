@@ -362,7 +362,10 @@ impl State {
         let at = self.tombstones.partition_point(|tombstone| tombstone.reached <= *version);
         let dead = self.tombstones.get(at).map(|tombstone| tombstone.revision);
         let first = live.into_iter().chain(dead).min();
-        first.map_or(self.store.cursor.revision, |revision| Revision(revision.0 - 1))
+        let revision = first.map_or(self.store.cursor.revision, |revision| Revision(revision.0 - 1));
+        // Never within the journal, though nothing lies between: to one who missed what the journal has lost, its
+        // changes do not say whether an object stops to match. A catch-up does.
+        revision.min(Revision(self.journal.base_revision().0.saturating_sub(1)))
     }
 
     /// The next `len_max` of what changed after a cursor, each object once in its latest state, by rising

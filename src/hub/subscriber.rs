@@ -144,7 +144,7 @@ pub struct Subscriber {
 }
 
 enum State {
-    /// Waits for the caches to be complete, and for the token's version.
+    /// Waits for the caches to be complete, and for the token's version or what changed since it.
     Starting { from: From, until: Option<Instant> },
     /// To be told RESET.
     Resetting(ResetReason),
@@ -158,7 +158,7 @@ enum State {
     Ended(CloseReason),
 }
 
-/// How much of what the client has a token covers.
+/// How much of what the client has its token covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Covers {
     All,

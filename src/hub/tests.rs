@@ -335,3 +335,11 @@ async fn a_token_that_does_not_cover_all_starts_over_at_once() {
     assert_eq!(events[0].kind, EventKind::Reset);
     assert!(life.pasts.next().is_none());
 }
+
+#[test]
+fn who_missed_what_left_the_journal_is_told_of_an_object_that_stopped_to_match_meanwhile() {
+    // Found by the property above: the place of the token lay within the journal again, where the deletion of an
+    // object that does not match any more is none.
+    let steps = [(8, 178), (0, 0), (10, 64), (0, 235), (4, 15), (0, 1), (0, 131)];
+    paused(|| run(&steps.map(|(step, which)| (step, which, u8::from(which == 64 || which == 235)))));
+}
