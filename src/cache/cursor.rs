@@ -1,5 +1,9 @@
 //! Places in a cache's history.
 
+use std::sync::Arc;
+
+use super::Past;
+
 /// Our own dense counter per cache: one more for each change. 0 is the state of the first list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision(pub u64);
@@ -22,6 +26,17 @@ pub enum Located {
     Ahead,
     /// Deletions since are no longer known: start over.
     Lost,
+}
+
+/// What became of a version from before the cache's history.
+#[derive(Clone, Debug)]
+pub enum Recalled {
+    /// This is what changed since.
+    Known(Arc<Past>),
+    /// The API server is being asked: a commit tells.
+    Asked,
+    /// Start over.
+    Unknown,
 }
 
 /// The deletions since a cursor are no longer known: the reader must start over with a snapshot.

@@ -11,18 +11,29 @@
 //! versions: deletions are told first, at the position before, then changes by rising version. A reader that is
 //! cut off among them, or amid a catch-up, and comes back to a replica that is not as far yet, is told what it
 //! lacks once that replica gets there; it is never told of an older state than it has.
+//!
+//! # Before the first list
+//! What was deleted before it is not known here, so a position from before it (a client's that has outlived an
+//! informerd) is [`Located::Lost`]. While a cache is young a reader may [`Reader::recall`] such a position: the
+//! [`PastWriter`] is asked for who was there at that version, and from its answer and the store comes a [`Past`],
+//! which leads the reader to a place in the journal. Few versions are asked for, and only for a while: a start
+//! is when such clients come back. If it cannot be told, the reader starts over.
 
 mod change;
 mod cursor;
 mod journal;
 mod pass;
+mod past;
 mod shared;
 mod state;
 mod store;
 
 pub use change::{Change, ChangeKind, Commit, Delta};
-pub use cursor::{Cursor, Located, Lost, Revision};
-pub use shared::{Batch, CatchUp, CatchUpEntry, Condition, Mark, Phase, Reader, Summary, Writer, cache};
+pub use cursor::{Cursor, Located, Lost, Recalled, Revision};
+pub use past::{Gone, Past, PastChange};
+pub use shared::{
+    Batch, CatchUp, CatchUpEntry, Condition, Mark, PastWriter, Phase, Reader, Summary, Writer, cache,
+};
 pub use store::{Snapshot, Stored};
 
 /// Limits of one cache.

@@ -4,15 +4,15 @@
 //! a slow one costs nothing, the writer never waits, and a wake-up carries no data that could pile up.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::state::State;
-use super::{Change, Commit, Config, Cursor, Delta, Located, Lost, Revision, Snapshot};
-use crate::k8s::{Key, Object, ResourceVersion};
+use super::{Change, Commit, Config, Cursor, Delta, Located, Lost, Recalled, Revision, Snapshot};
+use crate::k8s::{Identity, Key, Object, ResourceVersion};
 
 /// Makes a cache; `now` is the moment from which its age counts until it is first heard of.
 pub fn cache(config: Config, now: Instant) -> (Writer, Reader) {
@@ -21,6 +21,7 @@ pub fn cache(config: Config, now: Instant) -> (Writer, Reader) {
         condition: Mutex::new(Condition { phase: Phase::Starting, message: None, retry_at: None }),
         born: now,
         heard_ms: AtomicU64::new(0),
+        asked_tx: watch::Sender::new(()),
     });
     let (wake_tx, wake_rx) = watch::channel(Mark::default());
     (Writer { shared: shared.clone(), wake_tx }, Reader { shared, wake_rx })
@@ -33,11 +34,21 @@ struct Shared {
     born: Instant,
     /// Milliseconds from `born` to when the API server was last heard; 0 is never.
     heard_ms: AtomicU64,
+    /// Wakes who answers [`Reader::recall`].
+    asked_tx: watch::Sender<()>,
 }
 
 /// The one end that changes a cache. Not `Clone`: one reflector, one cache.
 #[derive(Debug)]
 pub struct Writer {
+    shared: Arc<Shared>,
+    wake_tx: watch::Sender<Mark>,
+}
+
+/// The end that tells a cache what was before it. Apart from the [`Writer`], so that the API server's answer is
+/// not waited for by the watch, nor it by the watch.
+#[derive(Debug)]
+pub struct PastWriter {
     shared: Arc<Shared>,
     wake_tx: watch::Sender<Mark>,
 }
@@ -158,7 +169,7 @@ impl Writer {
     /// Commits a batch in one step: readers see all of it or nothing. The lock is held for memory work only.
     pub fn commit(&mut self, deltas: Vec<Delta>) -> Commit {
         let mut commit = Commit::default();
-        let mut state = self.shared.state.write().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.shared.write();
         for delta in deltas {
             state.apply(delta, &mut commit);
         }
@@ -184,9 +195,47 @@ impl Writer {
         *self.shared.condition.lock().unwrap_or_else(PoisonError::into_inner) = condition;
     }
 
+    /// The end that tells what was before.
+    pub fn pasts(&self) -> PastWriter {
+        PastWriter { shared: self.shared.clone(), wake_tx: self.wake_tx.clone() }
+    }
+
     /// The cache's resourceVersion; zero before the first sync.
     pub fn position(&self) -> ResourceVersion {
         self.shared.read().store.position.clone()
+    }
+}
+
+// === impl PastWriter ===
+
+impl PastWriter {
+    /// A receiver that wakes at each commit, as [`Reader::wake`].
+    pub fn wake(&self) -> watch::Receiver<Mark> {
+        self.wake_tx.subscribe()
+    }
+
+    /// A receiver that wakes when a version was asked for. Take it before [`PastWriter::next`].
+    pub fn asked(&self) -> watch::Receiver<()> {
+        self.shared.asked_tx.subscribe()
+    }
+
+    /// A version that was asked for and is not answered.
+    pub fn next(&self) -> Option<ResourceVersion> {
+        self.shared.read().pasts.next().cloned()
+    }
+
+    /// Answers with who was there at exactly this version; `None` if it cannot be told. Costs the store and the
+    /// answer under the lock. Tells what is known now.
+    pub fn answer(&self, version: &ResourceVersion, there: Option<Vec<Identity>>) -> Recalled {
+        let recalled = self.shared.write().answer(version, there);
+        self.wake_tx.send_modify(|mark| mark.commits += 1);
+        recalled
+    }
+
+    /// From now on nothing before the first list is known, nor asked for.
+    pub fn close(&self) {
+        self.shared.write().pasts.close();
+        self.wake_tx.send_modify(|mark| mark.commits += 1);
     }
 }
 
@@ -245,6 +294,17 @@ impl Reader {
         self.shared.read().locate(version)
     }
 
+    /// What changed since a version that is [`Located::Lost`], if the API server knows. It is asked once.
+    pub fn recall(&self, version: &ResourceVersion) -> Recalled {
+        // Hundreds come with one version in one moment: all but the first only read.
+        if let Some(recalled) = self.shared.read().recalled(version) {
+            return recalled;
+        }
+        let recalled = self.shared.write().ask(version);
+        self.shared.asked_tx.send_replace(());
+        recalled
+    }
+
     /// The figures.
     pub fn summary(&self) -> Summary {
         let state = self.shared.read();
@@ -278,6 +338,10 @@ impl Reader {
 }
 
 impl Shared {
+    fn write(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn read(&self) -> RwLockReadGuard<'_, State> {
         // A panic under the write lock is a bug; readers still get a whole state, as steps are small.
         self.state.read().unwrap_or_else(PoisonError::into_inner)

@@ -8,6 +8,7 @@ use imbl::OrdMap;
 
 use super::journal::Journal;
 use super::pass::{Outcome, Pass, went_back};
+use super::past::Pasts;
 use super::{
     CatchUp, CatchUpEntry, Change, ChangeKind, Commit, Config, Cursor, Delta, Located, Lost, Revision,
     Snapshot, Stored,
@@ -61,6 +62,7 @@ pub(super) struct State {
     gaps: VecDeque<(ResourceVersion, ResourceVersion)>,
     pub(super) synced: bool,
     pass: Option<Pass>,
+    pub(super) pasts: Pasts,
 }
 
 impl State {
@@ -83,11 +85,17 @@ impl State {
             gaps: VecDeque::new(),
             synced: false,
             pass: None,
+            pasts: Pasts::new(),
         }
     }
 
     pub(super) fn journal(&self) -> &Journal {
         &self.journal
+    }
+
+    /// Deletions up to this revision may be forgotten.
+    pub(super) fn floor(&self) -> Revision {
+        self.floor
     }
 
     pub(super) fn tombstones_len(&self) -> usize {
@@ -181,6 +189,8 @@ impl State {
         }
         if self.synced {
             self.store.cursor.history += 1;
+            // A version from before may be one of the time that was taken back.
+            self.pasts.close();
         }
         self.journal = Journal::new(revision, version.clone());
         self.recent.clear();
@@ -352,7 +362,10 @@ impl State {
         let at = self.tombstones.partition_point(|tombstone| tombstone.reached <= *version);
         let dead = self.tombstones.get(at).map(|tombstone| tombstone.revision);
         let first = live.into_iter().chain(dead).min();
-        first.map_or(self.store.cursor.revision, |revision| Revision(revision.0 - 1))
+        let revision = first.map_or(self.store.cursor.revision, |revision| Revision(revision.0 - 1));
+        // Never within the journal, though nothing lies between: to one who missed what the journal has lost, its
+        // changes do not say whether an object stops to match. A catch-up does.
+        revision.min(Revision(self.journal.base_revision().0.saturating_sub(1)))
     }
 
     /// The next `len_max` of what changed after a cursor, each object once in its latest state, by rising

@@ -2,12 +2,13 @@
 //! replicas they come back, what they hold is what the cache holds.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use proptest::prelude::*;
 use tokio::time::Instant;
 
 use super::*;
-use crate::k8s::{DecodeOptions, Decoder, Object, Resource, ResourceParts, ResourceVersion};
+use crate::k8s::{DecodeOptions, Decoder, Identity, Key, Object, Resource, ResourceParts, ResourceVersion};
 
 const TINY: Config = Config { journal_len_max: 4, journal_bytes_max: 1 << 20, tombstones_len_max: 6 };
 const ROOMY: Config = Config { journal_len_max: 1000, journal_bytes_max: 1 << 20, tombstones_len_max: 1000 };
@@ -17,6 +18,10 @@ fn object(name: &str, uid: u64, version: u64) -> Object {
         DecodeOptions { drop_managed_fields: true, drop_last_applied: true, object_bytes_max: 1 << 20 };
     let text = format!(r#"{{"metadata":{{"name":"{name}","uid":"{uid}","resourceVersion":"{version}"}}}}"#);
     Decoder::new(Resource::new(ResourceParts::default()), options).object(&text).unwrap()
+}
+
+fn identity(name: &str, uid: u64) -> Identity {
+    Identity { key: Key::new("", name), uid: uid.to_string().into() }
 }
 
 fn new_cache(config: Config) -> (Writer, Reader) {
@@ -69,6 +74,23 @@ impl Upstream {
         }
     }
 
+    /// Who was there at exactly a version, as the API server tells it.
+    fn there(&self, version: &ResourceVersion) -> Vec<Identity> {
+        let mut there = BTreeMap::new();
+        for (at, event) in &self.events {
+            if ResourceVersion::from(*at) > *version {
+                break;
+            }
+            match event {
+                Event::Put(name, uid) => drop(there.insert(name, uid)),
+                Event::Delete(name, _) => drop(there.remove(name)),
+                Event::Other => {}
+            }
+        }
+        let identity = |(name, uid): (&String, &u64)| identity(name, *uid);
+        there.into_iter().map(identity).collect()
+    }
+
     fn other(&mut self) {
         self.version += 1;
         self.events.push((self.version, Event::Other));
@@ -98,6 +120,15 @@ impl Replica {
         assert_eq!(state(&self.reader.snapshot()), upstream.state);
     }
 
+    fn recall(&self, version: &ResourceVersion, upstream: &Upstream) -> Recalled {
+        let pasts = self.writer.pasts();
+        if matches!(self.reader.recall(version), Recalled::Asked) {
+            assert_eq!(pasts.next().as_ref(), Some(version));
+            pasts.answer(version, Some(upstream.there(version)));
+        }
+        self.reader.recall(version)
+    }
+
     fn watch(&mut self, upstream: &Upstream, count: usize) {
         let new = upstream.events.iter().filter(|(version, _)| *version > self.seen).take(count);
         let deltas: Vec<_> = new
@@ -122,6 +153,8 @@ struct Client {
     token: Token,
     resets: usize,
     catching_up: bool,
+    /// What it is told of before the replica's history, and how much of it it took.
+    past: Option<(Arc<Past>, usize)>,
     /// How far the replica was from which it last took something. Cut off there amid what a relist found or
     /// amid a catch-up, it lacks states that were superseded by then, and is whole again that far elsewhere.
     whole_at: u64,
@@ -152,29 +185,59 @@ impl Client {
         self.token = Token(snapshot.position);
         self.resets += 1;
         self.catching_up = false;
+        self.past = None;
         self.whole_at = 0;
     }
 
     /// Whether it could come back there.
-    fn connect(&mut self, replica: &Replica) -> bool {
+    fn connect(&mut self, replica: &Replica, upstream: &Upstream) -> bool {
         self.cursor = None;
         self.catching_up = false;
+        self.past = None;
         if self.token.0.is_zero() {
             self.start_over(replica);
             return true;
         }
         match replica.reader.locate(&self.token.0) {
             Located::At(cursor) => self.cursor = Some(cursor),
-            Located::Lost => self.start_over(replica),
+            Located::Lost => match replica.recall(&self.token.0, upstream) {
+                Recalled::Known(past) => {
+                    self.cursor = Some(past.cursor);
+                    self.past = Some((past, 0));
+                }
+                Recalled::Asked => panic!("it was answered"),
+                Recalled::Unknown => self.start_over(replica),
+            },
             Located::Ahead => return false,
         }
         true
+    }
+
+    fn pull_past(&mut self, past: Arc<Past>, taken: usize, count: usize) {
+        for at in taken..taken + count {
+            if let Some(gone) = past.gone.get(at) {
+                self.state.remove(gone.key.as_str());
+            } else if let Some(PastChange { kind, object }) = past.changed.get(at - past.gone.len()) {
+                let known = self.state.contains_key(object.key().as_str());
+                assert!(!known || *kind == ChangeKind::Modified, "a filter would take it for new");
+                self.put(object);
+                self.token = Token(object.resource_version().clone());
+            } else {
+                self.token = Token(past.position.clone());
+                return;
+            }
+        }
+        self.past = Some((past, taken + count));
     }
 
     /// Takes at most `count` events; tells whether nothing is left.
     fn pull(&mut self, replica: &Replica, count: usize) -> bool {
         let Some(cursor) = self.cursor else { return false };
         self.whole_at = self.whole_at.max(replica.seen);
+        if let Some((past, taken)) = self.past.take() {
+            self.pull_past(past, taken, count);
+            return false;
+        }
         if !self.catching_up
             && let Some(batch) = replica.reader.changes_after(cursor, count)
         {
@@ -230,7 +293,14 @@ fn run(config: Config, steps: &[(u8, u8, u8)]) -> usize {
             11 => {
                 let (at, client) = &mut clients[client];
                 *at = replica;
-                client.connect(&replicas[replica]);
+                client.connect(&replicas[replica], &upstream);
+            }
+            12 => {
+                replicas[replica] = Replica::new(config);
+                replicas[replica].list(&upstream);
+                for (at, client) in &mut clients {
+                    client.cursor = client.cursor.filter(|_| *at != replica);
+                }
             }
             _ => {
                 let (at, client) = &mut clients[client];
@@ -251,7 +321,7 @@ fn run(config: Config, steps: &[(u8, u8, u8)]) -> usize {
     }
     for (at, client) in &mut clients {
         let replica = &replicas[*at];
-        assert!(client.connect(replica), "the replica has everything there is");
+        assert!(client.connect(replica, &upstream), "the replica has everything there is");
         while !client.pull(replica, 2) {}
         assert_eq!(client.state, upstream.state);
         resets += client.resets;
@@ -306,7 +376,7 @@ proptest! {
 
     #[test]
     fn whoever_is_cut_off_and_comes_back_anywhere_holds_what_the_cache_holds(
-        steps in proptest::collection::vec((0..16_u8, any::<u8>(), any::<u8>()), 1..150),
+        steps in proptest::collection::vec((0..17_u8, any::<u8>(), any::<u8>()), 1..150),
     ) {
         run(TINY, &steps);
         run(ROOMY, &steps);
@@ -433,4 +503,114 @@ fn versions_that_are_not_numbers_resume_inside_the_window_only() {
     writer.commit(vec![Delta::PassBegin, Delta::PassItem(opaque("b", "x3")), Delta::PassEnd(version("l2"))]);
     assert_eq!(reader.snapshot().len(), 1);
     assert_eq!(reader.snapshot().position, version("l2"));
+}
+
+/// A replica whose first list came after a client's token 3: b was deleted, c deleted and created again, d
+/// changed, e came, a is as it was.
+fn restarted() -> (Upstream, Replica) {
+    let mut upstream = Upstream::default();
+    ["a", "b", "c", "d"].iter().for_each(|name| upstream.put(name));
+    ["b", "c"].iter().for_each(|name| upstream.delete(name));
+    ["c", "d", "e"].iter().for_each(|name| upstream.put(name));
+    upstream.other();
+    let mut replica = Replica::new(ROOMY);
+    replica.list(&upstream);
+    (upstream, replica)
+}
+
+fn known(recalled: Recalled) -> Arc<Past> {
+    match recalled {
+        Recalled::Known(past) => past,
+        Recalled::Asked | Recalled::Unknown => panic!("{recalled:?}"),
+    }
+}
+
+#[test]
+fn a_past_is_who_is_gone_and_what_changed_since() {
+    let (upstream, replica) = restarted();
+    let past = known(replica.recall(&4.into(), &upstream));
+    let gone: Vec<_> =
+        past.gone.iter().map(|gone| (gone.key.as_str(), &*gone.uid, gone.version.to_string())).collect();
+    // The one that was replaced at the version of the new one, so that no version goes back.
+    assert_eq!(gone, [("b", "2", "10".to_owned()), ("c", "3", "7".to_owned())]);
+    let changed: Vec<_> = past.changed.iter().map(|change| (change.kind, entry(&change.object))).collect();
+    let (added, modified) = (ChangeKind::Added, ChangeKind::Modified);
+    let expected =
+        [(added, ("c".into(), (5, 7))), (modified, ("d".into(), (4, 8))), (added, ("e".into(), (6, 9)))];
+    assert_eq!(changed, expected);
+    assert_eq!((past.cursor, past.position.clone()), (replica.reader.snapshot().cursor, 10.into()));
+}
+
+#[test]
+fn what_changes_after_the_answer_is_told_by_the_journal() {
+    let (mut upstream, mut replica) = restarted();
+    let cursor = known(replica.recall(&4.into(), &upstream)).cursor;
+    upstream.delete("a");
+    upstream.put("d");
+    replica.watch(&upstream, usize::MAX);
+    let past = known(replica.reader.recall(&4.into()));
+    assert_eq!(past.cursor, cursor);
+    assert!(past.gone.iter().all(|gone| gone.key.as_str() != "a"));
+    assert_eq!(replica.reader.changes_after(past.cursor, 10).unwrap().changes.len(), 2);
+}
+
+#[test]
+fn a_version_is_asked_for_once_and_few_of_them() {
+    let (mut upstream, _) = restarted();
+    (0..100).for_each(|_| upstream.other());
+    let mut replica = Replica::new(ROOMY);
+    replica.list(&upstream);
+    let pasts = replica.writer.pasts();
+    let mut asked = pasts.asked();
+    for version in (1..90_u64).chain(1..90) {
+        replica.reader.recall(&version.into());
+    }
+    assert!(asked.has_changed().unwrap());
+    asked.borrow_and_update();
+    let mut versions = Vec::new();
+    while let Some(version) = pasts.next() {
+        versions.push(version.to_string());
+        assert!(matches!(pasts.answer(&version, None), Recalled::Unknown));
+    }
+    assert_eq!(versions, (1..17).map(|version| version.to_string()).collect::<Vec<_>>());
+    // Refused once is refused for good.
+    assert!(matches!(replica.reader.recall(&1.into()), Recalled::Unknown));
+    assert!(matches!(replica.reader.recall(&50.into()), Recalled::Unknown));
+    assert!(!asked.has_changed().unwrap() && pasts.next().is_none());
+}
+
+#[test]
+fn nothing_is_asked_for_that_no_answer_could_help() {
+    let (_, replica) = restarted();
+    let opaque = ResourceVersion::new("x1");
+    for version in [ResourceVersion::ZERO, opaque, 10.into(), 11.into()] {
+        assert!(matches!(replica.reader.recall(&version), Recalled::Unknown), "{version}");
+    }
+    let unsynced = Replica::new(ROOMY);
+    assert!(matches!(unsynced.reader.recall(&5.into()), Recalled::Unknown));
+    replica.writer.pasts().close();
+    assert!(matches!(replica.reader.recall(&4.into()), Recalled::Unknown));
+}
+
+#[test]
+fn the_past_of_another_cluster_is_not_taken() {
+    let (upstream, replica) = restarted();
+    assert!(matches!(replica.reader.recall(&4.into()), Recalled::Asked));
+    // a is older than 4, but is said not to have been there.
+    let there = upstream.there(&4.into()).into_iter().filter(|one| one.key.as_str() != "a").collect();
+    assert!(matches!(replica.writer.pasts().answer(&4.into(), Some(there)), Recalled::Unknown));
+}
+
+#[test]
+fn a_new_history_knows_no_past() {
+    let (upstream, mut replica) = restarted();
+    known(replica.recall(&4.into(), &upstream));
+    assert!(matches!(replica.reader.recall(&3.into()), Recalled::Asked));
+    let mut restored = Upstream::default();
+    (0..6).for_each(|_| restored.put("a"));
+    replica.list(&restored);
+    assert!(matches!(replica.writer.pasts().answer(&3.into(), Some(Vec::new())), Recalled::Unknown));
+    for version in 3..6_u64 {
+        assert!(matches!(replica.reader.recall(&version.into()), Recalled::Unknown));
+    }
 }

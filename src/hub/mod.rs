@@ -37,8 +37,12 @@ pub struct Config {
     pub heartbeat_interval: Duration,
     /// How often a stream is told its resume token without an event.
     pub bookmark_interval: Duration,
-    /// How long a resume token ahead of the cache waits for it before RESET.
+    /// How long a resume token ahead of the cache waits for it, or one from before it for what changed since,
+    /// before RESET.
     pub resume_wait: Duration,
     /// Over how long the ends of streams are spread at shutdown at most; few streams take less.
     pub drain_spread_max: Duration,
 }
+
+#[cfg(test)]
+mod tests;

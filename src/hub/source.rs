@@ -4,9 +4,12 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use super::subscriber::{Event, EventKind, Payload, ResetReason};
+use super::subscriber::{Covers, Event, EventKind, Payload, ResetReason};
 use super::{Config, Filter, Informer};
-use crate::cache::{CatchUpEntry, Change, ChangeKind, Cursor, Located, Mark, Revision, Snapshot};
+use crate::cache::{
+    CatchUpEntry, Change, ChangeKind, Cursor, Gone, Located, Mark, Past, PastChange, Recalled, Revision,
+    Snapshot,
+};
 use crate::k8s::{Key, ResourceVersion};
 
 /// One informer of a subscription.
@@ -24,6 +27,8 @@ enum Phase {
     Idle,
     /// Objects of a snapshot are being handed out, as `kind`, after `last`.
     Snapshot { snapshot: Snapshot, last: Option<Key>, kind: EventKind },
+    /// Told what changed from before the cache's history up to a place in it, from its `next` element on.
+    Past { past: Arc<Past>, next: usize },
     /// Reading the journal.
     Live,
     /// Behind the journal: reading what changed after `since`.
@@ -110,6 +115,23 @@ impl Source {
         self.phase = Phase::Live;
     }
 
+    /// What became of a version that is lost.
+    pub(super) fn recall(&self, covers: Covers, version: &ResourceVersion) -> Recalled {
+        match covers {
+            Covers::All => self.informer.reader.recall(version),
+            // An object that came to be after the token and is gone by now would stay with the client for ever:
+            // nobody can tell of it any more.
+            Covers::Some => Recalled::Unknown,
+        }
+    }
+
+    /// Begins with what changed since a version from a token.
+    pub(super) fn begin_past(&mut self, past: Arc<Past>, version: ResourceVersion) {
+        self.cursor = past.cursor;
+        self.position = version;
+        self.phase = Phase::Past { past, next: 0 };
+    }
+
     /// Begins to hand out every object again, if the client has all there is; else it must pull first, or an
     /// older change would follow a newer state.
     pub(super) fn begin_resync(&mut self) -> bool {
@@ -167,6 +189,10 @@ impl Source {
             if batch.is_full() {
                 return Ok(Pulled::More);
             }
+            if matches!(self.phase, Phase::Past { .. }) {
+                self.pull_past(index, filter, batch);
+                continue;
+            }
             if let Phase::CatchUp { since } = self.phase {
                 if self.pull_catch_up(index, since, filter, batch)? {
                     self.phase = Phase::Live;
@@ -192,6 +218,29 @@ impl Source {
             self.position = run.position;
             if run.caught_up {
                 return Ok(Pulled::Done);
+            }
+        }
+    }
+
+    /// Hands out what changed before the cache's history, until the batch is full.
+    fn pull_past(&mut self, index: usize, filter: &Filter, batch: &mut BatchBuilder) {
+        let Phase::Past { past, next } = &mut self.phase else { return };
+        while !batch.is_full() {
+            let at = *next;
+            *next += 1;
+            let event = if let Some(gone) = past.gone.get(at) {
+                let Gone { key, uid, version } = gone.clone();
+                filter.in_scope(&key).then_some((EventKind::Deleted, Payload::Identity { key, uid, version }))
+            } else if let Some(change) = past.changed.get(at - past.gone.len()) {
+                self.position = change.object.resource_version().clone();
+                changed_through(filter, change)
+            } else {
+                self.position = past.position.clone();
+                self.phase = Phase::Live;
+                return;
+            };
+            if let Some((kind, payload)) = event {
+                batch.push(Event { source: index, kind, payload, position: self.position.clone() });
             }
         }
     }
@@ -253,6 +302,25 @@ fn seen_through(filter: &Filter, change: &Change) -> Option<(EventKind, Payload)
             matches().then(|| (EventKind::Added, Payload::Object(change.object.clone())))
         }
     }
+}
+
+/// An object that changed while nobody looked: whether it matched before is not known.
+fn changed_through(filter: &Filter, change: &PastChange) -> Option<(EventKind, Payload)> {
+    let PastChange { kind, object } = change;
+    if !filter.in_scope(object.key()) {
+        return None;
+    }
+    let unknown = *kind == ChangeKind::Added;
+    if filter.matches(object) {
+        let kind = if unknown { EventKind::Added } else { EventKind::Modified };
+        return Some((kind, Payload::Object(object.clone())));
+    }
+    if unknown {
+        return None;
+    }
+    let (key, uid) = (object.key().clone(), object.uid().into());
+    let version = object.resource_version().clone();
+    Some((EventKind::Deleted, Payload::Identity { key, uid, version }))
 }
 
 /// What changed since a subscriber fell behind, as it must be told: the states in between are gone, so what

@@ -11,7 +11,7 @@ use super::metrics::Metrics;
 use super::registry::Place;
 use super::source::{BatchBuilder, Pulled, Source};
 use super::{CloseReason, Config, Filter, Informer, ResumeToken};
-use crate::cache::Located;
+use crate::cache::{Cursor, Located, Past, Recalled};
 use crate::k8s::{Key, Object, ResourceVersion};
 
 /// What is asked for.
@@ -36,8 +36,10 @@ pub enum From {
     Start,
     /// Every change from now on.
     Now,
-    /// Every change after a token.
+    /// Every change after a token, which covers all that the client has: that of the last event it took.
     Token(ResumeToken),
+    /// Every change after a token, beyond which the client may have taken events: that of the last bookmark.
+    Bookmark(ResumeToken),
 }
 
 /// What [`Subscriber::next`] gives.
@@ -142,7 +144,7 @@ pub struct Subscriber {
 }
 
 enum State {
-    /// Waits for the caches to be complete, and for the token's version.
+    /// Waits for the caches to be complete, and for the token's version or what changed since it.
     Starting { from: From, until: Option<Instant> },
     /// To be told RESET.
     Resetting(ResetReason),
@@ -154,6 +156,19 @@ enum State {
     Live,
     /// A last bookmark went out.
     Ended(CloseReason),
+}
+
+/// How much of what the client has its token covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Covers {
+    All,
+    Some,
+}
+
+/// Where a source continues.
+enum Resume {
+    At(Cursor),
+    Past(Arc<Past>),
 }
 
 // === impl Subscriber ===
@@ -299,7 +314,7 @@ impl Subscriber {
         if !self.sources.iter().all(Source::synced) {
             return;
         }
-        let token = match from {
+        let (token, covers) = match from {
             From::Start => {
                 self.sources.iter_mut().for_each(Source::begin_snapshot);
                 self.state = State::Snapshot;
@@ -310,17 +325,19 @@ impl Subscriber {
                 self.state = State::Resumed;
                 return;
             }
-            From::Token(token) => token.clone(),
+            From::Token(token) => (token.clone(), Covers::All),
+            From::Bookmark(token) => (token.clone(), Covers::Some),
         };
         let until = *until.get_or_insert(now + self.config.resume_wait);
-        if let Some(next) = self.resume(&token, now >= until) {
+        if let Some(next) = self.resume(&token, covers, now >= until) {
             self.state = next;
         }
     }
 
     /// The state in which a token leaves the stream; `None` to wait for the caches.
-    fn resume(&mut self, token: &ResumeToken, waited: bool) -> Option<State> {
+    fn resume(&mut self, token: &ResumeToken, covers: Covers, waited: bool) -> Option<State> {
         let mut places = Vec::new();
+        let mut waits = false;
         for source in &self.sources {
             let Some(version) =
                 token.get(&source.informer.name).filter(|_| token.len() == self.sources.len())
@@ -328,14 +345,26 @@ impl Subscriber {
                 return Some(State::Resetting(ResetReason::TokenOfOthers));
             };
             match source.locate(version) {
-                Located::At(cursor) => places.push((cursor, version.clone())),
-                Located::Lost => return Some(State::Resetting(ResetReason::TokenTooOld)),
+                Located::At(cursor) => places.push((Resume::At(cursor), version.clone())),
+                Located::Lost => match source.recall(covers, version) {
+                    Recalled::Known(past) => places.push((Resume::Past(past), version.clone())),
+                    Recalled::Asked if !waited => waits = true,
+                    Recalled::Asked | Recalled::Unknown => {
+                        return Some(State::Resetting(ResetReason::TokenTooOld));
+                    }
+                },
                 Located::Ahead if waited => return Some(State::Resetting(ResetReason::TokenAhead)),
-                Located::Ahead => return None,
+                Located::Ahead => waits = true,
             }
         }
-        for (source, (cursor, version)) in self.sources.iter_mut().zip(places) {
-            source.begin_at(cursor, version);
+        if waits {
+            return None;
+        }
+        for (source, (place, version)) in self.sources.iter_mut().zip(places) {
+            match place {
+                Resume::At(cursor) => source.begin_at(cursor, version),
+                Resume::Past(past) => source.begin_past(past, version),
+            }
         }
         Some(State::Resumed)
     }

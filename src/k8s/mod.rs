@@ -12,7 +12,9 @@ mod selector;
 mod status;
 mod watch_event;
 
-pub use decode::{DecodeError, DecodeOptions, Decoder, ListPage, Skipped};
+pub use decode::{
+    DecodeError, DecodeOptions, Decoder, Identity, IdentityPage, ListPage, Skipped, identities,
+};
 pub use lines::{LineSplitter, LineTooLong};
 pub use name::{Key, Resource, ResourceParts};
 pub use object::Object;

@@ -16,6 +16,7 @@ const WATCH_ENDS: &str = "informerd_reflector_watch_ends_total";
 const EVENTS: &str = "informerd_reflector_events_total";
 const SKIPPED: &str = "informerd_reflector_objects_skipped_total";
 const FAILURES: &str = "informerd_reflector_failures_total";
+const PAST_LISTS: &str = "informerd_reflector_past_lists_total";
 const BACKOFF: &str = "informerd_reflector_backoff_seconds";
 const CHANGES: &str = "informerd_cache_changes_total";
 
@@ -33,6 +34,7 @@ pub fn describe() {
     describe_counter!(EVENTS, Unit::Count, "Watch events received, by type");
     describe_counter!(SKIPPED, Unit::Count, "Objects and events that could not be taken, by why");
     describe_counter!(FAILURES, Unit::Count, "Failed requests and ERROR events, by kind");
+    describe_counter!(PAST_LISTS, Unit::Count, "Lists of a version from before the start, by outcome");
     describe_gauge!(BACKOFF, Unit::Seconds, "The delay under way before the next try, 0 while none is");
     describe_counter!(CHANGES, Unit::Count, "Changes committed to the cache, by type");
 }
@@ -49,6 +51,22 @@ pub(super) struct Metrics {
     events: [Counter; EVENT_TYPES.len()],
     skipped: [Counter; SKIP_REASONS.len()],
     changes: [Counter; CHANGE_TYPES.len()],
+}
+
+/// Counts lists of the past, apart from lists: they are no part of keeping the cache true.
+pub(super) struct PastLists([Counter; PastOutcome::ALL.len()]);
+
+/// What came of asking for a past version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PastOutcome {
+    /// It is known what changed since.
+    Known,
+    /// The API server refused: mostly 410, the version is forgotten.
+    Refused,
+    /// What it told and the cache are of different clusters.
+    Contradicted,
+    /// No answer, not in time, or none that can be read.
+    Failed,
 }
 
 // === impl Metrics ===
@@ -113,6 +131,38 @@ impl Metrics {
     }
 }
 
+// === impl PastLists ===
+
+impl PastLists {
+    pub(super) fn new(resource: &Resource) -> Self {
+        let name = resource.canonical();
+        Self(
+            PastOutcome::ALL.map(
+                |outcome| counter!(PAST_LISTS, "resource" => name.clone(), "outcome" => outcome.as_str()),
+            ),
+        )
+    }
+
+    pub(super) fn count(&self, outcome: PastOutcome) {
+        self.0[outcome as usize].increment(1);
+    }
+}
+
+// === impl PastOutcome ===
+
+impl PastOutcome {
+    pub(super) const ALL: [Self; 4] = [Self::Known, Self::Refused, Self::Contradicted, Self::Failed];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Known => "known",
+            Self::Refused => "refused",
+            Self::Contradicted => "contradicted",
+            Self::Failed => "failed",
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,6 +174,9 @@ mod tests {
         }
         for (index, reason) in EndReason::ALL.into_iter().enumerate() {
             assert_eq!(reason as usize, index);
+        }
+        for (index, outcome) in PastOutcome::ALL.into_iter().enumerate() {
+            assert_eq!(outcome as usize, index);
         }
         for (index, kind) in FailureKind::ALL.into_iter().enumerate() {
             assert_eq!(kind as usize, index);

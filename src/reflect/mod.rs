@@ -3,10 +3,12 @@
 //! In come a resource, a way to the API server and the writing end of a cache; out go deltas into the cache,
 //! its condition in a sentence, and counters. The decisions are in [`Machine`], a state machine without
 //! I/O, clock or randomness; [`Reflector`] is the pump that asks the API server, decodes, feeds the machine
-//! and commits. The cache is never emptied: whatever fails, what was there stays served.
+//! and commits. The cache is never emptied: whatever fails, what was there stays served. Beside it, for a while
+//! after the start, the historian answers what the cache is asked of versions from before its first list.
 
 mod machine;
 mod metrics;
+mod past;
 mod reflector;
 mod stats;
 mod step;

@@ -4,14 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::{FutureExt, StreamExt};
+use futures_util::StreamExt;
+use futures_util::future::{FutureExt, join};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, debug, info, info_span, trace, warn};
 
-use super::metrics::Metrics;
+use super::metrics::{Metrics, PastLists};
+use super::past::Historian;
 use super::stats::{Stats, count};
 use super::watching::WatchEnd;
 use super::{Failure, Input, Machine, Moment, Reaction, Step};
@@ -46,6 +48,7 @@ pub struct ReflectorConfig {
 pub struct Reflector {
     client: Client,
     pump: Pump,
+    historian: Historian,
 }
 
 /// Everything but the way to the API server.
@@ -68,6 +71,11 @@ impl Reflector {
     /// A reflector that has asked for nothing yet.
     pub fn new(config: ReflectorConfig, client: Client, writer: Writer) -> Self {
         let ReflectorConfig { target, decode, page_size, line_bytes_max, seed } = config;
+        let historian = Historian {
+            target: target.clone(),
+            writer: writer.pasts(),
+            metrics: PastLists::new(&target.resource),
+        };
         let pump = Pump {
             decoder: Decoder::new(target.resource.clone(), decode),
             metrics: Metrics::new(&target.resource),
@@ -79,7 +87,7 @@ impl Reflector {
             line_bytes_max,
             writer,
         };
-        Self { client, pump }
+        Self { client, pump, historian }
     }
 
     /// What it did so far; stays readable while and after it runs.
@@ -89,11 +97,12 @@ impl Reflector {
 
     /// Runs until cancelled. Fails never: whatever goes wrong is retried, and shows in the cache's condition.
     pub async fn run(self, cancel: CancellationToken) {
-        let Self { client, mut pump } = self;
+        let Self { client, mut pump, historian } = self;
         let span =
             info_span!("reflector", resource = %pump.target.resource, namespace = pump.target.namespace);
         // Nothing is lost by dropping the pump anywhere: commits are single steps without an await.
-        let driven = cancel.run_until_cancelled(pump.drive(&client)).instrument(span);
+        let both = join(pump.drive(&client), historian.drive(&client));
+        let driven = cancel.run_until_cancelled(both).instrument(span);
         let ended = Box::pin(driven).await;
         debug_assert!(ended.is_none(), "the pump ends only by being dropped");
     }

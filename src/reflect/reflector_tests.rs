@@ -11,7 +11,7 @@ use http_body_util::{BodyExt as _, Full, StreamBody};
 use kube::client::Body;
 
 use super::*;
-use crate::cache::{self, Phase, Reader};
+use crate::cache::{self, Phase, Reader, Recalled};
 use crate::k8s::{Key, Resource, ResourceParts};
 use crate::upstream::{Config, Selectors, Source};
 
@@ -457,4 +457,67 @@ async fn the_reflector_ends_when_cancelled_whatever_it_does() {
         cancel.cancel();
         tokio::time::timeout(Duration::from_secs(1), running).await.unwrap().unwrap();
     }
+}
+
+/// What a server tells of a past version, over the pages that follow the first list and the watch.
+async fn recalled(answers: Vec<Answer>) -> (Server, Reader, Recalled) {
+    let before = vec![list(10, "", "a@3 b@9"), quiet()];
+    let server = Server::new(before.into_iter().chain(answers).collect(), quiet);
+    let (reader, _) = run(&server);
+    after(1.0).await;
+    assert!(matches!(reader.recall(&5.into()), Recalled::Asked));
+    after(60.0).await;
+    let recalled = reader.recall(&5.into());
+    (server, reader, recalled)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_past_version_is_listed_page_by_page_beside_the_watch() {
+    let (server, _, recalled) = recalled(vec![list(5, "t/1", "a@3"), list(5, "", "gone@4")]).await;
+    let Recalled::Known(past) = recalled else { panic!("{recalled:?}") };
+    let gone: Vec<_> = past.gone.iter().map(|gone| gone.key.as_str()).collect();
+    let changed: Vec<_> = past.changed.iter().map(|change| change.object.key().as_str()).collect();
+    assert_eq!((gone, changed), (vec!["web/gone"], vec!["web/b"]));
+    let selectors =
+        "labelSelector=app%20in%20%28a%2C%20b%29%2Cx%3D%C3%A9&fieldSelector=status.phase%3DRunning";
+    let paths: Vec<_> = server.requests().into_iter().map(|(_, path)| path).collect();
+    let path = format!("/api/v1/namespaces/web/pods?{selectors}&limit=2000");
+    assert_eq!(
+        paths[2..],
+        [format!("{path}&resourceVersion=5&resourceVersionMatch=Exact"), format!("{path}&continue=t%2F1"),]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_past_version_that_cannot_be_told_is_asked_for_once() {
+    let gone = || Answer::Whole(410, "", "{}".into());
+    for answers in [
+        vec![gone()],
+        vec![list(5, "t1", "a@3"), gone()],
+        // A server that knows no exact match.
+        vec![list(10, "", "a@3 b@9")],
+        vec![Answer::Whole(200, "", "<html>".into())],
+        vec![Answer::Refuse],
+        // One that never ends.
+        vec![quiet()],
+    ] {
+        let count = answers.len();
+        let (server, reader, recalled) = recalled(answers).await;
+        assert!(matches!(recalled, Recalled::Unknown), "{recalled:?}");
+        assert_eq!(server.requests().len(), 2 + count);
+        assert_eq!(reader.condition().message, None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_past_is_forgotten_two_minutes_after_the_first_list() {
+    let (server, reader, recalled) = recalled(vec![list(5, "", "a@3")]).await;
+    assert!(matches!(recalled, Recalled::Known(_)));
+    after(70.0).await;
+    let before = server.requests().len();
+    for version in [4_u64, 5] {
+        assert!(matches!(reader.recall(&version.into()), Recalled::Unknown));
+    }
+    after(1.0).await;
+    assert_eq!(server.requests().len(), before);
 }

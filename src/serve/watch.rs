@@ -47,7 +47,7 @@ pub(super) async fn watch(
     let headers = request.headers();
     let format = transport(headers, &params)?;
     let target = Target::parse(&server, &path, &params).await?;
-    let from = from(headers, &params)?;
+    let from = from(headers, &params, format)?;
     let seconds = |name| params.number(name, 1, SECONDS_MAX).map(|found| found.map(Duration::from_secs));
     let (timeout, resync) = (seconds("timeoutSeconds")?, seconds("resyncSeconds")?);
     let now = Instant::now();
@@ -119,11 +119,13 @@ fn transport(headers: &HeaderMap, params: &Params) -> Result<Format, ApiError> {
 
 /// Where the stream begins. `Last-Event-ID` wins over `resume`: an EventSource that was given a token in its
 /// URL comes back with a newer one in the header.
-fn from(headers: &HeaderMap, params: &Params) -> Result<From, ApiError> {
+fn from(headers: &HeaderMap, params: &Params, format: Format) -> Result<From, ApiError> {
     let initial = params.boolean("sendInitialEvents")?;
     let parse = |name: &str, text: &str| {
         let token = ResumeToken::parse(text);
-        token.map(From::Token).map_err(|error| ApiError::invalid(name, text, &error.to_string()))
+        // Only SSE gives a token with each event.
+        let from = if format == Format::Sse { From::Token } else { From::Bookmark };
+        token.map(from).map_err(|error| ApiError::invalid(name, text, &error.to_string()))
     };
     if let Some(value) = headers.get("last-event-id").filter(|value| !value.is_empty()) {
         let text = value.to_str().map_err(|_| {

@@ -29,6 +29,9 @@ const ERROR_BYTES_MAX: usize = 64 << 10;
 
 const AGENT: &str = concat!("informerd/", env!("CARGO_PKG_VERSION"));
 const JSON: &str = "application/json";
+/// Metadata alone, or whole objects from a server that cannot (U34).
+const METADATA_LIST: &str =
+    "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1, application/json";
 
 /// The way to the API server. Cheap to clone; clones share connections and credentials.
 #[derive(Clone)]
@@ -68,6 +71,17 @@ pub struct Selectors {
 /// A page of a list at the most recent version (`resourceVersion` unset).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PageRequest {
+    /// Objects at most; 0 for all of them.
+    pub limit: u32,
+    /// The token of the page before; `None` for the first.
+    pub continue_token: Option<String>,
+}
+
+/// A page of the metadata of a list at exactly one version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PastRequest {
+    /// The version.
+    pub resource_version: ResourceVersion,
     /// Objects at most; 0 for all of them.
     pub limit: u32,
     /// The token of the page before; `None` for the first.
@@ -124,6 +138,31 @@ impl Client {
             append(&mut path, "continue", token);
         }
         let request = get(&path).header(ACCEPT, JSON);
+        let response = self.send(Verb::List, request.body(Bytes::new())).await?;
+        self.collect(response, self.limits.page_bytes_max).await
+    }
+
+    /// One page of a list as it was at exactly one version, as the API server sent it: of each object at least
+    /// the metadata.
+    ///
+    /// # Errors
+    /// As [`Client::list_page`]; [`UpstreamError::Refused`] with 410 when the version is forgotten.
+    ///
+    /// Source: Kubernetes API concepts, "resourceVersionMatch" (from 1.19).
+    pub async fn past_page(&self, target: &Target, page: &PastRequest) -> Result<Vec<u8>, UpstreamError> {
+        let mut path = target.path();
+        if page.limit > 0 {
+            append(&mut path, "limit", &page.limit.to_string());
+        }
+        match &page.continue_token {
+            // The token knows the version; both together are refused.
+            Some(token) => append(&mut path, "continue", token),
+            None => {
+                append(&mut path, "resourceVersion", &page.resource_version.to_string());
+                append(&mut path, "resourceVersionMatch", "Exact");
+            }
+        }
+        let request = get(&path).header(ACCEPT, METADATA_LIST);
         let response = self.send(Verb::List, request.body(Bytes::new())).await?;
         self.collect(response, self.limits.page_bytes_max).await
     }

@@ -90,6 +90,22 @@ async fn lists_may_be_compressed_and_watches_never() {
 }
 
 #[tokio::test]
+async fn a_past_version_is_asked_for_exactly_and_by_metadata() {
+    let (url, log) = serve(|_| text("{}\n")).await;
+    let client = to(&url).await;
+    let first = PastRequest { resource_version: 5.into(), limit: 7, continue_token: None };
+    let second = PastRequest { continue_token: Some("t".into()), ..first.clone() };
+    for request in [first, second] {
+        assert_eq!(client.past_page(&target(), &request).await.unwrap(), b"{}\n");
+    }
+    let log = log.lock().unwrap();
+    let paths: Vec<_> = log.iter().map(|request| request.uri().to_string()).collect();
+    let first = "/api/v1/pods?limit=7&resourceVersion=5&resourceVersionMatch=Exact";
+    assert_eq!(paths, [first, "/api/v1/pods?limit=7&continue=t"]);
+    assert!(log.iter().all(|request| request.headers()["accept"] == METADATA_LIST));
+}
+
+#[tokio::test]
 async fn case_25_a_compressed_list_is_decompressed() {
     // `{}` and a line feed, as gzip writes it.
     const GZIP: &[u8] =

@@ -10,6 +10,7 @@ mod fold;
 mod limits;
 mod ndjson;
 mod real;
+mod restart;
 mod shutdown;
 mod sim;
 mod snapshot;

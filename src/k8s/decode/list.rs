@@ -23,15 +23,17 @@ impl ListMeta {
         objects: Vec<Object>,
         skipped: Vec<Skipped>,
     ) -> Result<ListPage, DecodeError> {
+        let (resource_version, continue_token) = self.into_parts()?;
+        Ok(ListPage { resource_version, continue_token, objects, skipped })
+    }
+
+    /// The list's version, and the token of its next page.
+    pub(super) fn into_parts(self) -> Result<(ResourceVersion, Option<String>), DecodeError> {
         if self.resource_version.is_empty() {
             return Err(DecodeError::Missing("resourceVersion"));
         }
-        Ok(ListPage {
-            resource_version: ResourceVersion::new(&self.resource_version),
-            continue_token: self.continue_token.filter(|token| !token.is_empty()),
-            objects,
-            skipped,
-        })
+        let token = self.continue_token.filter(|token| !token.is_empty());
+        Ok((ResourceVersion::new(&self.resource_version), token))
     }
 }
 

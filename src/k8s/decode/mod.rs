@@ -5,6 +5,7 @@
 //! it stands, dropped members are skipped, and the result is copied once into an allocation of exactly its
 //! size, so that no object pins a page or a receive buffer.
 
+mod identity;
 mod list;
 
 use std::borrow::Cow;
@@ -16,6 +17,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+pub use identity::{Identity, IdentityPage, identities};
 use list::{ListMeta, ListSeed};
 
 use super::object::{Span, Text};

@@ -1,0 +1,345 @@
+//! Clients with filters against an informerd that is restarted: wherever they are cut off, they end up with what
+//! they would see on a new stream.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use proptest::prelude::*;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::cache::{self, Delta, PastWriter, Writer};
+use crate::k8s::{
+    DecodeOptions, Decoder, FieldSelector, Identity, Key, LabelSelector, Object, Resource, ResourceParts,
+    ResourceVersion,
+};
+
+const NAMES: usize = 5;
+
+type Seen = BTreeMap<String, (String, ResourceVersion)>;
+
+fn pods() -> Resource {
+    let (version, plural, kind) = ("v1".into(), "pods".into(), "Pod".into());
+    Resource::new(ResourceParts { version, plural, kind, namespaced: true, ..Default::default() })
+}
+
+fn object(name: &str, uid: u64, version: u64, app: bool) -> Object {
+    let options =
+        DecodeOptions { drop_managed_fields: true, drop_last_applied: true, object_bytes_max: 1 << 20 };
+    let text = format!(
+        r#"{{"metadata":{{"name":"{name}","namespace":"web","uid":"{uid}","resourceVersion":"{version}","labels":{{"app":"{app}"}}}}}}"#
+    );
+    Decoder::new(pods(), options).object(&text).unwrap()
+}
+
+/// The API server: every event there was.
+#[derive(Default)]
+struct Upstream {
+    version: u64,
+    uid: u64,
+    /// Uid, version, label.
+    state: BTreeMap<String, (u64, u64, bool)>,
+    events: Vec<Event>,
+}
+
+#[derive(Clone)]
+struct Event {
+    version: u64,
+    name: String,
+    uid: u64,
+    /// The label; `None` for a deletion.
+    app: Option<bool>,
+}
+
+impl Upstream {
+    fn put(&mut self, name: &str, app: bool) {
+        self.version += 1;
+        let uid = self.state.get(name).map_or(self.uid + 1, |(uid, ..)| *uid);
+        self.uid = self.uid.max(uid);
+        self.state.insert(name.into(), (uid, self.version, app));
+        self.events.push(Event { version: self.version, name: name.into(), uid, app: Some(app) });
+    }
+
+    fn delete(&mut self, name: &str) {
+        if let Some((uid, ..)) = self.state.remove(name) {
+            self.version += 1;
+            self.events.push(Event { version: self.version, name: name.into(), uid, app: None });
+        }
+    }
+
+    fn there(&self, version: &ResourceVersion) -> Vec<Identity> {
+        let mut there = BTreeMap::new();
+        let until = |event: &&Event| ResourceVersion::from(event.version) <= *version;
+        for event in self.events.iter().take_while(until) {
+            match event.app {
+                Some(_) => there.insert(&event.name, event.uid),
+                None => there.remove(&event.name),
+            };
+        }
+        let identity = |(name, uid): (&String, u64)| Identity {
+            key: Key::new("web", name),
+            uid: uid.to_string().into(),
+        };
+        there.into_iter().map(identity).collect()
+    }
+}
+
+/// One life of informerd.
+struct Life {
+    writer: Writer,
+    pasts: PastWriter,
+    hub: Hub,
+    seen: u64,
+}
+
+impl Life {
+    fn new(upstream: &Upstream) -> Self {
+        let limits = cache::Config { journal_len_max: 4, journal_bytes_max: 1 << 20, tombstones_len_max: 6 };
+        let (mut writer, reader) = cache::cache(limits, Instant::now());
+        let config = Config {
+            subscribers_max: 10,
+            batch_len_max: 3,
+            batch_bytes_max: 1 << 20,
+            heartbeat_interval: Duration::from_secs(15),
+            bookmark_interval: Duration::from_secs(60),
+            resume_wait: Duration::from_secs(10),
+            drain_spread_max: Duration::ZERO,
+        };
+        let hub = Hub::new(config, CancellationToken::new());
+        hub.add(Informer::new(pods(), Scope::All, reader, Arc::new(Figures::default)));
+        let items = upstream.state.iter();
+        let items = items.map(|(name, (uid, version, app))| object(name, *uid, *version, *app));
+        let mut deltas = vec![Delta::PassBegin];
+        deltas.extend(items.map(Delta::PassItem));
+        deltas.push(Delta::PassEnd(upstream.version.into()));
+        writer.commit(deltas);
+        Self { pasts: writer.pasts(), writer, hub, seen: upstream.version }
+    }
+
+    fn watch(&mut self, upstream: &Upstream, count: usize) {
+        let seen = self.seen;
+        let new = upstream.events.iter().filter(|event| event.version > seen).take(count);
+        let delta = |event: &Event| {
+            let object = |app| object(&event.name, event.uid, event.version, app);
+            event.app.map_or_else(|| Delta::Delete(object(true)), |app| Delta::Apply(object(app)))
+        };
+        self.seen = new.clone().last().map_or(seen, |event| event.version);
+        self.writer.commit(new.map(delta).collect());
+    }
+
+    fn answer(&self, upstream: &Upstream) {
+        while let Some(version) = self.pasts.next() {
+            self.pasts.answer(&version, Some(upstream.there(&version)));
+        }
+    }
+}
+
+/// An EventSource: each event gives it a token.
+struct Client {
+    filter: Filter,
+    subscriber: Option<Subscriber>,
+    state: Seen,
+    token: Option<ResourceVersion>,
+    resets: usize,
+    told: usize,
+}
+
+impl Client {
+    fn new(filter: Filter) -> Self {
+        Self { filter, subscriber: None, state: Seen::new(), token: None, resets: 0, told: 0 }
+    }
+
+    fn connect(&mut self, life: &Life) {
+        let token = |version: &ResourceVersion| [("pods".to_owned(), version.clone())].into_iter().collect();
+        let from = self.token.as_ref().map_or(From::Start, |version| From::Token(token(version)));
+        if self.token.is_none() {
+            self.state.clear();
+        }
+        let (informers, filter) = (life.hub.informers(), self.filter.clone());
+        let subscription = Subscription { informers, filter, from, resync: None, timeout: None };
+        self.subscriber = Some(life.hub.subscribe(subscription).unwrap());
+    }
+
+    /// Takes at most `count` events of a batch and is cut off within it; tells whether there was none.
+    fn pull(&mut self, count: usize) -> bool {
+        let Some(subscriber) = &mut self.subscriber else { return false };
+        let events = match subscriber.next().now_or_never() {
+            None => return true,
+            Some(Delivery::Events(events)) => events,
+            Some(other) => panic!("{other:?}"),
+        };
+        if events.len() > count {
+            self.subscriber = None;
+        }
+        for event in events.into_iter().take(count) {
+            self.take(&event);
+        }
+        false
+    }
+
+    fn take(&mut self, event: &super::Event) {
+        self.told += 1;
+        let mut put = |object: &Object| {
+            let (key, version) = (object.key().to_string(), object.resource_version().clone());
+            if let Some((_, before)) = self.state.get(&key) {
+                assert!(version >= *before, "P2: {key} went back from {before} to {version}");
+            }
+            self.state.insert(key, (object.uid().to_owned(), version));
+        };
+        match (event.kind, &event.payload) {
+            (EventKind::Added | EventKind::Modified, Payload::Object(object)) => put(object),
+            (EventKind::Deleted, payload) => drop(self.state.remove(payload.key().unwrap().as_str())),
+            (EventKind::Reset, _) => {
+                self.resets += 1;
+                self.state.clear();
+            }
+            (EventKind::Synced | EventKind::Bookmark, _) => {}
+            (kind, payload) => panic!("{kind:?} {payload:?}"),
+        }
+        self.token = Some(event.position.clone());
+    }
+
+    fn expected(&self, life: &Life) -> Seen {
+        let snapshot = life.hub.informers()[0].reader.snapshot();
+        let seen = |object: &Arc<Object>| {
+            (object.key().to_string(), (object.uid().into(), object.resource_version().clone()))
+        };
+        self.filter.objects(&snapshot, None).map(seen).collect()
+    }
+}
+
+fn filters() -> [Filter; 3] {
+    let filter = |name: Option<&str>, labels: &str| {
+        let labels = LabelSelector::parse(labels).unwrap();
+        Filter::new(vec!["web".into()], name.map(str::to_owned), labels, FieldSelector::default())
+    };
+    [Filter::default(), filter(None, "app=true"), filter(Some("a"), "app!=true")]
+}
+
+fn run(steps: &[(u8, u8, u8)]) {
+    let mut upstream = Upstream::default();
+    upstream.put("a", true);
+    let mut life = Life::new(&upstream);
+    let mut clients = filters().map(Client::new);
+    for (step, which, much) in steps {
+        let name = char::from(b'a' + which % NAMES as u8).to_string();
+        let client = &mut clients[usize::from(which % 3)];
+        match step {
+            0..=3 => upstream.put(&name, much % 2 == 0),
+            4 => upstream.delete(&name),
+            5 => {
+                upstream.delete(&name);
+                upstream.put(&name, much % 2 == 0);
+            }
+            6 => life.watch(&upstream, usize::from(much % 8)),
+            7 => {
+                life = Life::new(&upstream);
+                clients.iter_mut().for_each(|client| client.subscriber = None);
+            }
+            8 => client.connect(&life),
+            9 => life.answer(&upstream),
+            _ => {
+                if client.pull(1 + usize::from(much % 4)) && life.pasts.next().is_none() {
+                    assert_eq!(client.state, client.expected(&life));
+                }
+            }
+        }
+    }
+    life.watch(&upstream, usize::MAX);
+    for client in &mut clients {
+        client.connect(&life);
+        life.answer(&upstream);
+        while !client.pull(usize::MAX) {}
+        assert_eq!(client.state, client.expected(&life));
+    }
+}
+
+fn paused(test: impl FnOnce()) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.unwrap().block_on(async { test() });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whoever_comes_back_to_a_restarted_informerd_sees_what_a_new_stream_sees(
+        steps in proptest::collection::vec((0..14_u8, any::<u8>(), any::<u8>()), 1..150),
+    ) {
+        paused(|| run(&steps));
+    }
+}
+
+/// Clients of a life that ends; then a and b change their label, c goes, d is replaced, f comes.
+fn outlived() -> (Upstream, [Client; 3]) {
+    let mut upstream = Upstream::default();
+    ["a", "b", "c", "d", "e"].iter().for_each(|name| upstream.put(name, *name != "b"));
+    let mut life = Life::new(&upstream);
+    let mut clients = filters().map(Client::new);
+    for client in &mut clients {
+        client.connect(&life);
+        while !client.pull(usize::MAX) {}
+        (client.subscriber, client.told) = (None, 0);
+    }
+    life.watch(&upstream, usize::MAX);
+    upstream.put("a", false);
+    upstream.put("b", true);
+    upstream.delete("c");
+    upstream.delete("d");
+    upstream.put("d", false);
+    upstream.put("f", false);
+    (upstream, clients)
+}
+
+#[test]
+fn each_is_told_what_changed_for_its_filter_and_a_bookmark() {
+    paused(|| {
+        let (upstream, mut clients) = outlived();
+        let life = Life::new(&upstream);
+        for (client, told) in clients.iter_mut().zip([6 + 1, 4 + 1, 1 + 1]) {
+            client.connect(&life);
+            life.answer(&upstream);
+            while !client.pull(usize::MAX) {}
+            assert_eq!((client.resets, client.told), (0, told));
+            assert_eq!(client.state, client.expected(&life));
+            assert_eq!(client.token, Some(upstream.version.into()));
+        }
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_an_answer_that_does_not_come_starts_over() {
+    let (upstream, mut clients) = outlived();
+    let life = Life::new(&upstream);
+    let client = &mut clients[0];
+    client.connect(&life);
+    assert!(client.pull(usize::MAX), "it waits");
+    tokio::time::advance(Duration::from_secs(11)).await;
+    while !client.pull(usize::MAX) {}
+    assert_eq!((client.resets, &client.state), (1, &client.expected(&life)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_that_does_not_cover_all_starts_over_at_once() {
+    let (upstream, clients) = outlived();
+    let life = Life::new(&upstream);
+    let token = [("pods".to_owned(), clients[0].token.clone().unwrap())].into_iter().collect();
+    let (informers, from) = (life.hub.informers(), From::Bookmark(token));
+    let subscription =
+        Subscription { informers, filter: Filter::default(), from, resync: None, timeout: None };
+    let mut subscriber = life.hub.subscribe(subscription).unwrap();
+    let Delivery::Events(events) = subscriber.next().await else { panic!("a RESET") };
+    assert_eq!(events[0].kind, EventKind::Reset);
+    assert!(life.pasts.next().is_none());
+}
+
+#[test]
+fn who_missed_what_left_the_journal_is_told_of_an_object_that_stopped_to_match_meanwhile() {
+    // Found by the property above: the place of the token lay within the journal again, where the deletion of an
+    // object that does not match any more is none.
+    let steps = [(8, 178), (0, 0), (10, 64), (0, 235), (4, 15), (0, 1), (0, 131)];
+    paused(|| run(&steps.map(|(step, which)| (step, which, u8::from(which == 64 || which == 235)))));
+}
