@@ -8,6 +8,7 @@
 #![expect(clippy::disallowed_methods, reason = "benchmarks read the real clock")]
 
 mod client;
+mod clock;
 mod commit;
 mod decode;
 mod fanout;
