@@ -42,7 +42,9 @@ fn in_memory(bench: &mut Bench, objects: usize) -> anyhow::Result<()> {
     let bytes = encode(&snapshot);
     let (mut encoding, mut copying) = (Vec::new(), Vec::new());
     for _ in 0..bench.pick(5, 1) {
-        let encode = || drop(black_box(encode(&snapshot)));
+        let encode = || {
+            black_box(encode(&snapshot));
+        };
         encoding.push(bytes as f64 / seconds_of(encode, time)? / 1e9);
         let copy = || {
             let mut copy = Vec::with_capacity(bytes);
