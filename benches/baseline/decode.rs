@@ -28,7 +28,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
         let mut tree = || drop(black_box(serde_json::from_str::<Value>(&list)));
         let mut dynamic = || drop(black_box(serde_json::from_str::<ObjectList<DynamicObject>>(&list)));
         let works: [&mut dyn FnMut(); 3] = [&mut ours, &mut tree, &mut dynamic];
-        report(bench, format!("list page, 500 pods of {size}"), rates(works, list.len(), rounds, time)?);
+        report(bench, &format!("list page, 500 pods of {size}"), rates(works, list.len(), rounds, time)?);
 
         serde_json::from_str::<WatchEvent<DynamicObject>>(&lines[0]).context("not a watch event to kube")?;
         let mut ours = || lines.iter().for_each(|line| drop(black_box(decoder.watch_line(line.as_bytes()))));
@@ -43,13 +43,13 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
             }
         };
         let works: [&mut dyn FnMut(); 3] = [&mut ours, &mut tree, &mut dynamic];
-        report(bench, format!("watch lines, pods of {size}"), rates(works, line_bytes, rounds, time)?);
+        report(bench, &format!("watch lines, pods of {size}"), rates(works, line_bytes, rounds, time)?);
     }
     Ok(())
 }
 
-fn report(bench: &mut Bench, case: String, [ours, tree, dynamic]: [f64; 3]) {
-    let row = || Row::new("decode", &*case).value("decoded", ours, "MB/s");
+fn report(bench: &mut Bench, case: &str, [ours, tree, dynamic]: [f64; 3]) {
+    let row = || Row::new("decode", case).value("decoded", ours, "MB/s");
     bench.report.add(row().against("serde_json::Value", tree));
     bench.report.add(row().against("kube DynamicObject", dynamic));
 }
