@@ -10,6 +10,7 @@ use informerd::hub::{self, Delivery, Figures, Filter, From, Hub, Informer, Scope
 use informerd::k8s::{Decoder, FieldSelector, LabelSelector, ResourceVersion};
 use tokio_util::sync::CancellationToken;
 
+use crate::clock::thread_cpu;
 use crate::report::{Row, median};
 use crate::server::wait_until;
 use crate::{Bench, pods};
@@ -25,27 +26,41 @@ struct Subject {
     delivered: Arc<AtomicU64>,
 }
 
+/// What a round of commits took.
+struct Round {
+    /// The writer, on a CPU.
+    cpu: Duration,
+    /// The writer.
+    written: Duration,
+    /// Until every reader had every event.
+    delivered: Duration,
+}
+
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let objects = bench.pick(100_000, 2_000);
-    let (rounds, events) = (bench.pick(5, 1), bench.pick(5_000, 500));
+    let (rounds, events) = (bench.pick(9, 1), bench.pick(5_000, 500));
     for readers in [0, 100] {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let mut subject = Subject::new(objects, readers, &runtime)?;
         for len in [1, 100] {
-            let (mut writing, mut delivering) = (Vec::new(), Vec::new());
+            let mut taken = Vec::new();
             for _ in 0..rounds {
-                let (written, delivered) = subject.round(events, len, readers)?;
-                writing.push(written.as_secs_f64());
-                delivering.push(delivered.as_secs_f64());
+                taken.push(subject.round(events, len, readers)?);
             }
+            let middle = |figure: fn(&Round) -> Duration| {
+                median(taken.iter().map(|round| figure(round).as_secs_f64()).collect())
+            };
             let case = format!("{objects} objects, by {len}, {readers} readers");
-            let micros = median(writing) * 1e6 / (events / len) as f64;
-            bench.report.add(Row::new("commit", &*case).value("time of a commit", micros, "us"));
-            let rate = len as f64 / micros * 1e6;
-            bench.report.add(Row::new("commit", &*case).value("committed", rate, "events/s"));
+            let row = |metric, value, unit| Row::new("commit", &*case).value(metric, value, unit);
+            // All rounds together, as the kernel counts in ticks.
+            let cpu: Duration = taken.iter().map(|round| round.cpu).sum();
+            let cpu = cpu.as_secs_f64() * 1e6 / (taken.len() * events / len) as f64;
+            bench.report.add(row("a commit, CPU", cpu, "us"));
+            bench.report.add(row("an event, CPU", cpu / len as f64, "us"));
+            bench.report.add(row("committed", events as f64 / middle(|round| round.written), "events/s"));
             if readers > 0 {
-                let rate = (events * readers) as f64 / median(delivering);
-                bench.report.add(Row::new("commit", case).value("taken by readers", rate, "events/s"));
+                let rate = (events * readers) as f64 / middle(|round| round.delivered);
+                bench.report.add(row("taken by readers", rate, "events/s"));
             }
         }
     }
@@ -93,8 +108,8 @@ impl Subject {
         Ok(Self { writer, decoder, objects, version, delivered })
     }
 
-    /// Commits `events` changes by `len`; how long the commits took, and how long until all readers had all.
-    fn round(&mut self, events: usize, len: usize, readers: usize) -> anyhow::Result<(Duration, Duration)> {
+    /// Commits `events` changes by `len`.
+    fn round(&mut self, events: usize, len: usize, readers: usize) -> anyhow::Result<Round> {
         let mut batches = Vec::new();
         for _ in 0..events / len {
             let mut deltas = Vec::new();
@@ -107,13 +122,13 @@ impl Subject {
             batches.push(deltas);
         }
         let expected = self.delivered.load(Ordering::Relaxed) + (events * readers) as u64;
-        let began = Instant::now();
+        let (began, cpu_began) = (Instant::now(), thread_cpu()?);
         for deltas in batches {
             self.writer.commit(deltas);
         }
-        let written = began.elapsed();
+        let (written, cpu) = (began.elapsed(), thread_cpu()? - cpu_began);
         wait_until("readers", || self.delivered.load(Ordering::Relaxed) >= expected)?;
-        Ok((written, began.elapsed()))
+        Ok(Round { cpu, written, delivered: began.elapsed() })
     }
 }
 

@@ -1,12 +1,13 @@
 //! Bytes of the API server into objects, beside the trees that others make of them.
 
 use std::hint::black_box;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use kube::api::{DynamicObject, ObjectList, WatchEvent};
 use serde_json::Value;
 
+use crate::clock::seconds_of;
 use crate::report::{Row, median};
 use crate::{Bench, pods};
 
@@ -27,7 +28,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
         let mut tree = || drop(black_box(serde_json::from_str::<Value>(&list)));
         let mut dynamic = || drop(black_box(serde_json::from_str::<ObjectList<DynamicObject>>(&list)));
         let works: [&mut dyn FnMut(); 3] = [&mut ours, &mut tree, &mut dynamic];
-        report(bench, format!("list page, 500 pods of {size}"), rates(works, list.len(), rounds, time));
+        report(bench, &format!("list page, 500 pods of {size}"), rates(works, list.len(), rounds, time)?);
 
         serde_json::from_str::<WatchEvent<DynamicObject>>(&lines[0]).context("not a watch event to kube")?;
         let mut ours = || lines.iter().for_each(|line| drop(black_box(decoder.watch_line(line.as_bytes()))));
@@ -42,30 +43,29 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
             }
         };
         let works: [&mut dyn FnMut(); 3] = [&mut ours, &mut tree, &mut dynamic];
-        report(bench, format!("watch lines, pods of {size}"), rates(works, line_bytes, rounds, time));
+        report(bench, &format!("watch lines, pods of {size}"), rates(works, line_bytes, rounds, time)?);
     }
     Ok(())
 }
 
-fn report(bench: &mut Bench, case: String, [ours, tree, dynamic]: [f64; 3]) {
-    let row = || Row::new("decode", &*case).value("decoded", ours, "MB/s");
+fn report(bench: &mut Bench, case: &str, [ours, tree, dynamic]: [f64; 3]) {
+    let row = || Row::new("decode", case).value("decoded", ours, "MB/s");
     bench.report.add(row().against("serde_json::Value", tree));
     bench.report.add(row().against("kube DynamicObject", dynamic));
 }
 
-/// Megabytes a second of each, in turns, the median of the rounds.
-fn rates(mut works: [&mut dyn FnMut(); 3], bytes: usize, rounds: usize, time: Duration) -> [f64; 3] {
+/// Megabytes a second of CPU time of each, in turns, the median of the rounds.
+fn rates(
+    mut works: [&mut dyn FnMut(); 3],
+    bytes: usize,
+    rounds: usize,
+    time: Duration,
+) -> anyhow::Result<[f64; 3]> {
     let mut rates = [const { Vec::new() }; 3];
     for _ in 0..rounds {
         for (rates, work) in rates.iter_mut().zip(&mut works) {
-            let began = Instant::now();
-            let mut count = 0_usize;
-            while began.elapsed() < time {
-                work();
-                count += 1;
-            }
-            rates.push((bytes * count) as f64 / began.elapsed().as_secs_f64() / 1e6);
+            rates.push(bytes as f64 / seconds_of(work, time)? / 1e6);
         }
     }
-    rates.map(median)
+    Ok(rates.map(median))
 }

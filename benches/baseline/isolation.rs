@@ -3,6 +3,8 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use informerd::config::Limits;
+
 use crate::Bench;
 use crate::client::{Measure, Readers};
 use crate::nuisance::{Manner, Nuisance};
@@ -118,9 +120,9 @@ fn play(simulator: &mut Simulator, case: &Case, time: Duration) -> anyhow::Resul
     let path = "/v1/watch/pods?sendInitialEvents=false";
     let readers = Readers::connect(server.address, CLIENTS, Some(path), Measure::Latency)?;
     readers.wait_for(CLIENTS as u64)?;
-    // A journal's worth of changes, as a server has that has run for a while.
+    // Fills the journal, as it is after a while, so that memory that still grows is someone's.
     let warm_up = Rhythm {
-        ticks: usize::try_from(time.as_secs())?.min(20),
+        ticks: if time.as_secs() >= 10 { Limits::DEFAULT.journal_len_max / 100 } else { 1 },
         events_per_tick: 100,
         interval: INTERVAL * 10,
     };

@@ -4,10 +4,10 @@
 //! Servers under measurement, the simulator and the plain loops are processes of their own: this binary,
 //! started again with a role, and `informerd` itself.
 #![expect(clippy::print_stdout, reason = "the table and the answers of the roles go to standard output")]
-#![expect(clippy::print_stderr, reason = "progress goes to standard error")]
 #![expect(clippy::disallowed_methods, reason = "benchmarks read the real clock")]
 
 mod client;
+mod clock;
 mod commit;
 mod decode;
 mod fanout;

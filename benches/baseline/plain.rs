@@ -16,6 +16,8 @@ use crate::simulator::{Changed, Rhythm};
 
 /// What informerd sets on its sockets by default.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
+/// What the kernel would give a socket that is not limited.
+const STREAM_BUFFER_BYTES: usize = 4 << 20;
 /// informerd's largest batch by default.
 const BATCH_BYTES_MAX: usize = 256 << 10;
 
@@ -85,6 +87,7 @@ pub(crate) fn run_writer() -> anyhow::Result<()> {
             accepted.lock().unwrap_or_else(PoisonError::into_inner).push(socket);
         }
     });
+    let mut content = Vec::new();
     for line in std::io::stdin().lock().lines() {
         let line = line?;
         let mut sockets = sockets.lock().unwrap_or_else(PoisonError::into_inner);
@@ -100,12 +103,16 @@ pub(crate) fn run_writer() -> anyhow::Result<()> {
             }
             ["stream", bytes] => {
                 let mut socket = sockets.pop().context("no socket")?;
-                let piece = vec![b'.'; BATCH_BYTES_MAX];
-                let mut left: usize = bytes.parse()?;
-                while left > 0 {
-                    let count = left.min(piece.len());
-                    socket.write_all(&piece[..count])?;
-                    left -= count;
+                // One socket may have what it wants.
+                let options = SockRef::from(&socket);
+                let _ = options.set_send_buffer_size(STREAM_BUFFER_BYTES);
+                #[cfg(target_os = "linux")]
+                let _ = options.set_tcp_notsent_lowat(u32::MAX);
+                // All of it in memory, as informerd has it: a small piece again and again would come from the
+                // processor's cache.
+                content.resize(bytes.parse()?, b'.');
+                for piece in content.chunks(BATCH_BYTES_MAX) {
+                    socket.write_all(piece)?;
                 }
                 drop(socket);
                 println!("written");

@@ -73,6 +73,8 @@ impl Process {
         let stat = read("stat")?;
         // The name in parentheses may hold anything; utime and stime are the 14th and 15th field.
         let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+        // The first field after it is the state; Z is a process that has ended.
+        anyhow::ensure!(!after_name.trim_start().starts_with('Z'), "a process under measurement has ended");
         let ticks = after_name.split_whitespace().skip(11).take(2);
         let ticks: f64 = ticks.filter_map(|field| field.parse::<f64>().ok()).sum();
         let status = read("status")?;

@@ -11,6 +11,7 @@ use informerd::config::Limits;
 use informerd::encode::{Frames, ListEncoder, ListFormat};
 use informerd::k8s::ResourceVersion;
 
+use crate::clock::{MEASURE_MIN, seconds_of};
 use crate::plain::Plain;
 use crate::process::Usage;
 use crate::report::{Row, median};
@@ -37,17 +38,20 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
 
 fn in_memory(bench: &mut Bench, objects: usize) -> anyhow::Result<()> {
     let snapshot = snapshot(objects)?;
-    let rounds = bench.pick(21, 3);
-    let (mut encoding, mut copying, mut bytes) = (Vec::new(), Vec::new(), 0);
-    for _ in 0..rounds {
-        let began = Instant::now();
-        bytes = encode(&snapshot);
-        encoding.push(bytes as f64 / began.elapsed().as_secs_f64() / 1e9);
-        let began = Instant::now();
-        let mut copy = Vec::with_capacity(bytes);
-        snapshot.after(None).for_each(|object| copy.extend_from_slice(object.json()));
-        black_box(copy);
-        copying.push(bytes as f64 / began.elapsed().as_secs_f64() / 1e9);
+    let time = bench.pick(MEASURE_MIN * 2, MEASURE_MIN / 5);
+    let bytes = encode(&snapshot);
+    let (mut encoding, mut copying) = (Vec::new(), Vec::new());
+    for _ in 0..bench.pick(5, 1) {
+        let encode = || {
+            black_box(encode(&snapshot));
+        };
+        encoding.push(bytes as f64 / seconds_of(encode, time)? / 1e9);
+        let copy = || {
+            let mut copy = Vec::with_capacity(bytes);
+            snapshot.after(None).for_each(|object| copy.extend_from_slice(object.json()));
+            drop(black_box(copy));
+        };
+        copying.push(bytes as f64 / seconds_of(copy, time)? / 1e9);
     }
     let case = format!("{objects} pods, {} MB, into frames", bytes / 1_000_000);
     let row = Row::new("snapshot", case).value("encoded", median(encoding), "GB/s");
