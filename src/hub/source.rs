@@ -20,6 +20,8 @@ pub(super) struct Source {
     cursor: Cursor,
     /// The version up to which the client has everything; zero while its snapshot is under way.
     position: ResourceVersion,
+    /// Whether every object is to be handed out again, once the client has all there is.
+    resync_due: bool,
 }
 
 enum Phase {
@@ -75,7 +77,7 @@ impl Source {
     pub(super) fn new(informer: Arc<Informer>) -> Self {
         let wake = informer.reader.wake();
         let (cursor, position) = (Cursor::default(), ResourceVersion::ZERO);
-        Self { informer, wake, phase: Phase::Idle, cursor, position }
+        Self { informer, wake, phase: Phase::Idle, cursor, position, resync_due: false }
     }
 
     pub(super) fn synced(&self) -> bool {
@@ -132,15 +134,27 @@ impl Source {
         self.phase = Phase::Past { past, next: 0 };
     }
 
-    /// Begins to hand out every object again, if the client has all there is; else it must pull first, or an
-    /// older change would follow a newer state.
-    pub(super) fn begin_resync(&mut self) -> bool {
-        let snapshot = self.informer.reader.snapshot();
-        if !matches!(self.phase, Phase::Live) || snapshot.cursor != self.cursor {
-            return false;
+    /// Every object is to be handed out again.
+    pub(super) fn ask_resync(&mut self) {
+        self.resync_due = true;
+    }
+
+    /// Begins to hand out every object again if it is due and the client has all there is; else it must pull
+    /// first, or an older change would follow a newer state.
+    pub(super) fn begin_resync(&mut self) {
+        if !self.resync_due || !matches!(self.phase, Phase::Live) {
+            return;
         }
-        self.phase = Phase::Snapshot { snapshot, last: None, kind: EventKind::Modified };
-        true
+        let snapshot = self.informer.reader.snapshot();
+        if snapshot.cursor == self.cursor {
+            self.phase = Phase::Snapshot { snapshot, last: None, kind: EventKind::Modified };
+            self.resync_due = false;
+        }
+    }
+
+    /// Whether a resync waits for the changes before it.
+    pub(super) fn is_resync_due(&self) -> bool {
+        self.resync_due
     }
 
     /// Whether the snapshot has been handed out.

@@ -393,7 +393,8 @@ impl Subscriber {
     }
 
     fn pull_live(&mut self, now: Instant, batch: &mut BatchBuilder) {
-        if self.resync_at.is_some_and(|at| now >= at) && self.sources.iter_mut().all(Source::begin_resync) {
+        if self.resync_at.is_some_and(|at| now >= at) {
+            self.sources.iter_mut().for_each(Source::ask_resync);
             self.resync_at = self.resync.map(|resync| now + resync);
         }
         let count = self.sources.len();
@@ -401,12 +402,18 @@ impl Subscriber {
             let index = (self.turn + offset) % count;
             let source = &mut self.sources[index];
             let behind = source.is_catching_up();
+            source.begin_resync();
             if !source.is_past_snapshot()
                 && matches!(source.pull_snapshot(index, &self.filter, batch), Pulled::More)
             {
                 return;
             }
-            let pulled = source.pull_changes(index, &self.filter, batch);
+            let mut pulled = source.pull_changes(index, &self.filter, batch);
+            if source.is_resync_due() && matches!(pulled, Ok(Pulled::Done)) {
+                // It has all there is now.
+                source.begin_resync();
+                pulled = Ok(source.pull_snapshot(index, &self.filter, batch));
+            }
             if !behind && source.is_catching_up() {
                 self.place.metrics().catch_ups.increment(1);
             }

@@ -343,3 +343,31 @@ fn who_missed_what_left_the_journal_is_told_of_an_object_that_stopped_to_match_m
     let steps = [(8, 178), (0, 0), (10, 64), (0, 235), (4, 15), (0, 1), (0, 131)];
     paused(|| run(&steps.map(|(step, which)| (step, which, u8::from(which == 64 || which == 235)))));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_resync_of_several_informers_hands_out_each_object_once_though_one_of_them_is_busy() {
+    let mut upstream = Upstream::default();
+    upstream.put("a", true);
+    let quiet = Life::new(&upstream);
+    let mut busy = Life::new(&upstream);
+    let informers = vec![quiet.hub.informers().remove(0), busy.hub.informers().remove(0)];
+    let resync = Some(Duration::from_secs(1));
+    let (filter, from) = (Filter::default(), From::Start);
+    let subscription = Subscription { informers, filter, from, resync, timeout: None };
+    let mut subscriber = quiet.hub.subscribe(subscription).unwrap();
+    let mut take = |subscriber: &mut Subscriber| {
+        let mut told = [0, 0];
+        while let Some(Delivery::Events(events)) = subscriber.next().now_or_never() {
+            let objects = events.iter().filter(|event| event.payload.key().is_some());
+            objects.for_each(|event| told[event.source] += 1);
+        }
+        told
+    };
+    assert_eq!(take(&mut subscriber), [1, 1]);
+    tokio::time::advance(Duration::from_millis(1001)).await;
+    // The moment has come, and one of them has a change to tell first.
+    upstream.put("b", true);
+    busy.watch(&upstream, 1);
+    assert_eq!(take(&mut subscriber), [1, 1 + 2]);
+    assert_eq!(take(&mut subscriber), [0, 0]);
+}
