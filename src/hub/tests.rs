@@ -355,7 +355,7 @@ async fn a_resync_of_several_informers_hands_out_each_object_once_though_one_of_
     let (filter, from) = (Filter::default(), From::Start);
     let subscription = Subscription { informers, filter, from, resync, timeout: None };
     let mut subscriber = quiet.hub.subscribe(subscription).unwrap();
-    let mut take = |subscriber: &mut Subscriber| {
+    let take = |subscriber: &mut Subscriber| {
         let mut told = [0, 0];
         while let Some(Delivery::Events(events)) = subscriber.next().now_or_never() {
             let objects = events.iter().filter(|event| event.payload.key().is_some());
