@@ -15,6 +15,8 @@ use super::{
 };
 use crate::k8s::{Key, Object, ResourceVersion};
 
+/// Objects of the first list were there before every revision that a reader can have.
+const BEFORE_ALL: Revision = Revision(0);
 /// Relists whose gap is remembered; beyond them tokens from before are lost.
 const GAPS_LEN_MAX: usize = 64;
 
@@ -238,7 +240,7 @@ impl State {
         self.store.bytes += object.json().len();
         if let Some(old) = &previous {
             self.store.bytes -= old.object.json().len();
-            created = self.recent.remove(&old.revision).map_or(self.floor_of_time(), |recent| recent.created);
+            created = self.recent.remove(&old.revision).map_or(BEFORE_ALL, |recent| recent.created);
         }
         self.store.objects.insert(object.key().clone(), Stored { object: object.clone(), revision });
         let recent =
@@ -247,11 +249,6 @@ impl State {
         let previous = previous.map(|old| old.object);
         let version = object.resource_version().clone();
         self.record(Change { revision, position, kind, object, previous, version, reached }, commit);
-    }
-
-    /// Objects of the first list were there before every revision a reader can have.
-    fn floor_of_time(&self) -> Revision {
-        Revision(0)
     }
 
     fn remove(&mut self, object: Object, commit: &mut Commit) {
@@ -272,7 +269,7 @@ impl State {
     fn remove_at(&mut self, object: Arc<Object>, previous: Arc<Object>, at: Removal, commit: &mut Commit) {
         let Removal { version, position, reached } = at;
         let revision = Revision(self.store.cursor.revision.0 + 1);
-        let mut created = self.floor_of_time();
+        let mut created = BEFORE_ALL;
         if let Some(old) = self.store.objects.remove(object.key()) {
             self.store.bytes -= old.object.json().len();
             created = self.recent.remove(&old.revision).map_or(created, |recent| recent.created);
