@@ -343,3 +343,18 @@ fn who_missed_what_left_the_journal_is_told_of_an_object_that_stopped_to_match_m
     let steps = [(8, 178), (0, 0), (10, 64), (0, 235), (4, 15), (0, 1), (0, 131)];
     paused(|| run(&steps.map(|(step, which)| (step, which, u8::from(which == 64 || which == 235)))));
 }
+
+#[test]
+fn what_came_and_stopped_to_match_within_one_catch_up_is_deleted() {
+    // Found by the property above: c came with the first piece of a catch-up, and stopped to match before the
+    // second.
+    let before = [(0, 33, 0), (0, 112, 0), (0, 34, 0)].into_iter().chain([(0, 0, 0); 5]);
+    let after =
+        [(0, 57, 1), (0, 0, 0), (8, 16, 0), (10, 106, 1), (6, 0, 2), (6, 0, 3), (10, 16, 2), (6, 0, 6)];
+    run_to_the_end(before.chain(after));
+}
+
+fn run_to_the_end(steps: impl Iterator<Item = (u8, u8, u8)>) {
+    let steps: Vec<_> = steps.chain([(10, 121, 0); 4]).collect();
+    paused(|| run(&steps));
+}
