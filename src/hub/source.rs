@@ -33,8 +33,8 @@ enum Phase {
     Past { past: Arc<Past>, next: usize },
     /// Reading the journal.
     Live,
-    /// Behind the journal: reading what changed after `since`.
-    CatchUp { since: Revision },
+    /// Behind the journal: reading what changed, each object once.
+    CatchUp,
 }
 
 /// What a pull came to.
@@ -164,7 +164,7 @@ impl Source {
 
     /// Whether it reads what changed since it fell behind.
     pub(super) fn is_catching_up(&self) -> bool {
-        matches!(self.phase, Phase::CatchUp { .. })
+        matches!(self.phase, Phase::CatchUp)
     }
 
     /// Hands out the next objects of the snapshot.
@@ -207,15 +207,15 @@ impl Source {
                 self.pull_past(index, filter, batch);
                 continue;
             }
-            if let Phase::CatchUp { since } = self.phase {
-                if self.pull_catch_up(index, since, filter, batch)? {
+            if matches!(self.phase, Phase::CatchUp) {
+                if self.pull_catch_up(index, filter, batch)? {
                     self.phase = Phase::Live;
                 }
                 continue;
             }
             let len_max = batch.len_max - batch.events.len();
             let Some(run) = self.informer.reader.changes_after(self.cursor, len_max) else {
-                self.phase = Phase::CatchUp { since: self.cursor.revision };
+                self.phase = Phase::CatchUp;
                 continue;
             };
             for change in &run.changes {
@@ -263,11 +263,12 @@ impl Source {
     fn pull_catch_up(
         &mut self,
         index: usize,
-        since: Revision,
         filter: &Filter,
         batch: &mut BatchBuilder,
     ) -> Result<bool, ResetReason> {
         let len_max = batch.len_max - batch.events.len();
+        // Of this piece, not of the whole catch-up: an object that came within an earlier piece is known by now.
+        let since = self.cursor.revision;
         let history = self.wake.borrow().history;
         let piece = self.informer.reader.catch_up(self.cursor, len_max).map_err(|_| {
             if history == self.cursor.history { ResetReason::Lagged } else { ResetReason::HistoryLost }
@@ -337,7 +338,7 @@ fn changed_through(filter: &Filter, change: &PastChange) -> Option<(EventKind, P
     Some((EventKind::Deleted, Payload::Identity { key, uid, version }))
 }
 
-/// What changed since a subscriber fell behind, as it must be told: the states in between are gone, so what
+/// What changed since a place of a subscriber that is behind, as it must be told: the states in between are gone, so what
 /// does not match any more is DELETED by its identity, unless it came to be only after `since`.
 fn latest_through(filter: &Filter, since: Revision, entry: CatchUpEntry) -> Option<(EventKind, Payload)> {
     if !filter.in_scope(&entry.key) {

@@ -371,3 +371,18 @@ async fn a_resync_of_several_informers_hands_out_each_object_once_though_one_of_
     assert_eq!(take(&mut subscriber), [1, 1 + 2]);
     assert_eq!(take(&mut subscriber), [0, 0]);
 }
+
+#[test]
+fn what_came_and_stopped_to_match_within_one_catch_up_is_deleted() {
+    // Found by the property above: c came with the first piece of a catch-up, and stopped to match before the
+    // second.
+    let before = [(0, 33, 0), (0, 112, 0), (0, 34, 0)].into_iter().chain([(0, 0, 0); 5]);
+    let after =
+        [(0, 57, 1), (0, 0, 0), (8, 16, 0), (10, 106, 1), (6, 0, 2), (6, 0, 3), (10, 16, 2), (6, 0, 6)];
+    run_to_the_end(before.chain(after));
+}
+
+fn run_to_the_end(steps: impl Iterator<Item = (u8, u8, u8)>) {
+    let steps: Vec<_> = steps.chain([(10, 121, 0); 4]).collect();
+    paused(|| run(&steps));
+}

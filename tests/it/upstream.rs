@@ -230,6 +230,8 @@ async fn errors_of_the_server_are_waited_out_from_the_cache() {
     timeout(PATIENCE, told).await.unwrap();
     assert_eq!(run.reader.condition().phase, Phase::BackingOff);
     assert!(run.cached().len() >= before, "still served");
+    // Written while no watch is open, so that only the watch after the second refusal tells of it.
+    run.write(1);
     run.converge("503").await;
     assert_eq!((run.costs().0, run.server.faults().fired(Fault::Failed)), (1, 2));
     assert_eq!(run.reader.condition().message, None);
