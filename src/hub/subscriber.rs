@@ -133,6 +133,8 @@ pub struct Subscriber {
     state: State,
     /// The source whose turn it is.
     turn: usize,
+    /// Whether the last pull left nothing.
+    caught_up: bool,
     resync: Option<Duration>,
     resync_at: Option<Instant>,
     deadline: Option<Instant>,
@@ -190,6 +192,7 @@ impl Subscriber {
             drain,
             state: State::Starting { from, until: None },
             turn: 0,
+            caught_up: false,
             resync,
             resync_at: None,
             deadline: timeout.map(|timeout| now + timeout),
@@ -223,16 +226,17 @@ impl Subscriber {
                 }
                 return Delivery::Closed(reason);
             }
-            let events = self.pull(now);
+            let mut events = self.pull(now);
+            // Also behind changes, as a stream that is never quiet needs its token too; not amid a catch-up, as
+            // what a client holds at a bookmark is a state that was.
+            if now >= self.bookmark_at && self.caught_up && matches!(self.state, State::Live) {
+                self.bookmark_at = now + self.config.bookmark_interval;
+                events.push(self.bookmark(EventKind::Bookmark));
+            }
             if !events.is_empty() {
                 self.heartbeat_at = now + self.config.heartbeat_interval;
                 self.place.metrics().events.increment(events.len() as u64);
                 return Delivery::Events(events);
-            }
-            if now >= self.bookmark_at && matches!(self.state, State::Live) {
-                self.bookmark_at = now + self.config.bookmark_interval;
-                self.heartbeat_at = now + self.config.heartbeat_interval;
-                return Delivery::Events(vec![self.bookmark(EventKind::Bookmark)]);
             }
             if now >= self.heartbeat_at {
                 self.heartbeat_at = now + self.config.heartbeat_interval;
@@ -288,6 +292,7 @@ impl Subscriber {
     }
 
     fn pull(&mut self, now: Instant) -> Vec<Event> {
+        self.caught_up = false;
         let mut batch = BatchBuilder::new(&self.config);
         self.start(now);
         if let State::Resetting(reason) = self.state {
@@ -431,6 +436,7 @@ impl Subscriber {
                 }
             }
         }
+        self.caught_up = true;
         if matches!(self.state, State::Resumed) {
             self.state = State::Live;
             self.resync_at = self.resync.map(|resync| now + resync);

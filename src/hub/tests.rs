@@ -386,3 +386,25 @@ fn run_to_the_end(steps: impl Iterator<Item = (u8, u8, u8)>) {
     let steps: Vec<_> = steps.chain([(10, 121, 0); 4]).collect();
     paused(|| run(&steps));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_never_quiet_gets_its_bookmarks() {
+    let mut upstream = Upstream::default();
+    upstream.put("a", true);
+    let mut life = Life::new(&upstream);
+    let (informers, filter) = (life.hub.informers(), Filter::default());
+    let subscription = Subscription { informers, filter, from: From::Start, resync: None, timeout: None };
+    let mut subscriber = life.hub.subscribe(subscription).unwrap();
+    let mut bookmarks = 0;
+    for _ in 0..185 {
+        upstream.put("a", true);
+        life.watch(&upstream, 1);
+        let Some(Delivery::Events(events)) = subscriber.next().now_or_never() else { panic!("a change") };
+        for event in events.iter().filter(|event| event.kind == EventKind::Bookmark) {
+            assert_eq!(event.position, upstream.version.into());
+            bookmarks += 1;
+        }
+        tokio::time::advance(Duration::from_secs(1)).await;
+    }
+    assert_eq!(bookmarks, 3);
+}
