@@ -220,7 +220,7 @@ impl Subscriber {
                 source.wake.borrow_and_update();
             }
             if let Some(reason) = self.over(now) {
-                if matches!(self.state, State::Live) {
+                if self.caught_up && matches!(self.state, State::Live) {
                     self.state = State::Ended(reason);
                     return Delivery::Events(vec![self.bookmark(EventKind::Bookmark)]);
                 }
