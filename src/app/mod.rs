@@ -159,11 +159,7 @@ fn upstream_config(source: &UpstreamSource, limits: &Limits) -> upstream::Config
         UpstreamSource::InCluster => upstream::Source::InCluster,
         UpstreamSource::Server { url } => upstream::Source::Server { url },
     };
-    upstream::Config {
-        page_size: u32::try_from(limits.page_size).unwrap_or(u32::MAX),
-        page_bytes_max: limits.page_bytes_max,
-        ..upstream::Config::new(source)
-    }
+    upstream::Config { page_bytes_max: limits.page_bytes_max, ..upstream::Config::new(source) }
 }
 
 fn hub_config(config: &config::Serve) -> hub::Config {

@@ -63,7 +63,7 @@ pub struct Serve {
     pub unready_after: Option<Duration>,
     /// What is logged.
     pub log: Log,
-    /// Where this came from, to be read again on SIGHUP; `None` in the demo.
+    /// Where this came from; `None` in the demo.
     pub source: Option<Source>,
 }
 

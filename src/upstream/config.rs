@@ -35,15 +35,13 @@ pub struct Config {
     pub response_timeout: Duration,
     /// Without a byte of a body that should end (lists, discovery). Watches have the reflector's deadlines.
     pub idle_timeout: Duration,
-    /// Objects of a list page.
-    pub page_size: u32,
     /// Bytes of one list page after decompression; beyond it the page is asked for in smaller ones.
     pub page_bytes_max: usize,
 }
 
 impl Config {
-    /// The defaults: connect 10 s, response 70 s, idle 30 s, pages of 500 objects (client-go's `pager`) and
-    /// of at most 512 MiB, which 500 objects of the largest size etcd takes (1.5 MiB, smaller in protobuf)
+    /// The defaults: connect 10 s, response 70 s, idle 30 s, pages of
+    /// at most 512 MiB, which 500 objects of the largest size etcd takes (1.5 MiB, smaller in protobuf)
     /// can only reach when hardly anything else fits the cluster.
     pub fn new(source: Source) -> Self {
         Self {
@@ -51,7 +49,6 @@ impl Config {
             connect_timeout: Duration::from_secs(10),
             response_timeout: Duration::from_secs(70),
             idle_timeout: Duration::from_secs(30),
-            page_size: 500,
             page_bytes_max: 512 << 20,
         }
     }
