@@ -32,7 +32,7 @@
 //!
 //! Many of them are absences; `tests/it/tidy.rs` keeps those that a machine can check.
 //!
-//! - **Architecture invariant:** `k8s`, `cache`, `encode`, `reflect/machine.rs` and what is pure of `hub` have no
+//! - **Architecture invariant:** `k8s`, `cache`, `encode`, `reflect/machine` and what is pure of `hub` have no
 //!   async fn, no clock and no socket. Time and randomness are arguments, so any run can be repeated.
 //! - **Architecture invariant:** `serve` never sees `upstream` or `reflect`: a client's request never becomes one to
 //!   the API server.

@@ -87,7 +87,12 @@ async fn examine(config: &config::Check) -> Vec<Finding> {
         for namespace in scopes {
             let place =
                 namespace.as_deref().map_or("all namespaces".to_owned(), |name| format!("namespace {name}"));
-            let target = Target { resource: resource.clone(), namespace, selectors: Selectors::default() };
+            let target = Target {
+                resource: resource.clone(),
+                namespace,
+                selectors: Selectors::default(),
+                metadata_only: false,
+            };
             for verb in ["list", "watch"] {
                 let result = match client.can(verb, &target).await {
                     Ok(access) if access.allowed => Ok("allowed".to_owned()),

@@ -8,12 +8,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
+use crate::cache;
 use crate::config::{self, WatchSpec};
 use crate::hub::{Figures, Hub, Informer, Pending, Scope};
 use crate::k8s::{DecodeOptions, Resource};
-use crate::reflect::{Reflector, ReflectorConfig};
+use crate::reflect::{InitialList, MachineConfig, Reflector, ReflectorConfig};
 use crate::upstream::{Backoff, Client, Discovery, Selectors, Target};
-use crate::{cache, config::Limits};
 
 /// Asks discovery for the names until each is known, and starts an informer for each as it becomes known; then
 /// waits for the end.
@@ -45,9 +45,7 @@ pub(super) async fn run(
                 let mut left = Vec::new();
                 for spec in unresolved {
                     match discovery.resolve(&spec.resource) {
-                        Ok(resource) => {
-                            start(&config.limits, &spec, &resource, &client, &hub, &tasks, &cancel)?
-                        }
+                        Ok(resource) => start(&config, &spec, &resource, &client, &hub, &tasks, &cancel)?,
                         Err(error) => left.push((spec, error.to_string())),
                     }
                 }
@@ -87,7 +85,7 @@ fn unknown(spec: &WatchSpec, why: &str) -> Pending {
 
 /// Starts the informers of one watch: one, or one for each of several namespaces.
 fn start(
-    limits: &Limits,
+    config: &config::Serve,
     spec: &WatchSpec,
     resource: &Resource,
     client: &Client,
@@ -110,6 +108,7 @@ fn start(
         (namespaces, true) => namespaces.iter().cloned().map(Scope::Namespace).collect(),
     };
     let several = scopes.len() > 1;
+    let limits = &config.limits;
     for scope in scopes {
         let namespace = match &scope {
             Scope::All => None,
@@ -123,18 +122,23 @@ fn start(
         let shown = [("labelSelector", &selectors.label), ("fieldSelector", &selectors.field)];
         let shown = shown.iter().filter(|(_, text)| !text.is_empty());
         let shown: Vec<_> = shown.map(|(name, text)| format!("{name}={text}")).collect();
-        let config = ReflectorConfig {
-            target: Target { resource: resource.clone(), namespace: namespace.clone(), selectors },
+        let reflector_config = ReflectorConfig {
+            target: Target {
+                resource: resource.clone(),
+                namespace: namespace.clone(),
+                selectors,
+                metadata_only: false,
+            },
             decode: DecodeOptions {
                 drop_managed_fields: !spec.keep_managed_fields,
                 drop_last_applied: !spec.keep_last_applied,
                 object_bytes_max: limits.object_bytes_max,
             },
-            page_size: u32::try_from(limits.page_size).unwrap_or(u32::MAX),
+            machine: machine_config(config),
             line_bytes_max: limits.line_bytes_max,
             seed: rand::random(),
         };
-        let reflector = Reflector::new(config, client.clone(), writer);
+        let reflector = Reflector::new(reflector_config, client.clone(), writer);
         let stats = reflector.stats();
         let figures = Arc::new(move || {
             let stats = stats.read();
@@ -155,4 +159,16 @@ fn start(
         tasks.spawn(reflector.run(cancel.clone()));
     }
     Ok(())
+}
+
+fn machine_config(config: &config::Serve) -> MachineConfig {
+    MachineConfig {
+        page_size: u32::try_from(config.limits.page_size).unwrap_or(u32::MAX),
+        initial_list: match config.initial_list {
+            config::InitialList::Auto => InitialList::Auto,
+            config::InitialList::Stream => InitialList::Stream,
+            config::InitialList::Page => InitialList::Page,
+        },
+        silence_max: config.limits.watch_silence_max,
+    }
 }

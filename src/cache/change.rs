@@ -12,6 +12,8 @@ pub enum Delta {
     PassBegin,
     /// An object of the pass.
     PassItem(Object),
+    /// An object of the pass was deleted before its end.
+    PassGone(Object),
     /// The pass is complete at this resourceVersion: what it did not name is gone.
     PassEnd(ResourceVersion),
     /// The pass failed: forget it.
@@ -67,6 +69,9 @@ pub struct Commit {
     pub deleted: usize,
     /// Deltas that told nothing new (U3, deletions of unknown objects).
     pub duplicates: usize,
+    /// Events that were not taken, as they are older than what was told and of an object that is not there: it may be
+    /// new to us, or long gone. Only a list tells.
+    pub doubtful: usize,
     /// Changes that left the journal.
     pub evicted: usize,
     /// Whether a list went back in time, so that readers must start over.

@@ -1,6 +1,7 @@
 //! A list on its way into the cache.
 
-use std::collections::HashSet;
+use std::cmp::Ordering;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::state::State;
@@ -10,9 +11,8 @@ use crate::k8s::{Key, Object, ResourceVersion};
 /// large cluster with the cache needs no second copy of it.
 #[derive(Debug, Default)]
 pub(super) struct Pass {
-    seen: HashSet<Key>,
-    /// New and changed objects.
-    changed: Vec<Arc<Object>>,
+    /// New and changed objects; `None` for those that the cache has as they are.
+    named: HashMap<Key, Option<Arc<Object>>>,
 }
 
 /// What a complete pass says, in the order in which it is committed: first what is gone, then what changed.
@@ -27,34 +27,42 @@ pub(super) struct Outcome {
 }
 
 impl Pass {
-    /// Takes an object of the list.
+    /// Takes an object of the list. Of two of one key the newer one counts: a streaming list may go on with what
+    /// happened meanwhile.
     pub(super) fn item(&mut self, object: Object, state: &State) {
-        // A second object of one key would be a server's fault; the first is kept, as the key is unique.
-        if !self.seen.insert(object.key().clone()) {
-            return;
+        let stored = state.store.objects.get(object.key()).map(|stored| &stored.object);
+        if let Some(before) = self.named.get(object.key()) {
+            let before = before.as_ref().or(stored);
+            if before.is_some_and(|before| object.resource_version() <= before.resource_version()) {
+                return;
+            }
         }
-        let unchanged = state.store.objects.get(object.key()).is_some_and(|stored| {
-            stored.object.resource_version() == object.resource_version()
-                && stored.object.uid() == object.uid()
+        let unchanged = stored.is_some_and(|stored| {
+            stored.resource_version() == object.resource_version() && stored.uid() == object.uid()
         });
-        if !unchanged {
-            self.changed.push(Arc::new(object));
-        }
+        let key = object.key().clone();
+        self.named.insert(key, (!unchanged).then(|| Arc::new(object)));
+    }
+
+    /// Takes back an object: it was deleted while the list was under way.
+    pub(super) fn gone(&mut self, key: &Key) {
+        self.named.remove(key);
     }
 
     /// Ends the pass.
-    pub(super) fn end(mut self, state: &State) -> Outcome {
-        self.changed.sort_by(|a, b| {
+    pub(super) fn end(self, state: &State) -> Outcome {
+        let mut changed: Vec<_> = self.named.values().flatten().cloned().collect();
+        changed.sort_by(|a, b| {
             let order = a.resource_version().partial_cmp(b.resource_version());
-            order.unwrap_or(std::cmp::Ordering::Equal)
+            order.unwrap_or(Ordering::Equal).then_with(|| a.key().cmp(b.key()))
         });
-        let unnamed = state.store.objects.iter().filter(|(key, _)| !self.seen.contains(*key));
+        let unnamed = state.store.objects.iter().filter(|(key, _)| !self.named.contains_key(*key));
         let unnamed = unnamed.map(|(_, stored)| (stored.object.clone(), None));
-        let replaced = self.changed.iter().filter_map(|object| {
+        let replaced = changed.iter().filter_map(|object| {
             let old = &state.store.objects.get(object.key())?.object;
             (old.uid() != object.uid()).then(|| (old.clone(), Some(object.resource_version().clone())))
         });
-        Outcome { gone: unnamed.chain(replaced).collect(), changed: self.changed }
+        Outcome { gone: unnamed.chain(replaced).collect(), changed }
     }
 }
 

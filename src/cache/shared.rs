@@ -69,7 +69,7 @@ pub struct Mark {
     pub revision: Revision,
     /// Rises with each history.
     pub history: u64,
-    /// Rises with each commit, bookmarks included.
+    /// Rises with each commit that readers can see, bookmarks included.
     pub commits: u64,
 }
 
@@ -170,17 +170,22 @@ impl Writer {
     pub fn commit(&mut self, deltas: Vec<Delta>) -> Commit {
         let mut commit = Commit::default();
         let mut state = self.shared.write();
+        let before = (state.synced, state.store.cursor, state.store.position.clone());
         for delta in deltas {
             state.apply(delta, &mut commit);
         }
         let cursor = state.store.cursor;
         let synced = state.synced;
+        // Items of a pass show only at its end.
+        let shows = before != (synced, cursor, state.store.position.clone());
         // Released before anyone is woken, so that none wakes into the lock.
         drop(state);
-        self.wake_tx.send_modify(|mark| {
-            let commits = mark.commits + 1;
-            *mark = Mark { synced, revision: cursor.revision, history: cursor.history, commits };
-        });
+        if shows {
+            self.wake_tx.send_modify(|mark| {
+                let commits = mark.commits + 1;
+                *mark = Mark { synced, revision: cursor.revision, history: cursor.history, commits };
+            });
+        }
         commit
     }
 

@@ -115,6 +115,11 @@ impl State {
                     self.pass = Some(pass);
                 }
             }
+            Delta::PassGone(object) => {
+                if let Some(pass) = &mut self.pass {
+                    pass.gone(object.key());
+                }
+            }
             Delta::PassEnd(version) => {
                 if let Some(pass) = self.pass.take() {
                     self.end_pass(pass, version, commit);
@@ -212,6 +217,9 @@ impl State {
             if stale || old.object.resource_version() == object.resource_version() {
                 return self.skip(&position, commit);
             }
+        } else if *object.resource_version() < self.store.position {
+            commit.doubtful += 1;
+            return;
         }
         self.put_at(Arc::new(object), position.clone(), position, commit);
     }

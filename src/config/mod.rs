@@ -22,10 +22,10 @@ pub use expand::Environment;
 pub use limits::{Limit, LimitSettings, Limits};
 pub use quantity::{Count, Quantity, QuantityError, Size, Span};
 pub use settings::{
-    BrowserSettings, LifeSettings, ListenSettings, LogSettings, ServeSettings, UpstreamSettings,
-    WatchSettings,
+    BrowserSettings, LifeSettings, ListenSettings, LogSettings, ServeSettings, SyncSettings,
+    UpstreamSettings, WatchSettings,
 };
-pub use values::{AdminListen, HostName, Listen, LogFilter, LogFormat, Origin, Unready};
+pub use values::{AdminListen, HostName, InitialList, Listen, LogFilter, LogFormat, Origin, Unready};
 pub use watch::{WatchEntry, WatchSpec};
 
 /// Port of the data listener.
@@ -55,6 +55,8 @@ pub struct Serve {
     pub allow_origins: Vec<Origin>,
     /// Hosts that a loopback listener answers beside localhost and addresses; other listeners answer to any.
     pub allow_hosts: Vec<HostName>,
+    /// How everything is listed.
+    pub initial_list: InitialList,
     /// Limits.
     pub limits: Limits,
     /// Time for streams to end after SIGTERM.
@@ -222,7 +224,7 @@ impl Source {
     /// # Errors
     /// [`ConfigError`].
     pub fn resolve(&self, environment: Environment<'_>) -> Result<Serve, ConfigError> {
-        let ServeSettings { watch, upstream, listen, browser, life, log, limits } =
+        let ServeSettings { watch, upstream, listen, browser, sync, life, log, limits } =
             self.merged(environment)?;
         Ok(Serve {
             watches: resolve_watches(watch, environment)?,
@@ -233,6 +235,7 @@ impl Source {
                 .map_or(Some((Ipv4Addr::UNSPECIFIED, ADMIN_PORT).into()), |admin| admin.0),
             allow_origins: browser.allow_origin.unwrap_or_default(),
             allow_hosts: browser.allow_host.unwrap_or_default(),
+            initial_list: sync.initial_list.unwrap_or_default(),
             limits: limits.resolve()?,
             drain_timeout: life.drain_timeout.map_or(DRAIN_TIMEOUT, Quantity::plain),
             unready_after: life.unready_after.and_then(|unready| unready.0),
@@ -277,6 +280,7 @@ impl Serve {
             ("admin_listen", AdminListen(*admin_listen).to_string()),
             ("allow_origins", origins.join(",")),
             ("allow_hosts", hosts.join(",")),
+            ("initial_list", self.initial_list.to_string()),
             ("drain_timeout", Span::of(self.drain_timeout).to_string()),
             ("unready_after", Unready(self.unready_after).to_string()),
             ("log", self.log.filter.to_string()),
@@ -311,6 +315,7 @@ impl Demo {
             admin_listen: self.admin_listen,
             allow_origins: Vec::new(),
             allow_hosts: Vec::new(),
+            initial_list: InitialList::default(),
             limits: self.limits.clone(),
             drain_timeout: DEMO_DRAIN_TIMEOUT,
             unready_after: None,

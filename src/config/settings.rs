@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::limits::{LimitFile, LimitSettings};
 use super::quantity::Span;
-use super::values::{AdminListen, HostName, Listen, LogFilter, LogFormat, Origin, Unready};
+use super::values::{AdminListen, HostName, InitialList, Listen, LogFilter, LogFormat, Origin, Unready};
 use super::watch::{WatchEntry, check_resource};
 use super::{ConfigError, Environment, expand, text_of};
 
@@ -88,6 +88,16 @@ pub struct BrowserSettings {
     pub allow_host: Option<Vec<HostName>>,
 }
 
+/// How the caches are kept true.
+#[derive(clap::Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Staying true")]
+pub struct SyncSettings {
+    /// How to list: auto, stream or page [default auto: as a stream, which costs the API server least; in pages where it
+    /// takes none]
+    #[arg(long, env = "INFORMERD_INITIAL_LIST", value_name = "HOW", value_enum, hide_possible_values = true)]
+    pub initial_list: Option<InitialList>,
+}
+
 /// How the process ends, and when it is not ready.
 #[derive(clap::Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Life")]
@@ -128,6 +138,9 @@ pub struct ServeSettings {
     /// Which pages and hosts are let in.
     #[command(flatten)]
     pub browser: BrowserSettings,
+    /// How the caches are kept true.
+    #[command(flatten)]
+    pub sync: SyncSettings,
     /// How the process ends.
     #[command(flatten)]
     pub life: LifeSettings,
@@ -155,6 +168,7 @@ struct File {
     admin_listen: Option<String>,
     allow_origins: Option<Vec<String>>,
     allow_hosts: Option<Vec<String>>,
+    initial_list: Option<String>,
     drain_timeout: Option<String>,
     unready_after: Option<String>,
     log: Option<String>,
@@ -202,6 +216,7 @@ impl ServeSettings {
                 allow_origin: self.browser.allow_origin.or(lower.browser.allow_origin),
                 allow_host: self.browser.allow_host.or(lower.browser.allow_host),
             },
+            sync: SyncSettings { initial_list: self.sync.initial_list.or(lower.sync.initial_list) },
             life: LifeSettings {
                 drain_timeout: self.life.drain_timeout.or(lower.life.drain_timeout),
                 unready_after: self.life.unready_after.or(lower.life.unready_after),
@@ -274,6 +289,7 @@ impl File {
                 allow_origin: parse_list("allowOrigins", list("allowOrigins", self.allow_origins)?)?,
                 allow_host: parse_list("allowHosts", list("allowHosts", self.allow_hosts)?)?,
             },
+            sync: SyncSettings { initial_list: text_of("initialList", self.initial_list, environment)? },
             life: LifeSettings {
                 drain_timeout: text_of("drainTimeout", self.drain_timeout, environment)?,
                 unready_after: text_of("unreadyAfter", self.unready_after, environment)?,

@@ -41,6 +41,18 @@ pub enum LogFormat {
     Json,
 }
 
+/// How everything is listed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum InitialList {
+    /// As a stream where the API server takes it, else in pages.
+    #[default]
+    Auto,
+    /// As a stream only.
+    Stream,
+    /// In pages only.
+    Page,
+}
+
 /// An origin as a browser sends it (`https://app.example:8443`), or `*`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin(String);
@@ -167,6 +179,27 @@ impl FromStr for LogFormat {
     }
 }
 
+// === impl InitialList ===
+
+impl FromStr for InitialList {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        <Self as clap::ValueEnum>::from_str(text, false)
+            .map_err(|_| "expected auto, stream or page".to_owned())
+    }
+}
+
+impl fmt::Display for InitialList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Stream => "stream",
+            Self::Page => "page",
+        })
+    }
+}
+
 // === impl Origin ===
 
 impl Origin {
@@ -260,5 +293,7 @@ mod tests {
         check::<Unready>("never", false);
         check::<LogFormat>("json", true);
         check::<LogFormat>("xml", false);
+        check::<InitialList>("stream", true);
+        check::<InitialList>("pages", false);
     }
 }

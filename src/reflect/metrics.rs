@@ -9,6 +9,9 @@ use crate::k8s::{DecodeError, Resource, WatchEvent};
 use crate::upstream::FailureKind;
 
 const LISTS: &str = "informerd_reflector_lists_total";
+const STREAM_REFUSALS: &str = "informerd_reflector_streaming_list_fallbacks_total";
+const OLDER: &str = "informerd_reflector_older_answers_total";
+const PROBES: &str = "informerd_reflector_probes_total";
 const PAGES: &str = "informerd_reflector_list_pages_total";
 const WATCHES: &str = "informerd_reflector_watches_total";
 const RELISTS: &str = "informerd_reflector_relists_total";
@@ -26,7 +29,10 @@ const CHANGE_TYPES: [&str; 4] = ["added", "modified", "deleted", "duplicate"];
 
 /// Describes this room's metrics. To be called once the recorder stands.
 pub fn describe() {
-    describe_counter!(LISTS, Unit::Count, "Lists begun, the first included");
+    describe_counter!(LISTS, Unit::Count, "Lists begun, the first included, by how: page or stream");
+    describe_counter!(STREAM_REFUSALS, Unit::Count, "Times a server was found to take no streaming lists");
+    describe_counter!(OLDER, Unit::Count, "Lists not taken, as they were older than what was seen");
+    describe_counter!(PROBES, Unit::Count, "Requests for nothing but the API server's version");
     describe_counter!(PAGES, Unit::Count, "Pages of lists received");
     describe_counter!(WATCHES, Unit::Count, "Watches asked for");
     describe_counter!(RELISTS, Unit::Count, "Lists beyond the first, by what made them necessary");
@@ -41,7 +47,11 @@ pub fn describe() {
 
 /// The handles of one reflector.
 pub(super) struct Metrics {
-    pub(super) lists: Counter,
+    pub(super) paged_lists: Counter,
+    pub(super) streaming_lists: Counter,
+    pub(super) fallbacks: Counter,
+    pub(super) older: Counter,
+    pub(super) probes: Counter,
     pub(super) pages: Counter,
     pub(super) watches: Counter,
     pub(super) backoff_seconds: Gauge,
@@ -76,7 +86,11 @@ impl Metrics {
         let name = resource.canonical();
         let by = |metric: &'static str, label: &'static str, value: &'static str| counter!(metric, "resource" => name.clone(), label => value);
         Self {
-            lists: counter!(LISTS, "resource" => name.clone()),
+            paged_lists: by(LISTS, "how", "page"),
+            streaming_lists: by(LISTS, "how", "stream"),
+            fallbacks: counter!(STREAM_REFUSALS, "resource" => name.clone()),
+            older: counter!(OLDER, "resource" => name.clone()),
+            probes: counter!(PROBES, "resource" => name.clone()),
             pages: counter!(PAGES, "resource" => name.clone()),
             watches: counter!(WATCHES, "resource" => name.clone()),
             backoff_seconds: gauge!(BACKOFF, "resource" => name.clone()),

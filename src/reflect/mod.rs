@@ -14,9 +14,9 @@ mod stats;
 mod step;
 mod watching;
 
-pub use machine::Machine;
+pub use machine::{InitialList, Machine, MachineConfig};
 pub use metrics::describe;
 pub use reflector::{Reflector, ReflectorConfig};
 pub use stats::{Stats, StatsSnapshot};
 pub use step::{Failure, Input, Moment, Reaction, Step};
-pub use watching::{EndReason, RelistReason, WatchEnd};
+pub use watching::{Doubt, EndReason, RelistReason, WatchEnd};

@@ -13,7 +13,7 @@ use tracing::{debug, info};
 use super::metrics::{PastLists, PastOutcome};
 use crate::cache::{PastWriter, Recalled};
 use crate::k8s::{DecodeError, Identity, ResourceVersion, identities};
-use crate::upstream::{Client, PastRequest, Target, UpstreamError};
+use crate::upstream::{AsOf, Client, PageRequest, Target, UpstreamError};
 
 /// How long after the first list versions from before it are asked for. Clients of an informerd that is gone come
 /// back within seconds; API servers forget versions after five minutes.
@@ -106,10 +106,14 @@ impl Historian {
 
     async fn list(&self, version: &ResourceVersion, client: &Client) -> Result<Vec<Identity>, PastError> {
         let mut there = Vec::new();
-        let mut request =
-            PastRequest { resource_version: version.clone(), limit: PAGE_LEN, continue_token: None };
+        let mut request = PageRequest {
+            limit: PAGE_LEN,
+            continue_token: None,
+            as_of: AsOf::Exactly(version.clone()),
+            metadata_only: true,
+        };
         loop {
-            let page = identities(&client.past_page(&self.target, &request).await?)?;
+            let page = identities(&client.list_page(&self.target, &request).await?)?;
             // Servers before 1.19 know no exact match and give what they have.
             if page.resource_version != *version {
                 return Err(PastError::OtherVersion);

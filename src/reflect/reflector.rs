@@ -15,11 +15,13 @@ use tracing::{Instrument, debug, info, info_span, trace, warn};
 use super::metrics::{Metrics, PastLists};
 use super::past::Historian;
 use super::stats::{Stats, count};
-use super::watching::WatchEnd;
-use super::{Failure, Input, Machine, Moment, Reaction, Step};
+use super::watching::{Doubt, WatchEnd};
+use super::{Failure, Input, Machine, MachineConfig, Moment, Reaction, Step};
 use crate::cache::{Commit, Delta, Writer};
-use crate::k8s::{DecodeError, DecodeOptions, Decoder, LineSplitter, ListPage};
-use crate::upstream::{ByteStream, Client, FailureKind, PageRequest, Target, UpstreamError, WatchRequest};
+use crate::k8s::{DecodeError, DecodeOptions, Decoder, LineSplitter, ListPage, identities};
+use crate::upstream::{
+    ByteStream, Client, FailureKind, PageRequest, Target, UpstreamError, WatchFrom, WatchRequest,
+};
 
 /// Bytes at hand that go into one commit at most, so that a burst is one wake-up and yet the lock is not
 /// held for long.
@@ -35,8 +37,8 @@ pub struct ReflectorConfig {
     pub target: Target,
     /// What is kept of each object.
     pub decode: DecodeOptions,
-    /// Objects of a list page.
-    pub page_size: u32,
+    /// How the API server is asked.
+    pub machine: MachineConfig,
     /// Longest watch line, in bytes. etcd refuses objects above 1.5 MiB by default and JSON needs more than
     /// protobuf; beyond this the upstream is broken, not busy.
     pub line_bytes_max: usize,
@@ -54,7 +56,7 @@ pub struct Reflector {
 /// Everything but the way to the API server.
 struct Pump {
     target: Target,
-    page_size: u32,
+    config: MachineConfig,
     line_bytes_max: usize,
     decoder: Decoder,
     writer: Writer,
@@ -70,7 +72,7 @@ struct Pump {
 impl Reflector {
     /// A reflector that has asked for nothing yet.
     pub fn new(config: ReflectorConfig, client: Client, writer: Writer) -> Self {
-        let ReflectorConfig { target, decode, page_size, line_bytes_max, seed } = config;
+        let ReflectorConfig { target, decode, machine, line_bytes_max, seed } = config;
         let historian = Historian {
             target: target.clone(),
             writer: writer.pasts(),
@@ -83,7 +85,7 @@ impl Reflector {
             random: StdRng::seed_from_u64(seed),
             deltas: Vec::new(),
             target,
-            page_size,
+            config: machine,
             line_bytes_max,
             writer,
         };
@@ -112,13 +114,15 @@ impl Reflector {
 
 impl Pump {
     async fn drive(&mut self, client: &Client) -> std::convert::Infallible {
-        let (mut machine, mut step) = Machine::start(self.page_size, Instant::now(), &mut self.deltas);
+        let moment = Moment { now: Instant::now(), entropy: self.random.random() };
+        let (mut machine, mut step) = Machine::start(self.config, moment, &mut self.deltas);
         loop {
             self.commit();
             self.writer.set_condition(machine.condition());
             step = match step {
                 Step::Sleep(delay) => self.sleep(delay, &mut machine).await,
                 Step::List(request) => self.list(&request, client, &mut machine).await,
+                Step::Probe => self.probe(client, &mut machine).await,
                 Step::Watch { request, deadline } => {
                     self.watch(&request, Instant::now() + deadline, client, &mut machine).await
                 }
@@ -138,7 +142,7 @@ impl Pump {
         if request.continue_token.is_none() {
             debug!(limit = request.limit, "listing");
             count(&self.stats.lists, 1);
-            self.metrics.lists.increment(1);
+            self.metrics.paged_lists.increment(1);
         }
         let answer = client.list_page(&self.target, request).await;
         let input = match answer {
@@ -165,8 +169,7 @@ impl Pump {
             }
             Err(error) => {
                 self.skipped(&error);
-                let sentence = format!("the list cannot be read: {error}");
-                Input::PageFailed(Failure { kind: FailureKind::Garbage, sentence, retry_after: None })
+                Input::PageFailed(garbage(&error))
             }
         }
     }
@@ -189,6 +192,24 @@ impl Pump {
         self.metrics.skipped(error);
     }
 
+    /// Asks for the API server's version, by the smallest list there is.
+    async fn probe(&mut self, client: &Client, machine: &mut Machine) -> Step {
+        count(&self.stats.probes, 1);
+        self.metrics.probes.increment(1);
+        let request = PageRequest { limit: 1, metadata_only: true, ..PageRequest::default() };
+        let input = match client.list_page(&self.target, &request).await {
+            Ok(body) => {
+                self.writer.heard(Instant::now());
+                match identities(&body) {
+                    Ok(page) => Input::Probed(page.resource_version),
+                    Err(error) => Input::ProbeFailed(garbage(&error)),
+                }
+            }
+            Err(error) => Input::ProbeFailed(self.failure(&error)),
+        };
+        self.feed(machine, input).expect("a probe is followed by a step")
+    }
+
     /// One watch, from its request to what follows it.
     async fn watch(
         &mut self,
@@ -197,7 +218,15 @@ impl Pump {
         client: &Client,
         machine: &mut Machine,
     ) -> Step {
-        debug!(resource_version = %request.resource_version, "watching");
+        match &request.from {
+            WatchFrom::After(version) => debug!(resource_version = %version, "watching"),
+            WatchFrom::Everything(_) => {
+                debug!("listing as a stream");
+                count(&self.stats.lists, 1);
+                count(&self.stats.streams, 1);
+                self.metrics.streaming_lists.increment(1);
+            }
+        }
         count(&self.stats.watches, 1);
         self.metrics.watches.increment(1);
         let mut stream = match client.watch(&self.target, request).await {
@@ -224,10 +253,16 @@ impl Pump {
                 Some(Err(error)) => end = Some(broken(&error)),
                 None => {}
             }
+            let listing = machine.is_streaming_list();
             if let Some(step) = self.take_lines(&mut lines, machine) {
                 return step;
             }
-            self.commit();
+            if listing && !machine.is_streaming_list() {
+                info!(resource_version = %machine.version(), "listed");
+                self.writer.set_condition(machine.condition());
+            }
+            let doubtful = self.commit();
+            let end = if doubtful { Some(WatchEnd::Doubted(Doubt::Disorder)) } else { end };
             if let Some(end) = end {
                 let step = self.feed(machine, Input::WatchEnded(end));
                 return step.expect("the end of a watch is followed by a step");
@@ -246,6 +281,14 @@ impl Pump {
                         count(&self.stats.events, 1);
                         self.metrics.event(&event);
                         Input::Event(event)
+                    }
+                    // As in a list in pages: one object that cannot be taken does not keep out the others.
+                    Err(error @ (DecodeError::Missing(_) | DecodeError::TooLarge { .. }))
+                        if machine.is_streaming_list() =>
+                    {
+                        self.skipped(&error);
+                        warn!(key = key_in(line), %error, "skipped an object that cannot be read");
+                        continue;
                     }
                     Err(error) => {
                         self.skipped(&error);
@@ -289,6 +332,13 @@ impl Pump {
             debug!(reason = reason.as_str(), "the watch ended");
         }
         let message = machine.condition().message.unwrap_or_default();
+        if reaction.older {
+            self.metrics.older.increment(1);
+        }
+        if reaction.fell_back {
+            self.metrics.fallbacks.increment(1);
+            info!(error = message, "the API server takes no streaming list: listing in pages");
+        }
         if let Some(reason) = reaction.relist {
             count(&self.stats.relists, 1);
             self.metrics.relist(reason);
@@ -299,16 +349,17 @@ impl Pump {
         }
     }
 
-    fn commit(&mut self) {
-        // The beginning of a pass goes with its first page: a commit wakes every reader.
-        if matches!(self.deltas[..], [] | [Delta::PassBegin]) {
-            return;
+    /// Tells whether something in it makes the cache doubtful.
+    fn commit(&mut self) -> bool {
+        if self.deltas.is_empty() {
+            return false;
         }
         let commit: Commit = self.writer.commit(std::mem::take(&mut self.deltas));
         self.metrics.committed(&commit);
         if commit.history_lost {
             warn!("the API server's versions went back: readers start over");
         }
+        commit.doubtful > 0
     }
 }
 
@@ -316,10 +367,9 @@ impl Pump {
 async fn next_chunk(
     stream: &mut ByteStream,
     deadline: Instant,
-    silence_max: Option<Duration>,
+    silence_max: Duration,
 ) -> (Option<Result<Bytes, UpstreamError>>, Option<WatchEnd>) {
-    let silent_at = silence_max.map(|silence| Instant::now() + silence);
-    let until = silent_at.map_or(deadline, |silent_at| silent_at.min(deadline));
+    let until = deadline.min(Instant::now() + silence_max);
     match timeout_at(until, stream.next()).await {
         Ok(Some(chunk)) => (Some(chunk), None),
         Ok(None) => (None, Some(WatchEnd::Eof)),
@@ -348,6 +398,11 @@ fn fill(lines: &mut LineSplitter, chunk: &Bytes, stream: &mut ByteStream) -> Opt
 
 fn broken(error: &UpstreamError) -> WatchEnd {
     WatchEnd::Broken(Failure::from(error))
+}
+
+fn garbage(error: &DecodeError) -> Failure {
+    let sentence = format!("the list cannot be read: {error}");
+    Failure { kind: FailureKind::Garbage, sentence, retry_after: None }
 }
 
 /// The name in a line that cannot be read, as far as it can be told.

@@ -13,6 +13,7 @@ use kube::client::Body;
 use super::*;
 use crate::cache::{self, Phase, Reader, Recalled};
 use crate::k8s::{Key, Resource, ResourceParts};
+use crate::reflect::InitialList;
 use crate::upstream::{Config, Selectors, Source};
 
 /// What the server does with one request.
@@ -58,8 +59,11 @@ impl Server {
         let answer = {
             let mut script = self.0.lock().unwrap();
             let at = (script.began.elapsed().as_secs_f64() * 10.0).round() / 10.0;
-            script.requests.push((at, request.uri().to_string()));
-            let next = script.answers.pop_front();
+            let path = request.uri().to_string();
+            let probe = path.ends_with("limit=1");
+            script.requests.push((at, path));
+            // A probe is told a version beyond all scripts.
+            let next = if probe { Some(list(1_000_000, "", "")) } else { script.answers.pop_front() };
             next.unwrap_or_else(script.otherwise)
         };
         let response = Response::builder();
@@ -98,6 +102,7 @@ impl Server {
         };
         let short = |(at, path): (f64, String)| match value(&path, "watch") {
             Some(_) => format!("{at} watch {}", value(&path, "resourceVersion").unwrap()),
+            None if path.ends_with("limit=1") => format!("{at} probe"),
             None => {
                 format!("{at} list{}", value(&path, "continue").map(|t| format!(" {t}")).unwrap_or_default())
             }
@@ -106,12 +111,19 @@ impl Server {
     }
 }
 
+const PAGES: MachineConfig =
+    MachineConfig { page_size: 500, initial_list: InitialList::Page, silence_max: Duration::from_secs(30) };
+
 fn pods() -> Resource {
     let (version, plural, kind) = ("v1".into(), "pods".into(), "Pod".into());
     Resource::new(ResourceParts { version, plural, kind, namespaced: true, ..Default::default() })
 }
 
 fn run(server: &Server) -> (Reader, Arc<Stats>) {
+    run_with(server, InitialList::Page)
+}
+
+fn run_with(server: &Server, initial_list: InitialList) -> (Reader, Arc<Stats>) {
     let limits =
         cache::Config { journal_len_max: 1000, journal_bytes_max: 64 << 20, tombstones_len_max: 1000 };
     let (writer, reader) = cache::cache(limits, Instant::now());
@@ -121,13 +133,13 @@ fn run(server: &Server) -> (Reader, Arc<Stats>) {
     let selectors =
         Selectors { label: "app in (a, b),x=\u{e9}".into(), field: "status.phase=Running".into() };
     let config = ReflectorConfig {
-        target: Target { resource: pods(), namespace: Some("web".into()), selectors },
+        target: Target { resource: pods(), namespace: Some("web".into()), selectors, metadata_only: false },
         decode: DecodeOptions {
             drop_managed_fields: true,
             drop_last_applied: true,
             object_bytes_max: 8 << 20,
         },
-        page_size: 500,
+        machine: MachineConfig { initial_list, ..PAGES },
         line_bytes_max: 8 << 20,
         seed: 7,
     };
@@ -253,7 +265,8 @@ async fn case_22_half_a_line_at_the_end_is_nothing() {
         let (reader, _) = run(&server);
         after(5.0).await;
         assert_eq!(names(&reader), ["web/a@11"]);
-        assert_eq!(server.log(), ["0 list", "0 watch 10", "0 watch 11"]);
+        let log: Vec<_> = server.log().into_iter().filter(|line| line != "0 probe").collect();
+        assert_eq!(log, ["0 list", "0 watch 10", "0 watch 11"]);
     }
 }
 
@@ -410,13 +423,14 @@ async fn case_27_a_watch_that_nobody_ends_is_given_up() {
     let server = Server::new(vec![list(10, "", "a@3")], quiet);
     let (reader, _) = run(&server);
     after(1000.0).await;
-    let at: Vec<f64> = server.requests().into_iter().map(|(at, _)| at).collect();
-    assert!(
-        at.len() >= 4 && at[1..].windows(2).all(|w| w[1] - w[0] >= 245.0 && w[1] - w[0] <= 305.0),
-        "{at:?}"
-    );
+    let log = server.requests();
+    let watches: Vec<f64> =
+        log.iter().filter(|(_, path)| path.contains("watch=")).map(|(at, _)| *at).collect();
+    assert!(watches.len() > 30 && watches.windows(2).all(|w| w[1] - w[0] <= 30.0), "{watches:?}");
+    let probes = log.iter().filter(|(_, path)| path.ends_with("limit=1")).count();
+    assert!((2..=3).contains(&probes), "each five minutes: {probes}");
     // An open head is a sign of life.
-    assert!(reader.age(Instant::now()) < Duration::from_secs(306));
+    assert!(reader.age(Instant::now()) <= Duration::from_secs(30));
 }
 
 #[tokio::test(start_paused = true)]
@@ -440,13 +454,18 @@ async fn the_reflector_ends_when_cancelled_whatever_it_does() {
         let kube =
             kube::Client::new(tower::service_fn(move |request| server.clone().answer(request)), "default");
         let config = ReflectorConfig {
-            target: Target { resource: pods(), namespace: None, selectors: Selectors::default() },
+            target: Target {
+                resource: pods(),
+                namespace: None,
+                selectors: Selectors::default(),
+                metadata_only: false,
+            },
             decode: DecodeOptions {
                 drop_managed_fields: true,
                 drop_last_applied: true,
                 object_bytes_max: 1 << 20,
             },
-            page_size: 500,
+            machine: PAGES,
             line_bytes_max: 1 << 20,
             seed: 1,
         };
@@ -481,9 +500,10 @@ async fn a_past_version_is_listed_page_by_page_beside_the_watch() {
     let selectors =
         "labelSelector=app%20in%20%28a%2C%20b%29%2Cx%3D%C3%A9&fieldSelector=status.phase%3DRunning";
     let paths: Vec<_> = server.requests().into_iter().map(|(_, path)| path).collect();
+    let paths: Vec<_> = paths.into_iter().filter(|path| !path.contains("watch=")).collect();
     let path = format!("/api/v1/namespaces/web/pods?{selectors}&limit=2000");
     assert_eq!(
-        paths[2..],
+        paths[1..],
         [format!("{path}&resourceVersion=5&resourceVersionMatch=Exact"), format!("{path}&continue=t%2F1"),]
     );
 }
@@ -504,7 +524,8 @@ async fn a_past_version_that_cannot_be_told_is_asked_for_once() {
         let count = answers.len();
         let (server, reader, recalled) = recalled(answers).await;
         assert!(matches!(recalled, Recalled::Unknown), "{recalled:?}");
-        assert_eq!(server.requests().len(), 2 + count);
+        let lists = server.requests().into_iter().filter(|(_, path)| !path.contains("watch=")).count();
+        assert_eq!(lists, 1 + count);
         assert_eq!(reader.condition().message, None);
     }
 }
@@ -514,10 +535,91 @@ async fn the_past_is_forgotten_two_minutes_after_the_first_list() {
     let (server, reader, recalled) = recalled(vec![list(5, "", "a@3")]).await;
     assert!(matches!(recalled, Recalled::Known(_)));
     after(70.0).await;
-    let before = server.requests().len();
+    let lists = || server.requests().into_iter().filter(|(_, path)| !path.contains("watch=")).count();
+    let before = lists();
     for version in [4_u64, 5] {
         assert!(matches!(reader.recall(&version.into()), Recalled::Unknown));
     }
     after(1.0).await;
-    assert_eq!(server.requests().len(), before);
+    assert_eq!(lists(), before);
+}
+
+fn mark(version: u64) -> String {
+    let metadata =
+        format!(r#"{{"resourceVersion":"{version}","annotations":{{"k8s.io/initial-events-end":"true"}}}}"#);
+    line("BOOKMARK", &format!(r#"{{"kind":"Pod","metadata":{metadata}}}"#))
+}
+
+fn streams(text: &str) -> Answer {
+    Answer::Stream(chunks(text), After::Open)
+}
+
+#[tokio::test(start_paused = true)]
+async fn case_1_a_streaming_list_is_one_request_and_complete_only_at_its_mark() {
+    let initial = line("ADDED", &item("b@7")) + &line("ADDED", &item("a@3"));
+    let server = Server::new(vec![streams(&initial)], quiet);
+    let (reader, _) = run_with(&server, InitialList::Auto);
+    after(1.0).await;
+    assert!(!reader.mark().synced && names(&reader).is_empty());
+    assert_eq!(reader.condition().phase, Phase::Listing);
+
+    let rest = line("MODIFIED", &item("b@9")) + &mark(9) + &line("ADDED", &item("c@11"));
+    let server = Server::new(vec![streams(&(initial + &rest))], quiet);
+    let (reader, stats) = run_with(&server, InitialList::Auto);
+    after(1.0).await;
+    assert_eq!(names(&reader), ["web/a@3", "web/b@9", "web/c@11"]);
+    assert_eq!((reader.mark().revision.0, reader.condition().phase), (1, Phase::Watching));
+    let stats = stats.read();
+    assert_eq!((server.requests().len(), stats.lists, stats.streams, stats.watches), (1, 1, 1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn case_2_a_server_that_refuses_a_streaming_list_is_listed_in_pages_at_once() {
+    let refusal = r#"{"kind":"Status","status":"Failure","reason":"Invalid","code":422}"#;
+    let server = Server::new(vec![Answer::Whole(422, "", refusal.into()), list(10, "", "a@3")], quiet);
+    let (reader, stats) = run_with(&server, InitialList::Auto);
+    after(0.1).await;
+    assert_eq!(names(&reader), ["web/a@3"]);
+    assert_eq!((stats.read().lists, stats.read().streams, stats.read().pages), (2, 1, 1));
+    assert_eq!(reader.condition().message, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_cannot_be_taken_does_not_keep_a_streaming_list_out() {
+    let bad = line("ADDED", r#"{"metadata":{"name":"bad"}}"#);
+    let text = bad + &line("ADDED", &item("a@3")) + &mark(9);
+    let server = Server::new(vec![streams(&text)], quiet);
+    let (reader, stats) = run_with(&server, InitialList::Auto);
+    after(0.1).await;
+    assert_eq!((names(&reader), stats.read().skipped), (vec!["web/a@3".to_owned()], 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_from_before_of_an_object_that_is_not_there_lists_again() {
+    // Deleted at 11 and told as added at 5 again; and one that is new, but comes late.
+    let text = line("DELETED", &item("a@11")) + &line("ADDED", &item("a@5")) + &line("ADDED", &item("b@12"));
+    let server = Server::new(vec![list(10, "", "a@3"), streams(&text), list(13, "", "b@12")], quiet);
+    let (reader, stats) = run(&server);
+    after(5.0).await;
+    assert_eq!((names(&reader), stats.read().relists), (vec!["web/b@12".to_owned()], 1));
+    assert_eq!(reader.mark().revision.0, 2, "the older event was never told");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_relist_that_is_older_is_not_told_to_anyone() {
+    let answers =
+        vec![list(10, "", "a@3 b@9"), streams(&expired()), list(8, "", "a@3"), list(12, "", "a@3 b@9")];
+    let server = Server::new(answers, quiet);
+    let (reader, _) = run(&server);
+    after(1.5).await;
+    assert!(reader.condition().message.unwrap().contains("as of 8, but 10 was seen already"));
+    assert_eq!(names(&reader), ["web/a@3", "web/b@9"]);
+    after(5.0).await;
+    assert_eq!((reader.mark().revision.0, reader.snapshot().position.to_string()), (0, "12".to_owned()));
+    assert!(
+        server
+            .requests()
+            .iter()
+            .any(|(_, path)| path.contains("resourceVersion=10&resourceVersionMatch=NotOlderThan"))
+    );
 }

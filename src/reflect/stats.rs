@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug, Default)]
 pub struct Stats {
     pub(super) lists: AtomicU64,
+    pub(super) streams: AtomicU64,
     pub(super) pages: AtomicU64,
+    pub(super) probes: AtomicU64,
     pub(super) watches: AtomicU64,
     pub(super) relists: AtomicU64,
     pub(super) events: AtomicU64,
@@ -19,8 +21,12 @@ pub struct Stats {
 pub struct StatsSnapshot {
     /// Lists that were begun, the first one included.
     pub lists: u64,
+    /// Those of them that were asked for as a stream.
+    pub streams: u64,
     /// Pages that came.
     pub pages: u64,
+    /// Requests for nothing but the API server's version.
+    pub probes: u64,
     /// Watches that were asked for.
     pub watches: u64,
     /// Lists beyond the first that something made necessary.
@@ -39,7 +45,9 @@ impl Stats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         StatsSnapshot {
             lists: read(&self.lists),
+            streams: read(&self.streams),
             pages: read(&self.pages),
+            probes: read(&self.probes),
             watches: read(&self.watches),
             relists: read(&self.relists),
             events: read(&self.events),

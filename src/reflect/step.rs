@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::watching::{EndReason, RelistReason, WatchEnd};
-use crate::k8s::{ListPage, WatchEvent};
+use crate::k8s::{ListPage, ResourceVersion, WatchEvent};
 use crate::upstream::{FailureKind, PageRequest, Refusal, UpstreamError, WatchRequest};
 
 /// When something happened, with the randomness that may be spent on it.
@@ -24,6 +24,10 @@ pub enum Input {
     Page(ListPage),
     /// A page did not.
     PageFailed(Failure),
+    /// The API server told its version.
+    Probed(ResourceVersion),
+    /// It did not.
+    ProbeFailed(Failure),
     /// The watch is open.
     WatchOpened,
     /// The watch was refused, or not answered.
@@ -52,6 +56,8 @@ pub struct Failure {
 pub enum Step {
     /// Ask for a page; answer with [`Input::Page`] or [`Input::PageFailed`].
     List(PageRequest),
+    /// Ask for the API server's version; answer with [`Input::Probed`] or [`Input::ProbeFailed`].
+    Probe,
     /// Open a watch; answer with [`Input::WatchOpened`] or [`Input::WatchRefused`], and when open with events
     /// until [`Input::WatchEnded`].
     Watch {
@@ -75,6 +81,10 @@ pub struct Reaction {
     pub ended: Option<EndReason>,
     /// Everything will be listed again.
     pub relist: Option<RelistReason>,
+    /// The server takes no streaming list: from now on pages are asked for.
+    pub fell_back: bool,
+    /// A list was not taken, as it was older than what was seen.
+    pub older: bool,
 }
 
 // === impl Failure ===

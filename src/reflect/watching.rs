@@ -14,10 +14,6 @@ const HEALTHY: Duration = Duration::from_secs(10);
 /// `tools/cache/reflector.go`, `VeryShortWatchError`.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// Two bookmarks this far apart show a server that sends them about each minute (U25). A burst shows nothing,
-/// nor does the one that comes shortly before the server's timeout.
-const BOOKMARK_GAP: std::ops::RangeInclusive<Duration> = Duration::from_secs(30)..=Duration::from_secs(90);
-
 /// How a watch ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchEnd {
@@ -31,6 +27,17 @@ pub enum WatchEnd {
     Overdue,
     /// A line that is no watch event, or has no end.
     Undecodable(String),
+    /// What it brought, or what it left out, makes the cache doubtful.
+    Doubted(Doubt),
+}
+
+/// What makes a cache doubtful.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doubt {
+    /// An event older than one before it, of an object that is not there: it may be new to us, or long gone.
+    Disorder,
+    /// A comparison with the API server found differences.
+    Differs,
 }
 
 /// Why a watch ended, from a closed set: [`WatchEnd`], or an ERROR event.
@@ -50,6 +57,8 @@ pub enum EndReason {
     Expired,
     /// Any other ERROR event.
     Error,
+    /// What it told is doubtful.
+    Doubted,
 }
 
 /// Why everything is listed again, from a closed set.
@@ -61,6 +70,12 @@ pub enum RelistReason {
     Stuck,
     /// The same event could not be decoded twice.
     Undecodable,
+    /// Events came out of order.
+    Disorder,
+    /// The API server's versions went back.
+    WentBack,
+    /// A comparison found differences.
+    Verify,
 }
 
 /// What is known of the watch that is open.
@@ -69,7 +84,6 @@ pub(super) struct Watching {
     opened: Instant,
     /// Whether anything new came.
     pub(super) progressed: bool,
-    last_bookmark: Option<Instant>,
 }
 
 /// How well a watch did, judged at its end.
@@ -91,13 +105,7 @@ pub(super) enum Verdict {
 
 impl Watching {
     pub(super) fn new(opened: Instant) -> Self {
-        Self { opened, progressed: false, last_bookmark: None }
-    }
-
-    /// Takes a bookmark. Tells whether the server is seen to send them about each minute.
-    pub(super) fn bookmark(&mut self, now: Instant) -> bool {
-        let last = self.last_bookmark.replace(now);
-        last.is_some_and(|last| BOOKMARK_GAP.contains(&now.saturating_duration_since(last)))
+        Self { opened, progressed: false }
     }
 
     pub(super) fn verdict(&self, now: Instant) -> Verdict {
@@ -123,6 +131,7 @@ impl WatchEnd {
             Self::Silent => EndReason::Silent,
             Self::Overdue => EndReason::Overdue,
             Self::Undecodable(_) => EndReason::Undecodable,
+            Self::Doubted(_) => EndReason::Doubted,
         }
     }
 
@@ -134,6 +143,19 @@ impl WatchEnd {
             Self::Silent => "the watch fell silent: the connection is taken for dead".to_owned(),
             Self::Overdue => "the API server did not end the watch in time".to_owned(),
             Self::Undecodable(error) => format!("the watch brought something that cannot be read: {error}"),
+            Self::Doubted(Doubt::Disorder) => "the API server told events out of order".to_owned(),
+            Self::Doubted(Doubt::Differs) => "a comparison with the API server found differences".to_owned(),
+        }
+    }
+}
+
+// === impl Doubt ===
+
+impl Doubt {
+    pub(super) fn relist_reason(self) -> RelistReason {
+        match self {
+            Self::Disorder => RelistReason::Disorder,
+            Self::Differs => RelistReason::Verify,
         }
     }
 }
@@ -142,8 +164,16 @@ impl WatchEnd {
 
 impl EndReason {
     /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::Eof, Self::Broken, Self::Silent, Self::Overdue, Self::Undecodable, Self::Expired, Self::Error];
+    pub const ALL: [Self; 8] = [
+        Self::Eof,
+        Self::Broken,
+        Self::Silent,
+        Self::Overdue,
+        Self::Undecodable,
+        Self::Expired,
+        Self::Error,
+        Self::Doubted,
+    ];
 
     /// The label in metrics.
     pub fn as_str(self) -> &'static str {
@@ -155,6 +185,7 @@ impl EndReason {
             Self::Undecodable => "undecodable",
             Self::Expired => "expired",
             Self::Error => "error",
+            Self::Doubted => "doubted",
         }
     }
 }
@@ -163,7 +194,8 @@ impl EndReason {
 
 impl RelistReason {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Expired, Self::Stuck, Self::Undecodable];
+    pub const ALL: [Self; 6] =
+        [Self::Expired, Self::Stuck, Self::Undecodable, Self::Disorder, Self::WentBack, Self::Verify];
 
     /// The label in metrics.
     pub fn as_str(self) -> &'static str {
@@ -171,6 +203,9 @@ impl RelistReason {
             Self::Expired => "expired",
             Self::Stuck => "stuck",
             Self::Undecodable => "undecodable",
+            Self::Disorder => "disorder",
+            Self::WentBack => "went_back",
+            Self::Verify => "verify",
         }
     }
 }

@@ -32,6 +32,7 @@ const JSON: &str = "application/json";
 /// Metadata alone, or whole objects from a server that cannot (U34).
 const METADATA_LIST: &str =
     "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1, application/json";
+const METADATA_WATCH: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1, application/json";
 
 /// The way to the API server. Cheap to clone; clones share connections and credentials.
 #[derive(Clone)]
@@ -57,6 +58,9 @@ pub struct Target {
     pub namespace: Option<String>,
     /// Which objects of it.
     pub selectors: Selectors,
+    /// Whether only the objects' metadata is asked for (`PartialObjectMetadata`). A server that cannot sends whole
+    /// objects.
+    pub metadata_only: bool,
 }
 
 /// Selectors in the API server's own grammar, empty for everything.
@@ -68,33 +72,47 @@ pub struct Selectors {
     pub field: String,
 }
 
-/// A page of a list at the most recent version (`resourceVersion` unset).
+/// Which state is to be listed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum AsOf {
+    /// The most recent one (`resourceVersion` unset).
+    #[default]
+    Now,
+    /// At least this version. A server that is behind waits for it, and then says so (U9).
+    AtLeast(ResourceVersion),
+    /// Exactly this version, as long as the server remembers it.
+    Exactly(ResourceVersion),
+}
+
+/// A page of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PageRequest {
     /// Objects at most; 0 for all of them.
     pub limit: u32,
     /// The token of the page before; `None` for the first.
     pub continue_token: Option<String>,
-}
-
-/// A page of the metadata of a list at exactly one version.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PastRequest {
-    /// The version.
-    pub resource_version: ResourceVersion,
-    /// Objects at most; 0 for all of them.
-    pub limit: u32,
-    /// The token of the page before; `None` for the first.
-    pub continue_token: Option<String>,
+    /// Which state; a continue token knows by itself.
+    pub as_of: AsOf,
+    /// Whether the objects' metadata is enough, whatever the target says.
+    pub metadata_only: bool,
 }
 
 /// A watch with bookmarks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchRequest {
-    /// Events after this version.
-    pub resource_version: ResourceVersion,
+    /// Where it begins.
+    pub from: WatchFrom,
     /// After which the server ends it; in whole seconds.
     pub timeout: Duration,
+}
+
+/// Where a watch begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WatchFrom {
+    /// With the first event after this version.
+    After(ResourceVersion),
+    /// With everything there is, as ADDED events and a bookmark that ends them: a streaming list (KEP-3157).
+    Everything(AsOf),
 }
 
 /// The bytes of a watch as they arrive, not aligned with lines. Ends when the server ends it.
@@ -125,31 +143,13 @@ impl Client {
     /// One page of a list, as the API server sent it.
     ///
     /// # Errors
-    /// [`UpstreamError::Refused`] with the HTTP code; [`UpstreamError::BodyTooLarge`] beyond
-    /// `page_bytes_max`; [`UpstreamError::Transport`] and [`UpstreamError::Idle`] from the network.
+    /// [`UpstreamError::Refused`] with the HTTP code, 410 when a version or a token is forgotten;
+    /// [`UpstreamError::BodyTooLarge`] beyond `page_bytes_max`; [`UpstreamError::Transport`] and
+    /// [`UpstreamError::Idle`] from the network.
     ///
-    /// Source: Kubernetes API concepts, "Retrieving large results sets in chunks".
+    /// Source: Kubernetes API concepts, "Retrieving large results sets in chunks" and "resourceVersionMatch" (from
+    /// 1.19).
     pub async fn list_page(&self, target: &Target, page: &PageRequest) -> Result<Vec<u8>, UpstreamError> {
-        let mut path = target.path();
-        if page.limit > 0 {
-            append(&mut path, "limit", &page.limit.to_string());
-        }
-        if let Some(token) = &page.continue_token {
-            append(&mut path, "continue", token);
-        }
-        let request = get(&path).header(ACCEPT, JSON);
-        let response = self.send(Verb::List, request.body(Bytes::new())).await?;
-        self.collect(response, self.limits.page_bytes_max).await
-    }
-
-    /// One page of a list as it was at exactly one version, as the API server sent it: of each object at least
-    /// the metadata.
-    ///
-    /// # Errors
-    /// As [`Client::list_page`]; [`UpstreamError::Refused`] with 410 when the version is forgotten.
-    ///
-    /// Source: Kubernetes API concepts, "resourceVersionMatch" (from 1.19).
-    pub async fn past_page(&self, target: &Target, page: &PastRequest) -> Result<Vec<u8>, UpstreamError> {
         let mut path = target.path();
         if page.limit > 0 {
             append(&mut path, "limit", &page.limit.to_string());
@@ -157,12 +157,10 @@ impl Client {
         match &page.continue_token {
             // The token knows the version; both together are refused.
             Some(token) => append(&mut path, "continue", token),
-            None => {
-                append(&mut path, "resourceVersion", &page.resource_version.to_string());
-                append(&mut path, "resourceVersionMatch", "Exact");
-            }
+            None => page.as_of.append(&mut path),
         }
-        let request = get(&path).header(ACCEPT, METADATA_LIST);
+        let metadata = target.metadata_only || page.metadata_only;
+        let request = get(&path).header(ACCEPT, if metadata { METADATA_LIST } else { JSON });
         let response = self.send(Verb::List, request.body(Bytes::new())).await?;
         self.collect(response, self.limits.page_bytes_max).await
     }
@@ -173,16 +171,27 @@ impl Client {
     /// [`UpstreamError::Refused`] with the HTTP code, [`UpstreamError::Transport`] and
     /// [`UpstreamError::Idle`] from the network. An ERROR event is part of the stream.
     ///
-    /// Source: Kubernetes API concepts, "Efficient detection of changes".
+    /// Source: Kubernetes API concepts, "Efficient detection of changes" and "Streaming lists".
     pub async fn watch(&self, target: &Target, watch: &WatchRequest) -> Result<ByteStream, UpstreamError> {
         let mut path = target.path();
         append(&mut path, "watch", "true");
         append(&mut path, "allowWatchBookmarks", "true");
         append(&mut path, "timeoutSeconds", &watch.timeout.as_secs().to_string());
-        append(&mut path, "resourceVersion", &watch.resource_version.to_string());
+        match &watch.from {
+            WatchFrom::After(version) => append(&mut path, "resourceVersion", &version.to_string()),
+            WatchFrom::Everything(as_of) => {
+                append(&mut path, "sendInitialEvents", "true");
+                as_of.append(&mut path);
+                // Always there: by it alone a server that knows no streaming lists refuses them (U19).
+                if *as_of == AsOf::Now {
+                    append(&mut path, "resourceVersionMatch", "NotOlderThan");
+                }
+            }
+        }
         // Servers from 1.37 on compress watches one gzip member a flush, of which kube's decoder reads the
         // first only.
-        let request = get(&path).header(ACCEPT, JSON).header(ACCEPT_ENCODING, "identity");
+        let accept = if target.metadata_only { METADATA_WATCH } else { JSON };
+        let request = get(&path).header(ACCEPT, accept).header(ACCEPT_ENCODING, "identity");
         let response = self.send(Verb::Watch, request.body(Bytes::new())).await?;
         Ok(ByteStream { body: response.into_body(), bytes: self.bytes.clone(), ended: false })
     }
@@ -279,6 +288,20 @@ impl Limits {
             idle_timeout: config.idle_timeout,
             page_bytes_max: config.page_bytes_max,
         }
+    }
+}
+
+// === impl AsOf ===
+
+impl AsOf {
+    fn append(&self, path: &mut String) {
+        let (version, how) = match self {
+            Self::Now => return,
+            Self::AtLeast(version) => (version, "NotOlderThan"),
+            Self::Exactly(version) => (version, "Exact"),
+        };
+        append(path, "resourceVersion", &version.to_string());
+        append(path, "resourceVersionMatch", how);
     }
 }
 

@@ -42,7 +42,12 @@ async fn serve(answer: fn(&Request<()>) -> Response<Full<Bytes>>) -> (String, Lo
 fn target() -> Target {
     let parts =
         ResourceParts { version: "v1".into(), plural: "pods".into(), namespaced: true, ..Default::default() };
-    Target { resource: Resource::new(parts), namespace: None, selectors: Selectors::default() }
+    Target {
+        resource: Resource::new(parts),
+        namespace: None,
+        selectors: Selectors::default(),
+        metadata_only: false,
+    }
 }
 
 fn text(body: &'static str) -> Response<Full<Bytes>> {
@@ -70,11 +75,10 @@ async fn lists_may_be_compressed_and_watches_never() {
     let (url, log) = serve(|_| text("{}\n")).await;
     let client = to(&url).await;
     assert_eq!(
-        client.list_page(&target(), &PageRequest { limit: 7, continue_token: None }).await.unwrap(),
+        client.list_page(&target(), &PageRequest { limit: 7, ..PageRequest::default() }).await.unwrap(),
         b"{}\n"
     );
-    let watch =
-        WatchRequest { resource_version: ResourceVersion::from(5), timeout: Duration::from_millis(240_900) };
+    let watch = WatchRequest { from: WatchFrom::After(5.into()), timeout: Duration::from_millis(240_900) };
     let chunks: Vec<_> = client.watch(&target(), &watch).await.unwrap().collect().await;
     assert_eq!(chunks.len(), 1);
     let log = log.lock().unwrap();
@@ -93,16 +97,42 @@ async fn lists_may_be_compressed_and_watches_never() {
 async fn a_past_version_is_asked_for_exactly_and_by_metadata() {
     let (url, log) = serve(|_| text("{}\n")).await;
     let client = to(&url).await;
-    let first = PastRequest { resource_version: 5.into(), limit: 7, continue_token: None };
-    let second = PastRequest { continue_token: Some("t".into()), ..first.clone() };
+    let first =
+        PageRequest { limit: 7, continue_token: None, as_of: AsOf::Exactly(5.into()), metadata_only: true };
+    let second = PageRequest { continue_token: Some("t".into()), ..first.clone() };
     for request in [first, second] {
-        assert_eq!(client.past_page(&target(), &request).await.unwrap(), b"{}\n");
+        assert_eq!(client.list_page(&target(), &request).await.unwrap(), b"{}\n");
     }
     let log = log.lock().unwrap();
     let paths: Vec<_> = log.iter().map(|request| request.uri().to_string()).collect();
     let first = "/api/v1/pods?limit=7&resourceVersion=5&resourceVersionMatch=Exact";
     assert_eq!(paths, [first, "/api/v1/pods?limit=7&continue=t"]);
     assert!(log.iter().all(|request| request.headers()["accept"] == METADATA_LIST));
+}
+
+#[tokio::test]
+async fn a_streaming_list_always_says_which_version_it_wants_and_metadata_is_asked_for_in_both_forms() {
+    let (url, log) = serve(|_| text("{}\n")).await;
+    let client = to(&url).await;
+    let target = Target { metadata_only: true, ..target() };
+    let timeout = Duration::from_secs(9);
+    for as_of in [AsOf::Now, AsOf::AtLeast(5.into())] {
+        let watch = WatchRequest { from: WatchFrom::Everything(as_of), timeout };
+        client.watch(&target, &watch).await.unwrap();
+    }
+    let page = PageRequest { as_of: AsOf::AtLeast(5.into()), ..PageRequest::default() };
+    client.list_page(&target, &page).await.unwrap();
+    let log = log.lock().unwrap();
+    let paths: Vec<_> = log.iter().map(|request| request.uri().to_string()).collect();
+    let watch = "/api/v1/pods?watch=true&allowWatchBookmarks=true&timeoutSeconds=9&sendInitialEvents=true";
+    let expected = [
+        format!("{watch}&resourceVersionMatch=NotOlderThan"),
+        format!("{watch}&resourceVersion=5&resourceVersionMatch=NotOlderThan"),
+        "/api/v1/pods?resourceVersion=5&resourceVersionMatch=NotOlderThan".to_owned(),
+    ];
+    assert_eq!(paths, expected);
+    let accepts: Vec<_> = log.iter().map(|request| request.headers()["accept"].to_str().unwrap()).collect();
+    assert_eq!(accepts, [METADATA_WATCH, METADATA_WATCH, METADATA_LIST]);
 }
 
 #[tokio::test]

@@ -70,6 +70,10 @@ pub enum FailureKind {
     Throttled,
     /// 503, or a gateway (502, 504) that does not reach the API server.
     Unavailable,
+    /// 504 from the API server itself: it has not reached the version that was asked for (U9).
+    Behind,
+    /// Any other 5xx.
+    Internal,
     /// Any other answer.
     Refused,
     /// A body longer than its limit.
@@ -178,6 +182,14 @@ impl Refusal {
             (502 | 503, _) => FailureKind::Unavailable,
             // The API server itself says `Timeout`; anything else is a gateway that does not reach it.
             (504, reason) if reason != "Timeout" => FailureKind::Unavailable,
+            // Before 1.17 only the sentence tells.
+            (504, _)
+                if self.cause == "ResourceVersionTooLarge"
+                    || self.message.contains("Too large resource version") =>
+            {
+                FailureKind::Behind
+            }
+            (500.., _) => FailureKind::Internal,
             _ => FailureKind::Refused,
         }
     }
@@ -200,6 +212,8 @@ impl Refusal {
             FailureKind::Transport
             | FailureKind::Idle
             | FailureKind::Unavailable
+            | FailureKind::Behind
+            | FailureKind::Internal
             | FailureKind::Refused
             | FailureKind::TooLarge
             | FailureKind::Garbage
@@ -236,7 +250,7 @@ impl From<Status> for Refusal {
 
 impl FailureKind {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::Transport,
         Self::Idle,
         Self::Unauthorized,
@@ -245,6 +259,8 @@ impl FailureKind {
         Self::Expired,
         Self::Throttled,
         Self::Unavailable,
+        Self::Behind,
+        Self::Internal,
         Self::Refused,
         Self::TooLarge,
         Self::Garbage,
@@ -262,6 +278,8 @@ impl FailureKind {
             Self::Expired => "expired",
             Self::Throttled => "throttled",
             Self::Unavailable => "unavailable",
+            Self::Behind => "behind",
+            Self::Internal => "internal",
             Self::Refused => "refused",
             Self::TooLarge => "too_large",
             Self::Garbage => "garbage",
@@ -322,8 +340,9 @@ mod tests {
         let kind = |code, reason: &str| Refusal { code, reason: reason.into(), ..Refusal::default() }.kind();
         assert_eq!(kind(502, "Bad Gateway"), FailureKind::Unavailable);
         assert_eq!(kind(504, "Gateway Timeout"), FailureKind::Unavailable);
-        assert_eq!(kind(504, "Timeout"), FailureKind::Refused);
-        assert_eq!(kind(500, "InternalError"), FailureKind::Refused);
+        assert_eq!(kind(504, "Timeout"), FailureKind::Internal);
+        assert_eq!(kind(500, "InternalError"), FailureKind::Internal);
+        assert_eq!(kind(422, "Invalid"), FailureKind::Refused);
     }
 
     #[test]
@@ -333,6 +352,7 @@ mod tests {
         let refusal = check(504, "", body, sentence);
         assert_eq!(refusal.retry_after, Some(Duration::from_secs(1)));
         assert_eq!(refusal.cause, "ResourceVersionTooLarge");
+        assert_eq!(refusal.kind(), FailureKind::Behind);
         assert_eq!(check(504, "3", body, sentence).retry_after, Some(Duration::from_secs(3)));
         assert_eq!(
             check(504, "Fri, 31 Dec 1999 23:59:59 GMT", body, sentence).retry_after,

@@ -16,7 +16,7 @@ mod session;
 
 pub use access::Access;
 pub use backoff::Backoff;
-pub use client::{ByteStream, Client, PageRequest, PastRequest, Selectors, Target, WatchRequest};
+pub use client::{AsOf, ByteStream, Client, PageRequest, Selectors, Target, WatchFrom, WatchRequest};
 pub use config::{Config, Source};
 pub use discovery::{Broken, Discovery, ResolveError};
 pub use error::{FailureKind, Refusal, UpstreamError};

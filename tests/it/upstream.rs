@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use informerd::cache::{self, Phase, Reader};
 use informerd::k8s::{DecodeOptions, Resource, ResourceParts};
-use informerd::reflect::{Reflector, ReflectorConfig, Stats};
+use informerd::reflect::{InitialList, MachineConfig, Reflector, ReflectorConfig, Stats};
 use informerd::sim::{ApiServer, Cluster, Cut, Failure, Fault, Gone, Requests, Verb};
 use informerd::upstream::{Client, Config, Selectors, Source, Target};
 use serde_json::{Value, json};
@@ -62,13 +62,22 @@ impl Run {
         };
         let (writer, reader) = cache::cache(limits, Instant::now());
         let config = ReflectorConfig {
-            target: Target { resource: config_maps(), namespace: None, selectors: Selectors::default() },
+            target: Target {
+                resource: config_maps(),
+                namespace: None,
+                selectors: Selectors::default(),
+                metadata_only: false,
+            },
             decode: DecodeOptions {
                 drop_managed_fields: true,
                 drop_last_applied: true,
                 object_bytes_max: 8 << 20,
             },
-            page_size,
+            machine: MachineConfig {
+                page_size,
+                initial_list: InitialList::Page,
+                silence_max: Duration::from_secs(30),
+            },
             line_bytes_max: 8 << 20,
             seed: 1,
         };

@@ -4,26 +4,32 @@
 //! until its outcome is told. What the cache is to learn is appended to a list of deltas.
 //!
 //! ```text
-//!            ┌───── next page ─────┐
-//! start ──▶ Listing ──last page──▶ Opening ──▶ Watching ──ended──┐
-//!            ▲  ▲ │ failed           ▲ │ failed       │ ERROR     │ at once
-//!            │  │ ▼                  │ ▼              ▼           │
-//!            │ BackingOff ◀──────────┴─BackingOff ◀───┴───────────┘
-//!            └── 410, stuck, undecodable twice ──────┘
+//!          ┌────────────── end mark ────────────────┐
+//! start ─▶ Streaming (KEP-3157)                      ▼
+//!   ▲  │     │ refused: for an hour in pages     Watching ──ended──┐
+//!   │  │     ▼                                      ▲              │
+//!   │  └─▶ Listing ──last page──▶ Opening ──────────┘              │
+//!   │        │ failed              ▲   ▲ │ refused                 │ at once,
+//!   │        ▼                     │   │ ▼                         │ or after
+//!   ├── BackingOff                 │ BackingOff ◀──────────────────┤ a delay
+//!   │        ▲ older than seen     │                               │
+//!   │        │               Probing (is it the same history?) ◀───┘
+//!   └────────┴── 410, stuck, undecodable twice, doubted, went back ┘
 //! ```
-//! A streaming list (KEP-3157) will be one more state beside Listing: a watch whose events are items of a
-//! pass until the bookmark that ends them.
+
+mod listing;
 
 use std::mem;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use self::listing::{Older, Pass, Streaming};
 use super::step::{Failure, Input, Moment, Reaction, Step};
 use super::watching::{EndReason, RelistReason, Verdict, WatchEnd, Watching};
 use crate::cache::{Condition, Delta, Phase};
-use crate::k8s::{ListPage, ResourceVersion, Status, WatchEvent};
-use crate::upstream::{Backoff, FailureKind, PageRequest, Refusal, WatchRequest};
+use crate::k8s::{ResourceVersion, Status, WatchEvent};
+use crate::upstream::{Backoff, FailureKind, Refusal, WatchFrom, WatchRequest};
 
 /// Between the beginnings of two lists, at least.
 const LIST_INTERVAL_MIN: Duration = Duration::from_secs(1);
@@ -38,12 +44,6 @@ const FAILURES_MAX: u32 = 5;
 /// Times that the same event may fail to decode before it is gone around with a list.
 const UNDECODABLE_MAX: u32 = 2;
 
-/// Continue tokens that may expire before the list is asked for in one piece, as client-go's pager does.
-const EXPIRED_TOKENS_MAX: u32 = 2;
-
-/// The first size of pages where a list in one piece was too large. Source: client-go `tools/pager`.
-const PAGE_SIZE: u32 = 500;
-
 /// The server is asked to end a watch after 240 to 300 s, so that all do not come at once (U29).
 const WATCH_TIMEOUT: Duration = Duration::from_secs(240);
 const WATCH_TIMEOUT_SPREAD: Duration = Duration::from_secs(60);
@@ -51,18 +51,53 @@ const WATCH_TIMEOUT_SPREAD: Duration = Duration::from_secs(60);
 /// What a watch may take beyond the timeout that was asked for.
 const WATCH_GRACE: Duration = Duration::from_secs(5);
 
-/// Silence on a watch of a server that sends bookmarks about each minute (U29).
-const SILENCE_MAX: Duration = Duration::from_secs(180);
+/// On a resource where nothing happens the API server is asked this often whether its versions went back: an idle
+/// watch would never tell (U30).
+const PROBE_INTERVAL: Duration = Duration::from_secs(300);
+
+/// The part of the silence that is left out at most.
+const SILENCE_SPREAD: f64 = 0.15;
+
+/// How the machine goes about it.
+#[derive(Clone, Copy, Debug)]
+pub struct MachineConfig {
+    /// Objects of a list page; 0 for all.
+    pub page_size: u32,
+    /// How everything is listed.
+    pub initial_list: InitialList,
+    /// Without a byte on an open watch, after which its connection is taken for dead. Up to a seventh less is waited, so
+    /// that not all come back at once.
+    pub silence_max: Duration,
+}
+
+/// How everything is listed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InitialList {
+    /// As a stream where the server takes it, else in pages.
+    #[default]
+    Auto,
+    /// As a stream only.
+    Stream,
+    /// In pages only.
+    Page,
+}
 
 /// Decides what the reflector of one resource does.
 #[derive(Debug)]
 pub struct Machine {
-    page_size: u32,
+    config: MachineConfig,
     state: State,
     /// Where a watch resumes: the version of the last thing taken from list or watch (U2).
     version: ResourceVersion,
     /// Objects asked for in a page; smaller after a page that was too large, 0 for all.
     page_limit: u32,
+    /// Until when no streaming list is asked for.
+    paged_until: Option<Instant>,
+    /// Streaming lists in a row that broke off.
+    broken_streams: u32,
+    older: Older,
+    /// Whether the next list asks for what was seen at least.
+    ask_at_least: bool,
     list_backoff: Backoff,
     watch_backoff: Backoff,
     relist_backoff: Backoff,
@@ -74,7 +109,14 @@ pub struct Machine {
     undecodable_here: u32,
     /// Watches in a row that ended soon.
     soon_ended: u32,
-    bookmarks_known: bool,
+    /// When the API server last told its version, by a list or a probe.
+    last_probe: Option<Instant>,
+    /// The connection was lost, and with it may be who answered.
+    suspicious: bool,
+    /// The last watch brought nothing new.
+    quiet: bool,
+    /// How long the watch may be silent.
+    silence_max: Duration,
     message: Option<String>,
     retry_at: Option<Instant>,
 }
@@ -83,20 +125,16 @@ pub struct Machine {
 enum State {
     /// A page is awaited.
     Listing(Pass),
+    /// The head or the events of a streaming list are awaited.
+    Streaming(Streaming),
+    /// The API server's version is awaited.
+    Probing,
     /// The head of a watch's response is awaited.
     Opening,
     /// Events are awaited.
     Watching(Watching),
     /// The end of a delay is awaited.
     BackingOff(Then),
-}
-
-/// A list under way.
-#[derive(Debug, Default)]
-struct Pass {
-    /// The version of its first page, which is the list's.
-    version: Option<ResourceVersion>,
-    token: Option<String>,
 }
 
 /// What follows a delay.
@@ -112,13 +150,17 @@ enum Then {
 // === impl Machine ===
 
 impl Machine {
-    /// A machine at its start, and the first step: the first page of `page_size` objects (0 for all).
-    pub fn start(page_size: u32, now: Instant, deltas: &mut Vec<Delta>) -> (Self, Step) {
+    /// A machine at its start, and the first step.
+    pub fn start(config: MachineConfig, moment: Moment, deltas: &mut Vec<Delta>) -> (Self, Step) {
         let mut machine = Self {
-            page_size,
+            config,
             state: State::Opening,
             version: ResourceVersion::ZERO,
-            page_limit: page_size,
+            page_limit: config.page_size,
+            paged_until: None,
+            broken_streams: 0,
+            older: Older::default(),
+            ask_at_least: false,
             list_backoff: Backoff::default(),
             watch_backoff: Backoff::default(),
             relist_backoff: Backoff::default(),
@@ -128,11 +170,14 @@ impl Machine {
             failures_here: 0,
             undecodable_here: 0,
             soon_ended: 0,
-            bookmarks_known: false,
+            last_probe: None,
+            suspicious: false,
+            quiet: false,
+            silence_max: config.silence_max,
             message: None,
             retry_at: None,
         };
-        let step = machine.begin_pass(now, deltas);
+        let step = machine.begin_pass(moment, deltas);
         (machine, step)
     }
 
@@ -142,16 +187,18 @@ impl Machine {
             Input::Event(event) => self.on_event(event, moment, deltas),
             Input::Page(page) => self.on_page(page, moment, deltas),
             Input::PageFailed(failure) => self.on_page_failed(failure, moment, deltas),
+            Input::Probed(version) => self.on_probed(&version, moment, deltas),
+            Input::ProbeFailed(failure) => self.on_probe_failed(failure, moment),
             Input::WatchOpened => self.on_opened(moment),
             Input::WatchRefused(failure) => self.on_refused(failure, moment, deltas),
-            Input::WatchEnded(end) => self.on_ended(&end, moment, deltas),
+            Input::WatchEnded(end) => self.on_ended(end, moment, deltas),
             Input::Woke => self.on_woke(moment, deltas),
         }
     }
 
-    /// How long the open watch may be silent; `None` where nothing is known of the server's bookmarks.
-    pub fn silence_max(&self) -> Option<Duration> {
-        self.bookmarks_known.then_some(SILENCE_MAX)
+    /// How long the open watch may be silent.
+    pub fn silence_max(&self) -> Duration {
+        if self.is_streaming_list() { Self::mark_silence_max() } else { self.silence_max }
     }
 
     /// Where a watch resumes.
@@ -162,80 +209,11 @@ impl Machine {
     /// What goes on, for people.
     pub fn condition(&self) -> Condition {
         let phase = match self.state {
-            State::Listing(_) => Phase::Listing,
-            State::Opening | State::Watching(_) => Phase::Watching,
+            State::Listing(_) | State::Streaming(_) => Phase::Listing,
+            State::Probing | State::Opening | State::Watching(_) => Phase::Watching,
             State::BackingOff(_) => Phase::BackingOff,
         };
         Condition { phase, message: self.message.clone(), retry_at: self.retry_at }
-    }
-
-    fn on_page(&mut self, page: ListPage, moment: Moment, deltas: &mut Vec<Delta>) -> Reaction {
-        let State::Listing(pass) = &mut self.state else { return Reaction::default() };
-        if page.continue_token.is_some() && page.continue_token == pass.token {
-            // It would never end.
-            let sentence = "the API server repeats a continue token".to_owned();
-            let failure = Failure { kind: FailureKind::Garbage, sentence, retry_after: None };
-            deltas.push(Delta::PassAbort);
-            return self.page_failed(failure, Then::List, moment);
-        }
-        self.list_backoff.reset();
-        deltas.extend(page.objects.into_iter().map(Delta::PassItem));
-        let version = pass.version.get_or_insert(page.resource_version).clone();
-        pass.token = page.continue_token;
-        if let Some(token) = &pass.token {
-            let step =
-                Step::List(PageRequest { limit: self.page_limit, continue_token: Some(token.clone()) });
-            return Reaction::step(step);
-        }
-        deltas.push(Delta::PassEnd(version.clone()));
-        self.version = version;
-        self.page_limit = if self.page_limit == 0 { self.page_size } else { self.page_limit };
-        (self.expired_tokens, self.failures_here, self.undecodable_here) = (0, 0, 0);
-        self.open(moment)
-    }
-
-    fn on_page_failed(&mut self, failure: Failure, moment: Moment, deltas: &mut Vec<Delta>) -> Reaction {
-        let State::Listing(pass) = &mut self.state else { return Reaction::default() };
-        let pass = mem::take(pass);
-        match failure.kind {
-            FailureKind::Expired if pass.token.is_some() => {
-                // The answer holds a token that goes on with a later state; a mixed list is no list (U5).
-                deltas.push(Delta::PassAbort);
-                self.expired_tokens += 1;
-                if self.expired_tokens >= EXPIRED_TOKENS_MAX {
-                    self.page_limit = 0;
-                }
-                let reaction = self.relist(RelistReason::Expired, failure.sentence, moment, deltas);
-                Reaction { failed: Some(failure.kind), ..reaction }
-            }
-            // The token stays good meanwhile.
-            FailureKind::Transport
-            | FailureKind::Idle
-            | FailureKind::Unauthorized
-            | FailureKind::Forbidden
-            | FailureKind::Throttled
-            | FailureKind::Unavailable
-            | FailureKind::Garbage => self.page_failed(failure, Then::Page(pass), moment),
-            FailureKind::TooLarge => {
-                self.page_limit = match self.page_limit {
-                    0 if self.page_size > 0 => self.page_size,
-                    0 => PAGE_SIZE,
-                    limit => (limit / 2).max(1),
-                };
-                self.page_failed(failure, Then::Page(pass), moment)
-            }
-            // The token may be what is refused.
-            FailureKind::NotFound | FailureKind::Expired | FailureKind::Refused | FailureKind::Config => {
-                deltas.push(Delta::PassAbort);
-                self.page_failed(failure, Then::List, moment)
-            }
-        }
-    }
-
-    fn page_failed(&mut self, failure: Failure, then: Then, moment: Moment) -> Reaction {
-        let delay = delay_after(&failure, &mut self.list_backoff, moment);
-        let step = self.sleep(delay, then, failure.sentence, moment);
-        Reaction { failed: Some(failure.kind), ..Reaction::step(step) }
     }
 
     fn on_opened(&mut self, moment: Moment) -> Reaction {
@@ -243,18 +221,40 @@ impl Machine {
             self.state = State::Watching(Watching::new(moment.now));
             self.message = None;
         }
+        self.on_stream_opened(moment);
         Reaction::default()
     }
 
     fn on_refused(&mut self, failure: Failure, moment: Moment, deltas: &mut Vec<Delta>) -> Reaction {
-        if !matches!(self.state, State::Opening) {
-            return Reaction::default();
+        match &self.state {
+            State::Opening => {
+                self.suspicious |= matches!(
+                    failure.kind,
+                    FailureKind::Transport
+                        | FailureKind::Idle
+                        | FailureKind::Unavailable
+                        | FailureKind::NotFound
+                );
+                self.failed(failure, moment, deltas)
+            }
+            State::Streaming(streaming) if !streaming.is_open() => {
+                self.stream_failed(failure, moment, deltas)
+            }
+            State::Listing(_)
+            | State::Streaming(_)
+            | State::Probing
+            | State::Watching(_)
+            | State::BackingOff(_) => Reaction::default(),
         }
-        self.failed(failure, moment, deltas)
     }
 
     fn on_event(&mut self, event: WatchEvent, moment: Moment, deltas: &mut Vec<Delta>) -> Reaction {
-        let State::Watching(watching) = &mut self.state else { return Reaction::default() };
+        if self.is_streaming_list() {
+            return self.on_initial_event(event, moment, deltas);
+        }
+        if !matches!(self.state, State::Watching(_)) {
+            return Reaction::default();
+        }
         match event {
             WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                 self.advance(object.resource_version().clone());
@@ -265,7 +265,6 @@ impl Machine {
                 deltas.push(Delta::Delete(object));
             }
             WatchEvent::Bookmark { resource_version, .. } => {
-                self.bookmarks_known |= watching.bookmark(moment.now);
                 self.advance(resource_version.clone());
                 deltas.push(Delta::Bookmark(resource_version));
             }
@@ -284,24 +283,35 @@ impl Machine {
         Reaction { ended: Some(ended), ..self.failed(failure, moment, deltas) }
     }
 
-    fn on_ended(&mut self, end: &WatchEnd, moment: Moment, deltas: &mut Vec<Delta>) -> Reaction {
+    fn on_ended(&mut self, end: WatchEnd, moment: Moment, deltas: &mut Vec<Delta>) -> Reaction {
+        if self.is_streaming_list() {
+            return self.on_stream_ended(end, moment, deltas);
+        }
         let State::Watching(watching) = &self.state else { return Reaction::default() };
         let verdict = watching.verdict(moment.now);
+        self.quiet = !watching.progressed;
         let mut failed = None;
-        if let WatchEnd::Broken(failure) = end {
+        if let WatchEnd::Broken(failure) = &end {
             failed = Some(failure.kind);
         }
-        if *end == WatchEnd::Silent {
-            // Learned anew: this server may send bookmarks only while something changes (U25).
-            self.bookmarks_known = false;
+        // Whoever answers next may be another one. A silence alone is common where nothing happens.
+        self.suspicious |= matches!(end, WatchEnd::Broken(_) | WatchEnd::Overdue);
+        if let WatchEnd::Silent | WatchEnd::Overdue = end {
+            self.message = Some(end.sentence());
         }
         if let WatchEnd::Undecodable(_) = end {
             self.undecodable_here += 1;
         }
-        let reaction = if self.undecodable_here >= UNDECODABLE_MAX {
-            self.relist(RelistReason::Undecodable, end.sentence(), moment, deltas)
-        } else {
-            self.resume(end, verdict, moment, deltas)
+        let reaction = match &end {
+            WatchEnd::Doubted(doubt) => self.relist(doubt.relist_reason(), end.sentence(), moment, deltas),
+            WatchEnd::Undecodable(_) if self.undecodable_here >= UNDECODABLE_MAX => {
+                self.relist(RelistReason::Undecodable, end.sentence(), moment, deltas)
+            }
+            WatchEnd::Eof
+            | WatchEnd::Broken(_)
+            | WatchEnd::Silent
+            | WatchEnd::Overdue
+            | WatchEnd::Undecodable(_) => self.resume(&end, verdict, moment, deltas),
         };
         Reaction { ended: Some(end.reason()), failed: failed.or(reaction.failed), ..reaction }
     }
@@ -356,12 +366,14 @@ impl Machine {
         let reaction = match kind {
             FailureKind::Expired => self.relist(RelistReason::Expired, failure.sentence, moment, deltas),
             // The answer may be about the version.
-            FailureKind::Refused if self.is_stuck() => {
+            FailureKind::Refused | FailureKind::Internal | FailureKind::Behind if self.is_stuck() => {
                 self.relist(RelistReason::Stuck, failure.sentence, moment, deltas)
             }
             // An outage, a missing permission or a missing kind says nothing about the version; the cache
             // stays, and the watch goes on where it was (U27, U28, U32).
             FailureKind::Refused
+            | FailureKind::Internal
+            | FailureKind::Behind
             | FailureKind::Transport
             | FailureKind::Idle
             | FailureKind::Unauthorized
@@ -390,14 +402,56 @@ impl Machine {
         let then = mem::replace(then, Then::Watch);
         self.retry_at = None;
         match then {
-            Then::List => Reaction::step(self.begin_pass(moment.now, deltas)),
+            Then::List => Reaction::step(self.begin_pass(moment, deltas)),
             Then::Watch => self.open(moment),
             Then::Page(pass) => {
-                let request = PageRequest { limit: self.page_limit, continue_token: pass.token.clone() };
+                let request = self.page_request(&pass);
                 self.state = State::Listing(pass);
                 Reaction::step(Step::List(request))
             }
         }
+    }
+
+    fn on_probed(&mut self, version: &ResourceVersion, moment: Moment, deltas: &mut Vec<Delta>) -> Reaction {
+        if !matches!(self.state, State::Probing) {
+            return Reaction::default();
+        }
+        (self.last_probe, self.suspicious, self.quiet) = (Some(moment.now), false, false);
+        if *version < self.version {
+            let sentence = format!("the API server is at {version}, but {} was seen already", self.version);
+            return self.relist(RelistReason::WentBack, sentence, moment, deltas);
+        }
+        self.open(moment)
+    }
+
+    /// A probe is no condition of a watch: only where the API server is not there, there is no use in one.
+    fn on_probe_failed(&mut self, failure: Failure, moment: Moment) -> Reaction {
+        if !matches!(self.state, State::Probing) {
+            return Reaction::default();
+        }
+        let reaction = match failure.kind {
+            FailureKind::Transport
+            | FailureKind::Idle
+            | FailureKind::Unauthorized
+            | FailureKind::Throttled
+            | FailureKind::Unavailable => {
+                let delay = delay_after(&failure, &mut self.watch_backoff, moment);
+                Reaction::step(self.sleep(delay, Then::Watch, failure.sentence, moment))
+            }
+            FailureKind::Forbidden
+            | FailureKind::NotFound
+            | FailureKind::Expired
+            | FailureKind::Behind
+            | FailureKind::Refused
+            | FailureKind::Internal
+            | FailureKind::TooLarge
+            | FailureKind::Garbage
+            | FailureKind::Config => {
+                (self.last_probe, self.suspicious, self.quiet) = (Some(moment.now), false, false);
+                self.open(moment)
+            }
+        };
+        Reaction { failed: Some(failure.kind), ..reaction }
     }
 
     /// Lists again, the sooner the longer ago the last time.
@@ -420,26 +474,29 @@ impl Machine {
         }
         let step = if delay.is_zero() {
             self.message = Some(sentence);
-            self.begin_pass(moment.now, deltas)
+            self.begin_pass(moment, deltas)
         } else {
             self.sleep(delay, Then::List, sentence, moment)
         };
         Reaction { relist: Some(reason), ..Reaction::step(step) }
     }
 
-    fn begin_pass(&mut self, now: Instant, deltas: &mut Vec<Delta>) -> Step {
-        deltas.push(Delta::PassBegin);
-        self.last_list = Some(now);
-        self.state = State::Listing(Pass::default());
-        Step::List(PageRequest { limit: self.page_limit, continue_token: None })
+    fn open(&mut self, moment: Moment) -> Reaction {
+        let long_ago = |last: Instant| moment.now.saturating_duration_since(last) >= PROBE_INTERVAL;
+        if self.suspicious || self.quiet && self.last_probe.is_none_or(long_ago) {
+            self.state = State::Probing;
+            return Reaction::step(Step::Probe);
+        }
+        self.state = State::Opening;
+        Reaction::step(self.watch_step(WatchFrom::After(self.version.clone()), moment))
     }
 
-    fn open(&mut self, moment: Moment) -> Reaction {
-        let spread = WATCH_TIMEOUT_SPREAD.mul_f64(moment.entropy.clamp(0.0, 1.0));
+    fn watch_step(&mut self, from: WatchFrom, moment: Moment) -> Step {
+        let entropy = moment.entropy.clamp(0.0, 1.0);
+        self.silence_max = self.config.silence_max.mul_f64(1.0 - entropy * SILENCE_SPREAD);
+        let spread = WATCH_TIMEOUT_SPREAD.mul_f64(entropy);
         let timeout = Duration::from_secs((WATCH_TIMEOUT + spread).as_secs());
-        self.state = State::Opening;
-        let request = WatchRequest { resource_version: self.version.clone(), timeout };
-        Reaction::step(Step::Watch { request, deadline: timeout + WATCH_GRACE })
+        Step::Watch { request: WatchRequest { from, timeout }, deadline: timeout + WATCH_GRACE }
     }
 
     fn sleep(&mut self, delay: Duration, then: Then, sentence: String, moment: Moment) -> Step {
@@ -472,5 +529,5 @@ fn delay_after(failure: &Failure, backoff: &mut Backoff, moment: Moment) -> Dura
 }
 
 #[cfg(test)]
-#[path = "machine_tests.rs"]
+#[path = "tests.rs"]
 mod tests;
