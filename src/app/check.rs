@@ -87,12 +87,8 @@ async fn examine(config: &config::Check) -> Vec<Finding> {
         for namespace in scopes {
             let place =
                 namespace.as_deref().map_or("all namespaces".to_owned(), |name| format!("namespace {name}"));
-            let target = Target {
-                resource: resource.clone(),
-                namespace,
-                selectors: Selectors::default(),
-                metadata_only: false,
-            };
+            let (resource, selectors) = (resource.clone(), Selectors::default());
+            let target = Target { resource, namespace, selectors, metadata_only: false };
             for verb in ["list", "watch"] {
                 let result = match client.can(verb, &target).await {
                     Ok(access) if access.allowed => Ok("allowed".to_owned()),
@@ -103,7 +99,7 @@ async fn examine(config: &config::Check) -> Vec<Finding> {
                     }
                     Err(error) => Err(error.sentence()),
                 };
-                findings.push(finding(&format!("{verb} {resource} in {place}"), result));
+                findings.push(finding(&format!("{verb} {} in {place}", target.resource), result));
             }
         }
     }

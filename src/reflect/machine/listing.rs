@@ -167,7 +167,7 @@ impl Machine {
                 };
                 self.list_failed(failure, Then::Page(pass), moment)
             }
-            FailureKind::Behind if pass.as_of != AsOf::Now => self.is_behind(failure, moment, deltas),
+            FailureKind::Behind if pass.as_of != AsOf::Now => self.is_behind(&failure, moment, deltas),
             // The token, or the version that was asked for, may be what is refused.
             FailureKind::NotFound
             | FailureKind::Expired
@@ -269,7 +269,7 @@ impl Machine {
     ) -> Reaction {
         let State::Streaming(Streaming { as_of, .. }) = &self.state else { return Reaction::default() };
         match failure.kind {
-            FailureKind::Behind if *as_of != AsOf::Now => self.is_behind(failure, moment, deltas),
+            FailureKind::Behind if *as_of != AsOf::Now => self.is_behind(&failure, moment, deltas),
             // Refused is what servers do that know no streaming lists, each in its own way (U20); forbidden may be
             // the verb `watch` alone, and a list be allowed.
             FailureKind::Refused | FailureKind::Forbidden => self.fall_back(failure, moment, deltas),
@@ -357,7 +357,7 @@ impl Machine {
     }
 
     /// The server says itself that it has not reached what was seen.
-    fn is_behind(&mut self, failure: Failure, moment: Moment, deltas: &mut Vec<Delta>) -> Reaction {
+    fn is_behind(&mut self, failure: &Failure, moment: Moment, deltas: &mut Vec<Delta>) -> Reaction {
         self.ask_at_least = false;
         let least = failure.retry_after.unwrap_or_default();
         let sentence = format!("{} was seen already: {}", self.version, failure.sentence);

@@ -184,6 +184,7 @@ pub(crate) fn serve_config(upstream: UpstreamSource, resources: &[&str]) -> conf
         admin_listen: Some(ANY_PORT),
         allow_origins: Vec::new(),
         allow_hosts: Vec::new(),
+        initial_list: config::InitialList::default(),
         limits: Limits::DEFAULT,
         drain_timeout: Duration::from_secs(2),
         unready_after: None,
