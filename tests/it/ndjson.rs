@@ -287,6 +287,8 @@ async fn a_token_that_tells_too_little_starts_over_with_the_reason() {
         create(&server, &format!("goes-{round}"));
         delete(&server, &format!("goes-{round}"));
     }
+    // Something at the end to catch up with.
+    create(&server, "last");
     server.caught_up("pods").await;
     // Neither does the API server know any more who was there.
     server.cluster.compact();
