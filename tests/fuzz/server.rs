@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use informerd::app::App;
-use informerd::config::{Limits, Listen, Log, Serve, UpstreamSource, WatchSpec};
+use informerd::config::{InitialList, Limits, Listen, Log, Serve, UpstreamSource, WatchSpec};
 use informerd::sim::{ApiServer, Cluster};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -68,6 +68,7 @@ fn running() -> &'static Running {
             drain_timeout: Duration::from_secs(1),
             unready_after: None,
             log: Log::default(),
+            initial_list: InitialList::Auto,
             source: None,
         };
         let app =
