@@ -9,8 +9,10 @@
 mod client;
 mod clock;
 mod commit;
+mod contender;
 mod decode;
 mod fanout;
+mod first_sync;
 mod isolation;
 mod memory;
 mod not_modified;
@@ -68,6 +70,8 @@ enum Role {
     Plain,
     /// A loop that answers every request with the same bytes.
     Responder,
+    /// One who lists and watches as informerd does.
+    Contender,
 }
 
 /// How thorough a run is, and where its results go.
@@ -81,9 +85,10 @@ struct Bench {
 /// A group's name and what it measures.
 type Group = (&'static str, fn(&mut Bench) -> anyhow::Result<()>);
 
-const GROUPS: [Group; 7] = [
+const GROUPS: [Group; 8] = [
     ("decode", decode::run),
     ("commit", commit::run),
+    ("first-sync", first_sync::run),
     ("snapshot", snapshot::run),
     ("fan-out", fanout::run),
     ("not-modified", not_modified::run),
@@ -99,6 +104,7 @@ fn main() -> anyhow::Result<()> {
         Some(Role::Simulator) => return simulator::run(),
         Some(Role::Plain) => return plain::run_writer(),
         Some(Role::Responder) => return plain::run_responder(),
+        Some(Role::Contender) => return contender::run(),
         None => {}
     }
     // Without --bench it is `cargo test` that asks whether the benchmarks still run.

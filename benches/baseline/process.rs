@@ -87,6 +87,15 @@ impl Process {
     }
 }
 
+impl Process {
+    /// Forgets the peak of its memory so far.
+    pub(crate) fn reset_peak(&self) -> anyhow::Result<()> {
+        // 5 resets VmHWM (proc_pid_clear_refs(5)).
+        let path = format!("/proc/{}/clear_refs", self.child.id());
+        std::fs::write(&path, "5").with_context(|| format!("cannot write {path}"))
+    }
+}
+
 impl Drop for Process {
     fn drop(&mut self) {
         // It may have ended by itself; then there is nothing to do.

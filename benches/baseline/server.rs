@@ -60,6 +60,11 @@ impl Server {
     pub(crate) fn usage(&self) -> anyhow::Result<Usage> {
         self.process.usage()
     }
+
+    /// Forgets the peak of its memory so far.
+    pub(crate) fn reset_peak(&self) -> anyhow::Result<()> {
+        self.process.reset_peak()
+    }
 }
 
 /// The body of an answer with a length.

@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
-use informerd::sim::{ApiServer, Cluster};
+use informerd::sim::{ApiServer, Cluster, Cut, Gone, Requests, Verb};
 use serde_json::json;
 
 use crate::process::Process;
@@ -53,6 +53,11 @@ impl Simulator {
         self.process.ask(&format!("load {resource} {count} {bytes}")).map(drop)
     }
 
+    /// Ends the watches of a resource and tells the next one that its version is too old.
+    pub(crate) fn expire(&mut self, resource: &str) -> anyhow::Result<()> {
+        self.process.ask(&format!("expire {resource}")).map(drop)
+    }
+
     /// Begins to change objects, one after the other.
     pub(crate) fn begin(&mut self, resource: &str, rhythm: Rhythm) -> anyhow::Result<()> {
         let Rhythm { ticks, events_per_tick, interval } = rhythm;
@@ -81,6 +86,12 @@ pub(crate) fn run() -> anyhow::Result<()> {
                 let loaded = cluster.bulk_load(resource, count.parse()?, bytes.parse()?);
                 loaded.map_err(|status| anyhow::anyhow!(status.message))?;
                 println!("loaded");
+            }
+            ["expire", resource] => {
+                let watches = Requests::of(Verb::Watch).on(resource);
+                server.faults().expire_next_watch(1, &watches, Gone::InStream);
+                server.faults().cut_watches(&watches, Cut::Clean);
+                println!("expired");
             }
             ["change", resource, ticks, events_per_tick, micros] => {
                 let (ticks, events_per_tick) = (ticks.parse()?, events_per_tick.parse()?);

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use bytes::Bytes;
 
 use super::{Frames, REASON_ANNOTATION, RESUME_ANNOTATION, ws};
-use crate::hub::{Event, EventKind, Informer, Payload, ResetReason};
+use crate::hub::{Event, EventKind, Informer, Payload, ResetReason, ResumeToken};
 use crate::k8s::{INITIAL_EVENTS_END, Object, Resource, ResourceVersion};
 
 /// The shape of a stream.
@@ -129,7 +129,7 @@ impl Encoder {
             Payload::Object(object) => Body::Whole(object.json().clone()),
             Payload::ObjectAt(object, version) => {
                 let (before, after) = object.json_around_version();
-                Body::Pieces(before, version.to_string(), after)
+                Body::Pieces(before, version.json(), after)
             }
             Payload::Identity { key, uid, version } => {
                 Body::Whole(Object::identity(resource, key, uid, version))
@@ -153,7 +153,7 @@ impl Encoder {
         }
         let annotations = serde_json::Value::Object(annotations);
         let (kind, api_version, version) = match &*self.sources {
-            [source] => (source.resource.kind(), source.resource.api_version(), source.position.to_string()),
+            [source] => (source.resource.kind(), source.resource.api_version(), source.position.json()),
             _ => ("List", "v1".to_owned(), String::new()),
         };
         let metadata = format!(r#"{{"resourceVersion":"{version}","annotations":{annotations}}}"#);
@@ -183,7 +183,9 @@ impl Body {
 
 fn write_token(sources: &[Source], out: &mut String) {
     for (index, source) in sources.iter().enumerate() {
-        let comma = if index > 0 { "," } else { "" };
-        let _ = write!(out, "{comma}{}:{}", source.name, source.position);
+        if index > 0 {
+            out.push(',');
+        }
+        let _ = ResumeToken::write_part(&source.name, &source.position, out);
     }
 }

@@ -32,7 +32,7 @@ impl ListEncoder {
         version: Option<&ResourceVersion>,
         next: Option<(&str, Option<usize>)>,
     ) -> Self {
-        let version = version.map(ToString::to_string).unwrap_or_default();
+        let version = version.map(ResourceVersion::json).unwrap_or_default();
         let mut metadata = format!(r#""resourceVersion":"{version}""#);
         if let Some((token, remaining)) = next {
             metadata.push_str(&format!(r#","continue":"{token}""#));

@@ -38,6 +38,9 @@ pub enum FrameError {
     /// A control frame is fragmented or longer than 125 bytes.
     #[error("a control frame is fragmented or too long")]
     Control,
+    /// A close frame with a code that may not stand in one (RFC 6455 section 7.4).
+    #[error("a close frame has no valid code")]
+    CloseCode,
     /// A frame is longer than we take.
     #[error("a frame is longer than {CLIENT_FRAME_BYTES_MAX} bytes")]
     TooLong,
@@ -63,7 +66,7 @@ impl FrameError {
     pub fn close_code(self) -> u16 {
         match self {
             Self::TooLong => 1009,
-            Self::Unmasked | Self::Unknown | Self::Control => 1002,
+            Self::Unmasked | Self::Unknown | Self::Control | Self::CloseCode => 1002,
         }
     }
 }
@@ -155,11 +158,20 @@ impl FrameParser {
             masked.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask).collect();
         self.buffer.drain(..2 + extended + 4 + len);
         Ok(Some(match opcode {
-            CLOSE => ClientFrame::Close(payload.first_chunk().map(|code| u16::from_be_bytes(*code))),
+            CLOSE => ClientFrame::Close(close_code(&payload)?),
             PING => ClientFrame::Ping(payload),
             PONG => ClientFrame::Pong,
             _ => ClientFrame::Data,
         }))
+    }
+}
+
+/// The code of a close frame, which is answered with the same one, so that it has to be one.
+fn close_code(payload: &[u8]) -> Result<Option<u16>, FrameError> {
+    match (payload, payload.first_chunk().map(|code| u16::from_be_bytes(*code))) {
+        ([], _) => Ok(None),
+        (_, Some(code @ (1000..=1003 | 1007..=1014 | 3000..=4999))) => Ok(Some(code)),
+        (_, _) => Err(FrameError::CloseCode),
     }
 }
 

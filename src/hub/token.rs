@@ -6,6 +6,9 @@ use crate::k8s::ResourceVersion;
 
 /// `pods:48213`, several joined by commas: for each informer the resourceVersion up to which the client has
 /// everything.
+///
+/// Versions are decimal numbers almost always. One of an aggregated API server may be any text; what of it
+/// would not stand in a header, a URL or between commas is written as `~` and two hexadecimal digits a byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResumeToken {
     parts: Vec<(String, ResourceVersion)>,
@@ -35,18 +38,33 @@ impl ResumeToken {
         }
         let part = |part: &str| {
             let (name, version) = part.trim().rsplit_once(':').ok_or_else(|| wrong(part))?;
-            let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '/' | '_');
-            if name.is_empty()
-                || version.is_empty()
-                || !name.chars().all(plain)
-                || !version.chars().all(plain)
-            {
+            if name.is_empty() || !name.bytes().all(is_plain) {
                 return Err(wrong(part));
             }
-            Ok((name.to_owned(), ResourceVersion::new(version)))
+            let version = unescape(version).ok_or_else(|| wrong(part))?;
+            Ok((name.to_owned(), ResourceVersion::new(&version)))
         };
         let parts = text.split(',').map(part).collect::<Result<_, _>>()?;
         Ok(Self { parts })
+    }
+
+    /// Writes the part of one informer.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write_part(name: &str, version: &ResourceVersion, out: &mut impl fmt::Write) -> fmt::Result {
+        write!(out, "{name}:")?;
+        if version.is_number() {
+            return write!(out, "{version}");
+        }
+        for byte in version.to_string().bytes() {
+            if is_plain(byte) {
+                out.write_char(char::from(byte))?;
+            } else {
+                write!(out, "~{byte:02X}")?;
+            }
+        }
+        Ok(())
     }
 
     /// The version for an informer.
@@ -74,11 +92,36 @@ impl FromIterator<(String, ResourceVersion)> for ResumeToken {
 impl fmt::Display for ResumeToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, (name, version)) in self.parts.iter().enumerate() {
-            let comma = if index > 0 { "," } else { "" };
-            write!(f, "{comma}{name}:{version}")?;
+            if index > 0 {
+                f.write_str(",")?;
+            }
+            Self::write_part(name, version, f)?;
         }
         Ok(())
     }
+}
+
+/// What may stand in a token as it is.
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'/' | b'_')
+}
+
+/// A version as it was before it was written; `None` where nobody wrote it so.
+fn unescape(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, after @ ..] = rest {
+        rest = after;
+        if *first == b'~' {
+            let (digits, after) = after.split_at_checked(2)?;
+            let digit = |digit: u8| char::from(digit).to_digit(16);
+            bytes.push((digit(digits[0])? << 4 | digit(digits[1])?) as u8);
+            rest = after;
+        } else {
+            bytes.push(Some(*first).filter(|byte| is_plain(*byte))?);
+        }
+    }
+    String::from_utf8(bytes).ok().filter(|text| !text.is_empty())
 }
 
 #[cfg(test)]
@@ -87,9 +130,13 @@ mod tests {
 
     #[test]
     fn tokens_read_as_they_are_written() {
-        for text in
-            ["pods:48213", "pods:1,deployments.apps:2", "pods/ns-1:0", "pods:123456789012345678901234567890"]
-        {
+        for text in [
+            "pods:48213",
+            "pods:1,deployments.apps:2",
+            "pods/ns-1:0",
+            "pods:123456789012345678901234567890",
+            "a:x~2C~C3~A9",
+        ] {
             assert_eq!(ResumeToken::parse(text).unwrap().to_string(), text);
         }
     }

@@ -152,6 +152,30 @@ impl<'de: 'a, 'a> serde::Deserialize<'de> for Text<'a> {
     }
 }
 
+/// A member's key: as it stands, since a server escapes what must not stand plainly (U36), and what it says.
+pub(super) struct MemberKey<'a> {
+    pub(super) raw: &'a str,
+    pub(super) text: Cow<'a, str>,
+}
+
+impl<'a> MemberKey<'a> {
+    pub(super) fn new(raw: &'a RawValue) -> Self {
+        let raw = raw.get();
+        let text = if memchr::memchr(b'\\', raw.as_bytes()).is_none() {
+            Cow::Borrowed(&raw[1..raw.len() - 1])
+        } else {
+            // What cannot be read (half a surrogate pair) is none of the keys that matter.
+            string(raw).unwrap_or_default().into()
+        };
+        Self { raw, text }
+    }
+}
+
+/// What a string's JSON says.
+pub(super) fn string(raw: &str) -> Result<String, serde_json::Error> {
+    serde_json::from_str::<Text<'_>>(raw).map(|text| text.0.into_owned())
+}
+
 /// Descends along a dotted path and reads the scalar at its end, skipping everything else.
 struct PathSeed<'p> {
     path: &'p str,
@@ -183,8 +207,8 @@ impl<'de> Visitor<'de> for PathSeed<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let (head, rest) = self.path.split_once('.').unwrap_or((self.path, ""));
         let mut found = None;
-        while let Some(Text(key)) = map.next_key()? {
-            if key == head {
+        while let Some(key) = map.next_key()?.map(MemberKey::new) {
+            if key.text == head {
                 found = map.next_value_seed(PathSeed { path: rest })?;
             } else {
                 map.next_value::<IgnoredAny>()?;

@@ -56,16 +56,16 @@ impl LabelSelector {
     ///
     /// Source: `k8s.io/apimachinery/pkg/labels/selector.go`.
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
-        let mut parser = Parser { text, rest: text.trim() };
+        let mut parser = Parser { text, rest: skip_blanks(text) };
         let mut requirements = Vec::new();
         if parser.rest.is_empty() {
             return Ok(Self::default());
         }
         loop {
             requirements.push(parser.requirement()?);
-            parser.rest = parser.rest.trim_start();
+            parser.rest = skip_blanks(parser.rest);
             match parser.rest.strip_prefix(',') {
-                Some(rest) => parser.rest = rest.trim_start(),
+                Some(rest) => parser.rest = skip_blanks(rest),
                 None if parser.rest.is_empty() => return Ok(Self { requirements }),
                 None => return Err(parser.expected("',' or the end")),
             }
@@ -84,7 +84,9 @@ impl LabelSelector {
         }
         let labels = object.labels();
         self.requirements.iter().all(|requirement| {
-            let value = labels.iter().find(|(key, _)| *key == requirement.key).map(|(_, value)| &**value);
+            // A key twice in the JSON means the last one.
+            let value =
+                labels.iter().rev().find(|(key, _)| *key == requirement.key).map(|(_, value)| &**value);
             requirement.operator.holds(value)
         })
     }
@@ -134,14 +136,14 @@ struct Parser<'a> {
 impl<'a> Parser<'a> {
     fn requirement(&mut self) -> Result<Requirement, SelectorError> {
         if let Some(rest) = self.rest.strip_prefix('!') {
-            self.rest = rest.trim_start();
+            self.rest = skip_blanks(rest);
             return Ok(Requirement { key: self.key()?, operator: Operator::Missing });
         }
         let key = self.key()?;
-        self.rest = self.rest.trim_start();
+        self.rest = skip_blanks(self.rest);
         for (sign, equal) in [("==", true), ("!=", false), ("=", true)] {
             if let Some(rest) = self.rest.strip_prefix(sign) {
-                self.rest = rest.trim_start();
+                self.rest = skip_blanks(rest);
                 let values = vec![self.value()?];
                 let operator = if equal { Operator::In(values) } else { Operator::NotIn(values) };
                 return Ok(Requirement { key, operator });
@@ -149,8 +151,8 @@ impl<'a> Parser<'a> {
         }
         for (sign, make) in [(">", Operator::Greater as fn(i64) -> Operator), ("<", Operator::Less)] {
             if let Some(rest) = self.rest.strip_prefix(sign) {
-                self.rest = rest.trim_start();
-                let value = self.word();
+                self.rest = skip_blanks(rest);
+                let value = self.value()?;
                 let bound = value.parse().map_err(|_| self.expected("an integer after '>' or '<'"))?;
                 return Ok(Requirement { key, operator: make(bound) });
             }
@@ -158,9 +160,9 @@ impl<'a> Parser<'a> {
         for (word, make) in [("in", Operator::In as fn(Vec<String>) -> Operator), ("notin", Operator::NotIn)]
         {
             if let Some(rest) = self.rest.strip_prefix(word)
-                && rest.trim_start().starts_with('(')
+                && skip_blanks(rest).starts_with('(')
             {
-                self.rest = rest.trim_start();
+                self.rest = skip_blanks(rest);
                 return Ok(Requirement { key, operator: make(self.set()?) });
             }
         }
@@ -169,11 +171,14 @@ impl<'a> Parser<'a> {
 
     fn set(&mut self) -> Result<Vec<String>, SelectorError> {
         self.rest = &self.rest[1..];
+        if skip_blanks(self.rest).starts_with(')') {
+            return Err(self.expected("a label value"));
+        }
         let mut values = Vec::new();
         loop {
-            self.rest = self.rest.trim_start();
+            self.rest = skip_blanks(self.rest);
             values.push(self.value()?);
-            self.rest = self.rest.trim_start();
+            self.rest = skip_blanks(self.rest);
             if let Some(rest) = self.rest.strip_prefix(',') {
                 self.rest = rest;
             } else if let Some(rest) = self.rest.strip_prefix(')') {
@@ -199,7 +204,7 @@ impl<'a> Parser<'a> {
     fn key(&mut self) -> Result<String, SelectorError> {
         let word = self.word();
         let (prefix, name) = word.rsplit_once('/').unwrap_or(("x", word));
-        if name.is_empty() || prefix.is_empty() || !is_qualified(name) || prefix.contains('/') {
+        if !is_qualified(name) || !is_subdomain(prefix) {
             return Err(self.expected("a label key"));
         }
         Ok(word.to_owned())
@@ -220,6 +225,20 @@ impl<'a> Parser<'a> {
         let found = if found.is_empty() { "the end".to_owned() } else { format!("{found:?}") };
         SelectorError(format!("found {found} at {at} in {:?}, expected {what}", self.text))
     }
+}
+
+/// Blanks to Kubernetes; other white space is part of words, in which it is wrong.
+fn skip_blanks(text: &str) -> &str {
+    text.trim_start_matches([' ', '\t', '\r', '\n'])
+}
+
+/// Source: `k8s.io/apimachinery/pkg/util/validation`, `IsDNS1123Subdomain`.
+fn is_subdomain(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let label = |label: &str| {
+        label.starts_with(plain) && label.ends_with(plain) && label.chars().all(|c| plain(c) || c == '-')
+    };
+    text.len() <= 253 && text.split('.').all(label)
 }
 
 /// At most 63 characters that begin and end with a letter or digit.
@@ -253,7 +272,7 @@ impl FieldSelector {
             };
             let value = term[at + 1..].strip_prefix('=').filter(|_| equal).unwrap_or(&term[at + 1..]).trim();
             let well_formed = !path.is_empty() && path.split('.').all(|segment| !segment.is_empty());
-            if !well_formed || path.contains(|c: char| c.is_whitespace() || "[]{}()*\"'\\".contains(c)) {
+            if !well_formed || path.contains(|c: char| c.is_whitespace() || "[]{}()*!\"'\\".contains(c)) {
                 return Err(wrong("expected a dotted path such as status.phase before the sign"));
             }
             terms.push(Term { path: path.to_owned(), value: unescape(value).map_err(wrong)?, equal });

@@ -1,6 +1,6 @@
 //! The Kubernetes `Status`: how a server says what went wrong.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// A `v1 Status` of a failure. The wire form of every error, ours and the API server's.
 ///
@@ -9,22 +9,29 @@ use serde::{Deserialize, Serialize};
 #[serde(default)]
 pub struct Status {
     /// Always `Status`.
+    #[serde(deserialize_with = "null_is_default")]
     pub kind: String,
     /// Always `v1`.
     #[serde(rename = "apiVersion")]
+    #[serde(deserialize_with = "null_is_default")]
     pub api_version: String,
     /// Always empty for us; `continue` after an expired list.
+    #[serde(deserialize_with = "null_is_default")]
     pub metadata: serde_json::Map<String, serde_json::Value>,
     /// `Failure`.
+    #[serde(deserialize_with = "null_is_default")]
     pub status: String,
     /// What a person should read.
+    #[serde(deserialize_with = "null_is_default")]
     pub message: String,
     /// The machine's word: `NotFound`, `Expired`, `BadRequest`, ….
+    #[serde(deserialize_with = "null_is_default")]
     pub reason: String,
     /// What it is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub details: Option<Details>,
     /// The HTTP status code.
+    #[serde(deserialize_with = "null_is_default")]
     pub code: u16,
 }
 
@@ -34,15 +41,19 @@ pub struct Status {
 pub struct Details {
     /// The object's name.
     #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_is_default")]
     pub name: String,
     /// The API group.
     #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_is_default")]
     pub group: String,
     /// The resource (plural), in spite of the name.
     #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_is_default")]
     pub kind: String,
     /// Each thing that is wrong.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "null_is_default")]
     pub causes: Vec<Cause>,
     /// Seconds to wait before the next try.
     #[serde(rename = "retryAfterSeconds", skip_serializing_if = "Option::is_none")]
@@ -54,12 +65,24 @@ pub struct Details {
 #[serde(default)]
 pub struct Cause {
     /// The machine's word: `FieldValueInvalid`, `FieldValueNotSupported`, ….
+    #[serde(deserialize_with = "null_is_default")]
     pub reason: String,
     /// What a person should read.
+    #[serde(deserialize_with = "null_is_default")]
     pub message: String,
     /// The parameter or field.
     #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_is_default")]
     pub field: String,
+}
+
+/// `null` is a value that is not there: an error that is written oddly must still be understood.
+fn null_is_default<'de, D, T>(reader: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Option::deserialize(reader).map(Option::unwrap_or_default)
 }
 
 impl Status {

@@ -116,7 +116,7 @@ impl Metrics {
 
     pub(super) fn skipped(&self, error: &DecodeError) {
         let index = match error {
-            DecodeError::Json(_) | DecodeError::Utf8(_) => 0,
+            DecodeError::Json(_) | DecodeError::Utf8(_) | DecodeError::Slash(_) => 0,
             DecodeError::Missing(_) => 1,
             DecodeError::TooLarge { .. } => 2,
             DecodeError::UnknownType(_) => 3,

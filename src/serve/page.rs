@@ -1,7 +1,6 @@
 //! The page, its files, and the description of the interface, all in the binary.
 
-use axum::extract::Path;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 
 use super::ApiError;
@@ -24,8 +23,9 @@ pub(super) async fn openapi(headers: HeaderMap) -> Response {
     answer(&headers, "application/json", OPENAPI)
 }
 
-pub(super) async fn file(Path(file): Path<String>, headers: HeaderMap) -> Result<Response, ApiError> {
-    match &*file {
+pub(super) async fn file(uri: Uri, headers: HeaderMap) -> Result<Response, ApiError> {
+    let file = uri.path().trim_start_matches("/static/");
+    match file {
         "app.js" => Ok(answer(&headers, "text/javascript; charset=utf-8", SCRIPT)),
         "style.css" => Ok(answer(&headers, "text/css; charset=utf-8", STYLE)),
         "favicon.svg" => Ok(answer(&headers, "image/svg+xml", ICON)),

@@ -14,6 +14,13 @@ pub(super) struct Params(Vec<(String, String)>);
 /// Parameters that may be given more than once.
 const REPEATABLE: &[&str] = &["namespace"];
 
+/// Wrong parameters that are told of in one answer; beyond them, nothing new is said, and an answer must not
+/// be many times the request.
+const CAUSES_MAX: usize = 10;
+
+/// Characters of a wrong value that are repeated.
+const VALUE_CHARS_MAX: usize = 200;
+
 impl Params {
     /// Reads a query of which only these parameters are known.
     pub(super) fn parse(query: Option<&str>, known: &[&str]) -> Result<Self, ApiError> {
@@ -25,15 +32,19 @@ impl Params {
             let (Some(name), Some(value)) = (decode(name), decode(value)) else {
                 return Err(ApiError::invalid("query", pair, "expected percent-encoded UTF-8"));
             };
+            let shown: String = value.chars().take(VALUE_CHARS_MAX).collect();
             let mut refuse = |reason: &str, message: String| {
+                if causes.len() >= CAUSES_MAX {
+                    return;
+                }
                 causes.push(Cause { reason: reason.into(), message, field: name.chars().take(80).collect() });
             };
             if !known.contains(&&*name) {
                 let accepted =
-                    format!("unknown parameter (value {value:?}); accepted are {}", known.join(", "));
+                    format!("unknown parameter (value {shown:?}); accepted are {}", known.join(", "));
                 refuse("FieldValueNotSupported", accepted);
             } else if !REPEATABLE.contains(&&*name) && pairs.iter().any(|(other, _)| *other == name) {
-                refuse("FieldValueDuplicate", format!("given more than once (value {value:?})"));
+                refuse("FieldValueDuplicate", format!("given more than once (value {shown:?})"));
             } else {
                 pairs.push((name, value));
             }

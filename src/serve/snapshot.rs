@@ -4,9 +4,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Path, RawQuery, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::extract::{RawQuery, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
+use percent_encoding::percent_decode_str;
 use tokio::time::{Instant, timeout_at};
 use tower_http::compression::predicate::Predicate;
 
@@ -14,7 +15,7 @@ use super::body::FramesBody;
 use super::negotiate::{accepted, compresses};
 use super::pages::Continue;
 use super::params::Params;
-use super::target::{FILTERS, Target};
+use super::target::{self, FILTERS, Target};
 use super::{ApiError, Server};
 use crate::cache::Snapshot;
 use crate::encode::{Frames, ListEncoder, ListFormat};
@@ -66,15 +67,16 @@ struct Page {
 
 pub(super) async fn snapshot(
     State(server): State<Server>,
-    Path(path): Path<String>,
+    uri: Uri,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let params = Params::parse(query.as_deref(), &PARAMS)?;
     let format = accepted(&headers, &OFFERED)
         .ok_or_else(|| ApiError::not_acceptable("application/json, application/x-ndjson"))?;
-    let target = Target::parse(&server, &path, &params).await?;
-    let request = fingerprint(&path, &params);
+    let path = target::path_after("/v1/snapshot/", &uri);
+    let target = Target::parse(&server, path, &params).await?;
+    let request = fingerprint(path, &params);
     let limit = params.number("limit", 0_usize, usize::MAX)?.filter(|limit| *limit > 0);
     let (page, snapshots) = match params.get("continue").filter(|token| !token.is_empty()) {
         Some(token) => {
@@ -148,7 +150,8 @@ fn next_page(
 /// Two requests have pages in common when path and filters are the same.
 fn fingerprint(path: &str, params: &Params) -> u64 {
     let mut hasher = DefaultHasher::new();
-    path.trim_end_matches('/').hash(&mut hasher);
+    // However it was encoded this time.
+    percent_decode_str(path.trim_end_matches('/')).decode_utf8_lossy().hash(&mut hasher);
     for name in FILTERS {
         params.all(name).for_each(|value| (name, value).hash(&mut hasher));
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::Uri;
 use percent_encoding::percent_decode_str;
 use tokio::time::timeout;
 
@@ -24,6 +25,12 @@ const DISCOVERY_WAIT: Duration = Duration::from_secs(10);
 
 /// The parameters that every target takes.
 pub(super) const FILTERS: [&str; 3] = ["labelSelector", "fieldSelector", "namespace"];
+
+/// The path after a route's beginning as it was sent: what is encoded in it is decoded once, segment by
+/// segment, and what is wrong with it is told as a Status.
+pub(super) fn path_after<'u>(route: &str, uri: &'u Uri) -> &'u str {
+    uri.path().strip_prefix(route).unwrap_or_default()
+}
 
 impl Target {
     /// Reads the path after `/v1/snapshot/` or `/v1/watch/` and the filters.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::extract::{Path, RawQuery, Request, State};
+use axum::extract::{RawQuery, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, header};
 use axum::response::{IntoResponse, Response};
 use tokio::time::Instant;
@@ -11,7 +11,7 @@ use super::body::FramesBody;
 use super::metrics::StreamObserver;
 use super::negotiate::accepted;
 use super::params::Params;
-use super::target::{FILTERS, Target};
+use super::target::{self, FILTERS, Target};
 use super::{ApiError, Server, websocket};
 use crate::encode::{Encoder, Format, Frames};
 use crate::hub::{CloseReason, Delivery, From, ResumeToken, SubscribeError, Subscriber, Subscription};
@@ -39,14 +39,13 @@ const RETRY_MS: std::ops::Range<u64> = 500..3000;
 
 pub(super) async fn watch(
     State(server): State<Server>,
-    Path(path): Path<String>,
     RawQuery(query): RawQuery,
     request: Request,
 ) -> Result<Response, ApiError> {
     let params = Params::parse(query.as_deref(), &PARAMS)?;
     let headers = request.headers();
     let format = transport(headers, &params)?;
-    let target = Target::parse(&server, &path, &params).await?;
+    let target = Target::parse(&server, target::path_after("/v1/watch/", request.uri()), &params).await?;
     let from = from(headers, &params, format)?;
     let seconds = |name| params.number(name, 1, SECONDS_MAX).map(|found| found.map(Duration::from_secs));
     let (timeout, resync) = (seconds("timeoutSeconds")?, seconds("resyncSeconds")?);

@@ -10,6 +10,7 @@ mod fold;
 mod limits;
 mod ndjson;
 mod real;
+mod relist;
 mod restart;
 mod shutdown;
 mod sim;

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::{DecodeError, Decoder, ListPage, ObjectSeed, Skipped, key_for_log};
 use crate::k8s::object::Text;
@@ -57,23 +57,29 @@ impl<'de> Visitor<'de> for ListSeed<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut metadata = ListMeta::default();
+        let mut metadata: Option<ListMeta> = None;
+        let mut items = false;
         let mut objects = Vec::new();
         let mut skipped = Vec::new();
         while let Some(Text(key)) = map.next_key()? {
             match &*key {
-                "metadata" => metadata = map.next_value()?,
-                "items" => map.next_value_seed(ItemsSeed {
-                    decoder: &mut *self.decoder,
-                    objects: &mut objects,
-                    skipped: &mut skipped,
-                })?,
+                // Which of two is meant nobody knows.
+                "metadata" if metadata.is_some() => return Err(A::Error::duplicate_field("metadata")),
+                "items" if items => return Err(A::Error::duplicate_field("items")),
+                "metadata" => metadata = Some(map.next_value()?),
+                "items" => map
+                    .next_value_seed(ItemsSeed {
+                        decoder: &mut *self.decoder,
+                        objects: &mut objects,
+                        skipped: &mut skipped,
+                    })
+                    .map(|()| items = true)?,
                 _ => {
                     map.next_value::<IgnoredAny>()?;
                 }
             }
         }
-        Ok(metadata.into_page(objects, skipped))
+        Ok(metadata.unwrap_or_default().into_page(objects, skipped))
     }
 }
 

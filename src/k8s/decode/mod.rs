@@ -20,7 +20,7 @@ use serde_json::value::RawValue;
 pub use identity::{Identity, IdentityPage, identities};
 use list::{ListMeta, ListSeed};
 
-use super::object::{Span, Text};
+use super::object::{MemberKey, Span, string};
 use super::{INITIAL_EVENTS_END, Key, LAST_APPLIED, Object, Resource, ResourceVersion, WatchEvent};
 
 /// What the decoder leaves out of the objects it keeps.
@@ -78,6 +78,10 @@ pub enum DecodeError {
     /// `metadata.name` or `metadata.resourceVersion` is missing.
     #[error("metadata.{0} is missing")]
     Missing(&'static str),
+    /// `metadata.name` or `metadata.namespace` holds a slash, which no path could name, and which would make
+    /// the key another object's.
+    #[error("metadata.{0} holds a slash")]
+    Slash(&'static str),
     /// Larger than allowed.
     #[error("object of {bytes} bytes exceeds the limit of {limit}")]
     TooLarge {
@@ -158,7 +162,7 @@ impl Decoder {
     /// # Errors
     /// [`DecodeError`] when it is not a watch event or its object cannot be taken.
     pub fn watch_line(&mut self, line: &[u8]) -> Result<WatchEvent, DecodeError> {
-        let line = std::str::from_utf8(line)?.trim_end();
+        let line = std::str::from_utf8(line)?.trim_matches([' ', '\t', '\r', '\n']);
         // Every API server writes the type first; then the object is decoded in one pass.
         for (prefix, make) in [
             (r#"{"type":"ADDED","object":"#, WatchEvent::Added as fn(Object) -> WatchEvent),
@@ -182,6 +186,10 @@ impl Decoder {
             #[serde(borrow)]
             object: &'a RawValue,
         }
+        // Fields in their order without names would be read too; no server means them.
+        if line.starts_with('[') {
+            return Err(DecodeError::Json(serde_json::Error::custom("an event is not a list")));
+        }
         let event: RawEvent<'_> = serde_json::from_str(line)?;
         let object = event.object.get();
         match &*event.kind {
@@ -196,7 +204,12 @@ impl Decoder {
 
     /// The object in `scratch`, cut to its exact size.
     fn finish(&mut self, found: &mut Found) -> Result<Object, DecodeError> {
-        let name = found.name.take().ok_or(DecodeError::Missing("name"))?;
+        let name = found.name.take().filter(|name| !name.is_empty()).ok_or(DecodeError::Missing("name"))?;
+        for (field, value) in [("name", Some(&name)), ("namespace", found.namespace.as_ref())] {
+            if value.is_some_and(|value| value.contains('/')) {
+                return Err(DecodeError::Slash(field));
+            }
+        }
         let version = found.resource_version.take().ok_or(DecodeError::Missing("resourceVersion"))?;
         let prefix = match (found.kind, found.api_version) {
             (true, true) => Cow::Borrowed("{"),
@@ -231,16 +244,10 @@ impl Decoder {
         })
     }
 
-    /// Appends `,"key":`.
-    fn append_key(&mut self, key: &str) {
+    /// Appends `,"key":`, the key as it stands.
+    fn append_key(&mut self, key: &MemberKey<'_>) {
         self.scratch.push(b',');
-        if key.bytes().any(|byte| byte < 0x20 || byte == b'"' || byte == b'\\') {
-            serde_json::to_writer(&mut self.scratch, key).expect("writing to a Vec cannot fail");
-        } else {
-            self.scratch.push(b'"');
-            self.scratch.extend_from_slice(key.as_bytes());
-            self.scratch.push(b'"');
-        }
+        self.append_value(key.raw);
         self.scratch.push(b':');
     }
 
@@ -293,13 +300,13 @@ impl<'de> Visitor<'de> for ObjectSeed<'_> {
         let decoder = self.decoder;
         decoder.scratch.clear();
         let mut found = Found::default();
-        while let Some(Text(key)) = map.next_key()? {
+        while let Some(key) = map.next_key()?.map(MemberKey::new) {
             decoder.append_key(&key);
-            match &*key {
+            match &*key.text {
                 "metadata" => map.next_value_seed(MetadataSeed { decoder, found: &mut found })?,
-                _ => {
-                    found.kind |= key == "kind";
-                    found.api_version |= key == "apiVersion";
+                name => {
+                    found.kind |= name == "kind";
+                    found.api_version |= name == "apiVersion";
                     decoder.append_value(map.next_value::<&RawValue>()?.get());
                 }
             }
@@ -333,31 +340,34 @@ impl<'de> Visitor<'de> for MetadataSeed<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let Self { decoder, found } = self;
+        // Of metadata that is there twice the second one counts, as to every reader of JSON.
+        *found = Found { kind: found.kind, api_version: found.api_version, ..Found::default() };
         let start = decoder.scratch.len();
-        while let Some(Text(key)) = map.next_key()? {
-            if key == "managedFields" && decoder.options.drop_managed_fields {
+        while let Some(key) = map.next_key()?.map(MemberKey::new) {
+            if key.text == "managedFields" && decoder.options.drop_managed_fields {
                 map.next_value::<IgnoredAny>()?;
                 continue;
             }
             let value = map.next_value::<&RawValue>()?.get();
-            if key == "annotations" && decoder.options.drop_last_applied && holds_last_applied(value) {
-                append_annotations(decoder, value).map_err(A::Error::custom)?;
+            if key.text == "annotations" && decoder.options.drop_last_applied && holds_last_applied(value) {
+                append_annotations(decoder, &key, value).map_err(A::Error::custom)?;
                 continue;
             }
             decoder.append_key(&key);
             let span = decoder.append_value(value);
             let inner = Span { start: span.start + 1, end: span.end.saturating_sub(1) };
-            match &*key {
-                "name" => found.name = Some(string(value).map_err(A::Error::custom)?),
-                "namespace" => found.namespace = Some(string(value).map_err(A::Error::custom)?),
-                "uid" if value.len() >= 2 => found.uid = inner,
+            match &*key.text {
+                "name" => found.name = nullable_string(value).map_err(A::Error::custom)?,
+                "namespace" => found.namespace = nullable_string(value).map_err(A::Error::custom)?,
+                "uid" => found.uid = if value.starts_with('"') { inner } else { Span::default() },
                 "resourceVersion" => {
-                    let text = string(value).map_err(A::Error::custom)?;
-                    found.resource_version = (!text.is_empty()).then(|| ResourceVersion::new(&text));
+                    let text = nullable_string(value).map_err(A::Error::custom)?;
+                    let text = text.filter(|text| !text.is_empty());
+                    found.resource_version = text.map(|text| ResourceVersion::new(&text));
                     found.version = inner;
                 }
-                "labels" if value != "null" => found.labels = span,
-                "ownerReferences" if value != "null" => found.owners = span,
+                "labels" => found.labels = if value == "null" { Span::default() } else { span },
+                "ownerReferences" => found.owners = if value == "null" { Span::default() } else { span },
                 _ => {}
             }
         }
@@ -371,17 +381,25 @@ impl<'de> Visitor<'de> for MetadataSeed<'_> {
     }
 }
 
-fn string(raw: &str) -> Result<String, serde_json::Error> {
-    serde_json::from_str::<Text<'_>>(raw).map(|text| text.0.into_owned())
+/// A string; `null` is what some servers write for one that is not there.
+fn nullable_string(raw: &str) -> Result<Option<String>, serde_json::Error> {
+    if raw == "null" { Ok(None) } else { string(raw).map(Some) }
 }
 
+/// Whether annotations may hold the last-applied one; its name may be escaped.
 fn holds_last_applied(annotations: &str) -> bool {
-    memmem::find(annotations.as_bytes(), LAST_APPLIED.as_bytes()).is_some()
+    let bytes = annotations.as_bytes();
+    annotations.starts_with('{')
+        && (memchr::memchr(b'\\', bytes).is_some() || memmem::find(bytes, LAST_APPLIED.as_bytes()).is_some())
 }
 
 /// Appends the annotations but the last-applied one, and none at all where it was the only one, as the API
 /// server leaves an empty map out.
-fn append_annotations(decoder: &mut Decoder, value: &str) -> Result<(), serde_json::Error> {
+fn append_annotations(
+    decoder: &mut Decoder,
+    name: &MemberKey<'_>,
+    value: &str,
+) -> Result<(), serde_json::Error> {
     struct Members<'d>(&'d mut Decoder);
     impl<'de> Visitor<'de> for Members<'_> {
         type Value = bool;
@@ -390,9 +408,9 @@ fn append_annotations(decoder: &mut Decoder, value: &str) -> Result<(), serde_js
         }
         fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<bool, A::Error> {
             let mut any = false;
-            while let Some(Text(key)) = map.next_key()? {
+            while let Some(key) = map.next_key()?.map(MemberKey::new) {
                 let raw = map.next_value::<&RawValue>()?.get();
-                if key != LAST_APPLIED {
+                if key.text != LAST_APPLIED {
                     self.0.append_key(&key);
                     self.0.append_value(raw);
                     any = true;
@@ -402,7 +420,7 @@ fn append_annotations(decoder: &mut Decoder, value: &str) -> Result<(), serde_js
         }
     }
     let before = decoder.scratch.len();
-    decoder.append_key("annotations");
+    decoder.append_key(name);
     let start = decoder.scratch.len();
     let mut reader = serde_json::Deserializer::from_str(value);
     use serde::Deserializer as _;

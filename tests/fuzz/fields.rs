@@ -1,0 +1,153 @@
+//! Field selectors, beside a reader that goes letter by letter.
+
+use informerd::k8s::{Decoder, FieldSelector, Object};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::decode::{options, resource};
+use super::engine::Target;
+
+/// A term: path, value, and whether they must be equal.
+type Term = (String, String, bool);
+
+/// Source: `k8s.io/apimachinery/pkg/fields/selector.go`, `ParseSelector`, and what we add: blanks around a
+/// term, its path and its value are nothing.
+fn parse(text: &str) -> Option<Vec<Term>> {
+    let (mut terms, mut term, mut letters) = (Vec::new(), String::new(), text.chars());
+    loop {
+        match letters.next() {
+            Some('\\') => {
+                term.push('\\');
+                term.extend(letters.next());
+            }
+            Some(',') => terms.push(std::mem::take(&mut term)),
+            Some(letter) => term.push(letter),
+            None => break,
+        }
+    }
+    terms.push(term);
+    terms.iter().map(|term| term.trim()).filter(|term| !term.is_empty()).map(one).collect()
+}
+
+fn one(term: &str) -> Option<Term> {
+    let at = term.find('=')?;
+    let (path, equal) = term[..at].strip_suffix('!').map_or((&term[..at], true), |path| (path, false));
+    let mut value = &term[at + 1..];
+    if equal && value.starts_with('=') {
+        value = &value[1..];
+    }
+    let path = path.trim();
+    let odd = |c: char| c.is_whitespace() || "[]{}()*!\"'\\".contains(c);
+    if path.split('.').any(|segment| segment.is_empty() || segment.contains(odd)) {
+        return None;
+    }
+    let (mut plain, mut letters) = (String::new(), value.trim().chars());
+    while let Some(letter) = letters.next() {
+        match letter {
+            '\\' => plain.push(letters.next().filter(|next| "\\,=".contains(*next))?),
+            '=' => return None,
+            other => plain.push(other),
+        }
+    }
+    Some((path.to_owned(), plain, equal))
+}
+
+fn objects() -> [Value; 4] {
+    let meta =
+        |name: &str, namespace: &str| json!({"name": name, "namespace": namespace, "resourceVersion": "1"});
+    [
+        json!({"metadata": meta("a", "n")}),
+        json!({"metadata": meta("b", "web"), "spec": {"nodeName": "node,1", "n": 5, "on": true, "x": "a=b"}, "status": {"phase": "Running"}}),
+        json!({"metadata": meta("c", ""), "spec": {"nodeName": "a\\b", "n": 1.5, "on": null, "x": ["a"]}, "status": "odd"}),
+        json!({"metadata": meta("d", "n"), "spec": {"nodeName": "", "n": "5", "on": {"a": "b"}, "x": "é\n"}, "status": {"phase": ""}}),
+    ]
+}
+
+/// What a path leads to, as text; empty where that is nothing.
+fn lookup(object: &Value, path: &str) -> String {
+    let found = path.split('.').try_fold(object, |value, key| value.as_object()?.get(key));
+    match found {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Bool(on)) => on.to_string(),
+        Some(Value::Number(number)) => number.to_string(),
+        Some(Value::Null | Value::Array(_) | Value::Object(_)) | None => String::new(),
+    }
+}
+
+fn check(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    match (FieldSelector::parse(text), parse(text)) {
+        (Ok(selector), Some(terms)) => {
+            assert_eq!(selector.is_empty(), terms.is_empty());
+            for mut value in objects() {
+                let object: Object =
+                    Decoder::new(resource(), options(true)).object(&value.to_string()).unwrap();
+                value["kind"] = "Pod".into();
+                value["apiVersion"] = "v1".into();
+                let holds =
+                    terms.iter().all(|(path, wanted, equal)| (lookup(&value, path) == *wanted) == *equal);
+                assert_eq!(selector.matches(&object), holds, "{value}");
+            }
+            let printed = selector.to_string();
+            assert_eq!(FieldSelector::parse(&printed).as_ref(), Ok(&selector), "printed as {printed:?}");
+        }
+        (Err(error), None) => {
+            assert!(error.to_string().contains(&format!("{text:?}")), "{error} does not name its input");
+        }
+        (found, expected) => panic!("{found:?}, expected {expected:?}"),
+    }
+}
+
+#[test]
+fn field_selectors_compare_what_stands_at_their_paths() {
+    let tokens = &[
+        "=",
+        "==",
+        "!=",
+        "!",
+        ",",
+        "\\",
+        "\\,",
+        "\\=",
+        "\\\\",
+        ".",
+        " ",
+        "\t",
+        "\n",
+        "metadata.name",
+        "metadata.namespace",
+        "spec.nodeName",
+        "spec.n",
+        "spec.on",
+        "spec.on.a",
+        "spec.x",
+        "status.phase",
+        "kind",
+        "status",
+        "5",
+        "1.5",
+        "true",
+        "a",
+        "node\\,1",
+        "a\\\\b",
+        "a\\=b",
+        "Running",
+        "[",
+        "*",
+        "\"",
+        "é",
+        "\u{a0}",
+        "\u{3000}",
+        "\0",
+    ];
+    let target = Target { name: "fields", tokens, check: &check };
+    target.run(2);
+    let path = prop::sample::select(&tokens[13..23]);
+    let value = prop::sample::select(&tokens[23..31]);
+    let sign = prop::sample::select(&["=", "==", "!=", " = ", "==="][..]);
+    let term = (path, sign, value).prop_map(|(path, sign, value)| format!("{path}{sign}{value}"));
+    let strict = prop::collection::vec(term, 0..4).prop_map(|terms| terms.join(","));
+    let loose =
+        prop::collection::vec(prop::sample::select(&tokens[..]), 0..10).prop_map(|pieces| pieces.concat());
+    target.generate(prop_oneof![strict, loose], 2);
+}

@@ -1,0 +1,23 @@
+//! What comes from outside, taken apart, put together wrongly, and held against dumber readers of the same.
+//!
+//! Each target has a check (`fn(&[u8])`, panics on a divergence), a folder of inputs in `corpus/`, all of which
+//! every run replays, and generators. An input that was found to fail goes into the corpus with its fix.
+//!
+//! - `INFORMERD_FUZZ_CASES=100000 cargo test --release --test fuzz` runs more cases for each target;
+//! - `INFORMERD_FUZZ_SEED=7` runs others. A run with the same numbers is the same run.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::print_stdout, reason = "how many cases ran is printed")]
+
+mod config;
+mod decode;
+mod engine;
+mod fields;
+mod http;
+mod json;
+mod labels;
+mod lines;
+mod list;
+mod server;
+mod status;
+mod token;
+mod websocket;

@@ -1,0 +1,186 @@
+//! One informerd for all targets that go through HTTP, and a client that sends any bytes.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use informerd::app::App;
+use informerd::config::{InitialList, Limits, Listen, Log, Serve, UpstreamSource, WatchSpec};
+use informerd::sim::{ApiServer, Cluster};
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+/// Longest wait for anything: only a fault meets it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Pods in the cluster.
+pub(crate) const PODS: usize = 7;
+
+const RESOURCES: [&str; 3] = ["pods", "deployments", "nodes"];
+
+struct Running {
+    address: SocketAddr,
+    _runtime: Runtime,
+    _app: App,
+    _api: ApiServer,
+}
+
+/// An answer.
+pub(crate) struct Answer {
+    /// 0 where there was none.
+    pub(crate) code: u16,
+    head: String,
+    pub(crate) body: Vec<u8>,
+}
+
+fn running() -> &'static Running {
+    static RUNNING: OnceLock<Running> = OnceLock::new();
+    RUNNING.get_or_init(|| {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let any_port = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let cluster = Cluster::default();
+        for at in 0..PODS {
+            let name = format!("pod-{at}");
+            let namespace = if at % 2 == 0 { "default" } else { "web" };
+            let metadata = json!({"name": name, "namespace": namespace, "labels": {"app": "a"}});
+            cluster.create("pods", json!({"metadata": metadata, "spec": {"nodeName": "n"}})).unwrap();
+        }
+        let api = runtime.block_on(ApiServer::bind(cluster, any_port)).unwrap();
+        let watch = |resource: &str| WatchSpec {
+            resource: resource.to_owned(),
+            namespaces: Vec::new(),
+            namespaces_are_default: false,
+            label_selector: None,
+            field_selector: None,
+            keep_managed_fields: false,
+            keep_last_applied: false,
+        };
+        let config = Serve {
+            watches: RESOURCES.map(watch).to_vec(),
+            upstream: UpstreamSource::Server { url: api.url() },
+            listen: Listen::Tcp(any_port),
+            admin_listen: None,
+            allow_origins: Vec::new(),
+            allow_hosts: Vec::new(),
+            limits: Limits::DEFAULT,
+            drain_timeout: Duration::from_secs(1),
+            unready_after: None,
+            log: Log::default(),
+            initial_list: InitialList::Auto,
+            source: None,
+        };
+        let app =
+            runtime.block_on(runtime.spawn(App::start(config, Arc::new(String::new)))).unwrap().unwrap();
+        let address = app.address.unwrap();
+        let complete = || {
+            let informers = app.hub.informers();
+            informers.len() == RESOURCES.len() && informers.iter().all(|one| one.reader.mark().synced)
+        };
+        runtime.block_on(async {
+            tokio::time::timeout(PATIENCE, async {
+                while !complete() {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            })
+            .await
+            .expect("the first lists");
+        });
+        Running { address, _runtime: runtime, _app: app, _api: api }
+    })
+}
+
+/// Asks for a target, with more header lines.
+pub(crate) fn get(target: &[u8], headers: &[u8]) -> Answer {
+    let head = [b"GET ", target, b" HTTP/1.1\r\nConnection: close\r\n", headers, b"\r\n"].concat();
+    exchange(&head, false)
+}
+
+/// Sends bytes and nothing more; without an end, half a request would be waited for.
+pub(crate) fn send(bytes: &[u8]) -> Answer {
+    exchange(bytes, true)
+}
+
+/// Reads what comes: a stream's head, everything else whole.
+fn exchange(bytes: &[u8], half_close: bool) -> Answer {
+    let mut socket = TcpStream::connect(running().address).expect("it listens");
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    // A server that refuses before it has read everything may close while we write.
+    let _ = socket.write_all(bytes);
+    if half_close {
+        let _ = socket.shutdown(Shutdown::Write);
+    }
+    let (mut answer, mut buffer) = (Vec::new(), [0; 16 << 10]);
+    let began = Instant::now();
+    loop {
+        match socket.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) => answer.extend_from_slice(&buffer[..count]),
+            // What was sent before a reset was read.
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => break,
+            Err(error) => panic!("no end of an answer: {error}: {:?}", String::from_utf8_lossy(&answer)),
+        }
+        let is_stream = |head: &str| {
+            head.contains("content-type: text/event-stream")
+                || head.contains("x-accel-buffering")
+                || head.starts_with("HTTP/1.1 101")
+        };
+        if head_of(&answer).is_some_and(|(head, _)| is_stream(&head)) {
+            break;
+        }
+        assert!(began.elapsed() < PATIENCE, "an answer without end");
+    }
+    match head_of(&answer) {
+        Some((head, body)) => {
+            let code = head.split(' ').nth(1).and_then(|code| code.parse().ok());
+            Answer { code: code.expect("a status line"), body: plain(&head, &answer[body..]), head }
+        }
+        None => {
+            assert!(answer.is_empty(), "half a head: {:?}", String::from_utf8_lossy(&answer));
+            Answer { code: 0, head: String::new(), body: Vec::new() }
+        }
+    }
+}
+
+/// The head in lower case, and where the body begins.
+fn head_of(answer: &[u8]) -> Option<(String, usize)> {
+    let end = answer.windows(4).position(|four| four == b"\r\n\r\n")?;
+    let head = String::from_utf8_lossy(&answer[..end]).into_owned();
+    let (first, rest) = head.split_once("\r\n").unwrap_or((&head, ""));
+    Some((format!("{first}\r\n{}\r\n", rest.to_ascii_lowercase()), end + 4))
+}
+
+/// A body without its chunks' sizes.
+fn plain(head: &str, mut body: &[u8]) -> Vec<u8> {
+    if !head.contains("transfer-encoding: chunked") {
+        return body.to_vec();
+    }
+    let mut plain = Vec::new();
+    while let Some(end) = body.windows(2).position(|two| two == b"\r\n") {
+        let size =
+            std::str::from_utf8(&body[..end]).ok().and_then(|size| usize::from_str_radix(size, 16).ok());
+        let size = size.expect("a chunk's size");
+        let Some(chunk) = body.get(end + 2..end + 2 + size).filter(|chunk| !chunk.is_empty()) else { break };
+        plain.extend_from_slice(chunk);
+        body = &body[end + 4 + size..];
+    }
+    plain
+}
+
+impl Answer {
+    /// The body as JSON.
+    pub(crate) fn json(&self) -> Value {
+        let text = String::from_utf8_lossy(&self.body);
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {}\n{text:?}", self.head))
+    }
+
+    /// A refusal is a Status that says the same as the head, and something to a person.
+    pub(crate) fn is_a_status(&self) {
+        let status = self.json();
+        assert_eq!(status["kind"], "Status", "{status}");
+        assert_eq!(status["code"], self.code, "{status}");
+        assert!(status["message"].as_str().is_some_and(|message| !message.is_empty()), "{status}");
+        assert!(self.head.contains("content-type: application/json\r\n"), "{}", self.head);
+    }
+}
