@@ -283,9 +283,11 @@ impl Pump {
                         Input::Event(event)
                     }
                     // As in a list in pages: one object that cannot be taken does not keep out the others.
-                    Err(error @ (DecodeError::Missing(_) | DecodeError::TooLarge { .. }))
-                        if machine.is_streaming_list() =>
-                    {
+                    Err(
+                        error @ (DecodeError::Missing(_)
+                        | DecodeError::Slash(_)
+                        | DecodeError::TooLarge { .. }),
+                    ) if machine.is_streaming_list() => {
                         self.skipped(&error);
                         warn!(key = key_in(line), %error, "skipped an object that cannot be read");
                         continue;
