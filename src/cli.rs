@@ -215,8 +215,13 @@ impl CheckArgs {
         let Self { config, output, watch, upstream, log } = self;
         let settings = ServeSettings { watch, upstream, log, ..ServeSettings::default() };
         let serve = Source { file: config, settings }.load()?;
+        let on_demand = serve.on_demand;
+        let (wildcards, named): (Vec<_>, Vec<_>) =
+            on_demand.patterns.iter().cloned().partition(config::Pattern::is_wildcard);
+        let named = named.iter().map(|pattern| on_demand.spec(pattern.as_str()));
         Ok(Check {
-            watches: serve.watches,
+            watches: serve.watches.into_iter().chain(named).collect(),
+            wildcards,
             upstream: serve.upstream,
             output: output.unwrap_or_default(),
             log: serve.log,

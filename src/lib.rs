@@ -35,7 +35,8 @@
 //! - **Architecture invariant:** `k8s`, `cache`, `encode`, `reflect/machine` and what is pure of `hub` have no
 //!   async fn, no clock and no socket. Time and randomness are arguments, so any run can be repeated.
 //! - **Architecture invariant:** `serve` never sees `upstream` or `reflect`: a client's request never becomes one to
-//!   the API server.
+//!   the API server. What it can do is ask the hub for an informer; whether one starts, or discovery is asked, `app`
+//!   decides, within limits.
 //! - **Architecture invariant:** `encode` never sees a socket, `cache` never sees a format.
 //! - **Architecture invariant:** one [`cache::Writer`] per cache, not `Clone`. Readers never hold up the writer.
 //! - **Architecture invariant:** no queue per subscriber anywhere. A subscriber owns a cursor; its transport pulls

@@ -145,6 +145,9 @@ pub fn manifest(watches: &[WatchSpec], name: &str, account: &ServiceAccount) -> 
 /// Plural, group, and whether it lives in namespaces (assumed of what is not built in).
 fn resolve(typed: &str) -> Result<(String, String, bool), RbacError> {
     let lower = typed.to_ascii_lowercase();
+    if lower == "*" {
+        return Ok(("*".to_owned(), "*".to_owned(), true));
+    }
     let (word, rest) = lower.split_once('.').unwrap_or((&lower, ""));
     // Versions and groups both look like labels: `deployments.v1.apps`, `pods.v1`.
     let group = match rest.split_once('.') {
@@ -304,6 +307,18 @@ subjects:
     #[test]
     fn one_rule_a_group_and_a_role_for_each_namespace() {
         assert_eq!(made(CONFIGURATION).unwrap(), MANIFEST);
+    }
+
+    #[test]
+    fn what_may_start_on_demand_gets_its_permissions_too() {
+        let made = made("onDemand: [pods, '*.example.com', '*']").unwrap();
+        for rule in [
+            "- apiGroups: [\"\"]\n  resources: [\"pods\"]",
+            "- apiGroups: [\"example.com\"]\n  resources: [\"*\"]",
+            "- apiGroups: [\"*\"]\n  resources: [\"*\"]",
+        ] {
+            assert!(made.contains(rule), "{rule} not in\n{made}");
+        }
     }
 
     #[test]

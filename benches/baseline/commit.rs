@@ -97,7 +97,7 @@ impl Subject {
                         Delivery::Events(events) => {
                             delivered.fetch_add(events.len() as u64, Ordering::Relaxed);
                         }
-                        Delivery::Heartbeat => {}
+                        Delivery::Replaced { .. } | Delivery::Heartbeat => {}
                         Delivery::Closed(_) => return,
                     }
                 }

@@ -38,6 +38,12 @@ pub async fn check(config: config::Check) -> anyhow::Result<bool> {
     Ok(ok)
 }
 
+/// What may start is only known once somebody asks.
+fn on_demand(pattern: &config::Pattern) -> Finding {
+    let detail = "starts when a client asks for one; whether it may be read is not checked here".to_owned();
+    Finding { what: format!("on demand {pattern}"), ok: true, detail }
+}
+
 async fn examine(config: &config::Check) -> Vec<Finding> {
     let finding = |what: &str, result: Result<String, String>| Finding {
         what: what.to_owned(),
@@ -72,6 +78,7 @@ async fn examine(config: &config::Check) -> Vec<Finding> {
         let why = format!("{}; its kinds cannot be watched until it answers", broken.reason);
         findings.push(finding(&format!("API {}", broken.group_version), Ok(why)));
     }
+    findings.extend(config.wildcards.iter().map(on_demand));
     for spec in &config.watches {
         let resource = match discovery.resolve(&spec.resource) {
             Ok(resource) => resource,

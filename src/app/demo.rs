@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use tokio_util::sync::CancellationToken;
 
-use super::{App, Signals};
+use super::{App, Hangup, Signals};
 use crate::sim::{ApiServer, Cluster, ClusterConfig, Scenario};
 use crate::{config, telemetry};
 
@@ -30,7 +30,7 @@ const POD_BYTES: usize = 5 << 10;
 /// # Errors
 /// What could not be bound or written.
 pub async fn demo(config: config::Demo, metrics: telemetry::Metrics) -> anyhow::Result<()> {
-    let signals = Signals::new()?;
+    let signals = Signals::new(Hangup::Ends)?;
     let seed = config.seed.unwrap_or_else(rand::random);
     let cluster = Cluster::new(ClusterConfig { seed, ..ClusterConfig::default() });
     let scenario = Scenario::new(cluster.clone(), seed, config.rate);

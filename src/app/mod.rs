@@ -3,6 +3,8 @@
 mod check;
 mod demo;
 mod informers;
+mod metrics;
+mod reload;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,11 +12,12 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, info, info_span};
 
-use crate::config::{self, HostName, Limits, Listen, Origin, UpstreamSource};
+use crate::config::{self, HostName, Limits, Listen, Origin};
 use crate::hub::Hub;
 use crate::{hub, reflect, serve as http, telemetry, upstream};
 
@@ -34,7 +37,11 @@ pub struct App {
     data: JoinHandle<()>,
     admin: Option<JoinHandle<()>>,
     informers: JoinHandle<anyhow::Result<()>>,
+    reload: Arc<Notify>,
 }
+
+/// Demands and reloads that wait in line; whoever brings more waits before the line.
+const INBOX_LEN: usize = 64;
 
 /// Renders the metrics in the Prometheus text format.
 pub type Render = Arc<dyn Fn() -> String + Send + Sync>;
@@ -44,7 +51,7 @@ pub type Render = Arc<dyn Fn() -> String + Send + Sync>;
 /// # Errors
 /// What could not be bound, connected or read.
 pub async fn serve(config: config::Serve, metrics: telemetry::Metrics) -> anyhow::Result<()> {
-    let signals = Signals::new()?;
+    let signals = Signals::new(Hangup::Reloads)?;
     for (field, value) in config.loggable() {
         info!(field, value, "configuration");
     }
@@ -55,6 +62,7 @@ pub async fn serve(config: config::Serve, metrics: telemetry::Metrics) -> anyhow
 
 /// Describes every room's metrics, so that each is visible before it counts.
 pub fn describe_metrics() {
+    metrics::describe();
     upstream::describe();
     reflect::describe();
     hub::describe();
@@ -77,7 +85,14 @@ impl App {
             .await
             .context("cannot connect to the API server")?;
         let (drain, cancel) = (CancellationToken::new(), CancellationToken::new());
-        let hub = Hub::new(hub_config(&config), drain.clone());
+        let (demand_door, demands) = mpsc::channel(INBOX_LEN);
+        let (reload_door, reloads) = mpsc::channel(INBOX_LEN);
+        // Asked also where nothing may start on demand yet: a file may allow it later.
+        let may_demand = config.on_demand.is_on() || config.source.is_some();
+        let hub = match may_demand {
+            true => Hub::with_demand(hub_config(&config), drain.clone(), demand_door),
+            false => Hub::new(hub_config(&config), drain.clone()),
+        };
         let (address, admin_address) = (data.address(), admin.as_ref().and_then(http::Bound::address));
         let shown =
             |address: Option<SocketAddr>| address.map_or("none".to_owned(), |address| address.to_string());
@@ -97,15 +112,32 @@ impl App {
         });
         let data = http::serve(data, hub.clone(), http_config, drain.clone());
         let data = tokio::spawn(data.instrument(info_span!("http")));
-        let informers = tokio::spawn(informers::run(config, client, hub.clone(), cancel.clone()));
-        Ok(Self { hub, address, admin_address, drain, cancel, data, admin, informers })
+        let reload = Arc::new(Notify::new());
+        if let Some(source) = config.source.clone() {
+            let (running, trigger) = (config.clone(), reload.clone());
+            let reloader = reload::Reloader { source, running, door: reload_door, trigger };
+            tokio::spawn(reloader.run(cancel.clone()).instrument(info_span!("reload")));
+        }
+        let inbox = informers::Inbox { demands, reloads };
+        let informers = tokio::spawn(informers::run(config, client, hub.clone(), inbox, cancel.clone()));
+        Ok(Self { hub, address, admin_address, drain, cancel, data, admin, informers, reload })
+    }
+
+    /// Reads the configuration again, as SIGHUP does.
+    pub fn reload(&self) {
+        self.reload.notify_one();
     }
 
     /// Runs until a signal, or until the informers cannot go on (a configuration that cannot be right).
     async fn run(mut self, mut signals: Signals) -> anyhow::Result<()> {
-        let failed = tokio::select! {
-            () = signals.recv() => None,
-            ended = &mut self.informers => Some(ended.context("the informers panicked")?),
+        let failed = loop {
+            tokio::select! {
+                signal = signals.recv() => match signal {
+                    Signal::Stop => break None,
+                    Signal::Reload => self.reload(),
+                },
+                ended = &mut self.informers => break Some(ended.context("the informers panicked")?),
+            }
         };
         info!("stopping");
         self.stop().await;
@@ -125,21 +157,47 @@ impl App {
     }
 }
 
-/// SIGTERM and SIGINT.
+/// What a signal asks for.
+enum Signal {
+    Stop,
+    Reload,
+}
+
+/// What SIGHUP does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hangup {
+    /// Reads the configuration again.
+    Reloads,
+    /// Ends the process, as a terminal that closes expects.
+    Ends,
+}
+
+/// SIGTERM, SIGINT and SIGHUP.
 struct Signals {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
+    hangup: tokio::signal::unix::Signal,
+    on_hangup: Hangup,
 }
 
 impl Signals {
-    fn new() -> anyhow::Result<Self> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    fn new(on_hangup: Hangup) -> anyhow::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+            on_hangup,
+        })
     }
 
-    async fn recv(&mut self) {
+    async fn recv(&mut self) -> Signal {
         tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => Signal::Stop,
+            _ = self.interrupt.recv() => Signal::Stop,
+            _ = self.hangup.recv() => match self.on_hangup {
+                Hangup::Reloads => Signal::Reload,
+                Hangup::Ends => Signal::Stop,
+            },
         }
     }
 }
@@ -152,14 +210,8 @@ fn bind(listen: &Listen) -> anyhow::Result<http::Bound> {
     bound.with_context(|| format!("cannot listen on {listen} (--listen)"))
 }
 
-fn upstream_config(source: &UpstreamSource, limits: &Limits) -> upstream::Config {
-    let source = match source.clone() {
-        UpstreamSource::Infer => upstream::Source::Infer,
-        UpstreamSource::Kubeconfig { path, context } => upstream::Source::Kubeconfig { path, context },
-        UpstreamSource::InCluster => upstream::Source::InCluster,
-        UpstreamSource::Server { url } => upstream::Source::Server { url },
-    };
-    upstream::Config { page_bytes_max: limits.page_bytes_max, ..upstream::Config::new(source) }
+fn upstream_config(source: &upstream::Source, limits: &Limits) -> upstream::Config {
+    upstream::Config { page_bytes_max: limits.page_bytes_max, ..upstream::Config::new(source.clone()) }
 }
 
 fn hub_config(config: &config::Serve) -> hub::Config {

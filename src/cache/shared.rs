@@ -16,15 +16,16 @@ use crate::k8s::{Identity, Key, Object, ResourceVersion};
 
 /// Makes a cache; `now` is the moment from which its age counts until it is first heard of.
 pub fn cache(config: Config, now: Instant) -> (Writer, Reader) {
+    let (wake_tx, wake_rx) = watch::channel(Mark::default());
     let shared = Arc::new(Shared {
         state: RwLock::new(State::new(config)),
         condition: Mutex::new(Condition { phase: Phase::Starting, message: None, retry_at: None }),
         born: now,
         heard_ms: AtomicU64::new(0),
         asked_tx: watch::Sender::new(()),
+        wake_tx,
     });
-    let (wake_tx, wake_rx) = watch::channel(Mark::default());
-    (Writer { shared: shared.clone(), wake_tx }, Reader { shared, wake_rx })
+    (Writer { shared: shared.clone() }, Reader { shared, wake_rx })
 }
 
 #[derive(Debug)]
@@ -36,13 +37,14 @@ struct Shared {
     heard_ms: AtomicU64,
     /// Wakes who answers [`Reader::recall`].
     asked_tx: watch::Sender<()>,
+    /// Here and not with the [`Writer`], so that it never closes: a reader may outlive what kept the cache true.
+    wake_tx: watch::Sender<Mark>,
 }
 
 /// The one end that changes a cache. Not `Clone`: one reflector, one cache.
 #[derive(Debug)]
 pub struct Writer {
     shared: Arc<Shared>,
-    wake_tx: watch::Sender<Mark>,
 }
 
 /// The end that tells a cache what was before it. Apart from the [`Writer`], so that the API server's answer is
@@ -50,7 +52,6 @@ pub struct Writer {
 #[derive(Debug)]
 pub struct PastWriter {
     shared: Arc<Shared>,
-    wake_tx: watch::Sender<Mark>,
 }
 
 /// The end that reads a cache. Cheap to clone.
@@ -181,7 +182,7 @@ impl Writer {
         // Released before anyone is woken, so that none wakes into the lock.
         drop(state);
         if shows {
-            self.wake_tx.send_modify(|mark| {
+            self.shared.wake_tx.send_modify(|mark| {
                 let commits = mark.commits + 1;
                 *mark = Mark { synced, revision: cursor.revision, history: cursor.history, commits };
             });
@@ -202,7 +203,7 @@ impl Writer {
 
     /// The end that tells what was before.
     pub fn pasts(&self) -> PastWriter {
-        PastWriter { shared: self.shared.clone(), wake_tx: self.wake_tx.clone() }
+        PastWriter { shared: self.shared.clone() }
     }
 
     /// The cache's resourceVersion; zero before the first sync.
@@ -216,7 +217,7 @@ impl Writer {
 impl PastWriter {
     /// A receiver that wakes at each commit, as [`Reader::wake`].
     pub fn wake(&self) -> watch::Receiver<Mark> {
-        self.wake_tx.subscribe()
+        self.shared.wake_tx.subscribe()
     }
 
     /// A receiver that wakes when a version was asked for. Take it before [`PastWriter::next`].
@@ -233,14 +234,14 @@ impl PastWriter {
     /// answer under the lock. Tells what is known now.
     pub fn answer(&self, version: &ResourceVersion, there: Option<Vec<Identity>>) -> Recalled {
         let recalled = self.shared.write().answer(version, there);
-        self.wake_tx.send_modify(|mark| mark.commits += 1);
+        self.shared.wake_tx.send_modify(|mark| mark.commits += 1);
         recalled
     }
 
     /// From now on nothing before the first list is known, nor asked for.
     pub fn close(&self) {
         self.shared.write().pasts.close();
-        self.wake_tx.send_modify(|mark| mark.commits += 1);
+        self.shared.wake_tx.send_modify(|mark| mark.commits += 1);
     }
 }
 
@@ -260,6 +261,11 @@ impl Reader {
     /// A receiver that wakes at each commit. Mark it seen *before* reading, else a commit is slept through.
     pub fn wake(&self) -> watch::Receiver<Mark> {
         self.wake_rx.clone()
+    }
+
+    /// Wakes every reader that sleeps, though nothing was committed.
+    pub fn rouse(&self) {
+        self.shared.wake_tx.send_modify(|mark| mark.commits += 1);
     }
 
     /// At most `len_max` changes after a cursor, oldest first; `None` if the cursor left the journal, and

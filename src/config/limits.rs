@@ -96,6 +96,9 @@ limits! {
     streams_per_connection_max: Count = 100, least 1, "INFORMERD_STREAMS_PER_CONNECTION_MAX";
     /// Subscriptions at once over all connections [default 20000: two for each connection]; more are answered 503
     subscribers_max: Count = 20_000, least 1, "INFORMERD_SUBSCRIBERS_MAX";
+    /// Informers that run at once because clients asked for them [default 32: each holds a cache and a journal]; more
+    /// are answered 503
+    on_demand_max: Count = 32, least 1, "INFORMERD_ON_DEMAND_MAX";
     /// Bytes of a request's head [default 16KiB: room for a cookie jar on localhost]; more is 431
     header_bytes_max: Size = 16 << 10, least 8 << 10, "INFORMERD_HEADER_BYTES_MAX";
     /// Bytes of a request's path and query [default 8KiB: a selector over hundreds of names]; more is 414

@@ -7,6 +7,7 @@
 
 mod expand;
 mod limits;
+mod on_demand;
 mod quantity;
 mod settings;
 mod values;
@@ -20,13 +21,17 @@ use std::time::Duration;
 
 pub use expand::Environment;
 pub use limits::{Limit, LimitSettings, Limits};
+pub use on_demand::{OnDemand, Pattern};
 pub use quantity::{Count, Quantity, QuantityError, Size, Span};
 pub use settings::{
-    BrowserSettings, LifeSettings, ListenSettings, LogSettings, ServeSettings, SyncSettings,
+    BrowserSettings, KindSettings, LifeSettings, ListenSettings, LogSettings, ServeSettings, SyncSettings,
     UpstreamSettings, WatchSettings,
 };
 pub use values::{AdminListen, HostName, InitialList, Listen, LogFilter, LogFormat, Origin, Unready};
 pub use watch::{WatchEntry, WatchSpec};
+
+/// Which API server, and with whose credentials.
+pub use crate::upstream::Source as UpstreamSource;
 
 /// Port of the data listener.
 pub const DATA_PORT: u16 = 8090;
@@ -37,14 +42,24 @@ pub const ADMIN_PORT: u16 = 8091;
 /// Time for streams to end after SIGTERM.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(25);
 
+/// Time an informer that started on demand runs though nobody uses it.
+const ON_DEMAND_IDLE: Duration = Duration::from_secs(300);
+
+/// Time between two looks at which kinds there are.
+const DISCOVERY_INTERVAL: Duration = Duration::from_secs(600);
+
 /// In the demo a person waits for the prompt.
 const DEMO_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What `serve` does.
 #[derive(Clone, Debug)]
 pub struct Serve {
-    /// What to watch; never empty.
+    /// What to watch; empty only where informers start on demand.
     pub watches: Vec<WatchSpec>,
+    /// What clients may start.
+    pub on_demand: OnDemand,
+    /// Time between two looks at which kinds there are.
+    pub discovery_interval: Duration,
     /// Which API server.
     pub upstream: UpstreamSource,
     /// Where clients connect.
@@ -95,35 +110,16 @@ pub struct Demo {
 /// What `check` looks at.
 #[derive(Clone, Debug)]
 pub struct Check {
-    /// What would be watched; never empty.
+    /// What would be watched, or might be on demand.
     pub watches: Vec<WatchSpec>,
+    /// Patterns that stand for more than one resource.
+    pub wildcards: Vec<Pattern>,
     /// Which API server.
     pub upstream: UpstreamSource,
     /// Form of the report.
     pub output: Output,
     /// What is logged.
     pub log: Log,
-}
-
-/// Which API server, and with whose credentials.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum UpstreamSource {
-    /// `$KUBECONFIG`, `~/.kube/config`, then the pod's service account.
-    Infer,
-    /// A kubeconfig.
-    Kubeconfig {
-        /// The file; `None` for where kubectl looks.
-        path: Option<PathBuf>,
-        /// The context; `None` for the current one.
-        context: Option<String>,
-    },
-    /// The pod's service account.
-    InCluster,
-    /// A server without credentials.
-    Server {
-        /// Its address: `http://127.0.0.1:8001`.
-        url: String,
-    },
 }
 
 /// What is logged, and how.
@@ -203,7 +199,8 @@ pub enum ConfigError {
     Conflict(&'static str, &'static str),
     /// Nothing to watch.
     #[error(
-        "nothing to watch; name a resource, as in --watch pods, INFORMERD_WATCH=pods, or watch: in the file"
+        "nothing to watch; name a resource, as in --watch pods, INFORMERD_WATCH=pods, or watch: in the file, or let \
+         clients start informers, as in --on-demand pods"
     )]
     NothingToWatch,
 }
@@ -224,10 +221,16 @@ impl Source {
     /// # Errors
     /// [`ConfigError`].
     pub fn resolve(&self, environment: Environment<'_>) -> Result<Serve, ConfigError> {
-        let ServeSettings { watch, upstream, listen, browser, sync, life, log, limits } =
+        let ServeSettings { watch, kinds, upstream, listen, browser, sync, life, log, limits } =
             self.merged(environment)?;
+        let (watches, patterns, template) = resolve_watches(watch, environment)?;
+        let idle = span("onDemandIdle (--on-demand-idle)", kinds.on_demand_idle, ON_DEMAND_IDLE)?;
+        let interval =
+            span("discoveryInterval (--discovery-interval)", kinds.discovery_interval, DISCOVERY_INTERVAL)?;
         Ok(Serve {
-            watches: resolve_watches(watch, environment)?,
+            watches,
+            on_demand: OnDemand { patterns, idle, template },
+            discovery_interval: interval,
             upstream: resolve_upstream(upstream)?,
             listen: listen.listen.unwrap_or(Listen::Tcp((Ipv4Addr::LOCALHOST, DATA_PORT).into())),
             admin_listen: listen
@@ -244,12 +247,17 @@ impl Source {
         })
     }
 
-    /// What would be watched, whether or not the rest makes sense.
+    /// What would be watched, and what might be on demand (patterns for resources), whether or not the rest makes
+    /// sense.
     ///
     /// # Errors
     /// [`ConfigError`].
     pub fn watches(&self, environment: Environment<'_>) -> Result<Vec<WatchSpec>, ConfigError> {
-        resolve_watches(self.merged(environment)?.watch, environment)
+        let (mut watches, patterns, template) =
+            resolve_watches(self.merged(environment)?.watch, environment)?;
+        let of = |pattern: &Pattern| WatchSpec { resource: pattern.to_string(), ..template.clone() };
+        watches.extend(patterns.iter().map(of));
+        Ok(watches)
     }
 
     fn merged(&self, environment: Environment<'_>) -> Result<ServeSettings, ConfigError> {
@@ -270,11 +278,16 @@ impl Serve {
     /// here to leak. Limits are told only where they are not the default.
     pub fn loggable(&self) -> Vec<(&'static str, String)> {
         let Self { watches, upstream, listen, admin_listen, allow_origins, allow_hosts, limits, .. } = self;
+        let OnDemand { patterns, idle, .. } = &self.on_demand;
+        let patterns: Vec<&str> = patterns.iter().map(Pattern::as_str).collect();
         let watches: Vec<String> = watches.iter().map(WatchSpec::to_string).collect();
         let origins: Vec<&str> = allow_origins.iter().map(Origin::as_str).collect();
         let hosts: Vec<&str> = allow_hosts.iter().map(HostName::as_str).collect();
         let mut fields = vec![
             ("watch", watches.join("; ")),
+            ("on_demand", patterns.join(",")),
+            ("on_demand_idle", Span::of(*idle).to_string()),
+            ("discovery_interval", Span::of(self.discovery_interval).to_string()),
             ("upstream", upstream.to_string()),
             ("listen", listen.to_string()),
             ("admin_listen", AdminListen(*admin_listen).to_string()),
@@ -294,13 +307,30 @@ impl Serve {
     }
 }
 
+impl Serve {
+    /// The settings in which another configuration differs and that hold until the process ends.
+    pub fn fixed_differences(&self, other: &Self) -> Vec<&'static str> {
+        const CHANGEABLE: [&str; 3] = ["watch", "on_demand", "on_demand_idle"];
+        let (ours, theirs) = (self.loggable(), other.loggable());
+        let differs = |list: &[(&'static str, String)], other: &[(&'static str, String)]| -> Vec<_> {
+            list.iter().filter(|setting| !other.contains(setting)).map(|(name, _)| *name).collect()
+        };
+        let mut names = differs(&ours, &theirs);
+        names.extend(differs(&theirs, &ours));
+        names.retain(|name| !CHANGEABLE.contains(name));
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+}
+
 // === impl Demo ===
 
 impl Demo {
     /// The configuration with which `serve` runs against the embedded cluster at `url`.
     pub fn serve(&self, url: String, resources: &[&str]) -> Serve {
-        let spec = |resource: &&str| WatchSpec {
-            resource: (*resource).to_owned(),
+        let template = WatchSpec {
+            resource: String::new(),
             namespaces: Vec::new(),
             namespaces_are_default: false,
             label_selector: None,
@@ -308,8 +338,11 @@ impl Demo {
             keep_managed_fields: false,
             keep_last_applied: false,
         };
+        let spec = |resource: &&str| WatchSpec { resource: (*resource).to_owned(), ..template.clone() };
         Serve {
             watches: resources.iter().map(spec).collect(),
+            on_demand: OnDemand { patterns: Vec::new(), idle: ON_DEMAND_IDLE, template },
+            discovery_interval: DISCOVERY_INTERVAL,
             upstream: UpstreamSource::Server { url },
             listen: self.listen.clone(),
             admin_listen: self.admin_listen,
@@ -325,27 +358,6 @@ impl Demo {
     }
 }
 
-// === impl UpstreamSource ===
-
-impl Display for UpstreamSource {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Infer => f.write_str("inferred"),
-            Self::InCluster => f.write_str("in-cluster"),
-            // What is before an @ is a password.
-            Self::Server { url } => match (url.split_once("://"), url.rsplit_once('@')) {
-                (Some((scheme, _)), Some((_, host))) => write!(f, "{scheme}://{host}"),
-                _ => f.write_str(url),
-            },
-            Self::Kubeconfig { path, context } => {
-                f.write_str("kubeconfig")?;
-                path.iter().try_for_each(|path| write!(f, " {}", path.display()))?;
-                context.iter().try_for_each(|context| write!(f, " context {context}"))
-            }
-        }
-    }
-}
-
 // === impl Log ===
 
 impl Log {
@@ -355,11 +367,13 @@ impl Log {
     }
 }
 
+/// The watches, the patterns of what may start on demand, and what each of those is like.
 fn resolve_watches(
     settings: WatchSettings,
     environment: Environment<'_>,
-) -> Result<Vec<WatchSpec>, ConfigError> {
-    let WatchSettings { watch, namespace, keep_managed_fields, keep_last_applied } = settings;
+) -> Result<(Vec<WatchSpec>, Vec<Pattern>, WatchSpec), ConfigError> {
+    let WatchSettings { watch, namespace, keep_managed_fields, keep_last_applied, on_demand } = settings;
+    let patterns = on_demand.unwrap_or_default();
     let defaults = watch::WatchDefaults {
         namespaces: namespace.unwrap_or_default(),
         keep_managed_fields: keep_managed_fields.unwrap_or(false),
@@ -378,7 +392,21 @@ fn resolve_watches(
         }
         watches.push(spec);
     }
-    if watches.is_empty() { Err(ConfigError::NothingToWatch) } else { Ok(watches) }
+    if watches.is_empty() && patterns.is_empty() {
+        return Err(ConfigError::NothingToWatch);
+    }
+    let template = WatchEntry::default().resolve(&defaults, environment)?;
+    Ok((watches, patterns, template))
+}
+
+/// A time that is no less than a second.
+fn span(key: &str, given: Option<Span>, default: Duration) -> Result<Duration, ConfigError> {
+    let span = given.map_or(default, Quantity::plain);
+    if span < Duration::from_secs(1) {
+        let (value, problem) = (Span::of(span).to_string(), "expected at least 1s".to_owned());
+        return Err(ConfigError::Setting { key: key.to_owned(), value, problem });
+    }
+    Ok(span)
 }
 
 fn resolve_upstream(settings: UpstreamSettings) -> Result<UpstreamSource, ConfigError> {

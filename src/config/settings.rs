@@ -7,6 +7,7 @@ use std::str::FromStr;
 use serde::Deserialize;
 
 use super::limits::{LimitFile, LimitSettings};
+use super::on_demand::Pattern;
 use super::quantity::Span;
 use super::values::{AdminListen, HostName, InitialList, Listen, LogFilter, LogFormat, Origin, Unready};
 use super::watch::{WatchEntry, check_resource};
@@ -30,6 +31,23 @@ pub struct WatchSettings {
     #[arg(long, env = "INFORMERD_KEEP_LAST_APPLIED", value_name = "BOOL", num_args = 0..=1,
           require_equals = true, default_missing_value = "true", hide_possible_values = true)]
     pub keep_last_applied: Option<bool>,
+    /// Resource whose informer starts when a client asks for it: PLURAL[.GROUP], *.GROUP, or * for all but secrets
+    /// [repeatable or comma-separated; default: none]
+    #[arg(long, env = "INFORMERD_ON_DEMAND", value_name = "PATTERN", value_delimiter = ',')]
+    pub on_demand: Option<Vec<Pattern>>,
+}
+
+/// How kinds come and go at run time.
+#[derive(clap::Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Kinds at run time")]
+pub struct KindSettings {
+    /// Time after which an informer that started on demand and that nobody uses stops [default 5m: a client that
+    /// polls each minute keeps it]
+    #[arg(long, env = "INFORMERD_ON_DEMAND_IDLE", value_name = "TIME")]
+    pub on_demand_idle: Option<Span>,
+    /// Time between two looks at which kinds there are [default 10m: what breaks is noticed sooner, by itself]
+    #[arg(long, env = "INFORMERD_DISCOVERY_INTERVAL", value_name = "TIME")]
+    pub discovery_interval: Option<Span>,
 }
 
 /// Which API server, and with whose credentials.
@@ -129,6 +147,9 @@ pub struct ServeSettings {
     /// What to watch.
     #[command(flatten)]
     pub watch: WatchSettings,
+    /// How kinds come and go.
+    #[command(flatten)]
+    pub kinds: KindSettings,
     /// Which cluster.
     #[command(flatten)]
     pub upstream: UpstreamSettings,
@@ -160,6 +181,9 @@ struct File {
     namespaces: Option<Vec<String>>,
     keep_managed_fields: Option<bool>,
     keep_last_applied: Option<bool>,
+    on_demand: Option<Vec<String>>,
+    on_demand_idle: Option<String>,
+    discovery_interval: Option<String>,
     kubeconfig: Option<String>,
     context: Option<String>,
     in_cluster: Option<bool>,
@@ -207,6 +231,10 @@ impl ServeSettings {
     pub fn or(self, lower: Self) -> Self {
         Self {
             watch: self.watch.or(lower.watch),
+            kinds: KindSettings {
+                on_demand_idle: self.kinds.on_demand_idle.or(lower.kinds.on_demand_idle),
+                discovery_interval: self.kinds.discovery_interval.or(lower.kinds.discovery_interval),
+            },
             upstream: self.upstream.or(lower.upstream),
             listen: ListenSettings {
                 listen: self.listen.listen.or(lower.listen.listen),
@@ -237,6 +265,7 @@ impl WatchSettings {
             namespace: self.namespace.or(lower.namespace),
             keep_managed_fields: self.keep_managed_fields.or(lower.keep_managed_fields),
             keep_last_applied: self.keep_last_applied.or(lower.keep_last_applied),
+            on_demand: self.on_demand.or(lower.on_demand),
         }
     }
 }
@@ -274,6 +303,11 @@ impl File {
                 namespace: self.namespaces,
                 keep_managed_fields: self.keep_managed_fields,
                 keep_last_applied: self.keep_last_applied,
+                on_demand: parse_list("onDemand", list("onDemand", self.on_demand)?)?,
+            },
+            kinds: KindSettings {
+                on_demand_idle: text_of("onDemandIdle", self.on_demand_idle, environment)?,
+                discovery_interval: text_of("discoveryInterval", self.discovery_interval, environment)?,
             },
             upstream: UpstreamSettings {
                 kubeconfig: text_of("kubeconfig", self.kubeconfig, environment)?,

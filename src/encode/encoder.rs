@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{Frames, REASON_ANNOTATION, RESUME_ANNOTATION, ws};
 use crate::hub::{Event, EventKind, Informer, Payload, ResetReason, ResumeToken};
-use crate::k8s::{INITIAL_EVENTS_END, Object, Resource, ResourceVersion};
+use crate::k8s::{INITIAL_EVENTS_END, Object, Resource, ResourceVersion, Status};
 
 /// The shape of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,12 +44,26 @@ enum Body {
 impl Encoder {
     /// An encoder for a subscription to these informers, in its order.
     pub fn new<'a>(format: Format, informers: impl IntoIterator<Item = &'a Informer>) -> Self {
-        let source = |informer: &Informer| Source {
-            name: informer.name.clone(),
-            resource: informer.resource.clone(),
-            position: ResourceVersion::ZERO,
-        };
-        Self { format, sources: informers.into_iter().map(source).collect(), prefix: String::new() }
+        let sources = informers.into_iter().map(Source::new).collect();
+        Self { format, sources, prefix: String::new() }
+    }
+
+    /// From now on a source's events are of another informer.
+    pub fn replace(&mut self, source: usize, informer: &Informer) {
+        let position = self.sources[source].position.clone();
+        self.sources[source] = Source { position, ..Source::new(informer) };
+    }
+
+    /// Appends an ERROR event: why the stream ends. Without a token, as the client has nothing new.
+    pub fn error(&mut self, status: &Status, out: &mut Frames) {
+        let mut json = status.to_line();
+        json.pop();
+        self.prefix.clear();
+        if self.format == Format::Sse {
+            self.prefix.push_str("event: ERROR\ndata: ");
+        }
+        self.put_envelope("ERROR", Body::Whole(json.into()), out);
+        out.cut();
     }
 
     /// Appends events, each complete.
@@ -93,34 +107,28 @@ impl Encoder {
         // SYNCED is a BOOKMARK to whoever only knows Kubernetes' own words.
         let kind = if event.kind == EventKind::Synced { EventKind::Bookmark } else { event.kind }.as_str();
         self.prefix.clear();
-        let envelope = |prefix: &mut String| {
-            let _ = write!(prefix, r#"{{"type":"{kind}","object":"#);
-        };
-        match self.format {
-            Format::Sse => {
-                let _ = write!(self.prefix, "event: {}\nid: ", event.kind.as_str());
-                write_token(&self.sources, &mut self.prefix);
-                self.prefix.push_str("\ndata: ");
-                envelope(&mut self.prefix);
-                out.put(&self.prefix);
-                body.append(out);
-                out.put("}\n\n");
-            }
-            Format::Ndjson => {
-                envelope(&mut self.prefix);
-                out.put(&self.prefix);
-                body.append(out);
-                out.put("}\n");
-            }
-            Format::WebSocket => {
-                envelope(&mut self.prefix);
-                let bytes = self.prefix.len() + body.len() + 1;
-                ws::text_header(bytes, out);
-                out.put(&self.prefix);
-                body.append(out);
-                out.put("}");
-            }
+        if self.format == Format::Sse {
+            let _ = write!(self.prefix, "event: {}\nid: ", event.kind.as_str());
+            write_token(&self.sources, &mut self.prefix);
+            self.prefix.push_str("\ndata: ");
         }
+        self.put_envelope(kind, body, out);
+    }
+
+    /// Appends `{"type":…,"object":…}` behind the prefix, framed.
+    fn put_envelope(&mut self, kind: &str, body: Body, out: &mut Frames) {
+        let before = self.prefix.len();
+        let _ = write!(self.prefix, r#"{{"type":"{kind}","object":"#);
+        if self.format == Format::WebSocket {
+            ws::text_header(self.prefix.len() - before + body.len() + 1, out);
+        }
+        out.put(&self.prefix);
+        body.append(out);
+        out.put(match self.format {
+            Format::Sse => "}\n\n",
+            Format::Ndjson => "}\n",
+            Format::WebSocket => "}",
+        });
     }
 
     fn body(&self, event: &Event) -> Body {
@@ -158,6 +166,16 @@ impl Encoder {
         };
         let metadata = format!(r#"{{"resourceVersion":"{version}","annotations":{annotations}}}"#);
         format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{metadata}}}"#).into()
+    }
+}
+
+impl Source {
+    fn new(informer: &Informer) -> Self {
+        Self {
+            name: informer.name.clone(),
+            resource: informer.resource.clone(),
+            position: ResourceVersion::ZERO,
+        }
     }
 }
 

@@ -7,6 +7,10 @@ pub enum CloseReason {
     Shutdown,
     /// The client's `timeoutSeconds` are over.
     Timeout,
+    /// What it reads is not followed any more: coming back is of no use.
+    Removed,
+    /// What it reads is followed by other informers now: reconnect.
+    Regrouped,
 }
 
 impl CloseReason {
@@ -15,6 +19,8 @@ impl CloseReason {
         match self {
             Self::Shutdown => "shutdown",
             Self::Timeout => "timeout",
+            Self::Removed => "removed",
+            Self::Regrouped => "regrouped",
         }
     }
 }

@@ -1,11 +1,14 @@
 //! One shared informer, as its readers see it.
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use tokio::time::Instant;
+
+use super::CloseReason;
 use crate::cache;
-use crate::k8s::Resource;
+use crate::k8s::{Resource, ResourceVersion};
 
 /// Which part of a resource an informer follows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +32,23 @@ pub struct Figures {
     pub relists: u64,
 }
 
+/// What an informer was started for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Started {
+    /// The configuration names its resource.
+    Configuration,
+    /// A client asked for its resource.
+    Demand,
+}
+
+/// Which informer, whatever is said of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct InformerId(u64);
+
 /// A resource in one scope: what a reflector keeps true and any number of subscribers read.
+///
+/// A clone is another description of the same informer, with the same subscribers and the same end.
+#[derive(Clone)]
 pub struct Informer {
     /// Its part in resume tokens: `pods`, or `pods/ns1` where a resource is followed namespace by namespace.
     pub name: String,
@@ -43,19 +62,53 @@ pub struct Informer {
     pub reader: cache::Reader,
     /// Figures of the reflector, which this room does not know.
     pub figures: Arc<dyn Fn() -> Figures + Send + Sync>,
+    /// Why it runs.
+    pub started: Started,
+    /// Whether the process is ready only once this informer is.
+    pub awaited: bool,
+    /// Digest of what decides which objects the cache holds and how they look: a place in one cache means nothing
+    /// in another whose digest differs.
+    pub selection: u64,
+    /// Up to here versions were given out by another cache of this name, with another selection.
+    pub(super) fence: Option<ResourceVersion>,
+    pub(super) shared: Arc<Shared>,
+}
+
+/// What all descriptions of an informer share.
+pub(super) struct Shared {
+    id: InformerId,
     /// Subscribers that read it.
-    pub(super) subscribers: AtomicUsize,
+    subscribers: AtomicUsize,
+    /// When a request asked for it last, or the last subscriber left.
+    used: Mutex<Instant>,
+    /// What became of it, once it is not the hub's any more.
+    fate: OnceLock<Fate>,
+}
+
+/// What became of an informer that is not the hub's any more.
+pub(super) enum Fate {
+    /// Its subscribers go on with this one, which is complete.
+    ReplacedBy(Arc<Informer>),
+    /// Its subscribers end.
+    Ended(CloseReason),
 }
 
 impl Informer {
-    /// An informer without subscribers.
+    /// An informer without subscribers, started by the configuration.
     pub fn new(
         resource: Resource,
         scope: Scope,
         reader: cache::Reader,
         figures: Arc<dyn Fn() -> Figures + Send + Sync>,
     ) -> Self {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         let name = resource.canonical();
+        let shared = Shared {
+            id: InformerId(NEXT_ID.fetch_add(1, Ordering::Relaxed)),
+            subscribers: AtomicUsize::new(0),
+            used: Mutex::new(Instant::now()),
+            fate: OnceLock::new(),
+        };
         Self {
             name,
             resource,
@@ -63,13 +116,77 @@ impl Informer {
             selectors: String::new(),
             reader,
             figures,
-            subscribers: AtomicUsize::new(0),
+            started: Started::Configuration,
+            awaited: true,
+            selection: 0,
+            fence: None,
+            shared: Arc::new(shared),
         }
+    }
+
+    /// Which informer this is a description of.
+    pub fn id(&self) -> InformerId {
+        self.shared.id
     }
 
     /// Subscribers that read it now.
     pub fn subscribers(&self) -> usize {
-        self.subscribers.load(Ordering::Relaxed)
+        self.shared.subscribers.load(Ordering::Relaxed)
+    }
+
+    /// When it was last asked for or left by a subscriber; of no meaning while it has subscribers.
+    pub fn used(&self) -> Instant {
+        *self.shared.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The version up to which tokens are of another cache of this name.
+    pub fn fence(&self) -> Option<&ResourceVersion> {
+        self.fence.as_ref()
+    }
+
+    /// Somebody asks for it, or leaves it.
+    pub(super) fn touch(&self) {
+        *self.shared.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    pub(super) fn joined(&self) {
+        self.shared.subscribers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn left(&self) {
+        self.shared.subscribers.fetch_sub(1, Ordering::Relaxed);
+        self.touch();
+    }
+
+    /// What became of it; `None` while it is the hub's.
+    pub(super) fn fate(&self) -> Option<&Fate> {
+        self.shared.fate.get()
+    }
+
+    /// Tells its subscribers what became of it. To be told once.
+    pub(super) fn end(&self, fate: Fate) {
+        let _ = self.shared.fate.set(fate);
+        self.reader.rouse();
+    }
+}
+
+impl Scope {
+    /// Whether a namespace is within.
+    pub fn covers(&self, namespace: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Namespace(followed) => followed == namespace,
+        }
+    }
+}
+
+impl Started {
+    /// The word for people and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Configuration => "configuration",
+            Self::Demand => "demand",
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 //! more, so that a slow one delays only itself.
 
 mod close;
+mod demand;
 mod filter;
 mod informer;
 mod metrics;
@@ -15,10 +16,11 @@ mod subscriber;
 mod token;
 
 pub use close::CloseReason;
+pub use demand::{Demand, Names, SubscribeError};
 pub use filter::Filter;
-pub use informer::{Figures, Informer, Scope};
+pub use informer::{Figures, Informer, InformerId, Scope, Started};
 pub use metrics::describe;
-pub use registry::{Hub, Pending, SubscribeError};
+pub use registry::{Hub, Pending};
 pub use subscriber::{Delivery, Event, EventKind, From, Payload, ResetReason, Subscriber, Subscription};
 pub use token::{ResumeToken, TokenError};
 

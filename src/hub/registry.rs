@@ -1,14 +1,19 @@
 //! The set of shared informers.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use super::demand::{Demand, Names};
+use super::informer::Fate;
 use super::metrics::Metrics;
-use super::{Config, Informer, Subscriber, Subscription};
+use super::{CloseReason, Config, Informer, InformerId, SubscribeError, Subscriber, Subscription};
+use crate::k8s::ResourceVersion;
 
 /// The shared informers, client-go's SharedInformerFactory. Cheap to clone.
 #[derive(Clone)]
@@ -16,59 +21,72 @@ pub struct Hub(Arc<Inner>);
 
 struct Inner {
     config: Config,
-    informers: RwLock<Vec<Arc<Informer>>>,
-    pending: watch::Sender<Vec<Pending>>,
+    registry: RwLock<Registry>,
+    waiting: watch::Sender<Waiting>,
+    /// Where informers that do not run are asked for, if they can be.
+    demand: Option<mpsc::Sender<Demand>>,
     subscribers: AtomicUsize,
     drain: CancellationToken,
     metrics: Metrics,
 }
 
-/// A watch that is configured but whose kind the API server does not know (yet).
+/// What is behind the lock.
+#[derive(Default)]
+struct Registry {
+    informers: Vec<Arc<Informer>>,
+    /// The last cache of each name that is gone. As many as there were names: kinds of a cluster, not requests.
+    departed: HashMap<String, Departed>,
+    /// What a name stands for in the whole cluster, where informers start on demand.
+    names: Option<Arc<Names>>,
+}
+
+/// What is remembered of an informer, for the tokens that it gave out.
+#[derive(Clone)]
+struct Departed {
+    selection: u64,
+    position: ResourceVersion,
+    fence: Option<ResourceVersion>,
+}
+
+/// What is not there yet; changes also when an informer comes or goes.
+#[derive(Default)]
+struct Waiting {
+    /// Whether the API server was asked for its kinds.
+    discovered: bool,
+    pending: Vec<Pending>,
+}
+
+/// A watch that has no informer (yet): its kind is not known, or what it asks for cannot be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pending {
     /// The name as configured.
     pub name: String,
-    /// Why it is not known, in a sentence.
+    /// Why, in a sentence.
     pub message: String,
+    /// Whether the process is not ready before this is settled.
+    pub awaited: bool,
 }
 
 /// Time between two ends of streams at shutdown, so that clients come back one after the other.
 const DRAIN_STEP: Duration = Duration::from_millis(2);
 
-/// Why a subscription was refused.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SubscribeError {
-    /// `subscribers_max` is reached.
-    #[error("all {max} subscriptions are taken")]
-    Full {
-        /// The limit.
-        max: usize,
-    },
-    /// A watch of this name is configured, but its kind is not known yet.
-    #[error("{name:?} is not known to the API server yet: {why}")]
-    Pending {
-        /// The name as configured.
-        name: String,
-        /// Why it is not known.
-        why: String,
-    },
-    /// No informer for a name.
-    #[error("no informer for {name:?}; there are informers for {known}")]
-    Unknown {
-        /// The name as asked for.
-        name: String,
-        /// Those that exist.
-        known: String,
-    },
-}
-
 impl Hub {
     /// A hub without informers. Streams end when `drain` is cancelled.
     pub fn new(config: Config, drain: CancellationToken) -> Self {
+        Self::build(config, drain, None)
+    }
+
+    /// A hub that asks for informers which do not run.
+    pub fn with_demand(config: Config, drain: CancellationToken, demand: mpsc::Sender<Demand>) -> Self {
+        Self::build(config, drain, Some(demand))
+    }
+
+    fn build(config: Config, drain: CancellationToken, demand: Option<mpsc::Sender<Demand>>) -> Self {
         Self(Arc::new(Inner {
             config,
-            informers: RwLock::default(),
-            pending: watch::channel(Vec::new()).0,
+            registry: RwLock::default(),
+            waiting: watch::Sender::default(),
+            demand,
             subscribers: AtomicUsize::new(0),
             drain,
             metrics: Metrics::new(),
@@ -82,37 +100,122 @@ impl Hub {
 
     /// Adds an informer.
     pub fn add(&self, informer: Informer) {
-        self.0.informers.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(informer));
+        self.swap(&[], vec![informer]);
+    }
+
+    /// Puts informers of one resource into the place of others, in one step.
+    ///
+    /// A new one that is a clone of an old one describes it anew, and its subscribers notice nothing. Where the
+    /// names stay the same, the subscribers of each go on with the new one of its name, which must be complete:
+    /// they are told the difference. Where they do not, subscribers end, to come back; where nothing is new, for
+    /// good.
+    pub fn swap(&self, old: &[InformerId], new: Vec<Informer>) {
+        let mut registry = self.write();
+        let leaves = |informer: &Arc<Informer>| old.contains(&informer.id());
+        let at = registry.informers.iter().position(leaves).unwrap_or(registry.informers.len());
+        let (gone, mut kept): (Vec<_>, Vec<_>) = registry.informers.drain(..).partition(leaves);
+        for informer in &gone {
+            registry.depart(informer);
+        }
+        let new: Vec<_> = new
+            .into_iter()
+            .map(|mut informer| {
+                informer.fence = registry.fence(&informer);
+                Arc::new(informer)
+            })
+            .collect();
+        kept.splice(at..at, new.iter().cloned());
+        registry.informers = kept;
+        // Released before anyone is woken.
+        drop(registry);
+        let same_names =
+            gone.len() == new.len() && gone.iter().all(|one| new.iter().any(|other| one.name == other.name));
+        for informer in &gone {
+            if new.iter().any(|other| other.id() == informer.id()) {
+                continue;
+            }
+            let successor = new.iter().find(|other| same_names && other.name == informer.name);
+            informer.end(match successor {
+                Some(successor) => Fate::ReplacedBy(successor.clone()),
+                None if new.is_empty() => Fate::Ended(CloseReason::Removed),
+                None => Fate::Ended(CloseReason::Regrouped),
+            });
+        }
+        self.0.waiting.send_modify(|_| ());
+    }
+
+    /// Removes informers that nobody has read or asked for since `idle` ago; `false` if one of them is in use.
+    ///
+    /// A request that has found an informer holds on to it, so none is removed between its finding and its reading.
+    /// Each is given as the caller's one description of it, so that no other is taken for that.
+    pub fn retire(&self, informers: &[&Informer], idle: Duration, now: Instant) -> bool {
+        let mut registry = self.write();
+        let leaves = |informer: &&Arc<Informer>| informers.iter().any(|one| one.id() == informer.id());
+        let in_use = |informer: &Arc<Informer>| {
+            let held = Arc::strong_count(informer) > 1 || Arc::strong_count(&informer.shared) > 2;
+            held || informer.subscribers() > 0 || now.saturating_duration_since(informer.used()) < idle
+        };
+        if registry.informers.iter().filter(leaves).any(in_use) {
+            return false;
+        }
+        let (gone, kept) = registry.informers.drain(..).partition(|informer| leaves(&informer));
+        let gone: Vec<_> = gone;
+        registry.informers = kept;
+        for informer in &gone {
+            registry.depart(informer);
+        }
+        true
     }
 
     /// Tells which watches have no informer yet.
     pub fn set_pending(&self, pending: Vec<Pending>) {
-        self.0.pending.send_replace(pending);
+        self.0.waiting.send_modify(|waiting| waiting.pending = pending);
     }
 
     /// The watches that have no informer yet.
     pub fn pending(&self) -> Vec<Pending> {
-        self.0.pending.borrow().clone()
+        self.0.waiting.borrow().pending.clone()
+    }
+
+    /// Tells that the API server was asked for its kinds: a name unknown from now on is not waited for.
+    pub fn set_discovered(&self) {
+        self.0.waiting.send_modify(|waiting| waiting.discovered = true);
+    }
+
+    /// Tells what names stand for in the whole cluster, so that they mean the same whichever informers run.
+    pub fn set_names(&self, names: Arc<Names>) {
+        self.write().names = Some(names);
     }
 
     /// Waits until every configured watch has its informer; what is known by then is known at the return.
     pub async fn settled(&self) {
+        let settled = |waiting: &Waiting| waiting.discovered && waiting.pending.is_empty();
         // The sender lives as long as the hub.
-        let _ = self.0.pending.subscribe().wait_for(Vec::is_empty).await;
+        let _ = self.0.waiting.subscribe().wait_for(settled).await;
     }
 
     /// All informers, in the order in which they were added.
     pub fn informers(&self) -> Vec<Arc<Informer>> {
-        self.0.informers.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.read().informers.clone()
     }
 
     /// The informers that a name as kubectl takes it stands for: one, or one per namespace followed.
     ///
     /// # Errors
-    /// [`SubscribeError::Unknown`] with the names there are.
+    /// [`SubscribeError::Unknown`] with the names there are, [`SubscribeError::Pending`].
     pub fn resolve(&self, name: &str) -> Result<Vec<Arc<Informer>>, SubscribeError> {
-        let informers = self.informers();
-        let first = informers.iter().find(|informer| informer.resource.answers_to(name));
+        let (informers, names) = {
+            let registry = self.read();
+            (registry.informers.clone(), registry.names.clone())
+        };
+        let answers = |informer: &&Arc<Informer>| informer.resource.answers_to(name);
+        let exactly = informers.iter().find(|informer| informer.resource.canonical() == name);
+        let first = exactly.or_else(|| match names.and_then(|names| names(name)) {
+            Some(meant) => {
+                informers.iter().filter(answers).find(|informer| informer.resource.canonical() == meant)
+            }
+            None => informers.iter().find(answers),
+        });
         let Some(resource) = first.map(|informer| informer.resource.clone()) else {
             if let Some(pending) = self.pending().into_iter().find(|pending| pending.name == name) {
                 return Err(SubscribeError::Pending { name: pending.name, why: pending.message });
@@ -121,7 +224,39 @@ impl Hub {
             known.dedup();
             return Err(SubscribeError::Unknown { name: name.to_owned(), known: known.join(", ") });
         };
-        Ok(informers.into_iter().filter(|informer| informer.resource == resource).collect())
+        let found: Vec<_> = informers.into_iter().filter(|informer| informer.resource == resource).collect();
+        found.iter().for_each(|informer| informer.touch());
+        Ok(found)
+    }
+
+    /// As [`Hub::resolve`], but waits until `deadline` for what is not there yet: the first discovery, a kind that
+    /// is configured, an informer that starts on demand.
+    ///
+    /// # Errors
+    /// [`SubscribeError`], but never [`SubscribeError::Full`].
+    pub async fn find(&self, name: &str, deadline: Instant) -> Result<Vec<Arc<Informer>>, SubscribeError> {
+        let mut waiting = self.0.waiting.subscribe();
+        loop {
+            let discovered = waiting.borrow_and_update().discovered;
+            let error = match self.resolve(name) {
+                Ok(found) => return Ok(found),
+                Err(error) => error,
+            };
+            let unknown = matches!(error, SubscribeError::Unknown { .. });
+            match &self.0.demand {
+                Some(demand) if unknown => match timeout_at(deadline, Demand::ask(demand, name)).await {
+                    // Found now, unless it is gone again in this very moment.
+                    Ok(Ok(())) => return self.resolve(name),
+                    Ok(Err(refused)) => return Err(refused),
+                    Err(_) => return Err(SubscribeError::late(name)),
+                },
+                Some(_) | None if unknown && discovered => return Err(error),
+                Some(_) | None => {}
+            }
+            if timeout_at(deadline, waiting.changed()).await.is_err() {
+                return Err(error);
+            }
+        }
     }
 
     /// Begins a subscription. Its place is taken now, not at the first poll, so that nothing in between is
@@ -140,9 +275,7 @@ impl Hub {
             place.informers.clear();
             return Err(SubscribeError::Full { max });
         }
-        for informer in &place.informers {
-            informer.subscribers.fetch_add(1, Ordering::Relaxed);
-        }
+        place.informers.iter().for_each(|informer| informer.joined());
         self.0.metrics.subscribers.set((taken + 1) as f64);
         Ok(Subscriber::new(subscription, self.0.config, self.0.drain.clone(), place))
     }
@@ -150,6 +283,34 @@ impl Hub {
     /// Subscribers connected now.
     pub fn subscribers(&self) -> usize {
         self.0.subscribers.load(Ordering::Relaxed)
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Registry> {
+        self.0.registry.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Registry> {
+        self.0.registry.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Registry {
+    /// Remembers up to where an informer gave out versions.
+    fn depart(&mut self, informer: &Informer) {
+        let position = informer.reader.summary().position;
+        let departed = Departed { selection: informer.selection, position, fence: informer.fence.clone() };
+        self.departed.insert(informer.name.clone(), departed);
+    }
+
+    /// Up to which version tokens of an informer's name are of another selection. Who comes back with one must
+    /// start over: what it holds of objects that are not selected any more, nobody would tell it.
+    fn fence(&self, informer: &Informer) -> Option<ResourceVersion> {
+        let before = self.departed.get(&informer.name)?;
+        if before.selection == informer.selection {
+            return before.fence.clone();
+        }
+        let position = informer.reader.summary().position;
+        Some(if position < before.position { before.position.clone() } else { position })
     }
 }
 
@@ -166,6 +327,15 @@ impl Place {
         DRAIN_STEP.saturating_mul(count).min(self.hub.0.config.drain_spread_max)
     }
 
+    /// The subscriber reads another informer from now on.
+    pub(super) fn moved(&mut self, index: usize, to: &Arc<Informer>) {
+        if let Some(informer) = self.informers.get_mut(index) {
+            informer.left();
+            to.joined();
+            *informer = to.clone();
+        }
+    }
+
     pub(super) fn metrics(&self) -> &Metrics {
         &self.hub.0.metrics
     }
@@ -173,9 +343,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        for informer in &self.informers {
-            informer.subscribers.fetch_sub(1, Ordering::Relaxed);
-        }
+        self.informers.iter().for_each(|informer| informer.left());
         let left = self.hub.0.subscribers.fetch_sub(1, Ordering::Relaxed) - 1;
         self.hub.0.metrics.subscribers.set(left as f64);
     }

@@ -1,16 +1,18 @@
 //! A subscriber's place in one informer, and what it pulls from there. No async, no clock.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use super::informer::Fate;
 use super::subscriber::{Covers, Event, EventKind, Payload, ResetReason};
-use super::{Config, Filter, Informer};
+use super::{CloseReason, Config, Filter, Informer};
 use crate::cache::{
     CatchUpEntry, Change, ChangeKind, Cursor, Gone, Located, Mark, Past, PastChange, Recalled, Revision,
     Snapshot,
 };
-use crate::k8s::{Key, ResourceVersion};
+use crate::k8s::{Key, Object, ResourceVersion};
 
 /// One informer of a subscription.
 pub(super) struct Source {
@@ -35,6 +37,8 @@ enum Phase {
     Live,
     /// Behind the journal: reading what changed, each object once.
     CatchUp,
+    /// Told what differs between the last state of an informer and the one in its place, by key, after `last`.
+    Difference { old: Snapshot, new: Snapshot, last: Option<Key> },
 }
 
 /// What a pull came to.
@@ -43,6 +47,16 @@ pub(super) enum Pulled {
     More,
     /// Nothing is left.
     Done,
+}
+
+/// What going on with another informer came to.
+pub(super) enum Succession {
+    /// There is more of this one first.
+    NotYet,
+    /// What differs follows.
+    Difference,
+    /// What differs cannot be told.
+    StartOver,
 }
 
 /// A batch under way.
@@ -104,10 +118,51 @@ impl Source {
         self.phase = Phase::Live;
     }
 
+    /// Why there is nothing more to read.
+    pub(super) fn ended(&self) -> Option<CloseReason> {
+        match self.informer.fate() {
+            Some(Fate::Ended(reason)) => Some(*reason),
+            Some(Fate::ReplacedBy(_)) | None => None,
+        }
+    }
+
+    /// The informer to go on with.
+    pub(super) fn successor(&self) -> Option<Arc<Informer>> {
+        match self.informer.fate() {
+            Some(Fate::ReplacedBy(successor)) => Some(successor.clone()),
+            Some(Fate::Ended(_)) | None => None,
+        }
+    }
+
+    /// Goes on with another informer, once the client has all there is of this one.
+    pub(super) fn succeed(&mut self, successor: &Arc<Informer>) -> Succession {
+        let new = successor.reader.snapshot();
+        let old = self.informer.reader.snapshot();
+        let idle = matches!(self.phase, Phase::Idle);
+        if !idle && old.cursor != self.cursor {
+            return Succession::NotYet;
+        }
+        self.wake = successor.reader.wake();
+        self.informer = successor.clone();
+        if idle {
+            return Succession::Difference;
+        }
+        // An informer that is not as far could tell of older states.
+        let reached = new.position >= self.position;
+        self.phase = Phase::Difference { old, new, last: None };
+        if reached { Succession::Difference } else { Succession::StartOver }
+    }
+
     /// Where a version from a token lies.
     pub(super) fn locate(&self, version: &ResourceVersion) -> Located {
         // Zero is what a client holds that was cut off within its first snapshot.
-        if version.is_zero() { Located::Lost } else { self.informer.reader.locate(version) }
+        let none = version.is_zero() || self.is_fenced(version);
+        if none { Located::Lost } else { self.informer.reader.locate(version) }
+    }
+
+    /// Whether a version is of another cache, which held other objects.
+    fn is_fenced(&self, version: &ResourceVersion) -> bool {
+        self.informer.fence().is_some_and(|fence| version <= fence)
     }
 
     /// Begins after a version from a token.
@@ -120,6 +175,7 @@ impl Source {
     /// What became of a version that is lost.
     pub(super) fn recall(&self, covers: Covers, version: &ResourceVersion) -> Recalled {
         match covers {
+            Covers::All if self.is_fenced(version) => Recalled::Unknown,
             Covers::All => self.informer.reader.recall(version),
             // An object that came to be after the token and is gone by now would stay with the client for ever:
             // nobody can tell of it any more.
@@ -207,6 +263,10 @@ impl Source {
                 self.pull_past(index, filter, batch);
                 continue;
             }
+            if matches!(self.phase, Phase::Difference { .. }) {
+                self.pull_difference(index, filter, batch);
+                continue;
+            }
             if matches!(self.phase, Phase::CatchUp) {
                 if self.pull_catch_up(index, filter, batch)? {
                     self.phase = Phase::Live;
@@ -257,6 +317,38 @@ impl Source {
                 batch.push(Event { source: index, kind, payload, position: self.position.clone() });
             }
         }
+    }
+
+    /// Hands out what differs between two informers, until the batch is full. The position stays that of the old
+    /// one until the end: whoever is cut off in between must start over, and does, as it is fenced.
+    fn pull_difference(&mut self, index: usize, filter: &Filter, batch: &mut BatchBuilder) {
+        let Phase::Difference { old, new, last } = &mut self.phase else { return };
+        let after = last.take();
+        let mut before = filter.objects(old, after.as_ref()).peekable();
+        let mut now = filter.objects(new, after.as_ref()).peekable();
+        let mut reached = None;
+        while !batch.is_full() {
+            let order = match (before.peek(), now.peek()) {
+                (Some(before), Some(now)) => before.key().cmp(now.key()),
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (None, None) => {
+                    self.cursor = new.cursor;
+                    self.position = new.position.clone();
+                    drop((before, now));
+                    self.phase = Phase::Live;
+                    return;
+                }
+            };
+            let was = if order.is_le() { before.next() } else { None };
+            let is = if order.is_ge() { now.next() } else { None };
+            reached = was.or(is).map(|object| object.key().clone());
+            for (kind, payload) in differing(was, is, &new.position) {
+                batch.push(Event { source: index, kind, payload, position: self.position.clone() });
+            }
+        }
+        drop((before, now));
+        *last = reached.or(after);
     }
 
     /// Whether nothing is left to catch up with.
@@ -316,6 +408,28 @@ fn seen_through(filter: &Filter, change: &Change) -> Option<(EventKind, Payload)
         (ChangeKind::Added | ChangeKind::Modified, None) => {
             matches().then(|| (EventKind::Added, Payload::Object(change.object.clone())))
         }
+    }
+}
+
+/// How an object that is in one state, the other or both is told. The states may be of one version and yet differ:
+/// informers keep different parts.
+fn differing(
+    was: Option<&Arc<Object>>,
+    is: Option<&Arc<Object>>,
+    position: &ResourceVersion,
+) -> Vec<(EventKind, Payload)> {
+    let deleted = |object: &Arc<Object>, version: &ResourceVersion| {
+        (EventKind::Deleted, Payload::ObjectAt(object.clone(), version.clone()))
+    };
+    let whole = |kind, object: &Arc<Object>| (kind, Payload::Object(object.clone()));
+    match (was, is) {
+        (Some(was), None) => vec![deleted(was, position)],
+        (None, Some(is)) => vec![whole(EventKind::Added, is)],
+        (Some(was), Some(is)) if was.uid() != is.uid() => {
+            vec![deleted(was, is.resource_version()), whole(EventKind::Added, is)]
+        }
+        (Some(was), Some(is)) if was.json() != is.json() => vec![whole(EventKind::Modified, is)],
+        (Some(_), Some(_)) | (None, None) => Vec::new(),
     }
 }
 

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::metrics::Metrics;
 use super::registry::Place;
-use super::source::{BatchBuilder, Pulled, Source};
+use super::source::{BatchBuilder, Pulled, Source, Succession};
 use super::{CloseReason, Config, Filter, Informer, ResumeToken};
 use crate::cache::{Cursor, Located, Past, Recalled};
 use crate::k8s::{Key, Object, ResourceVersion};
@@ -47,6 +47,13 @@ pub enum From {
 pub enum Delivery {
     /// Events in order; at least one.
     Events(Vec<Event>),
+    /// From now on a source is another informer; what differs follows.
+    Replaced {
+        /// Its place in [`Subscription::informers`].
+        source: usize,
+        /// The one to go on with.
+        informer: Arc<Informer>,
+    },
     /// Nothing for a while: show that the stream lives.
     Heartbeat,
     /// The stream ends.
@@ -122,6 +129,8 @@ pub enum ResetReason {
     Lagged,
     /// The API server's versions went back.
     HistoryLost,
+    /// Another informer took the place of this one, and the difference cannot be told.
+    Replaced,
 }
 
 /// A connected reader. Owns no queue: a cursor per informer.
@@ -131,6 +140,8 @@ pub struct Subscriber {
     config: Config,
     drain: CancellationToken,
     state: State,
+    /// Sources that are other informers now, of which nobody was told yet.
+    replaced: Vec<usize>,
     /// The source whose turn it is.
     turn: usize,
     /// Whether the last pull left nothing.
@@ -191,6 +202,7 @@ impl Subscriber {
             config,
             drain,
             state: State::Starting { from, until: None },
+            replaced: Vec::new(),
             turn: 0,
             caught_up: false,
             resync,
@@ -227,6 +239,10 @@ impl Subscriber {
                 return Delivery::Closed(reason);
             }
             let mut events = self.pull(now);
+            if let Some(source) = self.replaced.pop() {
+                // Nothing of the new one was pulled together with it.
+                return Delivery::Replaced { source, informer: self.sources[source].informer.clone() };
+            }
             // Also behind changes, as a stream that is never quiet needs its token too; not amid a catch-up, as
             // what a client holds at a bookmark is a state that was.
             if now >= self.bookmark_at && self.caught_up && matches!(self.state, State::Live) {
@@ -280,6 +296,9 @@ impl Subscriber {
         if let State::Ended(reason) = self.state {
             return Some(reason);
         }
+        if let Some(reason) = self.sources.iter().find_map(Source::ended) {
+            return Some(reason);
+        }
         if self.drain.is_cancelled() {
             // Spread, so that thousands of clients do not come back in one moment.
             let spread = self.place.drain_spread();
@@ -294,6 +313,12 @@ impl Subscriber {
     fn pull(&mut self, now: Instant) -> Vec<Event> {
         self.caught_up = false;
         let mut batch = BatchBuilder::new(&self.config);
+        if matches!(self.state, State::Starting { .. }) {
+            self.succeed_idle();
+        }
+        if !self.replaced.is_empty() {
+            return batch.events;
+        }
         self.start(now);
         if let State::Resetting(reason) = self.state {
             self.reset(reason, &mut batch);
@@ -423,7 +448,16 @@ impl Subscriber {
                 self.place.metrics().catch_ups.increment(1);
             }
             match pulled {
-                Ok(Pulled::Done) => {}
+                Ok(Pulled::Done) => {
+                    if let Some(successor) = self.sources[index].successor() {
+                        // After what is at hand, which is of the old one; and the first thing next time.
+                        self.turn = index;
+                        if batch.events.is_empty() {
+                            self.succeed(index, &successor);
+                        }
+                        return;
+                    }
+                }
                 Ok(Pulled::More) => {
                     // The next one first, so that a busy resource does not starve the others.
                     self.turn = (index + 1) % count;
@@ -442,6 +476,29 @@ impl Subscriber {
             self.resync_at = self.resync.map(|resync| now + resync);
             let bookmark = self.bookmark(EventKind::Bookmark);
             batch.push(bookmark);
+        }
+    }
+
+    /// Goes on with other informers where nothing was handed out yet.
+    fn succeed_idle(&mut self) {
+        for index in 0..self.sources.len() {
+            if let Some(successor) = self.sources[index].successor() {
+                self.succeed(index, &successor);
+            }
+        }
+    }
+
+    fn succeed(&mut self, index: usize, successor: &Arc<Informer>) {
+        match self.sources[index].succeed(successor) {
+            Succession::NotYet => return,
+            Succession::Difference => {}
+            Succession::StartOver => self.state = State::Resetting(ResetReason::Replaced),
+        }
+        self.place.moved(index, successor);
+        self.replaced.push(index);
+        let misses = |namespace: &String| !successor.scope.covers(namespace);
+        if self.filter.namespaces().iter().any(misses) {
+            self.state = State::Ended(CloseReason::Removed);
         }
     }
 
@@ -501,8 +558,14 @@ impl EventKind {
 
 impl ResetReason {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::TokenTooOld, Self::TokenOfOthers, Self::TokenAhead, Self::Lagged, Self::HistoryLost];
+    pub const ALL: [Self; 6] = [
+        Self::TokenTooOld,
+        Self::TokenOfOthers,
+        Self::TokenAhead,
+        Self::Lagged,
+        Self::HistoryLost,
+        Self::Replaced,
+    ];
 
     /// The word for the client, metrics and logs.
     pub fn as_str(self) -> &'static str {
@@ -512,6 +575,7 @@ impl ResetReason {
             Self::TokenAhead => "TokenAhead",
             Self::Lagged => "Lagged",
             Self::HistoryLost => "HistoryLost",
+            Self::Replaced => "Replaced",
         }
     }
 }

@@ -93,12 +93,16 @@ struct Life {
     pasts: PastWriter,
     hub: Hub,
     seen: u64,
+    /// Whether the API server selects app=true.
+    selects: bool,
 }
+
+const LIMITS: cache::Config =
+    cache::Config { journal_len_max: 4, journal_bytes_max: 1 << 20, tombstones_len_max: 6 };
 
 impl Life {
     fn new(upstream: &Upstream) -> Self {
-        let limits = cache::Config { journal_len_max: 4, journal_bytes_max: 1 << 20, tombstones_len_max: 6 };
-        let (mut writer, reader) = cache::cache(limits, Instant::now());
+        let (mut writer, reader) = cache::cache(LIMITS, Instant::now());
         let config = Config {
             subscribers_max: 10,
             batch_len_max: 3,
@@ -116,7 +120,24 @@ impl Life {
         deltas.extend(items.map(Delta::PassItem));
         deltas.push(Delta::PassEnd(upstream.version.into()));
         writer.commit(deltas);
-        Self { pasts: writer.pasts(), writer, hub, seen: upstream.version }
+        Self { pasts: writer.pasts(), writer, hub, seen: upstream.version, selects: false }
+    }
+
+    /// Another informer takes over: one that the API server selects for, or one of all.
+    fn replace(&mut self, upstream: &Upstream) {
+        self.selects = !self.selects;
+        let (mut writer, reader) = cache::cache(LIMITS, Instant::now());
+        let items = upstream.state.iter().filter(|(_, (.., app))| *app || !self.selects);
+        let items = items.map(|(name, (uid, version, app))| object(name, *uid, *version, *app));
+        let mut deltas = vec![Delta::PassBegin];
+        deltas.extend(items.map(Delta::PassItem));
+        deltas.push(Delta::PassEnd(upstream.version.into()));
+        writer.commit(deltas);
+        let mut informer = Informer::new(pods(), Scope::All, reader, Arc::new(Figures::default));
+        informer.selection = u64::from(self.selects);
+        self.hub.swap(&[self.hub.informers()[0].id()], vec![informer]);
+        self.pasts = writer.pasts();
+        (self.writer, self.seen) = (writer, upstream.version);
     }
 
     fn watch(&mut self, upstream: &Upstream, count: usize) {
@@ -124,7 +145,11 @@ impl Life {
         let new = upstream.events.iter().filter(|event| event.version > seen).take(count);
         let delta = |event: &Event| {
             let object = |app| object(&event.name, event.uid, event.version, app);
-            event.app.map_or_else(|| Delta::Delete(object(true)), |app| Delta::Apply(object(app)))
+            match event.app {
+                None => Delta::Delete(object(true)),
+                Some(false) if self.selects => Delta::Delete(object(true)),
+                Some(app) => Delta::Apply(object(app)),
+            }
         };
         self.seen = new.clone().last().map_or(seen, |event| event.version);
         self.writer.commit(new.map(delta).collect());
@@ -169,6 +194,7 @@ impl Client {
         let events = match subscriber.next().now_or_never() {
             None => return true,
             Some(Delivery::Events(events)) => events,
+            Some(Delivery::Replaced { .. }) => return false,
             Some(other) => panic!("{other:?}"),
         };
         if events.len() > count {
@@ -407,4 +433,99 @@ async fn a_stream_that_is_never_quiet_gets_its_bookmarks() {
         tokio::time::advance(Duration::from_secs(1)).await;
     }
     assert_eq!(bookmarks, 3);
+}
+
+/// Clients of an informer that is replaced again and again.
+fn run_replaced(steps: &[(u8, u8, u8)]) {
+    let mut upstream = Upstream::default();
+    upstream.put("a", true);
+    let mut life = Life::new(&upstream);
+    let mut clients = filters().map(Client::new);
+    for (step, which, much) in steps {
+        let name = char::from(b'a' + which % NAMES as u8).to_string();
+        let client = &mut clients[usize::from(which % 3)];
+        match step {
+            0..=3 => upstream.put(&name, much % 2 == 0),
+            4 => upstream.delete(&name),
+            5 => {
+                upstream.delete(&name);
+                upstream.put(&name, much % 2 == 0);
+            }
+            6 => life.watch(&upstream, usize::from(much % 4)),
+            7 => life.replace(&upstream),
+            8 => client.connect(&life),
+            _ => drop(client.pull(usize::from(much % 5))),
+        }
+    }
+    life.watch(&upstream, usize::MAX);
+    for client in &mut clients {
+        if client.subscriber.is_none() {
+            client.connect(&life);
+        }
+        life.answer(&upstream);
+        while !client.pull(usize::MAX) {}
+        assert_eq!(client.state, client.expected(&life));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whoever_reads_an_informer_that_is_replaced_sees_what_a_new_stream_sees(
+        steps in proptest::collection::vec((0..14_u8, any::<u8>(), any::<u8>()), 1..150),
+    ) {
+        paused(|| run_replaced(&steps));
+    }
+}
+
+#[test]
+fn a_stream_that_keeps_up_is_told_the_difference_and_nothing_else() {
+    paused(|| {
+        let mut upstream = Upstream::default();
+        ["a", "b", "c", "d", "e"].iter().for_each(|name| upstream.put(name, *name != "b"));
+        let mut life = Life::new(&upstream);
+        let mut client = Client::new(Filter::default());
+        client.connect(&life);
+        while !client.pull(usize::MAX) {}
+        client.told = 0;
+        // b is not selected any more; c goes and d comes anew while the other one is made.
+        upstream.delete("c");
+        upstream.put("d", true);
+        life.replace(&upstream);
+        while !client.pull(usize::MAX) {}
+        assert_eq!((client.told, client.resets), (3, 0));
+        assert_eq!(client.state, client.expected(&life));
+        let token = client.token.clone();
+        // Back at the place where it was replaced, nobody can tell whether it holds b.
+        client.connect(&life);
+        while !client.pull(usize::MAX) {}
+        assert_eq!((client.resets, &client.state), (1, &client.expected(&life)));
+        upstream.put("e", true);
+        life.watch(&upstream, 1);
+        while !client.pull(usize::MAX) {}
+        assert!(client.token > token);
+        client.connect(&life);
+        while !client.pull(usize::MAX) {}
+        assert_eq!(client.resets, 1, "a token from after it is good");
+    });
+}
+
+#[test]
+fn an_informer_in_use_is_not_retired() {
+    paused(|| {
+        let life = Life::new(&Upstream::default());
+        let description = (*life.hub.informers()[0]).clone();
+        let retire = |idle| life.hub.retire(&[&description], idle, Instant::now());
+        assert!(!retire(Duration::from_secs(60)), "just made");
+        let found = life.hub.resolve("pods").unwrap();
+        assert!(!retire(Duration::ZERO), "a request has it");
+        drop(found);
+        let mut client = Client::new(Filter::default());
+        client.connect(&life);
+        assert!(!retire(Duration::ZERO), "a stream reads it");
+        client.subscriber = None;
+        assert!(retire(Duration::ZERO));
+        assert!(life.hub.informers().is_empty());
+    });
 }

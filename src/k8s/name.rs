@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub struct Resource(Arc<ResourceParts>);
 
 /// The parts of a [`Resource`], as discovery tells them.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResourceParts {
     /// API group; empty for the core group.
     pub group: String,
@@ -41,6 +41,11 @@ impl Resource {
     /// Makes a resource of what discovery told.
     pub fn new(parts: ResourceParts) -> Self {
         Self(Arc::new(parts))
+    }
+
+    /// Everything discovery told.
+    pub fn parts(&self) -> &ResourceParts {
+        &self.0
     }
 
     /// API group; empty for the core group.

@@ -311,6 +311,9 @@ impl Pump {
         if let UpstreamError::Refused(_) = error {
             self.writer.heard(Instant::now());
         }
+        if error.kind() == FailureKind::NotFound {
+            count(&self.stats.not_found, 1);
+        }
         Failure::from(error)
     }
 

@@ -13,6 +13,7 @@ pub struct Stats {
     pub(super) relists: AtomicU64,
     pub(super) events: AtomicU64,
     pub(super) failures: AtomicU64,
+    pub(super) not_found: AtomicU64,
     pub(super) skipped: AtomicU64,
 }
 
@@ -35,6 +36,8 @@ pub struct StatsSnapshot {
     pub events: u64,
     /// Failed requests and ERROR events.
     pub failures: u64,
+    /// Requests answered that the resource is not served.
+    pub not_found: u64,
     /// Objects that could not be taken.
     pub skipped: u64,
 }
@@ -52,6 +55,7 @@ impl Stats {
             relists: read(&self.relists),
             events: read(&self.events),
             failures: read(&self.failures),
+            not_found: read(&self.not_found),
             skipped: read(&self.skipped),
         }
     }

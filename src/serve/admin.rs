@@ -1,5 +1,6 @@
 //! The admin listener: probes and metrics.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::listener::serve_router;
 use super::params::Params;
 use super::{ApiError, Bound, Config};
-use crate::hub::Hub;
+use crate::hub::{Hub, Informer, Started};
 
 /// What the admin listener tells of.
 #[derive(Clone)]
@@ -61,10 +62,10 @@ impl Admin {
         let now = Instant::now();
         let draining = if self.drain.is_cancelled() { Err("shutting down".to_owned()) } else { Ok(()) };
         let mut checks = vec![("shutdown".to_owned(), draining)];
-        for pending in self.hub.pending() {
+        for pending in self.hub.pending().into_iter().filter(|pending| pending.awaited) {
             checks.push((format!("informer/{}", pending.name), Err(pending.message)));
         }
-        for informer in self.hub.informers() {
+        for informer in self.hub.informers().into_iter().filter(|informer| counts(informer)) {
             let condition = informer.reader.condition();
             let synced = informer.reader.mark().synced;
             let age = informer.reader.age(now);
@@ -78,6 +79,15 @@ impl Admin {
             checks.push((format!("informer/{}", informer.name), result));
         }
         checks
+    }
+}
+
+/// Whether readiness depends on an informer: not on those that clients start, nor on one that came while the process
+/// was ready, before it was complete once.
+fn counts(informer: &Informer) -> bool {
+    match informer.started {
+        Started::Demand => false,
+        Started::Configuration => informer.awaited || informer.reader.mark().synced,
     }
 }
 
@@ -110,7 +120,9 @@ async fn readyz(State(admin): State<Admin>, RawQuery(query): RawQuery) -> Result
 /// Sizes are read at the scrape, so that nothing on the hot path keeps them.
 async fn metrics(State(admin): State<Admin>) -> Response {
     let now = Instant::now();
-    for informer in admin.hub.informers() {
+    let informers = admin.hub.informers();
+    let names: BTreeSet<_> = informers.iter().map(|informer| informer.name.clone()).collect();
+    for informer in informers {
         let summary = informer.reader.summary();
         let set =
             |name: &'static str, value: f64| gauge!(name, "resource" => informer.name.clone()).set(value);
@@ -124,5 +136,45 @@ async fn metrics(State(admin): State<Admin>) -> Response {
         set("informerd_cache_subscribers", informer.subscribers() as f64);
     }
     let content_type = "text/plain; version=0.0.4; charset=utf-8";
-    ([(header::CONTENT_TYPE, content_type)], (admin.render)()).into_response()
+    let page = without_gone(&(admin.render)(), &names);
+    ([(header::CONTENT_TYPE, content_type)], page).into_response()
+}
+
+/// The page without the gauges of informers that are no more: nobody sets them again, and a recorder never forgets.
+fn without_gone(page: &str, names: &BTreeSet<String>) -> String {
+    let stays = |line: &&str| {
+        let Some((metric, rest)) = line.split_once("{resource=\"") else { return true };
+        let Some((name, _)) = rest.split_once('"') else { return true };
+        match metric {
+            // Reflectors count by resource, not by informer.
+            "informerd_reflector_backoff_seconds" => {
+                names.iter().any(|known| known.split('/').next() == Some(name))
+            }
+            _ if metric.split('_').nth(1) == Some("cache") && !metric.ends_with("_total") => {
+                names.contains(name)
+            }
+            _ => true,
+        }
+    };
+    let mut kept = String::with_capacity(page.len());
+    for line in page.split_inclusive('\n').filter(stays) {
+        kept.push_str(line);
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_gone_has_no_gauge_and_keeps_its_counters() {
+        let page = "# TYPE informerd_cache_bytes gauge\n\
+                    informerd_cache_bytes{resource=\"pods\"} 1\n\
+                    informerd_cache_bytes{resource=\"nodes\"} 2\n\
+                    informerd_cache_changes_total{resource=\"nodes\",type=\"added\"} 3\n\
+                    informerd_hub_subscribers 4\n";
+        let kept = without_gone(page, &BTreeSet::from(["pods".to_owned()]));
+        assert_eq!(kept, page.replace("informerd_cache_bytes{resource=\"nodes\"} 2\n", ""));
+    }
 }

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use crate::encode::Format;
 
 /// Limits and rules that a client can run into; the label values of `informerd_http_limit_hits_total`.
-const LIMITS: [&str; 9] = [
+const LIMITS: [&str; 10] = [
     "connections_max",
     "subscribers_max",
     "streams_per_connection_max",
@@ -14,12 +14,13 @@ const LIMITS: [&str; 9] = [
     "url_bytes_max",
     "header_timeout",
     "snapshot_pages_max",
+    "on_demand_max",
     "host",
     "origin",
 ];
 
 /// Why streams end, seen from here; the label values of `informerd_http_stream_closes_total`.
-const CLOSES: [&str; 3] = ["client", "shutdown", "timeout"];
+const CLOSES: [&str; 5] = ["client", "shutdown", "timeout", "removed", "regrouped"];
 
 /// Describes the metrics of this room and makes those with closed labels visible at zero.
 pub fn describe() {

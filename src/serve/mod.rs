@@ -1,7 +1,7 @@
 //! HTTP out: requests into subscriptions and snapshots, frames into sockets.
 //!
-//! In come connections; out go bytes. This room never sees upstream or reflect: a client's request never
-//! causes one to the API server. Every error is a Kubernetes `Status`, every limit has a metric, and a peer
+//! In come connections; out go bytes. This room never sees upstream or reflect: the most a client's
+//! request can do is ask the hub for an informer that does not run. Every error is a Kubernetes `Status`, every limit has a metric, and a peer
 //! that takes nothing is closed, so that a client's fault stays its own.
 
 mod admin;

@@ -1,5 +1,7 @@
 //! `GET /v1/resources`: the informers, for people and for the page.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::extract::{RawQuery, State};
 use axum::http::header;
@@ -10,7 +12,7 @@ use tokio::time::Instant;
 use super::params::Params;
 use super::{ApiError, Server};
 use crate::cache::Phase;
-use crate::hub::Informer;
+use crate::hub::{Informer, Started};
 
 #[derive(Serialize)]
 struct Resources {
@@ -37,6 +39,8 @@ struct ResourceInfo {
     kind: String,
     namespaced: bool,
     scope: String,
+    started: &'static str,
+    idle_seconds: Option<f64>,
     #[serde(skip_serializing_if = "String::is_empty")]
     selectors: String,
     state: &'static str,
@@ -77,6 +81,8 @@ fn info(informer: &Informer, now: Instant) -> ResourceInfo {
     let condition = informer.reader.condition();
     let figures = (informer.figures)();
     let resource = &informer.resource;
+    let seconds = |span: Duration| (span.as_secs_f64() * 1000.0).round() / 1000.0;
+    let idle = informer.started == Started::Demand && informer.subscribers() == 0;
     ResourceInfo {
         name: informer.name.clone(),
         resource: resource.canonical(),
@@ -84,6 +90,8 @@ fn info(informer: &Informer, now: Instant) -> ResourceInfo {
         kind: resource.kind().to_owned(),
         namespaced: resource.namespaced(),
         scope: informer.scope.to_string(),
+        started: informer.started.as_str(),
+        idle_seconds: idle.then(|| seconds(now.saturating_duration_since(informer.used()))),
         selectors: informer.selectors.clone(),
         state: match condition.phase {
             Phase::Starting => "starting",
@@ -99,7 +107,7 @@ fn info(informer: &Informer, now: Instant) -> ResourceInfo {
         journal_bytes: summary.journal_bytes,
         tombstones: summary.tombstones,
         changes: summary.revision.0,
-        age_seconds: (informer.reader.age(now).as_secs_f64() * 1000.0).round() / 1000.0,
+        age_seconds: seconds(informer.reader.age(now)),
         subscribers: informer.subscribers(),
         lists: figures.lists,
         relists: figures.relists,

@@ -15,7 +15,7 @@ use super::body::FramesBody;
 use super::negotiate::{accepted, compresses};
 use super::pages::Continue;
 use super::params::Params;
-use super::target::{self, FILTERS, Target};
+use super::target::{self, FILTERS, Target, synced};
 use super::{ApiError, Server};
 use crate::cache::Snapshot;
 use crate::encode::{Frames, ListEncoder, ListFormat};
@@ -75,7 +75,9 @@ pub(super) async fn snapshot(
     let format = accepted(&headers, &OFFERED)
         .ok_or_else(|| ApiError::not_acceptable("application/json, application/x-ndjson"))?;
     let path = target::path_after("/v1/snapshot/", &uri);
-    let target = Target::parse(&server, path, &params).await?;
+    let seconds = params.number("timeoutSeconds", 0, WAIT_SECONDS_MAX)?.unwrap_or(WAIT_SECONDS);
+    let deadline = Instant::now() + Duration::from_secs(seconds);
+    let target = Target::parse(&server, path, &params, deadline).await?;
     let request = fingerprint(path, &params);
     let limit = params.number("limit", 0_usize, usize::MAX)?.filter(|limit| *limit > 0);
     let (page, snapshots) = match params.get("continue").filter(|token| !token.is_empty()) {
@@ -85,7 +87,7 @@ pub(super) async fn snapshot(
         }
         None => (Page { source: 0, after: None, limit, request }, None),
     };
-    wait(&target, &params).await?;
+    wait(&target, &params, deadline).await?;
     let now = Instant::now();
     let current = || target.informers.iter().map(|informer| informer.reader.snapshot()).collect();
     let snapshots: Vec<Snapshot> = snapshots.unwrap_or_else(current);
@@ -159,8 +161,7 @@ fn fingerprint(path: &str, params: &Params) -> u64 {
 }
 
 /// Waits until the caches are complete, and as new as the client asks.
-async fn wait(target: &Target, params: &Params) -> Result<(), ApiError> {
-    let seconds = params.number("timeoutSeconds", 0, WAIT_SECONDS_MAX)?.unwrap_or(WAIT_SECONDS);
+async fn wait(target: &Target, params: &Params, deadline: Instant) -> Result<(), ApiError> {
     let version = match params.get("resourceVersion") {
         None | Some("" | "0") => None,
         Some(text) => {
@@ -175,16 +176,10 @@ async fn wait(target: &Target, params: &Params) -> Result<(), ApiError> {
             Some(version)
         }
     };
-    let deadline = Instant::now() + Duration::from_secs(seconds);
     for informer in &target.informers {
-        let mut wake = informer.reader.wake();
-        let reached = wake.wait_for(|mark| mark.synced);
-        if timeout_at(deadline, reached).await.is_err() {
-            let condition = informer.reader.condition();
-            let why = condition.message.unwrap_or_else(|| "its first list is under way".to_owned());
-            return Err(ApiError::unavailable(format!("{} is not complete yet: {why}", informer.name), 1));
-        }
+        synced(informer, deadline).await?;
         let Some(version) = &version else { continue };
+        let mut wake = informer.reader.wake();
         let reached = wake.wait_for(|_| informer.reader.summary().position >= *version);
         if timeout_at(deadline, reached).await.is_err() {
             let position = informer.reader.summary().position;
@@ -255,7 +250,9 @@ impl Shown {
         }
         let mut tag = String::from("W/\"");
         for (informer, snapshot) in self.informers.iter().zip(&self.snapshots) {
-            tag.push_str(&format!("{}:{}:{};", informer.name, snapshot.changed_at, snapshot.cursor.history));
+            let (name, selection) = (&informer.name, informer.selection);
+            let place = format!("{name}:{}:{}", snapshot.changed_at, snapshot.cursor.history);
+            tag.push_str(&format!("{place}:{selection:x};"));
         }
         let format = if format == ListFormat::Json { "json" } else { "ndjson" };
         let limit = page.limit.map(|limit| format!(":{limit}")).unwrap_or_default();

@@ -1,15 +1,14 @@
 //! What a path asks for: which informers, which objects.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::http::Uri;
 use percent_encoding::percent_decode_str;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use super::params::Params;
 use super::{ApiError, Server};
-use crate::hub::{Filter, Informer, Scope, SubscribeError};
+use crate::hub::{Filter, Informer, Started, SubscribeError};
 use crate::k8s::{FieldSelector, LabelSelector};
 
 /// The informers and objects of `RESOURCES[/NAMESPACE[/NAME]]` with its filters.
@@ -19,9 +18,6 @@ pub(super) struct Target {
     /// Whether one object was named.
     pub(super) single: bool,
 }
-
-/// How long a request waits for discovery.
-const DISCOVERY_WAIT: Duration = Duration::from_secs(10);
 
 /// The parameters that every target takes.
 pub(super) const FILTERS: [&str; 3] = ["labelSelector", "fieldSelector", "namespace"];
@@ -33,8 +29,14 @@ pub(super) fn path_after<'u>(route: &str, uri: &'u Uri) -> &'u str {
 }
 
 impl Target {
-    /// Reads the path after `/v1/snapshot/` or `/v1/watch/` and the filters.
-    pub(super) async fn parse(server: &Server, path: &str, params: &Params) -> Result<Self, ApiError> {
+    /// Reads the path after `/v1/snapshot/` or `/v1/watch/` and the filters; waits until `deadline` for what is not
+    /// there yet.
+    pub(super) async fn parse(
+        server: &Server,
+        path: &str,
+        params: &Params,
+        deadline: Instant,
+    ) -> Result<Self, ApiError> {
         let mut segments = Vec::new();
         for segment in path.trim_end_matches('/').split('/') {
             let decoded = percent_decode_str(segment).decode_utf8();
@@ -45,7 +47,7 @@ impl Target {
         let (resources, rest) = segments.split_first().expect("split gives at least one piece");
         let mut informers: Vec<Arc<Informer>> = Vec::new();
         for name in resources.split(',') {
-            let found = resolve(server, name).await?;
+            let found = resolve(server, name, deadline).await?;
             if informers.iter().any(|informer| informer.resource == found[0].resource) {
                 return Err(ApiError::invalid("resources", resources, "expected each resource once"));
             }
@@ -68,23 +70,43 @@ impl Target {
         Ok(Self { informers, filter, single })
     }
 
+    /// Waits until each informer that started on demand is complete: it may never be, as nobody has looked before
+    /// whether it may be read, and a stream would not tell.
+    pub(super) async fn started(&self, deadline: Instant) -> Result<(), ApiError> {
+        for informer in self.informers.iter().filter(|informer| informer.started == Started::Demand) {
+            synced(informer, deadline).await?;
+        }
+        Ok(())
+    }
+
     /// Whether it is of one resource, so that versions compare.
     pub(super) fn is_one_resource(&self) -> bool {
         self.informers.iter().all(|informer| informer.resource == self.informers[0].resource)
     }
 }
 
+/// Waits until an informer is complete.
+pub(super) async fn synced(informer: &Informer, deadline: Instant) -> Result<(), ApiError> {
+    let mut wake = informer.reader.wake();
+    if timeout_at(deadline, wake.wait_for(|mark| mark.synced)).await.is_ok() {
+        return Ok(());
+    }
+    let condition = informer.reader.condition();
+    let why = condition.message.unwrap_or_else(|| "its first list is under way".to_owned());
+    Err(ApiError::unavailable(format!("{} is not complete yet: {why}", informer.name), 1))
+}
+
 /// The informers of a name. At the start, when discovery is still under way, it is waited for: an EventSource
 /// does not come back from an error.
-async fn resolve(server: &Server, name: &str) -> Result<Vec<Arc<Informer>>, ApiError> {
-    let hub = &server.hub;
-    if let Ok(found) = hub.resolve(name) {
-        return Ok(found);
-    }
-    let _ = timeout(DISCOVERY_WAIT, hub.settled()).await;
-    hub.resolve(name).map_err(|error| match error {
+async fn resolve(server: &Server, name: &str, deadline: Instant) -> Result<Vec<Arc<Informer>>, ApiError> {
+    server.hub.find(name, deadline).await.map_err(|error| match error {
         SubscribeError::Pending { .. } => ApiError::unavailable(error.to_string(), 2),
-        SubscribeError::Full { .. } | SubscribeError::Unknown { .. } => {
+        SubscribeError::Exhausted { .. } => {
+            super::metrics::limit_hit("on_demand_max");
+            ApiError::unavailable(error.to_string(), 30)
+        }
+        SubscribeError::NotOnDemand { .. } => ApiError::forbidden(error.to_string()),
+        SubscribeError::Full { .. } | SubscribeError::Unknown { .. } | SubscribeError::NoKind { .. } => {
             ApiError::not_found(error.to_string())
         }
     })
@@ -145,10 +167,7 @@ fn place(
 
 /// Leaves out informers of other namespaces; refuses a namespace that none follows.
 fn narrow(informers: Vec<Arc<Informer>>, namespaces: &[String]) -> Result<Vec<Arc<Informer>>, ApiError> {
-    let covers = |informer: &Informer, namespace: &String| match &informer.scope {
-        Scope::All => true,
-        Scope::Namespace(followed) => followed == namespace,
-    };
+    let covers = |informer: &Informer, namespace: &String| informer.scope.covers(namespace);
     for namespace in namespaces {
         for informer in &informers {
             let resource = &informer.resource;

@@ -15,6 +15,7 @@ use super::target::{self, FILTERS, Target};
 use super::{ApiError, Server, websocket};
 use crate::encode::{Encoder, Format, Frames};
 use crate::hub::{CloseReason, Delivery, From, ResumeToken, SubscribeError, Subscriber, Subscription};
+use crate::k8s::Status;
 
 const PARAMS: [&str; 8] = [
     FILTERS[0],
@@ -32,6 +33,8 @@ const OFFERED: [(&str, Format); 4] = [
     ("application/jsonl", Format::Ndjson),
     ("application/json", Format::Ndjson),
 ];
+/// How long a request waits at most for its first byte: for discovery, and for informers that start on demand.
+const WAIT: Duration = Duration::from_secs(10);
 /// Longest `timeoutSeconds` and `resyncSeconds`: a week.
 const SECONDS_MAX: u64 = 7 * 24 * 3600;
 /// Within how long EventSources come back after a shutdown, in milliseconds; drawn for each.
@@ -45,7 +48,11 @@ pub(super) async fn watch(
     let params = Params::parse(query.as_deref(), &PARAMS)?;
     let headers = request.headers();
     let format = transport(headers, &params)?;
-    let target = Target::parse(&server, target::path_after("/v1/watch/", request.uri()), &params).await?;
+    let path = target::path_after("/v1/watch/", request.uri());
+    let wait = params.number("timeoutSeconds", 1, SECONDS_MAX)?.map_or(WAIT, Duration::from_secs).min(WAIT);
+    let deadline = Instant::now() + wait;
+    let target = Target::parse(&server, path, &params, deadline).await?;
+    target.started(deadline).await?;
     let from = from(headers, &params, format)?;
     let seconds = |name| params.number(name, 1, SECONDS_MAX).map(|found| found.map(Duration::from_secs));
     let (timeout, resync) = (seconds("timeoutSeconds")?, seconds("resyncSeconds")?);
@@ -88,9 +95,11 @@ fn refused(error: &SubscribeError) -> ApiError {
             super::metrics::limit_hit("subscribers_max");
             ApiError::unavailable(error.to_string(), 5)
         }
-        SubscribeError::Pending { .. } | SubscribeError::Unknown { .. } => {
-            ApiError::not_found(error.to_string())
-        }
+        SubscribeError::Pending { .. }
+        | SubscribeError::Unknown { .. }
+        | SubscribeError::NoKind { .. }
+        | SubscribeError::NotOnDemand { .. }
+        | SubscribeError::Exhausted { .. } => ApiError::not_found(error.to_string()),
     }
 }
 
@@ -139,6 +148,20 @@ fn from(headers: &HeaderMap, params: &Params, format: Format) -> Result<From, Ap
     }
 }
 
+/// The last words of a stream.
+pub(super) fn end(reason: CloseReason, subscriber: &Subscriber, encoder: &mut Encoder, frames: &mut Frames) {
+    match reason {
+        CloseReason::Shutdown => encoder.retry(rand::random_range(RETRY_MS), frames),
+        CloseReason::Removed => {
+            let names: Vec<_> = subscriber.informers().map(|informer| informer.name.as_str()).collect();
+            let names = names.join(", ");
+            let message = format!("{names}: not followed any more, as the configuration has changed");
+            encoder.error(&Status::failure(404, "NotFound", message), frames);
+        }
+        CloseReason::Timeout | CloseReason::Regrouped => {}
+    }
+}
+
 /// The frames of a subscription, until it is closed.
 fn stream(
     subscriber: Subscriber,
@@ -152,12 +175,11 @@ fn stream(
         let mut frames = Frames::new();
         match subscriber.next().await {
             Delivery::Events(events) => encoder.encode(&events, &mut frames),
+            Delivery::Replaced { source, informer } => encoder.replace(source, &informer),
             Delivery::Heartbeat => encoder.heartbeat(&mut frames),
             Delivery::Closed(reason) => {
                 observer.closed(reason.as_str());
-                if reason == CloseReason::Shutdown {
-                    encoder.retry(rand::random_range(RETRY_MS), &mut frames);
-                }
+                end(reason, &subscriber, &mut encoder, &mut frames);
                 return Some((frames, None));
             }
         }

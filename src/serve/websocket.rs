@@ -145,9 +145,11 @@ async fn write(
         tokio::select! {
             delivery = subscriber.next() => match delivery {
                 Delivery::Events(events) => encoder.encode(&events, &mut frames),
+                Delivery::Replaced { source, informer } => encoder.replace(source, &informer),
                 Delivery::Heartbeat => encoder.heartbeat(&mut frames),
                 Delivery::Closed(reason) => {
                     observer.closed(reason.as_str());
+                    super::watch::end(reason, &subscriber, &mut encoder, &mut frames);
                     // 1001: the server goes away; 1000: what was asked for is done.
                     let code = if reason == CloseReason::Shutdown { 1001 } else { 1000 };
                     frames.put_bytes(&close_frame(code, reason.as_str()));

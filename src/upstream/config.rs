@@ -1,5 +1,6 @@
 //! Where the API server is, and the limits towards it.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -22,6 +23,27 @@ pub enum Source {
         /// `http://127.0.0.1:8001`.
         url: String,
     },
+}
+
+// === impl Source ===
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Infer => f.write_str("inferred"),
+            Self::InCluster => f.write_str("in-cluster"),
+            // What is before an @ is a password.
+            Self::Server { url } => match (url.split_once("://"), url.rsplit_once('@')) {
+                (Some((scheme, _)), Some((_, host))) => write!(f, "{scheme}://{host}"),
+                _ => f.write_str(url),
+            },
+            Self::Kubeconfig { path, context } => {
+                f.write_str("kubeconfig")?;
+                path.iter().try_for_each(|path| write!(f, " {}", path.display()))?;
+                context.iter().try_for_each(|context| write!(f, " context {context}"))
+            }
+        }
+    }
 }
 
 /// How to reach the API server, and how much to take from it.

@@ -62,6 +62,17 @@ pub enum ResolveError {
     },
 }
 
+/// What has become of a resource.
+#[derive(Clone, Debug)]
+pub enum Again {
+    /// It is served, as this says.
+    Served(Resource),
+    /// It is not served any more.
+    Gone,
+    /// Its group did not answer.
+    Untold,
+}
+
 #[derive(Clone, Debug)]
 struct Entry {
     parts: ResourceParts,
@@ -101,6 +112,28 @@ impl Discovery {
                 broken: self.broken.iter().map(|broken| broken.group_version.clone()).collect(),
             }),
         }
+    }
+
+    /// What has become of a resource that a name stood for: in the same version as long as that is served, else in
+    /// the one preferred among those that the name allows.
+    pub fn again(&self, name: &str, resource: &Resource) -> Again {
+        let same =
+            |entry: &&Entry| entry.parts.group == resource.group() && entry.parts.plural == resource.plural();
+        let served: Vec<_> = self.entries.iter().filter(same).filter(|entry| entry.watchable()).collect();
+        let wanted = |entry: &&&Entry| entry.parts.version == resource.version();
+        // A name may have a version in it; or be a short name that is no more.
+        let named = |entry: &&&Entry| Resource::new(entry.parts.clone()).answers_to(name);
+        let versioned = served.iter().find(wanted).or_else(|| served.iter().find(named));
+        if let Some(entry) = versioned.or(served.first()) {
+            return Again::Served(Resource::new(entry.parts.clone()));
+        }
+        let root = if resource.group().is_empty() { "/api" } else { "/apis" };
+        let silent = |broken: &Broken| match broken.group_version.split_once('/') {
+            _ if broken.group_version == root => true,
+            Some((group, _)) => group == resource.group(),
+            None => resource.group().is_empty(),
+        };
+        if self.broken.iter().any(silent) { Again::Untold } else { Again::Gone }
     }
 
     /// Every resource that can be listed and watched, in the order of preference; those of less preferred

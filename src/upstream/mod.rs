@@ -18,6 +18,6 @@ pub use access::Access;
 pub use backoff::Backoff;
 pub use client::{AsOf, ByteStream, Client, PageRequest, Selectors, Target, WatchFrom, WatchRequest};
 pub use config::{Config, Source};
-pub use discovery::{Broken, Discovery, ResolveError};
+pub use discovery::{Again, Broken, Discovery, ResolveError};
 pub use error::{FailureKind, Refusal, UpstreamError};
 pub use metrics::describe;

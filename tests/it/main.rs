@@ -12,6 +12,7 @@ mod ndjson;
 mod real;
 mod relist;
 mod restart;
+mod runtime;
 mod shutdown;
 mod sim;
 mod snapshot;

@@ -16,7 +16,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
     // The oracle shares no code with what it checks.
     ("sim", &["k8s"]),
     // Rooms' own Config types, and the selectors' grammar.
-    ("config", &["k8s", "cache"]),
+    ("config", &["k8s", "cache", "upstream"]),
     ("rbac", &["k8s", "config"]),
     ("telemetry", &["config"]),
     ("cli", &["config", "rbac"]),

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use informerd::app::App;
-use informerd::config::{self, Limits, Listen, Log, UpstreamSource, WatchSpec};
+use informerd::config::{self, Limits, Listen, Log, OnDemand, UpstreamSource, WatchSpec};
 use informerd::hub::Hub;
 use informerd::sim::{ApiServer, ApiServerConfig, Cluster, ClusterConfig};
 use informerd::telemetry::Metrics;
@@ -179,6 +179,8 @@ impl Drop for Informerd {
 pub(crate) fn serve_config(upstream: UpstreamSource, resources: &[&str]) -> config::Serve {
     config::Serve {
         watches: resources.iter().map(|resource| watch(resource)).collect(),
+        on_demand: OnDemand { patterns: Vec::new(), idle: Duration::from_secs(300), template: watch("") },
+        discovery_interval: Duration::from_secs(600),
         upstream,
         listen: Listen::Tcp(ANY_PORT),
         admin_listen: Some(ANY_PORT),

@@ -1,0 +1,472 @@
+//! What follows one watch: a reflector and a cache for each scope, and their way into the hub.
+
+use std::fmt::Write as _;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::{AbortHandle, JoinHandle};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use crate::cache::{self, Condition, Delta, Phase, Reader, Writer};
+use crate::config::{self, Limits, WatchSpec};
+use crate::hub::{Figures, Informer, InformerId, Scope, Started};
+use crate::k8s::{DecodeOptions, Resource};
+use crate::reflect::{InitialList, MachineConfig, Reflector, ReflectorConfig, Stats};
+use crate::upstream::{Client, Selectors, Target};
+
+/// How long a new informer that is complete may take to be as far as the one it replaces; then readers start over.
+const REPLACE_WAIT: Duration = Duration::from_secs(10);
+
+/// What informers are made with.
+pub(super) struct Maker {
+    pub(super) client: Client,
+    pub(super) limits: Limits,
+    pub(super) initial_list: config::InitialList,
+    /// Ends them all.
+    pub(super) cancel: CancellationToken,
+}
+
+/// What follows one watch.
+pub(super) struct Group {
+    /// Which, for as long as the process lives.
+    pub(super) id: u64,
+    pub(super) spec: WatchSpec,
+    pub(super) started: Started,
+    /// Whether the process is ready only once this is complete.
+    pub(super) awaited: bool,
+    /// What the hub has: one, or one for each namespace; empty while the kind is not known.
+    pub(super) current: Vec<Follower>,
+    /// What takes its place once it is complete.
+    pub(super) next: Option<Next>,
+    /// Why it is not as it should be.
+    pub(super) problem: Option<String>,
+}
+
+/// One informer and what keeps it true.
+pub(super) struct Follower {
+    /// As the hub knows it.
+    pub(super) informer: Informer,
+    state: State,
+}
+
+enum State {
+    /// A reflector keeps it true.
+    Running { stats: Arc<Stats>, not_found_before: u64, cancel: CancellationToken, task: JoinHandle<()> },
+    /// The kind is gone: nothing is there, and nobody writes.
+    Absent(Writer),
+    /// Another follower has it.
+    Moved,
+}
+
+/// Followers on their way.
+pub(super) struct Next {
+    pub(super) resource: Resource,
+    pub(super) wanted: Vec<Wanted>,
+    pub(super) followers: Vec<Successor>,
+    /// Which attempt.
+    pub(super) generation: u64,
+    /// Who waits for them to be complete.
+    pub(super) waiting: AbortHandle,
+}
+
+/// A place in the next generation of a group.
+pub(super) enum Successor {
+    /// This one of the current followers stays; its name may be another.
+    Same { scope: Scope, name: String },
+    /// Another one.
+    New(Follower),
+}
+
+/// What one follower is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Wanted {
+    pub(super) scope: Scope,
+    pub(super) name: String,
+    pub(super) selection: u64,
+}
+
+// === impl Maker ===
+
+impl Maker {
+    /// Starts to follow one scope of a resource.
+    pub(super) fn start(
+        &self,
+        spec: &WatchSpec,
+        resource: &Resource,
+        wanted: &Wanted,
+        started: Started,
+    ) -> Follower {
+        let namespace = match &wanted.scope {
+            Scope::All => None,
+            Scope::Namespace(namespace) => Some(namespace.clone()),
+        };
+        let (writer, reader) = cache::cache(self.limits.cache(), Instant::now());
+        let selectors = Selectors {
+            label: spec.label_selector.clone().unwrap_or_default(),
+            field: spec.field_selector.clone().unwrap_or_default(),
+        };
+        let config = ReflectorConfig {
+            target: Target { resource: resource.clone(), namespace, selectors, metadata_only: false },
+            decode: DecodeOptions {
+                drop_managed_fields: !spec.keep_managed_fields,
+                drop_last_applied: !spec.keep_last_applied,
+                object_bytes_max: self.limits.object_bytes_max,
+            },
+            machine: self.machine_config(),
+            line_bytes_max: self.limits.line_bytes_max,
+            seed: rand::random(),
+        };
+        let reflector = Reflector::new(config, self.client.clone(), writer);
+        let stats = reflector.stats();
+        let informer = informer(spec, resource, wanted, started, reader, figures(stats.clone()));
+        info!(informer = informer.name, scope = %informer.scope, started = started.as_str(), "informer starts");
+        let cancel = self.cancel.child_token();
+        let task = tokio::spawn(reflector.run(cancel.clone()));
+        Follower { informer, state: State::Running { stats, not_found_before: 0, cancel, task } }
+    }
+
+    fn machine_config(&self) -> MachineConfig {
+        MachineConfig {
+            page_size: u32::try_from(self.limits.page_size).unwrap_or(u32::MAX),
+            initial_list: match self.initial_list {
+                config::InitialList::Auto => InitialList::Auto,
+                config::InitialList::Stream => InitialList::Stream,
+                config::InitialList::Page => InitialList::Page,
+            },
+            silence_max: self.limits.watch_silence_max,
+        }
+    }
+
+    /// The place of an informer whose kind is gone: complete, and empty, at the version where it went.
+    fn absent(&self, follower: &Follower, why: &str) -> Follower {
+        let now = Instant::now();
+        let (mut writer, reader) = cache::cache(self.limits.cache(), now);
+        let position = follower.informer.reader.summary().position;
+        writer.commit(vec![Delta::PassBegin, Delta::PassEnd(position)]);
+        writer.heard(now);
+        let message = Some(why.to_owned());
+        writer.set_condition(Condition { phase: Phase::BackingOff, message, retry_at: None });
+        let old = &follower.informer;
+        let figures = old.figures.clone();
+        let mut informer = Informer::new(old.resource.clone(), old.scope.clone(), reader, figures);
+        informer.name.clone_from(&old.name);
+        informer.selectors.clone_from(&old.selectors);
+        informer.started = old.started;
+        informer.awaited = old.awaited;
+        // No token goes on from what was there to what comes, unless by way of here.
+        informer.selection = !old.selection;
+        Follower { informer, state: State::Absent(writer) }
+    }
+}
+
+fn figures(stats: Arc<Stats>) -> Arc<dyn Fn() -> Figures + Send + Sync> {
+    Arc::new(move || {
+        let stats = stats.read();
+        Figures { lists: stats.lists, watches: stats.watches, events: stats.events, relists: stats.relists }
+    })
+}
+
+fn informer(
+    spec: &WatchSpec,
+    resource: &Resource,
+    wanted: &Wanted,
+    started: Started,
+    reader: Reader,
+    figures: Arc<dyn Fn() -> Figures + Send + Sync>,
+) -> Informer {
+    let mut informer = Informer::new(resource.clone(), wanted.scope.clone(), reader, figures);
+    informer.name.clone_from(&wanted.name);
+    informer.selection = wanted.selection;
+    informer.started = started;
+    for (name, text) in [("labelSelector", &spec.label_selector), ("fieldSelector", &spec.field_selector)] {
+        if let Some(text) = text {
+            let and = if informer.selectors.is_empty() { "" } else { "&" };
+            let _ = write!(informer.selectors, "{and}{name}={text}");
+        }
+    }
+    informer
+}
+
+// === impl Follower ===
+
+impl Follower {
+    /// Whether a reflector keeps it true.
+    pub(super) fn is_running(&self) -> bool {
+        matches!(self.state, State::Running { .. })
+    }
+
+    /// How often the API server said that it does not serve the resource, since the last look at its kinds.
+    pub(super) fn not_found(&self) -> u64 {
+        match &self.state {
+            State::Running { stats, not_found_before, .. } => stats.read().not_found - not_found_before,
+            State::Absent(_) | State::Moved => 0,
+        }
+    }
+
+    /// The kinds were looked at.
+    pub(super) fn looked(&mut self) {
+        match &mut self.state {
+            State::Running { stats, not_found_before, .. } => *not_found_before = stats.read().not_found,
+            // That it is gone is as fresh as this look.
+            State::Absent(writer) => writer.heard(Instant::now()),
+            State::Moved => {}
+        }
+    }
+
+    /// Stops the reflector; returns when nothing is written any more.
+    async fn stop(&mut self) {
+        if let State::Running { cancel, task, .. } = &mut self.state {
+            cancel.cancel();
+            // A panic is in the log by now.
+            let _ = task.await;
+        }
+    }
+
+    /// The same reflector under what may be another name.
+    fn take(&mut self, informer: Informer) -> Self {
+        Self { informer, state: std::mem::replace(&mut self.state, State::Moved) }
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        if let State::Running { cancel, .. } = &self.state {
+            cancel.cancel();
+        }
+    }
+}
+
+// === impl Next ===
+
+impl Next {
+    /// What was waited for.
+    pub(super) fn into_parts(mut self) -> (Resource, Vec<Successor>) {
+        (self.resource.clone(), std::mem::take(&mut self.followers))
+    }
+
+    /// Why it is not complete.
+    pub(super) fn problem(&self) -> Option<String> {
+        self.followers.iter().find_map(|successor| match successor {
+            Successor::New(follower) if !follower.informer.reader.mark().synced => {
+                let message = follower.informer.reader.condition().message;
+                Some(message.unwrap_or_else(|| "its first list is under way".to_owned()))
+            }
+            Successor::New(_) | Successor::Same { .. } => None,
+        })
+    }
+}
+
+// === impl Successor ===
+
+impl Successor {
+    pub(super) fn is_new(&self) -> bool {
+        matches!(self, Self::New(_))
+    }
+}
+
+impl Drop for Next {
+    fn drop(&mut self) {
+        self.waiting.abort();
+    }
+}
+
+// === impl Group ===
+
+impl Group {
+    /// The canonical name of what is followed.
+    pub(super) fn resource(&self) -> Option<&Resource> {
+        self.current.first().map(|follower| &follower.informer.resource)
+    }
+
+    pub(super) fn ids(&self) -> Vec<InformerId> {
+        self.current.iter().map(|follower| follower.informer.id()).collect()
+    }
+
+    pub(super) fn informers(&self) -> Vec<&Informer> {
+        self.current.iter().map(|follower| &follower.informer).collect()
+    }
+
+    /// Whether all of it was complete at least once.
+    pub(super) fn synced(&self) -> bool {
+        !self.current.is_empty() && self.current.iter().all(|one| one.informer.reader.mark().synced)
+    }
+
+    /// Whether it is what a resource and its own spec ask for.
+    pub(super) fn is(&self, wanted: &[Wanted]) -> bool {
+        self.current.len() == wanted.len()
+            && self.current.iter().zip(wanted).all(|(follower, wanted)| {
+                let informer = &follower.informer;
+                informer.scope == wanted.scope
+                    && informer.name == wanted.name
+                    && informer.selection == wanted.selection
+            })
+    }
+
+    /// What is to follow the current followers: those that are as wanted stay, the others start.
+    pub(super) fn successors(&self, maker: &Maker, resource: &Resource, wanted: &[Wanted]) -> Vec<Successor> {
+        let successor = |wanted: &Wanted| {
+            let same = self.current.iter().any(|follower| {
+                let informer = &follower.informer;
+                informer.scope == wanted.scope
+                    && informer.selection == wanted.selection
+                    && follower.is_running()
+            });
+            if same {
+                let Wanted { scope, name, .. } = wanted.clone();
+                return Successor::Same { scope, name };
+            }
+            Successor::New(maker.start(&self.spec, resource, wanted, self.started))
+        };
+        wanted.iter().map(successor).collect()
+    }
+
+    /// Waits until successors are complete, and as far as those whose place they take.
+    pub(super) fn completion(&self, successors: &[Successor]) -> impl Future<Output = ()> + Send + use<> {
+        let mut pairs = Vec::new();
+        for successor in successors {
+            let Successor::New(new) = successor else { continue };
+            let old = self.current.iter().find(|old| old.informer.name == new.informer.name);
+            pairs.push((new.informer.reader.clone(), old.map(|old| old.informer.reader.clone())));
+        }
+        async move {
+            for (new, old) in pairs {
+                let mut wake = new.wake();
+                let _ = wake.wait_for(|mark| mark.synced).await;
+                let Some(old) = old else { continue };
+                let reached = wake.wait_for(|_| new.summary().position >= old.summary().position);
+                let _ = timeout(REPLACE_WAIT, reached).await;
+            }
+        }
+    }
+
+    /// Puts successors in the place of the current followers; returns what leaves and what comes, for the hub.
+    pub(super) async fn succeed(
+        &mut self,
+        resource: &Resource,
+        successors: Vec<Successor>,
+    ) -> (Vec<InformerId>, Vec<Informer>) {
+        let ids = self.ids();
+        let name = |successor: &Successor| match successor {
+            Successor::Same { name, .. } => name.clone(),
+            Successor::New(follower) => follower.informer.name.clone(),
+        };
+        let names: Vec<_> = successors.iter().map(name).collect();
+        let same_names = names.len() == self.current.len()
+            && self.current.iter().all(|follower| names.contains(&follower.informer.name));
+        let mut followers = Vec::new();
+        for successor in successors {
+            match successor {
+                Successor::New(follower) => followers.push(follower),
+                Successor::Same { scope, name } => {
+                    let old = self.current.iter_mut().find(|old| old.informer.scope == scope);
+                    let Some(old) = old else { continue };
+                    let informer = renamed(&old.informer, resource, name, same_names);
+                    followers.push(old.take(informer));
+                }
+            }
+        }
+        for old in &mut self.current {
+            old.stop().await;
+        }
+        self.current = followers;
+        self.describe();
+        (ids, self.current.iter().map(|follower| follower.informer.clone()).collect())
+    }
+
+    /// Takes the kind for gone: what was there is deleted. Nothing to do where it was never complete, as the
+    /// reflector looks again by itself.
+    pub(super) async fn vanish(
+        &mut self,
+        maker: &Maker,
+        why: &str,
+    ) -> Option<(Vec<InformerId>, Vec<Informer>)> {
+        if !self.synced() || !self.current.iter().any(Follower::is_running) {
+            return None;
+        }
+        let ids = self.ids();
+        for follower in &mut self.current {
+            follower.stop().await;
+        }
+        self.current = self.current.iter().map(|follower| maker.absent(follower, why)).collect();
+        Some((ids, self.current.iter().map(|follower| follower.informer.clone()).collect()))
+    }
+
+    /// Says of the followers what is true of the group.
+    pub(super) fn describe(&mut self) {
+        for follower in &mut self.current {
+            follower.informer.started = self.started;
+            follower.informer.awaited = self.awaited;
+        }
+    }
+
+    /// Stops all followers.
+    pub(super) async fn stop(&mut self) {
+        self.next = None;
+        for follower in &mut self.current {
+            follower.stop().await;
+        }
+    }
+}
+
+/// Another description of an informer; where names change, another informer over the same cache, as its readers
+/// end and those of the other begin.
+fn renamed(old: &Informer, resource: &Resource, name: String, same_names: bool) -> Informer {
+    if same_names {
+        let mut informer = old.clone();
+        informer.resource = resource.clone();
+        return informer;
+    }
+    let mut informer =
+        Informer::new(resource.clone(), old.scope.clone(), old.reader.clone(), old.figures.clone());
+    informer.name = name;
+    informer.selectors.clone_from(&old.selectors);
+    informer.selection = old.selection;
+    informer
+}
+
+/// What a watch of a resource is made of.
+///
+/// # Errors
+/// A namespace for a cluster-scoped resource.
+pub(super) fn wanted(spec: &WatchSpec, resource: &Resource) -> Result<Vec<Wanted>, String> {
+    let scopes = match (&*spec.namespaces, resource.namespaced()) {
+        ([], _) => vec![Scope::All],
+        (_, false) if spec.namespaces_are_default => vec![Scope::All],
+        ([namespace, ..], false) => {
+            return Err(format!(
+                "{resource} is cluster-scoped, so it cannot be watched in namespace {namespace:?}"
+            ));
+        }
+        (namespaces, true) => namespaces.iter().cloned().map(Scope::Namespace).collect(),
+    };
+    let several = scopes.len() > 1;
+    let wanted = scopes.into_iter().map(|scope| Wanted {
+        selection: selection(spec, resource, &scope),
+        name: match &scope {
+            Scope::Namespace(namespace) if several => format!("{resource}/{namespace}"),
+            Scope::All | Scope::Namespace(_) => resource.canonical(),
+        },
+        scope,
+    });
+    Ok(wanted.collect())
+}
+
+/// Digest of what decides which objects a cache holds and how they look. The same in every process of one version,
+/// so that replicas agree.
+fn selection(spec: &WatchSpec, resource: &Resource, scope: &Scope) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (resource.list_path(None), resource.kind(), resource.namespaced()).hash(&mut hasher);
+    scope.to_string().hash(&mut hasher);
+    // All of it but where it comes from, whatever is added to it.
+    let rest = WatchSpec {
+        resource: String::new(),
+        namespaces: Vec::new(),
+        namespaces_are_default: false,
+        ..spec.clone()
+    };
+    format!("{rest:?}").hash(&mut hasher);
+    hasher.finish()
+}

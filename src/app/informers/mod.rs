@@ -1,0 +1,449 @@
+//! Which informers run: those that the configuration names, and those that clients ask for, each as discovery and
+//! the configuration say now. One task decides, so that nothing is started twice.
+//!
+//! Discovery is asked again on a slow timer; soon, and ever more slowly, while a kind that is wanted is not known;
+//! and at once when a reflector is told repeatedly that its resource is not served. An informer is replaced where
+//! its resource or its watch is another now: its old cache serves until the new one is complete, and its readers
+//! are told the difference. No other informer notices.
+
+mod demand;
+mod group;
+mod reconfigure;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::bail;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::metrics::Metrics;
+use crate::config::{self, WatchSpec};
+use crate::hub::{Demand, Hub, Pending, Started};
+use crate::k8s::Resource;
+use crate::upstream::{Again, Backoff, Client, Discovery, UpstreamError};
+use group::{Group, Maker, Next, wanted};
+
+/// Between two looks at what changes by itself: idle informers, reflectors whose resource is gone.
+const TICK: Duration = Duration::from_secs(1);
+
+/// The same where informers are idle soon.
+const TICK_MIN: Duration = Duration::from_millis(20);
+
+/// Discovery is not asked more often, whoever wants it.
+const DISCOVERY_INTERVAL_MIN: Duration = Duration::from_secs(1);
+
+/// Answers in a row that a resource is not served, after which discovery is asked: one is also what a single
+/// replica says that is behind.
+const NOT_FOUND_MAX: u64 = 2;
+
+/// Another configuration, checked by itself.
+pub(super) struct Reload {
+    pub(super) config: Box<config::Serve>,
+    /// What it changed, or why it cannot be.
+    pub(super) answer: oneshot::Sender<Result<Changes, String>>,
+}
+
+/// What a configuration changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Changes {
+    pub(super) added: usize,
+    pub(super) changed: usize,
+    pub(super) removed: usize,
+}
+
+/// Where the task is spoken to.
+pub(super) struct Inbox {
+    pub(super) demands: mpsc::Receiver<Demand>,
+    pub(super) reloads: mpsc::Receiver<Reload>,
+}
+
+/// The task's state.
+struct Informers {
+    on_demand: config::OnDemand,
+    discovery_interval: Duration,
+    hub: Hub,
+    maker: Maker,
+    groups: Vec<Group>,
+    next_id: u64,
+    discovery: Option<Arc<Discovery>>,
+    /// When it was asked last.
+    asked_at: Option<Instant>,
+    /// When to ask again.
+    ask_at: Instant,
+    tick_at: Instant,
+    backoff: Backoff,
+    /// Why it could not be asked.
+    trouble: Option<String>,
+    /// Who waits for it.
+    demands: Vec<Demand>,
+    /// Whose successors are waited for: by group and generation.
+    completing: JoinSet<(u64, u64)>,
+    metrics: Metrics,
+}
+
+/// Runs informers until cancelled.
+///
+/// # Errors
+/// A configuration that cannot become right at the start: one resource twice, a namespace for a cluster-scoped one.
+pub(super) async fn run(
+    config: config::Serve,
+    client: Client,
+    hub: Hub,
+    mut inbox: Inbox,
+    cancel: CancellationToken,
+) -> anyhow::Result<()> {
+    let mut informers = Informers::new(config, client.clone(), hub, cancel.clone());
+    let mut discovering: JoinSet<Result<Discovery, UpstreamError>> = JoinSet::new();
+    loop {
+        if Instant::now() >= informers.ask_at && discovering.is_empty() {
+            let client = client.clone();
+            informers.asked_at = Some(Instant::now());
+            discovering.spawn(async move { client.discover().await });
+        }
+        if Instant::now() >= informers.tick_at {
+            informers.tick();
+        }
+        let wake_at = informers.wake_at(discovering.is_empty());
+        tokio::select! {
+            () = cancel.cancelled() => break,
+            Some(Ok(asked)) = discovering.join_next() => informers.discovered(asked).await?,
+            Some(Ok((id, generation))) = informers.completing.join_next() => informers.complete(id, generation).await,
+            said = inbox.next() => informers.hear(said).await,
+            () = sleep_until(wake_at) => {}
+        }
+    }
+    informers.stop().await;
+    Ok(())
+}
+
+/// What the task is told.
+enum Said {
+    Demand(Demand),
+    Reload(Reload),
+}
+
+impl Inbox {
+    async fn next(&mut self) -> Said {
+        tokio::select! {
+            Some(demand) = self.demands.recv() => Said::Demand(demand),
+            Some(reload) = self.reloads.recv() => Said::Reload(reload),
+            else => std::future::pending().await,
+        }
+    }
+}
+
+impl Informers {
+    fn new(config: config::Serve, client: Client, hub: Hub, cancel: CancellationToken) -> Self {
+        let mut informers = Self {
+            on_demand: config.on_demand,
+            discovery_interval: config.discovery_interval,
+            hub,
+            maker: Maker { client, limits: config.limits, initial_list: config.initial_list, cancel },
+            groups: Vec::new(),
+            next_id: 0,
+            discovery: None,
+            asked_at: None,
+            ask_at: Instant::now(),
+            tick_at: Instant::now(),
+            backoff: Backoff::default(),
+            trouble: None,
+            demands: Vec::new(),
+            completing: JoinSet::new(),
+            metrics: Metrics::new(),
+        };
+        for spec in config.watches {
+            informers.push(spec, Started::Configuration, true);
+        }
+        informers.tell_pending();
+        informers
+    }
+
+    fn push(&mut self, spec: WatchSpec, started: Started, awaited: bool) -> usize {
+        let id = self.next_id;
+        self.next_id += 1;
+        let (current, next, problem) = (Vec::new(), None, None);
+        self.groups.push(Group { id, spec, started, awaited, current, next, problem });
+        self.groups.len() - 1
+    }
+
+    async fn hear(&mut self, said: Said) {
+        match said {
+            Said::Demand(demand) => self.demanded(demand).await,
+            Said::Reload(Reload { config, answer }) => {
+                let result = self.reconfigure(*config).await;
+                let _ = answer.send(result);
+            }
+        }
+    }
+
+    /// Discovery answered, or did not.
+    async fn discovered(&mut self, asked: Result<Discovery, UpstreamError>) -> anyhow::Result<()> {
+        self.metrics.discovered(asked.is_ok());
+        match asked {
+            Err(error) => {
+                let sentence = error.sentence();
+                warn!(error = %sentence, "discovery failed");
+                self.trouble = Some(sentence);
+            }
+            Ok(discovery) => {
+                let first = self.discovery.is_none();
+                self.trouble = None;
+                self.take_discovery(discovery);
+                if first {
+                    self.check_first()?;
+                }
+                self.settle().await;
+            }
+        }
+        self.schedule();
+        self.tell_pending();
+        if self.discovery.is_some() {
+            self.hub.set_discovered();
+        }
+        self.answer_demands().await;
+        Ok(())
+    }
+
+    fn take_discovery(&mut self, discovery: Discovery) {
+        let discovery = Arc::new(discovery);
+        self.discovery = Some(discovery);
+        let followers = self.groups.iter_mut().flat_map(|group| &mut group.current);
+        followers.for_each(group::Follower::looked);
+        self.tell_names();
+    }
+
+    /// Where clients may start informers, a name means what it means in the cluster, whichever informers run.
+    fn tell_names(&self) {
+        if let (Some(discovery), true) = (self.discovery.clone(), self.on_demand.is_on()) {
+            let names = move |name: &str| discovery.resolve(name).ok().map(|found| found.canonical());
+            self.hub.set_names(Arc::new(names));
+        }
+    }
+
+    /// What is wrong at the start ends the process: it is not a configuration that somebody relies on yet.
+    fn check_first(&self) -> anyhow::Result<()> {
+        let specs: Vec<_> = self.groups.iter().map(|group| group.spec.clone()).collect();
+        if let Err(why) = self.check(&specs) {
+            bail!(why);
+        }
+        Ok(())
+    }
+
+    /// Whether watches can be together, as far as their kinds are known.
+    fn check(&self, specs: &[WatchSpec]) -> Result<(), String> {
+        let Some(discovery) = &self.discovery else { return Ok(()) };
+        let mut seen: Vec<Resource> = Vec::new();
+        for spec in specs {
+            let Ok(resource) = discovery.resolve(&spec.resource) else { continue };
+            if seen.iter().any(|other| other.canonical() == resource.canonical()) {
+                return Err(twice(&resource, spec));
+            }
+            wanted(spec, &resource)?;
+            seen.push(resource);
+        }
+        Ok(())
+    }
+
+    /// Brings each group to what its watch and discovery say.
+    async fn settle(&mut self) {
+        for index in 0..self.groups.len() {
+            self.settle_one(index).await;
+        }
+    }
+
+    async fn settle_one(&mut self, index: usize) {
+        let Some(discovery) = self.discovery.clone() else { return };
+        let group = &self.groups[index];
+        let name = &group.spec.resource;
+        let served = match group.resource() {
+            Some(resource) => match discovery.again(name, resource) {
+                Again::Served(resource) => Ok(resource),
+                Again::Untold => return,
+                Again::Gone => return self.vanish(index).await,
+            },
+            None => discovery.resolve(name).map_err(|error| error.to_string()),
+        };
+        let served = served.and_then(|resource| {
+            let taken =
+                |other: &Group| other.resource().is_some_and(|one| one.canonical() == resource.canonical());
+            let twice_there = self.groups.iter().enumerate().any(|(at, other)| at != index && taken(other));
+            if twice_there { Err(twice(&resource, &group.spec)) } else { Ok(resource) }
+        });
+        let applied = match served {
+            Ok(resource) => self.apply(index, resource).await,
+            Err(why) => Err(why),
+        };
+        let group = &mut self.groups[index];
+        if let Err(why) = &applied
+            && group.problem.as_ref() != Some(why)
+        {
+            warn!(
+                resource = group.spec.resource,
+                error = why,
+                broken = broken(&discovery),
+                "cannot be followed"
+            );
+        }
+        group.problem = applied.err();
+    }
+
+    /// Makes a group follow a resource as its watch says.
+    async fn apply(&mut self, index: usize, resource: Resource) -> Result<(), String> {
+        let group = &mut self.groups[index];
+        let wanted = wanted(&group.spec, &resource)?;
+        if group.is(&wanted) && group.current.iter().all(group::Follower::is_running) {
+            group.next = None;
+            self.redescribe(index, &resource);
+            return Ok(());
+        }
+        let underway = group.next.as_ref().is_some_and(|next| next.wanted == wanted);
+        if underway {
+            return Ok(());
+        }
+        group.next = None;
+        let followers = group.successors(&self.maker, &resource, &wanted);
+        self.metrics.started(group.started, followers.iter().filter(|one| one.is_new()).count());
+        if group.current.is_empty() {
+            let (old, new) = group.succeed(&resource, followers).await;
+            self.hub.swap(&old, new);
+            return Ok(());
+        }
+        info!(informer = %resource, "informer will be replaced once the new one is complete");
+        let completion = group.completion(&followers);
+        let (id, generation) = (group.id, self.next_id);
+        self.next_id += 1;
+        let waiting = self.completing.spawn(async move {
+            completion.await;
+            (id, generation)
+        });
+        group.next = Some(Next { resource, wanted, followers, generation, waiting });
+        Ok(())
+    }
+
+    /// Tells the hub what else is known of a group whose followers stay.
+    fn redescribe(&mut self, index: usize, resource: &Resource) {
+        let group = &mut self.groups[index];
+        let (started, awaited) = (group.started, group.awaited);
+        let as_is = |follower: &group::Follower| {
+            let informer = &follower.informer;
+            informer.resource.parts() == resource.parts()
+                && informer.started == started
+                && informer.awaited == awaited
+        };
+        if group.current.iter().all(as_is) {
+            return;
+        }
+        for follower in &mut group.current {
+            follower.informer.resource = resource.clone();
+        }
+        group.describe();
+        let informers = group.current.iter().map(|follower| follower.informer.clone()).collect();
+        self.hub.swap(&group.ids(), informers);
+    }
+
+    /// The successors of a group are complete.
+    async fn complete(&mut self, id: u64, generation: u64) {
+        let Some(group) = self.groups.iter_mut().find(|group| group.id == id) else { return };
+        let Some(next) = group.next.take_if(|next| next.generation == generation) else { return };
+        let (resource, followers) = next.into_parts();
+        info!(informer = %resource, "informer is replaced");
+        let (old, new) = group.succeed(&resource, followers).await;
+        self.hub.swap(&old, new);
+        self.metrics.replaced();
+        self.tell_pending();
+    }
+
+    async fn vanish(&mut self, index: usize) {
+        let group = &mut self.groups[index];
+        let Some(resource) = group.resource().map(Resource::canonical) else { return };
+        let why = format!("the API server does not serve {resource} any more");
+        group.next = None;
+        if let Some((old, new)) = group.vanish(&self.maker, &why).await {
+            warn!(resource, "the kind is gone, and its objects with it");
+            self.hub.swap(&old, new);
+        }
+        group.problem = Some(why);
+    }
+
+    /// When to ask discovery again: soon while something is missing.
+    fn schedule(&mut self) {
+        let missing = self.trouble.is_some() || self.groups.iter().any(|group| group.problem.is_some());
+        let wait = if missing {
+            self.backoff.next(rand::random())
+        } else {
+            self.backoff.reset();
+            // Jittered, so that many informerds do not ask in one moment.
+            self.discovery_interval.mul_f64(rand::random_range(0.9..1.1))
+        };
+        self.ask_at = Instant::now() + wait;
+    }
+
+    /// Discovery is to be asked as soon as it may be.
+    fn ask_soon(&mut self) {
+        let earliest = self.asked_at.map_or_else(Instant::now, |asked| asked + DISCOVERY_INTERVAL_MIN);
+        self.ask_at = self.ask_at.min(earliest);
+    }
+
+    /// When to look again, whether or not anything happens until then.
+    fn wake_at(&self, may_ask: bool) -> Instant {
+        if may_ask { self.tick_at.min(self.ask_at) } else { self.tick_at }
+    }
+
+    fn tick(&mut self) {
+        let idle = if self.on_demand.is_on() { self.on_demand.idle / 4 } else { TICK };
+        self.tick_at = Instant::now() + idle.clamp(TICK_MIN, TICK);
+        let missing = |group: &Group| group.current.iter().any(|one| one.not_found() >= NOT_FOUND_MAX);
+        if self.groups.iter().any(missing) {
+            self.ask_soon();
+        }
+        self.retire();
+        self.tell_pending();
+    }
+
+    /// Tells the hub what is not there, or not as it should be.
+    fn tell_pending(&self) {
+        let mut pending = Vec::new();
+        for group in self.groups.iter().filter(|group| group.started == Started::Configuration) {
+            let name = group.spec.resource.clone();
+            if group.current.is_empty() {
+                let unasked = || "the API server has not been asked yet".to_owned();
+                let why = group.problem.clone().or_else(|| self.trouble.clone()).unwrap_or_else(unasked);
+                pending.push(Pending { name, message: why, awaited: group.awaited });
+            } else if let Some(why) = group.next.as_ref().and_then(Next::problem) {
+                let message = format!("goes on as before until it is complete as configured: {why}");
+                pending.push(Pending { name, message, awaited: false });
+            }
+        }
+        if self.hub.pending() != pending {
+            self.hub.set_pending(pending);
+        }
+        let count = |started| {
+            let of = self.groups.iter().filter(|group| group.started == started);
+            of.map(|group| group.current.len()).sum::<usize>()
+        };
+        self.metrics.running(Started::Configuration, count(Started::Configuration));
+        self.metrics.running(Started::Demand, count(Started::Demand));
+    }
+
+    async fn stop(&mut self) {
+        for group in &mut self.groups {
+            group.stop().await;
+        }
+    }
+}
+
+fn twice(resource: &Resource, spec: &WatchSpec) -> String {
+    format!(
+        "{resource} is watched twice (as {:?} the second time): put its namespaces into one watch",
+        spec.resource
+    )
+}
+
+fn broken(discovery: &Discovery) -> String {
+    let groups: Vec<_> = discovery.broken().iter().map(|broken| broken.group_version.as_str()).collect();
+    groups.join(",")
+}

@@ -1,0 +1,87 @@
+//! From one configuration to another while running.
+
+use tracing::info;
+
+use super::{Changes, Informers};
+use crate::config::{self, WatchSpec};
+use crate::hub::Started;
+
+impl Informers {
+    /// Makes another configuration true, or refuses it whole.
+    ///
+    /// # Errors
+    /// Why it cannot be, in a sentence: one resource twice, a namespace for a cluster-scoped one. Kinds that are
+    /// not known (yet) are no error, as at the start.
+    pub(super) async fn reconfigure(&mut self, config: config::Serve) -> Result<Changes, String> {
+        self.check(&config.watches)?;
+        let config::Serve { watches, on_demand, .. } = config;
+        let mut changes = Changes::default();
+        // Whoever was ready stays ready while what is added takes its time.
+        let was_ready = self.groups.iter().all(|group| !group.awaited || group.synced());
+        let on_demand_was = std::mem::replace(&mut self.on_demand, on_demand);
+        let mut kept = Vec::new();
+        for spec in &watches {
+            match self.find(spec) {
+                Some(index) => {
+                    let group = &mut self.groups[index];
+                    kept.push(group.id);
+                    if group.spec != *spec || group.started != Started::Configuration {
+                        group.spec = spec.clone();
+                        group.started = Started::Configuration;
+                        changes.changed += 1;
+                    }
+                }
+                None => {
+                    let index = self.push(spec.clone(), Started::Configuration, !was_ready);
+                    kept.push(self.groups[index].id);
+                    changes.added += 1;
+                }
+            }
+        }
+        changes.removed = self.remove_all_but(&kept).await;
+        let patterns_changed = on_demand_was.patterns != self.on_demand.patterns;
+        changes.changed += usize::from(patterns_changed || on_demand_was.idle != self.on_demand.idle);
+        self.tell_names();
+        self.settle().await;
+        if self.groups.iter().any(|group| group.current.is_empty()) {
+            // The kind may have come with the configuration.
+            self.ask_soon();
+        }
+        self.tell_pending();
+        Ok(changes)
+    }
+
+    /// The group that is, or would be, of a watch.
+    fn find(&self, spec: &WatchSpec) -> Option<usize> {
+        let meant = self.discovery.as_ref().and_then(|discovery| discovery.resolve(&spec.resource).ok());
+        let of_resource = |group: &super::Group| match (&meant, group.resource()) {
+            (Some(meant), Some(resource)) => meant.canonical() == resource.canonical(),
+            (_, _) => false,
+        };
+        let of_name = |group: &super::Group| group.spec.resource.eq_ignore_ascii_case(&spec.resource);
+        self.groups.iter().position(of_resource).or_else(|| {
+            self.groups.iter().position(|group| of_name(group) && group.started == Started::Configuration)
+        })
+    }
+
+    /// Stops what is not configured any more; what clients may start goes on as if they had.
+    async fn remove_all_but(&mut self, kept: &[u64]) -> usize {
+        let mut removed = 0;
+        let mut groups = Vec::new();
+        for mut group in std::mem::take(&mut self.groups) {
+            let allowed = group.resource().is_some_and(|resource| self.on_demand.allows(resource));
+            let configured = kept.contains(&group.id);
+            if configured || (group.started == Started::Demand && allowed) {
+                groups.push(group);
+                continue;
+            }
+            removed += 1;
+            info!(informer = group.spec.resource, "informer stops, as it is not configured any more");
+            group.stop().await;
+            self.hub.swap(&group.ids(), Vec::new());
+            self.metrics.stopped_by_configuration(group.current.len());
+        }
+        self.groups = groups;
+        removed
+    }
+}

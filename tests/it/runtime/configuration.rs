@@ -1,0 +1,340 @@
+//! The configuration changes while informerd runs.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use informerd::config::{ServeSettings, Source};
+use informerd::sim::{ApiServer, Cluster, Requests, Verb};
+use serde_json::json;
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+use super::{ONCE, answered, change, costs, last_words, mk_config_map, names, resources, told};
+use crate::support::client::{self, Item, Stream, Transport};
+use crate::support::server::{ANY_PORT, TestServer};
+use crate::support::{TRANSPORTS, check, eventually, in_time, mk_pod};
+
+/// An informerd with a file.
+struct Configured {
+    server: TestServer,
+    file: PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+impl Configured {
+    async fn start(cluster: Cluster, yaml: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("informerd.yaml");
+        std::fs::write(&file, yaml).unwrap();
+        let source = Source { file: Some(file.clone()), settings: ServeSettings::default() };
+        let loaded = source.load().unwrap();
+        let server = TestServer::over(cluster, &[], |config| {
+            (config.watches, config.on_demand) = (loaded.watches, loaded.on_demand);
+            config.source = Some(source);
+        })
+        .await;
+        Self { server, file, _folder: folder }
+    }
+
+    /// Puts another file in the place of the one there is.
+    fn put(&self, yaml: &str) {
+        let new = self.file.with_extension("new");
+        std::fs::write(&new, yaml).unwrap();
+        std::fs::rename(new, &self.file).unwrap();
+    }
+
+    async fn follows(&self, expected: &[&str]) {
+        in_time(&format!("{expected:?}"), async {
+            while names(self.server.address).await != expected {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        })
+        .await;
+    }
+}
+
+/// A cluster with a pod and a ConfigMap of each of two apps.
+fn cluster() -> Cluster {
+    let cluster = Cluster::default();
+    for app in ["db", "web"] {
+        cluster.create("pods", mk_pod("default", &format!("{app}-0"), app)).unwrap();
+        cluster.create("configmaps", mk_config_map("default", &format!("{app}-0"), app)).unwrap();
+    }
+    cluster
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn informers_come_and_go_and_the_others_notice_nothing() {
+    let configured = Configured::start(cluster(), "watch: [{resource: pods}, {resource: services}]").await;
+    let server = &configured.server;
+    let mut streams = Vec::new();
+    for transport in TRANSPORTS {
+        let mut pods = Stream::open(transport, server.address, "/v1/watch/pods", None).await.unwrap();
+        let mut services = Stream::open(transport, server.address, "/v1/watch/services", None).await.unwrap();
+        pods.until("SYNCED").await;
+        services.until("SYNCED").await;
+        streams.push((transport, pods, services));
+    }
+    configured.put("watch: [{resource: configmaps}, {resource: po}]");
+    for (transport, _, services) in &mut streams {
+        let (status, end) = last_words(services).await;
+        assert_eq!((&status["kind"], &status["code"]), (&json!("Status"), &json!(404)), "{transport:?}");
+        assert!(
+            status["message"].as_str().unwrap().starts_with("services: not followed any more"),
+            "{status}"
+        );
+        let code = (*transport == Transport::WebSocket).then_some(1000);
+        assert!(matches!(end, Item::End(found) if found == code), "{transport:?} {end:?}");
+    }
+    configured.follows(&["pods", "configmaps"]).await;
+    assert_eq!(server.get("/v1/snapshot/services").await.status(), 404);
+    let list = answered(server.address, "/v1/snapshot/configmaps", 200).await.json();
+    assert_eq!(list["items"].as_array().unwrap().len(), 2);
+    server.cluster.create("pods", mk_pod("default", "new", "web")).unwrap();
+    for (transport, pods, _) in &mut streams {
+        assert_eq!(told(pods).await, ("ADDED".to_owned(), "new".to_owned()), "{transport:?}");
+    }
+    assert_eq!(costs(&server.cluster, "pods"), ONCE);
+    assert_eq!(costs(&server.cluster, "services"), ONCE);
+    eventually("its watch is closed", || server.cluster.counters()["services"].watches_open == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_informer_serves_on_and_then_tells_the_difference() {
+    let web = "watch: [{resource: pods, labelSelector: app=web}, {resource: configmaps}]";
+    let configured = Configured::start(cluster(), web).await;
+    let server = &configured.server;
+    let mut other = Stream::ndjson(server.address, "/v1/watch/configmaps", None).await.unwrap();
+    other.until("SYNCED").await;
+    let mut streams = Vec::new();
+    for transport in TRANSPORTS {
+        for path in ["/v1/watch/pods", "/v1/watch/pods,configmaps"] {
+            let mut stream = Stream::open(transport, server.address, path, None).await.unwrap();
+            stream.until("SYNCED").await;
+            streams.push(stream);
+        }
+    }
+    let snapshot = server.get("/v1/snapshot/pods").await;
+    let (token, tag) = (snapshot.header("informerd-resume").unwrap(), snapshot.header("etag").unwrap());
+    server.api.faults().delay(&Requests::of(Verb::List).on("pods"), Duration::from_secs(1));
+    server.api.faults().delay(&Requests::of(Verb::Watch).on("pods"), Duration::from_secs(1));
+    configured.put("watch: [{resource: pods, labelSelector: app=db}, {resource: configmaps}]");
+    in_time("that it is on its way", async {
+        while resources(server.address).await["pending"] == json!([]) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let list = server.get("/v1/snapshot/pods").await.json();
+    assert_eq!(list["items"][0]["metadata"]["name"], "web-0", "the old one serves until then");
+    for stream in &mut streams {
+        assert_eq!(told(stream).await, ("ADDED".to_owned(), "db-0".to_owned()));
+        assert_eq!(told(stream).await, ("DELETED".to_owned(), "web-0".to_owned()));
+    }
+    let again = server.get_with("/v1/snapshot/pods", &[("If-None-Match", &tag)]).await;
+    assert_eq!(again.status(), 200, "another state has another tag");
+    assert_eq!(again.json()["items"][0]["metadata"]["name"], "db-0");
+    server.api.faults().clear();
+    server.cluster.create("pods", mk_pod("default", "web-1", "web")).unwrap();
+    server.cluster.create("pods", mk_pod("default", "db-1", "db")).unwrap();
+    for stream in &mut streams {
+        assert_eq!(told(stream).await, ("ADDED".to_owned(), "db-1".to_owned()));
+    }
+    // A token from before knows objects that nobody tells of any more.
+    for transport in TRANSPORTS {
+        let mut late = Stream::open(transport, server.address, "/v1/watch/pods", Some(&token)).await.unwrap();
+        assert_eq!(late.next().await.unwrap().kind, "RESET");
+        assert_eq!(late.until("SYNCED").await.len(), 3);
+    }
+    server.cluster.create("configmaps", mk_config_map("default", "new", "web")).unwrap();
+    assert_eq!(told(&mut other).await, ("ADDED".to_owned(), "new".to_owned()));
+    assert_eq!(costs(&server.cluster, "configmaps"), ONCE);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_kept_of_objects_changes_for_streams_too() {
+    let configured = Configured::start(cluster(), "watch: [{resource: pods}]").await;
+    let address = configured.server.address;
+    let mut stream = Stream::sse(address, "/v1/watch/pods/default/web-0", None).await.unwrap();
+    let before = stream.until("SYNCED").await.remove(0);
+    configured.put("watch: [{resource: pods, keepManagedFields: true}]");
+    let after = change(&mut stream).await;
+    assert_eq!((&*after.kind, check::version(&after.object)), ("MODIFIED", check::version(&before.object)));
+    assert!(before.object["metadata"]["managedFields"].is_null());
+    assert!(after.object["metadata"]["managedFields"].is_array());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_more_costs_the_others_nothing_and_their_streams_start_over() {
+    let cluster = Cluster::default();
+    for namespace in ["a", "b", "c"] {
+        cluster.create("namespaces", json!({"metadata": {"name": namespace}})).unwrap();
+        cluster.create("pods", mk_pod(namespace, "p", "web")).unwrap();
+    }
+    let configured = Configured::start(cluster, "watch: [{resource: pods, namespaces: [a, b]}]").await;
+    let server = &configured.server;
+    let mut stream = Stream::sse(server.address, "/v1/watch/pods", None).await.unwrap();
+    let token = stream.until("SYNCED").await.pop().unwrap().token.unwrap();
+    configured.put("watch: [{resource: pods, namespaces: [a, b, c]}]");
+    while stream.next().await.is_some_and(|event| event.kind == "BOOKMARK") {}
+    configured.follows(&["pods/a", "pods/b", "pods/c"]).await;
+    assert_eq!(costs(&server.cluster, "pods"), (0, 3));
+    let mut again = Stream::sse(server.address, "/v1/watch/pods", Some(&token)).await.unwrap();
+    assert_eq!(again.next().await.unwrap().reason(), "TokenOfOtherResources");
+    assert_eq!(again.until("SYNCED").await.len(), 4);
+    server.cluster.create("pods", mk_pod("b", "new", "web")).unwrap();
+    assert_eq!(told(&mut again).await, ("ADDED".to_owned(), "new".to_owned()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_added_makes_nobody_unready() {
+    let configured = Configured::start(cluster(), "watch: [{resource: pods}]").await;
+    let server = &configured.server;
+    configured.put("watch: [{resource: pods}, {resource: gadgets.example.com}]");
+    in_time("that it is known to be missing", async {
+        while resources(server.address).await["pending"][0]["name"] != "gadgets.example.com" {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    assert_eq!(client::get(server.admin, "/readyz", &[]).await.status(), 200);
+    let refused = server.get("/v1/snapshot/gadgets.example.com?timeoutSeconds=0").await;
+    assert_eq!(refused.status(), 503, "{}", refused.text());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_config_map_that_swaps_its_folder_is_seen_and_a_wrong_one_is_refused_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let mount = |version: &str, yaml: &str| {
+        // As the kubelet's AtomicWriter does: a folder for each version, a link swapped by a rename.
+        let data = folder.path().join(version);
+        std::fs::create_dir(&data).unwrap();
+        std::fs::write(data.join("informerd.yaml"), yaml).unwrap();
+        let link = folder.path().join("..data_tmp");
+        std::os::unix::fs::symlink(version, &link).unwrap();
+        std::fs::rename(link, folder.path().join("..data")).unwrap();
+    };
+    mount("..1", "watch: [{resource: pods}]");
+    let file = folder.path().join("informerd.yaml");
+    std::os::unix::fs::symlink("..data/informerd.yaml", &file).unwrap();
+    let source = Source { file: Some(file.clone()), settings: ServeSettings::default() };
+    let server = TestServer::start_with(&["pods"], |config| config.source = Some(source)).await;
+    let configured = Configured { server, file, _folder: tempfile::tempdir().unwrap() };
+    mount("..2", "watch: [{resource: pods}, {resource: services}]");
+    configured.follows(&["pods", "services"]).await;
+    // Wrong only beside what the API server says, and wrong by itself.
+    for (version, yaml) in [
+        ("..3", "watch: [{resource: configmaps}, {resource: cm}]"),
+        ("..4", "watch: [{resource: configmaps}\n"),
+    ] {
+        let before = refused(configured.server.admin).await;
+        mount(version, yaml);
+        in_time("the refusal", async {
+            while refused(configured.server.admin).await == before {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        })
+        .await;
+        assert_eq!(names(configured.server.address).await, ["pods", "services"]);
+    }
+    mount("..5", "watch: [{resource: pods}]");
+    configured.follows(&["pods"]).await;
+}
+
+/// The line that counts refused configurations, in this process.
+async fn refused(admin: SocketAddr) -> String {
+    let page = client::get(admin, "/metrics", &[]).await;
+    let counter = "informerd_config_reloads_total{outcome=\"refused\"}";
+    page.text().lines().find(|line| line.starts_with(counter)).expect("it is there").to_owned()
+}
+
+/// The program with a file, and its log.
+struct Process {
+    child: tokio::process::Child,
+    log: tokio::io::Lines<BufReader<tokio::process::ChildStderr>>,
+}
+
+impl Process {
+    fn start(file: &Path) -> Self {
+        let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_informerd"));
+        for (name, _) in
+            std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("INFORMERD_"))
+        {
+            command.env_remove(name);
+        }
+        command.args(["serve", "--log-format=json", "--config"]).arg(file);
+        let mut child = command.stderr(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
+        let log = BufReader::new(child.stderr.take().unwrap()).lines();
+        Self { child, log }
+    }
+
+    /// The next line of the log with this text.
+    async fn says(&mut self, text: &str) -> serde_json::Value {
+        in_time(text, async {
+            loop {
+                let line = self.log.next_line().await.unwrap().expect("the log goes on");
+                if line.contains(text) {
+                    return serde_json::from_str(&line).unwrap();
+                }
+            }
+        })
+        .await
+    }
+
+    async fn hang_up(&self) {
+        let id = self.child.id().unwrap().to_string();
+        let status = tokio::process::Command::new("kill").args(["-HUP", &id]).status().await.unwrap();
+        assert!(status.success());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hangup_reads_the_file_at_once_and_an_invalid_one_changes_nothing() {
+    let api = ApiServer::bind(cluster(), ANY_PORT).await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("informerd.yaml");
+    let head = format!("server: {}\nlisten: 127.0.0.1:0\nadminListen: 127.0.0.1:0\n", api.url());
+    let put = |rest: &str| std::fs::write(&file, format!("{head}{rest}")).unwrap();
+    put("watch: [{resource: pods}]\n");
+    let mut process = Process::start(&file);
+    let listening = process.says("\"listening\"").await;
+    let address = |name: &str| listening[name].as_str().unwrap().parse().unwrap();
+    let (data, admin) = (address("address"), address("admin"));
+    answered(data, "/v1/snapshot/pods", 200).await;
+    let mut pods = Stream::ndjson(data, "/v1/watch/pods", None).await.unwrap();
+    pods.until("SYNCED").await;
+    let metric = async |line: &str| {
+        let page = client::get(admin, "/metrics", &[]).await;
+        assert!(page.text().lines().any(|found| found == line), "{line} not in\n{}", page.text());
+    };
+    metric("informerd_config_last_reload_successful 1").await;
+
+    put("watch: [{resource: pods}, {resource: services}]\nlimits: {pageSize: 7}\nunreadyAfter: 1h\n");
+    process.hang_up().await;
+    let settings = [process.says("this setting holds").await, process.says("this setting holds").await];
+    assert_eq!(settings.map(|line| line["setting"].clone()), ["page_size", "unready_after"]);
+    let line = process.says("the configuration was read again").await;
+    assert_eq!((&line["added"], &line["changed"], &line["removed"]), (&json!(1), &json!(0), &json!(0)));
+    answered(data, "/v1/snapshot/services", 200).await;
+    metric("informerd_config_reloads_total{outcome=\"applied\"} 1").await;
+
+    put("watch: [{resource: services}]\ndrainTimeout: soon\n");
+    process.hang_up().await;
+    let line = process.says("the configuration is refused").await;
+    assert!(line["error"].as_str().unwrap().contains("drainTimeout \"soon\""), "{line}");
+    metric("informerd_config_last_reload_successful 0").await;
+    metric("informerd_config_reloads_total{outcome=\"refused\"} 1").await;
+    assert_eq!(names(data).await, ["pods", "services"]);
+
+    put("onDemand: [configmaps]\nwatch: [{resource: pods}]\n");
+    process.hang_up().await;
+    process.says("the configuration was read again").await;
+    metric("informerd_config_last_reload_successful 1").await;
+    assert_eq!(names(data).await, ["pods"]);
+    answered(data, "/v1/snapshot/configmaps", 200).await;
+    api.cluster().create("pods", mk_pod("default", "new", "web")).unwrap();
+    assert_eq!(told(&mut pods).await, ("ADDED".to_owned(), "new".to_owned()));
+    assert_eq!(costs(api.cluster(), "pods"), ONCE);
+    process.child.start_kill().unwrap();
+}

@@ -1,0 +1,160 @@
+//! Kinds that come, go and change at run time.
+
+use std::time::Duration;
+
+use informerd::config::UpstreamSource;
+use informerd::sim::{ApiServer, Cluster};
+use serde_json::{Value, json};
+
+use super::{ONCE, answered, change, costs, resources, told};
+use crate::support::client::{self, Stream, Transport};
+use crate::support::server::{ANY_PORT, Informerd, TestServer, serve_config};
+use crate::support::{TRANSPORTS, mk_pod};
+
+const WIDGETS: &str = "widgets.demo.informerd.dev";
+const DEFINITIONS: &str = "customresourcedefinitions";
+
+fn mk_widget(name: &str, namespace: Option<&str>) -> Value {
+    let mut metadata = json!({"name": name});
+    if let Some(namespace) = namespace {
+        metadata["namespace"] = namespace.into();
+    }
+    json!({"metadata": metadata, "spec": {"color": "red"}})
+}
+
+/// The definition as it is, without what the server adds.
+fn definition(cluster: &Cluster) -> Value {
+    let found = cluster.get(DEFINITIONS, "", WIDGETS).expect("the simulator has it");
+    json!({"metadata": {"name": WIDGETS}, "spec": found["spec"]})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kind_that_comes_later_is_followed_from_then_on() {
+    let cluster = Cluster::default();
+    let definition = definition(&cluster);
+    cluster.delete(DEFINITIONS, "", WIDGETS).unwrap();
+    let api = ApiServer::bind(cluster.clone(), ANY_PORT).await.unwrap();
+    let config = serve_config(UpstreamSource::Server { url: api.url() }, &["pods", WIDGETS]);
+    let informerd = Informerd::start_unsynced(config).await;
+    answered(informerd.address, "/v1/snapshot/pods", 200).await;
+    let refused = informerd.get(&format!("/v1/snapshot/{WIDGETS}?timeoutSeconds=1")).await;
+    assert_eq!(refused.status(), 503, "{}", refused.text());
+    let unready = client::get(informerd.admin, "/readyz", &[]).await;
+    assert!(unready.text().contains("[-]informer/widgets.demo.informerd.dev failed: "), "{}", unready.text());
+    assert_eq!(informerd.get("/v1/snapshot/nothing").await.status(), 404, "at once");
+    cluster.create(DEFINITIONS, definition).unwrap();
+    cluster.create(WIDGETS, mk_widget("a", Some("default"))).unwrap();
+    let list = answered(informerd.address, "/v1/snapshot/widgets", 200).await.json();
+    assert_eq!(list["items"].as_array().unwrap().len(), 1);
+    informerd.synced().await;
+    assert_eq!(client::get(informerd.admin, "/readyz", &[]).await.text(), "ok");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kind_that_is_made_anew_goes_on_as_what_it_is_now() {
+    let server = TestServer::start(&["pods", WIDGETS]).await;
+    let (cluster, address) = (&server.cluster, server.address);
+    for name in ["a", "b"] {
+        cluster.create(WIDGETS, mk_widget(name, Some("default"))).unwrap();
+    }
+    server.caught_up(WIDGETS).await;
+    let mut definition = definition(cluster);
+    let mut pods = Stream::ndjson(address, "/v1/watch/pods", None).await.unwrap();
+    pods.until("SYNCED").await;
+    let mut streams = Vec::new();
+    for transport in TRANSPORTS {
+        let mut stream = Stream::open(transport, address, "/v1/watch/widgets", None).await.unwrap();
+        assert_eq!(stream.until("SYNCED").await.len(), 3);
+        streams.push(stream);
+    }
+    let token = answered(address, "/v1/snapshot/widgets", 200).await.header("informerd-resume").unwrap();
+
+    cluster.delete(DEFINITIONS, "", WIDGETS).unwrap();
+    for stream in &mut streams {
+        for name in ["a", "b"] {
+            assert_eq!(told(stream).await, ("DELETED".to_owned(), name.to_owned()));
+        }
+    }
+    let gone = || async {
+        let said = resources(address).await["informers"][1]["lastError"].clone();
+        said.as_str().is_some_and(|said| said.contains("does not serve widgets.demo.informerd.dev any more"))
+    };
+    crate::support::in_time("that it is gone", async {
+        while !gone().await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    let list = answered(address, "/v1/snapshot/widgets", 200).await.json();
+    assert_eq!(list["items"], json!([]));
+    assert_eq!(client::get(server.admin, "/readyz", &[]).await.status(), 200);
+
+    // Back as another version, and in another scope.
+    definition["spec"]["versions"][0]["name"] = "v2".into();
+    definition["spec"]["scope"] = "Cluster".into();
+    cluster.create(DEFINITIONS, definition).unwrap();
+    cluster.create(WIDGETS, mk_widget("c", None)).unwrap();
+    for stream in &mut streams {
+        let event = change(stream).await;
+        assert_eq!((&*event.kind, event.name()), ("ADDED", "c"));
+        assert_eq!(event.object["apiVersion"], "demo.informerd.dev/v2");
+        assert_eq!(event.object["metadata"]["namespace"], Value::Null);
+    }
+    cluster.create(WIDGETS, mk_widget("d", None)).unwrap();
+    for stream in &mut streams {
+        assert_eq!(told(stream).await, ("ADDED".to_owned(), "d".to_owned()));
+    }
+    let informer = resources(address).await["informers"][1].clone();
+    assert_eq!(
+        (&informer["apiVersion"], &informer["namespaced"]),
+        (&json!("demo.informerd.dev/v2"), &json!(false))
+    );
+    assert_eq!(informer["lastError"], Value::Null);
+    // Who was away learns what is gone.
+    let mut late = Stream::sse(address, "/v1/watch/widgets", Some(&token)).await.unwrap();
+    assert_eq!(late.next().await.unwrap().kind, "RESET");
+    assert_eq!(late.until("SYNCED").await.len(), 3);
+    // The other informer was not touched.
+    cluster.create("pods", mk_pod("default", "p", "web")).unwrap();
+    assert_eq!(told(&mut pods).await, ("ADDED".to_owned(), "p".to_owned()));
+    assert_eq!(costs(cluster, "pods"), ONCE);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deletions_that_nobody_told_are_told_once_the_kind_is_known_to_be_gone() {
+    let mut server = TestServer::start(&[WIDGETS]).await;
+    server.cluster.create(WIDGETS, mk_widget("a", Some("default"))).unwrap();
+    server.caught_up(WIDGETS).await;
+    let path = "/v1/watch/widgets";
+    let mut stream = Stream::open(Transport::Sse, server.address, path, None).await.unwrap();
+    stream.until("SYNCED").await;
+    server.api.stop().await;
+    server.cluster.delete(DEFINITIONS, "", WIDGETS).unwrap();
+    server.api.start().await.unwrap();
+    assert_eq!(told(&mut stream).await, ("DELETED".to_owned(), "a".to_owned()));
+    let list = server.get("/v1/snapshot/widgets").await.json();
+    assert_eq!(list["items"], json!([]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_version_that_is_served_no_more_gives_way_to_the_one_that_is() {
+    let server = TestServer::start(&[WIDGETS]).await;
+    for name in ["a", "b"] {
+        server.cluster.create(WIDGETS, mk_widget(name, Some("default"))).unwrap();
+    }
+    server.caught_up(WIDGETS).await;
+    let path = "/v1/watch/widgets?namespace=default";
+    let mut stream = Stream::open(Transport::WebSocket, server.address, path, None).await.unwrap();
+    stream.until("SYNCED").await;
+    let mut versions = definition(&server.cluster)["spec"]["versions"].clone();
+    versions[0]["name"] = "v2".into();
+    let patch = json!({"spec": {"versions": versions}});
+    server.cluster.patch(DEFINITIONS, "", WIDGETS, &patch).unwrap();
+    for name in ["a", "b"] {
+        let event = change(&mut stream).await;
+        assert_eq!((&*event.kind, event.name()), ("MODIFIED", name));
+        assert_eq!(event.object["apiVersion"], "demo.informerd.dev/v2");
+    }
+    server.cluster.delete(WIDGETS, "default", "a").unwrap();
+    assert_eq!(told(&mut stream).await, ("DELETED".to_owned(), "a".to_owned()));
+}
