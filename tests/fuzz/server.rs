@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use informerd::app::App;
-use informerd::config::{InitialList, Limits, Listen, Log, Serve, UpstreamSource, WatchSpec};
+use informerd::config::{InitialList, Limits, Listen, Log, OnDemand, Serve, UpstreamSource, WatchSpec};
 use informerd::sim::{ApiServer, Cluster};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -59,6 +59,8 @@ fn running() -> &'static Running {
         };
         let config = Serve {
             watches: RESOURCES.map(watch).to_vec(),
+            on_demand: OnDemand { patterns: Vec::new(), idle: PATIENCE, template: watch("") },
+            discovery_interval: PATIENCE,
             upstream: UpstreamSource::Server { url: api.url() },
             listen: Listen::Tcp(any_port),
             admin_listen: None,
