@@ -16,8 +16,9 @@ pub(crate) struct View<'a> {
     pub(crate) hits: &'a Hits,
     /// Lists begun by the informers of the client's replica.
     pub(crate) lists: [u64; 2],
-    /// Whether they watch, with no list under way.
-    pub(crate) watching: [bool; 2],
+    /// The same when the stream began, for a snapshot; when it gave the event, for everything else. Nothing where a
+    /// list was under way.
+    pub(crate) lists_then: [Option<u64>; 2],
 }
 
 /// What a client holds of one object.
@@ -36,6 +37,9 @@ struct Fold {
     told: BTreeMap<Key, u64>,
     /// The version of each object told on this connection, and whether it was a deletion.
     told_here: BTreeMap<Key, (u64, bool)>,
+    /// The newest version of each object that was told beyond the token this connection resumed with: a replica that
+    /// is not as far yet cannot know of it.
+    beyond: BTreeMap<Key, u64>,
     /// The token this connection resumed with.
     resumed_at: u64,
     /// The version up to which the client has everything; 0 while a snapshot is under way.
@@ -85,8 +89,12 @@ impl Checker {
             fold.resumed_at = *token;
             fold.token = *token;
             // What was told beyond the token will be told again.
-            for told in fold.told.values_mut() {
-                *told = (*told).min(*token);
+            for (key, told) in &mut fold.told {
+                if *told > *token {
+                    let beyond = fold.beyond.entry(key.clone()).or_default();
+                    *beyond = (*beyond).max(*told);
+                    *told = *token;
+                }
             }
             fold.strict = lists.map(|lists| Strict { at: *token, lists });
         }
@@ -305,8 +313,7 @@ impl Checker {
                 }
             }
             fold.token = *position;
-            fold.strict =
-                view.watching[resource].then_some(Strict { at: *position, lists: view.lists[resource] });
+            fold.strict = view.lists_then[resource].map(|lists| Strict { at: *position, lists });
             self.bookmark[at] = *position;
         }
         self.base_known = true;
@@ -413,7 +420,9 @@ fn uncovered(log: &Log, wanted: &Wanted, fold: &Fold, position: u64) -> Option<S
 /// How what a client holds differs from the state at a version.
 fn difference(log: &Log, wanted: &Wanted, fold: &Fold, position: u64) -> Option<String> {
     let state = log.at(position);
-    for (key, seen) in state.iter().filter(|(key, seen)| wanted.wants(key, seen)) {
+    // What the client was told on another stream, of a time that this one has not reached.
+    let beyond = |key: &Key| fold.beyond.get(key).is_some_and(|beyond| *beyond > position);
+    for (key, seen) in state.iter().filter(|(key, seen)| wanted.wants(key, seen) && !beyond(key)) {
         match fold.objects.get(key) {
             None => return Some(format!("it lacks {key}@{}", seen.version)),
             Some(held) if *held != Held::of(seen) => {
@@ -422,6 +431,7 @@ fn difference(log: &Log, wanted: &Wanted, fold: &Fold, position: u64) -> Option<
             Some(_) => {}
         }
     }
-    let extra = fold.objects.iter().find(|(key, _)| !state.get(*key).is_some_and(|seen| wanted.wants(key, seen)));
+    let unwanted = |key: &Key| !state.get(key).is_some_and(|seen| wanted.wants(key, seen));
+    let extra = fold.objects.iter().find(|(key, _)| unwanted(key) && !beyond(key));
     extra.map(|(key, held)| format!("it still holds {key}@{}", held.version))
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use informerd::hub::{Delivery, Event, Filter, From, ResumeToken, Subscriber, Subscription};
+use informerd::hub::{Delivery, Event, EventKind, Filter, From, ResumeToken, Subscriber, Subscription};
 use informerd::k8s::{FieldSelector, LabelSelector, ResourceVersion};
 use tokio::sync::Notify;
 use tokio::task::coop::unconstrained;
@@ -39,6 +39,13 @@ pub(crate) struct Around<'a> {
     pub(crate) trace: &'a Trace,
 }
 
+impl Around<'_> {
+    /// The lists begun by a replica's informers, where none is under way.
+    fn lists_settled(&self, replica: usize) -> Lists {
+        [0, 1].map(|index| self.replicas[replica].is_watching(index).then_some(self.lists[replica][index]))
+    }
+}
+
 /// Set when a sleeping stream has something to say.
 struct Flag {
     set: AtomicBool,
@@ -52,6 +59,9 @@ impl Wake for Flag {
     }
 }
 
+/// Of each resource the lists begun, where none was under way.
+type Lists = [Option<u64>; 2];
+
 type Turn = Pin<Box<dyn Future<Output = (Subscriber, Option<Delivery>)>>>;
 
 /// One stream.
@@ -60,8 +70,10 @@ struct Connection {
     turn: Turn,
     cancel: Arc<Notify>,
     flag: Arc<Flag>,
-    /// Events that were sent and are not read.
-    unread: VecDeque<Event>,
+    /// Events that were sent and are not read, with the lists begun when they were sent.
+    unread: VecDeque<(Event, Lists)>,
+    /// The lists begun when the stream was.
+    lists: Lists,
     /// The revision of each cache when the stream was last seen to have nothing more.
     drained: Vec<u64>,
     last_sign: Instant,
@@ -141,8 +153,10 @@ impl Client {
         };
         let mut taken = 0;
         loop {
-            while let Some(event) = self.connection.as_mut().and_then(|connection| connection.unread.pop_front()) {
-                self.take(&event, around)?;
+            while let Some((event, lists)) =
+                self.connection.as_mut().and_then(|connection| connection.unread.pop_front())
+            {
+                self.take(&event, lists, around)?;
                 taken += 1;
                 if taken >= most {
                     self.next_at = around.now + pause;
@@ -155,9 +169,8 @@ impl Client {
         }
     }
 
-    fn take(&mut self, event: &Event, around: &Around<'_>) -> Result<(), String> {
+    fn take(&mut self, event: &Event, lists: Lists, around: &Around<'_>) -> Result<(), String> {
         let Some(connection) = &self.connection else { return Ok(()) };
-        let replica = &around.replicas[connection.replica];
         around.trace.say(|| {
             let what = event.payload.key().map(|key| key.as_str().to_owned()).unwrap_or_default();
             let source = RESOURCES[self.habits.sources[event.source]];
@@ -170,7 +183,10 @@ impl Client {
             truth: around.truth,
             hits: around.hits,
             lists: around.lists[connection.replica],
-            watching: [0, 1].map(|index| replica.is_watching(index)),
+            lists_then: match event.kind {
+                EventKind::Synced => [0, 1].map(|index| lists[index].and(connection.lists[index])),
+                _ => lists,
+            },
         };
         self.checker.take(event, &view)
     }
@@ -189,9 +205,11 @@ impl Client {
             return Ok(false);
         }
         let replica = &around.replicas[connection.replica];
+        let mut lists = around.lists_settled(connection.replica);
         for (at, source) in self.habits.sources.iter().enumerate() {
             if replica.revision(*source).saturating_sub(connection.drained[at]) > around.journal_len_max {
                 self.checker.fell_behind(at, around.hits);
+                lists[*source] = None;
             }
         }
         let waker = Waker::from(connection.flag.clone());
@@ -217,13 +235,13 @@ impl Client {
                     }
                     Some(Delivery::Events(events)) => {
                         connection.last_sign = around.now;
-                        connection.unread.extend(events);
+                        connection.unread.extend(events.into_iter().map(|event| (event, lists)));
                         if cuts {
                             let left = self.dice.below(connection.unread.len());
                             let rest: Vec<_> = connection.unread.drain(..).take(left).collect();
                             around.hits.count(Fault::CutInBatch);
-                            for event in &rest {
-                                self.take(event, around)?;
+                            for (event, lists) in &rest {
+                                self.take(event, *lists, around)?;
                             }
                             self.cut_off(around.now);
                             return Ok(false);
@@ -310,6 +328,7 @@ impl Client {
             cancel,
             flag,
             unread: VecDeque::new(),
+            lists: around.lists_settled(number),
             drained,
             last_sign: around.now,
         });

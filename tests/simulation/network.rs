@@ -250,7 +250,7 @@ impl Link {
             let state = &mut *state;
             WirePlan::roll(&state.weather, watch, code == 200, behind_until, &mut state.dice)
         };
-        let wire = Wire::new(body, self.clone(), resource, ask, plan);
+        let wire = Wire::new(body, self.clone(), resource, ask, code, plan);
         let frames = stream::unfold(wire, Wire::next).fuse();
         Ok(Response::from_parts(parts, StreamBody::new(frames).boxed_unsync()))
     }

@@ -139,7 +139,7 @@ impl Profile {
             cache,
             hub: hub_config(batch, dice.pick(&[5, 60])),
             streaming,
-            window_events_max: dice.weighted(&[(6, 1), (20, 2), (100_000, 4)]),
+            window_events_max: if calm { 100_000 } else { dice.weighted(&[(6, 1), (20, 2), (100_000, 4)]) },
             chunk_bytes_max,
             latency_ms_max,
             cluster_faults: !calm && dice.chance(0.6),

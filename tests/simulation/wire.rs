@@ -102,13 +102,13 @@ impl WirePlan {
 }
 
 impl Wire {
-    pub(crate) fn new(body: Body, link: Arc<Link>, resource: usize, ask: Ask, plan: WirePlan) -> Self {
+    pub(crate) fn new(body: Body, link: Arc<Link>, resource: usize, ask: Ask, code: u16, plan: WirePlan) -> Self {
         let orders = link.orders.subscribe();
         Self {
             inner: Some(body),
             link,
             resource,
-            watch: matches!(ask, Ask::Watch | Ask::Stream),
+            watch: matches!(ask, Ask::Watch | Ask::Stream) && code == 200,
             // What is asked of the past tells nothing of now.
             counts: ask != Ask::Past,
             plan,
