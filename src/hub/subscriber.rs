@@ -353,7 +353,7 @@ impl Subscriber {
             else {
                 return Some(State::Resetting(ResetReason::TokenOfOthers));
             };
-            match source.locate(version) {
+            match source.locate(covers, version) {
                 Located::At(cursor) => places.push((Resume::At(cursor), version.clone())),
                 Located::Lost => match source.recall(covers, version) {
                     Recalled::Known(past) => places.push((Resume::Past(past), version.clone())),
@@ -371,7 +371,7 @@ impl Subscriber {
         }
         for (source, (place, version)) in self.sources.iter_mut().zip(places) {
             match place {
-                Resume::At(cursor) => source.begin_at(cursor, version),
+                Resume::At(cursor) => source.begin_at(cursor, covers, version),
                 Resume::Past(past) => source.begin_past(past, version),
             }
         }

@@ -269,6 +269,12 @@ impl Client {
             _ => self.dice.below(around.replicas.len()),
         };
         let replica = &around.replicas[number];
+        // Tokens of a cluster that was put back mean nothing to a replica that has not noticed.
+        let noticed = replica.readers.iter().all(|reader| reader.mark().history + 1 == around.truth.eras.len() as u64);
+        if !noticed {
+            self.next_at = around.now + Duration::from_secs(1);
+            return;
+        }
         let sources = &self.habits.sources;
         let tokens = match self.habits.keeps {
             Keeps::Nothing => None,

@@ -22,8 +22,6 @@ mod truth;
 mod wire;
 mod world;
 
-/// Whether clusters are put back to a backup.
-const RESTORES: bool = false;
 /// Histories of a usual run.
 const SEEDS: u64 = 300;
 

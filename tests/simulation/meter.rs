@@ -43,6 +43,10 @@ pub(crate) struct Meter {
     pub(crate) refusals: BTreeMap<u16, u64>,
     /// Watches that the API server ended, or that broke.
     pub(crate) watches_ended: u64,
+    /// Watches that the informer gave up after a silence.
+    pub(crate) quiet_watches: u64,
+    /// Streaming lists that never came to their mark.
+    pub(crate) unmarked_streams: u64,
     /// Something of an answer came.
     pub(crate) heard_part: Option<Instant>,
     /// Something came that was complete in itself.
@@ -72,6 +76,8 @@ impl Meter {
             troubles: BTreeMap::new(),
             refusals: BTreeMap::new(),
             watches_ended: 0,
+            quiet_watches: 0,
+            unmarked_streams: 0,
             heard_part: None,
             heard: None,
         }

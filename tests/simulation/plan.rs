@@ -1,7 +1,10 @@
 //! What a seed decides before anything happens.
 
+use std::time::Duration;
+
 use informerd::cache;
 use informerd::hub;
+use informerd::reflect::{InitialList, MachineConfig};
 use informerd::sim::StreamingLists;
 
 use crate::dice::Dice;
@@ -62,7 +65,7 @@ pub(crate) struct Profile {
     pub(crate) calm: bool,
     pub(crate) steps: usize,
     pub(crate) clients: usize,
-    pub(crate) page_size: u32,
+    pub(crate) machine: MachineConfig,
     pub(crate) cache: cache::Config,
     pub(crate) hub: hub::Config,
     pub(crate) streaming: StreamingLists,
@@ -135,7 +138,11 @@ impl Profile {
             calm,
             steps: 40 + dice.below(80),
             clients: 12 + dice.below(20),
-            page_size: dice.weighted(&[(2, 2), (3, 2), (7, 2), (500, 3)]),
+            machine: MachineConfig {
+                page_size: dice.weighted(&[(2, 2), (3, 2), (7, 2), (500, 3)]),
+                initial_list: dice.weighted(&[(InitialList::Auto, 8), (InitialList::Page, 2)]),
+                silence_max: Duration::from_secs(30),
+            },
             cache,
             hub: hub_config(batch, dice.pick(&[5, 60])),
             streaming,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use informerd::cache::{self, Phase, Reader};
 use informerd::hub::{self, Figures, Hub, Informer, Scope};
 use informerd::k8s::{DecodeOptions, Resource, ResourceParts};
-use informerd::reflect::{Reflector, ReflectorConfig, Stats};
+use informerd::reflect::{Reflector, ReflectorConfig};
 use informerd::upstream::{Client, Config, Selectors, Source, Target};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -31,7 +31,6 @@ pub(crate) struct Replica {
     pub(crate) life: u64,
     pub(crate) hub: Hub,
     pub(crate) readers: [Reader; 2],
-    pub(crate) stats: [Arc<Stats>; 2],
     pub(crate) born: Instant,
     pub(crate) drain: CancellationToken,
     cancel: CancellationToken,
@@ -85,32 +84,35 @@ impl Replica {
             let resource = resource(index);
             let (writer, reader) = cache::cache(profile.cache, Instant::now());
             let config = ReflectorConfig {
-                target: Target { resource: resource.clone(), namespace: None, selectors: Selectors::default() },
+                target: Target {
+                    resource: resource.clone(),
+                    namespace: None,
+                    selectors: Selectors::default(),
+                    metadata_only: false,
+                },
                 decode: DecodeOptions {
                     drop_managed_fields: true,
                     drop_last_applied: true,
                     object_bytes_max: LINE_BYTES_MAX,
                 },
-                page_size: profile.page_size,
+                machine: profile.machine,
                 line_bytes_max: LINE_BYTES_MAX,
                 seed: seed.wrapping_add(index as u64),
             };
             let reflector = Reflector::new(config, upstream.clone(), writer);
-            let stats = reflector.stats();
             let figures = Arc::new(Figures::default);
             hub.add(Informer::new(resource, Scope::All, reader.clone(), figures));
             let polls = Arc::new(AtomicU64::new(0));
             let future = Box::pin(reflector.run(cancel.clone()));
             tasks.push(tokio::spawn(Counted { future, polls: polls.clone() }));
-            (reader, stats, polls)
+            (reader, polls)
         };
-        let [(a, a_stats, a_polls), (b, b_stats, b_polls)] = [start(0), start(1)];
+        let [(a, a_polls), (b, b_polls)] = [start(0), start(1)];
         let born = Instant::now();
         Self {
             life,
             hub,
             readers: [a, b],
-            stats: [a_stats, b_stats],
             born,
             drain,
             cancel,

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::Frame;
@@ -17,6 +18,9 @@ use crate::network::{Body, Framed, Link, Weather};
 
 /// Longer than the longest line that the simulation's informers take.
 pub(crate) const LINE_BYTES_MAX: usize = 16 << 10;
+
+/// A watch without a byte for this long may be given up by its client.
+const QUIET_MIN: Duration = Duration::from_secs(25);
 
 /// What all connections of a link are to do now.
 #[derive(Clone, Copy, Debug, Default)]
@@ -60,6 +64,10 @@ pub(crate) struct Wire {
     out: VecDeque<Bytes>,
     sent: usize,
     end: Option<End>,
+    /// What it answers, and whether the end of a streaming list has passed.
+    ask: Ask,
+    marked: bool,
+    last_byte: Instant,
 }
 
 /// How a body ends once all of it is sent.
@@ -101,6 +109,20 @@ impl WirePlan {
     }
 }
 
+impl Drop for Wire {
+    fn drop(&mut self) {
+        if !self.watch {
+            return;
+        }
+        let quiet = self.end.is_none() && self.last_byte.elapsed() >= QUIET_MIN;
+        let unmarked = self.ask == Ask::Stream && !self.marked;
+        self.link.meter(self.resource, |meter| {
+            meter.quiet_watches += u64::from(quiet);
+            meter.unmarked_streams += u64::from(unmarked);
+        });
+    }
+}
+
 impl Wire {
     pub(crate) fn new(body: Body, link: Arc<Link>, resource: usize, ask: Ask, code: u16, plan: WirePlan) -> Self {
         let orders = link.orders.subscribe();
@@ -117,6 +139,9 @@ impl Wire {
             out: VecDeque::new(),
             sent: 0,
             end: None,
+            ask,
+            marked: false,
+            last_byte: Instant::now(),
         }
     }
 
@@ -164,6 +189,7 @@ impl Wire {
             return None;
         }
         self.sent += chunk.len();
+        self.last_byte = Instant::now();
         let (watch, now) = (self.watch, Instant::now());
         if self.counts {
             self.link.meter(self.resource, |meter| if watch { meter.heard(now) } else { meter.heard_part(now) });
@@ -280,6 +306,7 @@ impl Wire {
             self.link.say(|| String::from_utf8_lossy(line).trim().to_owned());
         }
         let (bookmark, mark) = (is(r#""type":"BOOKMARK""#), is("initial-events-end"));
+        self.marked |= mark;
         if !self.plan.lines.is_empty() && self.plan.dice.chance(self.plan.line_chance) {
             let fault = self.plan.lines[self.plan.dice.below(self.plan.lines.len())];
             match fault {
