@@ -7,7 +7,7 @@ use std::sync::Arc;
 use imbl::OrdMap;
 
 use super::journal::Journal;
-use super::pass::{Outcome, Pass, went_back};
+use super::pass::{History, Outcome, Pass, went_back};
 use super::past::Pasts;
 use super::{
     CatchUp, CatchUpEntry, Change, ChangeKind, Commit, Config, Cursor, Delta, Located, Lost, Revision,
@@ -136,7 +136,8 @@ impl State {
 
     fn end_pass(&mut self, pass: Pass, version: ResourceVersion, commit: &mut Commit) {
         let back = self.synced && went_back(&version, &self.store.position);
-        let Outcome { changed, gone } = pass.end(self);
+        let history = if back { History::Other } else { History::Same };
+        let Outcome { changed, gone } = pass.end(self, history);
         if !self.synced || back {
             self.begin_history(&changed, &gone, version, commit);
             commit.history_lost = back;
