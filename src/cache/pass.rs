@@ -11,8 +11,19 @@ use crate::k8s::{Key, Object, ResourceVersion};
 /// large cluster with the cache needs no second copy of it.
 #[derive(Debug, Default)]
 pub(super) struct Pass {
-    /// New and changed objects; `None` for those that the cache has as they are.
-    named: HashMap<Key, Option<Arc<Object>>>,
+    named: HashMap<Key, Named>,
+}
+
+/// An object of the list, beside what the cache has.
+#[derive(Debug)]
+enum Named {
+    /// New, or at another version.
+    Changed(Arc<Object>),
+    /// The same version of the same object.
+    Same,
+    /// The same version of the same object, and yet written otherwise: by another release of the API server, which
+    /// is no change; or in a history that was taken back, where the version was given out before.
+    Rewritten(Arc<Object>),
 }
 
 /// What a complete pass says, in the order in which it is committed: first what is gone, then what changed.
@@ -26,22 +37,44 @@ pub(super) struct Outcome {
     pub(super) changed: Vec<Arc<Object>>,
 }
 
+/// Whether a list is of the history that the cache is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum History {
+    Same,
+    /// The API server's versions went back.
+    Other,
+}
+
+impl Named {
+    fn object(&self) -> Option<&Arc<Object>> {
+        match self {
+            Self::Changed(object) | Self::Rewritten(object) => Some(object),
+            Self::Same => None,
+        }
+    }
+}
+
 impl Pass {
     /// Takes an object of the list. Of two of one key the newer one counts: a streaming list may go on with what
     /// happened meanwhile.
     pub(super) fn item(&mut self, object: Object, state: &State) {
         let stored = state.store.objects.get(object.key()).map(|stored| &stored.object);
         if let Some(before) = self.named.get(object.key()) {
-            let before = before.as_ref().or(stored);
+            let before = before.object().or(stored);
             if before.is_some_and(|before| object.resource_version() <= before.resource_version()) {
                 return;
             }
         }
-        let unchanged = stored.is_some_and(|stored| {
+        let same = stored.filter(|stored| {
             stored.resource_version() == object.resource_version() && stored.uid() == object.uid()
         });
         let key = object.key().clone();
-        self.named.insert(key, (!unchanged).then(|| Arc::new(object)));
+        let named = match same {
+            None => Named::Changed(Arc::new(object)),
+            Some(stored) if stored.json() == object.json() => Named::Same,
+            Some(_) => Named::Rewritten(Arc::new(object)),
+        };
+        self.named.insert(key, named);
     }
 
     /// Takes back an object: it was deleted while the list was under way.
@@ -49,9 +82,13 @@ impl Pass {
         self.named.remove(key);
     }
 
-    /// Ends the pass.
-    pub(super) fn end(self, state: &State) -> Outcome {
-        let mut changed: Vec<_> = self.named.values().flatten().cloned().collect();
+    /// Ends the pass; in which history tells what a version means.
+    pub(super) fn end(self, state: &State, history: History) -> Outcome {
+        let changed = self.named.values().filter_map(|named| match (named, history) {
+            (Named::Changed(object), _) | (Named::Rewritten(object), History::Other) => Some(object.clone()),
+            (Named::Same, _) | (Named::Rewritten(_), History::Same) => None,
+        });
+        let mut changed: Vec<_> = changed.collect();
         changed.sort_by(|a, b| {
             let order = a.resource_version().partial_cmp(b.resource_version());
             order.unwrap_or(Ordering::Equal).then_with(|| a.key().cmp(b.key()))

@@ -305,6 +305,12 @@ impl Reader {
         self.shared.read().locate(version)
     }
 
+    /// Whether a relist skipped something after a version: what came and went then was never seen here, and cannot be
+    /// told to a reader that may hold it.
+    pub fn skipped_since(&self, version: &ResourceVersion) -> bool {
+        self.shared.read().skipped_since(version)
+    }
+
     /// What changed since a version that is [`Located::Lost`], if the API server knows. It is asked once.
     pub fn recall(&self, version: &ResourceVersion) -> Recalled {
         // Hundreds come with one version in one moment: all but the first only read.

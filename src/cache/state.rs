@@ -7,7 +7,7 @@ use std::sync::Arc;
 use imbl::OrdMap;
 
 use super::journal::Journal;
-use super::pass::{Outcome, Pass, went_back};
+use super::pass::{History, Outcome, Pass, went_back};
 use super::past::Pasts;
 use super::{
     CatchUp, CatchUpEntry, Change, ChangeKind, Commit, Config, Cursor, Delta, Located, Lost, Revision,
@@ -62,6 +62,8 @@ pub(super) struct State {
     begin: ResourceVersion,
     /// Versions between which a relist skipped what happened, oldest first.
     gaps: VecDeque<(ResourceVersion, ResourceVersion)>,
+    /// Versions up to this one were given out before the API server's went back: what was then is not what is now.
+    taken_back: ResourceVersion,
     pub(super) synced: bool,
     pass: Option<Pass>,
     pub(super) pasts: Pasts,
@@ -83,8 +85,9 @@ impl State {
             recent: BTreeMap::new(),
             tombstones: VecDeque::new(),
             floor: Revision(0),
-            begin: zero,
+            begin: zero.clone(),
             gaps: VecDeque::new(),
+            taken_back: zero,
             synced: false,
             pass: None,
             pasts: Pasts::new(),
@@ -133,7 +136,8 @@ impl State {
 
     fn end_pass(&mut self, pass: Pass, version: ResourceVersion, commit: &mut Commit) {
         let back = self.synced && went_back(&version, &self.store.position);
-        let Outcome { changed, gone } = pass.end(self);
+        let history = if back { History::Other } else { History::Same };
+        let Outcome { changed, gone } = pass.end(self, history);
         if !self.synced || back {
             self.begin_history(&changed, &gone, version, commit);
             commit.history_lost = back;
@@ -196,6 +200,7 @@ impl State {
         }
         if self.synced {
             self.store.cursor.history += 1;
+            self.taken_back = self.store.position.clone();
             // A version from before may be one of the time that was taken back.
             self.pasts.close();
         }
@@ -331,6 +336,10 @@ impl State {
     /// Where a reader continues that has everything up to `version`.
     pub(super) fn locate(&self, version: &ResourceVersion) -> Located {
         let head = self.store.cursor;
+        // Of the time that was taken back, or of now: nobody can tell. Whoever starts over is right in any case.
+        if *version <= self.taken_back {
+            return Located::Lost;
+        }
         let revision = match version.partial_cmp(&self.store.position) {
             Some(Ordering::Greater) => return Located::Ahead,
             Some(Ordering::Less) if *version < self.begin || self.is_in_gap(version) => return Located::Lost,
@@ -344,6 +353,11 @@ impl State {
             },
         };
         if revision < self.floor { Located::Lost } else { Located::At(Cursor { revision, ..head }) }
+    }
+
+    /// Whether something after `version` may have come and gone without being seen here.
+    pub(super) fn skipped_since(&self, version: &ResourceVersion) -> bool {
+        self.gaps.iter().any(|(_, to)| to > version)
     }
 
     fn is_in_gap(&self, version: &ResourceVersion) -> bool {

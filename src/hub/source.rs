@@ -22,6 +22,8 @@ pub(super) struct Source {
     cursor: Cursor,
     /// The version up to which the client has everything; zero while its snapshot is under way.
     position: ResourceVersion,
+    /// The token, where it does not cover all that the client holds.
+    holds_beyond: Option<ResourceVersion>,
     /// Whether every object is to be handed out again, once the client has all there is.
     resync_due: bool,
 }
@@ -91,7 +93,7 @@ impl Source {
     pub(super) fn new(informer: Arc<Informer>) -> Self {
         let wake = informer.reader.wake();
         let (cursor, position) = (Cursor::default(), ResourceVersion::ZERO);
-        Self { informer, wake, phase: Phase::Idle, cursor, position, resync_due: false }
+        Self { informer, wake, phase: Phase::Idle, cursor, position, holds_beyond: None, resync_due: false }
     }
 
     pub(super) fn synced(&self) -> bool {
@@ -107,6 +109,7 @@ impl Source {
         let snapshot = self.informer.reader.snapshot();
         self.cursor = snapshot.cursor;
         self.position = ResourceVersion::ZERO;
+        self.holds_beyond = None;
         self.phase = Phase::Snapshot { snapshot, last: None, kind: EventKind::Added };
     }
 
@@ -147,17 +150,23 @@ impl Source {
         if idle {
             return Succession::Difference;
         }
-        // An informer that is not as far could tell of older states.
-        let reached = new.position >= self.position;
+        // An informer that is not as far could tell of older states; and what a client holds beyond its token may have
+        // come and gone where neither informer saw it.
+        let tells_all = new.position >= self.position && self.holds_beyond.is_none();
         self.phase = Phase::Difference { old, new, last: None };
-        if reached { Succession::Difference } else { Succession::StartOver }
+        if tells_all { Succession::Difference } else { Succession::StartOver }
     }
 
     /// Where a version from a token lies.
-    pub(super) fn locate(&self, version: &ResourceVersion) -> Located {
-        // Zero is what a client holds that was cut off within its first snapshot.
-        let none = version.is_zero() || self.is_fenced(version);
-        if none { Located::Lost } else { self.informer.reader.locate(version) }
+    pub(super) fn locate(&self, covers: Covers, version: &ResourceVersion) -> Located {
+        let reader = &self.informer.reader;
+        match covers {
+            // Zero is what a client holds that was cut off within its first snapshot.
+            Covers::All | Covers::Some if version.is_zero() || self.is_fenced(version) => Located::Lost,
+            // What it holds beyond the token may have gone while nobody looked.
+            Covers::Some if reader.skipped_since(version) => Located::Lost,
+            Covers::All | Covers::Some => reader.locate(version),
+        }
     }
 
     /// Whether a version is of another cache, which held other objects.
@@ -166,8 +175,12 @@ impl Source {
     }
 
     /// Begins after a version from a token.
-    pub(super) fn begin_at(&mut self, cursor: Cursor, version: ResourceVersion) {
+    pub(super) fn begin_at(&mut self, cursor: Cursor, covers: Covers, version: ResourceVersion) {
         self.cursor = cursor;
+        self.holds_beyond = match covers {
+            Covers::All => None,
+            Covers::Some => Some(version.clone()),
+        };
         self.position = version;
         self.phase = Phase::Live;
     }
@@ -255,6 +268,10 @@ impl Source {
         filter: &Filter,
         batch: &mut BatchBuilder,
     ) -> Result<Pulled, ResetReason> {
+        // A relist since: see `locate`. What this replica has not reached yet, another may have told the client.
+        if self.holds_beyond.as_ref().is_some_and(|token| self.informer.reader.skipped_since(token)) {
+            return Err(ResetReason::TokenTooOld);
+        }
         loop {
             if batch.is_full() {
                 return Ok(Pulled::More);
@@ -368,7 +385,8 @@ impl Source {
         let count = piece.entries.len();
         for (at, entry) in piece.entries.into_iter().enumerate() {
             let (revision, position) = (entry.revision, entry.position.clone());
-            if let Some((kind, payload)) = latest_through(filter, since, entry) {
+            let covers = if self.holds_beyond.is_some() { Covers::Some } else { Covers::All };
+            if let Some((kind, payload)) = latest_through(filter, since, covers, entry) {
                 batch.push(Event { source: index, kind, payload, position: position.clone() });
             }
             if batch.is_full() && at + 1 < count {
@@ -453,8 +471,14 @@ fn changed_through(filter: &Filter, change: &PastChange) -> Option<(EventKind, P
 }
 
 /// What changed since a place of a subscriber that is behind, as it must be told: the states in between are gone, so what
-/// does not match any more is DELETED by its identity, unless it came to be only after `since`.
-fn latest_through(filter: &Filter, since: Revision, entry: CatchUpEntry) -> Option<(EventKind, Payload)> {
+/// does not match any more is DELETED by its identity, unless it came to be only after `since` and the subscriber holds
+/// nothing from after it.
+fn latest_through(
+    filter: &Filter,
+    since: Revision,
+    covers: Covers,
+    entry: CatchUpEntry,
+) -> Option<(EventKind, Payload)> {
     if !filter.in_scope(&entry.key) {
         return None;
     }
@@ -464,7 +488,7 @@ fn latest_through(filter: &Filter, since: Revision, entry: CatchUpEntry) -> Opti
             let kind = if unknown { EventKind::Added } else { EventKind::Modified };
             Some((kind, Payload::Object(object)))
         }
-        Some(_) | None if unknown => None,
+        Some(_) | None if unknown && covers == Covers::All => None,
         Some(_) | None => {
             let payload = Payload::Identity { key: entry.key, uid: entry.uid, version: entry.version };
             Some((EventKind::Deleted, payload))

@@ -264,12 +264,14 @@ impl Subscriber {
 
     /// Sleeps until something may be there.
     async fn wait(&mut self) {
-        let mut at = self.heartbeat_at.min(self.bookmark_at);
-        let until = match &self.state {
+        let mut at = self.heartbeat_at;
+        let next = match &self.state {
             State::Starting { until, .. } => *until,
-            State::Resetting(_) | State::Snapshot | State::Resumed | State::Live | State::Ended(_) => None,
+            // Only now: a moment that has passed and cannot be acted upon would be no sleep at all.
+            State::Live => Some(self.bookmark_at),
+            State::Resetting(_) | State::Snapshot | State::Resumed | State::Ended(_) => None,
         };
-        for other in [self.deadline, self.drain_at, self.resync_at, until].into_iter().flatten() {
+        for other in [self.deadline, self.drain_at, self.resync_at, next].into_iter().flatten() {
             at = at.min(other);
         }
         let draining = self.drain_at.is_some();
@@ -283,7 +285,9 @@ impl Subscriber {
                 }
             }
         };
+        // All is looked at afterwards, whichever woke; in one order, so that any run can be repeated.
         tokio::select! {
+            biased;
             () = woken => {}
             () = sleep_until(at) => {}
             // Once seen, the moment of this stream's end is set.
@@ -374,7 +378,7 @@ impl Subscriber {
             else {
                 return Some(State::Resetting(ResetReason::TokenOfOthers));
             };
-            match source.locate(version) {
+            match source.locate(covers, version) {
                 Located::At(cursor) => places.push((Resume::At(cursor), version.clone())),
                 Located::Lost => match source.recall(covers, version) {
                     Recalled::Known(past) => places.push((Resume::Past(past), version.clone())),
@@ -392,7 +396,7 @@ impl Subscriber {
         }
         for (source, (place, version)) in self.sources.iter_mut().zip(places) {
             match place {
-                Resume::At(cursor) => source.begin_at(cursor, version),
+                Resume::At(cursor) => source.begin_at(cursor, covers, version),
                 Resume::Past(past) => source.begin_past(past, version),
             }
         }

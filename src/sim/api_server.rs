@@ -12,6 +12,8 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -52,6 +54,8 @@ pub(super) struct Shared {
     pub(super) faults: Faults,
     pub(super) config: ApiServerConfig,
     log: Mutex<VecDeque<String>>,
+    /// Spreads the ends of watches; from a fixed seed, so that any run can be repeated.
+    jitter: Mutex<StdRng>,
 }
 
 /// A Kubernetes API server over a [`Cluster`], on plain HTTP/1.1.
@@ -95,7 +99,7 @@ impl ApiServer {
         address: SocketAddr,
         config: ApiServerConfig,
     ) -> io::Result<Self> {
-        let shared = Shared { cluster, faults: Faults::default(), config, log: Mutex::default() };
+        let shared = Shared::new(cluster, Faults::default(), config);
         let mut server = Self { shared: Arc::new(shared), address, running: None };
         server.start().await?;
         Ok(server)
@@ -177,15 +181,25 @@ impl ApiServer {
     /// As [`ApiServer::start`].
     pub async fn replace_cluster(&mut self, cluster: Cluster) -> io::Result<()> {
         self.stop().await;
-        let log = Mutex::new(self.requests().into());
         let (faults, config) = (self.shared.faults.clone(), self.shared.config);
-        self.shared = Arc::new(Shared { cluster, faults, config, log });
+        let log = Mutex::new(self.requests().into());
+        self.shared = Arc::new(Shared { log, ..Shared::new(cluster, faults, config) });
         self.start().await
     }
 }
 
 impl Shared {
-    fn record(&self, line: String) {
+    pub(super) fn new(cluster: Cluster, faults: Faults, config: ApiServerConfig) -> Self {
+        let jitter = Mutex::new(StdRng::seed_from_u64(0));
+        Self { cluster, faults, config, log: Mutex::default(), jitter }
+    }
+
+    /// The next of a repeatable sequence in `0.0..1.0`.
+    pub(super) fn jitter(&self) -> f64 {
+        self.jitter.lock().unwrap_or_else(PoisonError::into_inner).random()
+    }
+
+    pub(super) fn record(&self, line: String) {
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         if log.len() == REQUEST_LOG_LEN_MAX {
             log.pop_front();

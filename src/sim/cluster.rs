@@ -187,6 +187,12 @@ impl Cluster {
         state.tables.values_mut().for_each(|table| table.forget(revision));
     }
 
+    /// A copy as it is now, which goes its own way from here: what a backup of etcd restores.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        Self { state: Arc::new(Mutex::new(self.lock().fork())) }
+    }
+
     /// Stops the cluster's clock at `unix_millis`, so that timestamps are the caller's; `None` lets it run again.
     pub fn set_clock(&self, unix_millis: Option<u64>) {
         self.lock().clock_millis = unix_millis;
@@ -215,6 +221,18 @@ impl Cluster {
 }
 
 impl State {
+    fn fork(&self) -> Self {
+        Self {
+            revision: self.revision,
+            tables: self.tables.iter().map(|(name, table)| (name.clone(), table.fork())).collect(),
+            window_events_max: self.window_events_max,
+            rng: self.rng.clone(),
+            clock_millis: self.clock_millis,
+            graceful_pods: self.graceful_pods,
+            service_ips: self.service_ips,
+        }
+    }
+
     /// The canonical name of a resource given by plural, singular, short name, or `plural.group`.
     pub(super) fn resolve(&self, name: &str) -> Result<String, Status> {
         if self.served(name).is_some() {

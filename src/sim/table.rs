@@ -96,6 +96,24 @@ impl Table {
         }
     }
 
+    /// A copy without watches, its counters at zero.
+    pub(super) fn fork(&self) -> Self {
+        let ended = CancellationToken::new();
+        if self.ended.is_cancelled() {
+            ended.cancel();
+        }
+        Self {
+            kind: self.kind.clone(),
+            objects: self.objects.clone(),
+            history: self.history.clone(),
+            floor: self.floor,
+            lost: self.lost,
+            changed: watch::Sender::new(*self.changed.borrow()),
+            ended,
+            counters: Counters::default(),
+        }
+    }
+
     /// Records a write that is already decided on.
     pub(super) fn commit(&mut self, event: Event, window_events_max: usize) {
         match event.event_type {

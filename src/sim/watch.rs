@@ -118,7 +118,7 @@ pub(super) fn start(
 
 fn deadline(shared: &Shared, timeout_seconds: i64) -> Instant {
     let lifetime = match timeout_seconds {
-        0 => shared.config.watch_timeout_min.mul_f64(1.0 + rand::random::<f64>()),
+        0 => shared.config.watch_timeout_min.mul_f64(1.0 + shared.jitter()),
         seconds => Duration::from_secs(u64::try_from(seconds).unwrap_or(0)),
     };
     Instant::now() + lifetime
@@ -212,15 +212,15 @@ impl Watch {
         loop {
             self.send_changes().await?;
             let bookmark_at = last_bookmark.map_or(next_bookmark, |last| last.min(next_bookmark));
+            // In this order, so that any run can be repeated; writes last, as there may always be one more.
             tokio::select! {
+                biased;
                 // Nobody listens any more.
                 () = self.chunks.closed() => return Err(Ended),
                 // The definition changed or went away: say what happened until then.
                 () = self.definition_ended.cancelled() => {
                     return self.send_changes().await;
                 }
-                // Somebody wrote. A closed sender means the table was replaced, which its token has told too.
-                _ = self.changed.changed() => {}
                 ordered = self.cuts.changed() => {
                     if ordered.is_ok() {
                         self.obey_cut().await?;
@@ -233,6 +233,8 @@ impl Watch {
                     last_bookmark = last_bookmark.filter(|last| *last > Instant::now());
                     next_bookmark = Instant::now() + self.shared.config.bookmark_interval;
                 }
+                // Somebody wrote. A closed sender means the table was replaced, which its token has told too.
+                _ = self.changed.changed() => {}
             }
             self.wait_out_silence().await?;
         }
@@ -372,6 +374,7 @@ impl Watch {
         self.shared.faults.count(Fault::Silenced);
         while self.shared.faults.is_silent() {
             tokio::select! {
+                biased;
                 () = self.chunks.closed() => return Err(Ended),
                 () = tokio::time::sleep(Duration::from_millis(10)) => {}
             }

@@ -101,7 +101,11 @@ impl State {
         if door.commit == Commit::Store {
             self.commit(resource, EventType::Added, &stored, None);
             if let Some(custom) = definition {
-                self.tables.insert(custom.resource(), Table::new(custom, revision));
+                let name = custom.resource();
+                let mut table = Table::new(custom, revision);
+                // Watches of the time before may still be open, and are counted until they end.
+                table.counters = self.tables.get(&name).map(|before| before.counters).unwrap_or_default();
+                self.tables.insert(name, table);
             }
         }
         Ok(stored)

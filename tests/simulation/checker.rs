@@ -1,0 +1,457 @@
+//! What a client was promised, checked event by event against the truth. It folds what it receives, as a client
+//! would, and knows nothing of how it came about.
+
+use std::collections::BTreeMap;
+
+use informerd::hub::{Event, EventKind, Payload, ResetReason};
+use informerd::k8s::Object;
+
+use crate::fault::{Fault, Hits};
+use crate::replica::number;
+use crate::truth::{Key, Log, RESOURCES, Seen, Truth, Wanted, Write};
+
+/// What the world looks like to a checker at one moment.
+pub(crate) struct View<'a> {
+    pub(crate) truth: &'a Truth,
+    pub(crate) hits: &'a Hits,
+    /// Lists begun by the informers of the client's replica.
+    pub(crate) lists: [u64; 2],
+    /// The same when the stream began, for a snapshot; when it gave the event, for everything else. Nothing where a
+    /// list was under way.
+    pub(crate) lists_then: [Option<u64>; 2],
+}
+
+/// What a client holds of one object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Held {
+    uid: String,
+    version: u64,
+    content: String,
+}
+
+/// What a client knows of one resource.
+#[derive(Default)]
+struct Fold {
+    objects: BTreeMap<Key, Held>,
+    /// The newest version told of each object, deletions included.
+    told: BTreeMap<Key, u64>,
+    /// The version of each object told on this connection, and whether it was a deletion.
+    told_here: BTreeMap<Key, (u64, bool)>,
+    /// The newest version of each object that was told beyond the token this connection resumed with: a replica that
+    /// is not as far yet cannot know of it.
+    beyond: BTreeMap<Key, u64>,
+    /// The token this connection resumed with.
+    resumed_at: u64,
+    /// The version up to which the client has everything; 0 while a snapshot is under way.
+    token: u64,
+    strict: Option<Strict>,
+}
+
+/// A client that keeps up is told every change, in order.
+struct Strict {
+    /// All was told up to here.
+    at: u64,
+    /// Lists begun when this was so: one more, and a change may be told otherwise.
+    lists: u64,
+}
+
+/// The checker of one client.
+pub(crate) struct Checker {
+    wanted: Wanted,
+    sources: Vec<usize>,
+    folds: Vec<Fold>,
+    /// The tokens of the last bookmark.
+    bookmark: Vec<u64>,
+    /// Whether it is known what the client should hold: not before the first bookmark of one that began in between.
+    base_known: bool,
+    /// Told events, for the history's digest.
+    pub(crate) digest: u64,
+}
+
+impl Checker {
+    pub(crate) fn new(sources: Vec<usize>, wanted: Wanted) -> Self {
+        let folds = sources.iter().map(|_| Fold::default()).collect();
+        let bookmark = vec![0; sources.len()];
+        Self { wanted, sources, folds, bookmark, base_known: true, digest: 0 }
+    }
+
+    /// The client connects without a token; `base_known` unless it begins with what comes from now on.
+    pub(crate) fn start_anew(&mut self, base_known: bool) {
+        self.folds = self.sources.iter().map(|_| Fold::default()).collect();
+        self.bookmark = vec![0; self.sources.len()];
+        self.base_known = base_known;
+    }
+
+    /// The client connects with tokens; `strict` tells of each source whether it can be told every change.
+    pub(crate) fn resume(&mut self, tokens: &[u64], lists: &[Option<u64>]) {
+        for ((fold, token), lists) in self.folds.iter_mut().zip(tokens).zip(lists) {
+            fold.told_here.clear();
+            fold.resumed_at = *token;
+            fold.token = *token;
+            // What was told beyond the token will be told again.
+            for (key, told) in &mut fold.told {
+                if *told > *token {
+                    let beyond = fold.beyond.entry(key.clone()).or_default();
+                    *beyond = (*beyond).max(*told);
+                    *told = *token;
+                }
+            }
+            fold.strict = lists.map(|lists| Strict { at: *token, lists });
+        }
+    }
+
+    pub(crate) fn is_base_known(&self) -> bool {
+        self.base_known
+    }
+
+    pub(crate) fn token(&self) -> Vec<u64> {
+        self.folds.iter().map(|fold| fold.token).collect()
+    }
+
+    pub(crate) fn bookmark(&self) -> &[u64] {
+        &self.bookmark
+    }
+
+    /// The client did not keep up with this source.
+    pub(crate) fn fell_behind(&mut self, at: usize, hits: &Hits) {
+        if self.folds[at].strict.take().is_some() {
+            hits.count(Fault::FellBehind);
+        }
+    }
+
+    /// Takes an event, as the client does.
+    pub(crate) fn take(&mut self, event: &Event, view: &View<'_>) -> Result<(), String> {
+        let before = self.folds[event.source].token;
+        match (&event.kind, &event.payload) {
+            (EventKind::Added | EventKind::Modified, Payload::Object(object)) => {
+                self.put(event.source, event.kind, object, view)?;
+                self.moved(event, before, view)?;
+            }
+            (EventKind::Deleted, Payload::Object(object)) => {
+                let version = number(object.resource_version());
+                self.remove(event.source, object.key().as_str(), object.uid(), version, view)?;
+                self.moved(event, before, view)?;
+            }
+            (EventKind::Deleted, Payload::ObjectAt(object, version)) => {
+                self.remove(event.source, object.key().as_str(), object.uid(), number(version), view)?;
+                self.moved(event, before, view)?;
+            }
+            (EventKind::Deleted, Payload::Identity { key, uid, version }) => {
+                self.remove(event.source, key.as_str(), uid, number(version), view)?;
+                self.moved(event, before, view)?;
+            }
+            (EventKind::Bookmark | EventKind::Synced, Payload::Mark { positions, .. }) => {
+                let positions: Vec<_> = positions.iter().map(number).collect();
+                self.mark(event.kind, &positions, view)?;
+            }
+            (EventKind::Reset, Payload::Mark { reason, .. }) => self.reset(*reason, view)?,
+            (kind, payload) => return Err(format!("an event that makes no sense: {kind:?} {payload:?}")),
+        }
+        Ok(())
+    }
+
+    fn put(
+        &mut self,
+        source: usize,
+        kind: EventKind,
+        object: &Object,
+        view: &View<'_>,
+    ) -> Result<(), String> {
+        let held = Held {
+            uid: object.uid().to_owned(),
+            version: number(object.resource_version()),
+            content: object.field("data.write").map(|text| text.into_owned()).unwrap_or_default(),
+        };
+        let key = object.key().as_str();
+        let name = RESOURCES[self.sources[source]];
+        self.hash(&[key, name, kind.as_str()], held.version);
+        // Nothing is made up: the cluster held this, and it is what the client asked for.
+        let resource = self.sources[source];
+        let real = view.truth.eras.iter().any(|era| {
+            era[resource].last(key, held.version).and_then(|write| write.after.clone()).is_some_and(|after| {
+                after.version == held.version
+                    && after.content == held.content
+                    && after.uid == held.uid
+                    && self.wanted.wants(key, &after)
+            })
+        });
+        if !real {
+            return Err(format!("P1: {kind:?} {name} {key}@{} was never so, or is not wanted", held.version));
+        }
+        self.told(source, key, held.version, false)?;
+        self.folds[source].objects.insert(key.to_owned(), held.clone());
+        self.in_order(source, kind, key, held.version, view)
+    }
+
+    fn remove(
+        &mut self,
+        source: usize,
+        key: &str,
+        uid: &str,
+        version: u64,
+        view: &View<'_>,
+    ) -> Result<(), String> {
+        let name = RESOURCES[self.sources[source]];
+        self.hash(&[key, name, "DELETED"], version);
+        let resource = self.sources[source];
+        let gone = view.truth.eras.iter().any(|era| {
+            let state = era[resource].at(version);
+            state.get(key).is_none_or(|seen| seen.uid != uid || !self.wanted.wants(key, seen))
+        });
+        if !gone || !self.wanted.in_scope(key) {
+            return Err(format!("P1: DELETED {name} {key}@{version}, which was there and wanted"));
+        }
+        self.told(source, key, version, true)?;
+        self.folds[source].objects.remove(key);
+        self.in_order(source, EventKind::Deleted, key, version, view)
+    }
+
+    /// P2 and P3: what a client is told of an object gets newer, on a connection with each event.
+    fn told(&mut self, source: usize, key: &str, version: u64, deleted: bool) -> Result<(), String> {
+        let name = RESOURCES[self.sources[source]];
+        let fold = &mut self.folds[source];
+        if let Some(told) = fold.told.get(key)
+            && version < *told
+        {
+            return Err(format!("P2: {name} {key} went back from {told} to {version}"));
+        }
+        if version <= fold.resumed_at {
+            return Err(format!("P3: {name} {key}@{version} was told after a resume at {}", fold.resumed_at));
+        }
+        if let Some((before, was_deleted)) = fold.told_here.insert(key.to_owned(), (version, deleted)) {
+            // Another object of the name comes to be with the version at which the old one's end is shown.
+            let again = if was_deleted && !deleted { version < before } else { version <= before };
+            if again {
+                return Err(format!("P3: {name} {key}@{version} was told twice on a connection"));
+            }
+        }
+        fold.told.insert(key.to_owned(), version);
+        Ok(())
+    }
+
+    /// P4: whoever keeps up, at an informer that does not list again, is told each change once and in order.
+    fn in_order(
+        &mut self,
+        source: usize,
+        kind: EventKind,
+        key: &str,
+        version: u64,
+        view: &View<'_>,
+    ) -> Result<(), String> {
+        let resource = self.sources[source];
+        let fold = &mut self.folds[source];
+        let Some(strict) = &mut fold.strict else { return Ok(()) };
+        if strict.lists != view.lists[resource] {
+            fold.strict = None;
+            return Ok(());
+        }
+        let fits = view.truth.eras.iter().any(|era| {
+            let next = next_visible(&era[resource], &self.wanted, strict.at);
+            next.is_some_and(|(next, write)| next == kind && write.key == key && write.version == version)
+        });
+        if !fits {
+            let next = next_visible(view.truth.log(resource), &self.wanted, strict.at);
+            let next = next.map(|(kind, write)| format!("{kind:?} {}@{}", write.key, write.version));
+            return Err(format!(
+                "P4: after {} came {kind:?} {} {key}@{version}, and not {next:?}",
+                strict.at, RESOURCES[resource]
+            ));
+        }
+        strict.at = version;
+        Ok(())
+    }
+
+    /// The event's position: the token of an EventSource from now on.
+    fn moved(&mut self, event: &Event, before: u64, view: &View<'_>) -> Result<(), String> {
+        let position = number(&event.position);
+        let resource = self.sources[event.source];
+        if position < before {
+            return Err(format!(
+                "P2: the token of {} went back from {before} to {position}",
+                RESOURCES[resource]
+            ));
+        }
+        self.folds[event.source].token = position;
+        if position == 0 || !self.base_known {
+            return Ok(());
+        }
+        let fold = &self.folds[event.source];
+        let mut missing = None;
+        let covered = view.truth.eras.iter().any(|era| {
+            missing = uncovered(&era[resource], &self.wanted, fold, position);
+            missing.is_none()
+        });
+        match missing {
+            Some(missing) if !covered => {
+                Err(format!("P1: at token {position} of {} {missing}", RESOURCES[resource]))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// P1: at a mark the client holds exactly what the cluster was at this version.
+    fn mark(&mut self, kind: EventKind, positions: &[u64], view: &View<'_>) -> Result<(), String> {
+        for (at, position) in positions.iter().enumerate() {
+            self.hash(&[kind.as_str()], *position);
+            let resource = self.sources[at];
+            let name = RESOURCES[resource];
+            let fold = &mut self.folds[at];
+            if *position < fold.token {
+                return Err(format!("P2: a mark took the token of {name} from {} to {position}", fold.token));
+            }
+            if self.base_known {
+                let differs: Vec<_> = view
+                    .truth
+                    .eras
+                    .iter()
+                    .map(|era| difference(&era[resource], &self.wanted, fold, *position))
+                    .collect();
+                if differs.iter().all(Option::is_some) {
+                    let last = differs.last().cloned().flatten().unwrap_or_default();
+                    return Err(format!("P1: at {kind:?} {position} of {name} {last}"));
+                }
+            } else {
+                let state = view.truth.log(resource).at(*position);
+                let wanted = state.iter().filter(|(key, seen)| self.wanted.wants(key, seen));
+                fold.objects = wanted.map(|(key, seen)| (key.clone(), Held::of(seen))).collect();
+            }
+            if let Some(strict) = &fold.strict
+                && strict.lists == view.lists[resource]
+            {
+                let missed = |log: &Log| {
+                    next_visible(log, &self.wanted, strict.at)
+                        .filter(|(_, write)| write.version <= *position)
+                        .is_some()
+                };
+                if view.truth.eras.iter().all(|era| missed(&era[resource])) {
+                    return Err(format!(
+                        "P4: {kind:?} {position} of {name} without the changes after {}",
+                        strict.at
+                    ));
+                }
+            }
+            fold.token = *position;
+            fold.strict = view.lists_then[resource].map(|lists| Strict { at: *position, lists });
+            self.bookmark[at] = *position;
+        }
+        self.base_known = true;
+        Ok(())
+    }
+
+    fn reset(&mut self, reason: Option<ResetReason>, view: &View<'_>) -> Result<(), String> {
+        self.hash(&["RESET"], 0);
+        let may_go_back = match reason {
+            Some(ResetReason::TokenAhead) => {
+                view.hits.count(Fault::ResetTokenAhead);
+                true
+            }
+            Some(ResetReason::HistoryLost) => {
+                view.hits.count(Fault::ResetHistoryLost);
+                if view.truth.eras.len() == 1 {
+                    return Err("P2: RESET as if versions had gone back, and they did not".into());
+                }
+                true
+            }
+            Some(ResetReason::TokenTooOld) => {
+                view.hits.count(Fault::ResetTokenTooOld);
+                // A token from within a first snapshot says nothing of how far it was.
+                view.truth.eras.len() > 1 || self.folds.iter().any(|fold| fold.token == 0)
+            }
+            Some(ResetReason::Lagged) => {
+                view.hits.count(Fault::ResetLagged);
+                view.truth.eras.len() > 1
+            }
+            Some(ResetReason::TokenOfOthers) | None => return Err(format!("RESET for {reason:?}")),
+        };
+        for fold in &mut self.folds {
+            let told = std::mem::take(&mut fold.told);
+            *fold = Fold::default();
+            if !may_go_back {
+                fold.told = told;
+            }
+        }
+        self.base_known = true;
+        Ok(())
+    }
+
+    /// At the end: the client holds what the cluster is.
+    pub(crate) fn final_check(&self, truth: &Truth) -> Result<(), String> {
+        if !self.base_known {
+            return Err("P1: in the end the client never got a bookmark".into());
+        }
+        for (fold, resource) in self.folds.iter().zip(&self.sources) {
+            if let Some(difference) = difference(truth.log(*resource), &self.wanted, fold, u64::MAX) {
+                return Err(format!("P1: in the end of {} {difference}", RESOURCES[*resource]));
+            }
+        }
+        Ok(())
+    }
+
+    fn hash(&mut self, words: &[&str], number: u64) {
+        for byte in words.iter().flat_map(|word| word.bytes()).chain(number.to_le_bytes()) {
+            self.digest = (self.digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+}
+
+impl Held {
+    fn of(seen: &Seen) -> Self {
+        Self { uid: seen.uid.clone(), version: seen.version, content: seen.content.clone() }
+    }
+}
+
+/// The next change after a version that a client with this filter sees, and as what.
+fn next_visible<'a>(log: &'a Log, wanted: &Wanted, after: u64) -> Option<(EventKind, &'a Write)> {
+    log.after(after).iter().find_map(|write| {
+        let wants = |seen: &Option<std::rc::Rc<Seen>>| {
+            seen.as_ref().is_some_and(|seen| wanted.wants(&write.key, seen))
+        };
+        match (wants(&write.before), wants(&write.after)) {
+            (false, false) => None,
+            (false, true) => Some((EventKind::Added, write)),
+            (true, true) => Some((EventKind::Modified, write)),
+            (true, false) => Some((EventKind::Deleted, write)),
+        }
+    })
+}
+
+/// What a client lacks of everything up to a version, or should have been told is gone. It may know more.
+fn uncovered(log: &Log, wanted: &Wanted, fold: &Fold, position: u64) -> Option<String> {
+    let state = log.at(position);
+    // What changed again will be told with its later state.
+    let changes = |key: &Key| log.after(position).iter().any(|write| write.key == *key);
+    for (key, seen) in state.iter().filter(|(key, seen)| wanted.wants(key, seen) && !changes(key)) {
+        let told = fold.told.get(key).copied().unwrap_or(0);
+        let held = fold.objects.get(key).map_or(0, |held| held.version);
+        if told.max(held) < seen.version {
+            return Some(format!("{key}@{} was not told, only {}", seen.version, told.max(held)));
+        }
+    }
+    for (key, held) in &fold.objects {
+        let there = state.get(key).filter(|seen| wanted.wants(key, seen));
+        let known_since = log.last(key, position).map_or(0, |write| write.version);
+        if there.is_none() && held.version <= known_since.max(1) && !changes(key) {
+            return Some(format!("{key}@{} is still held, which was gone at {known_since}", held.version));
+        }
+    }
+    None
+}
+
+/// How what a client holds differs from the state at a version.
+fn difference(log: &Log, wanted: &Wanted, fold: &Fold, position: u64) -> Option<String> {
+    let state = log.at(position);
+    // What the client was told on another stream, of a time that this one has not reached.
+    let beyond = |key: &Key| fold.beyond.get(key).is_some_and(|beyond| *beyond > position);
+    for (key, seen) in state.iter().filter(|(key, seen)| wanted.wants(key, seen) && !beyond(key)) {
+        match fold.objects.get(key) {
+            None => return Some(format!("it lacks {key}@{}", seen.version)),
+            Some(held) if *held != Held::of(seen) => {
+                return Some(format!("it holds {key}@{}, and the cluster {}", held.version, seen.version));
+            }
+            Some(_) => {}
+        }
+    }
+    let unwanted = |key: &Key| !state.get(key).is_some_and(|seen| wanted.wants(key, seen));
+    let extra = fold.objects.iter().find(|(key, _)| unwanted(key) && !beyond(key));
+    extra.map(|(key, held)| format!("it still holds {key}@{}", held.version))
+}

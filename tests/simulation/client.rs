@@ -1,0 +1,381 @@
+//! A client: connects, reads at its pace, stalls, is cut off, and comes back with what it kept.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use informerd::hub::{Delivery, Event, EventKind, Filter, From, ResumeToken, Subscriber, Subscription};
+use informerd::k8s::{FieldSelector, LabelSelector, ResourceVersion};
+use tokio::sync::Notify;
+use tokio::task::coop::unconstrained;
+use tokio::time::Instant;
+
+use crate::checker::{Checker, View};
+use crate::dice::Dice;
+use crate::fault::{Fault, Hits};
+use crate::plan::{Habits, Keeps, Pace};
+use crate::replica::Replica;
+use crate::trace::Trace;
+use crate::truth::{RESOURCES, Truth};
+
+/// Without an event or a heartbeat for longer, a stream is not what it should be: the heartbeat's interval and what
+/// a driver's step may add.
+const QUIET_MAX: Duration = Duration::from_secs(16);
+
+/// What a client sees around it.
+pub(crate) struct Around<'a> {
+    pub(crate) now: Instant,
+    pub(crate) truth: &'a Truth,
+    pub(crate) hits: &'a Hits,
+    pub(crate) replicas: &'a [Replica],
+    /// Lists begun, by replica and resource.
+    pub(crate) lists: [[u64; 2]; 2],
+    pub(crate) journal_len_max: u64,
+    pub(crate) driver: &'a Arc<Notify>,
+    pub(crate) trace: &'a Trace,
+}
+
+impl Around<'_> {
+    /// The lists begun by a replica's informers, where none is under way.
+    fn lists_settled(&self, replica: usize) -> Lists {
+        [0, 1].map(|index| self.replicas[replica].is_watching(index).then_some(self.lists[replica][index]))
+    }
+}
+
+/// Set when a sleeping stream has something to say.
+struct Flag {
+    set: AtomicBool,
+    driver: Arc<Notify>,
+}
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.set.store(true, Ordering::Relaxed);
+        self.driver.notify_one();
+    }
+}
+
+/// Of each resource the lists begun, where none was under way.
+type Lists = [Option<u64>; 2];
+
+type Turn = Pin<Box<dyn Future<Output = (Subscriber, Option<Delivery>)>>>;
+
+/// One stream.
+struct Connection {
+    replica: usize,
+    turn: Turn,
+    cancel: Arc<Notify>,
+    flag: Arc<Flag>,
+    /// Events that were sent and are not read, with the lists begun when they were sent.
+    unread: VecDeque<(Event, Lists)>,
+    /// The lists begun when the stream was.
+    lists: Lists,
+    /// The revision of each cache when the stream was last seen to have nothing more.
+    drained: Vec<u64>,
+    last_sign: Instant,
+}
+
+/// A client.
+pub(crate) struct Client {
+    pub(crate) number: usize,
+    pub(crate) habits: Habits,
+    pub(crate) checker: Checker,
+    dice: Dice,
+    connection: Option<Connection>,
+    /// Where it was connected last.
+    last: Option<(usize, u64)>,
+    pub(crate) next_at: Instant,
+    /// It does not read until then.
+    stalled_until: Option<Instant>,
+}
+
+impl Client {
+    pub(crate) fn new(number: usize, mut dice: Dice, now: Instant) -> Self {
+        let habits = Habits::roll(&mut dice);
+        let checker = Checker::new(habits.sources.clone(), habits.wanted.clone());
+        let next_at = now + dice.millis(0, 20_000);
+        Self { number, habits, checker, dice, connection: None, last: None, next_at, stalled_until: None }
+    }
+
+    pub(crate) fn is_connected_to(&self, replica: usize) -> bool {
+        self.connection.as_ref().is_some_and(|connection| connection.replica == replica)
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        self.connection.is_some()
+    }
+
+    /// Its connection is gone, with all that was not read.
+    pub(crate) fn cut_off(&mut self, now: Instant) {
+        self.connection = None;
+        self.next_at = now + self.dice.millis(0, 30_000);
+    }
+
+    pub(crate) fn stall(&mut self, now: Instant) {
+        self.stalled_until = Some(now + self.dice.millis(5_000, 300_000));
+    }
+
+    /// From now on it reads all there is, and stays.
+    pub(crate) fn become_good(&mut self, now: Instant) {
+        self.habits.pace = Pace::Fast;
+        self.stalled_until = None;
+        self.next_at = now;
+    }
+
+    /// When it wants to do something, if nothing wakes it.
+    pub(crate) fn wants_at(&self) -> Option<Instant> {
+        let stalled = self.stalled_until.unwrap_or(self.next_at);
+        let at = self.next_at.max(stalled);
+        match &self.connection {
+            None => Some(at),
+            Some(connection) => {
+                (!connection.unread.is_empty() || connection.flag.set.load(Ordering::Relaxed)).then_some(at)
+            }
+        }
+    }
+
+    /// Does what is due.
+    pub(crate) fn run(&mut self, around: &Around<'_>) -> Result<(), String> {
+        if self.stalled_until.is_some_and(|until| around.now < until) || around.now < self.next_at {
+            return Ok(());
+        }
+        self.stalled_until = None;
+        if self.connection.is_none() {
+            self.connect(around);
+        }
+        let (most, pause) = match self.habits.pace {
+            Pace::Fast => (usize::MAX, Duration::ZERO),
+            Pace::Slow { events, pause_ms } => (events, Duration::from_millis(pause_ms)),
+        };
+        let mut taken = 0;
+        loop {
+            while let Some((event, lists)) =
+                self.connection.as_mut().and_then(|connection| connection.unread.pop_front())
+            {
+                self.take(&event, lists, around)?;
+                taken += 1;
+                if taken >= most {
+                    self.next_at = around.now + pause;
+                    return Ok(());
+                }
+            }
+            if !self.read(around)? {
+                return self.check_signs(around);
+            }
+        }
+    }
+
+    fn take(&mut self, event: &Event, lists: Lists, around: &Around<'_>) -> Result<(), String> {
+        let Some(connection) = &self.connection else { return Ok(()) };
+        around.trace.say(|| {
+            let what = event.payload.key().map(|key| key.as_str().to_owned()).unwrap_or_default();
+            let source = RESOURCES[self.habits.sources[event.source]];
+            format!(
+                "    client {}: {:?} {source} {what} {:?} at {}",
+                self.number, event.kind, event.payload, event.position
+            )
+        });
+        let view = View {
+            truth: around.truth,
+            hits: around.hits,
+            lists: around.lists[connection.replica],
+            lists_then: match event.kind {
+                EventKind::Synced => [0, 1].map(|index| lists[index].and(connection.lists[index])),
+                _ => lists,
+            },
+        };
+        self.checker.take(event, &view)
+    }
+
+    /// Asks the stream for more. Tells whether something came.
+    fn read(&mut self, around: &Around<'_>) -> Result<bool, String> {
+        let cancels = self.dice.chance(0.02);
+        let cuts = self.dice.chance(0.01);
+        let Some(connection) = &mut self.connection else { return Ok(false) };
+        if cancels {
+            // A transport drops the future whenever it likes; nothing may be lost with it.
+            connection.cancel.notify_one();
+            connection.flag.set.store(true, Ordering::Relaxed);
+        }
+        if !connection.flag.set.swap(false, Ordering::Relaxed) {
+            return Ok(false);
+        }
+        let replica = &around.replicas[connection.replica];
+        let mut lists = around.lists_settled(connection.replica);
+        for (at, source) in self.habits.sources.iter().enumerate() {
+            if replica.revision(*source).saturating_sub(connection.drained[at]) > around.journal_len_max {
+                self.checker.fell_behind(at, around.hits);
+                lists[*source] = None;
+            }
+        }
+        let waker = Waker::from(connection.flag.clone());
+        match connection.turn.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Pending => {
+                for (at, source) in self.habits.sources.iter().enumerate() {
+                    connection.drained[at] = replica.revision(*source);
+                }
+                Ok(false)
+            }
+            Poll::Ready((subscriber, delivery)) => {
+                connection.turn = turn(subscriber, connection.cancel.clone());
+                connection.flag.set.store(true, Ordering::Relaxed);
+                match delivery {
+                    None => {}
+                    Some(Delivery::Heartbeat) => connection.last_sign = around.now,
+                    Some(Delivery::Closed(reason)) => {
+                        if !replica.drain.is_cancelled() {
+                            return Err(format!("P4: the stream was ended from the other side: {reason:?}"));
+                        }
+                        self.cut_off(around.now);
+                        return Ok(false);
+                    }
+                    Some(Delivery::Events(events)) => {
+                        connection.last_sign = around.now;
+                        connection.unread.extend(events.into_iter().map(|event| (event, lists)));
+                        if cuts {
+                            let left = self.dice.below(connection.unread.len());
+                            let rest: Vec<_> = connection.unread.drain(..).take(left).collect();
+                            around.hits.count(Fault::CutInBatch);
+                            for (event, lists) in &rest {
+                                self.take(event, *lists, around)?;
+                            }
+                            self.cut_off(around.now);
+                            return Ok(false);
+                        }
+                    }
+                }
+                Ok(true)
+            }
+        }
+    }
+
+    /// A stream that is read at once shows that it lives.
+    fn check_signs(&self, around: &Around<'_>) -> Result<(), String> {
+        let Some(connection) = &self.connection else { return Ok(()) };
+        let quiet = around.now - connection.last_sign;
+        if self.habits.pace == Pace::Fast && quiet > QUIET_MAX {
+            return Err(format!("P7: no event and no heartbeat for {quiet:?}"));
+        }
+        Ok(())
+    }
+
+    fn connect(&mut self, around: &Around<'_>) {
+        let number = match self.last {
+            Some((last, _)) if self.dice.chance(0.6) => last,
+            _ => self.dice.below(around.replicas.len()),
+        };
+        let replica = &around.replicas[number];
+        // Tokens of a cluster that was put back mean nothing to a replica that has not noticed.
+        let noticed =
+            replica.readers.iter().all(|reader| reader.mark().history + 1 == around.truth.eras.len() as u64);
+        if !noticed {
+            self.next_at = around.now + Duration::from_secs(1);
+            return;
+        }
+        let sources = &self.habits.sources;
+        let tokens = match self.habits.keeps {
+            Keeps::Nothing => None,
+            Keeps::Event => self.last.map(|_| self.checker.token()),
+            Keeps::Bookmark => {
+                self.last.map(|_| self.checker.bookmark().to_vec()).filter(|tokens| !tokens.contains(&0))
+            }
+        };
+        // Whoever waits for its first bookmark has nothing to come back with.
+        let tokens = tokens.filter(|_| self.checker.is_base_known());
+        let from = match &tokens {
+            None if self.habits.from_now && around.truth.eras.len() == 1 => {
+                self.checker.start_anew(false);
+                From::Now
+            }
+            None => {
+                self.checker.start_anew(true);
+                From::Start
+            }
+            Some(tokens) => {
+                let part = |(source, token): (&usize, &u64)| {
+                    (replica.hub.informers()[*source].name.clone(), ResourceVersion::from(*token))
+                };
+                let token: ResumeToken = sources.iter().zip(tokens).map(part).collect();
+                if self.habits.keeps == Keeps::Event { From::Token(token) } else { From::Bookmark(token) }
+            }
+        };
+        around.trace.say(|| format!("  client {} connects to {number}: {from:?}", self.number));
+        let mut drained: Vec<_> = sources.iter().map(|source| replica.revision(*source)).collect();
+        if let Some(tokens) = tokens {
+            if self.last.is_some_and(|(last, _)| last != number) {
+                around.hits.count(Fault::ResumedElsewhere);
+            } else if self.last != Some((number, replica.life)) {
+                around.hits.count(Fault::ResumedAfterRestart);
+            }
+            let strict = sources.iter().zip(&tokens).zip(&mut drained);
+            let strict: Vec<_> = strict
+                .map(|((source, token), drained)| strict_from(number, *source, *token, drained, around))
+                .collect();
+            self.checker.resume(&tokens, &strict);
+        }
+        self.last = Some((number, replica.life));
+        let all = replica.hub.informers();
+        let informers = sources.iter().map(|source| all[*source].clone()).collect();
+        let wanted = &self.habits.wanted;
+        let filter = Filter::new(
+            wanted.namespaces.iter().map(|namespace| (*namespace).to_owned()).collect(),
+            wanted.name.map(str::to_owned),
+            LabelSelector::parse(&wanted.label_selector()).unwrap(),
+            FieldSelector::parse(&wanted.field_selector()).unwrap(),
+        );
+        let subscription = Subscription { informers, filter, from, resync: None, timeout: None };
+        let subscriber = replica.hub.subscribe(subscription).unwrap();
+        let cancel = Arc::new(Notify::new());
+        let flag = Arc::new(Flag { set: AtomicBool::new(true), driver: around.driver.clone() });
+        self.connection = Some(Connection {
+            replica: number,
+            turn: turn(subscriber, cancel.clone()),
+            cancel,
+            flag,
+            unread: VecDeque::new(),
+            lists: around.lists_settled(number),
+            drained,
+            last_sign: around.now,
+        });
+    }
+}
+
+/// Whether a client that resumes with this token is owed every change since: then the lists begun so far. Moves
+/// back where it was seen to have nothing more.
+fn strict_from(
+    number: usize,
+    source: usize,
+    token: u64,
+    drained: &mut u64,
+    around: &Around<'_>,
+) -> Option<u64> {
+    let replica = &around.replicas[number];
+    let lists = around.lists[number][source];
+    let position = replica.position(source);
+    let since =
+        around.truth.log(source).after(token).iter().take_while(|write| write.version <= position).count()
+            as u64;
+    *drained = drained.saturating_sub(since);
+    let known = replica.first[source].is_some_and(|first| token >= first);
+    let owed = known
+        && lists == 1
+        && replica.is_watching(source)
+        && since <= around.journal_len_max
+        && around.truth.eras.len() == 1;
+    owed.then_some(lists)
+}
+
+fn turn(mut subscriber: Subscriber, cancel: Arc<Notify>) -> Turn {
+    Box::pin(unconstrained(async move {
+        let delivery = tokio::select! {
+            biased;
+            () = cancel.notified() => None,
+            delivery = subscriber.next() => Some(delivery),
+        };
+        (subscriber, delivery)
+    }))
+}

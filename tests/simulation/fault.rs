@@ -1,0 +1,107 @@
+//! Everything that can go wrong in a history, and how often it really did.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Names the faults, and lists them for the report.
+macro_rules! faults {
+    ($($name:ident = $text:literal,)+) => {
+        /// A kind of fault, or of trouble that faults lead to.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Fault {
+            $($name,)+
+        }
+
+        impl Fault {
+            /// All of them.
+            pub(crate) const ALL: &'static [Self] = &[$(Self::$name,)+];
+
+            /// What a person reads.
+            pub(crate) fn text(self) -> &'static str {
+                match self {
+                    $(Self::$name => $text,)+
+                }
+            }
+        }
+    };
+}
+
+faults! {
+    Refused = "connection refused",
+    Hung = "request never answered",
+    Delayed = "answer delayed",
+    Unauthorized = "401",
+    Forbidden = "403",
+    NotFound = "404 though it is there",
+    WatchGoneHttp = "410 as HTTP status of a watch",
+    Throttled = "429 with Retry-After",
+    Unavailable = "503 with Retry-After",
+    InternalError = "500",
+    BadGateway = "502 with a proxy's page",
+    GarbageAnswer = "200 with a proxy's page",
+    CutClean = "watch ended cleanly",
+    CutMidLine = "watch ended within a line",
+    CutReset = "watch reset",
+    Stalled = "watch half-open: bytes stop for ever",
+    Paused = "watch silent for a while",
+    WatchGoneInStream = "410 as ERROR event, version good",
+    ErrorInStream = "500 as ERROR event",
+    GarbageLine = "line that is not JSON",
+    EndlessLine = "line without end",
+    NoMetadata = "object without metadata",
+    UnknownType = "event of unknown type",
+    Duplicate = "event sent twice",
+    BookmarkDropped = "bookmark left out",
+    ListCutShort = "list ended within its JSON",
+    ListReset = "list reset",
+    ListStalled = "list half-open",
+    TokenExpired = "continue token expired",
+    Compacted = "history compacted",
+    RealGone = "410 as the cluster's history is gone",
+    ServerRestarted = "API server restarted",
+    StaleWatch = "watch on an API server that is behind",
+    StaleList = "list of an API server that is behind",
+    Restored = "cluster restored from a backup",
+    DefinitionRemoved = "definition of a custom resource removed",
+    DefinitionCreated = "definition created again",
+    DefinitionChanged = "definition changed",
+    Absent = "404 as the resource is not there",
+    Killed = "replica killed",
+    Drained = "replica drained",
+    Disconnected = "client cut off",
+    CutInBatch = "client cut off within a batch",
+    ClientStalled = "client stalled",
+    ResumedElsewhere = "token taken to the other replica",
+    ResumedAfterRestart = "token taken to a replica started since",
+    FellBehind = "client behind the journal",
+    ResetTokenTooOld = "RESET: token too old",
+    ResetTokenAhead = "RESET: token ahead of the replica",
+    ResetLagged = "RESET: client behind everything remembered",
+    ResetHistoryLost = "RESET: versions went back",
+    Relisted = "list beyond the first",
+}
+
+/// How often each fault hit.
+#[derive(Debug)]
+pub(crate) struct Hits(Vec<AtomicU64>);
+
+impl Default for Hits {
+    fn default() -> Self {
+        Self(Fault::ALL.iter().map(|_| AtomicU64::new(0)).collect())
+    }
+}
+
+impl Hits {
+    pub(crate) fn count(&self, fault: Fault) {
+        self.0[fault as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn of(&self, fault: Fault) -> u64 {
+        self.0[fault as usize].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add(&self, other: &Self) {
+        for (sum, more) in self.0.iter().zip(&other.0) {
+            sum.fetch_add(more.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! The whole system in one deterministic run for each seed: a cluster, an unreliable network, two replicas of
+//! informerd, and dozens of clients, on a virtual clock and without a socket. Separate, simple checkers compare what
+//! each client was told with what the simulation wrote.
+//!
+//! One seed is one history. `INFORMERD_SEED=4711` runs one and prints what happened; `INFORMERD_SEEDS=100000` runs
+//! that many, best with `--release`.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::expect_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::wildcard_enum_match_arm, reason = "faults are told apart where they matter")]
+
+mod checker;
+mod client;
+mod dice;
+mod fault;
+mod meter;
+mod network;
+mod plan;
+mod replica;
+mod report;
+mod trace;
+mod truth;
+mod wire;
+mod world;
+
+/// Histories of a usual run.
+const SEEDS: u64 = 300;
+
+#[test]
+fn every_client_sees_what_the_cluster_was() {
+    match std::env::var("INFORMERD_SEED") {
+        Ok(seed) => report::run_one(seed.parse().expect("INFORMERD_SEED is a number")),
+        Err(_) => {
+            let seeds =
+                std::env::var("INFORMERD_SEEDS").map_or(SEEDS, |seeds| seeds.parse().expect("a number"));
+            let first =
+                std::env::var("INFORMERD_FIRST_SEED").map_or(0, |seed| seed.parse().expect("a number"));
+            report::run_many(first, seeds);
+        }
+    }
+}
+
+#[test]
+fn one_seed_is_one_history() {
+    for seed in 0..12 {
+        let [first, second] = [0, 1].map(|_| report::history(seed, false));
+        assert_eq!(first.digest, second.digest, "the histories of seed {seed} differ");
+    }
+}

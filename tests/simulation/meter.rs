@@ -1,0 +1,133 @@
+//! What an informerd asked of the API server, what it got in the way, and when it heard something.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::fault::Fault;
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Ask {
+    /// The first page of a list.
+    List,
+    /// Another page.
+    Page,
+    /// A list that is streamed.
+    Stream,
+    Watch,
+    /// One object, to see the version.
+    Probe,
+    /// A list at a version of the past.
+    Past,
+}
+
+/// Requests of one informer in one minute, pages aside: beyond this they are a storm. Backoff begins at 0.8 s and
+/// at most every other request comes at once.
+const PER_MINUTE_MAX: usize = 60;
+
+/// Requests of one informer in one second: beyond this the history would not end.
+const PER_SECOND_MAX: usize = 30;
+
+/// The counts of one informer of one replica's life.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    pub(crate) asked: BTreeMap<Ask, u64>,
+    /// Requests of the last minute, pages aside.
+    lately: VecDeque<Instant>,
+    pub(crate) storm: Option<usize>,
+    /// Faults played.
+    pub(crate) troubles: BTreeMap<&'static str, u64>,
+    /// Error answers of the API server itself, by code.
+    pub(crate) refusals: BTreeMap<u16, u64>,
+    /// Watches that the API server ended, or that broke.
+    pub(crate) watches_ended: u64,
+    /// Watches that the informer gave up after a silence.
+    pub(crate) quiet_watches: u64,
+    /// Streaming lists that never came to their mark.
+    pub(crate) unmarked_streams: u64,
+    /// Something of an answer came.
+    pub(crate) heard_part: Option<Instant>,
+    /// Something came that was complete in itself.
+    pub(crate) heard: Option<Instant>,
+}
+
+impl Ask {
+    pub(crate) fn of(path: &str) -> Self {
+        let has = |what: &str| path.contains(what);
+        match () {
+            () if has("sendInitialEvents=true") => Self::Stream,
+            () if has("watch=true") => Self::Watch,
+            () if has("resourceVersionMatch=Exact") => Self::Past,
+            () if has("continue=") => Self::Page,
+            () if has("limit=1&") || path.ends_with("limit=1") => Self::Probe,
+            () => Self::List,
+        }
+    }
+}
+
+impl Meter {
+    pub(crate) fn new() -> Self {
+        Self {
+            asked: BTreeMap::new(),
+            lately: VecDeque::new(),
+            storm: None,
+            troubles: BTreeMap::new(),
+            refusals: BTreeMap::new(),
+            watches_ended: 0,
+            quiet_watches: 0,
+            unmarked_streams: 0,
+            heard_part: None,
+            heard: None,
+        }
+    }
+
+    /// A request came. Tells whether there are too many of them.
+    pub(crate) fn asked(&mut self, ask: Ask, now: Instant) -> bool {
+        *self.asked.entry(ask).or_default() += 1;
+        if matches!(ask, Ask::Page | Ask::Past) {
+            return self.storm.is_some();
+        }
+        self.lately.push_back(now);
+        while self.lately.front().is_some_and(|at| now - *at > Duration::from_secs(60)) {
+            self.lately.pop_front();
+        }
+        let second = self.lately.iter().rev().take_while(|at| now - **at < Duration::from_secs(1)).count();
+        if self.lately.len() > PER_MINUTE_MAX || second > PER_SECOND_MAX {
+            self.storm = Some(self.lately.len());
+        }
+        self.storm.is_some()
+    }
+
+    pub(crate) fn count(&self, ask: Ask) -> u64 {
+        self.asked.get(&ask).copied().unwrap_or(0)
+    }
+
+    /// Lists begun, streamed ones included.
+    pub(crate) fn lists(&self) -> u64 {
+        self.count(Ask::List) + self.count(Ask::Stream)
+    }
+
+    pub(crate) fn trouble(&mut self, fault: Fault) {
+        *self.troubles.entry(fault.text()).or_default() += 1;
+    }
+
+    pub(crate) fn refused(&mut self, code: u16) {
+        *self.refusals.entry(code).or_default() += 1;
+    }
+
+    pub(crate) fn heard_part(&mut self, now: Instant) {
+        self.heard_part = Some(now);
+    }
+
+    pub(crate) fn heard(&mut self, now: Instant) {
+        self.heard_part = Some(now);
+        self.heard = Some(now);
+    }
+
+    /// All that may have made a request necessary.
+    pub(crate) fn reasons(&self) -> u64 {
+        self.troubles.values().sum::<u64>() + self.refusals.values().sum::<u64>()
+    }
+}

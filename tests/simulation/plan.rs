@@ -1,0 +1,209 @@
+//! What a seed decides before anything happens.
+
+use std::time::Duration;
+
+use informerd::cache;
+use informerd::hub;
+use informerd::reflect::{InitialList, MachineConfig};
+use informerd::sim::StreamingLists;
+
+use crate::dice::Dice;
+use crate::fault::Fault;
+use crate::network::Weather;
+use crate::replica::hub_config;
+use crate::truth::{Test, Wanted};
+
+/// Names of objects, and their namespaces; `b-c/` lies before `b/`.
+pub(crate) const NAMES: [&str; 5] = ["x0", "x1", "x2", "x3", "x4"];
+pub(crate) const NAMESPACES: [&str; 3] = ["a", "b", "b-c"];
+
+const REQUEST_FAULTS: [Fault; 13] = [
+    Fault::Refused,
+    Fault::Hung,
+    Fault::Delayed,
+    Fault::Unauthorized,
+    Fault::Forbidden,
+    Fault::NotFound,
+    Fault::WatchGoneHttp,
+    Fault::Throttled,
+    Fault::Unavailable,
+    Fault::InternalError,
+    Fault::BadGateway,
+    Fault::GarbageAnswer,
+    Fault::TokenExpired,
+];
+
+const BODY_FAULTS: [Fault; 8] = [
+    Fault::CutClean,
+    Fault::CutMidLine,
+    Fault::CutReset,
+    Fault::Stalled,
+    Fault::Paused,
+    Fault::ListCutShort,
+    Fault::ListReset,
+    Fault::ListStalled,
+];
+
+const LINE_FAULTS: [Fault; 8] = [
+    Fault::WatchGoneInStream,
+    Fault::ErrorInStream,
+    Fault::GarbageLine,
+    Fault::EndlessLine,
+    Fault::NoMetadata,
+    Fault::UnknownType,
+    Fault::Duplicate,
+    Fault::BookmarkDropped,
+];
+
+/// Faults that the driver orders of all open connections.
+pub(crate) const ORDERED: [Fault; 5] =
+    [Fault::CutClean, Fault::CutMidLine, Fault::CutReset, Fault::Stalled, Fault::Paused];
+
+/// What a history is made of.
+pub(crate) struct Profile {
+    /// Nothing goes wrong but clients and replicas.
+    pub(crate) calm: bool,
+    pub(crate) steps: usize,
+    pub(crate) clients: usize,
+    pub(crate) machine: MachineConfig,
+    pub(crate) cache: cache::Config,
+    pub(crate) hub: hub::Config,
+    pub(crate) streaming: StreamingLists,
+    pub(crate) window_events_max: usize,
+    pub(crate) chunk_bytes_max: usize,
+    pub(crate) latency_ms_max: u64,
+    /// Whether the cluster itself is tampered with: restarts, compaction, definitions, backups.
+    pub(crate) cluster_faults: bool,
+    requests: Vec<Fault>,
+    bodies: Vec<Fault>,
+    lines: Vec<Fault>,
+}
+
+/// What a client keeps to come back with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keeps {
+    /// Nothing: it starts anew.
+    Nothing,
+    /// The token of the last event, as an EventSource.
+    Event,
+    /// The token of the last bookmark, as a reader of NDJSON.
+    Bookmark,
+}
+
+/// How a client reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// Everything at once.
+    Fast,
+    /// So many events each time, with this pause between, in milliseconds.
+    Slow { events: usize, pause_ms: u64 },
+}
+
+/// What a client is like.
+#[derive(Clone, Debug)]
+pub(crate) struct Habits {
+    pub(crate) sources: Vec<usize>,
+    pub(crate) wanted: Wanted,
+    pub(crate) keeps: Keeps,
+    pub(crate) pace: Pace,
+    /// Begins with what comes from now on.
+    pub(crate) from_now: bool,
+}
+
+impl Profile {
+    pub(crate) fn roll(dice: &mut Dice) -> Self {
+        let calm = dice.chance(0.08);
+        let journal_len_max = dice.weighted(&[(4, 2), (8, 3), (16, 3), (64, 2), (1000, 2)]);
+        let cache = cache::Config {
+            journal_len_max,
+            journal_bytes_max: 1 << 20,
+            tombstones_len_max: journal_len_max * dice.pick(&[1, 2, 20]),
+        };
+        let batch = dice.pick(&[1, 2, 3, 8, 256]);
+        let streaming = dice.weighted(&[
+            (StreamingLists::On, 6),
+            (StreamingLists::Unknown, 2),
+            (StreamingLists::Disabled, 1),
+            (StreamingLists::NoProgress, 1),
+            (StreamingLists::Ignored, 1),
+        ]);
+        let chunk_bytes_max = dice.weighted(&[(0, 3), (30, 1), (300, 2), (2000, 2)]);
+        let latency_ms_max = if calm { 0 } else { dice.weighted(&[(0, 4), (50, 2), (800, 2), (4000, 1)]) };
+        let mut some = |of: &[Fault]| -> Vec<Fault> {
+            let share = dice.pick(&[0.0, 0.2, 0.5, 1.0]);
+            of.iter().copied().filter(|_| dice.chance(share)).collect()
+        };
+        let (requests, bodies, lines) = (some(&REQUEST_FAULTS), some(&BODY_FAULTS), some(&LINE_FAULTS));
+        Self {
+            calm,
+            steps: 40 + dice.below(80),
+            clients: 12 + dice.below(20),
+            machine: MachineConfig {
+                page_size: dice.weighted(&[(2, 2), (3, 2), (7, 2), (500, 3)]),
+                initial_list: dice.weighted(&[(InitialList::Auto, 8), (InitialList::Page, 2)]),
+                silence_max: Duration::from_secs(30),
+            },
+            cache,
+            hub: hub_config(batch, dice.pick(&[5, 60])),
+            streaming,
+            window_events_max: if calm { 100_000 } else { dice.weighted(&[(6, 1), (20, 2), (100_000, 4)]) },
+            chunk_bytes_max,
+            latency_ms_max,
+            cluster_faults: !calm && dice.chance(0.6),
+            requests,
+            bodies,
+            lines,
+        }
+    }
+
+    /// Bad weather of some strength.
+    pub(crate) fn weather(&self, dice: &mut Dice) -> Weather {
+        if self.calm {
+            return self.fair();
+        }
+        Weather {
+            requests: self.requests.clone(),
+            bodies: self.bodies.clone(),
+            lines: self.lines.clone(),
+            request_chance: dice.pick(&[0.0, 0.1, 0.3, 0.6]),
+            body_chance: dice.pick(&[0.0, 0.2, 0.6]),
+            line_chance: dice.pick(&[0.0, 0.02, 0.15]),
+            latency_ms_max: self.latency_ms_max,
+            stale_lists: self.cluster_faults,
+            ..self.fair()
+        }
+    }
+
+    /// A network that does what it should; lines are cut there, too.
+    pub(crate) fn fair(&self) -> Weather {
+        Weather { chunk_bytes_max: self.chunk_bytes_max, ..Weather::default() }
+    }
+}
+
+impl Habits {
+    pub(crate) fn roll(dice: &mut Dice) -> Self {
+        let sources = dice.weighted(&[(&[0][..], 5), (&[1], 2), (&[0, 1], 2), (&[1, 0], 1)]).to_vec();
+        let test = |dice: &mut Dice, values: [&'static str; 2]| match dice.below(5) {
+            0 | 1 => None,
+            2 => Some(Test::Is(dice.pick(&values))),
+            3 => Some(Test::IsNot(dice.pick(&values))),
+            _ => Some(dice.pick(&[Test::OneOf(values[0], values[1]), Test::Exists])),
+        };
+        let namespaces =
+            dice.weighted(&[(&[][..], 5), (&["a"], 1), (&["b", "b-c"], 1), (&["b"], 1)]).to_vec();
+        let name = dice.weighted(&[(None, 8), (Some("x1"), 1)]);
+        let app = test(dice, ["web", "db"]);
+        let color = test(dice, ["red", "blue"]).filter(|test| matches!(test, Test::Is(_) | Test::IsNot(_)));
+        let pace = match dice.below(4) {
+            0 | 1 => Pace::Fast,
+            _ => Pace::Slow { events: 1 + dice.below(4), pause_ms: dice.pick(&[50, 1000, 7000]) },
+        };
+        Self {
+            sources,
+            wanted: Wanted { namespaces, name, app, color },
+            keeps: dice.weighted(&[(Keeps::Event, 5), (Keeps::Bookmark, 3), (Keeps::Nothing, 1)]),
+            pace,
+            from_now: dice.chance(0.1),
+        }
+    }
+}

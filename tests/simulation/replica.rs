@@ -1,0 +1,191 @@
+//! One informerd without its HTTP: reflectors, caches, a hub.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use informerd::cache::{self, Phase, Reader};
+use informerd::hub::{self, Figures, Hub, Informer, Scope};
+use informerd::k8s::{DecodeOptions, Resource, ResourceParts};
+use informerd::reflect::{Reflector, ReflectorConfig};
+use informerd::upstream::{Client, Config, Selectors, Source, Target};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::network::Link;
+use crate::plan::Profile;
+use crate::truth::RESOURCES;
+use crate::wire::LINE_BYTES_MAX;
+
+/// Polls of one reflector in a second of virtual time: beyond this it spins. Chunks of a byte and pages of two
+/// objects make a few hundred.
+const POLLS_PER_SECOND_MAX: u64 = 20_000;
+
+/// One informerd.
+pub(crate) struct Replica {
+    /// Rises with each restart.
+    pub(crate) life: u64,
+    pub(crate) hub: Hub,
+    pub(crate) readers: [Reader; 2],
+    pub(crate) born: Instant,
+    pub(crate) drain: CancellationToken,
+    cancel: CancellationToken,
+    tasks: Vec<JoinHandle<()>>,
+    polls: [Arc<AtomicU64>; 2],
+    polls_seen: (Instant, [u64; 2]),
+    /// Each cache's version when it was first complete.
+    pub(crate) first: [Option<u64>; 2],
+}
+
+/// A future whose polls are counted.
+struct Counted<F> {
+    future: Pin<Box<F>>,
+    polls: Arc<AtomicU64>,
+}
+
+impl<F: Future> Future for Counted<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        self.polls.fetch_add(1, Ordering::Relaxed);
+        self.future.as_mut().poll(context)
+    }
+}
+
+/// The resource as discovery would tell of it.
+pub(crate) fn resource(index: usize) -> Resource {
+    let (plural, group) = RESOURCES[index].split_once('.').unwrap_or((RESOURCES[index], ""));
+    let kind = if index == 0 { "ConfigMap" } else { "Widget" };
+    Resource::new(ResourceParts {
+        group: group.into(),
+        version: "v1".into(),
+        plural: plural.into(),
+        kind: kind.into(),
+        namespaced: true,
+        ..Default::default()
+    })
+}
+
+impl Replica {
+    pub(crate) fn start(life: u64, seed: u64, profile: &Profile, link: &Arc<Link>) -> Self {
+        let drain = CancellationToken::new();
+        let cancel = CancellationToken::new();
+        let hub = Hub::new(profile.hub, drain.clone());
+        let service = link.clone();
+        let kube =
+            kube::Client::new(tower::service_fn(move |request| service.clone().answer(request)), "default");
+        let upstream = Client::over(kube, &Config::new(Source::InCluster));
+        let mut tasks = Vec::new();
+        let mut start = |index: usize| {
+            let resource = resource(index);
+            let (writer, reader) = cache::cache(profile.cache, Instant::now());
+            let config = ReflectorConfig {
+                target: Target {
+                    resource: resource.clone(),
+                    namespace: None,
+                    selectors: Selectors::default(),
+                    metadata_only: false,
+                },
+                decode: DecodeOptions {
+                    drop_managed_fields: true,
+                    drop_last_applied: true,
+                    object_bytes_max: LINE_BYTES_MAX,
+                },
+                machine: profile.machine,
+                line_bytes_max: LINE_BYTES_MAX,
+                seed: seed.wrapping_add(index as u64),
+            };
+            let reflector = Reflector::new(config, upstream.clone(), writer);
+            let figures = Arc::new(Figures::default);
+            hub.add(Informer::new(resource, Scope::All, reader.clone(), figures));
+            let polls = Arc::new(AtomicU64::new(0));
+            let future = Box::pin(reflector.run(cancel.clone()));
+            tasks.push(tokio::spawn(Counted { future, polls: polls.clone() }));
+            (reader, polls)
+        };
+        let [(a, a_polls), (b, b_polls)] = [start(0), start(1)];
+        let born = Instant::now();
+        Self {
+            life,
+            hub,
+            readers: [a, b],
+            born,
+            drain,
+            cancel,
+            tasks,
+            polls: [a_polls, b_polls],
+            polls_seen: (born, [0; 2]),
+            first: [None; 2],
+        }
+    }
+
+    /// Ends it at once, as a `kill -9` does.
+    pub(crate) fn kill(&mut self) {
+        self.cancel.cancel();
+        self.tasks.clear();
+    }
+
+    /// Whether a cache is complete, its watch is open, and nothing is being listed.
+    pub(crate) fn is_watching(&self, index: usize) -> bool {
+        self.readers[index].mark().synced && self.readers[index].condition().phase == Phase::Watching
+    }
+
+    pub(crate) fn revision(&self, index: usize) -> u64 {
+        self.readers[index].mark().revision.0
+    }
+
+    /// The version of a cache; 0 before its first list.
+    pub(crate) fn position(&self, index: usize) -> u64 {
+        number(&self.readers[index].snapshot().position)
+    }
+
+    /// Looks whether a reflector has ended, or spins.
+    pub(crate) fn check(&mut self, now: Instant) -> Result<(), String> {
+        for index in 0..2 {
+            if self.first[index].is_none() && self.readers[index].mark().synced {
+                self.first[index] = Some(self.position(index));
+            }
+            if self.tasks.get(index).is_some_and(JoinHandle::is_finished) {
+                return Err(format!("the reflector of {} has ended: it panicked", RESOURCES[index]));
+            }
+        }
+        let (since, seen) = self.polls_seen;
+        if now - since >= Duration::from_secs(1) {
+            let polls = [0, 1].map(|index: usize| self.polls[index].load(Ordering::Relaxed));
+            for index in 0..2 {
+                let per_second = (polls[index] - seen[index]) as f64 / (now - since).as_secs_f64();
+                if per_second > POLLS_PER_SECOND_MAX as f64 {
+                    return Err(format!(
+                        "spin: the reflector of {} was polled {per_second} times in a second",
+                        RESOURCES[index]
+                    ));
+                }
+            }
+            self.polls_seen = (now, polls);
+        }
+        Ok(())
+    }
+}
+
+/// A version as a number.
+pub(crate) fn number(version: &informerd::k8s::ResourceVersion) -> u64 {
+    version.to_string().parse().unwrap_or(0)
+}
+
+/// The limits of hubs and caches that do not vary.
+pub(crate) fn hub_config(batch_len_max: usize, bookmark_seconds: u64) -> hub::Config {
+    hub::Config {
+        subscribers_max: 1000,
+        batch_len_max,
+        batch_bytes_max: 64 << 10,
+        heartbeat_interval: Duration::from_secs(15),
+        bookmark_interval: Duration::from_secs(bookmark_seconds),
+        resume_wait: Duration::from_secs(10),
+        // What is random about it would not be the seed's.
+        drain_spread_max: Duration::ZERO,
+    }
+}

@@ -1,0 +1,205 @@
+//! What the cluster really was at each version: the oracle. It notes the writes that the simulation made, and knows
+//! nothing of caches, journals or tokens.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use serde_json::Value;
+
+/// The resources of a history: a built-in one and a custom one.
+pub(crate) const RESOURCES: [&str; 2] = ["configmaps", "widgets.demo.informerd.dev"];
+
+/// `namespace/name`.
+pub(crate) type Key = String;
+
+/// An object as it was after one write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) uid: String,
+    pub(crate) version: u64,
+    /// The number of the write, no two of which are alike: the object's content.
+    pub(crate) content: String,
+    pub(crate) app: Option<String>,
+    pub(crate) color: Option<String>,
+}
+
+/// The objects of a resource by key.
+pub(crate) type State = BTreeMap<Key, Rc<Seen>>;
+
+/// One write.
+#[derive(Clone, Debug)]
+pub(crate) struct Write {
+    pub(crate) version: u64,
+    pub(crate) key: Key,
+    /// The state before and after; nothing where there was none.
+    pub(crate) before: Option<Rc<Seen>>,
+    pub(crate) after: Option<Rc<Seen>>,
+}
+
+/// The writes to one resource from the beginning of the cluster on.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Log {
+    pub(crate) writes: Vec<Write>,
+    /// The state after each write.
+    states: BTreeMap<u64, Rc<State>>,
+}
+
+/// Everything that was written. A cluster restored from a backup begins a new era, whose logs begin as those of the
+/// one before.
+#[derive(Debug)]
+pub(crate) struct Truth {
+    pub(crate) eras: Vec<[Log; 2]>,
+}
+
+impl Default for Truth {
+    fn default() -> Self {
+        Self { eras: vec![Default::default()] }
+    }
+}
+
+impl Truth {
+    /// The era that lasts.
+    pub(crate) fn era(&self) -> usize {
+        self.eras.len() - 1
+    }
+
+    /// The log of a resource in the era that lasts.
+    pub(crate) fn log(&self, resource: usize) -> &Log {
+        &self.eras[self.era()][resource]
+    }
+
+    /// Notes a write to the cluster as it is now.
+    pub(crate) fn note(&mut self, resource: usize, version: u64, key: &str, after: Option<Seen>) {
+        let era = self.era();
+        self.eras[era][resource].note(version, key, after);
+    }
+
+    /// The cluster was put back to what it was at `version`.
+    pub(crate) fn put_back(&mut self, version: u64) {
+        let logs = self.eras[self.era()].each_ref().map(|log| log.up_to(version));
+        self.eras.push(logs);
+    }
+}
+
+impl Log {
+    fn note(&mut self, version: u64, key: &str, after: Option<Seen>) {
+        let mut state = State::clone(&self.now());
+        let after = after.map(Rc::new);
+        let before = match &after {
+            Some(after) => state.insert(key.to_owned(), after.clone()),
+            None => state.remove(key),
+        };
+        assert!(
+            self.writes.last().is_none_or(|last| last.version < version),
+            "the simulation notes in order"
+        );
+        self.writes.push(Write { version, key: key.to_owned(), before, after });
+        self.states.insert(version, Rc::new(state));
+    }
+
+    fn up_to(&self, version: u64) -> Self {
+        Self {
+            writes: self.writes.iter().filter(|write| write.version <= version).cloned().collect(),
+            states: self.states.range(..=version).map(|(version, state)| (*version, state.clone())).collect(),
+        }
+    }
+
+    /// The state now.
+    pub(crate) fn now(&self) -> Rc<State> {
+        self.at(u64::MAX)
+    }
+
+    /// The state at a version.
+    pub(crate) fn at(&self, version: u64) -> Rc<State> {
+        self.states.range(..=version).next_back().map(|(_, state)| state.clone()).unwrap_or_default()
+    }
+
+    /// The writes after a version, oldest first.
+    pub(crate) fn after(&self, version: u64) -> &[Write] {
+        &self.writes[self.writes.partition_point(|write| write.version <= version)..]
+    }
+
+    /// The last write to an object up to a version.
+    pub(crate) fn last(&self, key: &str, version: u64) -> Option<&Write> {
+        let until = self.writes.partition_point(|write| write.version <= version);
+        self.writes[..until].iter().rev().find(|write| write.key == key)
+    }
+}
+
+impl Seen {
+    /// From what the cluster says it stored.
+    pub(crate) fn of(stored: &Value) -> Self {
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let metadata = &stored["metadata"];
+        Self {
+            uid: text(&metadata["uid"]).unwrap_or_default(),
+            version: metadata["resourceVersion"]
+                .as_str()
+                .and_then(|version| version.parse().ok())
+                .unwrap_or(0),
+            content: text(&stored["data"]["write"]).unwrap_or_default(),
+            app: text(&metadata["labels"]["app"]),
+            color: text(&stored["data"]["color"]),
+        }
+    }
+}
+
+/// Which objects a client wants, in words that need no selector's code.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Wanted {
+    /// Empty for all.
+    pub(crate) namespaces: Vec<&'static str>,
+    pub(crate) name: Option<&'static str>,
+    pub(crate) app: Option<Test>,
+    pub(crate) color: Option<Test>,
+}
+
+/// What a label or field is to be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Test {
+    Is(&'static str),
+    IsNot(&'static str),
+    OneOf(&'static str, &'static str),
+    Exists,
+}
+
+impl Wanted {
+    /// Whether objects of this key are wanted at all.
+    pub(crate) fn in_scope(&self, key: &str) -> bool {
+        let (namespace, name) = key.split_once('/').unwrap_or(("", key));
+        (self.namespaces.is_empty() || self.namespaces.contains(&namespace))
+            && self.name.is_none_or(|wanted| wanted == name)
+    }
+
+    /// Whether an object is wanted.
+    pub(crate) fn wants(&self, key: &str, seen: &Seen) -> bool {
+        let passes = |test: Option<Test>, value: &Option<String>| match (test, value.as_deref()) {
+            (None, _) => true,
+            (Some(Test::Is(wanted)), value) => value == Some(wanted),
+            (Some(Test::IsNot(other)), value) => value != Some(other),
+            (Some(Test::OneOf(a, b)), value) => value == Some(a) || value == Some(b),
+            (Some(Test::Exists), value) => value.is_some(),
+        };
+        self.in_scope(key) && passes(self.app, &seen.app) && passes(self.color, &seen.color)
+    }
+
+    /// The label selector in Kubernetes' grammar.
+    pub(crate) fn label_selector(&self) -> String {
+        match self.app {
+            None => String::new(),
+            Some(Test::Is(wanted)) => format!("app={wanted}"),
+            Some(Test::IsNot(other)) => format!("app!={other}"),
+            Some(Test::OneOf(a, b)) => format!("app in ({a}, {b})"),
+            Some(Test::Exists) => "app".into(),
+        }
+    }
+
+    /// The field selector in Kubernetes' grammar, which knows equality only.
+    pub(crate) fn field_selector(&self) -> String {
+        match self.color {
+            Some(Test::Is(wanted)) => format!("data.color={wanted}"),
+            Some(Test::IsNot(other)) => format!("data.color!={other}"),
+            None | Some(Test::OneOf(..) | Test::Exists) => String::new(),
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! One answer's body on its way through the network.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::Frame;
+use http_body_util::BodyExt as _;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::dice::Dice;
+use crate::fault::Fault;
+use crate::meter::Ask;
+use crate::network::{Body, Framed, Link, Weather};
+
+/// Longer than the longest line that the simulation's informers take.
+pub(crate) const LINE_BYTES_MAX: usize = 16 << 10;
+
+/// A watch without a byte for this long may be given up by its client.
+const QUIET_MIN: Duration = Duration::from_secs(25);
+
+/// What all connections of a link are to do now.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Order {
+    pub(crate) number: u64,
+    pub(crate) fault: Option<Fault>,
+}
+
+/// What will happen to one body.
+#[derive(Debug)]
+pub(crate) struct WirePlan {
+    dice: Dice,
+    /// After this many bytes.
+    fault: Option<(usize, Fault)>,
+    lines: Vec<Fault>,
+    line_chance: f64,
+    chunk_bytes_max: usize,
+    latency_ms_max: u64,
+    /// When the API server that is behind ends it.
+    ends_at: Option<Instant>,
+}
+
+impl std::fmt::Debug for Dice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("dice")
+    }
+}
+
+/// A body.
+pub(crate) struct Wire {
+    inner: Option<Body>,
+    link: Arc<Link>,
+    resource: usize,
+    watch: bool,
+    /// Whether the cache is told that the API server was heard.
+    counts: bool,
+    plan: WirePlan,
+    orders: watch::Receiver<Order>,
+    /// A line that has not ended.
+    partial: Vec<u8>,
+    out: VecDeque<Bytes>,
+    sent: usize,
+    end: Option<End>,
+    /// What it answers, and whether the end of a streaming list has passed.
+    ask: Ask,
+    marked: bool,
+    last_byte: Instant,
+}
+
+/// How a body ends once all of it is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Clean,
+    Reset,
+    Silence,
+}
+
+impl WirePlan {
+    pub(crate) fn roll(
+        weather: &Weather,
+        watch: bool,
+        good: bool,
+        ends_at: Option<Instant>,
+        dice: &mut Dice,
+    ) -> Self {
+        let seed = dice.seed();
+        let mut dice = Dice::new(seed, 0);
+        let mut fault = None;
+        if good && !weather.bodies.is_empty() && dice.chance(weather.body_chance) {
+            let what = weather.bodies[dice.below(weather.bodies.len())];
+            let of_list = matches!(what, Fault::ListCutShort | Fault::ListReset | Fault::ListStalled);
+            let most = if dice.chance(0.5) { 600 } else { 6_000 };
+            let after = dice.below(most);
+            fault = (of_list != watch).then_some((after, what));
+        }
+        let lines = if watch { weather.lines.clone() } else { Vec::new() };
+        Self {
+            fault,
+            lines,
+            line_chance: weather.line_chance,
+            chunk_bytes_max: weather.chunk_bytes_max,
+            latency_ms_max: weather.latency_ms_max,
+            ends_at: ends_at.filter(|_| watch),
+            dice,
+        }
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        if !self.watch {
+            return;
+        }
+        let quiet = self.end.is_none() && self.last_byte.elapsed() >= QUIET_MIN;
+        let unmarked = self.ask == Ask::Stream && !self.marked;
+        self.link.meter(self.resource, |meter| {
+            meter.quiet_watches += u64::from(quiet);
+            meter.unmarked_streams += u64::from(unmarked);
+        });
+    }
+}
+
+impl Wire {
+    pub(crate) fn new(
+        body: Body,
+        link: Arc<Link>,
+        resource: usize,
+        ask: Ask,
+        code: u16,
+        plan: WirePlan,
+    ) -> Self {
+        let orders = link.orders.subscribe();
+        Self {
+            inner: Some(body),
+            link,
+            resource,
+            watch: matches!(ask, Ask::Watch | Ask::Stream) && code == 200,
+            // What is asked of the past tells nothing of now.
+            counts: ask != Ask::Past,
+            plan,
+            orders,
+            partial: Vec::new(),
+            out: VecDeque::new(),
+            sent: 0,
+            end: None,
+            ask,
+            marked: false,
+            last_byte: Instant::now(),
+        }
+    }
+
+    /// The next frame.
+    pub(crate) async fn next(mut self) -> Option<(Framed, Self)> {
+        loop {
+            if let Some(chunk) = self.out.pop_front() {
+                if let Some(chunk) = self.pass(chunk).await {
+                    return Some((Ok(Frame::data(chunk)), self));
+                }
+                continue;
+            }
+            match self.end {
+                Some(End::Clean) => {
+                    if !self.watch && self.counts {
+                        self.link.meter(self.resource, |meter| meter.heard(Instant::now()));
+                    }
+                    return None;
+                }
+                Some(End::Reset) => {
+                    self.end = Some(End::Clean);
+                    return Some((Err(io::ErrorKind::ConnectionReset.into()), self));
+                }
+                Some(End::Silence) => std::future::pending().await,
+                None => self.read().await,
+            }
+        }
+    }
+
+    /// Lets a chunk through, if the plan lets it.
+    async fn pass(&mut self, mut chunk: Bytes) -> Option<Bytes> {
+        if let Some((at, fault)) = self.plan.fault
+            && self.sent + chunk.len() > at
+        {
+            self.plan.fault = None;
+            if fault != Fault::Paused {
+                chunk.truncate(at.saturating_sub(self.sent));
+            }
+            self.play(fault).await;
+        }
+        if self.plan.latency_ms_max > 0 && self.plan.dice.chance(0.3) {
+            sleep(self.plan.dice.millis(1, self.plan.latency_ms_max)).await;
+        }
+        if chunk.is_empty() {
+            return None;
+        }
+        self.sent += chunk.len();
+        self.last_byte = Instant::now();
+        let (watch, now) = (self.watch, Instant::now());
+        if self.counts {
+            self.link
+                .meter(self.resource, |meter| if watch { meter.heard(now) } else { meter.heard_part(now) });
+        }
+        Some(chunk)
+    }
+
+    /// Takes what the API server sends, or what is ordered of the network.
+    async fn read(&mut self) {
+        let Some(inner) = &mut self.inner else {
+            self.end = Some(End::Clean);
+            return;
+        };
+        let ends_at = self.plan.ends_at;
+        let ended = async {
+            match ends_at {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            _ = self.orders.changed() => {
+                let order = *self.orders.borrow_and_update();
+                if let Some(fault) = order.fault
+                    && self.watch
+                {
+                    self.play(fault).await;
+                }
+            }
+            frame = inner.frame() => match frame {
+                Some(Ok(frame)) => {
+                    let data = frame.into_data().unwrap_or_default();
+                    if self.watch { self.take_lines(&data) } else { self.put(&data) }
+                }
+                Some(Err(_)) => self.finish(End::Reset),
+                None => {
+                    self.put_partial();
+                    self.finish(End::Clean);
+                }
+            },
+            () = ended => self.finish(End::Clean),
+        }
+    }
+
+    fn finish(&mut self, end: End) {
+        self.inner = None;
+        self.end = Some(end);
+        if self.watch {
+            self.link.meter(self.resource, |meter| meter.watches_ended += 1);
+        }
+    }
+
+    /// Something happens to the connection as a whole.
+    async fn play(&mut self, fault: Fault) {
+        self.link.hit(self.resource, fault);
+        match fault {
+            Fault::CutMidLine => {
+                self.out.clear();
+                self.out.push_back(Bytes::from_static(br#"{"type":"MODIFIED","object":{"metadata":{"na"#));
+                self.finish(End::Clean);
+            }
+            Fault::CutReset | Fault::ListReset => {
+                self.out.clear();
+                self.finish(End::Reset);
+            }
+            Fault::Stalled | Fault::ListStalled => {
+                self.out.clear();
+                self.finish(End::Silence);
+            }
+            Fault::Paused => {
+                let pause = self.plan.dice.millis(500, 40_000);
+                sleep(pause).await;
+            }
+            _ => {
+                self.out.clear();
+                self.finish(End::Clean);
+            }
+        }
+    }
+
+    /// The one ERROR event that a watch can have; it is the last.
+    fn put_error(&mut self, code: u16, reason: &str, text: &mut Vec<u8>) {
+        let line = format!(
+            r#"{{"type":"ERROR","object":{{"kind":"Status","apiVersion":"v1","metadata":{{}},"status":"Failure","message":"the simulation says {code}","reason":"{reason}","code":{code}}}}}"#
+        );
+        text.extend_from_slice(line.as_bytes());
+        text.push(b'\n');
+        self.finish(End::Clean);
+    }
+
+    fn take_lines(&mut self, data: &[u8]) {
+        self.partial.extend_from_slice(data);
+        let mut text = Vec::new();
+        while let Some(at) = self.partial.iter().position(|byte| *byte == b'\n') {
+            let rest = self.partial.split_off(at + 1);
+            let line = std::mem::replace(&mut self.partial, rest);
+            self.take_line(&line, &mut text);
+            if self.end.is_some() {
+                self.partial.clear();
+            }
+        }
+        self.put(&text);
+    }
+
+    fn take_line(&mut self, line: &[u8], text: &mut Vec<u8>) {
+        let is = |what: &str| memchr::memmem::find(line, what.as_bytes()).is_some();
+        if is(r#""type":"ERROR""#) {
+            let gone = is(r#""code":410"#);
+            if gone {
+                self.link.hits.count(Fault::RealGone);
+            }
+            self.link.meter(self.resource, |meter| meter.refused(if gone { 410 } else { 500 }));
+            self.link.say(|| String::from_utf8_lossy(line).trim().to_owned());
+        }
+        let (bookmark, mark) = (is(r#""type":"BOOKMARK""#), is("initial-events-end"));
+        self.marked |= mark;
+        if !self.plan.lines.is_empty() && self.plan.dice.chance(self.plan.line_chance) {
+            let fault = self.plan.lines[self.plan.dice.below(self.plan.lines.len())];
+            match fault {
+                Fault::BookmarkDropped if bookmark && !mark => {
+                    self.link.hit(self.resource, fault);
+                    return;
+                }
+                Fault::WatchGoneInStream | Fault::ErrorInStream => {
+                    self.link.hit(self.resource, fault);
+                    let gone = fault == Fault::WatchGoneInStream;
+                    let (code, reason) = if gone { (410, "Expired") } else { (500, "InternalError") };
+                    return self.put_error(code, reason, text);
+                }
+                Fault::Duplicate if !bookmark => text.extend_from_slice(line),
+                Fault::GarbageLine => text.extend_from_slice(b"{\"type\":\"MODI<html>not json\n"),
+                Fault::EndlessLine => text.extend_from_slice(&vec![b'x'; LINE_BYTES_MAX + 100]),
+                Fault::NoMetadata => text
+                    .extend_from_slice(b"{\"type\":\"MODIFIED\",\"object\":{\"kind\":\"X\",\"apiVersion\":\"v1\"}}\n"),
+                Fault::UnknownType => text.extend_from_slice(
+                    b"{\"type\":\"RENAMED\",\"object\":{\"metadata\":{\"name\":\"a\",\"resourceVersion\":\"1\"}}}\n",
+                ),
+                _ => {
+                    text.extend_from_slice(line);
+                    return;
+                }
+            }
+            self.link.hit(self.resource, fault);
+        }
+        text.extend_from_slice(line);
+    }
+
+    fn put_partial(&mut self) {
+        let rest = std::mem::take(&mut self.partial);
+        self.put(&rest);
+    }
+
+    /// Sends bytes, in chunks that are aligned with nothing.
+    fn put(&mut self, mut data: &[u8]) {
+        while !data.is_empty() {
+            let most = self.plan.chunk_bytes_max;
+            let size = if most == 0 { data.len() } else { 1 + self.plan.dice.below(most) };
+            let (chunk, rest) = data.split_at(size.min(data.len()));
+            self.out.push_back(Bytes::copy_from_slice(chunk));
+            data = rest;
+        }
+    }
+}

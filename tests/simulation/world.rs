@@ -1,0 +1,568 @@
+//! One history: a cluster, two replicas of informerd, their clients, and what befalls them.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use informerd::sim::{ApiHandler, ApiServerConfig, Cluster, ClusterConfig};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::client::{Around, Client};
+use crate::dice::Dice;
+use crate::fault::{Fault, Hits};
+use crate::meter::{Ask, Meter};
+use crate::network::{Api, Link};
+use crate::plan::{NAMES, NAMESPACES, ORDERED, Profile};
+use crate::replica::{Replica, number};
+use crate::trace::Trace;
+use crate::truth::{RESOURCES, Seen, Truth};
+
+/// The custom resource's definition.
+const DEFINITION: &str = "widgets.demo.informerd.dev";
+
+/// After all faults are lifted, everyone must agree within this time.
+const HEALING: Duration = Duration::from_secs(900);
+
+/// Passes over the tasks that are ready, so that what happened at one moment is over before clients look.
+const SETTLING_PASSES: usize = 24;
+
+/// A cluster as it was once.
+struct Backup {
+    cluster: Cluster,
+    definition: Option<Value>,
+    version: u64,
+}
+
+/// One history under way.
+pub(crate) struct World {
+    profile: Profile,
+    dice: Dice,
+    began: Instant,
+    cluster: Cluster,
+    api: Arc<Mutex<Api>>,
+    truth: Truth,
+    links: Vec<Arc<Link>>,
+    replicas: Vec<Replica>,
+    clients: Vec<Client>,
+    hits: Arc<Hits>,
+    trace: Trace,
+    driver: Arc<Notify>,
+    writes: u64,
+    backup: Option<Backup>,
+    /// The definition of the custom resource while it is removed.
+    removed: Option<Value>,
+    /// Versions may not reach what was seen before the cluster was put back: then nobody could tell.
+    version_max: u64,
+    /// Lists of lives that are over.
+    relists: u64,
+}
+
+/// What happens in one step.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Write,
+    Burst,
+    Pass { from_ms: u64, to_ms: u64 },
+    Disconnect,
+    StallClient,
+    Order,
+    Weather,
+    Outage,
+    Restart,
+    Compact,
+    RestartServer,
+    Definition,
+    Lag,
+    Backup,
+    Restore,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, trace: Trace) -> Self {
+        let mut dice = Dice::new(seed, 1);
+        let profile = Profile::roll(&mut dice);
+        let cluster =
+            Cluster::new(ClusterConfig { seed: dice.seed(), window_events_max: profile.window_events_max });
+        cluster.set_clock(Some(1_700_000_000_000));
+        let hits = Arc::new(Hits::default());
+        let current = ApiHandler::new(cluster.clone(), ApiServerConfig::default());
+        current.faults().streaming_lists(profile.streaming);
+        let api = Arc::new(Mutex::new(Api { current, behind: None }));
+        let link = |number: usize| {
+            let dice = Dice::new(seed, 10 + number as u64);
+            Link::new(number, dice, api.clone(), hits.clone(), trace.clone())
+        };
+        let links = vec![link(0), link(1)];
+        for link in &links {
+            link.set_weather(profile.fair());
+        }
+        let now = Instant::now();
+        let clients =
+            (0..profile.clients).map(|number| Client::new(number, Dice::new(seed, 100 + number as u64), now));
+        let clients = clients.collect();
+        let mut world = Self {
+            dice,
+            began: now,
+            cluster,
+            api,
+            truth: Truth::default(),
+            links,
+            replicas: Vec::new(),
+            clients,
+            hits,
+            trace,
+            driver: Arc::new(Notify::new()),
+            writes: 0,
+            backup: None,
+            removed: None,
+            version_max: u64::MAX,
+            relists: 0,
+            profile,
+        };
+        for _ in 0..world.dice.below(30) {
+            world.write();
+        }
+        for number in 0..2 {
+            let seed = world.dice.seed();
+            world.replicas.push(Replica::start(0, seed, &world.profile, &world.links[number]));
+        }
+        world
+    }
+
+    /// Lives through the whole history.
+    pub(crate) async fn run(&mut self) -> Result<(), String> {
+        for _ in 0..self.profile.steps {
+            let step = self.choose();
+            self.trace.say(|| format!("{step:?}"));
+            self.play(step).await?;
+        }
+        self.heal().await?;
+        for number in 0..2 {
+            self.check_requests(number)?;
+        }
+        Ok(())
+    }
+
+    /// What was told to clients and asked of the API server, as one number.
+    pub(crate) fn digest(&self) -> u64 {
+        let clients = self.clients.iter().map(|client| client.checker.digest);
+        let meters = self.links.iter().flat_map(|link| {
+            [0, 1].map(|index| link.meter(index, |meter| meter.lists() ^ meter.count(Ask::Watch) << 16))
+        });
+        let faults = Fault::ALL.iter().map(|fault| self.hits.of(*fault));
+        let all = clients.chain(meters).chain(faults).chain([self.cluster.revision()]);
+        all.fold(0xcbf2_9ce4_8422_2325, |digest, part| {
+            (digest.rotate_left(5) ^ part).wrapping_mul(0x0100_0000_01b3)
+        })
+    }
+
+    pub(crate) fn hits(&self) -> &Hits {
+        &self.hits
+    }
+
+    fn choose(&mut self) -> Step {
+        let calm = self.profile.calm;
+        let faults = usize::from(!calm);
+        let cluster = usize::from(self.profile.cluster_faults);
+        self.dice.weighted(&[
+            (Step::Write, 20),
+            (Step::Burst, 12),
+            (Step::Pass { from_ms: 0, to_ms: 30 }, 12),
+            (Step::Pass { from_ms: 100, to_ms: 3_000 }, 14),
+            (Step::Pass { from_ms: 5_000, to_ms: 70_000 }, 10),
+            (Step::Pass { from_ms: 100_000, to_ms: 320_000 }, 2),
+            (Step::Disconnect, 8),
+            (Step::StallClient, 3),
+            (Step::Order, 8 * faults),
+            (Step::Weather, 8 * faults),
+            (Step::Outage, 3 * faults),
+            (Step::Restart, 3),
+            (Step::Compact, 3 * cluster),
+            (Step::RestartServer, 3 * cluster),
+            (Step::Definition, 4 * cluster),
+            (Step::Lag, 4 * cluster),
+            (Step::Backup, 2 * cluster),
+            (Step::Restore, 2 * cluster),
+        ])
+    }
+
+    async fn play(&mut self, step: Step) -> Result<(), String> {
+        match step {
+            Step::Write => self.write(),
+            Step::Burst => {
+                for _ in 0..2 + self.dice.below(12) {
+                    self.write();
+                }
+            }
+            Step::Pass { from_ms, to_ms } => {
+                let span = self.dice.millis(from_ms, to_ms);
+                return self.pass(span).await;
+            }
+            Step::Disconnect => {
+                for _ in 0..1 + self.dice.below(4) {
+                    let at = self.dice.below(self.clients.len());
+                    if self.clients[at].is_connected() {
+                        self.hits.count(Fault::Disconnected);
+                        self.clients[at].cut_off(Instant::now());
+                    }
+                }
+            }
+            Step::StallClient => {
+                let at = self.dice.below(self.clients.len());
+                self.hits.count(Fault::ClientStalled);
+                self.clients[at].stall(Instant::now());
+            }
+            Step::Order => {
+                let at = self.dice.below(2);
+                let fault = self.dice.pick(&ORDERED);
+                self.links[at].order(fault);
+            }
+            Step::Weather => {
+                let at = self.dice.below(2);
+                let fair = self.dice.chance(0.3);
+                let weather = if fair { self.profile.fair() } else { self.profile.weather(&mut self.dice) };
+                self.links[at].set_weather(weather);
+            }
+            Step::Outage => {
+                let at = self.dice.below(2);
+                let mut weather = self.links[at].weather();
+                weather.outage = !weather.outage;
+                if weather.outage {
+                    self.links[at].order(Fault::CutReset);
+                }
+                self.links[at].set_weather(weather);
+            }
+            Step::Restart => return self.restart().await,
+            Step::Compact => {
+                self.hits.count(Fault::Compacted);
+                self.cluster.compact();
+            }
+            Step::RestartServer => self.restart_server(),
+            Step::Definition => self.change_definition(),
+            Step::Lag => self.lag(),
+            Step::Backup => {
+                let (definition, version) = (self.removed.clone(), self.cluster.revision());
+                self.backup = Some(Backup { cluster: self.cluster.fork(), definition, version });
+            }
+            Step::Restore => self.restore(),
+        }
+        Ok(())
+    }
+
+    /// Writes something somewhere.
+    fn write(&mut self) {
+        if self.cluster.revision() + 3 >= self.version_max {
+            return;
+        }
+        let resource = if self.removed.is_none() && self.dice.chance(0.35) { 1 } else { 0 };
+        let (namespace, name) = (self.dice.pick(&NAMESPACES), self.dice.pick(&NAMES));
+        let there = self.cluster.get(RESOURCES[resource], namespace, name).is_some();
+        let deletes = self.dice.chance(0.3);
+        if there && deletes {
+            self.delete(resource, namespace, name);
+            if self.dice.chance(0.6) {
+                return;
+            }
+        }
+        self.writes += 1;
+        let mut object = json!({
+            "metadata": {"namespace": namespace, "name": name, "labels": {}},
+            "data": {"write": self.writes.to_string()},
+        });
+        if let Some(app) = self.dice.pick(&[None, Some("web"), Some("db")]) {
+            object["metadata"]["labels"]["app"] = app.into();
+        }
+        if let Some(color) = self.dice.pick(&[None, Some("red"), Some("blue")]) {
+            object["data"]["color"] = color.into();
+        }
+        self.set_clock();
+        let exists = there && !deletes;
+        let stored = if exists {
+            self.cluster.update(RESOURCES[resource], object)
+        } else {
+            self.cluster.create(RESOURCES[resource], object)
+        };
+        let seen = Seen::of(&stored.expect("the simulation writes what is right"));
+        self.trace.say(|| format!("write {} {namespace}/{name} {seen:?}", RESOURCES[resource]));
+        self.truth.note(resource, seen.version, &format!("{namespace}/{name}"), Some(seen));
+    }
+
+    fn delete(&mut self, resource: usize, namespace: &str, name: &str) {
+        self.set_clock();
+        self.cluster.delete(RESOURCES[resource], namespace, name).expect("it is there");
+        let version = self.cluster.revision();
+        self.trace.say(|| format!("delete {} {namespace}/{name} at {version}", RESOURCES[resource]));
+        self.truth.note(resource, version, &format!("{namespace}/{name}"), None);
+    }
+
+    fn set_clock(&self) {
+        let millis = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(0);
+        self.cluster.set_clock(Some(1_700_000_000_000 + millis));
+    }
+
+    async fn restart(&mut self) -> Result<(), String> {
+        if self.truth.eras.len() > 1 {
+            // One that starts now cannot tell tokens from before the restore from those since.
+            return Ok(());
+        }
+        let at = self.dice.below(2);
+        if self.dice.chance(0.5) {
+            // As on SIGTERM: streams end, then the process.
+            self.hits.count(Fault::Drained);
+            self.replicas[at].drain.cancel();
+            self.pass(Duration::from_millis(50)).await?;
+        } else {
+            self.hits.count(Fault::Killed);
+        }
+        self.replicas[at].kill();
+        let now = Instant::now();
+        for client in &mut self.clients {
+            if client.is_connected_to(at) {
+                client.cut_off(now);
+            }
+        }
+        self.check_requests(at)?;
+        self.relists += self.lists_of(at).iter().map(|lists| lists.saturating_sub(1)).sum::<u64>();
+        self.links[at].reset_meters();
+        let (life, seed) = (self.replicas[at].life + 1, self.dice.seed());
+        self.replicas[at] = Replica::start(life, seed, &self.profile, &self.links[at]);
+        Ok(())
+    }
+
+    fn restart_server(&mut self) {
+        self.hits.count(Fault::ServerRestarted);
+        if self.dice.chance(0.5) {
+            // Its window begins anew.
+            self.cluster.compact();
+        }
+        self.api.lock().unwrap().behind = None;
+        self.links.iter().for_each(|link| link.order(Fault::CutReset));
+    }
+
+    fn change_definition(&mut self) {
+        if self.cluster.revision() + 30 >= self.version_max {
+            return;
+        }
+        self.set_clock();
+        if let Some(definition) = self.removed.take() {
+            self.hits.count(Fault::DefinitionCreated);
+            self.cluster.create("customresourcedefinitions", definition).expect("it was removed");
+            return;
+        }
+        let definition = self.cluster.get("customresourcedefinitions", "", DEFINITION).expect("it is there");
+        if self.dice.chance(0.4) {
+            self.hits.count(Fault::DefinitionChanged);
+            let mark = json!({"metadata": {"labels": {"changed": self.cluster.revision().to_string()}}});
+            self.cluster.patch("customresourcedefinitions", "", DEFINITION, &mark).expect("it is there");
+            return;
+        }
+        self.hits.count(Fault::DefinitionRemoved);
+        let (before, state) = (self.cluster.revision(), self.truth.log(1).now());
+        self.cluster.delete("customresourcedefinitions", "", DEFINITION).expect("it is there");
+        for (index, key) in state.keys().enumerate() {
+            self.truth.note(1, before + 1 + index as u64, key, None);
+        }
+        assert_eq!(self.cluster.revision(), before + 1 + state.len() as u64, "each object's end is a write");
+        self.removed = Some(definition);
+    }
+
+    /// One of the API servers behind the address hears of nothing for a while.
+    fn lag(&mut self) {
+        let behind = ApiHandler::new(self.cluster.fork(), ApiServerConfig::default());
+        behind.faults().streaming_lists(self.profile.streaming);
+        let until = Instant::now() + self.dice.millis(1_000, 12_000);
+        self.api.lock().unwrap().behind = Some((behind, until));
+    }
+
+    fn restore(&mut self) {
+        let Some(backup) = self.backup.take() else { return };
+        let version = self.cluster.revision();
+        // A cache that has not gone beyond the backup cannot see that others have: what a token means would depend
+        // on where it is taken.
+        let seen =
+            self.replicas.iter().all(|replica| (0..2).all(|index| replica.position(index) > backup.version));
+        if !seen || backup.version + 12 > version || self.truth.eras.len() > 1 {
+            return;
+        }
+        self.trace.say(|| format!("restored to {}", backup.version));
+        self.hits.count(Fault::Restored);
+        self.version_max = version;
+        self.truth.put_back(backup.version);
+        self.removed = backup.definition;
+        self.cluster = backup.cluster;
+        self.cluster.compact();
+        let current = ApiHandler::new(self.cluster.clone(), ApiServerConfig::default());
+        current.faults().streaming_lists(self.profile.streaming);
+        *self.api.lock().unwrap() = Api { current, behind: None };
+        self.links.iter().for_each(|link| link.order(Fault::CutReset));
+    }
+
+    /// Lifts all faults, and waits until everyone agrees.
+    async fn heal(&mut self) -> Result<(), String> {
+        self.trace.say(|| "all faults are lifted".into());
+        for link in &self.links {
+            link.set_weather(self.profile.fair());
+        }
+        self.api.lock().unwrap().behind = None;
+        if self.removed.is_some() {
+            self.change_definition();
+        }
+        let now = Instant::now();
+        self.clients.iter_mut().for_each(|client| client.become_good(now));
+        self.pass(Duration::from_secs(1)).await?;
+        for _ in 0..3 {
+            self.write();
+        }
+        let until = Instant::now() + HEALING;
+        loop {
+            self.pass(Duration::from_secs(20)).await?;
+            match self.final_check() {
+                Ok(()) => return Ok(()),
+                Err(why) if Instant::now() >= until => return Err(why),
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn final_check(&self) -> Result<(), String> {
+        for (at, replica) in self.replicas.iter().enumerate() {
+            for resource in 0..2 {
+                let snapshot = replica.readers[resource].snapshot();
+                let held = snapshot
+                    .after(None)
+                    .map(|object| (object.key().as_str().to_owned(), number(object.resource_version())));
+                let truth = self.truth.log(resource).now();
+                let there = truth.iter().map(|(key, seen)| (key.clone(), seen.version));
+                if !held.eq(there) {
+                    let held: Vec<_> = snapshot.after(None).collect();
+                    return Err(format!(
+                        "P1: in the end replica {at} holds {held:?} of {}",
+                        RESOURCES[resource]
+                    ));
+                }
+            }
+        }
+        for client in &self.clients {
+            if !client.is_connected() {
+                return Err(format!("client {} is not connected in the end", client.number));
+            }
+            client.checker.final_check(&self.truth).map_err(|why| describe(client, &why))?;
+        }
+        Ok(())
+    }
+
+    /// Lets time pass; clients do what is due, and everything is checked whenever something happened.
+    async fn pass(&mut self, span: Duration) -> Result<(), String> {
+        let until = Instant::now() + span;
+        loop {
+            for _ in 0..SETTLING_PASSES {
+                tokio::task::yield_now().await;
+            }
+            self.run_clients()?;
+            self.check_replicas()?;
+            let now = Instant::now();
+            if now >= until {
+                return Ok(());
+            }
+            let due = self.clients.iter().filter_map(Client::wants_at).min().unwrap_or(until);
+            let next = due.max(now + Duration::from_millis(1)).min(until);
+            tokio::select! {
+                biased;
+                () = sleep_until(next) => {}
+                // What happens at this moment is over with the next millisecond.
+                () = self.driver.notified() => sleep(Duration::from_millis(1)).await,
+            }
+        }
+    }
+
+    fn lists_of(&self, replica: usize) -> [u64; 2] {
+        [0, 1].map(|index| self.links[replica].meter(index, |meter| meter.lists()))
+    }
+
+    fn run_clients(&mut self) -> Result<(), String> {
+        let around = Around {
+            now: Instant::now(),
+            truth: &self.truth,
+            hits: &self.hits,
+            replicas: &self.replicas,
+            lists: [0, 1].map(|replica| self.lists_of(replica)),
+            journal_len_max: self.profile.cache.journal_len_max as u64,
+            driver: &self.driver,
+            trace: &self.trace,
+        };
+        for client in &mut self.clients {
+            client.run(&around).map_err(|why| describe(client, &why))?;
+        }
+        Ok(())
+    }
+
+    fn check_replicas(&mut self) -> Result<(), String> {
+        let now = Instant::now();
+        for at in 0..2 {
+            self.replicas[at].check(now).map_err(|why| format!("replica {at}: {why}"))?;
+            for resource in 0..2 {
+                self.check_age(at, resource, now).map_err(|why| format!("replica {at}: {why}"))?;
+                if let Some(count) = self.links[at].meter(resource, |meter| meter.storm) {
+                    return Err(format!(
+                        "P6: replica {at} asked {count} times for {} in a minute",
+                        RESOURCES[resource]
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// P7: what a cache says of its age.
+    fn check_age(&self, at: usize, resource: usize, now: Instant) -> Result<(), String> {
+        let replica = &self.replicas[at];
+        let age = replica.readers[resource].age(now);
+        let (part, whole) = self.links[at].meter(resource, |meter| (meter.heard_part, meter.heard));
+        let least = now - part.unwrap_or(replica.born);
+        let most = now - whole.unwrap_or(replica.born);
+        let slack = Duration::from_millis(50);
+        if age + Duration::from_millis(2) < least {
+            return Err(format!(
+                "P7: {} says it is {age:?} old, and nothing came for {least:?}",
+                RESOURCES[resource]
+            ));
+        }
+        if age > most + slack {
+            return Err(format!(
+                "P7: {} says it is {age:?} old, and was told something {most:?} ago",
+                RESOURCES[resource]
+            ));
+        }
+        Ok(())
+    }
+
+    /// P6: what a replica asked of the API server in its life.
+    fn check_requests(&self, at: usize) -> Result<(), String> {
+        for resource in 0..2 {
+            let tell = |meter: &mut Meter| requests_justified(meter, self.profile.calm);
+            self.links[at]
+                .meter(resource, tell)
+                .map_err(|why| format!("P6: replica {at}, {}: {why}", RESOURCES[resource]))?;
+            let lists = self.links[at].meter(resource, |meter| meter.lists());
+            (1..lists).for_each(|_| self.hits.count(Fault::Relisted));
+        }
+        Ok(())
+    }
+}
+
+fn requests_justified(meter: &mut Meter, calm: bool) -> Result<(), String> {
+    let (lists, watches) = (meter.lists(), meter.count(Ask::Watch) + meter.count(Ask::Stream));
+    // What fails is asked for again, and so is what says nothing for long; four watches in vain are reason enough for
+    // a list.
+    let again = meter.reasons() + meter.unmarked_streams;
+    let vain = if calm { 0 } else { meter.watches_ended / 4 };
+    if lists > 1 + again + vain || watches > 1 + again + meter.watches_ended + meter.quiet_watches {
+        return Err(format!("more than what went wrong explains: {meter:?}"));
+    }
+    Ok(())
+}
+
+fn describe(client: &Client, why: &str) -> String {
+    format!("client {} ({:?}): {why}", client.number, client.habits)
+}
