@@ -111,6 +111,21 @@ impl UpstreamError {
         }
     }
 
+    /// Whether it was the TLS handshake that failed: a certificate of either side is not accepted.
+    pub(super) fn is_tls(&self) -> bool {
+        match self {
+            Self::Transport(source) => {
+                std::iter::successors(Some(source.as_ref() as &(dyn Error + 'static)), |error| cause(*error))
+                    .any(|error| error.is::<rustls::Error>())
+            }
+            Self::Config(_)
+            | Self::Refused(_)
+            | Self::BodyTooLarge { .. }
+            | Self::Idle(_)
+            | Self::Garbage(_) => false,
+        }
+    }
+
     /// What a person should read: what went wrong and, where it is known, what to do.
     pub fn sentence(&self) -> String {
         match self {
@@ -136,6 +151,12 @@ fn innermost(error: &(dyn Error + 'static)) -> String {
         last = source;
     }
     last.to_string()
+}
+
+/// What caused an error. An I/O error passes over the one it wraps.
+fn cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
+    let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+    wrapped.map(|wrapped| wrapped as &(dyn Error + 'static)).or_else(|| error.source())
 }
 
 /// All causes; most of kube's errors repeat theirs.
