@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::cluster::Cluster;
-use super::fault::Faults;
+use super::fault::{Fault, Faults};
 use super::http::{Body, Call};
 
 /// Timings of the server, as kube-apiserver has them by default.
@@ -185,6 +185,20 @@ impl ApiServer {
 }
 
 impl Shared {
+    /// The revision that is answered as of: the cluster's, or an older one where the switchboard says so.
+    pub(super) fn revision(&self) -> u64 {
+        self.seen(self.cluster.revision())
+    }
+
+    /// The same, where the cluster's revision is known.
+    pub(super) fn seen(&self, newest: u64) -> u64 {
+        let seen = self.faults.seen(newest);
+        if seen < newest {
+            self.faults.count(Fault::Lagged);
+        }
+        seen
+    }
+
     fn record(&self, line: String) {
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         if log.len() == REQUEST_LOG_LEN_MAX {

@@ -5,6 +5,7 @@ pub(crate) mod check;
 pub(crate) mod client;
 pub(crate) mod envtest;
 pub(crate) mod recorder;
+pub(crate) mod relay;
 pub(crate) mod server;
 
 use std::time::Duration;

@@ -1,0 +1,119 @@
+//! The path to the API server: load balancers that tire of idle connections, connections that die without a word.
+
+use std::time::Duration;
+
+use informerd::config::UpstreamSource;
+use informerd::sim::{Failure, Requests, Verb};
+use tokio::time::Instant;
+
+use super::{Trial, cluster_with, until_state};
+use crate::support::client;
+use crate::support::eventually;
+use crate::support::relay::Relay;
+use crate::support::server::TestServer;
+
+/// A trial whose informerd reaches the API server over a relay.
+async fn over_relay(
+    name: &str,
+    relay: impl AsyncFnOnce(std::net::SocketAddr) -> Relay,
+    change: impl FnOnce(&mut informerd::config::Serve),
+) -> (Trial, Relay) {
+    let (cluster, resource) = cluster_with(name);
+    let api = TestServer::api(cluster.clone()).await;
+    let relay = relay(api.address()).await;
+    // Else a bookmark each fifth of a second would keep every connection busy.
+    api.faults().drop_bookmarks(true);
+    let url = format!("http://{}", relay.address);
+    let resources = [resource.as_str()];
+    let server = TestServer::beside(cluster, api, &resources, |config| {
+        config.upstream = UpstreamSource::Server { url };
+        config.initial_list = informerd::config::InitialList::Page;
+        change(config);
+    });
+    let server = server.await;
+    (Trial::over(server, resource).await, relay)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_load_balancer_that_tires_of_idle_watches_costs_a_watch_each_time_and_no_list() {
+    let idle = Duration::from_millis(1500);
+    let (mut trial, relay) = over_relay("tiring", async |to| Relay::tiring(to, idle).await, |_| {}).await;
+    let (before, began) = (trial.costs().await, Instant::now());
+    eventually("four watches more", || {
+        trial.server.cluster.counters()[&trial.resource].watches_started >= before.1 + 4
+    })
+    .await;
+    let most = began.elapsed().as_millis() / idle.as_millis() + 2;
+    trial.write();
+    trial.is_true_again().await;
+    let after = trial.costs().await;
+    assert_eq!(after.0, before.0);
+    assert!(u128::from(after.1 - before.1) <= most, "{} watches of at most {most}", after.1 - before.1);
+    assert!(trial.counter("watch_ends_total", &[("reason", "eof")]).await >= 4);
+    assert!(relay.connections() >= 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_half_open_connection_is_noticed_and_readers_are_told_how_old_the_cache_is() {
+    let (mut trial, relay) = over_relay("half-open", Relay::to, |config| {
+        config.limits.watch_silence_max = Duration::from_secs(3);
+        config.unready_after = Some(Duration::from_secs(1));
+    })
+    .await;
+    let before = trial.costs().await;
+    let silent = trial.counter("watch_ends_total", &[("reason", "silent")]).await;
+    // From here on what is written arrives nowhere.
+    relay.freeze();
+    let frozen = Instant::now();
+    let told = trial.follower.events;
+    trial.write();
+    let age = |state: &serde_json::Value| state["ageSeconds"].as_f64().unwrap_or_default();
+    until_state(&trial.server, &trial.resource, "an age of 1.5 s", |state| age(state) > 1.5).await;
+    let answer = trial.server.get(&format!("/v1/snapshot/{}", trial.resource)).await;
+    assert!(answer.header("age").unwrap().parse::<u64>().unwrap() >= 1);
+    let ready = client::get(trial.server.admin, "/readyz", &[]).await;
+    assert_eq!(ready.status(), 503, "{}", ready.text());
+    assert!(ready.text().contains("last heard"), "{}", ready.text());
+    assert_eq!(trial.follower.events, told);
+    trial.is_true_again().await;
+    assert!(frozen.elapsed() < Duration::from_secs(15), "{:?}", frozen.elapsed());
+    until_state(&trial.server, &trial.resource, "a young cache", |state| age(state) < 1.0).await;
+    assert_eq!(client::get(trial.server.admin, "/readyz", &[]).await.status(), 200);
+    assert!(trial.counter("watch_ends_total", &[("reason", "silent")]).await > silent);
+    assert_eq!(trial.costs().await.0, before.0, "the version was still good");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_connections_of_a_dead_path_are_not_met_again() {
+    let (mut trial, relay) = over_relay("pooled", Relay::to, |config| {
+        config.limits.watch_silence_max = Duration::from_secs(2);
+    })
+    .await;
+    // An answered request leaves its connection in the pool: here a refused watch, on which the next one goes.
+    let failure = Failure { code: 503, retry_after_seconds: None };
+    trial.faults().fail_next(1, &trial.requests(Verb::Watch), failure);
+    trial.faults().cut_watches(&trial.requests(Verb::Watch), informerd::sim::Cut::Clean);
+    trial.is_told(&["503"]).await;
+    trial.is_watching().await;
+    // And the first list's connection, or the cut watch's: it waits in the pool as this path dies.
+    relay.freeze();
+    let (frozen, connections) = (Instant::now(), relay.connections());
+    trial.write();
+    trial.is_true_again().await;
+    // A head that is waited for on a dead connection would take 30 s.
+    assert!(frozen.elapsed() < Duration::from_secs(20), "{:?}", frozen.elapsed());
+    assert!(relay.connections() > connections);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_takes_requests_and_never_answers_is_given_up_on() {
+    let mut trial = Trial::start("hung").await;
+    trial.faults().hang_next(1, &trial.requests(Verb::Watch));
+    trial.faults().cut_watches(&Requests::of(Verb::Watch).on(&trial.resource), informerd::sim::Cut::Clean);
+    eventually("the request", || trial.faults().fired(informerd::sim::Fault::Hung) == 1).await;
+    let hung = Instant::now();
+    trial.write();
+    trial.is_true_again().await;
+    assert!(hung.elapsed() < Duration::from_secs(50), "{:?}", hung.elapsed());
+    assert_eq!(trial.counter("failures_total", &[("kind", "idle")]).await, 1);
+}
