@@ -27,7 +27,7 @@ pub enum UpstreamError {
         limit: usize,
     },
     /// No byte came for too long.
-    #[error("no byte for {0:?}")]
+    #[error("the API server sent nothing for {0:?}")]
     Idle(Duration),
     /// The answer is not what the API promises.
     #[error("the answer cannot be understood")]
@@ -131,6 +131,13 @@ impl UpstreamError {
         match self {
             Self::Refused(refusal) => refusal.sentence(),
             Self::Config(source) => format!("{self}: {}", chain(source.as_ref())),
+            Self::Transport(source) if self.is_tls() => {
+                format!(
+                    "{self}: {}: compare the certificates of the API server and of the client with the authority that \
+                     each is checked against",
+                    innermost(source.as_ref())
+                )
+            }
             Self::Transport(source) => format!("{self}: {}", innermost(source.as_ref())),
             Self::Garbage(source) => format!("{self}: {source}"),
             Self::BodyTooLarge { .. } | Self::Idle(_) => self.to_string(),

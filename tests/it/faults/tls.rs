@@ -2,10 +2,12 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use informerd::config::InitialList;
-use informerd::sim::{Cut, Verb};
+use informerd::sim::rfc3339;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+use serde_json::json;
 use tokio::time::Instant;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -111,17 +113,13 @@ async fn renewals(trial: &Trial, reason: &str) -> u64 {
     counter(&trial.server, "informerd_upstream_renewals_total", &[("reason", reason)]).await
 }
 
-fn reset_watches(trial: &Trial) {
-    trial.faults().cut_watches(&trial.requests(Verb::Watch), Cut::Abort);
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_certificate_renewed_by_the_same_authority_goes_unnoticed() {
     let authority = Authority::new();
     let (mut trial, relay, _folder) = over_tls("tls-renewed", &authority, None).await;
     let (before, connections) = (trial.costs().await, relay.connections());
     relay.present(authority.server(None));
-    reset_watches(&trial);
+    relay.cut();
     eventually("a new connection", || relay.connections() > connections).await;
     trial.write();
     trial.is_true_again().await;
@@ -136,7 +134,7 @@ async fn an_authority_replaced_on_disk_is_read_at_the_first_refusal() {
     let (before, renewed) = (trial.costs().await, renewals(&trial, "tls").await);
     new.write(folder.path());
     relay.present(new.server(None));
-    reset_watches(&trial);
+    relay.cut();
     eventually("a refused certificate", || relay.refused() > 0).await;
     trial.write();
     trial.is_true_again().await;
@@ -150,8 +148,8 @@ async fn a_certificate_of_an_unknown_authority_is_told_until_its_authority_is_th
     let (old, new) = (Authority::new(), Authority::new());
     let (mut trial, relay, folder) = over_tls("tls-unknown", &old, None).await;
     relay.present(new.server(None));
-    reset_watches(&trial);
-    trial.is_told(&["the API server was not reached", "invalid peer certificate"]).await;
+    relay.cut();
+    trial.is_told(&["the API server was not reached", "invalid peer certificate", "authority"]).await;
     trial.write();
     new.write(folder.path());
     let replaced = Instant::now();
@@ -168,7 +166,7 @@ async fn a_client_certificate_renewed_on_disk_is_read_when_the_old_one_is_refuse
     let before = trial.costs().await;
     new.write_client(folder.path());
     relay.present(server.server(Some(&new)));
-    reset_watches(&trial);
+    relay.cut();
     eventually("a refused certificate", || relay.refused() > 0).await;
     trial.write();
     trial.is_true_again().await;
@@ -198,4 +196,48 @@ async fn an_address_changed_on_disk_is_found_when_the_old_one_is_gone() {
     assert!(renewals(&trial, "unreached").await > renewed);
     assert_eq!(trial.costs().await.0, before.0);
     assert!(new.connections() > 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugins_client_certificate_is_renewed_before_it_expires() {
+    let (authority, clients, later) = (Authority::new(), Authority::new(), Authority::new());
+    let folder = tempfile::tempdir().unwrap();
+    let (cluster, resource) = cluster_with("tls-plugin");
+    let api = TestServer::api(cluster.clone()).await;
+    let relay = Relay::tls(api.address(), authority.server(Some(&clients))).await;
+    authority.write(folder.path());
+    write_kubeconfig(folder.path(), &format!("https://{}", relay.address), false);
+    let path = folder.path().join("kubeconfig");
+    // The plugin prints a file.
+    let credential = folder.path().join("credential.json");
+    let plugin = json!({"exec": {
+        "apiVersion": "client.authentication.k8s.io/v1", "command": "cat", "args": [credential],
+        "interactiveMode": "Never",
+    }});
+    let text = std::fs::read_to_string(&path).unwrap().replace("user: {}", &format!("user: {plugin}"));
+    std::fs::write(&path, text).unwrap();
+    let issue = |authority: &Authority| {
+        let (certificate, key) = authority.sign();
+        let soon = (SystemTime::now() + Duration::from_secs(50)).duration_since(UNIX_EPOCH).unwrap();
+        let issued = json!({
+            "apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential",
+            "status": {
+                "clientCertificateData": certificate, "clientKeyData": key,
+                "expirationTimestamp": rfc3339(u64::try_from(soon.as_millis()).unwrap()),
+            },
+        });
+        std::fs::write(&credential, issued.to_string()).unwrap();
+    };
+    issue(&clients);
+    let server =
+        TestServer::beside(cluster, api, &[&resource], |config| config.upstream = kubeconfig(path)).await;
+    let mut trial = Trial::over(server, resource).await;
+    // Less than a minute is left of it, so a later request reads it again.
+    issue(&later);
+    relay.present(authority.server(Some(&later)));
+    relay.cut();
+    trial.write();
+    trial.is_true_again().await;
+    trial.is_watching().await;
+    assert!(renewals(&trial, "expiring").await > 0);
 }

@@ -8,6 +8,9 @@ use tokio::time::{Instant, sleep};
 use super::{PATIENCE, Trial, object};
 use crate::support::eventually;
 
+/// Orders a fault so many times.
+type Order = fn(&Faults, u32);
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watch_that_ends_in_any_way_goes_on_where_it_was() {
     for (name, cut, reason) in [
@@ -123,7 +126,7 @@ async fn errors_of_the_server_are_waited_out_ever_longer() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_read_is_asked_for_again_and_never_skipped() {
-    let orders: [(_, _, _, fn(&Faults, u32)); 3] = [
+    let orders: [(_, _, _, Order); 3] = [
         ("line-garbage", "json", Fault::Garbage, Faults::garbage_lines),
         ("line-nameless", "missing", Fault::Nameless, Faults::nameless_objects),
         ("line-endless", "", Fault::EndlessLine, Faults::endless_lines),
@@ -159,7 +162,7 @@ async fn an_event_that_is_never_readable_is_listed_around() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn events_that_come_twice_or_in_the_wrong_order_leave_no_trace() {
-    let orders: [(_, _, fn(&Faults, u32)); 2] = [
+    let orders: [(_, _, Order); 2] = [
         ("twice", Fault::Duplicated, Faults::duplicate_events),
         ("disorder", Fault::Disordered, Faults::disorder_events),
     ];

@@ -30,6 +30,8 @@ struct Path {
     tls: Mutex<Option<Arc<ServerConfig>>>,
     /// Connections made before this one was counted stand still.
     frozen_before: watch::Sender<u64>,
+    /// And these are closed.
+    cut_before: watch::Sender<u64>,
     idle_timeout: Option<Duration>,
     connections: AtomicU64,
     /// Handshakes that failed.
@@ -65,6 +67,7 @@ impl Relay {
             target,
             tls: Mutex::new(tls),
             frozen_before: watch::Sender::new(0),
+            cut_before: watch::Sender::new(0),
             idle_timeout,
             connections: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -77,6 +80,11 @@ impl Relay {
     /// Lets the connections that are open now stand still for good: nothing is read, written or closed. New ones work.
     pub(crate) fn freeze(&self) {
         self.path.frozen_before.send_replace(self.path.connections.load(Ordering::SeqCst));
+    }
+
+    /// Closes the connections that are open now.
+    pub(crate) fn cut(&self) {
+        self.path.cut_before.send_replace(self.path.connections.load(Ordering::SeqCst));
     }
 
     /// Shows new connections another certificate.
@@ -131,13 +139,14 @@ async fn forward(path: Arc<Path>, stream: TcpStream, number: u64) {
 async fn copy(path: &Path, client: impl AsyncRead + AsyncWrite, server: TcpStream, number: u64) {
     let (mut client_read, mut client_write) = tokio::io::split(client);
     let (mut server_read, mut server_write) = tokio::io::split(server);
-    let mut frozen = path.frozen_before.subscribe();
+    let (mut frozen, mut cut) = (path.frozen_before.subscribe(), path.cut_before.subscribe());
     let idle = path.idle_timeout.unwrap_or(Duration::from_secs(3600));
     let (mut up, mut down) = (vec![0; 16 << 10], vec![0; 16 << 10]);
     loop {
         tokio::select! {
             biased;
-            () = stands_still(&mut frozen, number) => return std::future::pending().await,
+            () = is_among(&mut cut, number) => return,
+            () = is_among(&mut frozen, number) => return std::future::pending().await,
             read = timeout(idle, client_read.read(&mut up)) => match read {
                 Ok(Ok(length @ 1..)) => {
                     if server_write.write_all(&up[..length]).await.is_err() {
@@ -159,7 +168,7 @@ async fn copy(path: &Path, client: impl AsyncRead + AsyncWrite, server: TcpStrea
     }
 }
 
-/// Returns when a connection is to stand still; the sender lives as long as the path.
-async fn stands_still(frozen_before: &mut watch::Receiver<u64>, number: u64) {
-    let _ = frozen_before.wait_for(|before| number < *before).await;
+/// Returns when a connection is among those made before; the sender lives as long as the path.
+async fn is_among(before: &mut watch::Receiver<u64>, number: u64) {
+    let _ = before.wait_for(|before| number < *before).await;
 }
