@@ -264,6 +264,10 @@ impl Pump {
             let doubtful = self.commit();
             let end = if doubtful { Some(WatchEnd::Doubted(Doubt::Disorder)) } else { end };
             if let Some(end) = end {
+                if matches!(end, WatchEnd::Silent | WatchEnd::Overdue) {
+                    // Other connections of the same path may be as dead.
+                    client.forget_connections();
+                }
                 let step = self.feed(machine, Input::WatchEnded(end));
                 return step.expect("the end of a watch is followed by a step");
             }

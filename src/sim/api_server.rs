@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::cluster::Cluster;
-use super::fault::Faults;
+use super::fault::{Fault, Faults};
 use super::http::{Body, Call};
 
 /// Timings of the server, as kube-apiserver has them by default.
@@ -197,6 +197,20 @@ impl Shared {
     /// The next of a repeatable sequence in `0.0..1.0`.
     pub(super) fn jitter(&self) -> f64 {
         self.jitter.lock().unwrap_or_else(PoisonError::into_inner).random()
+    }
+
+    /// The revision that is answered as of: the cluster's, or an older one where the switchboard says so.
+    pub(super) fn revision(&self) -> u64 {
+        self.seen(self.cluster.revision())
+    }
+
+    /// The same, where the cluster's revision is known.
+    pub(super) fn seen(&self, newest: u64) -> u64 {
+        let seen = self.faults.seen(newest);
+        if seen < newest {
+            self.faults.count(Fault::Lagged);
+        }
+        seen
     }
 
     pub(super) fn record(&self, line: String) {

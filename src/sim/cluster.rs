@@ -323,8 +323,12 @@ impl State {
 
     /// Current objects of a table that match, in key order.
     pub(super) fn matching(&self, resource: &str, filter: &Filter) -> Vec<Arc<Stored>> {
-        self.served(resource)
-            .map_or_else(Vec::new, |table| table.page(filter, self.revision, None, 0).objects)
+        self.matching_at(resource, filter, self.revision)
+    }
+
+    /// Objects of a table that match, as they were at a revision, in key order.
+    pub(super) fn matching_at(&self, resource: &str, filter: &Filter, revision: u64) -> Vec<Arc<Stored>> {
+        self.served(resource).map_or_else(Vec::new, |table| table.page(filter, revision, None, 0).objects)
     }
 }
 

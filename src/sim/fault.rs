@@ -30,6 +30,18 @@ pub enum Verb {
     Other,
 }
 
+impl Verb {
+    /// As authorisation has it.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Any | Self::Get | Self::Other => "get",
+            Self::List => "list",
+            Self::Watch => "watch",
+            Self::Write => "update",
+        }
+    }
+}
+
 impl Requests {
     /// Requests of one verb, on any resource.
     #[must_use]
@@ -118,6 +130,18 @@ pub enum Fault {
     Garbage,
     /// A streaming list was refused or ignored.
     StreamingListRefused,
+    /// A line without an end was sent.
+    EndlessLine,
+    /// An object without metadata was sent.
+    Nameless,
+    /// Two events were sent in the wrong order.
+    Disordered,
+    /// After a deletion an old state of the object was sent.
+    Ghost,
+    /// A request was answered as of an older revision.
+    Lagged,
+    /// A streaming list was cut before its end mark.
+    CutBeforeMark,
 }
 
 /// The switchboard: a handle on the faults of one API server. Cloning makes another handle.
@@ -127,6 +151,7 @@ pub enum Fault {
 pub struct Faults {
     orders: Arc<Mutex<Orders>>,
     cut: watch::Sender<Option<CutOrder>>,
+    lag: watch::Sender<Option<u64>>,
 }
 
 /// A cut in progress, as open watches see it.
@@ -151,6 +176,11 @@ struct Orders {
     expire_continues: u32,
     duplicates: u32,
     garbage_lines: u32,
+    endless_lines: u32,
+    nameless: u32,
+    disorders: u32,
+    ghosts: u32,
+    cuts_before_mark: Vec<(u32, Requests, Cut)>,
     drop_bookmarks: bool,
     silent: bool,
     chunk_bytes: Option<usize>,
@@ -169,7 +199,7 @@ pub(super) struct Verdict {
 
 impl Default for Faults {
     fn default() -> Self {
-        Self { orders: Arc::default(), cut: watch::Sender::new(None) }
+        Self { orders: Arc::default(), cut: watch::Sender::new(None), lag: watch::Sender::new(None) }
     }
 }
 
@@ -178,6 +208,7 @@ impl Faults {
     pub fn clear(&self) {
         let mut orders = self.lock();
         *orders = Orders { fired: std::mem::take(&mut orders.fired), ..Orders::default() };
+        self.lag.send_replace(None);
     }
 
     /// Cuts the watches that are open now.
@@ -218,6 +249,37 @@ impl Faults {
     /// Puts a line that is not JSON before the next `n` batches of events.
     pub fn garbage_lines(&self, n: u32) {
         self.lock().garbage_lines = n;
+    }
+
+    /// Sends a line that never ends in place of the next `n` batches of events.
+    pub fn endless_lines(&self, n: u32) {
+        self.lock().endless_lines = n;
+    }
+
+    /// Puts an object without metadata into the next `n` lists, streaming lists or batches of events.
+    pub fn nameless_objects(&self, n: u32) {
+        self.lock().nameless = n;
+    }
+
+    /// Sends the next `n` events each after the one that follows it.
+    pub fn disorder_events(&self, n: u32) {
+        self.lock().disorders = n;
+    }
+
+    /// Sends the state before it, as MODIFIED and under its old version, after the next `n` deletions.
+    pub fn ghosts(&self, n: u32) {
+        self.lock().ghosts = n;
+    }
+
+    /// Cuts the next `n` such streaming lists after half of their objects.
+    pub fn cut_before_mark(&self, n: u32, requests: &Requests, cut: Cut) {
+        self.lock().cuts_before_mark.push((n, requests.clone(), cut));
+    }
+
+    /// Answers as of this revision, as one of several API servers does that is behind; `None` for the newest. It must
+    /// not be older than what the cluster remembers.
+    pub fn lag_at(&self, revision: Option<u64>) {
+        self.lag.send_replace(revision);
     }
 
     /// Leaves out every bookmark, the end marks of streaming lists included.
@@ -292,6 +354,42 @@ impl Faults {
 
     pub(super) fn take_garbage_line(&self) -> bool {
         self.lock().take_one(Fault::Garbage, |orders| &mut orders.garbage_lines)
+    }
+
+    pub(super) fn take_endless_line(&self) -> bool {
+        self.lock().take_one(Fault::EndlessLine, |orders| &mut orders.endless_lines)
+    }
+
+    pub(super) fn take_nameless(&self) -> bool {
+        self.lock().take_one(Fault::Nameless, |orders| &mut orders.nameless)
+    }
+
+    pub(super) fn take_disorder(&self) -> bool {
+        self.lock().take_one(Fault::Disordered, |orders| &mut orders.disorders)
+    }
+
+    pub(super) fn take_ghost(&self) -> bool {
+        self.lock().take_one(Fault::Ghost, |orders| &mut orders.ghosts)
+    }
+
+    pub(super) fn take_cut_before_mark(&self, resource: &str) -> Option<Cut> {
+        let mut orders = self.lock();
+        let includes = |requests: &Requests| requests.include(Verb::Watch, resource);
+        let taken = take(&mut orders.cuts_before_mark, |(n, requests, _)| includes(requests).then_some(n));
+        taken.map(|(_, _, cut)| {
+            orders.count(Fault::CutBeforeMark);
+            cut
+        })
+    }
+
+    /// The revision that is answered as of, with the cluster at `newest`.
+    pub(super) fn seen(&self, newest: u64) -> u64 {
+        self.lag.borrow().map_or(newest, |lag| lag.min(newest))
+    }
+
+    /// Tells when another revision is answered as of.
+    pub(super) fn lags(&self) -> watch::Receiver<Option<u64>> {
+        self.lag.subscribe()
     }
 
     pub(super) fn takes_bookmark(&self) -> bool {

@@ -30,7 +30,7 @@ const LIST_CHUNK_BYTES: usize = 64 * 1024;
 pub(super) async fn reach(shared: &Shared, revision: u64) -> Result<(), Status> {
     let deadline = tokio::time::Instant::now() + shared.config.revision_wait;
     loop {
-        let current = shared.cluster.revision();
+        let current = shared.revision();
         if current >= revision {
             return Ok(());
         }
@@ -62,7 +62,7 @@ pub(super) async fn list(shared: &Shared, call: &Call, target: &Target) -> Resul
         metadata.push_str(&format!(r#","remainingItemCount":{remaining}"#));
     }
     metadata.push('}');
-    Ok(respond(target, form, &metadata, page.objects))
+    Ok(respond(target, form, &metadata, page.objects, shared.faults.take_nameless()))
 }
 
 /// Takes the page under the lock, at the revision that the parameters ask for.
@@ -73,7 +73,7 @@ fn page(
     filter: &Filter,
 ) -> Result<(Page, u64), Status> {
     let mut state = shared.cluster.lock();
-    let newest = state.revision;
+    let newest = shared.seen(state.revision);
     let table = state.table_mut(&target.resource())?;
     let mut after = None;
     let revision = match (&params.token, params.asked) {
@@ -102,10 +102,16 @@ fn page(
     Ok((table.page(filter, revision, after, params.limit), revision))
 }
 
-fn respond(target: &Target, form: Form, metadata: &str, objects: Vec<Arc<Stored>>) -> Response<Body> {
+fn respond(
+    target: &Target,
+    form: Form,
+    metadata: &str,
+    objects: Vec<Arc<Stored>>,
+    nameless: bool,
+) -> Response<Body> {
     let kind = &target.kind;
     let api_version = kind.api_version(&target.version);
-    let head = match form {
+    let mut head = match form {
         Form::Metadata | Form::MetadataList => format!(
             r#"{{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{metadata},"items":["#
         ),
@@ -117,6 +123,9 @@ fn respond(target: &Target, form: Form, metadata: &str, objects: Vec<Arc<Stored>
             )
         }
     };
+    if nameless {
+        head.push_str(if objects.is_empty() { r#"{"spec":{}}"# } else { r#"{"spec":{}},"# });
+    }
     let tail = if form == Form::Plain && kind.is_custom() {
         format!(r#"],"kind":"{}","metadata":{metadata}}}"#, kind.list_kind)
     } else {

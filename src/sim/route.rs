@@ -96,10 +96,16 @@ async fn judge(shared: &Shared, verb: Verb, resource: &str) -> Option<Response<B
     if verdict.hang {
         std::future::pending::<()>().await;
     }
-    verdict.failure.map(|failure| http::error(&ordered(failure)))
+    verdict.failure.map(|failure| http::error(&ordered(failure, verb, resource)))
 }
 
-fn ordered(failure: Failure) -> Status {
+fn ordered(failure: Failure, verb: Verb, resource: &str) -> Status {
+    if failure.code == 403 {
+        return Status {
+            retry_after: failure.retry_after_seconds,
+            ..Status::forbidden(verb.word(), resource)
+        };
+    }
     let reason = match failure.code {
         401 => "Unauthorized",
         403 => "Forbidden",

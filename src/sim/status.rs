@@ -42,6 +42,19 @@ impl Status {
         Self { details: Some("{}".into()), ..Self::new(404, "NotFound", message) }
     }
 
+    /// 403 as RBAC words it; `resource` is `plural` or `plural.group`.
+    pub(super) fn forbidden(verb: &str, resource: &str) -> Self {
+        let (plural, group) = resource.split_once('.').unwrap_or((resource, ""));
+        let message = format!(
+            "{resource} is forbidden: User \"system:anonymous\" cannot {verb} resource {} in API group {} at the \
+             cluster scope",
+            quoted(plural),
+            quoted(group)
+        );
+        let details = format!(r#"{{"group":{},"kind":{}}}"#, quoted(group), quoted(plural));
+        Self { details: Some(details), ..Self::new(403, "Forbidden", message) }
+    }
+
     /// 405 for a method the path does not take.
     pub(super) fn method_not_allowed() -> Self {
         let message = "the server does not allow this method on the requested resource";

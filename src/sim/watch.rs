@@ -62,6 +62,9 @@ struct Watch {
     changed: watch::Receiver<u64>,
     definition_ended: CancellationToken,
     cuts: watch::Receiver<Option<CutOrder>>,
+    lags: watch::Receiver<Option<u64>>,
+    /// An event that is to come after the one that follows it.
+    held: Option<Bytes>,
     abort: CancellationToken,
     chunks: mpsc::Sender<Result<Frame<Bytes>, io::Error>>,
     deadline: Instant,
@@ -86,7 +89,7 @@ pub(super) fn start(
     let gone = shared.faults.take_gone(&target.resource());
     let (chunks, body) = mpsc::channel(CHUNKS_IN_FLIGHT_MAX);
     let mut state = shared.cluster.lock();
-    let newest = state.revision;
+    let newest = shared.seen(state.revision);
     let table = state.table_mut(&target.resource())?;
     if gone == Some(Gone::Http) {
         let asked = if let Asked::Revision(revision) = params.asked { revision } else { 0 };
@@ -105,6 +108,8 @@ pub(super) fn start(
         changed: table.changed.subscribe(),
         definition_ended: table.ended.clone(),
         cuts: shared.faults.cuts(),
+        lags: shared.faults.lags(),
+        held: None,
         abort: abort.clone(),
         chunks,
         deadline: deadline(shared, params.timeout_seconds),
@@ -187,9 +192,23 @@ impl Watch {
     async fn send_initial(&mut self, end_mark: bool) -> Result<(), Ended> {
         let (objects, revision) = {
             let state = self.shared.cluster.lock();
-            (state.matching(&self.kind.resource(), &self.filter), state.revision)
+            let revision = self.shared.seen(state.revision);
+            (state.matching_at(&self.kind.resource(), &self.filter, revision), revision)
         };
         self.cursor = revision;
+        if let Some(cut) =
+            end_mark.then(|| self.shared.faults.take_cut_before_mark(&self.kind.resource())).flatten()
+        {
+            let mut text = BytesMut::new();
+            for object in &objects[..objects.len() / 2] {
+                self.append_event(&mut text, EventType::Added, object);
+            }
+            self.send(text.freeze()).await?;
+            return self.cut(cut).await;
+        }
+        if self.shared.faults.take_nameless() {
+            self.send(self.nameless(EventType::Added)).await?;
+        }
         for batch in objects.chunks(BATCH_LEN_MAX) {
             let mut text = BytesMut::new();
             for object in batch {
@@ -221,6 +240,8 @@ impl Watch {
                 () = self.definition_ended.cancelled() => {
                     return self.send_changes().await;
                 }
+                // Another revision is answered as of. The switchboard lives as long as the server.
+                _ = self.lags.changed() => {}
                 ordered = self.cuts.changed() => {
                     if ordered.is_ok() {
                         self.obey_cut().await?;
@@ -247,13 +268,19 @@ impl Watch {
                 let state = self.shared.cluster.lock();
                 // Behind the window: the real server drops such a watch without a word.
                 let table = &state.tables[&self.kind.resource()];
-                (table.events_after(self.cursor, BATCH_LEN_MAX).ok_or(Ended)?, state.revision)
+                let newest = self.shared.faults.seen(state.revision);
+                let mut events = table.events_after(self.cursor, BATCH_LEN_MAX).ok_or(Ended)?;
+                events.retain(|event| event.revision <= newest);
+                (events, newest)
             };
             let Some(last) = events.last().map(|e| e.revision) else {
                 // Nothing of this kind: a bookmark may say that this revision is reached.
                 self.cursor = self.cursor.max(newest);
                 return Ok(());
             };
+            if self.shared.faults.take_endless_line() {
+                return self.send_endless_line().await;
+            }
             let text = self.render(&events);
             self.cursor = last;
             if !text.is_empty() {
@@ -263,11 +290,14 @@ impl Watch {
     }
 
     /// Events as this watch's selectors see them.
-    fn render(&self, events: &[Event]) -> Bytes {
+    fn render(&mut self, events: &[Event]) -> Bytes {
         let mut text = BytesMut::new();
         let mut sent = 0;
         if self.shared.faults.take_garbage_line() {
             text.extend_from_slice(b"{\"type\":\"MODI<html>not json\n");
+        }
+        if self.shared.faults.take_nameless() {
+            text.extend_from_slice(&self.nameless(EventType::Modified));
         }
         for event in events {
             let now = event.event_type != EventType::Deleted && self.filter.matches(&event.object);
@@ -293,9 +323,36 @@ impl Watch {
                 text.extend_from_slice(&line);
                 sent += 1;
             }
+            if let (EventType::Deleted, Some(previous)) = (event.event_type, &event.previous)
+                && self.shared.faults.take_ghost()
+            {
+                self.append_event(&mut text, EventType::Modified, previous);
+                sent += 1;
+            }
+            if let Some(held) = self.held.take() {
+                text.extend_from_slice(&held);
+            } else if self.shared.faults.take_disorder() {
+                self.held = Some(text.split_off(start).freeze());
+            }
         }
         self.count(|counters| counters.events_sent += sent);
         text.freeze()
+    }
+
+    /// An event of an object without metadata.
+    fn nameless(&self, event_type: EventType) -> Bytes {
+        let (kind, api_version) = (&self.kind.kind, self.kind.api_version(&self.version));
+        let object = format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}"}}"#);
+        Bytes::from(format!("{{\"type\":\"{}\",\"object\":{object}}}\n", event_type.name()))
+    }
+
+    /// Sends until the client has had enough.
+    async fn send_endless_line(&self) -> Result<(), Ended> {
+        let filler = Bytes::from(vec![b'x'; BULK_CHUNK_BYTES]);
+        self.send(Bytes::from_static(br#"{"type":"MODIFIED","object":{"kind":""#)).await?;
+        loop {
+            self.send(filler.clone()).await?;
+        }
     }
 
     fn append_event(&self, text: &mut BytesMut, event_type: EventType, object: &Stored) {
@@ -309,7 +366,7 @@ impl Watch {
     async fn send_bookmark(&mut self, end_mark: bool) -> Result<(), Ended> {
         // A watch from the future has nothing to confirm until the cluster gets there; and where a watch began, the
         // client knows.
-        let ahead = self.cursor > self.shared.cluster.revision();
+        let ahead = self.cursor > self.shared.faults.seen(self.shared.cluster.revision());
         let news = end_mark || self.begun_at.is_none_or(|begun_at| self.cursor > begun_at);
         if !self.params.bookmarks || ahead || !news || self.shared.faults.takes_bookmark() {
             return Ok(());
@@ -348,7 +405,12 @@ impl Watch {
         let order = self.cuts.borrow_and_update().clone();
         let Some(order) = order.filter(|order| order.includes(&self.kind.resource())) else { return Ok(()) };
         self.shared.faults.count(Fault::Cut);
-        match order.cut {
+        self.cut(order.cut).await
+    }
+
+    /// Ends the watch in this way.
+    async fn cut(&self, cut: Cut) -> Result<(), Ended> {
+        match cut {
             Cut::Clean => {}
             Cut::MidLine => {
                 let half = format!(

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::Stream;
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, USER_AGENT};
-use http::{Method, Request, Response, StatusCode};
+use http::{Method, Request, Response};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use kube::client::Body;
@@ -45,6 +45,7 @@ pub struct Client {
 #[derive(Clone, Copy)]
 struct Limits {
     response_timeout: Duration,
+    watch_response_timeout: Duration,
     idle_timeout: Duration,
     page_bytes_max: usize,
 }
@@ -196,6 +197,12 @@ impl Client {
         Ok(ByteStream { body: response.into_body(), bytes: self.bytes.clone(), ended: false })
     }
 
+    /// Lets go of connections that nobody uses now, as the path to the API server may be dead: the next request makes a
+    /// new one.
+    pub fn forget_connections(&self) {
+        self.sessions.forget_connections();
+    }
+
     /// A small document of the API server.
     pub(super) async fn document(&self, path: &str, accept: &str) -> Result<Vec<u8>, UpstreamError> {
         let request = get(path).header(ACCEPT, accept);
@@ -211,7 +218,7 @@ impl Client {
         self.collect(response, ERROR_BYTES_MAX).await
     }
 
-    /// Sends; a 401 is tried once more with credentials read again (U28).
+    /// Sends; once more where address or credentials were read again because of the answer.
     async fn send(
         &self,
         verb: Verb,
@@ -219,12 +226,11 @@ impl Client {
     ) -> Result<Response<Body>, UpstreamError> {
         let request = request.map_err(|error| UpstreamError::Config(Box::new(error)))?;
         let session = self.sessions.current().await;
-        let mut response = self.send_once(verb, &session, request.clone()).await?;
-        if response.status() == StatusCode::UNAUTHORIZED
-            && let Some(renewed) = self.sessions.renew(&session).await
-        {
-            response = self.send_once(verb, &renewed, request).await?;
+        let mut answer = self.send_once(verb, &session, request.clone()).await;
+        if let Some(renewed) = self.sessions.after(&session, answer.as_ref().map(Response::status)).await {
+            answer = self.send_once(verb, &renewed, request).await;
         }
+        let response = answer?;
         if response.status().is_success() {
             return Ok(response);
         }
@@ -240,7 +246,10 @@ impl Client {
         session: &Session,
         request: Request<Bytes>,
     ) -> Result<Response<Body>, UpstreamError> {
-        let limit = self.limits.response_timeout;
+        let limit = match verb {
+            Verb::Watch => self.limits.watch_response_timeout,
+            Verb::List | Verb::Get | Verb::Create => self.limits.response_timeout,
+        };
         let answer = match timeout(limit, session.kube.send(request.map(Body::from))).await {
             Ok(answer) => answer.map_err(UpstreamError::from),
             Err(_) => Err(UpstreamError::Idle(limit)),
@@ -258,9 +267,11 @@ impl Client {
         let mut collected = Vec::with_capacity(expected.min(limit));
         loop {
             let frame = timeout(self.limits.idle_timeout, body.frame()).await;
-            let Some(frame) = frame.map_err(|_| UpstreamError::Idle(self.limits.idle_timeout))? else {
-                return Ok(collected);
+            let Ok(frame) = frame else {
+                self.forget_connections();
+                return Err(UpstreamError::Idle(self.limits.idle_timeout));
             };
+            let Some(frame) = frame else { return Ok(collected) };
             // A frame that is not data is a trailer, which the API server does not send.
             let Ok(chunk) = frame?.into_data() else { continue };
             self.bytes.increment(chunk.len() as u64);
@@ -285,6 +296,7 @@ impl Limits {
     fn of(config: &Config) -> Self {
         Self {
             response_timeout: config.response_timeout,
+            watch_response_timeout: config.watch_response_timeout,
             idle_timeout: config.idle_timeout,
             page_bytes_max: config.page_bytes_max,
         }

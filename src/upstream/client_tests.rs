@@ -213,7 +213,10 @@ async fn a_head_that_never_comes_is_idle() {
         tower::service_fn(|_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>());
     let client = Client::over(kube::Client::new(service, "default"), &Config::new(Source::InCluster));
     let error = client.version().await.unwrap_err();
-    assert_eq!((error.kind(), error.sentence().as_str()), (FailureKind::Idle, "no byte for 70s"));
+    assert_eq!(
+        (error.kind(), error.sentence().as_str()),
+        (FailureKind::Idle, "the API server sent nothing for 70s")
+    );
 }
 
 #[tokio::test]

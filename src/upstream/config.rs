@@ -55,6 +55,8 @@ pub struct Config {
     pub connect_timeout: Duration,
     /// From a request to the head of its response. The API server gives up on a list after 60 s itself.
     pub response_timeout: Duration,
+    /// The same for a watch, which is answered before there is anything to tell.
+    pub watch_response_timeout: Duration,
     /// Without a byte of a body that should end (lists, discovery). Watches have the reflector's deadlines.
     pub idle_timeout: Duration,
     /// Bytes of one list page after decompression; beyond it the page is asked for in smaller ones.
@@ -62,14 +64,14 @@ pub struct Config {
 }
 
 impl Config {
-    /// The defaults: connect 10 s, response 70 s, idle 30 s, pages of
-    /// at most 512 MiB, which 500 objects of the largest size etcd takes (1.5 MiB, smaller in protobuf)
+    /// The defaults: connect 10 s, response 70 s (of a watch 30 s), idle 30 s, pages of at most 512 MiB, which 500 objects of the largest size etcd takes (1.5 MiB, smaller in protobuf)
     /// can only reach when hardly anything else fits the cluster.
     pub fn new(source: Source) -> Self {
         Self {
             source,
             connect_timeout: Duration::from_secs(10),
             response_timeout: Duration::from_secs(70),
+            watch_response_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(30),
             page_bytes_max: 512 << 20,
         }

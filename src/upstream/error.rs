@@ -27,7 +27,7 @@ pub enum UpstreamError {
         limit: usize,
     },
     /// No byte came for too long.
-    #[error("no byte for {0:?}")]
+    #[error("the API server sent nothing for {0:?}")]
     Idle(Duration),
     /// The answer is not what the API promises.
     #[error("the answer cannot be understood")]
@@ -111,11 +111,33 @@ impl UpstreamError {
         }
     }
 
+    /// Whether it was the TLS handshake that failed: a certificate of either side is not accepted.
+    pub(super) fn is_tls(&self) -> bool {
+        match self {
+            Self::Transport(source) => {
+                std::iter::successors(Some(source.as_ref() as &(dyn Error + 'static)), |error| cause(*error))
+                    .any(|error| error.is::<rustls::Error>())
+            }
+            Self::Config(_)
+            | Self::Refused(_)
+            | Self::BodyTooLarge { .. }
+            | Self::Idle(_)
+            | Self::Garbage(_) => false,
+        }
+    }
+
     /// What a person should read: what went wrong and, where it is known, what to do.
     pub fn sentence(&self) -> String {
         match self {
             Self::Refused(refusal) => refusal.sentence(),
             Self::Config(source) => format!("{self}: {}", chain(source.as_ref())),
+            Self::Transport(source) if self.is_tls() => {
+                format!(
+                    "{self}: {}: compare the certificates of the API server and of the client with the authority that \
+                     each is checked against",
+                    innermost(source.as_ref())
+                )
+            }
             Self::Transport(source) => format!("{self}: {}", innermost(source.as_ref())),
             Self::Garbage(source) => format!("{self}: {source}"),
             Self::BodyTooLarge { .. } | Self::Idle(_) => self.to_string(),
@@ -136,6 +158,12 @@ fn innermost(error: &(dyn Error + 'static)) -> String {
         last = source;
     }
     last.to_string()
+}
+
+/// What caused an error. An I/O error passes over the one it wraps.
+fn cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
+    let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+    wrapped.map(|wrapped| wrapped as &(dyn Error + 'static)).or_else(|| error.source())
 }
 
 /// All causes; most of kube's errors repeat theirs.

@@ -4,6 +4,7 @@ use metrics::{Unit, counter, describe_counter};
 
 const REQUESTS: &str = "informerd_upstream_requests_total";
 const BYTES: &str = "informerd_upstream_bytes_total";
+const RENEWALS: &str = "informerd_upstream_renewals_total";
 
 /// Why a request is made: the label of its counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,10 +26,42 @@ impl Verb {
     }
 }
 
+/// Why address and credentials are read again: the label of its counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Renewal {
+    /// 401.
+    Unauthorized,
+    /// A client certificate is about to expire.
+    Expiring,
+    /// A TLS handshake failed: a certificate is not trusted, or not accepted.
+    Tls,
+    /// Nobody was reached, several times in a row.
+    Unreached,
+}
+
+impl Renewal {
+    const ALL: [Self; 4] = [Self::Unauthorized, Self::Expiring, Self::Tls, Self::Unreached];
+
+    /// The label.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Unauthorized => "unauthorized",
+            Self::Expiring => "expiring",
+            Self::Tls => "tls",
+            Self::Unreached => "unreached",
+        }
+    }
+}
+
 /// Describes this room's metrics. To be called once the recorder stands.
 pub fn describe() {
     describe_counter!(REQUESTS, Unit::Count, "Requests to the API server, by HTTP code of the answer");
     describe_counter!(BYTES, Unit::Bytes, "Bytes of bodies from the API server, after decompression");
+    let renewals = "Times the API server's address and the credentials were read again, by why";
+    describe_counter!(RENEWALS, Unit::Count, renewals);
+    for reason in Renewal::ALL {
+        counter!(RENEWALS, "reason" => reason.as_str()).increment(0);
+    }
 }
 
 /// Counts an answered request.
@@ -57,6 +90,11 @@ pub(super) fn answered(verb: Verb, code: u16) {
 /// Counts a request without an answer.
 pub(super) fn unanswered(verb: Verb) {
     counter!(REQUESTS, "verb" => verb.as_str(), "code" => "none").increment(1);
+}
+
+/// Counts a client built anew.
+pub(super) fn renewed(reason: Renewal) {
+    counter!(RENEWALS, "reason" => reason.as_str()).increment(1);
 }
 
 /// The counter of bytes.

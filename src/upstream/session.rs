@@ -1,24 +1,35 @@
 //! A `kube::Client` with its credentials, and its renewal.
 //!
 //! kube re-reads a token file and the cluster's CA every minute and refreshes exec plugins' tokens; what it
-//! does not do is renew an exec plugin's client certificate, or look again at once when the API server
-//! answers 401. Both are done here by building the client anew from its [`Source`].
+//! does not do is renew an exec plugin's client certificate, look again at once when the API server answers 401,
+//! or look again at all at a kubeconfig whose CA, certificate or address has changed. All of that is done here by
+//! building the client anew from its [`Source`].
 
 use std::error::Error;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
+use http::StatusCode;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use super::connector::{self, Connected};
+use super::metrics::{self, Renewal};
 use super::{Config, Source, UpstreamError};
 
 /// The client is not built anew more often, however many reflectors see a 401.
 const RENEWAL_INTERVAL_MIN: Duration = Duration::from_secs(5);
+
+/// Nor while the API server is not reached: it may simply be down, and an exec plugin costs more than a file.
+const OUTAGE_RENEWAL_INTERVAL_MIN: Duration = Duration::from_secs(15);
+
+/// Requests in a row that reached nobody, after which the address itself may be what has changed.
+const UNREACHED_MAX: u32 = 3;
 
 /// A client certificate is renewed this long before it expires, as kube does with tokens.
 const EXPIRY_MARGIN: Duration = Duration::from_secs(60);
@@ -35,18 +46,22 @@ pub(super) struct Sessions {
 /// One `kube::Client`.
 pub(super) struct Session {
     pub(super) kube: kube::Client,
+    forget: Arc<dyn Fn() + Send + Sync>,
+    /// Requests in a row that reached nobody.
+    unreached: AtomicU32,
 }
 
 // === impl Sessions ===
 
 impl Sessions {
     pub(super) async fn open(config: Config) -> Result<Self, UpstreamError> {
-        let session = Session { kube: build(&config).await? };
+        let session = build(&config).await?;
         Ok(Self { current: ArcSwap::from_pointee(session), config: Some(config), renewed: Mutex::new(None) })
     }
 
     pub(super) fn over(kube: kube::Client) -> Self {
-        Self { current: ArcSwap::from_pointee(Session { kube }), config: None, renewed: Mutex::new(None) }
+        let session = Session::new(Connected { kube, forget: Arc::new(|| {}) });
+        Self { current: ArcSwap::from_pointee(session), config: None, renewed: Mutex::new(None) }
     }
 
     /// The current client; a new one if its certificate is about to expire.
@@ -59,26 +74,59 @@ impl Sessions {
         if !expiring {
             return current;
         }
-        self.renew(&current).await.unwrap_or(current)
+        self.renew(&current, Renewal::Expiring).await.unwrap_or(current)
     }
 
-    /// A client newer than `stale`, with the credentials read again; `None` if there cannot be one yet.
-    pub(super) async fn renew(&self, stale: &Arc<Session>) -> Option<Arc<Session>> {
-        let config = self.config.as_ref()?;
+    /// Lets go of the connections that are idle now.
+    pub(super) fn forget_connections(&self) {
+        (self.current.load().forget)();
+    }
+
+    /// A client to try once more with, where the answer to a request says that credentials, CA or address may have
+    /// changed and they can be read again (U28).
+    pub(super) async fn after(
+        &self,
+        session: &Arc<Session>,
+        answer: Result<StatusCode, &UpstreamError>,
+    ) -> Option<Arc<Session>> {
+        let reason = match answer {
+            Ok(code) => {
+                session.unreached.store(0, Ordering::Relaxed);
+                (code == StatusCode::UNAUTHORIZED).then_some(Renewal::Unauthorized)?
+            }
+            Err(error) => {
+                // Others wait on the same dead path.
+                (session.forget)();
+                let unreached = session.unreached.fetch_add(1, Ordering::Relaxed) + 1;
+                if error.is_tls() {
+                    Renewal::Tls
+                } else {
+                    (unreached >= UNREACHED_MAX).then_some(Renewal::Unreached)?
+                }
+            }
+        };
+        self.renew(session, reason).await
+    }
+
+    /// A client newer than `stale`, made of what its source says now; `None` if there cannot be one yet.
+    async fn renew(&self, stale: &Arc<Session>, reason: Renewal) -> Option<Arc<Session>> {
+        // An address without credentials says the same each time.
+        let config = self.config.as_ref().filter(|config| !matches!(config.source, Source::Server { .. }))?;
         // One builds, the others wait for it and take its result.
         let mut renewed = self.renewed.lock().await;
         let current = self.current.load_full();
         if !Arc::ptr_eq(&current, stale) {
             return Some(current);
         }
-        if renewed.is_some_and(|last| last.elapsed() < RENEWAL_INTERVAL_MIN) {
+        if renewed.is_some_and(|last| last.elapsed() < reason.interval_min()) {
             return None;
         }
         *renewed = Some(Instant::now());
         match build(config).await {
-            Ok(kube) => {
-                info!("read the credentials again");
-                let session = Arc::new(Session { kube });
+            Ok(session) => {
+                info!(reason = reason.as_str(), "read the address and the credentials again");
+                metrics::renewed(reason);
+                let session = Arc::new(session);
                 self.current.store(session.clone());
                 Some(session)
             }
@@ -90,21 +138,35 @@ impl Sessions {
     }
 }
 
-async fn build(config: &Config) -> Result<kube::Client, UpstreamError> {
+impl Session {
+    fn new(connected: Connected) -> Self {
+        let Connected { kube, forget } = connected;
+        Self { kube, forget, unreached: AtomicU32::new(0) }
+    }
+}
+
+impl Renewal {
+    fn interval_min(self) -> Duration {
+        match self {
+            Self::Unauthorized | Self::Expiring => RENEWAL_INTERVAL_MIN,
+            Self::Tls | Self::Unreached => OUTAGE_RENEWAL_INTERVAL_MIN,
+        }
+    }
+}
+
+async fn build(config: &Config) -> Result<Session, UpstreamError> {
     // kube compiles with more than one provider in the tree; whoever installed one first has decided.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut kube = load(&config.source).await.map_err(UpstreamError::Config)?;
     kube.connect_timeout = Some(config.connect_timeout);
-    // The reflector backs off, and the state of things must show: no retries below us.
-    kube.default_retry = false;
     if kube.cluster_url.scheme_str() == Some("http") && kube.root_cert.is_none() {
         // Without TLS the system's roots are not needed, and a minimal image has none.
         kube.root_cert = Some(Vec::new());
     }
     // Building may run an exec plugin, which blocks.
-    let built = tokio::task::spawn_blocking(move || kube::Client::try_from(kube)).await;
+    let built = tokio::task::spawn_blocking(move || connector::connect(kube)).await;
     match built {
-        Ok(client) => client.map_err(|error| UpstreamError::Config(Box::new(error))),
+        Ok(connected) => connected.map(Session::new).map_err(UpstreamError::Config),
         Err(error) => Err(UpstreamError::Config(Box::new(error))),
     }
 }

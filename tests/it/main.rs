@@ -6,6 +6,7 @@ mod browser;
 mod cli;
 mod deploy;
 mod doors;
+mod faults;
 mod fold;
 mod limits;
 mod ndjson;

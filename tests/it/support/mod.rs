@@ -4,7 +4,9 @@ pub(crate) mod browser;
 pub(crate) mod check;
 pub(crate) mod client;
 pub(crate) mod envtest;
+pub(crate) mod proxy;
 pub(crate) mod recorder;
+pub(crate) mod relay;
 pub(crate) mod server;
 
 use std::time::Duration;

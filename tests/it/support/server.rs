@@ -56,9 +56,24 @@ impl TestServer {
         resources: &[&str],
         change: impl FnOnce(&mut config::Serve),
     ) -> Self {
+        let api = Self::api(cluster.clone()).await;
+        Self::beside(cluster, api, resources, change).await
+    }
+
+    /// An API server with a bookmark each fifth of a second.
+    pub(crate) async fn api(cluster: Cluster) -> ApiServer {
         let timings =
             ApiServerConfig { bookmark_interval: Duration::from_millis(200), ..ApiServerConfig::default() };
-        let api = ApiServer::bind_with(cluster.clone(), ANY_PORT, timings).await.expect("a free port");
+        ApiServer::bind_with(cluster, ANY_PORT, timings).await.expect("a free port")
+    }
+
+    /// Follows resources of an API server that is there already.
+    pub(crate) async fn beside(
+        cluster: Cluster,
+        api: ApiServer,
+        resources: &[&str],
+        change: impl FnOnce(&mut config::Serve),
+    ) -> Self {
         let mut config = serve_config(UpstreamSource::Server { url: api.url() }, resources);
         change(&mut config);
         Self { cluster, api, informerd: Informerd::start(config).await }

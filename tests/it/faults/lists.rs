@@ -1,0 +1,234 @@
+//! Lists that are refused, cut, incomplete, or older than what was seen.
+
+use std::time::Duration;
+
+use informerd::config::{InitialList, UpstreamSource};
+use informerd::sim::{ApiServer, Cut, Failure, Fault, Gone, Requests, StreamingLists, Verb};
+use tokio::time::{Instant, timeout};
+
+use super::{OBJECTS, PATIENCE, Trial, cluster_with, counter, object, says, until_state};
+use crate::support::check::expected;
+use crate::support::eventually;
+use crate::support::server::{Informerd, TestServer, serve_config};
+
+/// An informerd that meets faults with its first list.
+async fn first_list(
+    name: &str,
+    how: InitialList,
+    order: impl FnOnce(&ApiServer, &str),
+) -> (TestServer, String) {
+    let (cluster, resource) = cluster_with(name);
+    let api = TestServer::api(cluster.clone()).await;
+    order(&api, &resource);
+    let mut config = serve_config(UpstreamSource::Server { url: api.url() }, &[&resource]);
+    config.initial_list = how;
+    config.limits.page_size = 7;
+    let informerd = Informerd::start_unsynced(config).await;
+    (TestServer { cluster, api, informerd }, resource)
+}
+
+async fn is_whole(server: &TestServer, resource: &str) {
+    let well = |state: &serde_json::Value| {
+        state["state"] == "watching" && state["lastError"].is_null() && state["objects"] == OBJECTS
+    };
+    until_state(server, resource, "everything", well).await;
+}
+
+async fn reflector(server: &TestServer, resource: &str, name: &str, label: (&str, &str)) -> u64 {
+    counter(server, &format!("informerd_reflector_{name}"), &[("resource", resource), label]).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_streaming_lists_is_asked_for_pages_however_it_refuses() {
+    for (name, mode, kind) in [
+        ("stream-unknown", StreamingLists::Unknown, "refused"),
+        ("stream-disabled", StreamingLists::Disabled, "refused"),
+        ("stream-noprogress", StreamingLists::NoProgress, "internal"),
+    ] {
+        let (server, resource) =
+            first_list(name, InitialList::Auto, |api, _| api.faults().streaming_lists(mode)).await;
+        is_whole(&server, &resource).await;
+        assert_eq!(server.api.faults().fired(Fault::StreamingListRefused), 1, "{name}");
+        assert_eq!(
+            reflector(&server, &resource, "streaming_list_fallbacks_total", ("resource", &resource)).await,
+            1
+        );
+        assert_eq!(reflector(&server, &resource, "failures_total", ("kind", kind)).await, 1, "{name}");
+        // It is remembered: a relist asks for pages at once.
+        let watches = Requests::of(Verb::Watch).on(&resource);
+        server.api.faults().expire_next_watch(1, &watches, Gone::InStream);
+        server.api.faults().cut_watches(&watches, Cut::Clean);
+        eventually("the 410", || server.api.faults().fired(Fault::Gone) == 1).await;
+        is_whole(&server, &resource).await;
+        eventually("a list more", || server.cluster.counters()[&resource].lists == 2).await;
+        assert_eq!(reflector(&server, &resource, "lists_total", ("how", "stream")).await, 1, "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_streaming_list_that_never_ends_is_given_up_on() {
+    let began = Instant::now();
+    let (server, resource) = first_list("stream-endless", InitialList::Auto, |api, _| {
+        api.faults().streaming_lists(StreamingLists::Ignored);
+        api.faults().drop_bookmarks(true);
+    })
+    .await;
+    is_whole(&server, &resource).await;
+    assert!(began.elapsed() < Duration::from_secs(60));
+    assert_eq!(
+        reflector(&server, &resource, "streaming_list_fallbacks_total", ("resource", &resource)).await,
+        1
+    );
+    assert_eq!(reflector(&server, &resource, "watch_ends_total", ("reason", "silent")).await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_streaming_list_that_is_cut_before_its_mark_is_not_taken_for_a_list() {
+    for (name, cut, times) in [
+        ("mark-clean", Cut::Clean, 1),
+        ("mark-midline", Cut::MidLine, 1),
+        ("mark-reset", Cut::Abort, 1),
+        ("mark-never", Cut::Clean, 3),
+    ] {
+        let (server, resource) = first_list(name, InitialList::Auto, |api, resource| {
+            api.faults().cut_before_mark(times, &Requests::of(Verb::Watch).on(resource), cut);
+        })
+        .await;
+        let state = until_state(&server, &resource, name, |state| !state["lastError"].is_null()).await;
+        assert!(says(&state, &["API server"]) || says(&state, &["reset"]), "{name}: {state}");
+        assert_eq!((&state["synced"], &state["objects"]), (&false.into(), &0.into()), "{name}");
+        is_whole(&server, &resource).await;
+        assert_eq!(server.api.faults().fired(Fault::CutBeforeMark), u64::from(times), "{name}");
+        let fallbacks =
+            reflector(&server, &resource, "streaming_list_fallbacks_total", ("resource", &resource));
+        assert_eq!(fallbacks.await, u64::from(times == 3), "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn expired_continue_tokens_start_the_list_over_and_in_the_end_in_one_piece() {
+    for (name, times, lists) in [("token-once", 1, 2), ("token-always", 2, 3)] {
+        let (server, resource) =
+            first_list(name, InitialList::Page, |api, _| api.faults().expire_continue_tokens(times)).await;
+        is_whole(&server, &resource).await;
+        assert_eq!(server.api.faults().fired(Fault::ContinueExpired), u64::from(times), "{name}");
+        assert_eq!(server.cluster.counters()[&resource].lists, lists, "{name}");
+        assert_eq!(
+            reflector(&server, &resource, "relists_total", ("reason", "expired")).await,
+            u64::from(times)
+        );
+        let in_one_piece = format!("GET /apis/faults.example.com/v1/{name}");
+        let whole = server.api.requests().contains(&in_one_piece);
+        assert!(times < 2 || whole, "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_that_is_refused_is_asked_for_again_with_a_sentence() {
+    for (name, code, words) in [
+        ("list-410", 410, "too old"),
+        ("list-429", 429, "too many requests"),
+        ("list-500", 500, "answered 500"),
+        ("list-503", 503, "answered 503"),
+    ] {
+        let failure = Failure { code, retry_after_seconds: Some(1) };
+        let (server, resource) = first_list(name, InitialList::Page, |api, resource| {
+            api.faults().fail_next(1, &Requests::of(Verb::List).on(resource), failure);
+        })
+        .await;
+        until_state(&server, &resource, name, |state| says(state, &[words])).await;
+        is_whole(&server, &resource).await;
+        assert_eq!(server.cluster.counters()[&resource].lists, 1, "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_without_metadata_does_not_keep_out_the_others() {
+    for (name, how) in [("nameless-page", InitialList::Page), ("nameless-stream", InitialList::Auto)] {
+        let (server, resource) = first_list(name, how, |api, _| api.faults().nameless_objects(1)).await;
+        is_whole(&server, &resource).await;
+        assert_eq!(server.api.faults().fired(Fault::Nameless), 1, "{name}");
+        assert_eq!(
+            reflector(&server, &resource, "objects_skipped_total", ("reason", "missing")).await,
+            1,
+            "{name}"
+        );
+    }
+}
+
+/// An API server that is behind: a relist goes to it, and it catches up later.
+async fn check_behind(name: &str, how: InitialList) {
+    let mut trial = Trial::with(name, |config| config.initial_list = how).await;
+    let behind = trial.server.cluster.revision();
+    trial.write();
+    trial.is_true_again().await;
+    let lists = trial.costs().await.0;
+    trial.faults().lag_at(Some(behind));
+    trial.faults().expire_next_watch(1, &trial.requests(Verb::Watch), Gone::InStream);
+    trial.faults().cut_watches(&trial.requests(Verb::Watch), Cut::Clean);
+    trial.is_told(&["was seen already", "behind"]).await;
+    trial.is_told(&["was seen already", "Too large resource version"]).await;
+    assert!(trial.counter("older_answers_total", &[]).await >= 2, "{name}");
+    assert!(trial.counter("failures_total", &[("kind", "behind")]).await >= 1, "{name}");
+    trial.write();
+    trial.faults().lag_at(None);
+    trial.is_true_again().await;
+    trial.is_watching().await;
+    assert!(trial.costs().await.0 - lists <= 5, "{name}");
+    assert!(trial.faults().fired(Fault::Lagged) >= 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_server_that_is_behind_is_waited_for_in_pages() {
+    check_behind("behind-page", InitialList::Page).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_server_that_is_behind_is_waited_for_in_streams() {
+    check_behind("behind-stream", InitialList::Auto).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_at_an_api_server_that_is_behind_goes_on_when_it_has_caught_up() {
+    let mut trial = Trial::start("behind-watch").await;
+    let behind = trial.server.cluster.revision();
+    trial.write();
+    trial.is_true_again().await;
+    let lists = trial.costs().await.0;
+    trial.faults().lag_at(Some(behind));
+    trial.faults().cut_watches(&trial.requests(Verb::Watch), Cut::Clean);
+    trial.write();
+    eventually("it is asked", || trial.faults().fired(Fault::Lagged) > 0).await;
+    trial.faults().lag_at(None);
+    trial.is_true_again().await;
+    assert_eq!(trial.costs().await.0, lists);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_was_restored_from_a_backup_is_taken_over_with_a_reset() {
+    let mut trial = Trial::start("restored").await;
+    for _ in 0..10 {
+        trial.write();
+    }
+    trial.is_true_again().await;
+    let (restored, _) = cluster_with("restored");
+    restored.create(&trial.resource, object("of-the-backup", 1)).unwrap();
+    let began = Instant::now();
+    trial.server.cluster = restored.clone();
+    trial.server.api.replace_cluster(restored.clone()).await.unwrap();
+    trial.is_told(&["was seen already", "restored from a backup"]).await;
+    let wanted = expected(&restored, &trial.resource, |_| true);
+    let taken_over = timeout(PATIENCE, async {
+        while trial.follower.state() != &wanted {
+            trial.follower.step().await;
+        }
+    });
+    taken_over.await.expect("the client holds what the backup holds");
+    println!("restored from a backup: taken over after {:.1?}", began.elapsed());
+    assert_eq!(trial.follower.resets.len(), 1, "{:?}", trial.follower.resets);
+    assert_eq!(trial.counter("relists_total", &[("reason", "went_back")]).await, 1);
+    restored.create(&trial.resource, object("after", 1)).unwrap();
+    let wanted = expected(&restored, &trial.resource, |_| true);
+    trial.follower.wait_for_state(&wanted).await;
+    trial.is_watching().await;
+}

@@ -1,0 +1,243 @@
+//! Certificates that are renewed, authorities that change, addresses that move: all on disk, while informerd runs.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use informerd::config::InitialList;
+use informerd::sim::rfc3339;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+use serde_json::json;
+use tokio::time::Instant;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::{RootCertStore, ServerConfig};
+
+use super::{PATIENCE, Trial, cluster_with, counter};
+use crate::support::eventually;
+use crate::support::relay::Relay;
+use crate::support::server::{TestServer, kubeconfig};
+
+/// One that signs certificates.
+struct Authority {
+    certificate: rcgen::Certificate,
+    key: KeyPair,
+}
+
+// === impl Authority ===
+
+impl Authority {
+    fn new() -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Self { certificate: params.self_signed(&key).unwrap(), key }
+    }
+
+    /// A certificate for loopback and its key, as PEM.
+    fn sign(&self) -> (String, String) {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        let certificate = params.signed_by(&key, &self.certificate, &self.key).unwrap();
+        (certificate.pem(), key.serialize_pem())
+    }
+
+    /// A server with a new certificate of this authority, that asks clients for one of another where it is given.
+    fn server(&self, clients: Option<&Self>) -> ServerConfig {
+        // Which provider is installed first does not matter: there is one in the tree.
+        let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
+        let builder = match clients {
+            None => ServerConfig::builder().with_no_client_auth(),
+            Some(clients) => {
+                let mut roots = RootCertStore::empty();
+                roots.add(clients.certificate.der().clone()).unwrap();
+                let verifier = WebPkiClientVerifier::builder(Arc::new(roots)).build().unwrap();
+                ServerConfig::builder().with_client_cert_verifier(verifier)
+            }
+        };
+        let (certificate, key) = self.sign();
+        let chain = vec![CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()];
+        builder.with_single_cert(chain, PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap()).unwrap()
+    }
+
+    /// Writes the certificate of this authority.
+    fn write(&self, folder: &Path) {
+        std::fs::write(folder.join("ca.crt"), self.certificate.pem()).unwrap();
+    }
+
+    /// Writes a client's certificate of this authority, and its key.
+    fn write_client(&self, folder: &Path) {
+        let (certificate, key) = self.sign();
+        std::fs::write(folder.join("client.crt"), certificate).unwrap();
+        std::fs::write(folder.join("client.key"), key).unwrap();
+    }
+}
+
+/// A kubeconfig with everything in files of the same folder.
+fn write_kubeconfig(folder: &Path, url: &str, client: bool) {
+    let user = if client { "{client-certificate: client.crt, client-key: client.key}" } else { "{}" };
+    let authority = if url.starts_with("https") { ", certificate-authority: ca.crt" } else { "" };
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: a\nclusters:\n- name: a\n  cluster: {{server: \"{url}\"{authority}}}\n\
+         users:\n- name: a\n  user: {user}\ncontexts:\n- name: a\n  context: {{cluster: a, user: a}}\n"
+    );
+    std::fs::write(folder.join("kubeconfig"), text).unwrap();
+}
+
+/// A trial over TLS, and where its files are.
+async fn over_tls(
+    name: &str,
+    authority: &Authority,
+    clients: Option<&Authority>,
+) -> (Trial, Relay, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let (cluster, resource) = cluster_with(name);
+    let api = TestServer::api(cluster.clone()).await;
+    let relay = Relay::tls(api.address(), authority.server(clients)).await;
+    authority.write(folder.path());
+    if let Some(clients) = clients {
+        clients.write_client(folder.path());
+    }
+    write_kubeconfig(folder.path(), &format!("https://{}", relay.address), clients.is_some());
+    let path = folder.path().join("kubeconfig");
+    let server = TestServer::beside(cluster, api, &[&resource], |config| {
+        config.upstream = kubeconfig(path);
+        config.initial_list = InitialList::Page;
+    })
+    .await;
+    (Trial::over(server, resource).await, relay, folder)
+}
+
+async fn renewals(trial: &Trial, reason: &str) -> u64 {
+    counter(&trial.server, "informerd_upstream_renewals_total", &[("reason", reason)]).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_renewed_by_the_same_authority_goes_unnoticed() {
+    let authority = Authority::new();
+    let (mut trial, relay, _folder) = over_tls("tls-renewed", &authority, None).await;
+    let (before, connections) = (trial.costs().await, relay.connections());
+    relay.present(authority.server(None));
+    relay.cut();
+    eventually("a new connection", || relay.connections() > connections).await;
+    trial.write();
+    trial.is_true_again().await;
+    trial.is_watching().await;
+    assert_eq!((trial.costs().await.0, relay.refused()), (before.0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_authority_replaced_on_disk_is_read_at_the_first_refusal() {
+    let (old, new) = (Authority::new(), Authority::new());
+    let (mut trial, relay, folder) = over_tls("tls-authority", &old, None).await;
+    let (before, renewed) = (trial.costs().await, renewals(&trial, "tls").await);
+    new.write(folder.path());
+    relay.present(new.server(None));
+    relay.cut();
+    eventually("a refused certificate", || relay.refused() > 0).await;
+    trial.write();
+    trial.is_true_again().await;
+    trial.is_watching().await;
+    assert!(renewals(&trial, "tls").await > renewed);
+    assert_eq!((trial.costs().await.0, relay.refused()), (before.0, 1), "it is tried again at once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_of_an_unknown_authority_is_told_until_its_authority_is_there() {
+    let (old, new) = (Authority::new(), Authority::new());
+    let (mut trial, relay, folder) = over_tls("tls-unknown", &old, None).await;
+    relay.present(new.server(None));
+    relay.cut();
+    trial.is_told(&["the API server was not reached", "invalid peer certificate", "authority"]).await;
+    trial.write();
+    new.write(folder.path());
+    let replaced = Instant::now();
+    trial.is_true_again().await;
+    trial.is_watching().await;
+    println!("authority replaced: healed after {:.1?}", replaced.elapsed());
+    assert!(replaced.elapsed() < PATIENCE && relay.refused() < 15);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_certificate_renewed_on_disk_is_read_when_the_old_one_is_refused() {
+    let (server, old, new) = (Authority::new(), Authority::new(), Authority::new());
+    let (mut trial, relay, folder) = over_tls("tls-client", &server, Some(&old)).await;
+    let before = trial.costs().await;
+    new.write_client(folder.path());
+    relay.present(server.server(Some(&new)));
+    relay.cut();
+    eventually("a refused certificate", || relay.refused() > 0).await;
+    trial.write();
+    trial.is_true_again().await;
+    trial.is_watching().await;
+    assert_eq!(trial.costs().await.0, before.0);
+    assert!(relay.refused() <= 3, "{} handshakes", relay.refused());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_changed_on_disk_is_found_when_the_old_one_is_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let (cluster, resource) = cluster_with("moved");
+    let api = TestServer::api(cluster.clone()).await;
+    let (old, new) = (Relay::to(api.address()).await, Relay::to(api.address()).await);
+    write_kubeconfig(folder.path(), &format!("http://{}", old.address), false);
+    let path = folder.path().join("kubeconfig");
+    let server =
+        TestServer::beside(cluster, api, &[&resource], |config| config.upstream = kubeconfig(path)).await;
+    let mut trial = Trial::over(server, resource).await;
+    let (before, renewed) = (trial.costs().await, renewals(&trial, "unreached").await);
+    write_kubeconfig(folder.path(), &format!("http://{}", new.address), false);
+    old.close();
+    trial.write();
+    trial.is_told(&["the API server was not reached"]).await;
+    trial.is_true_again().await;
+    trial.is_watching().await;
+    assert!(renewals(&trial, "unreached").await > renewed);
+    assert_eq!(trial.costs().await.0, before.0);
+    assert!(new.connections() > 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugins_client_certificate_is_renewed_before_it_expires() {
+    let (authority, clients, later) = (Authority::new(), Authority::new(), Authority::new());
+    let folder = tempfile::tempdir().unwrap();
+    let (cluster, resource) = cluster_with("tls-plugin");
+    let api = TestServer::api(cluster.clone()).await;
+    let relay = Relay::tls(api.address(), authority.server(Some(&clients))).await;
+    authority.write(folder.path());
+    write_kubeconfig(folder.path(), &format!("https://{}", relay.address), false);
+    let path = folder.path().join("kubeconfig");
+    // The plugin prints a file.
+    let credential = folder.path().join("credential.json");
+    let plugin = json!({"exec": {
+        "apiVersion": "client.authentication.k8s.io/v1", "command": "cat", "args": [credential],
+        "interactiveMode": "Never",
+    }});
+    let text = std::fs::read_to_string(&path).unwrap().replace("user: {}", &format!("user: {plugin}"));
+    std::fs::write(&path, text).unwrap();
+    let issue = |authority: &Authority| {
+        let (certificate, key) = authority.sign();
+        let soon = (SystemTime::now() + Duration::from_secs(50)).duration_since(UNIX_EPOCH).unwrap();
+        let issued = json!({
+            "apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential",
+            "status": {
+                "clientCertificateData": certificate, "clientKeyData": key,
+                "expirationTimestamp": rfc3339(u64::try_from(soon.as_millis()).unwrap()),
+            },
+        });
+        std::fs::write(&credential, issued.to_string()).unwrap();
+    };
+    issue(&clients);
+    let server =
+        TestServer::beside(cluster, api, &[&resource], |config| config.upstream = kubeconfig(path)).await;
+    let mut trial = Trial::over(server, resource).await;
+    // Less than a minute is left of it, so a later request reads it again.
+    issue(&later);
+    relay.present(authority.server(Some(&later)));
+    relay.cut();
+    trial.write();
+    trial.is_true_again().await;
+    trial.is_watching().await;
+    assert!(renewals(&trial, "expiring").await > 0);
+}

@@ -1,0 +1,216 @@
+//! Watches that end, break, fall silent, or tell what is not so.
+
+use std::time::Duration;
+
+use informerd::sim::{Cut, Failure, Fault, Faults, Gone, Verb};
+use tokio::time::{Instant, sleep};
+
+use super::{PATIENCE, Trial, object};
+use crate::support::eventually;
+
+/// Orders a fault so many times.
+type Order = fn(&Faults, u32);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_that_ends_in_any_way_goes_on_where_it_was() {
+    for (name, cut, reason) in [
+        ("cut-clean", Cut::Clean, "eof"),
+        ("cut-midline", Cut::MidLine, "eof"),
+        ("cut-reset", Cut::Abort, "broken"),
+    ] {
+        let mut trial = Trial::start(name).await;
+        let (before, events) = (trial.costs().await, trial.follower.events);
+        let ends = trial.counter("watch_ends_total", &[("reason", reason)]).await;
+        trial.faults().cut_watches(&trial.requests(Verb::Watch), cut);
+        eventually("the cut", || trial.faults().fired(Fault::Cut) == 1).await;
+        let changes = trial.write();
+        trial.is_true_again().await;
+        trial.is_watching().await;
+        assert_eq!(trial.counter("watch_ends_total", &[("reason", reason)]).await, ends + 1, "{name}");
+        assert_eq!(trial.costs().await, (before.0, before.1 + 1), "{name}");
+        let told = trial.follower.events - events;
+        assert!(told >= changes, "{name}: {told} events of {changes} changes");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn watches_that_are_ended_at_once_do_not_make_it_spin() {
+    let mut trial = Trial::start("cut-always").await;
+    let before = trial.costs().await;
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(4) {
+        trial.faults().cut_watches(&trial.requests(Verb::Watch), Cut::Clean);
+        sleep(Duration::from_millis(1)).await;
+    }
+    trial.is_told(&["ends each watch soon after it began"]).await;
+    let cost = trial.costs().await;
+    assert!(cost.1 - before.1 <= 8, "{} watches in 4 s", cost.1 - before.1);
+    assert_eq!(cost.0, before.0, "a server that ends watches is no reason to list");
+    trial.write();
+    trial.is_true_again().await;
+    trial.is_watching().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_version_that_is_too_old_is_listed_around_in_either_form() {
+    for (name, gone) in [("gone-stream", Gone::InStream), ("gone-http", Gone::Http)] {
+        let mut trial = Trial::start(name).await;
+        let before = trial.costs().await;
+        trial.faults().expire_next_watch(1, &trial.requests(Verb::Watch), gone);
+        trial.faults().cut_watches(&trial.requests(Verb::Watch), Cut::Clean);
+        eventually("the 410", || trial.faults().fired(Fault::Gone) == 1).await;
+        trial.write();
+        trial.is_true_again().await;
+        trial.is_watching().await;
+        assert_eq!(trial.counter("relists_total", &[("reason", "expired")]).await, 1, "{name}");
+        assert_eq!(trial.counter("failures_total", &[("kind", "expired")]).await, 1, "{name}");
+        let (lists, watches) = trial.costs().await;
+        assert_eq!(lists, before.0 + 1, "{name}");
+        assert!(watches <= before.1 + 3, "{name}: {watches} watches");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refusals_are_waited_out_for_as_long_as_the_server_says() {
+    for (name, code, words, kind) in [
+        ("code-429", 429, "too many requests", "throttled"),
+        ("code-503", 503, "the API server answered 503", "unavailable"),
+    ] {
+        let mut trial = Trial::start(name).await;
+        let before = trial.costs().await;
+        let failure = Failure { code, retry_after_seconds: Some(3) };
+        trial.faults().fail_next(1, &trial.requests(Verb::Watch), failure);
+        trial.faults().cut_watches(&trial.requests(Verb::Watch), Cut::Clean);
+        eventually("the refusal", || trial.faults().fired(Fault::Failed) == 1).await;
+        let refused = Instant::now();
+        trial.write();
+        let state = trial.is_told(&[words]).await;
+        assert_eq!(state["state"], "backing off", "{name}");
+        assert!(state["retryInSeconds"].as_f64().is_some_and(|seconds| seconds <= 3.75), "{name}: {state}");
+        eventually("the next watch", || trial.open_watches() > 0).await;
+        // The refusal was seen up to a few milliseconds after it happened.
+        assert!(refused.elapsed() >= Duration::from_millis(2900), "{name}: after {:?}", refused.elapsed());
+        trial.is_true_again().await;
+        trial.is_watching().await;
+        assert_eq!(trial.counter("failures_total", &[("kind", kind)]).await, 1, "{name}");
+        assert_eq!(trial.costs().await, (before.0, before.1 + 2), "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_of_the_server_are_waited_out_ever_longer() {
+    for (name, code, kind) in [("code-500", 500, "internal"), ("code-502", 502, "unavailable")] {
+        let mut trial = Trial::start(name).await;
+        let before = trial.costs().await;
+        let failure = Failure { code, retry_after_seconds: None };
+        trial.faults().fail_next(3, &trial.requests(Verb::Watch), failure);
+        trial.faults().cut_watches(&trial.requests(Verb::Watch), Cut::Clean);
+        let mut refused = Vec::new();
+        for times in 1..=3 {
+            eventually("a refusal", || trial.faults().fired(Fault::Failed) == times).await;
+            refused.push(Instant::now());
+        }
+        trial.write();
+        trial.is_told(&[&format!("the API server answered {code}")]).await;
+        trial.is_true_again().await;
+        trial.is_watching().await;
+        let pauses: Vec<_> = refused.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert!(
+            pauses[0] >= Duration::from_millis(700) && pauses[1] >= Duration::from_millis(1500),
+            "{pauses:?}"
+        );
+        assert_eq!(trial.counter("failures_total", &[("kind", kind)]).await, 3, "{name}");
+        assert_eq!(trial.costs().await, (before.0, before.1 + 4), "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_read_is_asked_for_again_and_never_skipped() {
+    let orders: [(_, _, _, Order); 3] = [
+        ("line-garbage", "json", Fault::Garbage, Faults::garbage_lines),
+        ("line-nameless", "missing", Fault::Nameless, Faults::nameless_objects),
+        ("line-endless", "", Fault::EndlessLine, Faults::endless_lines),
+    ];
+    for (name, reason, fault, order) in orders {
+        let mut trial = Trial::with(name, |config| config.limits.line_bytes_max = 1 << 20).await;
+        let before = trial.costs().await;
+        order(trial.faults(), 1);
+        trial.write();
+        trial.is_true_again().await;
+        trial.is_watching().await;
+        assert_eq!(trial.faults().fired(fault), 1, "{name}");
+        assert_eq!(trial.counter("watch_ends_total", &[("reason", "undecodable")]).await, 1, "{name}");
+        if !reason.is_empty() {
+            assert_eq!(trial.counter("objects_skipped_total", &[("reason", reason)]).await, 1, "{name}");
+        }
+        assert_eq!(trial.costs().await, (before.0, before.1 + 1), "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_that_is_never_readable_is_listed_around() {
+    let mut trial = Trial::with("line-always", |config| config.limits.line_bytes_max = 1 << 20).await;
+    let before = trial.costs().await;
+    trial.faults().garbage_lines(2);
+    trial.write();
+    trial.is_true_again().await;
+    trial.is_watching().await;
+    assert_eq!(trial.faults().fired(Fault::Garbage), 2);
+    assert_eq!(trial.counter("relists_total", &[("reason", "undecodable")]).await, 1);
+    assert_eq!(trial.costs().await.0, before.0 + 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_that_come_twice_or_in_the_wrong_order_leave_no_trace() {
+    let orders: [(_, _, Order); 2] = [
+        ("twice", Fault::Duplicated, Faults::duplicate_events),
+        ("disorder", Fault::Disordered, Faults::disorder_events),
+    ];
+    for (name, fault, order) in orders {
+        let mut trial = Trial::start(name).await;
+        let before = trial.costs().await;
+        order(trial.faults(), 3);
+        trial.write();
+        trial.write();
+        trial.is_true_again().await;
+        trial.is_watching().await;
+        assert!(trial.faults().fired(fault) >= 1, "{name}");
+        if fault == Fault::Duplicated {
+            let duplicates = [("resource", trial.resource.as_str()), ("type", "duplicate")];
+            assert_eq!(super::counter(&trial.server, "informerd_cache_changes_total", &duplicates).await, 3);
+            assert_eq!(trial.costs().await, before);
+        }
+        assert!(trial.costs().await.0 <= before.0 + 1, "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_old_state_of_a_deleted_object_does_not_bring_it_back() {
+    let mut trial = Trial::start("ghost").await;
+    let before = trial.costs().await;
+    trial.faults().ghosts(1);
+    trial.server.cluster.delete(&trial.resource, "default", "first-07").unwrap();
+    eventually("the ghost", || trial.faults().fired(Fault::Ghost) == 1).await;
+    trial.server.cluster.create(&trial.resource, object("after", 1)).unwrap();
+    trial.is_true_again().await;
+    trial.is_watching().await;
+    assert_eq!(trial.counter("relists_total", &[("reason", "disorder")]).await, 1);
+    assert_eq!(trial.costs().await.0, before.0 + 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_was_away_is_found_again_and_nothing_is_listed() {
+    let mut trial = Trial::start("away").await;
+    let before = trial.costs().await;
+    trial.server.api.stop().await;
+    trial.write();
+    let state = trial.is_told(&["the API server was not reached", "refused"]).await;
+    assert_eq!(state["state"], "backing off");
+    trial.server.api.start().await.unwrap();
+    let found = Instant::now();
+    trial.is_true_again().await;
+    assert!(found.elapsed() < PATIENCE);
+    trial.is_watching().await;
+    assert_eq!(trial.costs().await.0, before.0);
+    assert!(trial.counter("failures_total", &[("kind", "transport")]).await >= 1);
+}
