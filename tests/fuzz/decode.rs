@@ -274,9 +274,9 @@ fn check_watch_line(input: &[u8]) {
         ("BOOKMARK", found) => compare_bookmark(object, found),
         ("ERROR", found) => super::status::compare(
             object,
-            found.ok().map(|event| match event {
-                WatchEvent::Error(status) => status,
-                other => panic!("{other:?} of an ERROR"),
+            found.ok().map(|event| {
+                let WatchEvent::Error(status) = event else { panic!("{event:?} of an ERROR") };
+                status
             }),
         ),
         (_, Err(DecodeError::UnknownType(named))) => assert_eq!(named, kind),

@@ -40,29 +40,29 @@ impl Target<'_> {
         let mutations = prop::collection::vec(mutation, 1..8);
         let (seeds, tokens) = (seeds.into_iter().map(|(_, input)| input).collect::<Vec<_>>(), self.tokens);
         let inputs = (0..count, mutations).prop_map(move |(seed, mutations)| {
-            mutations.iter().fold(seeds[seed].clone(), |input, one| mutate(input, *one, &seeds, tokens))
+            mutations.iter().fold(seeds[seed].clone(), |input, one| mutate(&input, *one, &seeds, tokens))
         });
-        self.cases("mutated", inputs.boxed(), part);
+        self.cases("mutated", &inputs.boxed(), part);
     }
 
     /// Runs what a grammar makes.
     pub(crate) fn generate(&self, inputs: impl Strategy<Value = String> + 'static, part: u32) {
-        self.cases("generated", inputs.prop_map(String::into_bytes).boxed(), part);
+        self.cases("generated", &inputs.prop_map(String::into_bytes).boxed(), part);
     }
 
     /// The same for what is not text.
     pub(crate) fn generate_bytes(&self, inputs: impl Strategy<Value = Vec<u8>> + 'static, part: u32) {
-        self.cases("generated", inputs.boxed(), part);
+        self.cases("generated", &inputs.boxed(), part);
     }
 
-    fn cases(&self, how: &str, inputs: BoxedStrategy<Vec<u8>>, part: u32) {
+    fn cases(&self, how: &str, inputs: &BoxedStrategy<Vec<u8>>, part: u32) {
         let cases = (number("INFORMERD_FUZZ_CASES", CASES) / part).max(1);
         let seed = number("INFORMERD_FUZZ_SEED", 1);
         let config = Config { cases, failure_persistence: None, max_shrink_iters: 2000, ..Config::default() };
         let mut bytes = [0; 32];
         bytes[..4].copy_from_slice(&seed.to_le_bytes());
         let random = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
-        let ran = TestRunner::new_with_rng(config, random).run(&inputs, |input| {
+        let ran = TestRunner::new_with_rng(config, random).run(inputs, |input| {
             (self.check)(&input);
             Ok(())
         });
@@ -121,7 +121,7 @@ pub(crate) fn chunks(bytes: &[u8], mut seed: u64) -> Vec<&[u8]> {
     chunks
 }
 
-fn mutate(input: Vec<u8>, (what, a, b, c): Mutation, seeds: &[Vec<u8>], tokens: &[&str]) -> Vec<u8> {
+fn mutate(input: &[u8], (what, a, b, c): Mutation, seeds: &[Vec<u8>], tokens: &[&str]) -> Vec<u8> {
     let place = |number: u32| number as usize % (input.len() + 1);
     let (start, end) = (place(a).min(place(b)), place(a).max(place(b)));
     // Long ranges are rarely interesting; short ones hit one token.

@@ -3,13 +3,14 @@
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use informerd::app::App;
 use informerd::config::{InitialList, Limits, Listen, Log, OnDemand, Serve, UpstreamSource, WatchSpec};
 use informerd::sim::{ApiServer, Cluster};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
+use tokio::time::Instant;
 
 /// Longest wait for anything: only a fault meets it.
 const PATIENCE: Duration = Duration::from_secs(60);
