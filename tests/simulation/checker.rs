@@ -361,7 +361,9 @@ impl Checker {
                 view.hits.count(Fault::ResetLagged);
                 view.truth.eras.len() > 1
             }
-            Some(ResetReason::TokenOfOthers) | None => return Err(format!("RESET for {reason:?}")),
+            Some(ResetReason::TokenOfOthers | ResetReason::Replaced) | None => {
+                return Err(format!("RESET for {reason:?}"));
+            }
         };
         for fold in &mut self.folds {
             let told = std::mem::take(&mut fold.told);

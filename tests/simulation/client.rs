@@ -225,6 +225,7 @@ impl Client {
                 connection.flag.set.store(true, Ordering::Relaxed);
                 match delivery {
                     None => {}
+                    Some(Delivery::Replaced { .. }) => return Err("no informer was replaced".into()),
                     Some(Delivery::Heartbeat) => connection.last_sign = around.now,
                     Some(Delivery::Closed(reason)) => {
                         if !replica.drain.is_cancelled() {
