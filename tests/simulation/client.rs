@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use informerd::hub::{Delivery, Event, EventKind, Filter, From, ResumeToken, Subscriber, Subscription};
-use informerd::k8s::{FieldSelector, LabelSelector, ResourceVersion};
+use informerd::hub::{Delivery, Event, EventKind, From, ResumeToken, Subscriber, Subscription};
+use informerd::k8s::ResourceVersion;
 use tokio::sync::Notify;
 use tokio::task::coop::unconstrained;
 use tokio::time::Instant;
@@ -321,13 +321,7 @@ impl Client {
         self.last = Some((number, replica.life));
         let all = replica.hub.informers();
         let informers = sources.iter().map(|source| all[*source].clone()).collect();
-        let wanted = &self.habits.wanted;
-        let filter = Filter::new(
-            wanted.namespaces.iter().map(|namespace| (*namespace).to_owned()).collect(),
-            wanted.name.map(str::to_owned),
-            LabelSelector::parse(&wanted.label_selector()).unwrap(),
-            FieldSelector::parse(&wanted.field_selector()).unwrap(),
-        );
+        let filter = self.habits.filter();
         let subscription = Subscription { informers, filter, from, resync: None, timeout: None };
         let subscriber = replica.hub.subscribe(subscription).unwrap();
         let cancel = Arc::new(Notify::new());

@@ -201,7 +201,11 @@ impl Link {
         if weather.is_empty() || !state.dice.chance(chance) {
             return (Fate::Pass, None);
         }
-        let fault = weather[state.dice.below(weather.len())];
+        let mut fault = weather[state.dice.below(weather.len())];
+        // Pages are few, and this is only for them.
+        if ask == Ask::Page && weather.contains(&Fault::TokenExpired) && state.dice.chance(0.3) {
+            fault = Fault::TokenExpired;
+        }
         let status = |code, retry_after| Fate::Answer { code, retry_after, status: true };
         let seconds = Some(1 + state.dice.below(8) as u32);
         let fate = match fault {

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use informerd::cache;
-use informerd::hub;
+use informerd::hub::{self, Filter};
+use informerd::k8s::{FieldSelector, LabelSelector};
 use informerd::reflect::{InitialList, MachineConfig};
 use informerd::sim::StreamingLists;
 
@@ -70,6 +71,8 @@ pub(crate) struct Profile {
     pub(crate) hub: hub::Config,
     pub(crate) streaming: StreamingLists,
     pub(crate) window_events_max: usize,
+    /// Between the API server's bookmarks, in seconds.
+    pub(crate) bookmark_seconds: u64,
     pub(crate) chunk_bytes_max: usize,
     pub(crate) latency_ms_max: u64,
     /// Whether the cluster itself is tampered with: restarts, compaction, definitions, backups.
@@ -147,6 +150,7 @@ impl Profile {
             hub: hub_config(batch, dice.pick(&[5, 60])),
             streaming,
             window_events_max: if calm { 100_000 } else { dice.weighted(&[(6, 1), (20, 2), (100_000, 4)]) },
+            bookmark_seconds: dice.pick(&[7, 60]),
             chunk_bytes_max,
             latency_ms_max,
             cluster_faults: !calm && dice.chance(0.6),
@@ -205,5 +209,16 @@ impl Habits {
             pace,
             from_now: dice.chance(0.1),
         }
+    }
+
+    /// What it asks an informerd for.
+    pub(crate) fn filter(&self) -> Filter {
+        let wanted = &self.wanted;
+        Filter::new(
+            wanted.namespaces.iter().map(|namespace| (*namespace).to_owned()).collect(),
+            wanted.name.map(str::to_owned),
+            LabelSelector::parse(&wanted.label_selector()).unwrap(),
+            FieldSelector::parse(&wanted.field_selector()).unwrap(),
+        )
     }
 }

@@ -316,7 +316,10 @@ impl Wire {
         let (bookmark, mark) = (is(r#""type":"BOOKMARK""#), is("initial-events-end"));
         self.marked |= mark;
         if !self.plan.lines.is_empty() && self.plan.dice.chance(self.plan.line_chance) {
-            let fault = self.plan.lines[self.plan.dice.below(self.plan.lines.len())];
+            let mut fault = self.plan.lines[self.plan.dice.below(self.plan.lines.len())];
+            if bookmark && self.plan.lines.contains(&Fault::BookmarkDropped) {
+                fault = Fault::BookmarkDropped;
+            }
             match fault {
                 Fault::BookmarkDropped if bookmark && !mark => {
                     self.link.hit(self.resource, fault);

@@ -54,8 +54,6 @@ pub(crate) struct World {
     removed: Option<Value>,
     /// Versions may not reach what was seen before the cluster was put back: then nobody could tell.
     version_max: u64,
-    /// Lists of lives that are over.
-    relists: u64,
 }
 
 /// What happens in one step.
@@ -86,8 +84,7 @@ impl World {
             Cluster::new(ClusterConfig { seed: dice.seed(), window_events_max: profile.window_events_max });
         cluster.set_clock(Some(1_700_000_000_000));
         let hits = Arc::new(Hits::default());
-        let current = ApiHandler::new(cluster.clone(), ApiServerConfig::default());
-        current.faults().streaming_lists(profile.streaming);
+        let current = api_server(&cluster, &profile);
         let api = Arc::new(Mutex::new(Api { current, behind: None }));
         let link = |number: usize| {
             let dice = Dice::new(seed, 10 + number as u64);
@@ -117,7 +114,6 @@ impl World {
             backup: None,
             removed: None,
             version_max: u64::MAX,
-            relists: 0,
             profile,
         };
         for _ in 0..world.dice.below(30) {
@@ -323,7 +319,6 @@ impl World {
             }
         }
         self.check_requests(at)?;
-        self.relists += self.lists_of(at).iter().map(|lists| lists.saturating_sub(1)).sum::<u64>();
         self.links[at].reset_meters();
         let (life, seed) = (self.replicas[at].life + 1, self.dice.seed());
         self.replicas[at] = Replica::start(life, seed, &self.profile, &self.links[at]);
@@ -369,8 +364,7 @@ impl World {
 
     /// One of the API servers behind the address hears of nothing for a while.
     fn lag(&mut self) {
-        let behind = ApiHandler::new(self.cluster.fork(), ApiServerConfig::default());
-        behind.faults().streaming_lists(self.profile.streaming);
+        let behind = api_server(&self.cluster.fork(), &self.profile);
         let until = Instant::now() + self.dice.millis(1_000, 12_000);
         self.api.lock().unwrap().behind = Some((behind, until));
     }
@@ -392,8 +386,7 @@ impl World {
         self.removed = backup.definition;
         self.cluster = backup.cluster;
         self.cluster.compact();
-        let current = ApiHandler::new(self.cluster.clone(), ApiServerConfig::default());
-        current.faults().streaming_lists(self.profile.streaming);
+        let current = api_server(&self.cluster, &self.profile);
         *self.api.lock().unwrap() = Api { current, behind: None };
         self.links.iter().for_each(|link| link.order(Fault::CutReset));
     }
@@ -549,6 +542,15 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// An API server of this history's kind.
+fn api_server(cluster: &Cluster, profile: &Profile) -> ApiHandler {
+    let bookmark_interval = Duration::from_secs(profile.bookmark_seconds);
+    let handler =
+        ApiHandler::new(cluster.clone(), ApiServerConfig { bookmark_interval, ..Default::default() });
+    handler.faults().streaming_lists(profile.streaming);
+    handler
 }
 
 fn requests_justified(meter: &mut Meter, calm: bool) -> Result<(), String> {
