@@ -189,3 +189,53 @@ async fn an_old_version_is_gone_and_an_open_watch_goes_on_when_the_window_is_dro
     let counters = cluster.counters()["configmaps"];
     assert_eq!((counters.watches_started, counters.events_sent, counters.lists), (2, 2, 0));
 }
+
+#[tokio::test]
+async fn a_server_that_is_behind_answers_as_of_then_and_says_so_where_more_is_asked_for() {
+    let (api_server, server) = simulator().await;
+    let (cluster, faults) = (api_server.cluster(), api_server.faults());
+    cluster.create("configmaps", map("then")).unwrap();
+    let behind = cluster.revision();
+    cluster.create("configmaps", map("now")).unwrap();
+    faults.lag_at(Some(behind));
+    let list = server.get(&maps("default")).await.must_be(200);
+    assert_eq!((version(&list), list["items"].as_array().unwrap().len()), (behind, 1));
+    let newest = cluster.revision();
+    let least = format!("resourceVersion={newest}&resourceVersionMatch=NotOlderThan");
+    let refused = server.get(&format!("{}?{least}", maps("default"))).await;
+    assert_eq!((refused.code, refused.header("Retry-After")), (504, "1"));
+    assert_eq!(refused.json()["details"]["causes"][0]["reason"], "ResourceVersionTooLarge");
+    let stream = format!("{WATCH}&sendInitialEvents=true&allowWatchBookmarks=true&{least}");
+    let events = server.get(&stream).await.events();
+    assert_eq!((events.len(), &events[0]["object"]["code"]), (1, &json!(504)));
+    let mut watch = server.watch(&format!("{WATCH}&resourceVersion={behind}")).await;
+    assert!(tokio::time::timeout(Duration::from_millis(300), watch.try_next()).await.is_err());
+    faults.lag_at(None);
+    watch.expect("ADDED", "now").await;
+    assert_eq!(version(&server.get(&maps("default")).await.must_be(200)), newest);
+    assert!(faults.fired(Fault::Lagged) > 0);
+}
+
+#[tokio::test]
+async fn events_of_the_past_and_lines_without_an_end_are_sent_on_order() {
+    let (api_server, server) = simulator().await;
+    let (cluster, faults) = (api_server.cluster(), api_server.faults());
+    let mut watch = open_watch(&server, cluster).await;
+    faults.disorder_events(1);
+    cluster.create("configmaps", map("first")).unwrap();
+    cluster.create("configmaps", map("second")).unwrap();
+    let second = watch.expect("ADDED", "second").await;
+    let first = watch.expect("ADDED", "first").await;
+    assert!(version(&first) < version(&second));
+    faults.ghosts(1);
+    cluster.delete("configmaps", "default", "first").unwrap();
+    watch.expect("DELETED", "first").await;
+    assert_eq!(version(&watch.expect("MODIFIED", "first").await), version(&first));
+    faults.endless_lines(1);
+    cluster.create("configmaps", map("third")).unwrap();
+    let endless = tokio::time::timeout(Duration::from_millis(500), watch.try_next()).await;
+    assert!(endless.is_err(), "{endless:?}");
+    for fault in [Fault::Disordered, Fault::Ghost, Fault::EndlessLine] {
+        assert_eq!(faults.fired(fault), 1, "{fault:?}");
+    }
+}
