@@ -1,20 +1,25 @@
 //! Real API servers with their etcd on loopback, where `KUBEBUILDER_ASSETS` names the binaries.
 #![allow(clippy::print_stdout, reason = "a skipped test says so")]
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
 /// How long a server may take to become ready on a busy machine.
-const READY_WAIT: Duration = Duration::from_secs(90);
+const READY_WAIT: Duration = Duration::from_secs(180);
 
 /// Starts with other ports, should somebody have taken one between asking for it and using it.
 const STARTS_MAX: usize = 3;
 
 const TOKEN: &str = "admin-token";
+
+/// The token of the user `informerd`, until it is changed.
+pub(crate) const FIRST_TOKEN: &str = "first-token";
 
 /// Which server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,12 +39,24 @@ pub(crate) struct Options {
     pub(crate) min_request_timeout: u32,
     /// More flags for the API server.
     pub(crate) flags: Vec<String>,
+    /// TLS with a certificate that is checked, users by their tokens, and permissions: RBAC in 1.20, all or nothing
+    /// by the user's role in 1.36.
+    pub(crate) guarded: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { compact: "5m0s".into(), min_request_timeout: 1800, flags: Vec::new() }
+        Self { compact: "5m0s".into(), min_request_timeout: 1800, flags: Vec::new(), guarded: false }
     }
+}
+
+/// One of the processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Process {
+    Etcd,
+    ApiServer,
+    /// A second API server on the same etcd.
+    Peer,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -48,18 +65,22 @@ struct Ports {
     etcd_peer: u16,
     https: u16,
     http: u16,
+    peer_https: u16,
+    peer_http: u16,
 }
 
 /// A running API server with its etcd; dropping it kills both and removes their data.
 #[derive(Debug)]
 pub(crate) struct Envtest {
     version: Version,
-    options: Options,
+    /// What the next start of an API server takes.
+    pub(crate) options: Options,
     assets: PathBuf,
     ports: Ports,
     data: tempfile::TempDir,
-    etcd: Child,
+    etcd: Option<Child>,
     api_server: Option<Child>,
+    peer: Option<Child>,
 }
 
 impl Envtest {
@@ -86,17 +107,41 @@ impl Envtest {
     async fn try_start(version: Version, options: Options, assets: PathBuf) -> Result<Self, String> {
         let data = tempfile::tempdir().unwrap();
         let ports = free_ports();
-        prepare(version, data.path(), ports).await;
-        let etcd = spawn_etcd(&assets, data.path(), ports);
-        let mut server = Self { version, options, assets, ports, data, etcd, api_server: None };
+        let (etcd, api_server, peer) = (None, None, None);
+        let mut server = Self { version, options, assets, ports, data, etcd, api_server, peer };
+        server.prepare().await;
+        server.launch(Process::Etcd);
         server.wait_for_etcd().await?;
-        server.try_start_api_server().await?;
+        server.launch(Process::ApiServer);
+        server.wait_for_api_server().await?;
         Ok(server)
     }
 
-    /// Where the API server listens: `https://…` for 1.20, `http://…` for 1.36.
+    /// Where the API server listens: `https://…` for 1.20, `http://…` for 1.36 unless it is guarded.
     pub(crate) fn url(&self) -> String {
-        url(self.version, self.ports)
+        self.url_at(self.address(Process::ApiServer))
+    }
+
+    /// The same API server at another address, such as a proxy's.
+    pub(crate) fn url_at(&self, address: SocketAddr) -> String {
+        let scheme = if self.is_tls() { "https" } else { "http" };
+        format!("{scheme}://{address}")
+    }
+
+    /// Where clients of a process connect.
+    pub(crate) fn address(&self, process: Process) -> SocketAddr {
+        let port = match (process, self.is_tls()) {
+            (Process::Etcd, _) => self.ports.etcd,
+            (Process::ApiServer, true) => self.ports.https,
+            (Process::ApiServer, false) => self.ports.http,
+            (Process::Peer, true) => self.ports.peer_https,
+            (Process::Peer, false) => self.ports.peer_http,
+        };
+        (Ipv4Addr::LOCALHOST, port).into()
+    }
+
+    fn is_tls(&self) -> bool {
+        self.version == Version::V1_20 || self.options.guarded
     }
 
     /// A bearer token that may do everything.
@@ -106,19 +151,40 @@ impl Envtest {
 
     /// A kubeconfig for clients of any kind.
     pub(crate) fn kubeconfig_path(&self) -> PathBuf {
-        self.data.path().join("kubeconfig")
+        self.file("kubeconfig")
+    }
+
+    /// Another kubeconfig, for the server at another address; `user` is the line that authenticates.
+    pub(crate) fn write_kubeconfig(&self, name: &str, address: SocketAddr, user: &str) -> PathBuf {
+        let server = self.url_at(address);
+        let verify = match (self.options.guarded, self.is_tls()) {
+            (true, _) => format!("\n    certificate-authority: {}", self.file("ca.crt").display()),
+            (false, true) => "\n    insecure-skip-tls-verify: true".to_owned(),
+            (false, false) => String::new(),
+        };
+        let kubeconfig = format!(
+            "apiVersion: v1\nkind: Config\nclusters:\n- name: c\n  cluster:\n    server: {server}{verify}\nusers:\n- name: u\n  \
+             user:\n    {user}\ncontexts:\n- name: c\n  context:\n    cluster: c\n    user: u\n    namespace: default\n\
+             current-context: c\n"
+        );
+        let path = self.file(name);
+        std::fs::write(&path, kubeconfig).unwrap();
+        path
+    }
+
+    /// A file beside the servers' data, gone with them.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.data.path().join(name)
     }
 
     /// Where etcd listens.
     pub(crate) fn etcd_url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.ports.etcd)
+        format!("http://{}", self.address(Process::Etcd))
     }
 
     /// Kills the API server as a crash does; its data stays.
     pub(crate) async fn kill_api_server(&mut self) {
-        if let Some(mut child) = self.api_server.take() {
-            child.kill().await.unwrap();
-        }
+        self.kill(Process::ApiServer).await;
     }
 
     /// Starts the API server again on the same ports and data.
@@ -126,31 +192,146 @@ impl Envtest {
     /// # Panics
     /// If it does not become ready.
     pub(crate) async fn start_api_server(&mut self) {
-        self.try_start_api_server().await.unwrap();
+        self.launch(Process::ApiServer);
+        self.wait_for_api_server().await.unwrap();
     }
 
-    /// Kills both processes and removes their data; dropping does the same without waiting.
+    /// SIGKILL: what it had in memory is gone, what it had written stays.
+    pub(crate) async fn kill(&mut self, process: Process) {
+        if let Some(mut child) = self.child(process).take() {
+            child.kill().await.unwrap();
+        }
+    }
+
+    /// Starts a process on the ports and the data it had, without waiting until it is ready.
+    pub(crate) fn launch(&mut self, process: Process) {
+        let etcd = self.etcd_url();
+        let child = match process {
+            Process::Etcd => self.spawn_etcd(),
+            Process::ApiServer => self.spawn_api_server(Process::ApiServer, &etcd),
+            Process::Peer => self.spawn_api_server(Process::Peer, &etcd),
+        };
+        assert!(self.child(process).replace(child).is_none(), "{process:?} runs already");
+    }
+
+    /// Starts the second API server, with etcd at an address of the caller's choice.
+    pub(crate) fn launch_peer(&mut self, etcd: SocketAddr) {
+        let child = self.spawn_api_server(Process::Peer, &format!("http://{etcd}"));
+        assert!(self.peer.replace(child).is_none(), "it runs already");
+    }
+
+    /// SIGSTOP: it answers nothing more, and its connections stay.
+    pub(crate) async fn pause(&mut self, process: Process) {
+        self.signal(process, "-STOP").await;
+    }
+
+    /// SIGCONT.
+    pub(crate) async fn resume(&mut self, process: Process) {
+        self.signal(process, "-CONT").await;
+    }
+
+    async fn signal(&mut self, process: Process, signal: &str) {
+        let id = self.child(process).as_ref().and_then(Child::id).expect("it runs");
+        let sent = Command::new("kill").arg(signal).arg(id.to_string()).status().await.unwrap();
+        assert!(sent.success(), "no signal to {process:?}");
+    }
+
+    fn child(&mut self, process: Process) -> &mut Option<Child> {
+        match process {
+            Process::Etcd => &mut self.etcd,
+            Process::ApiServer => &mut self.api_server,
+            Process::Peer => &mut self.peer,
+        }
+    }
+
+    /// Forgets every revision but the newest: what API servers ask for from before is 410.
+    pub(crate) async fn compact(&self) {
+        let client = kube::Client::try_from(kube::Config::new(self.etcd_url().parse().unwrap())).unwrap();
+        let ask = async |path: &str, body: Value| -> Value {
+            let request = http::Request::post(path).body(body.to_string().into_bytes()).unwrap();
+            serde_json::from_str(&client.request_text(request).await.unwrap()).unwrap()
+        };
+        let status = ask("/v3/kv/range", json!({"key": "AA=="})).await;
+        ask("/v3/kv/compaction", json!({"revision": status["header"]["revision"], "physical": true})).await;
+    }
+
+    /// Keeps a copy of etcd's data, a backup. etcd must not run.
+    pub(crate) async fn save_etcd(&self) {
+        self.copy_etcd("etcd", "etcd.saved").await;
+    }
+
+    /// Puts the copy in place of etcd's data. etcd must not run.
+    pub(crate) async fn restore_etcd(&self) {
+        std::fs::remove_dir_all(self.file("etcd")).unwrap();
+        self.copy_etcd("etcd.saved", "etcd").await;
+    }
+
+    async fn copy_etcd(&self, from: &str, to: &str) {
+        assert!(self.etcd.is_none(), "its files would change meanwhile");
+        let mut copy = Command::new("cp");
+        copy.arg("-r").arg(self.file(from)).arg(self.file(to));
+        assert!(copy.status().await.unwrap().success(), "etcd's data is not copied");
+    }
+
+    /// Sets the token of the user `informerd` and, in 1.36, whether it may do anything; in 1.20 RBAC says that. An API
+    /// server of 1.20 reads it at its start, one of 1.36 at each request.
+    pub(crate) fn write_user(&self, token: &str, is_allowed: bool) {
+        let users = match (self.version, is_allowed) {
+            (Version::V1_20, _) => format!("{TOKEN},admin,1,\"system:masters\"\n{token},informerd,2\n"),
+            (Version::V1_36, true) => format!("{TOKEN},admin,admin\n{token},informerd,admin\n"),
+            (Version::V1_36, false) => format!("{TOKEN},admin,admin\n{token},informerd,none\n"),
+        };
+        std::fs::write(self.file("tokens.csv"), users).unwrap();
+    }
+
+    /// Another serving certificate and key of the same authority; taken at the next start at the latest.
+    pub(crate) async fn renew_certificate(&self) {
+        let ca = [self.file("ca.crt"), self.file("ca.key")];
+        let mut command = openssl_certificate(&self.file("server.crt"), &self.file("server.key"));
+        command.arg("-CA").arg(&ca[0]).arg("-CAkey").arg(&ca[1]).args(["-subj", "/CN=kube-apiserver"]);
+        command.args(["-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=CA:FALSE"]);
+        assert!(command.status().await.unwrap().success(), "openssl made no certificate");
+    }
+
+    /// Kills all processes and removes their data; dropping does the same without waiting.
     pub(crate) async fn stop(mut self) {
-        self.kill_api_server().await;
-        self.etcd.kill().await.unwrap();
+        for process in [Process::Peer, Process::ApiServer, Process::Etcd] {
+            self.kill(process).await;
+        }
     }
 
-    async fn try_start_api_server(&mut self) -> Result<(), String> {
-        let mut child = self.spawn_api_server();
+    /// Waits until the API server says that it is ready.
+    ///
+    /// # Errors
+    /// What it logged last, when it ended or took too long.
+    pub(crate) async fn wait_for_api_server(&mut self) -> Result<(), String> {
         let client = client(&self.kubeconfig_path()).await;
+        self.wait_until_ready(Process::ApiServer, &client).await
+    }
+
+    /// Waits until the second API server says that it is ready.
+    pub(crate) async fn wait_for_peer(&mut self) -> Result<(), String> {
+        let user = format!("token: {TOKEN}");
+        let kubeconfig = self.write_kubeconfig("kubeconfig.peer", self.address(Process::Peer), &user);
+        self.wait_until_ready(Process::Peer, &client(&kubeconfig).await).await
+    }
+
+    async fn wait_until_ready(&mut self, process: Process, client: &kube::Client) -> Result<(), String> {
+        let log = log_of(process);
         let deadline = Instant::now() + READY_WAIT;
         loop {
             let request = http::Request::get("/readyz").body(Vec::new()).unwrap();
             let asked = tokio::time::timeout(Duration::from_secs(5), client.request_text(request)).await;
             if matches!(asked, Ok(Ok(text)) if text == "ok") {
-                self.api_server = Some(child);
                 return Ok(());
             }
+            let child = self.child(process).as_mut().expect("it was launched");
             if let Some(status) = child.try_wait().unwrap() {
-                return Err(format!("the API server ended with {status}: {}", self.tail("apiserver.log")));
+                *self.child(process) = None;
+                return Err(format!("{process:?} ended with {status}: {}", self.tail(log)));
             }
             if Instant::now() > deadline {
-                return Err(format!("the API server is not ready: {}", self.tail("apiserver.log")));
+                return Err(format!("{process:?} is not ready: {}", self.tail(log)));
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -158,8 +339,9 @@ impl Envtest {
 
     async fn wait_for_etcd(&mut self) -> Result<(), String> {
         let deadline = Instant::now() + READY_WAIT;
-        while tokio::net::TcpStream::connect(("127.0.0.1", self.ports.etcd)).await.is_err() {
-            if let Some(status) = self.etcd.try_wait().unwrap() {
+        while tokio::net::TcpStream::connect(self.address(Process::Etcd)).await.is_err() {
+            let etcd = self.etcd.as_mut().expect("it was launched");
+            if let Some(status) = etcd.try_wait().unwrap() {
                 return Err(format!("etcd ended with {status}: {}", self.tail("etcd.log")));
             }
             if Instant::now() > deadline {
@@ -170,22 +352,33 @@ impl Envtest {
         Ok(())
     }
 
-    fn spawn_api_server(&self) -> Child {
-        let path = |name: &str| self.data.path().join(name).display().to_string();
+    fn spawn_api_server(&self, process: Process, etcd: &str) -> Child {
+        let path = |name: &str| self.file(name).display().to_string();
+        let is_peer = process == Process::Peer;
+        let https = if is_peer { self.ports.peer_https } else { self.ports.https };
+        let http = if is_peer { self.ports.peer_http } else { self.ports.http };
         let mut command = Command::new(self.assets.join(binary(self.version)));
         command
-            .arg(format!("--etcd-servers={}", self.etcd_url()))
+            .arg(format!("--etcd-servers={etcd}"))
             .arg("--bind-address=127.0.0.1")
-            .arg(format!("--secure-port={}", self.ports.https))
-            .arg(format!("--cert-dir={}", path("certs")))
+            .arg(format!("--secure-port={https}"))
+            .arg(format!("--cert-dir={}", path(if is_peer { "certs.peer" } else { "certs" })))
             .arg(format!("--etcd-compaction-interval={}", self.options.compact))
             .arg(format!("--min-request-timeout={}", self.options.min_request_timeout));
+        if self.options.guarded {
+            command.arg(format!("--tls-cert-file={}", path("server.crt")));
+            command.arg(format!("--tls-private-key-file={}", path("server.key")));
+        }
         match self.version {
             Version::V1_20 => command
                 .arg("--advertise-address=127.0.0.1")
                 .arg("--insecure-port=0")
                 .arg(format!("--token-auth-file={}", path("tokens.csv")))
-                .arg("--authorization-mode=AlwaysAllow")
+                .arg(if self.options.guarded {
+                    "--authorization-mode=RBAC"
+                } else {
+                    "--authorization-mode=AlwaysAllow"
+                })
                 .arg("--service-account-issuer=https://kubernetes.default.svc")
                 .arg(format!("--service-account-signing-key-file={}", path("sa.key")))
                 .arg(format!("--service-account-key-file={}", path("sa.key")))
@@ -193,18 +386,48 @@ impl Envtest {
                 .arg("--disable-admission-plugins=ServiceAccount")
                 .arg("--endpoint-reconciler-type=none"),
             Version::V1_36 => command
-                .env("CRDSERVER_TOKENS", "/dev/null")
-                .arg(format!("--http-port={}", self.ports.http))
-                .arg("--auth=off")
+                .env("CRDSERVER_TOKENS", path("tokens.csv"))
+                .arg(format!("--http-port={http}"))
+                .arg(if self.options.guarded { "--auth=token" } else { "--auth=off" })
                 .arg("--feature-gates=WatchList=true"),
         };
         command.args(&self.options.flags);
-        spawn(command, &self.data.path().join("apiserver.log"))
+        spawn(command, &self.file(log_of(process)))
+    }
+
+    fn spawn_etcd(&self) -> Child {
+        let url = |port: u16| format!("http://127.0.0.1:{port}");
+        let (client, peer) = (url(self.ports.etcd), url(self.ports.etcd_peer));
+        let mut command = Command::new(self.assets.join("etcd"));
+        command
+            .args(["--name", "s1", "--unsafe-no-fsync", "--data-dir"])
+            .arg(self.file("etcd"))
+            .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
+            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+            .args(["--initial-cluster", &format!("s1={peer}")]);
+        spawn(command, &self.file("etcd.log"))
+    }
+
+    /// Writes what the server reads at its start, and the kubeconfig.
+    async fn prepare(&self) {
+        self.write_user(FIRST_TOKEN, true);
+        if self.version == Version::V1_20 {
+            let mut openssl = Command::new("openssl");
+            openssl.args(["genrsa", "-out"]).arg(self.file("sa.key")).arg("2048").stderr(Stdio::null());
+            assert!(openssl.status().await.unwrap().success(), "openssl made no key");
+        }
+        if self.options.guarded {
+            let mut authority = openssl_certificate(&self.file("ca.crt"), &self.file("ca.key"));
+            authority.args(["-subj", "/CN=authority"]);
+            assert!(authority.status().await.unwrap().success(), "openssl made no certificate");
+            self.renew_certificate().await;
+        }
+        self.write_kubeconfig("kubeconfig", self.address(Process::ApiServer), &format!("token: {TOKEN}"));
     }
 
     /// The last lines of a log, for the message of a failure.
     fn tail(&self, log: &str) -> String {
-        let text = std::fs::read_to_string(self.data.path().join(log)).unwrap_or_default();
+        let text = std::fs::read_to_string(self.file(log)).unwrap_or_default();
         let lines: Vec<&str> = text.lines().rev().take(5).collect();
         lines.into_iter().rev().collect::<Vec<_>>().join("\n")
     }
@@ -217,55 +440,50 @@ fn binary(version: Version) -> &'static str {
     }
 }
 
-fn url(version: Version, ports: Ports) -> String {
-    match version {
-        Version::V1_20 => format!("https://127.0.0.1:{}", ports.https),
-        Version::V1_36 => format!("http://127.0.0.1:{}", ports.http),
+fn log_of(process: Process) -> &'static str {
+    match process {
+        Process::Etcd => "etcd.log",
+        Process::ApiServer => "apiserver.log",
+        Process::Peer => "peer.log",
     }
 }
 
-/// Four ports that are free now. All are held until all are known, so that they differ.
+/// Ports that are free now. All are held until all are known, so that they differ.
 fn free_ports() -> Ports {
     let listeners: Vec<std::net::TcpListener> =
-        (0..4).map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        (0..6).map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap()).collect();
     let port = |at: usize| listeners[at].local_addr().unwrap().port();
-    Ports { etcd: port(0), etcd_peer: port(1), https: port(2), http: port(3) }
-}
-
-/// Writes what the server reads at its start, and the kubeconfig.
-async fn prepare(version: Version, data: &Path, ports: Ports) {
-    if version == Version::V1_20 {
-        let key = data.join("sa.key");
-        let mut openssl = Command::new("openssl");
-        openssl.args(["genrsa", "-out"]).arg(&key).arg("2048").stderr(Stdio::null());
-        assert!(openssl.status().await.unwrap().success(), "openssl made no key");
-        std::fs::write(data.join("tokens.csv"), format!("{TOKEN},admin,1,\"system:masters\"\n")).unwrap();
+    Ports {
+        etcd: port(0),
+        etcd_peer: port(1),
+        https: port(2),
+        http: port(3),
+        peer_https: port(4),
+        peer_http: port(5),
     }
-    let server = url(version, ports);
-    let verify = if version == Version::V1_20 { "\n    insecure-skip-tls-verify: true" } else { "" };
-    let kubeconfig = format!(
-        "apiVersion: v1\nkind: Config\nclusters:\n- name: c\n  cluster:\n    server: {server}{verify}\nusers:\n- name: u\n  \
-         user:\n    token: {TOKEN}\ncontexts:\n- name: c\n  context:\n    cluster: c\n    user: u\n    namespace: default\n\
-         current-context: c\n"
-    );
-    std::fs::write(data.join("kubeconfig"), kubeconfig).unwrap();
 }
 
-fn spawn_etcd(assets: &Path, data: &Path, ports: Ports) -> Child {
-    let url = |port: u16| format!("http://127.0.0.1:{port}");
-    let mut command = Command::new(assets.join("etcd"));
+/// A new key with a certificate, signed by itself where nothing else is said.
+fn openssl_certificate(certificate: &Path, key: &Path) -> Command {
+    let mut command = Command::new("openssl");
     command
-        .args(["--name", "s1", "--unsafe-no-fsync", "--data-dir"])
-        .arg(data.join("etcd"))
-        .args(["--listen-client-urls", &url(ports.etcd), "--advertise-client-urls", &url(ports.etcd)])
         .args([
-            "--listen-peer-urls",
-            &url(ports.etcd_peer),
-            "--initial-advertise-peer-urls",
-            &url(ports.etcd_peer),
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+            "-days",
+            "2",
         ])
-        .args(["--initial-cluster", &format!("s1={}", url(ports.etcd_peer))]);
-    spawn(command, &data.join("etcd.log"))
+        .arg("-out")
+        .arg(certificate)
+        .arg("-keyout")
+        .arg(key)
+        .stderr(Stdio::null());
+    command
 }
 
 fn spawn(mut command: Command, log: &Path) -> Child {

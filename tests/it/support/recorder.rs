@@ -25,6 +25,8 @@ pub(crate) struct Recorder {
     pub(crate) resets: Vec<String>,
     /// Events taken, marks included.
     pub(crate) events: usize,
+    /// The object event taken last: its type, key and version.
+    pub(crate) last: Option<(String, String, u128)>,
     /// BOOKMARK and SYNCED taken.
     pub(crate) marks: usize,
     /// Connections made.
@@ -49,6 +51,7 @@ impl Recorder {
             synced: false,
             resets: Vec::new(),
             events: 0,
+            last: None,
             marks: 0,
             connections: 0,
         }
@@ -158,6 +161,8 @@ impl Recorder {
     /// Folds one event: put, remove, clear.
     fn take(&mut self, event: &StreamEvent) {
         self.events += 1;
+        self.last = matches!(&*event.kind, "ADDED" | "MODIFIED" | "DELETED")
+            .then(|| (event.kind.clone(), key(&event.object), version(&event.object)));
         match &*event.kind {
             "ADDED" | "MODIFIED" => {
                 self.versions.event(event, self.resyncs && self.synced);

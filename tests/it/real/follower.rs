@@ -1,0 +1,188 @@
+//! A client of informerd that is asked what it saw.
+
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use serde_json::Value;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::cluster::Cluster;
+use crate::support::check::Objects;
+use crate::support::client::Transport;
+use crate::support::recorder::Recorder;
+
+/// Folds one stream until stopped, and compares with the API server at each bookmark.
+pub(super) struct Follower {
+    pub(super) transport: Transport,
+    seen: Arc<Mutex<Seen>>,
+    stop: Arc<AtomicBool>,
+    task: JoinHandle<Recorder>,
+}
+
+/// What came so far.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// Each object's newest version, and whether that was a DELETED.
+    newest: HashMap<String, (u128, bool)>,
+    /// Each version of each object: all of them, as a write may be acknowledged long after it was told.
+    events: HashSet<(String, u128)>,
+    /// Type, object and version of what this connection told since the last RESET.
+    told: HashSet<(String, String, u128)>,
+    /// Events that came twice.
+    pub(super) repeated: usize,
+    /// Why it was told to start over, each time.
+    pub(super) resets: Vec<String>,
+    connections: usize,
+    /// Connections when it was last asked.
+    connections_before: usize,
+    /// How far it was when it was last asked.
+    accounted_at: u128,
+    /// Bookmarks at which it held what the API server held.
+    pub(super) compared: usize,
+    /// The version of the last of them; 0 after a RESET.
+    pub(super) compared_at: u128,
+}
+
+/// What became of writes.
+#[derive(Debug)]
+pub(super) struct Account {
+    /// Those of which neither they nor a later state was told.
+    pub(super) lost: Vec<(String, u128)>,
+    /// How many were told by a later state only.
+    pub(super) folded: usize,
+    /// Whether nothing was in the way of telling each.
+    pub(super) is_whole: bool,
+}
+
+// === impl Follower ===
+
+impl Follower {
+    pub(super) fn start(
+        transport: Transport,
+        address: SocketAddr,
+        target: &str,
+        cluster: &Arc<Cluster>,
+    ) -> Self {
+        let (seen, stop) = (Arc::<Mutex<Seen>>::default(), Arc::<AtomicBool>::default());
+        let recorder = Recorder::new(transport, address, target);
+        let task = tokio::spawn(follow(recorder, seen.clone(), cluster.clone(), stop.clone()));
+        Self { transport, seen, stop, task }
+    }
+
+    /// What it saw; to be let go soon, as it waits meanwhile.
+    ///
+    /// # Panics
+    /// If it ended: something was not as promised.
+    pub(super) fn seen(&self) -> MutexGuard<'_, Seen> {
+        assert!(!self.task.is_finished(), "the follower over {:?} failed", self.transport);
+        self.seen.lock().expect("no panic")
+    }
+
+    /// Stops it after its next event.
+    pub(super) async fn stop(self) -> Recorder {
+        self.stop.store(true, Ordering::SeqCst);
+        self.task.await.expect("the follower did not fail")
+    }
+}
+
+async fn follow(
+    mut recorder: Recorder,
+    seen: Arc<Mutex<Seen>>,
+    cluster: Arc<Cluster>,
+    stop: Arc<AtomicBool>,
+) -> Recorder {
+    let (mut events, mut marks) = (0, 0);
+    let mut compare_from = Instant::now();
+    while !stop.load(Ordering::SeqCst) {
+        recorder.step().await;
+        if recorder.events > events {
+            events = recorder.events;
+            seen.lock().expect("no panic").take(&recorder);
+        }
+        if recorder.marks == marks || !recorder.synced {
+            continue;
+        }
+        marks = recorder.marks;
+        let begun = Instant::now();
+        if begun < compare_from {
+            continue;
+        }
+        let version = recorder.token().and_then(|token| token.rsplit_once(':')).map(|(_, version)| version);
+        let version = version.expect("a bookmark has a token");
+        let Some(expected) = cluster.at(version).await else { continue };
+        assert!(
+            recorder.state() == &*expected,
+            "P1: over {:?} it differs at {version}: {}",
+            recorder.transport,
+            difference(recorder.state(), &expected)
+        );
+        // Thousands of objects take long; most of the time should be for the stream.
+        compare_from = Instant::now() + 2 * begun.elapsed();
+        let mut seen = seen.lock().expect("no panic");
+        seen.compared += 1;
+        seen.compared_at = version.parse().expect("a number");
+    }
+    recorder
+}
+
+fn difference(held: &Objects, expected: &Objects) -> String {
+    let missing: Vec<_> = expected.keys().filter(|key| !held.contains_key(*key)).collect();
+    let left: Vec<_> = held.keys().filter(|key| !expected.contains_key(*key)).collect();
+    let at = |object: &Value| object["metadata"]["resourceVersion"].to_string();
+    let other = held.iter().filter_map(|(key, object)| {
+        let expected = expected.get(key).filter(|expected| *expected != object)?;
+        Some(format!("{key} at {} and not {}", at(object), at(expected)))
+    });
+    let other: Vec<_> = other.collect();
+    format!("missing {missing:?}, left over {left:?}, different {other:?}")
+}
+
+// === impl Seen ===
+
+impl Seen {
+    /// Whether it was told this state of an object or a later one.
+    pub(super) fn has(&self, key: &str, at: u128) -> bool {
+        self.newest.get(key).is_some_and(|(version, _)| *version >= at)
+    }
+
+    /// What became of writes that it is beyond. `is_whole` says that informerd itself was told each change.
+    pub(super) fn account(&mut self, written: &[(String, u128)], is_whole: bool) -> Account {
+        let is_whole = is_whole && self.connections == self.connections_before;
+        self.connections_before = self.connections;
+        let is_lost = |key: &str, at: u128| match self.newest.get(key) {
+            Some((version, false)) => *version < at,
+            // Created and deleted in between: it need not be told to who is told states and not changes.
+            Some((version, true)) => is_whole && at > self.accounted_at && *version < at,
+            None => is_whole && at > self.accounted_at,
+        };
+        let lost: Vec<_> = written.iter().filter(|(key, at)| is_lost(key, *at)).cloned().collect();
+        // What was acknowledged late may be from before.
+        let is_folded = |write: &&(String, u128)| write.1 > self.accounted_at && !self.events.contains(write);
+        let folded = written.iter().filter(is_folded).count();
+        self.accounted_at = self.compared_at;
+        Account { lost, folded, is_whole }
+    }
+
+    fn take(&mut self, recorder: &Recorder) {
+        if self.connections < recorder.connections {
+            self.connections = recorder.connections;
+            // What came after the token comes again.
+            self.told.clear();
+        }
+        if self.resets.len() < recorder.resets.len() {
+            self.resets.clone_from(&recorder.resets);
+            self.told.clear();
+            self.newest.clear();
+            self.compared_at = 0;
+        }
+        let Some((kind, key, version)) = &recorder.last else { return };
+        self.newest.insert(key.clone(), (*version, kind == "DELETED"));
+        self.events.insert((key.clone(), *version));
+        if !self.told.insert((kind.clone(), key.clone(), *version)) {
+            self.repeated += 1;
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Against real API servers: whoever folds a stream holds what the API server holds, through every fault of the API
+//! server, its etcd, the network and the credentials. `docs/faults.md` has what was measured.
+
+mod access;
+mod cluster;
+mod definitions;
+mod follower;
+mod history;
+mod network;
+mod processes;
+mod rig;
+mod soak;
+mod writers;
+
+use std::time::Duration;
+
+/// How much is done. The default is what a few minutes allow; more is asked for by the environment.
+struct Effort {
+    /// `INFORMERD_TEST_PODS`: objects that are there all the time.
+    pods: usize,
+    /// `INFORMERD_TEST_KILLS`: of informerd and of the API server, in turn.
+    kills: usize,
+    /// `INFORMERD_TEST_PAUSE`: seconds for which something is stopped or away.
+    pause: Duration,
+}
+
+impl Effort {
+    fn new() -> Self {
+        let number = |name: &str, default| {
+            std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
+        };
+        let pause = number("INFORMERD_TEST_PAUSE", 4);
+        Self {
+            pods: number("INFORMERD_TEST_PODS", 300),
+            kills: number("INFORMERD_TEST_KILLS", 2),
+            pause: Duration::from_secs(pause as u64),
+        }
+    }
+}

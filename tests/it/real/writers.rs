@@ -1,0 +1,179 @@
+//! Those who write, and what they were told is written.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use super::cluster::{Cluster, send};
+use crate::support::check::version;
+
+/// Writers at once; one waits for its answers most of the time.
+const WRITERS: usize = 4;
+
+/// For one write; one that was sent to a server that hangs is not waited for.
+const WRITE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Everyone who writes.
+pub(super) struct Writers {
+    ledger: Arc<Ledger>,
+    tasks: JoinSet<()>,
+}
+
+/// What the API server said is written.
+#[derive(Default)]
+pub(super) struct Ledger {
+    /// Key and version of each create and patch that was acknowledged and not yet accounted for.
+    acknowledged: Mutex<Vec<(String, u128)>>,
+    /// Writes that were acknowledged, deletions too.
+    count: AtomicUsize,
+    is_paused: AtomicBool,
+    stop: AtomicBool,
+    /// Writers between two writes.
+    busy: AtomicUsize,
+}
+
+// === impl Writers ===
+
+impl Writers {
+    /// Creates so many objects, then writes whatever comes to mind until stopped.
+    pub(super) async fn start(cluster: &Arc<Cluster>, objects: usize) -> Self {
+        let ledger = Arc::new(Ledger::default());
+        create(cluster, objects).await;
+        let mut tasks = JoinSet::new();
+        for seed in 0..WRITERS {
+            tasks.spawn(write(cluster.clone(), objects, ledger.clone(), seed as u64));
+        }
+        Self { ledger, tasks }
+    }
+
+    pub(super) fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// Waits until nobody writes.
+    pub(super) async fn pause(&self) {
+        self.ledger.is_paused.store(true, Ordering::SeqCst);
+        crate::support::eventually("a pause", || self.ledger.busy.load(Ordering::SeqCst) == 0).await;
+    }
+
+    pub(super) fn resume(&self) {
+        self.ledger.is_paused.store(false, Ordering::SeqCst);
+    }
+
+    /// Waits until nobody writes any more. Tells how much was written.
+    pub(super) async fn stop(mut self) -> usize {
+        self.ledger.stop.store(true, Ordering::SeqCst);
+        while let Some(ended) = self.tasks.join_next().await {
+            ended.expect("no panic");
+        }
+        self.ledger.count()
+    }
+}
+
+// === impl Ledger ===
+
+impl Ledger {
+    pub(super) fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Takes those up to a version: what followers that reached it are to be asked about.
+    pub(super) fn take_until(&self, at: u128) -> Vec<(String, u128)> {
+        let mut acknowledged = self.acknowledged.lock().expect("no panic");
+        acknowledged.extract_if(.., |(_, version)| *version <= at).collect()
+    }
+
+    /// Forgets all: the cluster did, too.
+    pub(super) fn clear(&self) {
+        self.acknowledged.lock().expect("no panic").clear();
+    }
+
+    fn acknowledge(&self, write: (String, u128)) {
+        self.acknowledged.lock().expect("no panic").push(write);
+    }
+}
+
+async fn create(cluster: &Arc<Cluster>, count: usize) {
+    let next = Arc::new(AtomicUsize::new(0));
+    let mut workers = JoinSet::new();
+    for _ in 0..2 * WRITERS {
+        let (cluster, next) = (cluster.clone(), next.clone());
+        workers.spawn(async move {
+            let (client, kind) = (cluster.client(), cluster.kind());
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                if index >= count {
+                    return;
+                }
+                let object = kind.object(&name(index));
+                let created = send(&client, "POST", kind.collection, Some(&object), WRITE_PATIENCE).await;
+                assert!(created.is_some(), "{} is not created", name(index));
+            }
+        });
+    }
+    while let Some(ended) = workers.join_next().await {
+        ended.expect("no panic");
+    }
+}
+
+fn name(index: usize) -> String {
+    format!("object-{index}")
+}
+
+/// Writes whatever comes to mind; what fails while the server is down is not repeated.
+async fn write(cluster: Arc<Cluster>, objects: usize, ledger: Arc<Ledger>, seed: u64) {
+    let mut random = StdRng::seed_from_u64(seed);
+    while !ledger.stop.load(Ordering::SeqCst) {
+        ledger.busy.fetch_add(1, Ordering::SeqCst);
+        let mut wrote = false;
+        if !ledger.is_paused.load(Ordering::SeqCst) {
+            wrote = write_once(&cluster, &name(random.random_range(0..objects)), &mut random, &ledger).await;
+        }
+        ledger.busy.fetch_sub(1, Ordering::SeqCst);
+        // As fast as a client writes, without keeping the machine from everything else.
+        tokio::time::sleep(Duration::from_millis(if wrote { 2 } else { 10 })).await;
+    }
+}
+
+async fn write_once(cluster: &Cluster, name: &str, random: &mut StdRng, ledger: &Ledger) -> bool {
+    let (client, kind) = (cluster.client(), cluster.kind());
+    let path = format!("{}/{name}", kind.collection);
+    let (method, path, body) = match random.random_range(0..10) {
+        0 => ("DELETE", &*path, json!({"gracePeriodSeconds": 0})),
+        1 | 2 => ("POST", kind.collection, kind.object(name)),
+        _ => {
+            let turn = random.random_range(0..1_000_000).to_string();
+            ("PATCH", &*path, json!({"metadata": {"labels": {"turn": turn}}}))
+        }
+    };
+    let Some(answer) = send(&client, method, path, Some(&body), WRITE_PATIENCE).await else { return false };
+    ledger.count.fetch_add(1, Ordering::Relaxed);
+    // A deletion's answer does not tell its version.
+    if method != "DELETE" {
+        ledger.acknowledge((kind.key(name), version(&answer)));
+    }
+    true
+}
+
+/// Writes one more object, however often it takes, and tells its key and version.
+pub(super) async fn mark(cluster: &Cluster, name: &str) -> (String, u128) {
+    loop {
+        let (client, kind) = (cluster.client(), cluster.kind());
+        let object: Value = kind.object(name);
+        let created = send(&client, "POST", kind.collection, Some(&object), Duration::from_secs(2)).await;
+        if let Some(created) = created {
+            return (kind.key(name), version(&created));
+        }
+        // It may be there already, created by a request whose answer was lost.
+        let path = format!("{}/{name}", kind.collection);
+        if let Some(there) = send(&client, "GET", &path, None, Duration::from_secs(2)).await {
+            return (kind.key(name), version(&there));
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

@@ -1,0 +1,191 @@
+//! A TCP proxy with faults, as a load balancer and the network have them. It passes bytes and knows nothing of them.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::server::ANY_PORT;
+
+/// Stands between a client and servers until dropped.
+pub(crate) struct Gate {
+    /// Where clients connect.
+    pub(crate) address: SocketAddr,
+    shared: Arc<Shared>,
+    accepting: JoinHandle<()>,
+}
+
+struct Shared {
+    /// Taken in turn, a connection each; without any, connections are closed at once.
+    backends: Mutex<Vec<SocketAddr>>,
+    turn: AtomicUsize,
+    connections: AtomicU64,
+    /// Numbers of those that are open.
+    open: Mutex<BTreeSet<u64>>,
+    faults: watch::Sender<Faults>,
+}
+
+/// What becomes of connections, by their numbers.
+#[derive(Clone, Debug, Default)]
+struct Faults {
+    /// Those below pass nothing more, and nobody is told.
+    frozen_below: u64,
+    /// Those below are closed.
+    cut_below: u64,
+    /// Bytes from a client with which it is held until this is taken back.
+    hold: Option<Vec<u8>>,
+    /// Whether a client was held.
+    held: bool,
+}
+
+// === impl Gate ===
+
+impl Gate {
+    /// Listens on a port of the system's choice.
+    pub(crate) async fn start(backends: &[SocketAddr]) -> Self {
+        let listener = TcpListener::bind(ANY_PORT).await.expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let shared = Arc::new(Shared {
+            backends: Mutex::new(backends.to_vec()),
+            turn: AtomicUsize::new(0),
+            connections: AtomicU64::new(0),
+            open: Mutex::default(),
+            faults: watch::Sender::default(),
+        });
+        let accepting = tokio::spawn(accept(listener, shared.clone()));
+        Self { address, shared, accepting }
+    }
+
+    /// Where connections go from now on, in turn from the first; to nowhere where there is none.
+    pub(crate) fn set_backends(&self, backends: &[SocketAddr]) {
+        *self.shared.backends.lock().expect("no panic") = backends.to_vec();
+        self.shared.turn.store(0, Ordering::Relaxed);
+    }
+
+    /// Nothing more passes on the connections there are, in either direction, and neither side is told. New ones work.
+    pub(crate) fn freeze(&self) {
+        let below = self.shared.connections.load(Ordering::SeqCst);
+        self.shared.faults.send_modify(|faults| faults.frozen_below = below);
+    }
+
+    /// Closes the connections there are.
+    pub(crate) async fn cut(&self) {
+        let below = self.cut_below_now();
+        let is_open =
+            || self.shared.open.lock().expect("no panic").first().is_some_and(|first| *first < below);
+        super::eventually("connections to be closed", || !is_open()).await;
+    }
+
+    fn cut_below_now(&self) -> u64 {
+        let below = self.shared.connections.load(Ordering::SeqCst);
+        self.shared.faults.send_modify(|faults| faults.cut_below = below);
+        below
+    }
+
+    /// Holds a client back from its next request with this in it, until [`Gate::release`].
+    pub(crate) fn hold(&self, text: &str) {
+        self.shared.faults.send_modify(|faults| {
+            (faults.hold, faults.held) = (Some(text.as_bytes().to_vec()), false);
+        });
+    }
+
+    /// Waits until a client is held.
+    pub(crate) async fn wait_until_held(&self) {
+        let mut faults = self.shared.faults.subscribe();
+        let held = faults.wait_for(|faults| faults.held);
+        super::in_time("a request to hold", held).await.expect("the gate stands");
+    }
+
+    /// Lets whoever is held go on, and holds nobody more.
+    pub(crate) fn release(&self) {
+        self.shared.faults.send_modify(|faults| faults.hold = None);
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.accepting.abort();
+        self.cut_below_now();
+    }
+}
+
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    while let Ok((client, _)) = listener.accept().await {
+        let number = shared.connections.fetch_add(1, Ordering::SeqCst);
+        let backend = {
+            let backends = shared.backends.lock().expect("no panic");
+            let turn = shared.turn.fetch_add(1, Ordering::Relaxed);
+            (!backends.is_empty()).then(|| backends[turn % backends.len()])
+        };
+        let Some(backend) = backend else { continue };
+        shared.open.lock().expect("no panic").insert(number);
+        let shared = shared.clone();
+        tokio::spawn(async move {
+            carry(client, backend, number, &shared).await;
+            shared.open.lock().expect("no panic").remove(&number);
+        });
+    }
+}
+
+/// One connection, from its beginning until either side or a fault ends it.
+async fn carry(mut client: TcpStream, backend: SocketAddr, number: u64, shared: &Shared) {
+    let Ok(mut server) = TcpStream::connect(backend).await else { return };
+    let mut faults = shared.faults.subscribe();
+    let mut cut = faults.clone();
+    let passing = async {
+        tokio::select! {
+            // Until one side ends; then both are closed.
+            () = pass(&mut client, &mut server, shared) => {}
+            () = reached(&mut faults, |faults| faults.frozen_below > number) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = passing => {}
+        () = reached(&mut cut, |faults| faults.cut_below > number) => {}
+    }
+}
+
+/// Waits for a fault; what it holds is let go before anything else is awaited.
+async fn reached(faults: &mut watch::Receiver<Faults>, holds: impl Fn(&Faults) -> bool) {
+    // Fails when the gate is gone, whose end cuts all.
+    let _ = faults.wait_for(holds).await;
+}
+
+async fn pass(client: &mut TcpStream, server: &mut TcpStream, shared: &Shared) {
+    let (mut from_client, mut to_client) = client.split();
+    let (mut from_server, mut to_server) = server.split();
+    let there = async {
+        let mut bytes = vec![0; 16 << 10];
+        while let Ok(read @ 1..) = from_client.read(&mut bytes).await {
+            hold(&bytes[..read], shared).await;
+            if to_server.write_all(&bytes[..read]).await.is_err() {
+                return;
+            }
+        }
+    };
+    let back = tokio::io::copy(&mut from_server, &mut to_client);
+    tokio::select! {
+        () = there => {}
+        _ = back => {}
+    }
+}
+
+/// Waits if these bytes are to be held.
+async fn hold(bytes: &[u8], shared: &Shared) {
+    let is_held = |faults: &Faults| {
+        let hold = faults.hold.as_deref();
+        hold.is_some_and(|text| bytes.windows(text.len()).any(|window| window == text))
+    };
+    if !is_held(&shared.faults.borrow()) {
+        return;
+    }
+    shared.faults.send_modify(|faults| faults.held = true);
+    let mut released = shared.faults.subscribe();
+    // Fails when the gate is gone.
+    let _ = released.wait_for(|faults| faults.hold.is_none()).await;
+}
