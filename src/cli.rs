@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::config::{
-    self, AdminListen, Check, ConfigError, Count, Demo, LimitSettings, ListenSettings, Log, LogSettings,
-    Output, Quantity, ServeSettings, Source, UpstreamSettings, WatchSettings, WatchSpec,
+    self, AdminListen, Check, CheckVerify, ConfigError, Count, Demo, LimitSettings, ListenSettings, Log,
+    LogSettings, Output, Quantity, ServeSettings, Source, UpstreamSettings, WatchSettings, WatchSpec,
 };
 
 const SERVE_EXAMPLES: &str = "\
@@ -17,6 +17,8 @@ is wanted, followed by ? and name=value pairs joined by &:
   labelSelector=app=web   only what the API server selects by it; a value begins after the first =
   fieldSelector=...       likewise; which fields there are is up to the API server
   keepManagedFields=true, keepLastApplied=true   for this watch alone
+  metadataOnly=true       only the objects' metadata is fetched and held, as PartialObjectMetadata
+  drop=.data,.status.x    is not held: paths of members, in each element of arrays; a dot in a name is \\.
 $(NAME) is taken from the environment; $$( is a literal $(.
 
 Examples:
@@ -26,6 +28,8 @@ Examples:
       Some of one. Selectors are applied by the API server: the rest is never fetched.
   informerd serve --in-cluster --watch 'pods?fieldSelector=spec.nodeName=$(NODE_NAME)'
       The pods of one node, for a DaemonSet; NODE_NAME comes from the downward API.
+  informerd serve --watch 'secrets?metadataOnly=true' --watch 'configmaps?drop=.data,.binaryData'
+      Which secrets there are, without what is in them.
   informerd serve --config informerd.yaml --log debug
       From a file. A flag wins over its INFORMERD_* variable, the variable over the file.
 
@@ -46,6 +50,17 @@ Examples:
 
 Each setting has an environment variable, INFORMERD_ and its name: --log-format is INFORMERD_LOG_FORMAT.
 Exit codes: 0 fine, 1 failed while running (or a check that failed), 2 wrong usage or configuration.";
+
+const CHECK_EXAMPLES: &str = "\
+Examples:
+  informerd check --config informerd.yaml
+      Whether serve would work with it.
+  informerd check --config informerd.yaml --verify
+      And whether what it would hold is what the API server has.
+  informerd check --config informerd.yaml --verify --against http://127.0.0.1:8090
+      Whether what a running informerd holds is. Only what stays different is told, as both move on.
+
+Exit codes: 0 fine, 1 something is wrong or differs, 2 wrong usage or configuration.";
 
 const RBAC_EXAMPLES: &str = "\
 Examples:
@@ -75,6 +90,7 @@ pub enum Command {
     /// Serve an embedded cluster with life in it: no Kubernetes needed
     Demo(Box<DemoArgs>),
     /// Tell whether configuration, connection and permissions are right
+    #[command(after_help = CHECK_EXAMPLES)]
     Check(Box<CheckArgs>),
     /// Print the least Role or ClusterRole for what is watched
     #[command(after_help = RBAC_EXAMPLES)]
@@ -140,6 +156,13 @@ pub struct CheckArgs {
     /// Form of the report: text or json [default text]
     #[arg(long, short, value_name = "FORM", value_enum, hide_possible_values = true)]
     pub output: Option<Output>,
+    /// Also list each resource as serve does, and compare that with an independent list of names and versions
+    /// [default false]
+    #[arg(long)]
+    pub verify: bool,
+    /// Compare what a running informerd holds instead: http://127.0.0.1:8090 [default: none]
+    #[arg(long, value_name = "URL", requires = "verify")]
+    pub against: Option<String>,
     /// What to watch.
     #[command(flatten)]
     pub watch: WatchSettings,
@@ -212,7 +235,7 @@ impl CheckArgs {
     /// # Errors
     /// [`ConfigError`].
     pub fn load(self) -> Result<Check, ConfigError> {
-        let Self { config, output, watch, upstream, log } = self;
+        let Self { config, output, verify, against, watch, upstream, log } = self;
         let settings = ServeSettings { watch, upstream, log, ..ServeSettings::default() };
         let serve = Source { file: config, settings }.load()?;
         let on_demand = serve.on_demand;
@@ -224,6 +247,12 @@ impl CheckArgs {
             wildcards,
             upstream: serve.upstream,
             output: output.unwrap_or_default(),
+            verify: match against {
+                Some(url) => Some(CheckVerify::running(url)?),
+                None => verify.then_some(CheckVerify::Fresh),
+            },
+            initial_list: serve.initial_list,
+            limits: serve.limits,
             log: serve.log,
         })
     }

@@ -4,9 +4,15 @@ use std::io::Write as _;
 
 use serde::Serialize;
 
+use super::compare::Comparer;
 use super::upstream_config;
-use crate::config::{self, Limits, Output};
+use crate::config::{self, Output, WatchSpec};
+use crate::k8s::Resource;
+use crate::reflect::{Difference, ObjectState, Verification};
 use crate::upstream::{Client, Selectors, Target};
+
+/// Differences that a text report names; a JSON report names all.
+const DIFFERENCES_TOLD_MAX: usize = 100;
 
 /// One thing that was looked at.
 #[derive(Serialize)]
@@ -14,6 +20,24 @@ struct Finding {
     what: String,
     ok: bool,
     detail: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    differences: Vec<Told>,
+}
+
+/// A difference, for the report.
+#[derive(Serialize)]
+struct Told {
+    key: String,
+    kind: &'static str,
+    listed: Option<ToldState>,
+    held: Option<ToldState>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ToldState {
+    uid: String,
+    resource_version: Option<String>,
 }
 
 /// Tells whether configuration, connection and permissions are right; `false` where they are not.
@@ -30,8 +54,19 @@ pub async fn check(config: config::Check) -> anyhow::Result<bool> {
             writeln!(out, "{report}")?;
         }
         Output::Text => {
-            for Finding { what, ok, detail } in &findings {
+            for Finding { what, ok, detail, differences } in &findings {
                 writeln!(out, "{} {what}: {detail}", if *ok { "ok  " } else { "FAIL" })?;
+                for Told { key, kind, listed, held } in differences.iter().take(DIFFERENCES_TOLD_MAX) {
+                    let state = |state: &Option<ToldState>| {
+                        state.as_ref().map_or("nothing".to_owned(), ToldState::text)
+                    };
+                    writeln!(out, "     {kind} {key}: listed {}, held {}", state(listed), state(held))?;
+                }
+                if let Some(more) =
+                    differences.len().checked_sub(DIFFERENCES_TOLD_MAX).filter(|more| *more > 0)
+                {
+                    writeln!(out, "     and {more} more")?;
+                }
             }
         }
     }
@@ -41,74 +76,160 @@ pub async fn check(config: config::Check) -> anyhow::Result<bool> {
 /// What may start is only known once somebody asks.
 fn on_demand(pattern: &config::Pattern) -> Finding {
     let detail = "starts when a client asks for one; whether it may be read is not checked here".to_owned();
-    Finding { what: format!("on demand {pattern}"), ok: true, detail }
+    Finding::new(&format!("on demand {pattern}"), Ok(detail))
 }
 
 async fn examine(config: &config::Check) -> Vec<Finding> {
-    let finding = |what: &str, result: Result<String, String>| Finding {
-        what: what.to_owned(),
-        ok: result.is_ok(),
-        detail: result.unwrap_or_else(|why| why),
-    };
-    let mut findings = vec![finding(
+    let mut findings = vec![Finding::new(
         "configuration",
         Ok(format!("{} watches, from {}", config.watches.len(), config.upstream)),
     )];
-    let client = match Client::connect(upstream_config(&config.upstream, &Limits::DEFAULT)).await {
+    let client = match Client::connect(upstream_config(&config.upstream, &config.limits)).await {
         Ok(client) => client,
         Err(error) => {
-            findings.push(finding("connection", Err(error.sentence())));
+            findings.push(Finding::new("connection", Err(error.sentence())));
             return findings;
         }
     };
     let version = client.version().await;
     let reached = version.is_ok();
-    findings.push(finding("connection", version.map_err(|error| error.sentence())));
+    findings.push(Finding::new("connection", version.map_err(|error| error.sentence())));
     if !reached {
         return findings;
     }
     let discovery = match client.discover().await {
         Ok(discovery) => discovery,
         Err(error) => {
-            findings.push(finding("discovery", Err(error.sentence())));
+            findings.push(Finding::new("discovery", Err(error.sentence())));
             return findings;
         }
     };
     for broken in discovery.broken() {
         let why = format!("{}; its kinds cannot be watched until it answers", broken.reason);
-        findings.push(finding(&format!("API {}", broken.group_version), Ok(why)));
+        findings.push(Finding::new(&format!("API {}", broken.group_version), Ok(why)));
     }
     findings.extend(config.wildcards.iter().map(on_demand));
+    let comparer = match Comparer::new(config, &client).await {
+        Ok(comparer) => comparer,
+        Err(why) => {
+            findings.push(Finding::new("informerd", Err(why)));
+            None
+        }
+    };
     for spec in &config.watches {
         let resource = match discovery.resolve(&spec.resource) {
             Ok(resource) => resource,
             Err(error) => {
-                findings.push(finding(&spec.resource, Err(error.to_string())));
+                findings.push(Finding::new(&spec.resource, Err(error.to_string())));
                 continue;
             }
         };
-        let scopes = match &*spec.namespaces {
-            namespaces if namespaces.is_empty() || !resource.namespaced() => vec![None],
-            namespaces => namespaces.iter().cloned().map(Some).collect(),
-        };
-        for namespace in scopes {
-            let place =
-                namespace.as_deref().map_or("all namespaces".to_owned(), |name| format!("namespace {name}"));
-            let (resource, selectors) = (resource.clone(), Selectors::default());
-            let target = Target { resource, namespace, selectors, metadata_only: false };
-            for verb in ["list", "watch"] {
-                let result = match client.can(verb, &target).await {
-                    Ok(access) if access.allowed => Ok("allowed".to_owned()),
-                    Ok(access) => {
-                        let why = if access.reason.is_empty() { "" } else { " because " };
-                        let why = format!("not allowed{why}{}", access.reason);
-                        Err(format!("{why}: `informerd rbac` prints what to grant"))
-                    }
-                    Err(error) => Err(error.sentence()),
-                };
-                findings.push(finding(&format!("{verb} {} in {place}", target.resource), result));
+        for target in targets(spec, &resource) {
+            let permissions = permissions(&client, &target).await;
+            let allowed = permissions.iter().all(|finding| finding.ok);
+            findings.extend(permissions);
+            if let (Some(comparer), true) = (&comparer, allowed) {
+                let what = format!("compare {} in {}", target.resource, place(&target));
+                findings.push(Finding::compared(&what, comparer.compare(spec, &target).await));
             }
         }
     }
     findings
+}
+
+/// What one watch lists: everything at once, or each namespace.
+fn targets(spec: &WatchSpec, resource: &Resource) -> Vec<Target> {
+    let namespaces = match &*spec.namespaces {
+        namespaces if namespaces.is_empty() || !resource.namespaced() => vec![None],
+        namespaces => namespaces.iter().cloned().map(Some).collect(),
+    };
+    let target = |namespace| Target {
+        resource: resource.clone(),
+        namespace,
+        selectors: Selectors {
+            label: spec.label_selector.clone().unwrap_or_default(),
+            field: spec.field_selector.clone().unwrap_or_default(),
+        },
+        metadata_only: spec.metadata_only,
+    };
+    namespaces.into_iter().map(target).collect()
+}
+
+fn place(target: &Target) -> String {
+    target.namespace.as_deref().map_or("all namespaces".to_owned(), |name| format!("namespace {name}"))
+}
+
+async fn permissions(client: &Client, target: &Target) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for verb in ["list", "watch"] {
+        let result = match client.can(verb, target).await {
+            // There is no permission for metadata alone.
+            Ok(access) if access.allowed && target.metadata_only => {
+                Ok("allowed; only metadata is asked for, though the permission covers all".to_owned())
+            }
+            Ok(access) if access.allowed => Ok("allowed".to_owned()),
+            Ok(access) => {
+                let why = if access.reason.is_empty() { "" } else { " because " };
+                let why = format!("not allowed{why}{}", access.reason);
+                Err(format!("{why}: `informerd rbac` prints what to grant"))
+            }
+            Err(error) => Err(error.sentence()),
+        };
+        findings.push(Finding::new(&format!("{verb} {} in {}", target.resource, place(target)), result));
+    }
+    findings
+}
+
+// === impl Finding ===
+
+impl Finding {
+    fn new(what: &str, result: Result<String, String>) -> Self {
+        let (what, ok) = (what.to_owned(), result.is_ok());
+        Self { what, ok, detail: result.unwrap_or_else(|why| why), differences: Vec::new() }
+    }
+
+    fn compared(what: &str, result: Result<Verification, String>) -> Self {
+        let Verification { resource_version, objects, differences } = match result {
+            Ok(verification) => verification,
+            Err(why) => return Self::new(what, Err(why)),
+        };
+        let same = format!("{objects} objects at resourceVersion {resource_version}");
+        if differences.is_empty() {
+            return Self::new(what, Ok(format!("{same}, all the same")));
+        }
+        let detail = format!("{} differences among {same}", differences.len());
+        let differences = differences.into_iter().map(Told::from).collect();
+        Self { differences, ..Self::new(what, Err(detail)) }
+    }
+}
+
+// === impl Told ===
+
+impl From<Difference> for Told {
+    fn from(difference: Difference) -> Self {
+        let kind = difference.kind().as_str();
+        let Difference { key, listed, held } = difference;
+        Self {
+            key: key.to_string(),
+            kind,
+            listed: listed.map(ToldState::from),
+            held: held.map(ToldState::from),
+        }
+    }
+}
+
+// === impl ToldState ===
+
+impl ToldState {
+    fn text(&self) -> String {
+        let version = self.resource_version.as_deref().unwrap_or("?");
+        format!("resourceVersion {version} of {}", self.uid)
+    }
+}
+
+impl From<ObjectState> for ToldState {
+    fn from(state: ObjectState) -> Self {
+        let resource_version = state.version.map(|version| version.to_string());
+        Self { uid: state.uid.into(), resource_version }
+    }
 }

@@ -1,6 +1,7 @@
 //! Wiring: bind, build, spawn, drain. The one file that sees every room.
 
 mod check;
+mod compare;
 mod demo;
 mod informers;
 mod metrics;

@@ -206,6 +206,11 @@ impl Writer {
         PastWriter { shared: self.shared.clone() }
     }
 
+    /// An end that reads it.
+    pub fn reader(&self) -> Reader {
+        Reader { shared: self.shared.clone(), wake_rx: self.shared.wake_tx.subscribe() }
+    }
+
     /// The cache's resourceVersion; zero before the first sync.
     pub fn position(&self) -> ResourceVersion {
         self.shared.read().store.position.clone()

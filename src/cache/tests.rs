@@ -21,7 +21,7 @@ fn object(name: &str, uid: u64, version: u64) -> Object {
 }
 
 fn identity(name: &str, uid: u64) -> Identity {
-    Identity { key: Key::new("", name), uid: uid.to_string().into() }
+    Identity { key: Key::new("", name), uid: uid.to_string().into(), version: None }
 }
 
 fn new_cache(config: Config) -> (Writer, Reader) {

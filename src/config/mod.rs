@@ -19,6 +19,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::k8s::DropPaths;
+
 pub use expand::Environment;
 pub use limits::{Limit, LimitSettings, Limits};
 pub use on_demand::{OnDemand, Pattern};
@@ -27,7 +29,9 @@ pub use settings::{
     BrowserSettings, KindSettings, LifeSettings, ListenSettings, LogSettings, ServeSettings, SyncSettings,
     UpstreamSettings, WatchSettings,
 };
-pub use values::{AdminListen, HostName, InitialList, Listen, LogFilter, LogFormat, Origin, Unready};
+pub use values::{
+    AdminListen, HostName, InitialList, Listen, LogFilter, LogFormat, Origin, Unready, VerifyInterval,
+};
 pub use watch::{WatchEntry, WatchSpec};
 
 /// Which API server, and with whose credentials.
@@ -72,6 +76,8 @@ pub struct Serve {
     pub allow_hosts: Vec<HostName>,
     /// How everything is listed.
     pub initial_list: InitialList,
+    /// Time between comparisons of each cache with the API server; `None` for none.
+    pub verify_interval: Option<Duration>,
     /// Limits.
     pub limits: Limits,
     /// Time for streams to end after SIGTERM.
@@ -118,8 +124,26 @@ pub struct Check {
     pub upstream: UpstreamSource,
     /// Form of the report.
     pub output: Output,
+    /// What is compared with the API server's own list; `None` for nothing.
+    pub verify: Option<CheckVerify>,
+    /// How everything is listed.
+    pub initial_list: InitialList,
+    /// Limits.
+    pub limits: Limits,
     /// What is logged.
     pub log: Log,
+}
+
+/// What `check --verify` compares with the API server's own list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CheckVerify {
+    /// A cache made for it, as `serve` would make it.
+    Fresh,
+    /// What a running informerd holds.
+    Running {
+        /// Where it listens: `http://127.0.0.1:8090`.
+        url: String,
+    },
 }
 
 /// What is logged, and how.
@@ -239,6 +263,7 @@ impl Source {
             allow_origins: browser.allow_origin.unwrap_or_default(),
             allow_hosts: browser.allow_host.unwrap_or_default(),
             initial_list: sync.initial_list.unwrap_or_default(),
+            verify_interval: sync.verify_interval.unwrap_or_default().0,
             limits: limits.resolve()?,
             drain_timeout: life.drain_timeout.map_or(DRAIN_TIMEOUT, Quantity::plain),
             unready_after: life.unready_after.and_then(|unready| unready.0),
@@ -271,6 +296,18 @@ impl Source {
     }
 }
 
+// === impl CheckVerify ===
+
+impl CheckVerify {
+    /// What is running at a URL.
+    ///
+    /// # Errors
+    /// [`ConfigError::Setting`] for what is no such URL.
+    pub fn running(url: String) -> Result<Self, ConfigError> {
+        Ok(Self::Running { url: check_url("against (--against)", url)? })
+    }
+}
+
 // === impl Serve ===
 
 impl Serve {
@@ -294,6 +331,7 @@ impl Serve {
             ("allow_origins", origins.join(",")),
             ("allow_hosts", hosts.join(",")),
             ("initial_list", self.initial_list.to_string()),
+            ("verify_interval", VerifyInterval(self.verify_interval).to_string()),
             ("drain_timeout", Span::of(self.drain_timeout).to_string()),
             ("unready_after", Unready(self.unready_after).to_string()),
             ("log", self.log.filter.to_string()),
@@ -337,6 +375,8 @@ impl Demo {
             field_selector: None,
             keep_managed_fields: false,
             keep_last_applied: false,
+            metadata_only: false,
+            drop: DropPaths::default(),
         };
         let spec = |resource: &&str| WatchSpec { resource: (*resource).to_owned(), ..template.clone() };
         Serve {
@@ -349,6 +389,7 @@ impl Demo {
             allow_origins: Vec::new(),
             allow_hosts: Vec::new(),
             initial_list: InitialList::default(),
+            verify_interval: VerifyInterval::default().0,
             limits: self.limits.clone(),
             drain_timeout: DEMO_DRAIN_TIMEOUT,
             unready_after: None,
@@ -417,22 +458,20 @@ fn resolve_upstream(settings: UpstreamSettings) -> Result<UpstreamSource, Config
         (None, false, false) => Ok(UpstreamSource::Infer),
         (None, true, false) => Ok(UpstreamSource::InCluster),
         (None, false, true) => Ok(UpstreamSource::Kubeconfig { path: kubeconfig, context }),
-        (Some(url), false, false) => {
-            let uri = url.parse::<http::Uri>().ok();
-            if uri.is_none_or(|uri| !matches!(uri.scheme_str(), Some("http" | "https"))) {
-                let problem = "expected http://HOST[:PORT] or https://HOST[:PORT]".to_owned();
-                return Err(ConfigError::Setting {
-                    key: "server (--server)".to_owned(),
-                    value: url,
-                    problem,
-                });
-            }
-            Ok(UpstreamSource::Server { url })
-        }
+        (Some(url), false, false) => Ok(UpstreamSource::Server { url: check_url("server (--server)", url)? }),
         (Some(_), true, _) => Err(ConfigError::Conflict("--server", "--in-cluster")),
         (Some(_), false, true) => Err(ConfigError::Conflict("--server", "--kubeconfig or --context")),
         (None, true, true) => Err(ConfigError::Conflict("--in-cluster", "--kubeconfig or --context")),
     }
+}
+
+fn check_url(key: &str, url: String) -> Result<String, ConfigError> {
+    let uri = url.parse::<http::Uri>().ok();
+    if uri.is_some_and(|uri| matches!(uri.scheme_str(), Some("http" | "https"))) {
+        return Ok(url);
+    }
+    let problem = "expected http://HOST[:PORT] or https://HOST[:PORT]".to_owned();
+    Err(ConfigError::Setting { key: key.to_owned(), value: url, problem })
 }
 
 fn read(path: &Path) -> Result<String, ConfigError> {

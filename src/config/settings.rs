@@ -9,7 +9,9 @@ use serde::Deserialize;
 use super::limits::{LimitFile, LimitSettings};
 use super::on_demand::Pattern;
 use super::quantity::Span;
-use super::values::{AdminListen, HostName, InitialList, Listen, LogFilter, LogFormat, Origin, Unready};
+use super::values::{
+    AdminListen, HostName, InitialList, Listen, LogFilter, LogFormat, Origin, Unready, VerifyInterval,
+};
 use super::watch::{WatchEntry, check_resource};
 use super::{ConfigError, Environment, expand, text_of};
 
@@ -114,6 +116,10 @@ pub struct SyncSettings {
     /// takes none]
     #[arg(long, env = "INFORMERD_INITIAL_LIST", value_name = "HOW", value_enum, hide_possible_values = true)]
     pub initial_list: Option<InitialList>,
+    /// Time between comparisons of each cache with the API server, or off [default 1h: what no event tells is found the
+    /// same day, for a list of names and versions each time]
+    #[arg(long, env = "INFORMERD_VERIFY_INTERVAL", value_name = "TIME")]
+    pub verify_interval: Option<VerifyInterval>,
 }
 
 /// How the process ends, and when it is not ready.
@@ -193,6 +199,7 @@ struct File {
     allow_origins: Option<Vec<String>>,
     allow_hosts: Option<Vec<String>>,
     initial_list: Option<String>,
+    verify_interval: Option<String>,
     drain_timeout: Option<String>,
     unready_after: Option<String>,
     log: Option<String>,
@@ -210,6 +217,9 @@ struct FileWatch {
     field_selector: Option<String>,
     keep_managed_fields: Option<bool>,
     keep_last_applied: Option<bool>,
+    metadata_only: Option<bool>,
+    #[serde(default)]
+    drop: Vec<String>,
 }
 
 // === impl ServeSettings ===
@@ -244,7 +254,10 @@ impl ServeSettings {
                 allow_origin: self.browser.allow_origin.or(lower.browser.allow_origin),
                 allow_host: self.browser.allow_host.or(lower.browser.allow_host),
             },
-            sync: SyncSettings { initial_list: self.sync.initial_list.or(lower.sync.initial_list) },
+            sync: SyncSettings {
+                initial_list: self.sync.initial_list.or(lower.sync.initial_list),
+                verify_interval: self.sync.verify_interval.or(lower.sync.verify_interval),
+            },
             life: LifeSettings {
                 drain_timeout: self.life.drain_timeout.or(lower.life.drain_timeout),
                 unready_after: self.life.unready_after.or(lower.life.unready_after),
@@ -323,7 +336,10 @@ impl File {
                 allow_origin: parse_list("allowOrigins", list("allowOrigins", self.allow_origins)?)?,
                 allow_host: parse_list("allowHosts", list("allowHosts", self.allow_hosts)?)?,
             },
-            sync: SyncSettings { initial_list: text_of("initialList", self.initial_list, environment)? },
+            sync: SyncSettings {
+                initial_list: text_of("initialList", self.initial_list, environment)?,
+                verify_interval: text_of("verifyInterval", self.verify_interval, environment)?,
+            },
             life: LifeSettings {
                 drain_timeout: text_of("drainTimeout", self.drain_timeout, environment)?,
                 unready_after: text_of("unreadyAfter", self.unready_after, environment)?,
@@ -352,6 +368,8 @@ impl FileWatch {
             field_selector: self.field_selector,
             keep_managed_fields: self.keep_managed_fields,
             keep_last_applied: self.keep_last_applied,
+            metadata_only: self.metadata_only,
+            drop: self.drop,
         })
     }
 }

@@ -25,6 +25,10 @@ pub struct AdminListen(pub Option<SocketAddr>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unready(pub Option<Duration>);
 
+/// Time between comparisons with the API server; `None` for none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VerifyInterval(pub Option<Duration>);
+
 /// A filter of log lines whose syntax is checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogFilter(String);
@@ -130,6 +134,43 @@ impl FromStr for Unready {
 }
 
 impl fmt::Display for Unready {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(span) => write!(f, "{}", Span::of(span)),
+            None => f.write_str("off"),
+        }
+    }
+}
+
+// === impl VerifyInterval ===
+
+impl VerifyInterval {
+    /// Each comparison lists every object's metadata; more often than this nothing else would be done.
+    const LEAST: Duration = Duration::from_millis(100);
+}
+
+impl Default for VerifyInterval {
+    fn default() -> Self {
+        Self(Some(Duration::from_secs(3600)))
+    }
+}
+
+impl FromStr for VerifyInterval {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.trim() == "off" {
+            return Ok(Self(None));
+        }
+        let span = text.trim().parse::<Span>().map_err(|error| format!("{error}, or off"))?.plain();
+        if span < Self::LEAST {
+            return Err(format!("expected at least {}, or off", Span::of(Self::LEAST)));
+        }
+        Ok(Self(Some(span)))
+    }
+}
+
+impl fmt::Display for VerifyInterval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(span) => write!(f, "{}", Span::of(span)),

@@ -4,10 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::{ConfigError, Environment, expand};
-use crate::k8s::{FieldSelector, LabelSelector};
+use crate::k8s::{DropPaths, FieldSelector, LabelSelector};
 
 /// The parameters a watch takes, as in the HTTP interface.
-const ACCEPTED: &str = "namespace, labelSelector, fieldSelector, keepManagedFields, keepLastApplied";
+const ACCEPTED: &str =
+    "namespace, labelSelector, fieldSelector, keepManagedFields, keepLastApplied, metadataOnly, drop";
 
 /// One resource to watch, as it was typed or stands in the file: nothing expanded, no defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,6 +25,10 @@ pub struct WatchEntry {
     pub keep_managed_fields: Option<bool>,
     /// Whether the last-applied annotation stays in; nothing said means the default.
     pub keep_last_applied: Option<bool>,
+    /// Whether only the objects' metadata is fetched and held; nothing said means whole objects.
+    pub metadata_only: Option<bool>,
+    /// Paths of what is not held.
+    pub drop: Vec<String>,
 }
 
 /// One resource to watch, with defaults applied: what an informer (or one a namespace) is made of.
@@ -45,6 +50,10 @@ pub struct WatchSpec {
     pub keep_managed_fields: bool,
     /// Whether the annotation in which `kubectl apply` keeps the last manifest stays in the objects.
     pub keep_last_applied: bool,
+    /// Whether only the objects' metadata is fetched and held.
+    pub metadata_only: bool,
+    /// What is not held of the objects.
+    pub drop: DropPaths,
 }
 
 /// What watches take that say nothing themselves.
@@ -83,7 +92,7 @@ impl WatchEntry {
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         fn once<T>(name: &str, slot: &mut Option<T>, value: T) -> Result<(), String> {
             match slot.replace(value) {
-                Some(_) => Err(format!("{name} is given twice; only namespace may be repeated")),
+                Some(_) => Err(format!("{name} is given twice; only namespace and drop may be repeated")),
                 None => Ok(()),
             }
         }
@@ -98,6 +107,8 @@ impl WatchEntry {
             "fieldSelector" => once(name, &mut self.field_selector, value.to_owned())?,
             "keepManagedFields" => once(name, &mut self.keep_managed_fields, truth()?)?,
             "keepLastApplied" => once(name, &mut self.keep_last_applied, truth()?)?,
+            "metadataOnly" => once(name, &mut self.metadata_only, truth()?)?,
+            "drop" => self.drop.push(value.to_owned()),
             _ => return Err(format!("unknown parameter {name:?}; accepted: {ACCEPTED}")),
         }
         Ok(())
@@ -115,6 +126,8 @@ impl WatchEntry {
             field_selector,
             keep_managed_fields,
             keep_last_applied,
+            metadata_only,
+            drop,
         } = self;
         let key = |part: &str| format!("watch {resource}: {part}");
         let text = |part: &str, value: &str| expand(&key(part), value, environment);
@@ -135,6 +148,11 @@ impl WatchEntry {
         if let Some(value) = &field_selector {
             FieldSelector::parse(value).map_err(|error| setting(key("fieldSelector"), value, &error))?;
         }
+        let mut dropped = DropPaths::default();
+        for value in drop {
+            let value = text("drop", &value)?;
+            dropped = dropped.and(&value).map_err(|error| setting(key("drop"), &value, &error))?;
+        }
         Ok(WatchSpec {
             namespaces,
             namespaces_are_default,
@@ -142,6 +160,8 @@ impl WatchEntry {
             field_selector: field_selector.filter(|selector| !selector.is_empty()),
             keep_managed_fields: keep_managed_fields.unwrap_or(defaults.keep_managed_fields),
             keep_last_applied: keep_last_applied.unwrap_or(defaults.keep_last_applied),
+            metadata_only: metadata_only.unwrap_or(false),
+            drop: dropped,
             resource,
         })
     }
@@ -162,6 +182,12 @@ impl fmt::Display for WatchSpec {
         }
         if self.keep_last_applied {
             parts.push("keepLastApplied=true".to_owned());
+        }
+        if self.metadata_only {
+            parts.push("metadataOnly=true".to_owned());
+        }
+        if !self.drop.is_empty() {
+            parts.push(format!("drop={}", self.drop));
         }
         if parts.is_empty() { Ok(()) } else { write!(f, "?{}", parts.join("&")) }
     }
@@ -227,6 +253,10 @@ mod tests {
             "pods?namespace=a&keepManagedFields=true&keepLastApplied=false&labelSelector=",
             "pods?namespace=a&keepManagedFields=true",
         );
+        check(
+            "secrets?namespace=a&drop=.stringData,.data&metadataOnly=true&drop=.metadata.annotations.a\\.b",
+            "secrets?namespace=a&metadataOnly=true&drop=.data,.metadata.annotations.a\\.b,.stringData",
+        );
     }
 
     #[test]
@@ -234,17 +264,17 @@ mod tests {
         check(
             "pods?ns=web",
             "unknown parameter \"ns\"; accepted: namespace, labelSelector, fieldSelector, keepManagedFields, \
-             keepLastApplied",
+             keepLastApplied, metadataOnly, drop",
         );
         check(
             "pods?web",
             "expected name=value, found \"web\"; accepted names: namespace, labelSelector, fieldSelector, \
-             keepManagedFields, keepLastApplied",
+             keepManagedFields, keepLastApplied, metadataOnly, drop",
         );
         check("pods?keepLastApplied=yes", "keepLastApplied=yes: expected true or false");
         check(
             "pods?labelSelector=a&labelSelector=b",
-            "labelSelector is given twice; only namespace may be repeated",
+            "labelSelector is given twice; only namespace and drop may be repeated",
         );
         for text in ["", "?namespace=a", "pods/web", "pods,services", "apps/v1"] {
             let message = text.parse::<WatchEntry>().unwrap_err();
@@ -262,6 +292,10 @@ mod tests {
             "pods?fieldSelector=spec.nodeName=$(NOPE)",
             "watch pods: fieldSelector \"spec.nodeName=$(NOPE)\": the environment has no NOPE; set it, or write \
              $$( for a literal $(",
+        );
+        check(
+            "pods?drop=.spec,.metadata.uid",
+            "watch pods: drop \".spec,.metadata.uid\": \".metadata.uid\" cannot be dropped: it tells which object it is",
         );
         let entry: WatchEntry = "pods?labelSelector=a in b".parse().unwrap();
         let error = entry.resolve(&WatchDefaults::default(), &|_| None).unwrap_err().to_string();

@@ -31,7 +31,8 @@ pub struct Encoder {
 #[derive(Debug)]
 struct Source {
     name: String,
-    resource: Resource,
+    /// What its objects are.
+    shown: Resource,
     position: ResourceVersion,
 }
 
@@ -132,7 +133,7 @@ impl Encoder {
     }
 
     fn body(&self, event: &Event) -> Body {
-        let resource = &self.sources[event.source].resource;
+        let shown = &self.sources[event.source].shown;
         match &event.payload {
             Payload::Object(object) => Body::Whole(object.json().clone()),
             Payload::ObjectAt(object, version) => {
@@ -140,7 +141,7 @@ impl Encoder {
                 Body::Pieces(before, version.json(), after)
             }
             Payload::Identity { key, uid, version } => {
-                Body::Whole(Object::identity(resource, key, uid, version))
+                Body::Whole(Object::identity(shown, key, uid, version))
             }
             Payload::Mark { reason, .. } => Body::Whole(self.mark(event.kind, *reason)),
         }
@@ -161,7 +162,7 @@ impl Encoder {
         }
         let annotations = serde_json::Value::Object(annotations);
         let (kind, api_version, version) = match &*self.sources {
-            [source] => (source.resource.kind(), source.resource.api_version(), source.position.json()),
+            [source] => (source.shown.kind(), source.shown.api_version(), source.position.json()),
             _ => ("List", "v1".to_owned(), String::new()),
         };
         let metadata = format!(r#"{{"resourceVersion":"{version}","annotations":{annotations}}}"#);
@@ -171,11 +172,7 @@ impl Encoder {
 
 impl Source {
     fn new(informer: &Informer) -> Self {
-        Self {
-            name: informer.name.clone(),
-            resource: informer.resource.clone(),
-            position: ResourceVersion::ZERO,
-        }
+        Self { name: informer.name.clone(), shown: informer.shown(), position: ResourceVersion::ZERO }
     }
 }
 

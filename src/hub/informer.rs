@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::CloseReason;
 use crate::cache;
-use crate::k8s::{Resource, ResourceVersion};
+use crate::k8s::{DropPaths, Resource, ResourceVersion};
 
 /// Which part of a resource an informer follows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +30,23 @@ pub struct Figures {
     pub events: u64,
     /// Lists after the first.
     pub relists: u64,
+    /// The last comparison with the API server.
+    pub verified: Option<Verified>,
+}
+
+/// The last comparison of a cache with the API server.
+#[derive(Clone, Copy, Debug)]
+pub struct Verified {
+    /// When it ended.
+    pub at: Instant,
+    /// What came of it: `equal`, `different`, `abandoned`, `failed`.
+    pub outcome: &'static str,
+    /// Objects that the cache lacked.
+    pub missing: u64,
+    /// Objects that the cache had still.
+    pub extra: u64,
+    /// Objects that the cache had in another state.
+    pub stale: u64,
 }
 
 /// What an informer was started for.
@@ -58,6 +75,10 @@ pub struct Informer {
     pub scope: Scope,
     /// Selectors that the API server applies, as configured, for people to read.
     pub selectors: String,
+    /// Whether it holds only the objects' metadata.
+    pub metadata_only: bool,
+    /// What it does not hold of the objects.
+    pub dropped: DropPaths,
     /// The cache.
     pub reader: cache::Reader,
     /// Figures of the reflector, which this room does not know.
@@ -114,6 +135,8 @@ impl Informer {
             resource,
             scope,
             selectors: String::new(),
+            metadata_only: false,
+            dropped: DropPaths::default(),
             reader,
             figures,
             started: Started::Configuration,
@@ -127,6 +150,17 @@ impl Informer {
     /// Which informer this is a description of.
     pub fn id(&self) -> InformerId {
         self.shared.id
+    }
+
+    /// What its objects are, bookmarks and lists of them included: the resource's kind, or `PartialObjectMetadata`.
+    pub fn shown(&self) -> Resource {
+        if self.metadata_only { self.resource.metadata_only() } else { self.resource.clone() }
+    }
+
+    /// Whether the field at a dotted path is held where an object has it.
+    pub fn holds(&self, field: &str) -> bool {
+        let metadata = matches!(field.split('.').next(), Some("metadata" | "kind" | "apiVersion"));
+        (metadata || !self.metadata_only) && !self.dropped.drops(field)
     }
 
     /// Subscribers that read it now.

@@ -18,7 +18,7 @@ mod token;
 pub use close::CloseReason;
 pub use demand::{Demand, Names, SubscribeError};
 pub use filter::Filter;
-pub use informer::{Figures, Informer, InformerId, Scope, Started};
+pub use informer::{Figures, Informer, InformerId, Scope, Started, Verified};
 pub use metrics::describe;
 pub use registry::{Hub, Pending};
 pub use subscriber::{Delivery, Event, EventKind, From, Payload, ResetReason, Subscriber, Subscription};

@@ -82,6 +82,7 @@ impl Upstream {
         let identity = |(name, uid): (&String, u64)| Identity {
             key: Key::new("web", name),
             uid: uid.to_string().into(),
+            version: None,
         };
         there.into_iter().map(identity).collect()
     }

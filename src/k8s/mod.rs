@@ -13,7 +13,8 @@ mod status;
 mod watch_event;
 
 pub use decode::{
-    DecodeError, DecodeOptions, Decoder, Identity, IdentityPage, ListPage, Skipped, identities,
+    DecodeError, DecodeOptions, Decoder, DropError, DropPaths, Identity, IdentityPage, ListPage, Skipped,
+    identities,
 };
 pub use lines::{LineSplitter, LineTooLong};
 pub use name::{Key, Resource, ResourceParts};

@@ -91,6 +91,17 @@ impl Resource {
         }
     }
 
+    /// What its objects are when only their metadata is held: `PartialObjectMetadata` of `meta.k8s.io/v1`.
+    #[must_use]
+    pub fn metadata_only(&self) -> Self {
+        Self::new(ResourceParts {
+            group: "meta.k8s.io".to_owned(),
+            version: "v1".to_owned(),
+            kind: "PartialObjectMetadata".to_owned(),
+            ..ResourceParts::clone(&self.0)
+        })
+    }
+
     /// Whether a person who typed `name` to kubectl means this resource: plural, singular, short name or
     /// kind, then nothing, `.group`, `.version.group` or (core group) `.version`.
     ///

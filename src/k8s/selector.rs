@@ -285,6 +285,11 @@ impl FieldSelector {
         self.terms.is_empty()
     }
 
+    /// The paths it looks at.
+    pub fn paths(&self) -> impl Iterator<Item = &str> {
+        self.terms.iter().map(|term| &*term.path)
+    }
+
     /// Whether an object's fields match.
     pub fn matches(&self, object: &Object) -> bool {
         self.terms.iter().all(|term| {

@@ -1,9 +1,11 @@
 //! Counters of the reflectors: the handles are made once a reflector, so that zero is visible and an event
 //! costs an addition.
 
+use std::time::Duration;
+
 use metrics::{Counter, Gauge, Unit, counter, describe_counter, describe_gauge, gauge};
 
-use super::{EndReason, RelistReason};
+use super::{DifferenceKind, EndReason, RelistReason, VerifyOutcome};
 use crate::cache::Commit;
 use crate::k8s::{DecodeError, Resource, WatchEvent};
 use crate::upstream::FailureKind;
@@ -20,6 +22,9 @@ const EVENTS: &str = "informerd_reflector_events_total";
 const SKIPPED: &str = "informerd_reflector_objects_skipped_total";
 const FAILURES: &str = "informerd_reflector_failures_total";
 const PAST_LISTS: &str = "informerd_reflector_past_lists_total";
+const VERIFICATIONS: &str = "informerd_verify_runs_total";
+const DIFFERENCES: &str = "informerd_verify_differences_total";
+const VERIFIED_AT: &str = "informerd_verify_last_run_timestamp_seconds";
 const BACKOFF: &str = "informerd_reflector_backoff_seconds";
 const CHANGES: &str = "informerd_cache_changes_total";
 
@@ -41,6 +46,17 @@ pub fn describe() {
     describe_counter!(SKIPPED, Unit::Count, "Objects and events that could not be taken, by why");
     describe_counter!(FAILURES, Unit::Count, "Failed requests and ERROR events, by kind");
     describe_counter!(PAST_LISTS, Unit::Count, "Lists of a version from before the start, by outcome");
+    describe_counter!(VERIFICATIONS, Unit::Count, "Comparisons with the API server, by outcome");
+    describe_counter!(
+        DIFFERENCES,
+        Unit::Count,
+        "Differences they found, by kind; never but 0 if all is well"
+    );
+    describe_gauge!(
+        VERIFIED_AT,
+        Unit::Seconds,
+        "When the last comparison ended, in Unix time; 0 if none did"
+    );
     describe_gauge!(BACKOFF, Unit::Seconds, "The delay under way before the next try, 0 while none is");
     describe_counter!(CHANGES, Unit::Count, "Changes committed to the cache, by type");
 }
@@ -65,6 +81,13 @@ pub(super) struct Metrics {
 
 /// Counts lists of the past, apart from lists: they are no part of keeping the cache true.
 pub(super) struct PastLists([Counter; PastOutcome::ALL.len()]);
+
+/// Counts comparisons with the API server.
+pub(super) struct Verifications {
+    runs: [Counter; VerifyOutcome::ALL.len()],
+    differences: [Counter; DifferenceKind::ALL.len()],
+    ended_at: Gauge,
+}
 
 /// What came of asking for a past version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,6 +185,30 @@ impl PastLists {
     }
 }
 
+// === impl Verifications ===
+
+impl Verifications {
+    pub(super) fn new(resource: &Resource) -> Self {
+        let name = resource.canonical();
+        let by = |metric: &'static str, label: &'static str, value: &'static str| counter!(metric, "resource" => name.clone(), label => value);
+        Self {
+            runs: VerifyOutcome::ALL.map(|outcome| by(VERIFICATIONS, "outcome", outcome.as_str())),
+            differences: DifferenceKind::ALL.map(|kind| by(DIFFERENCES, "kind", kind.as_str())),
+            ended_at: gauge!(VERIFIED_AT, "resource" => name.clone()),
+        }
+    }
+
+    /// `at` is Unix time.
+    pub(super) fn ended(&self, outcome: VerifyOutcome, at: Duration) {
+        self.runs[outcome as usize].increment(1);
+        self.ended_at.set(at.as_secs_f64());
+    }
+
+    pub(super) fn different(&self, kind: DifferenceKind) {
+        self.differences[kind as usize].increment(1);
+    }
+}
+
 // === impl PastOutcome ===
 
 impl PastOutcome {
@@ -191,6 +238,12 @@ mod tests {
         }
         for (index, outcome) in PastOutcome::ALL.into_iter().enumerate() {
             assert_eq!(outcome as usize, index);
+        }
+        for (index, outcome) in VerifyOutcome::ALL.into_iter().enumerate() {
+            assert_eq!(outcome as usize, index);
+        }
+        for (index, kind) in DifferenceKind::ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, index);
         }
         for (index, kind) in FailureKind::ALL.into_iter().enumerate() {
             assert_eq!(kind as usize, index);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
-use futures_util::future::{FutureExt, join};
+use futures_util::future::{FutureExt, join3};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::time::{Instant, sleep, timeout_at};
@@ -15,10 +15,11 @@ use tracing::{Instrument, debug, info, info_span, trace, warn};
 use super::metrics::{Metrics, PastLists};
 use super::past::Historian;
 use super::stats::{Stats, count};
+use super::verify::{Doubts, Verifier, Verify};
 use super::watching::{Doubt, WatchEnd};
 use super::{Failure, Input, Machine, MachineConfig, Moment, Reaction, Step};
 use crate::cache::{Commit, Delta, Writer};
-use crate::k8s::{DecodeError, DecodeOptions, Decoder, LineSplitter, ListPage, identities};
+use crate::k8s::{DecodeError, DecodeOptions, Decoder, DropPaths, LineSplitter, ListPage, identities};
 use crate::upstream::{
     ByteStream, Client, FailureKind, PageRequest, Target, UpstreamError, WatchFrom, WatchRequest,
 };
@@ -51,6 +52,7 @@ pub struct Reflector {
     client: Client,
     pump: Pump,
     historian: Historian,
+    verifier: Verifier,
 }
 
 /// Everything but the way to the API server.
@@ -65,6 +67,8 @@ struct Pump {
     metrics: Metrics,
     /// What the machine wants committed.
     deltas: Vec<Delta>,
+    /// Where the verifier tells of differences.
+    doubts: Doubts,
 }
 
 // === impl Reflector ===
@@ -78,10 +82,18 @@ impl Reflector {
             writer: writer.pasts(),
             metrics: PastLists::new(&target.resource),
         };
+        let stats = Arc::<Stats>::default();
+        // Twice the time in which a dead connection is noticed, and some to come back.
+        let reach_max = machine.silence_max * 2 + Duration::from_secs(30);
+        let mut verifier =
+            Verifier::new(target.clone(), writer.reader(), stats.clone(), seed.wrapping_add(1));
+        verifier.reach_max = reach_max;
+        let decoder = Decoder::new(target.resource.clone(), decode);
         let pump = Pump {
-            decoder: Decoder::new(target.resource.clone(), decode),
+            decoder: if target.metadata_only { decoder.metadata_only() } else { decoder },
             metrics: Metrics::new(&target.resource),
-            stats: Arc::default(),
+            stats,
+            doubts: verifier.doubts.clone(),
             random: StdRng::seed_from_u64(seed),
             deltas: Vec::new(),
             target,
@@ -89,7 +101,22 @@ impl Reflector {
             line_bytes_max,
             writer,
         };
-        Self { client, pump, historian }
+        Self { client, pump, historian, verifier }
+    }
+
+    /// Keeps nothing of these parts of objects. An update of nothing else is a change all the same: the
+    /// resourceVersion, which stays, is another.
+    #[must_use]
+    pub fn dropping(mut self, dropped: DropPaths) -> Self {
+        self.pump.decoder = self.pump.decoder.dropping(dropped);
+        self
+    }
+
+    /// Compares the cache with the API server from time to time.
+    #[must_use]
+    pub fn verified(mut self, verify: Verify) -> Self {
+        self.verifier.verify = Some(verify);
+        self
     }
 
     /// What it did so far; stays readable while and after it runs.
@@ -99,12 +126,12 @@ impl Reflector {
 
     /// Runs until cancelled. Fails never: whatever goes wrong is retried, and shows in the cache's condition.
     pub async fn run(self, cancel: CancellationToken) {
-        let Self { client, mut pump, historian } = self;
+        let Self { client, mut pump, historian, mut verifier } = self;
         let span =
             info_span!("reflector", resource = %pump.target.resource, namespace = pump.target.namespace);
         // Nothing is lost by dropping the pump anywhere: commits are single steps without an await.
-        let both = join(pump.drive(&client), historian.drive(&client));
-        let driven = cancel.run_until_cancelled(both).instrument(span);
+        let all = join3(pump.drive(&client), historian.drive(&client), verifier.drive(&client));
+        let driven = cancel.run_until_cancelled(all).instrument(span);
         let ended = Box::pin(driven).await;
         debug_assert!(ended.is_none(), "the pump ends only by being dropped");
     }
@@ -152,6 +179,7 @@ impl Pump {
         let step = self.feed(machine, input).expect("a page is followed by a step");
         if matches!(step, Step::Watch { .. }) {
             info!(resource_version = %machine.version(), "listed");
+            self.doubts.settle();
         }
         // A page is decoded in one go; others may run before the next one.
         tokio::task::yield_now().await;
@@ -243,8 +271,16 @@ impl Pump {
         self.writer.set_condition(machine.condition());
         let mut lines = LineSplitter::new(self.line_bytes_max);
         loop {
-            let (chunk, silent) = next_chunk(&mut stream, deadline, machine.silence_max()).await;
-            let mut end = silent;
+            let (chunk, over) = tokio::select! {
+                // First, or a busy watch would never be doubted.
+                biased;
+                () = self.doubts.raised(), if !machine.is_streaming_list() => {
+                    (None, Some(WatchEnd::Doubted(Doubt::Differs)))
+                }
+                // Waiting for a chunk takes none, so it can be begun anew.
+                next = next_chunk(&mut stream, deadline, machine.silence_max()) => next,
+            };
+            let mut end = over;
             match chunk {
                 Some(Ok(chunk)) => {
                     self.writer.heard(Instant::now());
@@ -259,6 +295,7 @@ impl Pump {
             }
             if listing && !machine.is_streaming_list() {
                 info!(resource_version = %machine.version(), "listed");
+                self.doubts.settle();
                 self.writer.set_condition(machine.condition());
             }
             let doubtful = self.commit();

@@ -623,3 +623,96 @@ async fn a_relist_that_is_older_is_not_told_to_anyone() {
             .any(|(_, path)| path.contains("resourceVersion=10&resourceVersionMatch=NotOlderThan"))
     );
 }
+
+/// As `run_with`, compared with the API server every minute or so.
+fn run_verified(server: &Server) -> (Reader, Arc<Stats>) {
+    let limits =
+        cache::Config { journal_len_max: 1000, journal_bytes_max: 64 << 20, tombstones_len_max: 1000 };
+    let (writer, reader) = cache::cache(limits, Instant::now());
+    let server = server.clone();
+    let kube = kube::Client::new(tower::service_fn(move |request| server.clone().answer(request)), "default");
+    let client = Client::over(kube, &Config::new(Source::InCluster));
+    let config = ReflectorConfig {
+        target: Target {
+            resource: pods(),
+            namespace: None,
+            selectors: Selectors::default(),
+            metadata_only: false,
+        },
+        decode: DecodeOptions {
+            drop_managed_fields: true,
+            drop_last_applied: true,
+            object_bytes_max: 8 << 20,
+        },
+        // Nothing is said for longer than a comparison waits.
+        machine: MachineConfig { silence_max: Duration::from_secs(20), ..PAGES },
+        line_bytes_max: 8 << 20,
+        seed: 7,
+    };
+    let turn = Arc::new(tokio::sync::Semaphore::new(1));
+    let reflector = Reflector::new(config, client, writer);
+    let reflector = reflector.verified(Verify { interval: Duration::from_secs(10), turn });
+    let stats = reflector.stats();
+    tokio::spawn(reflector.run(CancellationToken::new()));
+    (reader, stats)
+}
+
+/// Waits for the first comparison to end.
+async fn verified(stats: &Stats) -> crate::reflect::LastVerification {
+    for _ in 0..2000 {
+        if let Some(last) = stats.last_verification() {
+            return last;
+        }
+        after(0.1).await;
+    }
+    panic!("no comparison ended");
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_no_bookmark_comes_a_difference_is_one_once_nothing_came_for_long() {
+    // Of the comparison at 20, b is missing here, and the watch never says a word.
+    let server = Server::new(vec![list(10, "", "a@3"), quiet(), list(20, "", "a@3 b@12")], quiet);
+    let (reader, stats) = run_verified(&server);
+    let last = verified(&stats).await;
+    assert_eq!((last.outcome.as_str(), last.missing, last.extra, last.stale), ("different", 1, 0, 0));
+    after(0.0).await;
+    assert_eq!(stats.read().relists, 1);
+    assert_eq!(names(&reader), ["web/a@3"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_older_than_the_cache_says_nothing() {
+    let text = line("ADDED", &item("b@15")) + &line("DELETED", &item("b@16"));
+    let server = Server::new(
+        vec![list(10, "", "a@3"), Answer::Stream(chunks(&text), After::Open), list(15, "", "b@15")],
+        quiet,
+    );
+    let (_, stats) = run_verified(&server);
+    let last = verified(&stats).await;
+    assert_eq!((last.outcome.as_str(), last.missing), ("abandoned", 0));
+    assert_eq!(stats.read().relists, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_list_does_not_heal_is_not_listed_for_again_and_again() {
+    // Whatever is listed in whole lacks b, as if it could not be taken; names and versions have it.
+    fn rule() -> Answer {
+        list(20, "", "a@3 b@12")
+    }
+    let answers = vec![list(20, "", "a@3"), quiet(), rule(), list(20, "", "a@3"), quiet(), rule()];
+    let server = Server::new(answers, quiet);
+    let (_, stats) = run_verified(&server);
+    let first = verified(&stats).await;
+    assert_eq!((first.outcome.as_str(), first.missing), ("different", 1));
+    for _ in 0..600 {
+        if stats.last_verification().is_some_and(|last| last.at > first.at) {
+            break;
+        }
+        after(0.1).await;
+    }
+    let second = stats.last_verification().unwrap();
+    assert!(second.at > first.at);
+    assert_eq!((second.outcome.as_str(), second.missing), ("different", 1));
+    after(1.0).await;
+    assert_eq!(stats.read().relists, 1);
+}

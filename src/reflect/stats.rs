@@ -1,6 +1,11 @@
 //! What a reflector did so far, in numbers that can be read at any time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use tokio::time::Instant;
+
+use super::{Difference, DifferenceKind, VerifyOutcome};
 
 /// Counters of one reflector, written by it alone. Reading is a few loads.
 #[derive(Debug, Default)]
@@ -15,6 +20,22 @@ pub struct Stats {
     pub(super) failures: AtomicU64,
     pub(super) not_found: AtomicU64,
     pub(super) skipped: AtomicU64,
+    verified: Mutex<Option<LastVerification>>,
+}
+
+/// The last comparison with the API server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LastVerification {
+    /// When it ended.
+    pub at: Instant,
+    /// What came of it.
+    pub outcome: VerifyOutcome,
+    /// Objects that the cache lacked.
+    pub missing: u64,
+    /// Objects that the cache had still.
+    pub extra: u64,
+    /// Objects that the cache had in another state.
+    pub stale: u64,
 }
 
 /// [`Stats`] at one moment, each number by itself.
@@ -43,6 +64,24 @@ pub struct StatsSnapshot {
 }
 
 impl Stats {
+    /// The last comparison with the API server; `None` if there was none.
+    pub fn last_verification(&self) -> Option<LastVerification> {
+        *self.verified.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A comparison ended.
+    pub(super) fn verified(&self, outcome: VerifyOutcome, differences: &[Difference]) {
+        let count = |kind| differences.iter().filter(|difference| difference.kind() == kind).count() as u64;
+        let last = LastVerification {
+            at: Instant::now(),
+            outcome,
+            missing: count(DifferenceKind::Missing),
+            extra: count(DifferenceKind::Extra),
+            stale: count(DifferenceKind::Stale),
+        };
+        *self.verified.lock().unwrap_or_else(PoisonError::into_inner) = Some(last);
+    }
+
     /// The numbers now.
     pub fn read(&self) -> StatsSnapshot {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

@@ -43,6 +43,11 @@ struct ResourceInfo {
     idle_seconds: Option<f64>,
     #[serde(skip_serializing_if = "String::is_empty")]
     selectors: String,
+    /// Whether only the objects' metadata is held.
+    metadata_only: bool,
+    /// What is not held of the objects.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    dropped: Vec<String>,
     state: &'static str,
     synced: bool,
     resource_version: String,
@@ -58,8 +63,20 @@ struct ResourceInfo {
     relists: u64,
     watches: u64,
     events: u64,
+    /// The last comparison with the API server; `null` before the first.
+    last_verify: Option<VerifyInfo>,
     last_error: Option<String>,
     retry_in_seconds: Option<f64>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct VerifyInfo {
+    age_seconds: f64,
+    outcome: &'static str,
+    missing: u64,
+    extra: u64,
+    stale: u64,
 }
 
 pub(super) async fn resources(
@@ -93,6 +110,8 @@ fn info(informer: &Informer, now: Instant) -> ResourceInfo {
         started: informer.started.as_str(),
         idle_seconds: idle.then(|| seconds(now.saturating_duration_since(informer.used()))),
         selectors: informer.selectors.clone(),
+        metadata_only: informer.metadata_only,
+        dropped: informer.dropped.paths(),
         state: match condition.phase {
             Phase::Starting => "starting",
             Phase::Listing => "listing",
@@ -113,6 +132,13 @@ fn info(informer: &Informer, now: Instant) -> ResourceInfo {
         relists: figures.relists,
         watches: figures.watches,
         events: figures.events,
+        last_verify: figures.verified.map(|last| VerifyInfo {
+            age_seconds: seconds(now.saturating_duration_since(last.at)),
+            outcome: last.outcome,
+            missing: last.missing,
+            extra: last.extra,
+            stale: last.stale,
+        }),
         last_error: condition.message,
         retry_in_seconds: condition.retry_at.map(|at| at.saturating_duration_since(now).as_secs_f64()),
     }

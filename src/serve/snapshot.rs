@@ -270,7 +270,8 @@ impl Shown {
     ) -> FramesBody {
         let resource = &self.informers[0].resource;
         let (kind, api_version) = if self.informers.iter().all(|one| one.resource == *resource) {
-            (format!("{}List", resource.kind()), resource.api_version())
+            let shown = self.informers[0].shown();
+            (format!("{}List", shown.kind()), shown.api_version())
         } else {
             ("List".to_owned(), "v1".to_owned())
         };

@@ -65,6 +65,7 @@ impl Target {
         }
         let labels = selector(params, "labelSelector", LabelSelector::parse)?;
         let fields = selector(params, "fieldSelector", FieldSelector::parse)?;
+        held(&informers, &fields, params)?;
         let single = name.is_some();
         let filter = Filter::new(namespaces, name, labels, fields);
         Ok(Self { informers, filter, single })
@@ -119,6 +120,26 @@ fn selector<T: Default, E: std::fmt::Display>(
 ) -> Result<T, ApiError> {
     let Some(text) = params.get(name) else { return Ok(T::default()) };
     parse(text).map_err(|error| ApiError::invalid(name, text, &error.to_string()))
+}
+
+/// Refuses a field selector over what is not held: it would match as if no object had it.
+fn held(informers: &[Arc<Informer>], fields: &FieldSelector, params: &Params) -> Result<(), ApiError> {
+    for path in fields.paths() {
+        if let Some(informer) = informers.iter().find(|informer| !informer.holds(path)) {
+            let what = if informer.dropped.drops(path) {
+                format!("everything but {} is", informer.dropped)
+            } else {
+                "only their metadata is".to_owned()
+            };
+            let why = format!("{path} is not held: of {} {what}", informer.resource);
+            return Err(ApiError::invalid(
+                "fieldSelector",
+                params.get("fieldSelector").unwrap_or(path),
+                &why,
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Namespaces and name of the path's other segments, by the resources' scope.

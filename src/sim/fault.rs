@@ -142,6 +142,8 @@ pub enum Fault {
     Lagged,
     /// A streaming list was cut before its end mark.
     CutBeforeMark,
+    /// An event was left out.
+    Swallowed,
 }
 
 /// The switchboard: a handle on the faults of one API server. Cloning makes another handle.
@@ -175,6 +177,7 @@ struct Orders {
     gone: Vec<(u32, Requests, Gone)>,
     expire_continues: u32,
     duplicates: u32,
+    swallowed: u32,
     garbage_lines: u32,
     endless_lines: u32,
     nameless: u32,
@@ -244,6 +247,12 @@ impl Faults {
     /// Sends the next `n` events twice.
     pub fn duplicate_events(&self, n: u32) {
         self.lock().duplicates = n;
+    }
+
+    /// Leaves out the next `n` events, as a server does whose watch cache has lost them: the watch goes on, and its
+    /// bookmarks say that nothing is missing.
+    pub fn swallow_events(&self, n: u32) {
+        self.lock().swallowed = n;
     }
 
     /// Puts a line that is not JSON before the next `n` batches of events.
@@ -350,6 +359,10 @@ impl Faults {
 
     pub(super) fn take_duplicate(&self) -> bool {
         self.lock().take_one(Fault::Duplicated, |orders| &mut orders.duplicates)
+    }
+
+    pub(super) fn take_swallowed(&self) -> bool {
+        self.lock().take_one(Fault::Swallowed, |orders| &mut orders.swallowed)
     }
 
     pub(super) fn take_garbage_line(&self) -> bool {

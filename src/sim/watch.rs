@@ -302,6 +302,9 @@ impl Watch {
         for event in events {
             let now = event.event_type != EventType::Deleted && self.filter.matches(&event.object);
             let before = event.previous.as_ref().is_some_and(|object| self.filter.matches(object));
+            if (before || now) && self.shared.faults.take_swallowed() {
+                continue;
+            }
             let start = text.len();
             match (before, now) {
                 (false, false) => continue,

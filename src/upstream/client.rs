@@ -203,8 +203,11 @@ impl Client {
         self.sessions.forget_connections();
     }
 
-    /// A small document of the API server.
-    pub(super) async fn document(&self, path: &str, accept: &str) -> Result<Vec<u8>, UpstreamError> {
+    /// What there is at a path, whole.
+    ///
+    /// # Errors
+    /// As [`Client::list_page`].
+    pub async fn document(&self, path: &str, accept: &str) -> Result<Vec<u8>, UpstreamError> {
         let request = get(path).header(ACCEPT, accept);
         let response = self.send(Verb::Get, request.body(Bytes::new())).await?;
         self.collect(response, self.limits.page_bytes_max).await

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use informerd::app::App;
 use informerd::config::{InitialList, Limits, Listen, Log, OnDemand, Serve, UpstreamSource, WatchSpec};
+use informerd::k8s::DropPaths;
 use informerd::sim::{ApiServer, Cluster};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -57,6 +58,8 @@ fn running() -> &'static Running {
             field_selector: None,
             keep_managed_fields: false,
             keep_last_applied: false,
+            metadata_only: false,
+            drop: DropPaths::default(),
         };
         let config = Serve {
             watches: RESOURCES.map(watch).to_vec(),
@@ -72,6 +75,7 @@ fn running() -> &'static Running {
             unready_after: None,
             log: Log::default(),
             initial_list: InitialList::Auto,
+            verify_interval: None,
             source: None,
         };
         let app =

@@ -21,4 +21,5 @@ mod sse;
 mod support;
 mod tidy;
 mod upstream;
+mod verify;
 mod websocket;

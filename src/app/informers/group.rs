@@ -12,9 +12,11 @@ use tracing::info;
 
 use crate::cache::{self, Condition, Delta, Phase, Reader, Writer};
 use crate::config::{self, Limits, WatchSpec};
-use crate::hub::{Figures, Informer, InformerId, Scope, Started};
+use crate::hub::{Figures, Informer, InformerId, Scope, Started, Verified};
 use crate::k8s::{DecodeOptions, Resource};
-use crate::reflect::{InitialList, MachineConfig, Reflector, ReflectorConfig, Stats};
+use crate::reflect::{
+    InitialList, LastVerification, MachineConfig, Reflector, ReflectorConfig, Stats, Verify,
+};
 use crate::upstream::{Client, Selectors, Target};
 
 /// How long a new informer that is complete may take to be as far as the one it replaces; then readers start over.
@@ -25,6 +27,8 @@ pub(super) struct Maker {
     pub(super) client: Client,
     pub(super) limits: Limits,
     pub(super) initial_list: config::InitialList,
+    /// How often caches are compared with the API server; one at a time of all.
+    pub(super) verify: Option<Verify>,
     /// Ends them all.
     pub(super) cancel: CancellationToken,
 }
@@ -109,7 +113,12 @@ impl Maker {
             field: spec.field_selector.clone().unwrap_or_default(),
         };
         let config = ReflectorConfig {
-            target: Target { resource: resource.clone(), namespace, selectors, metadata_only: false },
+            target: Target {
+                resource: resource.clone(),
+                namespace,
+                selectors,
+                metadata_only: spec.metadata_only,
+            },
             decode: DecodeOptions {
                 drop_managed_fields: !spec.keep_managed_fields,
                 drop_last_applied: !spec.keep_last_applied,
@@ -119,7 +128,10 @@ impl Maker {
             line_bytes_max: self.limits.line_bytes_max,
             seed: rand::random(),
         };
-        let reflector = Reflector::new(config, self.client.clone(), writer);
+        let mut reflector = Reflector::new(config, self.client.clone(), writer).dropping(spec.drop.clone());
+        if let Some(verify) = &self.verify {
+            reflector = reflector.verified(verify.clone());
+        }
         let stats = reflector.stats();
         let informer = informer(spec, resource, wanted, started, reader, figures(stats.clone()));
         info!(informer = informer.name, scope = %informer.scope, started = started.as_str(), "informer starts");
@@ -154,6 +166,8 @@ impl Maker {
         let mut informer = Informer::new(old.resource.clone(), old.scope.clone(), reader, figures);
         informer.name.clone_from(&old.name);
         informer.selectors.clone_from(&old.selectors);
+        informer.metadata_only = old.metadata_only;
+        informer.dropped = old.dropped.clone();
         informer.started = old.started;
         informer.awaited = old.awaited;
         // No token goes on from what was there to what comes, unless by way of here.
@@ -164,9 +178,20 @@ impl Maker {
 
 fn figures(stats: Arc<Stats>) -> Arc<dyn Fn() -> Figures + Send + Sync> {
     Arc::new(move || {
-        let stats = stats.read();
-        Figures { lists: stats.lists, watches: stats.watches, events: stats.events, relists: stats.relists }
+        let read = stats.read();
+        Figures {
+            lists: read.lists,
+            watches: read.watches,
+            events: read.events,
+            relists: read.relists,
+            verified: stats.last_verification().map(verified),
+        }
     })
+}
+
+fn verified(last: LastVerification) -> Verified {
+    let LastVerification { at, outcome, missing, extra, stale } = last;
+    Verified { at, outcome: outcome.as_str(), missing, extra, stale }
 }
 
 fn informer(
@@ -180,6 +205,8 @@ fn informer(
     let mut informer = Informer::new(resource.clone(), wanted.scope.clone(), reader, figures);
     informer.name.clone_from(&wanted.name);
     informer.selection = wanted.selection;
+    informer.metadata_only = spec.metadata_only;
+    informer.dropped = spec.drop.clone();
     informer.started = started;
     for (name, text) in [("labelSelector", &spec.label_selector), ("fieldSelector", &spec.field_selector)] {
         if let Some(text) = text {
@@ -423,6 +450,8 @@ fn renamed(old: &Informer, resource: &Resource, name: String, same_names: bool) 
         Informer::new(resource.clone(), old.scope.clone(), old.reader.clone(), old.figures.clone());
     informer.name = name;
     informer.selectors.clone_from(&old.selectors);
+    informer.metadata_only = old.metadata_only;
+    informer.dropped = old.dropped.clone();
     informer.selection = old.selection;
     informer
 }

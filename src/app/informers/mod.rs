@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -24,6 +24,7 @@ use super::metrics::Metrics;
 use crate::config::{self, WatchSpec};
 use crate::hub::{Demand, Hub, Pending, Started};
 use crate::k8s::Resource;
+use crate::reflect::Verify;
 use crate::upstream::{Again, Backoff, Client, Discovery, UpstreamError};
 use group::{Group, Maker, Next, wanted};
 
@@ -138,11 +139,14 @@ impl Inbox {
 
 impl Informers {
     fn new(config: config::Serve, client: Client, hub: Hub, cancel: CancellationToken) -> Self {
+        let turn = Arc::new(Semaphore::new(1));
+        let verify = config.verify_interval.map(|interval| Verify { interval, turn });
+        let initial_list = config.initial_list;
         let mut informers = Self {
             on_demand: config.on_demand,
             discovery_interval: config.discovery_interval,
             hub,
-            maker: Maker { client, limits: config.limits, initial_list: config.initial_list, cancel },
+            maker: Maker { client, limits: config.limits, initial_list, verify, cancel },
             groups: Vec::new(),
             next_id: 0,
             discovery: None,

@@ -14,6 +14,8 @@ pub struct Identity {
     pub key: Key,
     /// Which one of that name.
     pub uid: Box<str>,
+    /// Which state of it; `None` where the list does not tell.
+    pub version: Option<ResourceVersion>,
 }
 
 /// A page of a list, its objects by identity only.
@@ -46,6 +48,7 @@ pub fn identities(body: &[u8]) -> Result<IdentityPage, DecodeError> {
         metadata: Metadata<'a>,
     }
     #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
     struct Metadata<'a> {
         #[serde(borrow, default)]
         name: Option<Text<'a>>,
@@ -53,6 +56,8 @@ pub fn identities(body: &[u8]) -> Result<IdentityPage, DecodeError> {
         namespace: Option<Text<'a>>,
         #[serde(borrow, default)]
         uid: Option<Text<'a>>,
+        #[serde(borrow, default)]
+        resource_version: Option<Text<'a>>,
     }
     let list: List<'_> = serde_json::from_str(std::str::from_utf8(body)?)?;
     let (resource_version, continue_token) = list.metadata.into_parts()?;
@@ -61,7 +66,9 @@ pub fn identities(body: &[u8]) -> Result<IdentityPage, DecodeError> {
         let name = metadata.name.filter(|name| !name.0.is_empty()).ok_or(DecodeError::Missing("name"))?;
         let namespace = metadata.namespace.map(|namespace| namespace.0).unwrap_or_default();
         let uid = metadata.uid.map(|uid| uid.0).unwrap_or_default();
-        identities.push(Identity { key: Key::new(&namespace, &name.0), uid: uid.into() });
+        let version = metadata.resource_version.filter(|version| !version.0.is_empty());
+        let version = version.map(|version| ResourceVersion::new(&version.0));
+        identities.push(Identity { key: Key::new(&namespace, &name.0), uid: uid.into(), version });
     }
     Ok(IdentityPage { resource_version, continue_token, identities })
 }
@@ -74,16 +81,17 @@ mod tests {
     fn metadata_and_whole_objects_give_the_same_identities() {
         let metadata = br#"{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1",
             "metadata":{"resourceVersion":"7","continue":"t1","remainingItemCount":3},"items":[
-            {"kind":"PartialObjectMetadata","metadata":{"name":"a","namespace":"web","uid":"u1","labels":{"x":"y"}}},
+            {"kind":"PartialObjectMetadata","metadata":{"name":"a","namespace":"web","uid":"u1","resourceVersion":"5","labels":{"x":"y"}}},
             {"metadata":{"name":"node","uid":"u2"}}]}"#;
-        let whole = br#"{"items":[{"metadata":{"uid":"u1","namespace":"web","name":"a"},"spec":{"n":[1,{}]}},
+        let whole = br#"{"items":[{"metadata":{"uid":"u1","resourceVersion":"5","namespace":"web","name":"a"},"spec":{"n":[1,{}]}},
             {"metadata":{"name":"node","uid":"u2","namespace":null},"status":null}],
             "metadata":{"continue":"t1","resourceVersion":"7"}}"#;
         let page = identities(metadata).unwrap();
         assert_eq!(page, identities(whole).unwrap());
         assert_eq!((page.resource_version, page.continue_token.as_deref()), (7.into(), Some("t1")));
-        let of = |key: Key, uid: &str| Identity { key, uid: uid.into() };
-        assert_eq!(page.identities, [of(Key::new("web", "a"), "u1"), of(Key::new("", "node"), "u2")]);
+        let of = |key: Key, uid: &str, version| Identity { key, uid: uid.into(), version };
+        let expected = [of(Key::new("web", "a"), "u1", Some(5.into())), of(Key::new("", "node"), "u2", None)];
+        assert_eq!(page.identities, expected);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! it stands, dropped members are skipped, and the result is copied once into an allocation of exactly its
 //! size, so that no object pins a page or a receive buffer.
 
+mod drop;
 mod identity;
 mod list;
 
@@ -17,6 +18,8 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use drop::{Branch, Cut};
+pub use drop::{DropError, DropPaths};
 pub use identity::{Identity, IdentityPage, identities};
 use list::{ListMeta, ListSeed};
 
@@ -41,6 +44,8 @@ pub struct Decoder {
     /// `{"kind":"Pod","apiVersion":"v1"`: put before list items, which lack it (U6), in the order in which
     /// Go's TypeMeta is written, so that a listed and a watched object are the same bytes.
     type_meta: String,
+    metadata_only: bool,
+    dropped: DropPaths,
     scratch: Vec<u8>,
 }
 
@@ -100,10 +105,22 @@ pub enum DecodeError {
 impl Decoder {
     /// A decoder for one resource.
     pub fn new(resource: Resource, options: DecodeOptions) -> Self {
-        let kind = serde_json::Value::from(resource.kind());
-        let api_version = serde_json::Value::from(resource.api_version());
-        let type_meta = format!(r#"{{"kind":{kind},"apiVersion":{api_version}"#);
-        Self { resource, options, type_meta, scratch: Vec::new() }
+        let type_meta = type_meta(&resource);
+        let dropped = DropPaths::default();
+        Self { resource, options, type_meta, metadata_only: false, dropped, scratch: Vec::new() }
+    }
+
+    /// Keeps of each object its metadata, as a `PartialObjectMetadata`, whatever the server sends: one that cannot send
+    /// metadata alone sends whole objects (U34).
+    #[must_use]
+    pub fn metadata_only(self) -> Self {
+        Self { type_meta: type_meta(&self.resource.metadata_only()), metadata_only: true, ..self }
+    }
+
+    /// Keeps nothing of these parts.
+    #[must_use]
+    pub fn dropping(self, dropped: DropPaths) -> Self {
+        Self { dropped, ..self }
     }
 
     /// The resource whose objects are decoded.
@@ -261,6 +278,22 @@ impl Decoder {
         }
         Span { start, end: self.scratch.len() as u32 }
     }
+
+    /// Ends an object or an array whose members begin at `start`, each with a comma before it.
+    fn close(&mut self, start: usize, [open, close]: [u8; 2]) {
+        match self.scratch.get_mut(start) {
+            Some(first) => *first = open,
+            None => self.scratch.push(open),
+        }
+        self.scratch.push(close);
+    }
+}
+
+/// `{"kind":"Pod","apiVersion":"v1"`
+fn type_meta(resource: &Resource) -> String {
+    let kind = serde_json::Value::from(resource.kind());
+    let api_version = serde_json::Value::from(resource.api_version());
+    format!(r#"{{"kind":{kind},"apiVersion":{api_version}"#)
 }
 
 /// What was found on the way through one object.
@@ -300,11 +333,25 @@ impl<'de> Visitor<'de> for ObjectSeed<'_> {
         let decoder = self.decoder;
         decoder.scratch.clear();
         let mut found = Found::default();
+        let dropped = decoder.dropped.share();
+        let dropped = dropped.as_deref();
         while let Some(key) = map.next_key()?.map(MemberKey::new) {
-            decoder.append_key(&key);
-            match &*key.text {
-                "metadata" => map.next_value_seed(MetadataSeed { decoder, found: &mut found })?,
-                name => {
+            let cut = dropped.and_then(|branch| branch.get(&key.text));
+            match (&*key.text, cut) {
+                ("metadata", _) => {
+                    decoder.append_key(&key);
+                    let within = cut.and_then(Cut::within);
+                    map.next_value_seed(MetadataSeed { decoder, found: &mut found, within })?;
+                }
+                (_, Some(Cut::Whole)) => drop(map.next_value::<IgnoredAny>()?),
+                _ if decoder.metadata_only => drop(map.next_value::<IgnoredAny>()?),
+                (_, Some(Cut::Within(branch))) => {
+                    decoder.append_key(&key);
+                    let value = map.next_value::<&RawValue>()?.get();
+                    decoder.append_without(value, branch).map_err(A::Error::custom)?;
+                }
+                (name, None) => {
+                    decoder.append_key(&key);
                     found.kind |= name == "kind";
                     found.api_version |= name == "apiVersion";
                     decoder.append_value(map.next_value::<&RawValue>()?.get());
@@ -321,6 +368,8 @@ impl<'de> Visitor<'de> for ObjectSeed<'_> {
 struct MetadataSeed<'d> {
     decoder: &'d mut Decoder,
     found: &'d mut Found,
+    /// What is dropped of it.
+    within: Option<&'d Branch>,
 }
 
 impl<'de> DeserializeSeed<'de> for MetadataSeed<'_> {
@@ -339,22 +388,28 @@ impl<'de> Visitor<'de> for MetadataSeed<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let Self { decoder, found } = self;
+        let Self { decoder, found, within } = self;
         // Of metadata that is there twice the second one counts, as to every reader of JSON.
         *found = Found { kind: found.kind, api_version: found.api_version, ..Found::default() };
         let start = decoder.scratch.len();
         while let Some(key) = map.next_key()?.map(MemberKey::new) {
-            if key.text == "managedFields" && decoder.options.drop_managed_fields {
+            let cut = within.and_then(|branch| branch.get(&key.text));
+            let managed_fields = key.text == "managedFields" && decoder.options.drop_managed_fields;
+            if managed_fields || matches!(cut, Some(Cut::Whole)) {
                 map.next_value::<IgnoredAny>()?;
                 continue;
             }
             let value = map.next_value::<&RawValue>()?.get();
+            let within = cut.and_then(Cut::within);
             if key.text == "annotations" && decoder.options.drop_last_applied && holds_last_applied(value) {
-                append_annotations(decoder, &key, value).map_err(A::Error::custom)?;
+                append_annotations(decoder, &key, value, within).map_err(A::Error::custom)?;
                 continue;
             }
             decoder.append_key(&key);
-            let span = decoder.append_value(value);
+            let span = match within {
+                Some(branch) => decoder.append_without(value, branch).map_err(A::Error::custom)?,
+                None => decoder.append_value(value),
+            };
             let inner = Span { start: span.start + 1, end: span.end.saturating_sub(1) };
             match &*key.text {
                 "name" => found.name = nullable_string(value).map_err(A::Error::custom)?,
@@ -371,12 +426,7 @@ impl<'de> Visitor<'de> for MetadataSeed<'_> {
                 _ => {}
             }
         }
-        match decoder.scratch.get_mut(start) {
-            // Each member was written with a comma before it.
-            Some(first) => *first = b'{',
-            None => decoder.scratch.push(b'{'),
-        }
-        decoder.scratch.push(b'}');
+        decoder.close(start, *b"{}");
         Ok(())
     }
 }
@@ -399,8 +449,9 @@ fn append_annotations(
     decoder: &mut Decoder,
     name: &MemberKey<'_>,
     value: &str,
+    within: Option<&Branch>,
 ) -> Result<(), serde_json::Error> {
-    struct Members<'d>(&'d mut Decoder);
+    struct Members<'d>(&'d mut Decoder, Option<&'d Branch>);
     impl<'de> Visitor<'de> for Members<'_> {
         type Value = bool;
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -410,7 +461,8 @@ fn append_annotations(
             let mut any = false;
             while let Some(key) = map.next_key()?.map(MemberKey::new) {
                 let raw = map.next_value::<&RawValue>()?.get();
-                if key.text != LAST_APPLIED {
+                let cut = self.1.and_then(|branch| branch.get(&key.text));
+                if key.text != LAST_APPLIED && !matches!(cut, Some(Cut::Whole)) {
                     self.0.append_key(&key);
                     self.0.append_value(raw);
                     any = true;
@@ -424,7 +476,7 @@ fn append_annotations(
     let start = decoder.scratch.len();
     let mut reader = serde_json::Deserializer::from_str(value);
     use serde::Deserializer as _;
-    if reader.deserialize_map(Members(decoder))? {
+    if reader.deserialize_map(Members(decoder, within))? {
         decoder.scratch[start] = b'{';
         decoder.scratch.push(b'}');
     } else {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use informerd::app::App;
 use informerd::config::{self, Limits, Listen, Log, OnDemand, UpstreamSource, WatchSpec};
 use informerd::hub::Hub;
+use informerd::k8s::DropPaths;
 use informerd::sim::{ApiServer, ApiServerConfig, Cluster, ClusterConfig};
 use informerd::telemetry::Metrics;
 use tokio::runtime::Runtime;
@@ -202,6 +203,7 @@ pub(crate) fn serve_config(upstream: UpstreamSource, resources: &[&str]) -> conf
         allow_origins: Vec::new(),
         allow_hosts: Vec::new(),
         initial_list: config::InitialList::default(),
+        verify_interval: None,
         limits: Limits::DEFAULT,
         drain_timeout: Duration::from_secs(2),
         unready_after: None,
@@ -225,6 +227,8 @@ pub(crate) fn watch(resource: &str) -> WatchSpec {
         field_selector: None,
         keep_managed_fields: false,
         keep_last_applied: false,
+        metadata_only: false,
+        drop: DropPaths::default(),
     }
 }
 

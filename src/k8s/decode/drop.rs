@@ -1,0 +1,318 @@
+//! Parts of objects that are not kept.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::de::{Deserializer as _, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::{Decoder, MemberKey};
+use crate::k8s::object::Span;
+
+/// Members of an object that are dropped before it is kept, as dotted paths: `.data`, `.status.conditions`.
+///
+/// A path begins with a dot and goes from member to member; where it meets an array it goes on in each of its
+/// elements (`.spec.containers.env`). A name with a dot in it is written `\.` or in quotes:
+/// `.metadata.annotations["example.com/note"]`. Dropped is the member itself, so an object whose last member goes
+/// stays as `{}`; a path that an object does not have drops nothing. What tells an object from others and what
+/// clients select by cannot be dropped. Cheap to clone.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct DropPaths(Option<Arc<Branch>>);
+
+/// Why a path cannot be dropped.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{path:?} cannot be dropped: {problem}")]
+pub struct DropError {
+    path: String,
+    problem: &'static str,
+}
+
+/// What is dropped below one place.
+#[derive(Default, PartialEq, Eq)]
+pub(super) struct Branch(BTreeMap<String, Cut>);
+
+/// What is dropped of one member.
+#[derive(PartialEq, Eq)]
+pub(super) enum Cut {
+    /// All of it.
+    Whole,
+    /// Something within.
+    Within(Branch),
+}
+
+/// Appends what is left of an object or an array.
+struct Without<'d> {
+    decoder: &'d mut Decoder,
+    branch: &'d Branch,
+}
+
+// === impl DropPaths ===
+
+impl DropPaths {
+    /// Whether nothing is dropped.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Whether a field selector's path leads to something that is dropped.
+    pub fn drops(&self, field: &str) -> bool {
+        let mut branch = self.root();
+        for name in field.split('.') {
+            match branch.and_then(|branch| branch.get(name)) {
+                Some(Cut::Whole) => return true,
+                Some(Cut::Within(inner)) => branch = Some(inner),
+                None => return false,
+            }
+        }
+        false
+    }
+
+    /// The paths, each in its shortest form, in order.
+    pub fn paths(&self) -> Vec<String> {
+        let mut paths = Vec::new();
+        if let Some(root) = self.root() {
+            root.list(&mut String::new(), &mut paths);
+        }
+        paths
+    }
+
+    /// These and those of `other`.
+    ///
+    /// # Errors
+    /// As parsing.
+    pub fn and(&self, other: &str) -> Result<Self, DropError> {
+        let mut all = self.paths().join(",");
+        all.push(',');
+        all.push_str(other);
+        all.trim_start_matches(',').parse()
+    }
+
+    pub(super) fn root(&self) -> Option<&Branch> {
+        self.0.as_deref()
+    }
+
+    pub(super) fn share(&self) -> Option<Arc<Branch>> {
+        self.0.clone()
+    }
+}
+
+impl FromStr for DropPaths {
+    type Err = DropError;
+
+    /// Reads paths joined by commas.
+    fn from_str(text: &str) -> Result<Self, DropError> {
+        let mut root = Branch::default();
+        let mut rest = text.trim_start();
+        while !rest.is_empty() {
+            let (names, after) = path(rest)?;
+            let read = &rest[..rest.len() - after.len()];
+            if let Err(problem) = droppable(&names) {
+                return Err(DropError { path: read.to_owned(), problem });
+            }
+            root.add(&names);
+            rest = match after.trim_start() {
+                "" => "",
+                after => after.strip_prefix(',').ok_or_else(|| DropError::between(after))?.trim_start(),
+            };
+        }
+        Ok(Self((!root.0.is_empty()).then(|| Arc::new(root))))
+    }
+}
+
+impl fmt::Display for DropPaths {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.paths().join(","))
+    }
+}
+
+impl fmt::Debug for DropPaths {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+// === impl DropError ===
+
+impl DropError {
+    fn between(text: &str) -> Self {
+        Self { path: text.to_owned(), problem: "expected a comma between paths" }
+    }
+}
+
+/// Whether objects can do without it.
+fn droppable(names: &[String]) -> Result<(), &'static str> {
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    match &*names {
+        ["apiVersion" | "kind", ..] => Err("it tells what the object is"),
+        ["metadata"] => Err("it tells which object it is; drop a member of it"),
+        ["metadata", "name" | "namespace" | "uid" | "resourceVersion", ..] => {
+            Err("it tells which object it is")
+        }
+        ["metadata", "labels", ..] => Err("label selectors need the labels"),
+        _ => Ok(()),
+    }
+}
+
+/// The names of the path at the beginning of a text, and what follows it.
+fn path(text: &str) -> Result<(Vec<String>, &str), DropError> {
+    let wrong = |problem| DropError { path: text.to_owned(), problem };
+    let mut names = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() && !rest.starts_with(is_between) {
+        let (name, after) = if let Some(quoted) = rest.strip_prefix("[\"") {
+            let (name, after) = until(quoted, |character| character == '"');
+            let after = after.strip_prefix("\"]");
+            (name, after.ok_or_else(|| wrong("expected \"] at the end of a name in quotes"))?)
+        } else if let Some(plain) = rest.strip_prefix('.') {
+            until(plain, |character| matches!(character, '.' | '[') || is_between(character))
+        } else {
+            return Err(wrong("expected a path that begins with a dot, such as .status.conditions"));
+        };
+        if name.is_empty() {
+            return Err(wrong("expected a name after each dot"));
+        }
+        if rest.len() - after.len() == 2 && name == "*" {
+            return Err(wrong("an array needs no sign: a path goes on in each of its elements"));
+        }
+        names.push(name);
+        rest = after;
+    }
+    if names.is_empty() { Err(wrong("expected a path before the comma")) } else { Ok((names, rest)) }
+}
+
+/// Whether a path ends before it.
+fn is_between(character: char) -> bool {
+    character == ',' || character.is_whitespace()
+}
+
+/// The text up to a character that ends it, with what is escaped by a backslash taken as it stands.
+fn until(text: &str, ends: impl Fn(char) -> bool) -> (String, &str) {
+    let mut name = String::new();
+    let mut characters = text.char_indices();
+    while let Some((at, character)) = characters.next() {
+        match character {
+            '\\' => name.extend(characters.next().map(|(_, escaped)| escaped)),
+            character if ends(character) => return (name, &text[at..]),
+            character => name.push(character),
+        }
+    }
+    (name, "")
+}
+
+// === impl Branch ===
+
+impl Branch {
+    pub(super) fn get(&self, name: &str) -> Option<&Cut> {
+        self.0.get(name)
+    }
+
+    fn add(&mut self, names: &[String]) {
+        let Some((name, rest)) = names.split_first() else { return };
+        if rest.is_empty() {
+            self.0.insert(name.clone(), Cut::Whole);
+            return;
+        }
+        match self.0.entry(name.clone()).or_insert_with(|| Cut::Within(Self::default())) {
+            Cut::Within(inner) => inner.add(rest),
+            Cut::Whole => {}
+        }
+    }
+
+    fn list(&self, before: &mut String, paths: &mut Vec<String>) {
+        for (name, cut) in &self.0 {
+            let length = before.len();
+            before.push('.');
+            for character in name.chars() {
+                if matches!(character, '.' | '[' | '*' | '\\') || is_between(character) {
+                    before.push('\\');
+                }
+                before.push(character);
+            }
+            match cut {
+                Cut::Whole => paths.push(before.clone()),
+                Cut::Within(inner) => inner.list(before, paths),
+            }
+            before.truncate(length);
+        }
+    }
+}
+
+// === impl Cut ===
+
+impl Cut {
+    /// What is dropped within, unless it is all.
+    pub(super) fn within(&self) -> Option<&Branch> {
+        match self {
+            Self::Whole => None,
+            Self::Within(branch) => Some(branch),
+        }
+    }
+}
+
+// === impl Decoder ===
+
+impl Decoder {
+    /// Appends a value without what is dropped of it, and tells its place. Scans it once for each step that the
+    /// paths go down; what lies beside them is taken as it stands.
+    pub(super) fn append_without(&mut self, value: &str, branch: &Branch) -> Result<Span, serde_json::Error> {
+        let start = self.scratch.len() as u32;
+        let mut reader = serde_json::Deserializer::from_str(value);
+        match value.as_bytes().first() {
+            Some(b'{') => reader.deserialize_map(Without { decoder: self, branch })?,
+            Some(b'[') => reader.deserialize_seq(Without { decoder: self, branch })?,
+            // A scalar where the path goes on.
+            Some(_) | None => return Ok(self.append_value(value)),
+        }
+        Ok(Span { start, end: self.scratch.len() as u32 })
+    }
+}
+
+// === impl Without ===
+
+impl<'de> Visitor<'de> for Without<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object or an array")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let Self { decoder, branch } = self;
+        let start = decoder.scratch.len();
+        while let Some(key) = map.next_key()?.map(MemberKey::new) {
+            let within = match branch.get(&key.text) {
+                Some(Cut::Whole) => {
+                    map.next_value::<IgnoredAny>()?;
+                    continue;
+                }
+                Some(Cut::Within(inner)) => Some(inner),
+                None => None,
+            };
+            decoder.append_key(&key);
+            let value = map.next_value::<&RawValue>()?.get();
+            match within {
+                Some(inner) => decoder.append_without(value, inner).map_err(A::Error::custom)?,
+                None => decoder.append_value(value),
+            };
+        }
+        decoder.close(start, *b"{}");
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
+        let Self { decoder, branch } = self;
+        let start = decoder.scratch.len();
+        while let Some(element) = seq.next_element::<&RawValue>()? {
+            decoder.scratch.push(b',');
+            decoder.append_without(element.get(), branch).map_err(A::Error::custom)?;
+        }
+        decoder.close(start, *b"[]");
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "drop_tests.rs"]
+mod tests;

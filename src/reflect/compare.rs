@@ -1,0 +1,216 @@
+//! A list of names and versions beside what a cache holds: no I/O, no clock.
+//!
+//! A list is of one version V, and the cache goes on while it arrives. What the cache holds at versions beyond V says
+//! nothing about V and is passed over; whatever else differs is a suspect until the cache has reached V, and a
+//! difference if it is one then. So a comparison holds up neither side, needs no copy of either, and what is merely
+//! under way is never called a difference.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use crate::cache::{CatchUpEntry, Snapshot};
+use crate::k8s::{Identity, Key, Object, ResourceVersion};
+
+/// Suspects that one comparison follows at most, some 150 bytes each; with more the cache is far behind, or far off.
+const SUSPECTS_LEN_MAX: usize = 10_000;
+
+/// Which object of a name, in which state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectState {
+    /// Which one of that name.
+    pub uid: Box<str>,
+    /// Which state of it; `None` where it was not told.
+    pub version: Option<ResourceVersion>,
+}
+
+/// An object of which the API server and a cache say different things.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// Namespace and name.
+    pub key: Key,
+    /// What the API server lists; `None` if it has none.
+    pub listed: Option<ObjectState>,
+    /// What the cache holds; `None` if it has none.
+    pub held: Option<ObjectState>,
+}
+
+/// In which way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DifferenceKind {
+    /// The cache lacks it.
+    Missing,
+    /// The cache has it still, the API server does not.
+    Extra,
+    /// The cache has another state of it, or another object of that name.
+    Stale,
+}
+
+/// One comparison.
+#[derive(Debug)]
+pub(super) struct Comparison {
+    version: ResourceVersion,
+    /// The last key of the pages so far.
+    last: Option<Key>,
+    listed: usize,
+    suspects: Vec<Difference>,
+    /// Whether there were more suspects than are followed.
+    pub(super) overflowed: bool,
+}
+
+/// The pages of a list do not follow each other by key.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Unordered;
+
+// === impl Difference ===
+
+impl Difference {
+    /// Compares what a list of version `at` says of a key with what a cache holds; `None` where they agree, or one of
+    /// them is newer than that version, so that nothing can be said.
+    pub fn between(
+        key: &Key,
+        listed: Option<ObjectState>,
+        held: Option<ObjectState>,
+        at: &ResourceVersion,
+    ) -> Option<Self> {
+        let newer = |state: &Option<ObjectState>| {
+            state.as_ref().and_then(|state| state.version.as_ref()).is_some_and(|version| version > at)
+        };
+        let same = match (&listed, &held) {
+            (Some(listed), Some(held)) => listed.is_same(held),
+            (listed, held) => listed.is_none() && held.is_none(),
+        };
+        if same || newer(&listed) || newer(&held) {
+            return None;
+        }
+        Some(Self { key: key.clone(), listed, held })
+    }
+
+    /// In which way they differ.
+    pub fn kind(&self) -> DifferenceKind {
+        match (&self.listed, &self.held) {
+            (Some(_), None) => DifferenceKind::Missing,
+            (None, Some(_)) => DifferenceKind::Extra,
+            (Some(_), Some(_)) | (None, None) => DifferenceKind::Stale,
+        }
+    }
+}
+
+// === impl DifferenceKind ===
+
+impl DifferenceKind {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Missing, Self::Extra, Self::Stale];
+
+    /// The label in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Missing => "missing",
+            Self::Extra => "extra",
+            Self::Stale => "stale",
+        }
+    }
+}
+
+// === impl ObjectState ===
+
+impl ObjectState {
+    /// Whether both are one state of one object, as far as it was told.
+    fn is_same(&self, other: &Self) -> bool {
+        let untold = self.version.is_none() || other.version.is_none();
+        self.uid == other.uid && (untold || self.version == other.version)
+    }
+}
+
+impl From<&Object> for ObjectState {
+    fn from(object: &Object) -> Self {
+        Self { uid: object.uid().into(), version: Some(object.resource_version().clone()) }
+    }
+}
+
+impl From<Identity> for ObjectState {
+    fn from(identity: Identity) -> Self {
+        Self { uid: identity.uid, version: identity.version }
+    }
+}
+
+// === impl Comparison ===
+
+impl Comparison {
+    /// With a list of this version.
+    pub(super) fn new(version: ResourceVersion) -> Self {
+        Self { version, last: None, listed: 0, suspects: Vec::new(), overflowed: false }
+    }
+
+    /// Objects listed so far.
+    pub(super) fn listed(&self) -> usize {
+        self.listed
+    }
+
+    pub(super) fn version(&self) -> &ResourceVersion {
+        &self.version
+    }
+
+    pub(super) fn has_suspects(&self) -> bool {
+        !self.suspects.is_empty()
+    }
+
+    /// Takes a page and what the cache holds now. Within a page the order does not matter.
+    pub(super) fn page(
+        &mut self,
+        mut page: Vec<Identity>,
+        is_last: bool,
+        snapshot: &Snapshot,
+    ) -> Result<(), Unordered> {
+        page.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        if page.first().is_some_and(|first| self.last.as_ref().is_some_and(|last| first.key <= *last)) {
+            return Err(Unordered);
+        }
+        self.listed += page.len();
+        let after = self.last.take();
+        let end = page.last().map(|last| last.key.clone());
+        let within = |object: &&Arc<Object>| is_last || end.as_ref().is_some_and(|end| object.key() <= end);
+        let mut held = snapshot.after(after.as_ref()).take_while(within).peekable();
+        for listed in page {
+            while let Some(extra) = held.next_if(|object| *object.key() < listed.key) {
+                self.suspect(extra.key(), None, Some(extra));
+            }
+            let same = held.next_if(|object| *object.key() == listed.key);
+            let key = listed.key.clone();
+            self.suspect(&key, Some(listed.into()), same);
+        }
+        for extra in held {
+            self.suspect(extra.key(), None, Some(extra));
+        }
+        self.last = end.or(after);
+        Ok(())
+    }
+
+    fn suspect(&mut self, key: &Key, listed: Option<ObjectState>, held: Option<&Arc<Object>>) {
+        let held = held.map(|object| ObjectState::from(&**object));
+        let Some(suspect) = Difference::between(key, listed, held, &self.version) else { return };
+        if self.suspects.len() < SUSPECTS_LEN_MAX {
+            self.suspects.push(suspect);
+        } else {
+            self.overflowed = true;
+        }
+    }
+
+    /// Looks at the suspects again, now that the cache has reached the list's version: what differs still. `since` is
+    /// what changed in the cache since before the list, read after the snapshot.
+    pub(super) fn settle(self, snapshot: &Snapshot, since: &[CatchUpEntry]) -> Vec<Difference> {
+        let later = |entry: &&CatchUpEntry| entry.object.is_none() && entry.version > self.version;
+        let deleted: HashSet<&Key> = since.iter().filter(later).map(|entry| &entry.key).collect();
+        let still = self.suspects.iter().filter_map(|suspect| {
+            let held = snapshot.get(&suspect.key).map(|object| ObjectState::from(&**object));
+            if held.is_none() && deleted.contains(&suspect.key) {
+                return None;
+            }
+            Difference::between(&suspect.key, suspect.listed.clone(), held, &self.version)
+        });
+        still.collect()
+    }
+}
+
+#[cfg(test)]
+#[path = "compare_tests.rs"]
+mod tests;

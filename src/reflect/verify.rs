@@ -1,0 +1,369 @@
+//! The safety net: compares the cache with the API server from time to time.
+//!
+//! A watch that is told everything needs none, and client-go has none. But servers have had bugs by which a watch
+//! missed an event, and so may we; without a comparison nobody would ever know. Beside the pump, as a list takes its
+//! time: names and versions only, page by page (see `compare`). What differs is counted, named in the log, and healed by
+//! a list: the pump is told through [`Doubts`], so that clients get the differences as any other change.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use futures_util::future::FutureExt;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tracing::{debug, warn};
+
+use super::compare::{Comparison, Difference, DifferenceKind};
+use super::metrics::Verifications;
+use super::stats::Stats;
+use crate::cache::{CatchUpEntry, Cursor, Phase, Reader};
+use crate::k8s::{DecodeError, ResourceVersion, identities};
+use crate::upstream::{AsOf, Client, FailureKind, PageRequest, Target, UpstreamError};
+
+/// Objects of a page. Of each only the metadata comes, a kilobyte or two.
+const PAGE_LEN: u32 = 2000;
+
+/// For all of one comparison: who waits for the turn is not to wait for ever.
+const RUN_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// After this it is looked again whether a cache that was not steady is.
+const UNSTEADY_RETRY: Duration = Duration::from_secs(30);
+
+/// What changed in the cache is read in pieces of this length.
+const CHANGES_LEN_MAX: usize = 4096;
+
+/// Differences that are named in the log.
+const DIFFERENCES_LOGGED_MAX: usize = 10;
+
+/// How often a cache is compared with the API server.
+#[derive(Clone, Debug)]
+pub struct Verify {
+    /// Between two comparisons; half as much more or less, so that not all informers come at once.
+    pub interval: Duration,
+    /// Whose turn it is: shared by all reflectors of a process, so that one compares at a time.
+    pub turn: Arc<Semaphore>,
+}
+
+/// A comparison that came to an end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verification {
+    /// The version that was compared.
+    pub resource_version: ResourceVersion,
+    /// Objects that the API server listed.
+    pub objects: usize,
+    /// What differs, by key.
+    pub differences: Vec<Difference>,
+}
+
+/// Why a comparison came to no end.
+#[derive(Debug, thiserror::Error)]
+pub enum VerifyError {
+    /// The API server did not list.
+    #[error("the API server did not list: {}", .0.sentence())]
+    Upstream(#[from] UpstreamError),
+    /// What it listed cannot be read.
+    #[error("the list cannot be read: {0}")]
+    Decode(#[from] DecodeError),
+    /// Its pages are not in order.
+    #[error("the pages of the list are not ordered by name")]
+    Unordered,
+    /// The list is older than the cache, or the cache began anew.
+    #[error("the list and the cache are of different times")]
+    OtherTime,
+    /// Versions without an order: what changed meanwhile cannot be told from what differs.
+    #[error("the API server's versions are not numbers")]
+    Incomparable,
+    /// The cache is listing, backing off, or too far behind.
+    #[error("the cache is behind: it did not reach version {0} in time")]
+    Behind(ResourceVersion),
+    /// It took too long.
+    #[error("the comparison took too long")]
+    Late,
+}
+
+/// The door by which the pump learns of differences.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Doubts(Arc<Notify>);
+
+/// Compares one cache with the API server.
+pub(super) struct Verifier {
+    pub(super) target: Target,
+    pub(super) reader: Reader,
+    pub(super) stats: Arc<Stats>,
+    pub(super) metrics: Verifications,
+    pub(super) doubts: Doubts,
+    /// How long to wait for the cache to reach the list's version.
+    pub(super) reach_max: Duration,
+    pub(super) random: StdRng,
+    /// `None` for never.
+    pub(super) verify: Option<Verify>,
+    /// What differed the last time.
+    last: Vec<Difference>,
+}
+
+/// What came of a comparison, from a closed set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VerifyOutcome {
+    /// Nothing differs.
+    Equal,
+    /// Something does.
+    Different,
+    /// It came to no end, as the cache or the list moved on.
+    Abandoned,
+    /// The API server did not list, or not in a way that can be read.
+    Failed,
+}
+
+// === impl Doubts ===
+
+impl Doubts {
+    fn raise(&self) {
+        self.0.notify_one();
+    }
+
+    /// Waits until there is one.
+    pub(super) async fn raised(&self) {
+        self.0.notified().await;
+    }
+
+    /// A list was taken: whatever was doubted before is settled.
+    pub(super) fn settle(&self) {
+        let _ = self.0.notified().now_or_never();
+    }
+}
+
+// === impl Verifier ===
+
+impl Verifier {
+    pub(super) fn new(target: Target, reader: Reader, stats: Arc<Stats>, seed: u64) -> Self {
+        Self {
+            metrics: Verifications::new(&target.resource),
+            target,
+            reader,
+            stats,
+            doubts: Doubts::default(),
+            reach_max: Duration::ZERO,
+            random: StdRng::seed_from_u64(seed),
+            verify: None,
+            last: Vec::new(),
+        }
+    }
+
+    /// Compares again and again.
+    pub(super) async fn drive(&mut self, client: &Client) -> Infallible {
+        let Some(Verify { interval, turn }) = self.verify.clone() else {
+            return std::future::pending().await;
+        };
+        let mut wait = self.jitter(interval);
+        loop {
+            sleep(wait).await;
+            let Ok(_turn) = turn.acquire().await else { return std::future::pending().await };
+            wait = interval.min(UNSTEADY_RETRY);
+            if is_steady(&self.reader) {
+                self.run(client).await;
+                wait = self.jitter(interval);
+            }
+        }
+    }
+
+    fn jitter(&mut self, interval: Duration) -> Duration {
+        interval.mul_f64(0.5 + self.random.random::<f64>())
+    }
+
+    async fn run(&mut self, client: &Client) {
+        let comparing = verify(client, &self.target, &self.reader, self.reach_max);
+        let ended = timeout(RUN_TIMEOUT, comparing).await.unwrap_or(Err(VerifyError::Late));
+        let outcome = match ended {
+            Ok(verification) => self.judge(verification),
+            Err(error) => {
+                let outcome = error.outcome();
+                if outcome == VerifyOutcome::Failed {
+                    warn!(error = %error, "the cache could not be compared with the API server");
+                } else {
+                    debug!(error = %error, "a comparison with the API server was given up");
+                }
+                self.stats.verified(outcome, &[]);
+                outcome
+            }
+        };
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        self.metrics.ended(outcome, now);
+    }
+
+    fn judge(&mut self, verification: Verification) -> VerifyOutcome {
+        let Verification { resource_version, objects, differences } = verification;
+        let outcome = if differences.is_empty() { VerifyOutcome::Equal } else { VerifyOutcome::Different };
+        self.stats.verified(outcome, &differences);
+        if differences.is_empty() {
+            debug!(%resource_version, objects, "the cache is what the API server has");
+            self.last = differences;
+            return outcome;
+        }
+        for difference in differences.iter().take(DIFFERENCES_LOGGED_MAX) {
+            let kind = difference.kind().as_str();
+            warn!(key = %difference.key, kind, "the cache differs from the API server");
+        }
+        differences.iter().for_each(|difference| self.metrics.different(difference.kind()));
+        // What a list did not heal, such as an object too large to be taken, the next one will not heal either.
+        let healed_before = self.last == differences;
+        warn!(%resource_version, objects, differences = differences.len(), listing = !healed_before, "compared");
+        if !healed_before {
+            self.doubts.raise();
+        }
+        self.last = differences;
+        outcome
+    }
+}
+
+/// Whether a cache is complete and kept true by an open watch.
+fn is_steady(reader: &Reader) -> bool {
+    reader.mark().synced && reader.condition().phase == Phase::Watching
+}
+
+/// Compares a cache that something keeps true with the API server's own list, of names and versions only. Waits at most
+/// `reach_max` for the cache to reach the list's version, and only where something differs.
+///
+/// # Errors
+/// [`VerifyError`] when no such list could be had, or the cache was not kept true meanwhile.
+pub async fn verify(
+    client: &Client,
+    target: &Target,
+    reader: &Reader,
+    reach_max: Duration,
+) -> Result<Verification, VerifyError> {
+    let begin = reader.snapshot();
+    let (cursor, position) = (begin.cursor, begin.position.clone());
+    drop(begin);
+    let comparison = list(client, target, reader, (cursor, &position)).await?;
+    let (resource_version, objects) = (comparison.version().clone(), comparison.listed());
+    let mut differences = Vec::new();
+    if comparison.has_suspects() {
+        reach(reader, &resource_version, reach_max).await?;
+        let overflowed = comparison.overflowed;
+        let snapshot = reader.snapshot();
+        let since = changes_since(reader, cursor)?;
+        differences = comparison.settle(&snapshot, &since);
+        if overflowed && differences.is_empty() {
+            return Err(VerifyError::Behind(resource_version));
+        }
+    }
+    Ok(Verification { resource_version, objects, differences })
+}
+
+/// Lists and compares, page by page.
+async fn list(
+    client: &Client,
+    target: &Target,
+    reader: &Reader,
+    (cursor, position): (Cursor, &ResourceVersion),
+) -> Result<Comparison, VerifyError> {
+    let mut request =
+        PageRequest { limit: PAGE_LEN, continue_token: None, as_of: AsOf::Now, metadata_only: true };
+    let mut comparison: Option<Comparison> = None;
+    loop {
+        let page = identities(&client.list_page(target, &request).await?)?;
+        let version = page.resource_version;
+        if !version.is_number() {
+            return Err(VerifyError::Incomparable);
+        }
+        let mut compared = match comparison {
+            Some(compared) if *compared.version() != version => return Err(VerifyError::OtherTime),
+            Some(compared) => compared,
+            // An older list may name what the cache has forgotten the deletion of.
+            None if version < *position => return Err(VerifyError::OtherTime),
+            None => Comparison::new(version),
+        };
+        let snapshot = reader.snapshot();
+        if snapshot.cursor.history != cursor.history {
+            return Err(VerifyError::OtherTime);
+        }
+        let is_last = page.continue_token.is_none();
+        compared.page(page.identities, is_last, &snapshot).map_err(|_| VerifyError::Unordered)?;
+        if is_last {
+            return Ok(compared);
+        }
+        comparison = Some(compared);
+        request.continue_token = page.continue_token;
+        // A page is compared in one go; others may run before the next one.
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Waits until the cache has reached a version. On a resource where nothing happens, and from a server that sends no
+/// bookmarks, it never does: then it is enough that the watch is open and nothing came for all the time.
+async fn reach(reader: &Reader, version: &ResourceVersion, reach_max: Duration) -> Result<(), VerifyError> {
+    let deadline = Instant::now() + reach_max;
+    let begin = reader.snapshot().position;
+    let mut wake = reader.wake();
+    loop {
+        wake.borrow_and_update();
+        let position = reader.snapshot().position;
+        if position >= *version {
+            return Ok(());
+        }
+        match timeout_at(deadline, wake.changed()).await {
+            Ok(Ok(())) => {}
+            // Nothing keeps it true any more, or it was not able to.
+            Ok(Err(_)) => return Err(VerifyError::Behind(version.clone())),
+            Err(_) if position == begin && is_steady(reader) => return Ok(()),
+            Err(_) => return Err(VerifyError::Behind(version.clone())),
+        }
+    }
+}
+
+fn changes_since(reader: &Reader, mut cursor: Cursor) -> Result<Vec<CatchUpEntry>, VerifyError> {
+    let mut entries = Vec::new();
+    loop {
+        let piece = reader.catch_up(cursor, CHANGES_LEN_MAX).map_err(|_| VerifyError::OtherTime)?;
+        // Only deletions are asked about.
+        entries.extend(piece.entries.into_iter().filter(|entry| entry.object.is_none()));
+        if piece.done {
+            return Ok(entries);
+        }
+        cursor = piece.cursor;
+    }
+}
+
+// === impl VerifyError ===
+
+impl VerifyError {
+    fn outcome(&self) -> VerifyOutcome {
+        match self {
+            // The list took longer than the API server keeps its version.
+            Self::Upstream(error) if error.kind() == FailureKind::Expired => VerifyOutcome::Abandoned,
+            Self::Upstream(_) | Self::Decode(_) | Self::Unordered | Self::Incomparable => {
+                VerifyOutcome::Failed
+            }
+            Self::OtherTime | Self::Behind(_) | Self::Late => VerifyOutcome::Abandoned,
+        }
+    }
+}
+
+// === impl Verification ===
+
+impl Verification {
+    /// How many differ in one way.
+    pub fn count(&self, kind: DifferenceKind) -> usize {
+        self.differences.iter().filter(|difference| difference.kind() == kind).count()
+    }
+}
+
+// === impl VerifyOutcome ===
+
+impl VerifyOutcome {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Equal, Self::Different, Self::Abandoned, Self::Failed];
+
+    /// The label in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Equal => "equal",
+            Self::Different => "different",
+            Self::Abandoned => "abandoned",
+            Self::Failed => "failed",
+        }
+    }
+}
