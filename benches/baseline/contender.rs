@@ -42,6 +42,9 @@ pub(crate) struct Contender(Process);
 /// Objects of a page, as informerd and kube-rs ask for.
 const PAGE_LEN: usize = 500;
 
+/// What ends the initial events of a streaming list.
+const MARK: &[u8] = b"initial-events-end";
+
 /// Longer than any sync here takes.
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -91,7 +94,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
                 let (reader, writer) = reflector::store();
                 let stream = watcher(Api::<Pod>::all(client), config(initial)).default_backoff();
                 let stream = stream.modify(|pod| pod.managed_fields_mut().clear());
-                tell(reflector(writer, stream), || reader.len()).await;
+                Box::pin(tell(reflector(writer, stream), || reader.len())).await;
             });
         }
         Kind::Dynamic => {
@@ -103,7 +106,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
                 let api = Api::<DynamicObject>::all_with(client, &pods);
                 let stream = watcher(api, config(initial)).default_backoff();
                 let stream = stream.modify(|pod| pod.managed_fields_mut().clear());
-                tell(reflector(writer, stream), || reader.len()).await;
+                Box::pin(tell(reflector(writer, stream), || reader.len())).await;
             });
         }
     }
@@ -134,7 +137,7 @@ fn read_everything(url: &str, initial: Initial) -> anyhow::Result<usize> {
     let authority = url.trim_start_matches("http://").trim_end_matches('/');
     let mut socket = BufReader::with_capacity(256 << 10, TcpStream::connect(authority)?);
     socket.get_ref().set_read_timeout(Some(PATIENCE))?;
-    let mut ask = |query: &str, socket: &mut BufReader<TcpStream>| {
+    let ask = |query: &str, socket: &mut BufReader<TcpStream>| {
         write!(socket.get_mut(), "GET /api/v1/pods?{query} HTTP/1.1\r\nHost: {authority}\r\n\r\n")
     };
     if initial == Initial::Stream {
@@ -142,7 +145,7 @@ fn read_everything(url: &str, initial: Initial) -> anyhow::Result<usize> {
             "watch=true&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan",
             &mut socket,
         )?;
-        return read_body(&mut socket, |body| memmem::find(body, b"initial-events-end").is_some())
+        return read_body(&mut socket, |body| memmem::find(body, MARK).is_some())
             .map(|(lines, _)| lines.saturating_sub(1));
     }
     let (mut count, mut token) = (0, String::new());
@@ -170,6 +173,7 @@ fn read_body(
         let lower = line.to_ascii_lowercase();
         length = lower.strip_prefix("content-length:").and_then(|text| text.trim().parse().ok()).or(length);
     }
+    let is_stream = length.is_none() && is_last(MARK);
     let mut body = Vec::new();
     if let Some(length) = length {
         body.resize(length, 0);
@@ -189,8 +193,8 @@ fn read_body(
         if size == 0 || is_last(&body[start.saturating_sub(64)..]) {
             return Ok((lines, body));
         }
-        if lines > 0 {
-            // A stream: only its end matters, and a mark may be cut in two.
+        if is_stream {
+            // Only its end matters, and a mark may be cut in two.
             body.drain(..body.len().saturating_sub(64));
         }
     }

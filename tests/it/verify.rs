@@ -114,7 +114,7 @@ async fn writes_in_flight_are_never_a_difference() {
             if server.cluster.patch(kind, "web", &name, &patch).is_err() {
                 let object = json!({"metadata": {"namespace": "web", "name": name}});
                 server.cluster.create(kind, object).unwrap();
-            } else if round % 3 == 0 {
+            } else if round.is_multiple_of(3) {
                 server.cluster.delete(kind, "web", &name).unwrap();
             }
         }

@@ -134,7 +134,7 @@ impl Link {
             RESOURCES.iter().position(|name| path.contains(name.split('.').next().unwrap_or(name)));
         let resource = resource.unwrap_or(0);
         let ask = Ask::of(&path);
-        self.say(|| format!("{path}"));
+        self.say(|| path.clone());
         let storm = self.meter(resource, |meter| meter.asked(ask, Instant::now()));
         if storm {
             // Told by the checker; this only keeps the history from never ending.

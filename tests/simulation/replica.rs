@@ -145,12 +145,12 @@ impl Replica {
 
     /// Looks whether a reflector has ended, or spins.
     pub(crate) fn check(&mut self, now: Instant) -> Result<(), String> {
-        for index in 0..2 {
+        for (index, resource) in RESOURCES.into_iter().enumerate() {
             if self.first[index].is_none() && self.readers[index].mark().synced {
                 self.first[index] = Some(self.position(index));
             }
             if self.tasks.get(index).is_some_and(JoinHandle::is_finished) {
-                return Err(format!("the reflector of {} has ended: it panicked", RESOURCES[index]));
+                return Err(format!("the reflector of {resource} has ended: it panicked"));
             }
         }
         let (since, seen) = self.polls_seen;

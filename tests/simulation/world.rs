@@ -420,7 +420,7 @@ impl World {
 
     fn final_check(&self) -> Result<(), String> {
         for (at, replica) in self.replicas.iter().enumerate() {
-            for resource in 0..2 {
+            for (resource, name) in RESOURCES.into_iter().enumerate() {
                 let snapshot = replica.readers[resource].snapshot();
                 let held = snapshot
                     .after(None)
@@ -429,10 +429,7 @@ impl World {
                 let there = truth.iter().map(|(key, seen)| (key.clone(), seen.version));
                 if !held.eq(there) {
                     let held: Vec<_> = snapshot.after(None).collect();
-                    return Err(format!(
-                        "P1: in the end replica {at} holds {held:?} of {}",
-                        RESOURCES[resource]
-                    ));
+                    return Err(format!("P1: in the end replica {at} holds {held:?} of {name}"));
                 }
             }
         }
@@ -494,13 +491,10 @@ impl World {
         let now = Instant::now();
         for at in 0..2 {
             self.replicas[at].check(now).map_err(|why| format!("replica {at}: {why}"))?;
-            for resource in 0..2 {
+            for (resource, name) in RESOURCES.into_iter().enumerate() {
                 self.check_age(at, resource, now).map_err(|why| format!("replica {at}: {why}"))?;
                 if let Some(count) = self.links[at].meter(resource, |meter| meter.storm) {
-                    return Err(format!(
-                        "P6: replica {at} asked {count} times for {} in a minute",
-                        RESOURCES[resource]
-                    ));
+                    return Err(format!("P6: replica {at} asked {count} times for {name} in a minute"));
                 }
             }
         }
@@ -532,11 +526,9 @@ impl World {
 
     /// P6: what a replica asked of the API server in its life.
     fn check_requests(&self, at: usize) -> Result<(), String> {
-        for resource in 0..2 {
+        for (resource, name) in RESOURCES.into_iter().enumerate() {
             let tell = |meter: &mut Meter| requests_justified(meter, self.profile.calm);
-            self.links[at]
-                .meter(resource, tell)
-                .map_err(|why| format!("P6: replica {at}, {}: {why}", RESOURCES[resource]))?;
+            self.links[at].meter(resource, tell).map_err(|why| format!("P6: replica {at}, {name}: {why}"))?;
             let lists = self.links[at].meter(resource, |meter| meter.lists());
             (1..lists).for_each(|_| self.hits.count(Fault::Relisted));
         }

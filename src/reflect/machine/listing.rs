@@ -28,6 +28,9 @@ const BROKEN_STREAMS_MAX: u32 = 3;
 /// servers send none (U20).
 const MARK_SILENCE_MAX: Duration = Duration::from_secs(30);
 
+/// A streaming list that the server ends after this long without its mark has none, however lively it was.
+const MARKLESS_MAX: Duration = Duration::from_secs(120);
+
 /// Answers in a row that are older than what was seen, over at least [`OLDER_PATIENCE`], before they are believed.
 /// One API server of several is behind for seconds at most; a cluster restored from a backup is for good.
 const OLDER_ANSWERS_MIN: u32 = 3;
@@ -228,7 +231,11 @@ impl Machine {
                 self.state = State::Watching(Watching::new(opened));
                 self.message = None;
             }
-            WatchEvent::Bookmark { .. } => {}
+            // It tells how far the watch is, which it cannot be before the mark: this server knows of no mark.
+            WatchEvent::Bookmark { .. } => {
+                let failure = incomplete("no end mark came, but a bookmark");
+                return self.fall_back(failure, moment, deltas);
+            }
             WatchEvent::Error(status) => return self.on_initial_error(status, moment, deltas),
         }
         Reaction::default()
@@ -299,16 +306,15 @@ impl Machine {
         moment: Moment,
         deltas: &mut Vec<Delta>,
     ) -> Reaction {
-        let State::Streaming(Streaming { opened: Some(_), .. }) = self.state else {
+        let State::Streaming(Streaming { opened: Some(opened), .. }) = self.state else {
             return Reaction::default();
         };
         let reason = end.reason();
-        let incomplete = |why: &str| Failure {
-            kind: FailureKind::Garbage,
-            sentence: format!("the streaming list came without its end: {why}"),
-            retry_after: None,
-        };
+        let markless = moment.now.saturating_duration_since(opened) >= MARKLESS_MAX;
         let reaction = match end {
+            WatchEnd::Eof | WatchEnd::Overdue if markless => {
+                self.fall_back(incomplete("no end mark came"), moment, deltas)
+            }
             WatchEnd::Silent => self.fall_back(incomplete("no end mark came"), moment, deltas),
             WatchEnd::Broken(failure) => self.stream_broke(failure, moment, deltas),
             WatchEnd::Eof => self.stream_broke(incomplete("the API server ended it"), moment, deltas),
@@ -340,6 +346,11 @@ impl Machine {
         let step = self.begin_pass(moment, deltas);
         Reaction { failed: Some(failure.kind), fell_back: true, ..Reaction::step(step) }
     }
+}
+
+fn incomplete(why: &str) -> Failure {
+    let sentence = format!("the streaming list came without its end: {why}");
+    Failure { kind: FailureKind::Garbage, sentence, retry_after: None }
 }
 
 /// Answers that are older than what was seen.

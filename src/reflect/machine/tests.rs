@@ -500,7 +500,6 @@ fn a_streaming_list_is_one_pass_until_its_mark_and_then_the_watch() {
          add a@9   => item a@9
          mod b@11  => item b@11
          del a@12  => gone a@12
-         mark 12
          end 12    => end 12
          mod c@13  => put c@13
          wait 60000
@@ -526,9 +525,15 @@ fn case_4_a_streaming_list_cut_short_is_asked_for_again_and_then_in_pages() {
 
 #[test]
 fn cases_2_and_3_a_server_without_streaming_lists_is_asked_for_pages_for_an_hour() {
-    for refusal in
-        ["refuse refused", "refuse forbidden", "opened\nerror 422", "opened\nerror 500", "opened\nsilent"]
-    {
+    for refusal in [
+        "refuse refused",
+        "refuse forbidden",
+        "opened\nerror 422",
+        "opened\nerror 500",
+        "opened\nsilent",
+        "opened\nmark 5",
+        "opened\nwait 250000\neof",
+    ] {
         let script = format!(
             "{refusal} => abort begin > list
              page 10 => end 10 > watch 10
