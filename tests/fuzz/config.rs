@@ -36,7 +36,8 @@ fn typed_again(spec: &WatchSpec) {
     let shown = spec.to_string();
     // A parameter's end and a variable cannot be written in what is typed.
     let values = [&spec.label_selector, &spec.field_selector];
-    if values.into_iter().flatten().any(|value| value.contains(['&', '$'])) {
+    let drop = spec.drop.to_string();
+    if values.into_iter().flatten().chain([&drop]).any(|value| value.contains(['&', '$'])) {
         return;
     }
     let entry: WatchEntry = shown.parse().unwrap_or_else(|error| panic!("{shown:?}: {error}"));
@@ -46,7 +47,9 @@ fn typed_again(spec: &WatchSpec) {
     assert_eq!((&again.resource, &again.namespaces), (&spec.resource, &spec.namespaces), "{shown}");
     assert_eq!(trimmed(&again.label_selector), trimmed(&spec.label_selector), "{shown}");
     assert_eq!(trimmed(&again.field_selector), trimmed(&spec.field_selector), "{shown}");
-    let kept = |spec: &WatchSpec| (spec.keep_managed_fields, spec.keep_last_applied);
+    let kept = |spec: &WatchSpec| {
+        (spec.keep_managed_fields, spec.keep_last_applied, spec.metadata_only, spec.drop.clone())
+    };
     assert_eq!(kept(&again), kept(spec), "{shown}");
 }
 
@@ -54,8 +57,15 @@ fn watch(entry: WatchEntry) -> informerd::config::WatchSettings {
     informerd::config::WatchSettings { watch: Some(vec![entry]), ..Default::default() }
 }
 
-const PARAMETERS: [&str; 5] =
-    ["namespace", "labelSelector", "fieldSelector", "keepManagedFields", "keepLastApplied"];
+const PARAMETERS: [&str; 7] = [
+    "namespace",
+    "labelSelector",
+    "fieldSelector",
+    "keepManagedFields",
+    "keepLastApplied",
+    "metadataOnly",
+    "drop",
+];
 
 fn check_watch(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
@@ -69,8 +79,9 @@ fn check_watch(input: &[u8]) {
             fits = false;
             continue;
         };
-        fits &= PARAMETERS.contains(&name) && (name == "namespace" || !seen.contains(&name));
-        fits &= !name.starts_with("keep") || matches!(value, "true" | "false");
+        fits &= PARAMETERS.contains(&name) && (matches!(name, "namespace" | "drop") || !seen.contains(&name));
+        let truth = name.starts_with("keep") || name == "metadataOnly";
+        fits &= !truth || matches!(value, "true" | "false");
         seen.push(name);
     }
     match text.parse::<WatchEntry>() {
