@@ -151,11 +151,12 @@ async fn what_cannot_be_read_is_asked_for_again_and_never_skipped() {
 async fn an_event_that_is_never_readable_is_listed_around() {
     let mut trial = Trial::with("line-always", |config| config.limits.line_bytes_max = 1 << 20).await;
     let before = trial.costs().await;
-    trial.faults().garbage_lines(2);
+    // More than it reads: a watch that it has left may still take some.
+    trial.faults().garbage_lines(1000);
     trial.write();
     trial.is_true_again().await;
     trial.is_watching().await;
-    assert_eq!(trial.faults().fired(Fault::Garbage), 2);
+    assert!(trial.faults().fired(Fault::Garbage) >= 2);
     assert_eq!(trial.counter("relists_total", &[("reason", "undecodable")]).await, 1);
     assert_eq!(trial.costs().await.0, before.0 + 1);
 }
