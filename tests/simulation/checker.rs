@@ -365,6 +365,8 @@ impl Checker {
                 return Err(format!("RESET for {reason:?}"));
             }
         };
+        // With everything else the client forgets what it could have come back with.
+        self.bookmark = vec![0; self.sources.len()];
         for fold in &mut self.folds {
             let told = std::mem::take(&mut fold.told);
             *fold = Fold::default();
