@@ -164,6 +164,15 @@ fn a_field_that_is_dropped_is_known_as_such() {
     }
 }
 
+#[test]
+fn annotations_that_are_all_dropped_stay_as_an_empty_object() {
+    let text = r#"{"metadata":{"name":"a","resourceVersion":"7","annotations":{"\"":""}}}"#;
+    let dropped: DropPaths = r#".metadata.annotations["\""]"#.parse().unwrap();
+    let object = decoder().dropping(dropped).object(text).unwrap();
+    let value: Value = serde_json::from_slice(object.json()).unwrap();
+    assert_eq!(value["metadata"]["annotations"], json!({}));
+}
+
 /// Drops a path of a tree, the plain way.
 fn prune(value: &mut Value, names: &[String]) {
     let Some((name, rest)) = names.split_first() else { return };

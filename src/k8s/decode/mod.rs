@@ -462,10 +462,13 @@ fn append_annotations(
             while let Some(key) = map.next_key()?.map(MemberKey::new) {
                 let raw = map.next_value::<&RawValue>()?.get();
                 let cut = self.1.and_then(|branch| branch.get(&key.text));
-                if key.text != LAST_APPLIED && !matches!(cut, Some(Cut::Whole)) {
+                if key.text == LAST_APPLIED {
+                    continue;
+                }
+                any = true;
+                if !matches!(cut, Some(Cut::Whole)) {
                     self.0.append_key(&key);
                     self.0.append_value(raw);
-                    any = true;
                 }
             }
             Ok(any)
@@ -477,8 +480,7 @@ fn append_annotations(
     let mut reader = serde_json::Deserializer::from_str(value);
     use serde::Deserializer as _;
     if reader.deserialize_map(Members(decoder, within))? {
-        decoder.scratch[start] = b'{';
-        decoder.scratch.push(b'}');
+        decoder.close(start, *b"{}");
     } else {
         decoder.scratch.truncate(before);
     }
