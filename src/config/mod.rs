@@ -251,6 +251,8 @@ impl Source {
         let idle = span("onDemandIdle (--on-demand-idle)", kinds.on_demand_idle, ON_DEMAND_IDLE)?;
         let interval =
             span("discoveryInterval (--discovery-interval)", kinds.discovery_interval, DISCOVERY_INTERVAL)?;
+        let limits = limits.resolve()?;
+        let unready_after = unready_after(life.unready_after, &limits)?;
         Ok(Serve {
             watches,
             on_demand: OnDemand { patterns, idle, template },
@@ -264,9 +266,9 @@ impl Source {
             allow_hosts: browser.allow_host.unwrap_or_default(),
             initial_list: sync.initial_list.unwrap_or_default(),
             verify_interval: sync.verify_interval.unwrap_or_default().0,
-            limits: limits.resolve()?,
+            limits,
             drain_timeout: life.drain_timeout.map_or(DRAIN_TIMEOUT, Quantity::plain),
-            unready_after: life.unready_after.and_then(|unready| unready.0),
+            unready_after,
             log: Log::resolve(log),
             source: Some(self.clone()),
         })
@@ -448,6 +450,25 @@ fn span(key: &str, given: Option<Span>, default: Duration) -> Result<Duration, C
         return Err(ConfigError::Setting { key: key.to_owned(), value, problem });
     }
     Ok(span)
+}
+
+/// When a cache is too old to be ready. On a resource where nothing happens, nothing is heard for as long as a watch may
+/// be silent: a shorter time would make informerd unready and ready again for ever.
+fn unready_after(given: Option<Unready>, limits: &Limits) -> Result<Option<Duration>, ConfigError> {
+    let Some(after) = given.and_then(|unready| unready.0) else { return Ok(None) };
+    let silence = limits.watch_silence_max;
+    if after <= silence {
+        return Err(ConfigError::Setting {
+            key: "unreadyAfter (--unready-after)".to_owned(),
+            value: Span::of(after).to_string(),
+            problem: format!(
+                "expected more than watchSilenceMax (--watch-silence-max), which is {}: for that long nothing is heard where \
+                 nothing happens",
+                Span::of(silence)
+            ),
+        });
+    }
+    Ok(Some(after))
 }
 
 fn resolve_upstream(settings: UpstreamSettings) -> Result<UpstreamSource, ConfigError> {

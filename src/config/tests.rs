@@ -97,6 +97,18 @@ limits:
 }
 
 #[test]
+fn readiness_outlasts_the_silence_of_a_watch() {
+    let refused = made(&["--watch=pods", "--unready-after=30s"], "").unwrap_err().to_string();
+    assert_eq!(
+        refused,
+        "unreadyAfter (--unready-after) \"30s\": expected more than watchSilenceMax (--watch-silence-max), which is 30s: \
+         for that long nothing is heard where nothing happens"
+    );
+    let config = made(&["--watch=pods", "--unready-after=30s", "--watch-silence-max=20s"], "").unwrap();
+    assert_eq!(config.unready_after, Some(Duration::from_secs(30)));
+}
+
+#[test]
 fn a_flag_wins_over_the_file_and_a_list_replaces_a_list() {
     let yaml = "watch: [{resource: pods}]\nlisten: 127.0.0.1:1\nlog: debug\nlimits: {pageSize: 100, batchLenMax: 8}\n";
     let config = made(&["--watch=nodes", "--listen=127.0.0.1:2", "--page-size=200"], yaml).unwrap();

@@ -187,9 +187,9 @@ impl Pump {
     }
 
     fn page(&mut self, body: &[u8]) -> Input {
-        self.writer.heard(Instant::now());
         match self.decoder.list(body) {
             Ok(page) => {
+                self.writer.heard(Instant::now());
                 count(&self.stats.pages, 1);
                 self.metrics.pages.increment(1);
                 self.tell_skipped(&page);
@@ -226,13 +226,13 @@ impl Pump {
         self.metrics.probes.increment(1);
         let request = PageRequest { limit: 1, metadata_only: true, ..PageRequest::default() };
         let input = match client.list_page(&self.target, &request).await {
-            Ok(body) => {
-                self.writer.heard(Instant::now());
-                match identities(&body) {
-                    Ok(page) => Input::Probed(page.resource_version),
-                    Err(error) => Input::ProbeFailed(garbage(&error)),
+            Ok(body) => match identities(&body) {
+                Ok(page) => {
+                    self.writer.heard(Instant::now());
+                    Input::Probed(page.resource_version)
                 }
-            }
+                Err(error) => Input::ProbeFailed(garbage(&error)),
+            },
             Err(error) => Input::ProbeFailed(self.failure(&error)),
         };
         self.feed(machine, input).expect("a probe is followed by a step")
@@ -347,11 +347,8 @@ impl Pump {
         }
     }
 
-    /// An error answer was heard too; a silence was not.
+    /// What failed, counted. An error answer does not make the cache younger: it says nothing of the resource.
     fn failure(&self, error: &UpstreamError) -> Failure {
-        if let UpstreamError::Refused(_) = error {
-            self.writer.heard(Instant::now());
-        }
         if error.kind() == FailureKind::NotFound {
             count(&self.stats.not_found, 1);
         }

@@ -408,6 +408,18 @@ async fn an_event_that_cannot_be_read_is_gone_around_by_a_list() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_refusal_does_not_make_the_cache_younger() {
+    let forbidden = || Answer::Whole(403, "", "no".into());
+    let mut answers = vec![list(10, "", "a@3")];
+    answers.extend((0..20).map(|_| forbidden()));
+    let server = Server::new(answers, quiet);
+    let (reader, _) = run(&server);
+    after(60.0).await;
+    assert!(server.log().len() > 3);
+    assert!(reader.age(Instant::now()) >= Duration::from_secs(59), "{:?}", reader.age(Instant::now()));
+}
+
+#[tokio::test(start_paused = true)]
 async fn rubbish_instead_of_a_list_backs_off() {
     let page = || Answer::Whole(200, "", "<html>login</html>".into());
     let server = Server::new(vec![page(), page(), list(10, "", "a@3")], quiet);
