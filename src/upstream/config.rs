@@ -55,7 +55,9 @@ pub struct Config {
     pub connect_timeout: Duration,
     /// From a request to the head of its response. The API server gives up on a list after 60 s itself.
     pub response_timeout: Duration,
-    /// The same for a watch, which is answered before there is anything to tell.
+    /// The same for a watch, which is answered before there is anything to tell. It is longer than the 15 s for which
+    /// the API server's priority and fairness lets a request wait, so that one that is busy says so itself; two of these
+    /// and a silence are what a hung server behind a load balancer may cost.
     pub watch_response_timeout: Duration,
     /// Without a byte of a body that should end (lists, discovery). Watches have the reflector's deadlines.
     pub idle_timeout: Duration,
@@ -64,14 +66,15 @@ pub struct Config {
 }
 
 impl Config {
-    /// The defaults: connect 10 s, response 70 s (of a watch 30 s), idle 30 s, pages of at most 512 MiB, which 500 objects of the largest size etcd takes (1.5 MiB, smaller in protobuf)
-    /// can only reach when hardly anything else fits the cluster.
+    /// The defaults: connect 10 s, response 70 s (of a watch 20 s), idle 30 s, pages of at most 512 MiB, which 500
+    /// objects of the largest size etcd takes (1.5 MiB, smaller in protobuf) can only reach when hardly anything else
+    /// fits the cluster.
     pub fn new(source: Source) -> Self {
         Self {
             source,
             connect_timeout: Duration::from_secs(10),
             response_timeout: Duration::from_secs(70),
-            watch_response_timeout: Duration::from_secs(30),
+            watch_response_timeout: Duration::from_secs(20),
             idle_timeout: Duration::from_secs(30),
             page_bytes_max: 512 << 20,
         }

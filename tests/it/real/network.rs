@@ -18,9 +18,9 @@ use crate::support::in_time;
 /// A connection on which nothing comes any more is noticed, and what was missed is there, within this.
 const HALF_OPEN_MAX: Duration = Duration::from_secs(40);
 
-/// An API server that hangs is noticed on the watch and once more on a new connection, and another one is found, within
-/// this.
-const STOPPED_MAX: Duration = Duration::from_secs(60);
+/// An API server that hangs is noticed on the watch (30 s) and once more on a new connection (20 s), and another one is
+/// found, within this.
+const STOPPED_MAX: Duration = Duration::from_secs(65);
 
 /// For which informerd is told to be unready.
 const UNREADY_AFTER: Duration = Duration::from_secs(10);
