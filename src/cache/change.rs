@@ -79,6 +79,12 @@ pub struct Commit {
 }
 
 impl Change {
+    /// Whether more follows that a relist found: what happened meanwhile is not known in its order, and an object
+    /// that is told later may have stopped to match before this position.
+    pub fn is_amid_relist(&self) -> bool {
+        self.reached != self.position
+    }
+
     /// Bytes that only the journal holds: the state before, and the last state of a deleted object.
     pub(super) fn journal_bytes(&self) -> usize {
         let previous = self.previous.as_ref().map_or(0, |object| object.json().len());

@@ -144,14 +144,19 @@ impl State {
             return;
         }
         let short = self.store.position.clone();
+        let mut left = gone.len() + changed.len();
         for (object, replaced_at) in gone {
+            left -= 1;
             // When it went is not known; at this position a reader that comes back is told again.
+            let position = if left == 0 { version.clone() } else { short.clone() };
             let shown = replaced_at.unwrap_or_else(|| version.clone());
-            let at = Removal { version: shown, position: short.clone(), reached: version.clone() };
+            let at = Removal { version: shown, position, reached: version.clone() };
             self.remove_at(object.clone(), object, at, commit);
         }
         for object in changed {
-            let position = self.at_least(object.resource_version());
+            left -= 1;
+            // With the last one, a reader has everything.
+            let position = if left == 0 { version.clone() } else { self.at_least(object.resource_version()) };
             self.put_at(object, position, version.clone(), commit);
         }
         self.remember_gap(short, &version);

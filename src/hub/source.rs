@@ -297,17 +297,21 @@ impl Source {
             };
             for change in &run.changes {
                 self.cursor.revision = change.revision;
-                self.position = change.position.clone();
+                self.position = if change.is_amid_relist() {
+                    amid(filter, &change.position)
+                } else {
+                    change.position.clone()
+                };
                 if let Some((kind, payload)) = seen_through(filter, change) {
-                    batch.push(Event { source: index, kind, payload, position: change.position.clone() });
+                    batch.push(Event { source: index, kind, payload, position: self.position.clone() });
                     if batch.is_full() && change.revision != run.cursor.revision {
                         return Ok(Pulled::More);
                     }
                 }
             }
             self.cursor = run.cursor;
-            self.position = run.position;
             if run.caught_up {
+                self.position = run.position;
                 return Ok(Pulled::Done);
             }
         }
@@ -323,7 +327,7 @@ impl Source {
                 let Gone { key, uid, version } = gone.clone();
                 filter.in_scope(&key).then_some((EventKind::Deleted, Payload::Identity { key, uid, version }))
             } else if let Some(change) = past.changed.get(at - past.gone.len()) {
-                self.position = change.object.resource_version().clone();
+                self.position = amid(filter, change.object.resource_version());
                 changed_through(filter, change)
             } else {
                 self.position = past.position.clone();
@@ -382,9 +386,9 @@ impl Source {
         let piece = self.informer.reader.catch_up(self.cursor, len_max).map_err(|_| {
             if history == self.cursor.history { ResetReason::Lagged } else { ResetReason::HistoryLost }
         })?;
-        let count = piece.entries.len();
+        let (count, before) = (piece.entries.len(), batch.events.len());
         for (at, entry) in piece.entries.into_iter().enumerate() {
-            let (revision, position) = (entry.revision, entry.position.clone());
+            let (revision, position) = (entry.revision, amid(filter, &entry.position));
             let covers = if self.holds_beyond.is_some() { Covers::Some } else { Covers::All };
             if let Some((kind, payload)) = latest_through(filter, since, covers, entry) {
                 batch.push(Event { source: index, kind, payload, position: position.clone() });
@@ -396,9 +400,20 @@ impl Source {
             }
         }
         self.cursor = piece.cursor;
-        self.position = piece.position;
+        self.position = if piece.done { piece.position } else { amid(filter, &piece.position) };
+        // With the last one the client has everything.
+        if let Some(last) = batch.events[before..].last_mut() {
+            last.position = self.position.clone();
+        }
         Ok(piece.done)
     }
+}
+
+/// The position of a client that is told what changed without its order: an object that it is told of later may have
+/// stopped to match before. Another replica, asked from here, sees what does not match become what does not match,
+/// and says nothing. So whoever selects by content and is cut off amid such events starts over.
+fn amid(filter: &Filter, position: &ResourceVersion) -> ResourceVersion {
+    if filter.selects() { ResourceVersion::ZERO } else { position.clone() }
 }
 
 /// A change as a subscription sees it: an object that begins to match is ADDED for it, one that stops

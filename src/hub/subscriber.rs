@@ -70,7 +70,8 @@ pub struct Event {
     /// What it is about.
     pub payload: Payload,
     /// The version of this informer up to which the client has everything once it took this event; zero
-    /// while its snapshot is under way, so that whoever is cut off there starts over.
+    /// while its snapshot is under way, or, with selectors, while it catches up, so that whoever is cut off there
+    /// starts over.
     pub position: ResourceVersion,
 }
 
@@ -371,7 +372,7 @@ impl Subscriber {
     /// The state in which a token leaves the stream; `None` to wait for the caches.
     fn resume(&mut self, token: &ResumeToken, covers: Covers, waited: bool) -> Option<State> {
         let mut places = Vec::new();
-        let mut waits = false;
+        let (mut ahead, mut asked, mut lost) = (false, false, false);
         for source in &self.sources {
             let Some(version) =
                 token.get(&source.informer.name).filter(|_| token.len() == self.sources.len())
@@ -382,17 +383,20 @@ impl Subscriber {
                 Located::At(cursor) => places.push((Resume::At(cursor), version.clone())),
                 Located::Lost => match source.recall(covers, version) {
                     Recalled::Known(past) => places.push((Resume::Past(past), version.clone())),
-                    Recalled::Asked if !waited => waits = true,
-                    Recalled::Asked | Recalled::Unknown => {
-                        return Some(State::Resetting(ResetReason::TokenTooOld));
-                    }
+                    Recalled::Asked => asked = true,
+                    Recalled::Unknown => lost = true,
                 },
-                Located::Ahead if waited => return Some(State::Resetting(ResetReason::TokenAhead)),
-                Located::Ahead => waits = true,
+                Located::Ahead => ahead = true,
             }
         }
-        if waits {
-            return None;
+        // Whoever starts over here must not be taken back either: it waits for every cache, even though one of them
+        // cannot go on from the token.
+        match () {
+            () if ahead && !waited => return None,
+            () if ahead => return Some(State::Resetting(ResetReason::TokenAhead)),
+            () if lost || (asked && waited) => return Some(State::Resetting(ResetReason::TokenTooOld)),
+            () if asked => return None,
+            () => {}
         }
         for (source, (place, version)) in self.sources.iter_mut().zip(places) {
             match place {

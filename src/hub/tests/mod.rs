@@ -17,6 +17,8 @@ use crate::k8s::{
     ResourceVersion,
 };
 
+mod resuming;
+
 const NAMES: usize = 5;
 
 type Seen = BTreeMap<String, (String, ResourceVersion)>;
@@ -529,66 +531,6 @@ fn an_informer_in_use_is_not_retired() {
         assert!(retire(Duration::ZERO));
         assert!(life.hub.informers().is_empty());
     });
-}
-
-/// What a stream from this place is told at once: kinds, with names where there are any.
-fn told(life: &Life, from: From) -> Vec<(EventKind, String)> {
-    let (informers, filter) = (life.hub.informers(), Filter::default());
-    let subscription = Subscription { informers, filter, from, resync: None, timeout: None };
-    let mut subscriber = life.hub.subscribe(subscription).unwrap();
-    let mut told = Vec::new();
-    while let Some(Delivery::Events(events)) = subscriber.next().now_or_never() {
-        let name = |event: &super::Event| event.payload.key().map(|key| key.name().to_owned());
-        told.extend(events.iter().map(|event| (event.kind, name(event).unwrap_or_default())));
-    }
-    told
-}
-
-/// A token of a bookmark.
-fn bookmark(version: u64) -> From {
-    From::Bookmark([("pods".to_owned(), version.into())].into_iter().collect())
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_reader_of_bookmarks_is_told_the_end_of_what_it_may_hold_beyond_its_token() {
-    // Found by the simulation, seed 28.
-    let mut upstream = Upstream::default();
-    upstream.put("a", true);
-    let mut life = Life::new(&upstream);
-    let token = upstream.version;
-    upstream.put("z", true);
-    upstream.delete("z");
-    // More than the journal holds.
-    (0..5).for_each(|_| upstream.put("a", true));
-    life.watch(&upstream, usize::MAX);
-    assert!(told(&life, bookmark(token)).contains(&(EventKind::Deleted, "z".to_owned())));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_reader_of_bookmarks_starts_over_where_a_relist_may_have_skipped_what_it_holds() {
-    let mut upstream = Upstream::default();
-    upstream.put("a", true);
-    let mut life = Life::new(&upstream);
-    let token = upstream.version;
-    // Another replica may have told of an object that came and went meanwhile.
-    let list = |version: u64| {
-        let item = Delta::PassItem(object("a", 1, 1, true));
-        vec![Delta::PassBegin, item, Delta::PassEnd(version.into())]
-    };
-    let (informers, filter) = (life.hub.informers(), Filter::default());
-    let subscription = Subscription { informers, filter, from: bookmark(token), resync: None, timeout: None };
-    let mut subscriber = life.hub.subscribe(subscription).unwrap();
-    let first = |subscriber: &mut Subscriber| match subscriber.next().now_or_never() {
-        Some(Delivery::Events(events)) => events[0].kind,
-        other => panic!("{other:?}"),
-    };
-    assert_eq!(first(&mut subscriber), EventKind::Bookmark);
-    life.writer.commit(list(9));
-    assert_eq!(told(&life, bookmark(token))[0].0, EventKind::Reset);
-    assert_eq!(told(&life, bookmark(9))[0].0, EventKind::Bookmark);
-    assert_eq!(first(&mut subscriber), EventKind::Reset, "what was skipped may be what it holds");
-    life.writer.commit(list(12));
-    assert_eq!(first(&mut subscriber), EventKind::Added, "the rest of its snapshot");
 }
 
 /// Counts how often it is woken.
