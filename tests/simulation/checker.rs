@@ -89,13 +89,14 @@ impl Checker {
             fold.resumed_at = *token;
             fold.token = *token;
             // What was told beyond the token will be told again.
-            for (key, told) in &mut fold.told {
+            let Fold { told, beyond, .. } = fold;
+            told.retain(|key, told| {
                 if *told > *token {
-                    let beyond = fold.beyond.entry(key.clone()).or_default();
+                    let beyond = beyond.entry(key.clone()).or_default();
                     *beyond = (*beyond).max(*told);
-                    *told = *token;
                 }
-            }
+                *told <= *token
+            });
             fold.strict = lists.map(|lists| Strict { at: *token, lists });
         }
     }
@@ -265,7 +266,8 @@ impl Checker {
     fn moved(&mut self, event: &Event, before: u64, view: &View<'_>) -> Result<(), String> {
         let position = number(&event.position);
         let resource = self.sources[event.source];
-        if position < before {
+        // Zero is to start over with.
+        if position < before && position > 0 {
             return Err(format!(
                 "P2: the token of {} went back from {before} to {position}",
                 RESOURCES[resource]

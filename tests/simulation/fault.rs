@@ -50,6 +50,7 @@ faults! {
     NoMetadata = "object without metadata",
     UnknownType = "event of unknown type",
     Duplicate = "event sent twice",
+    Replayed = "older event sent again",
     BookmarkDropped = "bookmark left out",
     ListCutShort = "list ended within its JSON",
     ListReset = "list reset",

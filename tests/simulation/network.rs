@@ -61,7 +61,8 @@ pub(crate) struct Link {
 }
 
 struct LinkState {
-    dice: Dice,
+    /// One for each resource, whose tasks are woken in any order.
+    dice: [Dice; 2],
     weather: Weather,
     meters: [Meter; 2],
 }
@@ -77,7 +78,7 @@ enum Fate {
 impl Link {
     pub(crate) fn new(
         replica: usize,
-        dice: Dice,
+        dice: [Dice; 2],
         api: Arc<Mutex<Api>>,
         hits: Arc<Hits>,
         trace: Trace,
@@ -155,7 +156,8 @@ impl Link {
                 if let Some(seconds) = retry_after {
                     response = response.header("retry-after", seconds);
                 }
-                if ask != Ask::Past {
+                // Rubbish on a watch is a sign of life; an error says nothing of the resource, and a page of rubbish neither.
+                if code == 200 && matches!(ask, Ask::Watch | Ask::Stream) {
                     self.meter(resource, |meter| meter.heard(Instant::now()));
                 }
                 let body = Full::new(Bytes::from(body)).map_err(|never| match never {});
@@ -178,7 +180,7 @@ impl Link {
             Ask::List | Ask::Probe => state.weather.stale_lists,
             Ask::Page | Ask::Past => false,
         };
-        if !meets || until <= Instant::now() || !state.dice.chance(0.5) {
+        if !meets || until <= Instant::now() || !state.dice[resource].chance(0.5) {
             return (api.current, None);
         }
         drop(state);
@@ -198,20 +200,20 @@ impl Link {
         }
         let chance = state.weather.request_chance;
         let weather = &state.weather.requests;
-        if weather.is_empty() || !state.dice.chance(chance) {
+        if weather.is_empty() || !state.dice[resource].chance(chance) {
             return (Fate::Pass, None);
         }
-        let mut fault = weather[state.dice.below(weather.len())];
+        let mut fault = weather[state.dice[resource].below(weather.len())];
         // Pages are few, and this is only for them.
-        if ask == Ask::Page && weather.contains(&Fault::TokenExpired) && state.dice.chance(0.3) {
+        if ask == Ask::Page && weather.contains(&Fault::TokenExpired) && state.dice[resource].chance(0.3) {
             fault = Fault::TokenExpired;
         }
         let status = |code, retry_after| Fate::Answer { code, retry_after, status: true };
-        let seconds = Some(1 + state.dice.below(8) as u32);
+        let seconds = Some(1 + state.dice[resource].below(8) as u32);
         let fate = match fault {
             Fault::Refused => Fate::Refuse,
             Fault::Hung => Fate::Hang,
-            Fault::Delayed => return (Fate::Pass, Some(state.dice.millis(1, 9_000))),
+            Fault::Delayed => return (Fate::Pass, Some(state.dice[resource].millis(1, 9_000))),
             Fault::Unauthorized => status(401, None),
             Fault::Forbidden => status(403, None),
             Fault::NotFound => status(404, None),
@@ -254,13 +256,13 @@ impl Link {
             self.say(|| format!("{} answers {code}", RESOURCES[resource]));
         }
         let watch = matches!(ask, Ask::Watch | Ask::Stream) && code == 200;
-        if ask != Ask::Past {
+        if ask != Ask::Past && code == 200 {
             self.meter(resource, |meter| if watch { meter.heard(now) } else { meter.heard_part(now) });
         }
         let plan = {
             let mut state = self.lock();
             let state = &mut *state;
-            WirePlan::roll(&state.weather, watch, code == 200, behind_until, &mut state.dice)
+            WirePlan::roll(&state.weather, watch, code == 200, behind_until, &mut state.dice[resource])
         };
         let wire = Wire::new(body, self.clone(), resource, ask, code, plan);
         let frames = stream::unfold(wire, Wire::next).fuse();

@@ -45,7 +45,7 @@ const BODY_FAULTS: [Fault; 8] = [
     Fault::ListStalled,
 ];
 
-const LINE_FAULTS: [Fault; 8] = [
+const LINE_FAULTS: [Fault; 9] = [
     Fault::WatchGoneInStream,
     Fault::ErrorInStream,
     Fault::GarbageLine,
@@ -53,31 +53,9 @@ const LINE_FAULTS: [Fault; 8] = [
     Fault::NoMetadata,
     Fault::UnknownType,
     Fault::Duplicate,
+    Fault::Replayed,
     Fault::BookmarkDropped,
 ];
-
-/// Faults after which a watch goes on where it was: none of them makes a relist necessary.
-const RESUMABLE: [Fault; 14] = [
-    Fault::Refused,
-    Fault::Hung,
-    Fault::Delayed,
-    Fault::Unauthorized,
-    Fault::Throttled,
-    Fault::Unavailable,
-    Fault::BadGateway,
-    Fault::CutClean,
-    Fault::CutMidLine,
-    Fault::CutReset,
-    Fault::Stalled,
-    Fault::Paused,
-    Fault::Duplicate,
-    Fault::BookmarkDropped,
-];
-
-/// Whether histories have relists, restores and lagging servers in them, too.
-pub(crate) fn everything_goes_wrong() -> bool {
-    std::env::var_os("INFORMERD_FAULTS").is_some_and(|faults| faults == "all")
-}
 
 /// Faults that the driver orders of all open connections.
 pub(crate) const ORDERED: [Fault; 5] =
@@ -139,8 +117,7 @@ pub(crate) struct Habits {
 impl Profile {
     pub(crate) fn roll(dice: &mut Dice) -> Self {
         let calm = dice.chance(0.08);
-        let small = dice.weighted(&[(4, 2), (8, 3), (16, 3), (64, 2), (1000, 2)]);
-        let journal_len_max = if everything_goes_wrong() { small } else { 1000 };
+        let journal_len_max = dice.weighted(&[(4, 2), (8, 3), (16, 3), (64, 2), (1000, 2)]);
         let cache = cache::Config {
             journal_len_max,
             journal_bytes_max: 1 << 20,
@@ -158,9 +135,7 @@ impl Profile {
         let latency_ms_max = if calm { 0 } else { dice.weighted(&[(0, 4), (50, 2), (800, 2), (4000, 1)]) };
         let mut some = |of: &[Fault]| -> Vec<Fault> {
             let share = dice.pick(&[0.0, 0.2, 0.5, 1.0]);
-            let every = everything_goes_wrong();
-            let possible = |fault: &Fault| every || RESUMABLE.contains(fault);
-            of.iter().copied().filter(possible).filter(|_| dice.chance(share)).collect()
+            of.iter().copied().filter(|_| dice.chance(share)).collect()
         };
         let (requests, bodies, lines) = (some(&REQUEST_FAULTS), some(&BODY_FAULTS), some(&LINE_FAULTS));
         Self {
@@ -175,15 +150,11 @@ impl Profile {
             cache,
             hub: hub_config(batch, dice.pick(&[5, 60])),
             streaming,
-            window_events_max: if calm || !everything_goes_wrong() {
-                100_000
-            } else {
-                dice.weighted(&[(6, 1), (20, 2), (100_000, 4)])
-            },
+            window_events_max: if calm { 100_000 } else { dice.weighted(&[(6, 1), (20, 2), (100_000, 4)]) },
             bookmark_seconds: dice.pick(&[7, 60]),
             chunk_bytes_max,
             latency_ms_max,
-            cluster_faults: !calm && dice.chance(0.6) && everything_goes_wrong(),
+            cluster_faults: !calm && dice.chance(0.6),
             requests,
             bodies,
             lines,

@@ -134,6 +134,11 @@ impl Replica {
         self.readers[index].mark().synced && self.readers[index].condition().phase == Phase::Watching
     }
 
+    /// How often its reflectors were polled.
+    pub(crate) fn polls(&self) -> u64 {
+        self.polls.iter().map(|polls| polls.load(Ordering::Relaxed)).sum()
+    }
+
     pub(crate) fn revision(&self, index: usize) -> u64 {
         self.readers[index].mark().revision.0
     }

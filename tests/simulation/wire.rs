@@ -22,6 +22,12 @@ pub(crate) const LINE_BYTES_MAX: usize = 16 << 10;
 /// A watch without a byte for this long may be given up by its client.
 const QUIET_MIN: Duration = Duration::from_secs(25);
 
+/// A watch asks to be ended after this long at least, and is given up some seconds later.
+const OVERDUE_MIN: Duration = Duration::from_secs(240);
+
+/// Events of a watch that may be sent again.
+const REPLAYED_MAX: usize = 8;
+
 /// What all connections of a link are to do now.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Order {
@@ -61,12 +67,17 @@ pub(crate) struct Wire {
     orders: watch::Receiver<Order>,
     /// A line that has not ended.
     partial: Vec<u8>,
+    /// The last events.
+    told: VecDeque<Vec<u8>>,
     out: VecDeque<Bytes>,
     sent: usize,
     end: Option<End>,
+    /// Whether something befell it, so that it cannot be read as a whole.
+    broken: bool,
     /// What it answers, and whether the end of a streaming list has passed.
     ask: Ask,
     marked: bool,
+    born: Instant,
     last_byte: Instant,
 }
 
@@ -114,7 +125,8 @@ impl Drop for Wire {
         if !self.watch {
             return;
         }
-        let quiet = self.end.is_none() && self.last_byte.elapsed() >= QUIET_MIN;
+        let given_up = self.last_byte.elapsed() >= QUIET_MIN || self.born.elapsed() >= OVERDUE_MIN;
+        let quiet = self.end.is_none() && given_up;
         let unmarked = self.ask == Ask::Stream && !self.marked;
         self.link.meter(self.resource, |meter| {
             meter.quiet_watches += u64::from(quiet);
@@ -138,16 +150,19 @@ impl Wire {
             link,
             resource,
             watch: matches!(ask, Ask::Watch | Ask::Stream) && code == 200,
-            // What is asked of the past tells nothing of now.
-            counts: ask != Ask::Past,
+            // What is asked of the past tells nothing of now, and an error nothing of the resource.
+            counts: ask != Ask::Past && code == 200,
             plan,
             orders,
             partial: Vec::new(),
+            told: VecDeque::new(),
             out: VecDeque::new(),
             sent: 0,
             end: None,
+            broken: false,
             ask,
             marked: false,
+            born: Instant::now(),
             last_byte: Instant::now(),
         }
     }
@@ -163,7 +178,7 @@ impl Wire {
             }
             match self.end {
                 Some(End::Clean) => {
-                    if !self.watch && self.counts {
+                    if !self.watch && self.counts && !self.broken {
                         self.link.meter(self.resource, |meter| meter.heard(Instant::now()));
                     }
                     return None;
@@ -254,6 +269,7 @@ impl Wire {
     /// Something happens to the connection as a whole.
     async fn play(&mut self, fault: Fault) {
         self.link.hit(self.resource, fault);
+        self.broken |= fault != Fault::Paused;
         match fault {
             Fault::CutMidLine => {
                 self.out.clear();
@@ -315,6 +331,12 @@ impl Wire {
         }
         let (bookmark, mark) = (is(r#""type":"BOOKMARK""#), is("initial-events-end"));
         self.marked |= mark;
+        // Within a streaming list, an old state would be taken for what is there.
+        let is_event = !bookmark && !is(r#""type":"ERROR""#) && (self.ask == Ask::Watch || self.marked);
+        if is_event && self.told.len() == REPLAYED_MAX {
+            self.told.pop_front();
+        }
+        self.told.extend(is_event.then(|| line.to_vec()));
         if !self.plan.lines.is_empty() && self.plan.dice.chance(self.plan.line_chance) {
             let mut fault = self.plan.lines[self.plan.dice.below(self.plan.lines.len())];
             if bookmark && self.plan.lines.contains(&Fault::BookmarkDropped) {
@@ -332,6 +354,10 @@ impl Wire {
                     return self.put_error(code, reason, text);
                 }
                 Fault::Duplicate if !bookmark => text.extend_from_slice(line),
+                Fault::Replayed if !self.told.is_empty() => {
+                    let which = self.plan.dice.below(self.told.len());
+                    text.extend_from_slice(&self.told[which]);
+                }
                 Fault::GarbageLine => text.extend_from_slice(b"{\"type\":\"MODI<html>not json\n"),
                 Fault::EndlessLine => text.extend_from_slice(&vec![b'x'; LINE_BYTES_MAX + 100]),
                 Fault::NoMetadata => text
