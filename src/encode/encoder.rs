@@ -172,7 +172,7 @@ impl Encoder {
 
 impl Source {
     fn new(informer: &Informer) -> Self {
-        Self { name: informer.name.clone(), shown: informer.shown(), position: ResourceVersion::ZERO }
+        Self { name: informer.token_name(), shown: informer.shown(), position: ResourceVersion::ZERO }
     }
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use sha1::{Digest as _, Sha1};
 use tokio::time::Instant;
 
 use super::CloseReason;
@@ -67,7 +68,7 @@ pub struct InformerId(u64);
 /// A clone is another description of the same informer, with the same subscribers and the same end.
 #[derive(Clone)]
 pub struct Informer {
-    /// Its part in resume tokens: `pods`, or `pods/ns1` where a resource is followed namespace by namespace.
+    /// What it is called: `pods`, or `pods/ns1` where a resource is followed namespace by namespace.
     pub name: String,
     /// What is followed.
     pub resource: Resource,
@@ -155,6 +156,23 @@ impl Informer {
     /// What its objects are, bookmarks and lists of them included: the resource's kind, or `PartialObjectMetadata`.
     pub fn shown(&self) -> Resource {
         if self.metadata_only { self.resource.metadata_only() } else { self.resource.clone() }
+    }
+
+    /// Its part in resume tokens: `pods`; `pods/ns1` where one namespace is followed. Where the cache does not hold
+    /// every object whole, a digest of what it does hold comes with it (`pods_1f0a44c2`): a place in it means nothing to
+    /// an informerd that selects otherwise, whose clients would keep what is not followed there.
+    pub fn token_name(&self) -> String {
+        let mut name = match &self.scope {
+            Scope::All => self.name.clone(),
+            Scope::Namespace(namespace) => format!("{}/{namespace}", self.resource),
+        };
+        if !self.selectors.is_empty() || self.metadata_only || !self.dropped.is_empty() {
+            let content = format!("{}\n{}\n{}", self.selectors, self.metadata_only, self.dropped);
+            let digest = Sha1::digest(content.as_bytes());
+            name.push('_');
+            digest[..4].iter().for_each(|byte| name.push_str(&format!("{byte:02x}")));
+        }
+        name
     }
 
     /// Whether the field at a dotted path is held where an object has it.

@@ -234,7 +234,7 @@ impl Shown {
         headers.insert(header::VARY, HeaderValue::from_static("Accept, Accept-Encoding"));
         let positions = self.informers.iter().zip(&self.snapshots);
         let token: ResumeToken = positions
-            .map(|(informer, snapshot)| (informer.name.clone(), snapshot.position.clone()))
+            .map(|(informer, snapshot)| (informer.token_name(), snapshot.position.clone()))
             .collect();
         if let Ok(token) = HeaderValue::from_str(&token.to_string()) {
             headers.insert("informerd-resume", token);

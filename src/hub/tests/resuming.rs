@@ -160,3 +160,22 @@ async fn who_starts_over_waits_for_every_cache_to_be_as_far_as_its_token() {
     life.writer.commit(vec![Delta::Bookmark(9.into())]);
     assert_eq!(reason(waits.next().await), Some(ResetReason::TokenTooOld));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_token_of_a_cache_that_selects_otherwise_starts_over() {
+    let selecting = |selectors: &str| {
+        let mut upstream = Upstream::default();
+        upstream.put("a", true);
+        let life = Life::new(&upstream);
+        let mut informer = Informer::clone(&life.hub.informers()[0]);
+        informer.selectors = selectors.to_owned();
+        life.hub.swap(&[informer.id()], vec![informer]);
+        life
+    };
+    let [all, web, same] = ["", "labelSelector=app=web", "labelSelector=app=web"].map(selecting);
+    let name = web.hub.informers()[0].token_name();
+    assert!(name.starts_with("pods_") && name.len() == 13, "{name}");
+    let token = || From::Token([(name.clone(), 1.into())].into_iter().collect());
+    assert_eq!(told(&same, token())[0].0, EventKind::Bookmark, "the digest is of what is selected alone");
+    assert_eq!(told(&all, token())[0].0, EventKind::Reset);
+}
