@@ -97,6 +97,10 @@ impl Subject {
                         Delivery::Events(events) => {
                             delivered.fetch_add(events.len() as u64, Ordering::Relaxed);
                         }
+                        Delivery::Runs(runs) => {
+                            let events: usize = runs.iter().map(|run| run.len()).sum();
+                            delivered.fetch_add(events as u64, Ordering::Relaxed);
+                        }
                         Delivery::Replaced { .. } | Delivery::Heartbeat => {}
                         Delivery::Closed(_) => return,
                     }

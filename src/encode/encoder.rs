@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes};
 
 use super::{Frames, REASON_ANNOTATION, RESUME_ANNOTATION, ws};
-use crate::hub::{Event, EventKind, Informer, Payload, ResetReason, ResumeToken};
+use crate::hub::{Event, EventKind, Form, Informer, Payload, ResetReason, ResumeToken, Run};
 use crate::k8s::{INITIAL_EVENTS_END, Object, Resource, ResourceVersion, Status};
 
 /// The shape of a stream.
@@ -18,6 +18,18 @@ pub enum Format {
     /// One text message an event.
     WebSocket,
 }
+
+/// What is around the frames of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// Nothing.
+    Plain,
+    /// HTTP/1.1 chunks.
+    Chunked,
+}
+
+/// After each chunk of HTTP/1.1.
+const CHUNK_END: &str = "\r\n";
 
 /// Turns a subscription's events into frames. Keeps each informer's position, for the tokens.
 #[derive(Debug)]
@@ -73,6 +85,22 @@ impl Encoder {
             self.event(event, out);
         }
         out.cut();
+    }
+
+    /// Appends a run of the one informer. Rendered once, for all streams of this format: the first that sends it does.
+    pub fn run(&mut self, run: &Run, framing: Framing, out: &mut Frames) {
+        let form = run.form(self.format as usize, || {
+            let mut frames = Frames::new();
+            run.events().for_each(|event| self.event(&event, &mut frames));
+            chunk_of(&frames.to_vec())
+        });
+        if let [source] = &mut *self.sources {
+            source.position = run.position().clone();
+        }
+        out.share(match framing {
+            Framing::Chunked => form.bytes.clone(),
+            Framing::Plain => form.bytes.slice(form.framing..form.bytes.len() - CHUNK_END.len()),
+        });
     }
 
     /// Appends what shows that a quiet stream lives: a comment, an empty line, a ping.
@@ -194,6 +222,38 @@ impl Body {
             }
         }
     }
+}
+
+impl Framing {
+    /// Appends frames as they are to be sent.
+    pub fn append(self, frames: Frames, out: &mut Frames) {
+        // A chunk of no bytes would end the stream.
+        if self == Self::Plain || frames.remaining() == 0 {
+            return out.append(frames);
+        }
+        out.put(&format!("{:x}\r\n", frames.remaining()));
+        out.append(frames);
+        out.put(CHUNK_END);
+        out.cut();
+    }
+
+    /// Appends what ends a stream.
+    pub fn end(self, out: &mut Frames) {
+        if self == Self::Chunked {
+            out.put("0\r\n\r\n");
+            out.cut();
+        }
+    }
+}
+
+/// What is sent as one chunk, of which what is between its ends can be sent alone.
+fn chunk_of(content: &[u8]) -> Form {
+    let head = format!("{:x}\r\n", content.len());
+    let mut bytes = Vec::with_capacity(head.len() + content.len() + CHUNK_END.len());
+    bytes.extend_from_slice(head.as_bytes());
+    bytes.extend_from_slice(content);
+    bytes.extend_from_slice(CHUNK_END.as_bytes());
+    Form { bytes: bytes.into(), framing: head.len() }
 }
 
 fn write_token(sources: &[Source], out: &mut String) {

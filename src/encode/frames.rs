@@ -49,6 +49,14 @@ impl Frames {
         }
     }
 
+    /// Appends other frames, by reference.
+    pub fn append(&mut self, mut other: Self) {
+        self.cut();
+        other.cut();
+        self.remaining += other.remaining;
+        self.parts.append(&mut other.parts);
+    }
+
     /// All slices, in order.
     pub fn into_parts(mut self) -> impl Iterator<Item = Bytes> {
         self.cut();

@@ -9,7 +9,7 @@ mod frames;
 mod list;
 mod ws;
 
-pub use encoder::{Encoder, Format};
+pub use encoder::{Encoder, Format, Framing};
 pub use frames::Frames;
 pub use list::{ListEncoder, ListFormat};
 pub use ws::{

@@ -36,6 +36,11 @@ impl Filter {
         &self.namespaces
     }
 
+    /// Whether it wants everything.
+    pub fn is_all(&self) -> bool {
+        self.namespaces.is_empty() && self.name.is_none() && !self.selects()
+    }
+
     /// Whether objects are filtered by their content, so that a change can make one enter or leave.
     pub fn selects(&self) -> bool {
         !self.labels.is_empty() || !self.fields.is_empty()

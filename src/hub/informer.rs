@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use sha1::{Digest as _, Sha1};
 use tokio::time::Instant;
 
-use super::CloseReason;
-use crate::cache;
+use super::run::{Run, Runs};
+use super::{CloseReason, Config};
+use crate::cache::{self, Cursor};
 use crate::k8s::{DropPaths, Resource, ResourceVersion};
 
 /// Which part of a resource an informer follows.
@@ -105,6 +106,8 @@ pub(super) struct Shared {
     used: Mutex<Instant>,
     /// What became of it, once it is not the hub's any more.
     fate: OnceLock<Fate>,
+    /// What its subscribers take alike.
+    runs: Runs,
 }
 
 /// What became of an informer that is not the hub's any more.
@@ -130,6 +133,7 @@ impl Informer {
             subscribers: AtomicUsize::new(0),
             used: Mutex::new(Instant::now()),
             fate: OnceLock::new(),
+            runs: Runs::default(),
         };
         Self {
             name,
@@ -179,6 +183,11 @@ impl Informer {
     pub fn holds(&self, field: &str) -> bool {
         let metadata = matches!(field.split('.').next(), Some("metadata" | "kind" | "apiVersion"));
         (metadata || !self.metadata_only) && !self.dropped.drops(field)
+    }
+
+    /// What everyone who wants everything is told next after a place, if it is in the journal and there is anything.
+    pub(super) fn run_after(&self, cursor: Cursor, config: &Config) -> Option<Arc<Run>> {
+        self.shared.runs.after(cursor, &self.reader, config)
     }
 
     /// Subscribers that read it now.

@@ -2,7 +2,7 @@
 
 use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
 
-use super::subscriber::ResetReason;
+use super::event::ResetReason;
 
 /// Describes the metrics of this room and makes those with closed labels visible at zero.
 pub fn describe() {

@@ -7,21 +7,25 @@
 
 mod close;
 mod demand;
+mod event;
 mod filter;
 mod informer;
 mod metrics;
 mod registry;
+mod run;
 mod source;
 mod subscriber;
 mod token;
 
 pub use close::CloseReason;
 pub use demand::{Demand, Names, SubscribeError};
+pub use event::{Event, EventKind, Payload, ResetReason};
 pub use filter::Filter;
 pub use informer::{Figures, Informer, InformerId, Scope, Started, Verified};
 pub use metrics::describe;
 pub use registry::{Hub, Pending};
-pub use subscriber::{Delivery, Event, EventKind, From, Payload, ResetReason, Subscriber, Subscription};
+pub use run::{FORMS, Form, Run};
+pub use subscriber::{Delivery, From, Subscriber, Subscription};
 pub use token::{ResumeToken, TokenError};
 
 use std::time::Duration;

@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use super::event::{Event, EventKind, Payload, ResetReason};
 use super::informer::Fate;
-use super::subscriber::{Covers, Event, EventKind, Payload, ResetReason};
+use super::run::Run;
+use super::subscriber::Covers;
 use super::{CloseReason, Config, Filter, Informer};
 use crate::cache::{
     CatchUpEntry, Change, ChangeKind, Cursor, Gone, Located, Mark, Past, PastChange, Recalled, Revision,
@@ -261,6 +263,30 @@ impl Source {
         Pulled::Done
     }
 
+    /// The next changes, as everyone who keeps up and wants everything is told them.
+    pub(super) fn pull_run(&mut self, config: &Config) -> Option<Arc<Run>> {
+        // Whoever may hold more than its token says has to be looked after, and so has an informer's end.
+        let alike = matches!(self.phase, Phase::Live) && self.holds_beyond.is_none() && !self.resync_due;
+        if !alike || self.informer.fate().is_some() {
+            return None;
+        }
+        let mark = *self.wake.borrow();
+        if mark.history != self.cursor.history || mark.revision <= self.cursor.revision {
+            return None;
+        }
+        let run = self.informer.run_after(self.cursor, config)?;
+        let (cursor, position) = run.end();
+        self.cursor = cursor;
+        self.position = position.clone();
+        Some(run)
+    }
+
+    /// Whether it has taken all there was when it last looked.
+    pub(super) fn is_at_head(&self) -> bool {
+        let mark = self.wake.borrow();
+        mark.history == self.cursor.history && mark.revision == self.cursor.revision
+    }
+
     /// Hands out the next changes.
     pub(super) fn pull_changes(
         &mut self,
@@ -414,6 +440,12 @@ impl Source {
 /// and says nothing. So whoever selects by content and is cut off amid such events starts over.
 fn amid(filter: &Filter, position: &ResourceVersion) -> ResourceVersion {
     if filter.selects() { ResourceVersion::ZERO } else { position.clone() }
+}
+
+/// A change as everyone is told it who wants everything.
+pub(super) fn told_to_all(change: &Change) -> Option<Event> {
+    let (kind, payload) = seen_through(&Filter::default(), change)?;
+    Some(Event { source: 0, kind, payload, position: change.position.clone() })
 }
 
 /// A change as a subscription sees it: an object that begins to match is ADDED for it, one that stops

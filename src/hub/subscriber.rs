@@ -1,18 +1,21 @@
 //! One connected reader: the snapshot, then every change, pulled when the transport can take more.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{FutureExt, select_all};
-use tokio::time::{Instant, sleep_until};
-use tokio_util::sync::CancellationToken;
+use tokio::time::{Instant, Sleep, sleep_until};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
+use super::event::{Event, EventKind, Payload, ResetReason};
 use super::metrics::Metrics;
 use super::registry::Place;
+use super::run::Run;
 use super::source::{BatchBuilder, Pulled, Source, Succession};
 use super::{CloseReason, Config, Filter, Informer, ResumeToken};
 use crate::cache::{Cursor, Located, Past, Recalled};
-use crate::k8s::{Key, Object, ResourceVersion};
+use crate::k8s::ResourceVersion;
 
 /// What is asked for.
 #[derive(Debug)]
@@ -28,6 +31,9 @@ pub struct Subscription {
     /// End the stream after this long.
     pub timeout: Option<Duration>,
 }
+
+/// How often a stream that is never quiet looks whether the process ends: all of them share that lock.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// From where a subscription begins.
 #[derive(Clone, Debug)]
@@ -47,6 +53,8 @@ pub enum From {
 pub enum Delivery {
     /// Events in order; at least one.
     Events(Vec<Event>),
+    /// The same, as many others are told them: of the one informer, in order; at least one.
+    Runs(Vec<Arc<Run>>),
     /// From now on a source is another informer; what differs follows.
     Replaced {
         /// Its place in [`Subscription::informers`].
@@ -58,80 +66,6 @@ pub enum Delivery {
     Heartbeat,
     /// The stream ends.
     Closed(CloseReason),
-}
-
-/// What a subscription yields.
-#[derive(Clone, Debug)]
-pub struct Event {
-    /// The informer it is of, by its place in [`Subscription::informers`].
-    pub source: usize,
-    /// What it means.
-    pub kind: EventKind,
-    /// What it is about.
-    pub payload: Payload,
-    /// The version of this informer up to which the client has everything once it took this event; zero
-    /// while its snapshot is under way, or, with selectors, while it catches up, so that whoever is cut off there
-    /// starts over.
-    pub position: ResourceVersion,
-}
-
-/// What an event means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EventKind {
-    /// Before SYNCED: is there. After it: came to be, or began to match.
-    Added,
-    /// Changed.
-    Modified,
-    /// Is gone, or stopped matching.
-    Deleted,
-    /// The token is fresh.
-    Bookmark,
-    /// The snapshot is complete.
-    Synced,
-    /// Forget everything: the snapshot follows.
-    Reset,
-}
-
-/// What an event is about. Objects by reference.
-#[derive(Clone, Debug)]
-pub enum Payload {
-    /// An object.
-    Object(Arc<Object>),
-    /// An object shown at another version than its own.
-    ObjectAt(Arc<Object>, ResourceVersion),
-    /// An object of which only the identity is still known.
-    Identity {
-        /// Namespace and name.
-        key: Key,
-        /// Which object of that name.
-        uid: Box<str>,
-        /// The version of the deletion.
-        version: ResourceVersion,
-    },
-    /// No object.
-    Mark {
-        /// Each informer's version up to which the client has everything.
-        positions: Vec<ResourceVersion>,
-        /// For a RESET, why.
-        reason: Option<ResetReason>,
-    },
-}
-
-/// Why a subscriber starts over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ResetReason {
-    /// Deletions since the token are no longer known.
-    TokenTooOld,
-    /// The token is of other resources than the stream.
-    TokenOfOthers,
-    /// The cache did not reach the token within the bound: the cluster went back in time.
-    TokenAhead,
-    /// The subscriber fell behind everything that is remembered.
-    Lagged,
-    /// The API server's versions went back.
-    HistoryLost,
-    /// Another informer took the place of this one, and the difference cannot be told.
-    Replaced,
 }
 
 /// A connected reader. Owns no queue: a cursor per informer.
@@ -154,6 +88,12 @@ pub struct Subscriber {
     drain_at: Option<Instant>,
     heartbeat_at: Instant,
     bookmark_at: Instant,
+    /// Kept, as events push back most of what it waits for: it fires early, and is set anew then.
+    timer: Option<Pin<Box<Sleep>>>,
+    /// Kept, as to begin to wait for it costs as much as an event.
+    drained: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// When to look next whether the process ends; a stream that sleeps is woken.
+    look_at: Instant,
     place: Place,
 }
 
@@ -201,7 +141,6 @@ impl Subscriber {
             sources: informers.into_iter().map(Source::new).collect(),
             filter,
             config,
-            drain,
             state: State::Starting { from, until: None },
             replaced: Vec::new(),
             turn: 0,
@@ -212,6 +151,10 @@ impl Subscriber {
             drain_at: None,
             heartbeat_at: now + config.heartbeat_interval,
             bookmark_at: now + config.bookmark_interval,
+            timer: None,
+            drained: Box::pin(drain.clone().cancelled_owned()),
+            look_at: now,
+            drain,
             place,
         };
         // Taken now, not at the first poll: what happens in between must not be missed.
@@ -238,6 +181,13 @@ impl Subscriber {
                     return Delivery::Events(vec![self.bookmark(EventKind::Bookmark)]);
                 }
                 return Delivery::Closed(reason);
+            }
+            let runs = self.pull_runs(now);
+            if !runs.is_empty() {
+                self.heartbeat_at = now + self.config.heartbeat_interval;
+                let told = runs.iter().map(|run| run.len() as u64).sum();
+                self.place.metrics().events.increment(told);
+                return Delivery::Runs(runs);
             }
             let mut events = self.pull(now);
             if let Some(source) = self.replaced.pop() {
@@ -276,7 +226,10 @@ impl Subscriber {
             at = at.min(other);
         }
         let draining = self.drain_at.is_some();
-        let drain = self.drain.clone();
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(at)));
+        if timer.is_elapsed() || timer.deadline() > at {
+            timer.as_mut().reset(at);
+        }
         // One informer is the common case and needs no allocation.
         let woken = async {
             match &mut *self.sources {
@@ -290,9 +243,9 @@ impl Subscriber {
         tokio::select! {
             biased;
             () = woken => {}
-            () = sleep_until(at) => {}
+            () = timer.as_mut() => {}
             // Once seen, the moment of this stream's end is set.
-            () = drain.cancelled(), if !draining => {}
+            () = self.drained.as_mut(), if !draining => self.look_at = Instant::now(),
         }
     }
 
@@ -304,7 +257,11 @@ impl Subscriber {
         if let Some(reason) = self.sources.iter().find_map(Source::ended) {
             return Some(reason);
         }
-        if self.drain.is_cancelled() {
+        let looks = self.drain_at.is_some() || now >= self.look_at;
+        if looks {
+            self.look_at = now + LOOK_INTERVAL;
+        }
+        if looks && self.drain.is_cancelled() {
             // Spread, so that thousands of clients do not come back in one moment.
             let spread = self.place.drain_spread();
             let at = *self.drain_at.get_or_insert_with(|| now + spread.mul_f64(rand::random::<f64>()));
@@ -313,6 +270,27 @@ impl Subscriber {
             }
         }
         self.deadline.is_some_and(|deadline| now >= deadline).then_some(CloseReason::Timeout)
+    }
+
+    /// What a stream is told that keeps up and wants everything of one informer: what all others of its kind are.
+    fn pull_runs(&mut self, now: Instant) -> Vec<Arc<Run>> {
+        let mut runs = Vec::new();
+        // A bookmark that is due goes behind events of its own.
+        let alike = matches!(self.state, State::Live) && self.resync.is_none() && self.filter.is_all();
+        let [source] = &mut *self.sources else { return runs };
+        if !alike || now >= self.bookmark_at {
+            return runs;
+        }
+        let mut bytes = 0;
+        // Small runs are those of readers that were here sooner; they go out together.
+        while bytes < self.config.batch_bytes_max
+            && let Some(run) = source.pull_run(&self.config)
+        {
+            bytes += run.bytes();
+            runs.push(run);
+        }
+        self.caught_up = source.is_at_head();
+        runs
     }
 
     fn pull(&mut self, now: Instant) -> Vec<Event> {
@@ -525,65 +503,15 @@ impl Subscriber {
     }
 }
 
-// === impl Payload ===
+// === impl Delivery ===
 
-impl Payload {
-    /// Namespace and name of what it is about.
-    pub fn key(&self) -> Option<&Key> {
+impl Delivery {
+    /// The events it brings, one by one.
+    pub fn events(&self) -> Vec<Event> {
         match self {
-            Self::Object(object) | Self::ObjectAt(object, _) => Some(object.key()),
-            Self::Identity { key, .. } => Some(key),
-            Self::Mark { .. } => None,
-        }
-    }
-
-    /// Bytes it will take, about.
-    pub(super) fn len(&self) -> usize {
-        match self {
-            Self::Object(object) | Self::ObjectAt(object, _) => object.json().len(),
-            Self::Identity { .. } | Self::Mark { .. } => 200,
-        }
-    }
-}
-
-// === impl EventKind ===
-
-impl EventKind {
-    /// The word on the wire.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Added => "ADDED",
-            Self::Modified => "MODIFIED",
-            Self::Deleted => "DELETED",
-            Self::Bookmark => "BOOKMARK",
-            Self::Synced => "SYNCED",
-            Self::Reset => "RESET",
-        }
-    }
-}
-
-// === impl ResetReason ===
-
-impl ResetReason {
-    /// All of them.
-    pub const ALL: [Self; 6] = [
-        Self::TokenTooOld,
-        Self::TokenOfOthers,
-        Self::TokenAhead,
-        Self::Lagged,
-        Self::HistoryLost,
-        Self::Replaced,
-    ];
-
-    /// The word for the client, metrics and logs.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::TokenTooOld => "TokenTooOld",
-            Self::TokenOfOthers => "TokenOfOtherResources",
-            Self::TokenAhead => "TokenAhead",
-            Self::Lagged => "Lagged",
-            Self::HistoryLost => "HistoryLost",
-            Self::Replaced => "Replaced",
+            Self::Events(events) => events.clone(),
+            Self::Runs(runs) => runs.iter().flat_map(|run| run.events()).collect(),
+            Self::Replaced { .. } | Self::Heartbeat | Self::Closed(_) => Vec::new(),
         }
     }
 }

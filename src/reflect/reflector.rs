@@ -298,7 +298,13 @@ impl Pump {
                 self.doubts.settle();
                 self.writer.set_condition(machine.condition());
             }
+            let told = !self.deltas.is_empty();
             let doubtful = self.commit();
+            if told {
+                // Who was woken goes first. Where that takes a while, as there are many, what comes meanwhile is told in one
+                // go; where it does not, nobody waits.
+                tokio::task::yield_now().await;
+            }
             let end = if doubtful { Some(WatchEnd::Doubted(Doubt::Disorder)) } else { end };
             if let Some(end) = end {
                 if matches!(end, WatchEnd::Silent | WatchEnd::Overdue) {

@@ -2,7 +2,8 @@
 //!
 //! Why not axum's body for everything: its data is one `Bytes`, so each slice of a frame would be an HTTP
 //! chunk of its own. Ours is a whole batch, which hyper writes as one chunk with one vectored write. The body
-//! travels through axum in the response's extensions and takes its place on the way out.
+//! travels through axum in the response's extensions and takes its place on the way out; so does a stream, which takes
+//! the whole connection.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,6 +14,7 @@ use bytes::Bytes;
 use futures_util::stream::{Stream, StreamExt};
 use http_body::{Body, Frame, SizeHint};
 
+use super::stream::WatchStream;
 use crate::encode::Frames;
 
 /// The body of every response.
@@ -26,9 +28,41 @@ pub(super) enum ServeBody {
 /// A stream of frames as a body. Ends for ever once it has ended.
 pub(super) struct FramesBody(Option<Pin<Box<dyn Stream<Item = Frames> + Send>>>);
 
-/// Carries a [`FramesBody`] through axum.
+/// Carries what is not axum's through axum.
 #[derive(Clone)]
-struct Carried(Arc<Mutex<Option<FramesBody>>>);
+pub(super) struct Carried(Arc<Mutex<Option<Cargo>>>);
+
+enum Cargo {
+    Frames(FramesBody),
+    Stream(WatchStream),
+}
+
+/// What becomes of a response.
+pub(super) enum Unwrapped {
+    /// It is sent by hyper.
+    Body(http::Response<ServeBody>),
+    /// It is sent by the stream itself.
+    Stream(http::Response<()>, WatchStream),
+}
+
+impl Carried {
+    /// As a response's body: the stream takes the connection over.
+    pub(super) fn stream(stream: WatchStream) -> Self {
+        Self::new(Cargo::Stream(stream))
+    }
+
+    fn new(cargo: Cargo) -> Self {
+        Self(Arc::new(Mutex::new(Some(cargo))))
+    }
+}
+
+impl IntoResponse for Carried {
+    fn into_response(self) -> Response {
+        let mut response = ().into_response();
+        response.extensions_mut().insert(self);
+        response
+    }
+}
 
 impl FramesBody {
     pub(super) fn new(stream: impl Stream<Item = Frames> + Send + 'static) -> Self {
@@ -37,9 +71,7 @@ impl FramesBody {
 
     /// A response whose body this becomes.
     pub(super) fn into_response(self) -> Response {
-        let mut response = ().into_response();
-        response.extensions_mut().insert(Carried(Arc::new(Mutex::new(Some(self)))));
-        response
+        Carried::new(Cargo::Frames(self)).into_response()
     }
 
     /// A response through which axum's layers see the bytes, for compression.
@@ -51,18 +83,21 @@ impl FramesBody {
     }
 }
 
-/// Puts a carried body into its place.
-pub(super) fn unwrap_body(response: Response) -> http::Response<ServeBody> {
+/// Puts what was carried into its place.
+pub(super) fn unwrap_body(response: Response) -> Unwrapped {
     let (mut parts, body) = response.into_parts();
     let carried = parts.extensions.remove::<Carried>();
-    let frames = carried.and_then(|carried| carried.0.lock().unwrap_or_else(PoisonError::into_inner).take());
-    match frames {
-        Some(frames) => {
-            // axum took the placeholder for an empty answer.
-            parts.headers.remove(http::header::CONTENT_LENGTH);
-            http::Response::from_parts(parts, ServeBody::Frames(frames))
+    let cargo = carried.and_then(|carried| carried.0.lock().unwrap_or_else(PoisonError::into_inner).take());
+    if cargo.is_some() {
+        // axum took the placeholder for an empty answer.
+        parts.headers.remove(http::header::CONTENT_LENGTH);
+    }
+    match cargo {
+        Some(Cargo::Stream(stream)) => Unwrapped::Stream(http::Response::from_parts(parts, ()), stream),
+        Some(Cargo::Frames(frames)) => {
+            Unwrapped::Body(http::Response::from_parts(parts, ServeBody::Frames(frames)))
         }
-        None => http::Response::from_parts(parts, ServeBody::Axum(body)),
+        None => Unwrapped::Body(http::Response::from_parts(parts, ServeBody::Axum(body))),
     }
 }
 

@@ -1,14 +1,16 @@
 //! One connection: hyper over a socket that is closed when its peer takes nothing.
 
+use std::convert::Infallible;
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::{HeaderName, Method, Request};
+use axum::http::{HeaderName, Method, Request, Version};
 use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -16,9 +18,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
-use super::body::{ServeBody, unwrap_body};
+use super::body::{ServeBody, Unwrapped, unwrap_body};
+use super::stream::Takeover;
 use super::{Config, guard, metrics};
 
 /// A connection's place among `connections_max`, for as long as anything of it lives.
@@ -56,12 +60,14 @@ pub(super) struct Connection<S> {
     pub(super) loopback: bool,
     pub(super) connected: Connected,
     pub(super) drain: CancellationToken,
+    /// Where a stream that takes the connection over goes on.
+    pub(super) tasks: TaskTracker,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Connection<S> {
     /// Serves requests until the peer leaves, or the drain ends the connection.
     pub(super) async fn run(self) {
-        let Self { socket, router, config, loopback, connected, drain } = self;
+        let Self { socket, router, config, loopback, connected, drain, tasks } = self;
         let io = TokioIo::new(StallGuard::new(socket, config.write_stall_timeout));
         let mut http = hyper::server::conn::http1::Builder::new();
         http.timer(TokioTimer::new())
@@ -70,29 +76,69 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Connection<S> {
             // large is cut off while it is read.
             .max_header_size((config.header_bytes_max + config.url_bytes_max) * 2)
             .max_buf_size(WRITE_BUFFER_BYTES.max((config.header_bytes_max + config.url_bytes_max) * 2));
+        let taken = Arc::new(Mutex::new(None));
+        let (place, taker) = (connected.clone(), taken.clone());
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             let (router, config, connected) = (router.clone(), config.clone(), connected.clone());
+            let taker = taker.clone();
             async move {
-                Ok::<_, std::convert::Infallible>(answer(request, router, &config, loopback, connected).await)
+                match answer(request, router, &config, loopback, connected).await {
+                    Answer::Whole(response) => Ok::<_, Infallible>(response),
+                    Answer::Stream(takeover) => {
+                        *taker.lock().unwrap_or_else(PoisonError::into_inner) = Some(takeover);
+                        // hyper is let go before it could ask again.
+                        std::future::pending().await
+                    }
+                }
             }
         });
-        let connection = http.serve_connection(io, service).with_upgrades();
-        let mut connection = std::pin::pin!(connection);
-        let ended = tokio::select! {
-            ended = connection.as_mut() => ended,
-            () = drain.cancelled() => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
+        let mut connection = http.serve_connection(io, service);
+        let mut draining = false;
+        loop {
+            let polled = poll_fn(|context| {
+                let ended = Pin::new(&mut connection).poll(context);
+                match taken.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                    Some(takeover) => Poll::Ready(Some(takeover)),
+                    None => ended.map(|ended| {
+                        tell(ended);
+                        None
+                    }),
+                }
+            });
+            let takeover = tokio::select! {
+                takeover = polled => takeover,
+                () = drain.cancelled(), if !draining => {
+                    draining = true;
+                    Pin::new(&mut connection).graceful_shutdown();
+                    continue;
+                }
+            };
+            if let Some(takeover) = takeover {
+                let parts = connection.into_parts();
+                // A task of its own, so that nothing of hyper's is kept for it.
+                tasks.spawn(takeover.run(parts.io.into_inner(), parts.read_buf, place));
             }
-        };
-        if let Err(error) = ended {
-            // A peer's fault; others are not touched.
-            if error.is_timeout() {
-                metrics::limit_hit("header_timeout");
-            }
-            tracing::debug!(%error, "connection ended");
+            return;
         }
     }
+}
+
+/// How a request is answered.
+enum Answer {
+    /// By hyper.
+    Whole(http::Response<ServeBody>),
+    /// By a stream that takes the connection over.
+    Stream(Takeover),
+}
+
+/// Why a connection ended, where that is worth telling.
+fn tell(ended: hyper::Result<()>) {
+    let Err(error) = ended else { return };
+    // A peer's fault; others are not touched.
+    if error.is_timeout() {
+        metrics::limit_hit("header_timeout");
+    }
+    tracing::debug!(%error, "connection ended");
 }
 
 async fn answer(
@@ -101,11 +147,11 @@ async fn answer(
     config: &Config,
     loopback: bool,
     connected: Connected,
-) -> http::Response<ServeBody> {
+) -> Answer {
     let began = Instant::now();
     let (mut parts, body) = request.into_parts();
     let (route, method) = (metrics::route(parts.uri.path()), metrics::method(&parts.method));
-    let head = parts.method == Method::HEAD;
+    let (head, version) = (parts.method == Method::HEAD, parts.version);
     let response = match guard::check(&parts, config, loopback) {
         Err(error) => error.into_response(),
         Ok(origin) => {
@@ -125,19 +171,24 @@ async fn answer(
         }
     };
     metrics::request(route, method, response.status().as_u16(), began);
-    finish(response, head)
+    finish(response, head, version)
 }
 
-fn finish(response: Response, head: bool) -> http::Response<ServeBody> {
-    let mut response = unwrap_body(response);
+fn finish(response: Response, head: bool, version: Version) -> Answer {
+    let mut response = match unwrap_body(response) {
+        Unwrapped::Body(response) => response,
+        Unwrapped::Stream(response, stream) => {
+            return Answer::Stream(Takeover::new(stream, response.status(), response.headers(), version));
+        }
+    };
     if let Some(length) = response.headers_mut().remove(EXACT_LENGTH) {
         response.headers_mut().insert(http::header::CONTENT_LENGTH, length);
     }
     if head {
         // Nothing is subscribed or rendered for a body that is not sent.
-        return response.map(|_| ServeBody::Axum(Body::empty()));
+        return Answer::Whole(response.map(|_| ServeBody::Axum(Body::empty())));
     }
-    response
+    Answer::Whole(response)
 }
 
 /// A socket whose writes fail when the peer takes no byte for a set time: hyper has no write timeout, and a

@@ -189,6 +189,7 @@ impl Acceptor {
             loopback: self.loopback,
             connected: Connected::new(permit),
             drain: self.drain.clone(),
+            tasks: self.tasks.clone(),
         };
         self.tasks.spawn(connection.run());
     }

@@ -17,6 +17,7 @@ mod pages;
 mod params;
 mod resources;
 mod snapshot;
+mod stream;
 mod target;
 mod watch;
 mod websocket;
@@ -76,7 +77,7 @@ pub(crate) struct Inner {
     pub(crate) hub: Hub,
     pub(crate) config: Config,
     pub(crate) pages: Pages,
-    /// Tasks that outlive their connection's future: WebSockets.
+    /// Connections, and streams that have taken theirs over.
     pub(crate) tasks: TaskTracker,
 }
 

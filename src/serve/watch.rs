@@ -3,19 +3,18 @@
 use std::time::Duration;
 
 use axum::extract::{RawQuery, Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use tokio::time::Instant;
 
-use super::body::FramesBody;
-use super::metrics::StreamObserver;
+use super::body::Carried;
 use super::negotiate::accepted;
 use super::params::Params;
+use super::stream::WatchStream;
 use super::target::{self, FILTERS, Target};
 use super::{ApiError, Server, websocket};
-use crate::encode::{Encoder, Format, Frames};
-use crate::hub::{CloseReason, Delivery, From, ResumeToken, SubscribeError, Subscriber, Subscription};
-use crate::k8s::Status;
+use crate::encode::{Encoder, Format};
+use crate::hub::{From, ResumeToken, SubscribeError, Subscription};
 
 const PARAMS: [&str; 8] = [
     FILTERS[0],
@@ -37,8 +36,6 @@ const OFFERED: [(&str, Format); 4] = [
 const WAIT: Duration = Duration::from_secs(10);
 /// Longest `timeoutSeconds` and `resyncSeconds`: a week.
 const SECONDS_MAX: u64 = 7 * 24 * 3600;
-/// Within how long EventSources come back after a shutdown, in milliseconds; drawn for each.
-const RETRY_MS: std::ops::Range<u64> = 500..3000;
 
 pub(super) async fn watch(
     State(server): State<Server>,
@@ -66,12 +63,12 @@ pub(super) async fn watch(
     let encoder = Encoder::new(format, informers.iter().map(|informer| &**informer));
     let subscription = Subscription { informers, filter: target.filter, from, resync, timeout };
     let subscriber = server.hub.subscribe(subscription).map_err(|error| refused(&error))?;
-    if let Some(handshake) = upgrade {
-        return Ok(websocket::upgrade(&server, request, &handshake, subscriber, encoder));
-    }
-    let mut response = FramesBody::new(stream(subscriber, encoder, format)).into_response();
-    response.headers_mut().extend(stream_headers(format, age));
-    Ok(response)
+    let stream = WatchStream::new(subscriber, encoder, format);
+    let (status, headers) = match upgrade {
+        Some(handshake) => (StatusCode::SWITCHING_PROTOCOLS, handshake.headers()),
+        None => (StatusCode::OK, stream_headers(format, age)),
+    };
+    Ok((status, headers, Carried::stream(stream)).into_response())
 }
 
 fn stream_headers(format: Format, age: u64) -> HeaderMap {
@@ -146,44 +143,4 @@ fn from(headers: &HeaderMap, params: &Params, format: Format) -> Result<From, Ap
         (None, Some(false)) => Ok(From::Now),
         (None, Some(true) | None) => Ok(From::Start),
     }
-}
-
-/// The last words of a stream.
-pub(super) fn end(reason: CloseReason, subscriber: &Subscriber, encoder: &mut Encoder, frames: &mut Frames) {
-    match reason {
-        CloseReason::Shutdown => encoder.retry(rand::random_range(RETRY_MS), frames),
-        CloseReason::Removed => {
-            let names: Vec<_> = subscriber.informers().map(|informer| informer.name.as_str()).collect();
-            let names = names.join(", ");
-            let message = format!("{names}: not followed any more, as the configuration has changed");
-            encoder.error(&Status::failure(404, "NotFound", message), frames);
-        }
-        CloseReason::Timeout | CloseReason::Regrouped => {}
-    }
-}
-
-/// The frames of a subscription, until it is closed.
-fn stream(
-    subscriber: Subscriber,
-    encoder: Encoder,
-    format: Format,
-) -> impl futures_util::Stream<Item = Frames> + Send {
-    let observer = StreamObserver::new(format);
-    let state = Some((subscriber, encoder, observer));
-    futures_util::stream::unfold(state, |state| async move {
-        let (mut subscriber, mut encoder, mut observer) = state?;
-        let mut frames = Frames::new();
-        match subscriber.next().await {
-            Delivery::Events(events) => encoder.encode(&events, &mut frames),
-            Delivery::Replaced { source, informer } => encoder.replace(source, &informer),
-            Delivery::Heartbeat => encoder.heartbeat(&mut frames),
-            Delivery::Closed(reason) => {
-                observer.closed(reason.as_str());
-                end(reason, &subscriber, &mut encoder, &mut frames);
-                return Some((frames, None));
-            }
-        }
-        observer.bytes(bytes::Buf::remaining(&frames));
-        Some((frames, Some((subscriber, encoder, observer))))
-    })
 }

@@ -223,6 +223,7 @@ impl Client {
             Poll::Ready((subscriber, delivery)) => {
                 connection.turn = turn(subscriber, connection.cancel.clone());
                 connection.flag.set.store(true, Ordering::Relaxed);
+                let events = delivery.as_ref().map(Delivery::events).unwrap_or_default();
                 match delivery {
                     None => {}
                     Some(Delivery::Replaced { .. }) => return Err("no informer was replaced".into()),
@@ -234,7 +235,7 @@ impl Client {
                         self.cut_off(around.now);
                         return Ok(false);
                     }
-                    Some(Delivery::Events(events)) => {
+                    Some(Delivery::Events(_) | Delivery::Runs(_)) => {
                         connection.last_sign = around.now;
                         connection.unread.extend(events.into_iter().map(|event| (event, lists)));
                         if cuts {

@@ -56,6 +56,12 @@ struct Event {
     app: Option<bool>,
 }
 
+/// The events that a subscriber has at once.
+fn ready(subscriber: &mut Subscriber) -> Option<Vec<super::Event>> {
+    let events = subscriber.next().now_or_never()?.events();
+    (!events.is_empty()).then_some(events)
+}
+
 impl Upstream {
     fn put(&mut self, name: &str, app: bool) {
         self.version += 1;
@@ -196,7 +202,7 @@ impl Client {
         let Some(subscriber) = &mut self.subscriber else { return false };
         let events = match subscriber.next().now_or_never() {
             None => return true,
-            Some(Delivery::Events(events)) => events,
+            Some(delivery @ (Delivery::Events(_) | Delivery::Runs(_))) => delivery.events(),
             Some(Delivery::Replaced { .. }) => return false,
             Some(other) => panic!("{other:?}"),
         };
@@ -386,7 +392,7 @@ async fn a_resync_of_several_informers_hands_out_each_object_once_though_one_of_
     let mut subscriber = quiet.hub.subscribe(subscription).unwrap();
     let take = |subscriber: &mut Subscriber| {
         let mut told = [0, 0];
-        while let Some(Delivery::Events(events)) = subscriber.next().now_or_never() {
+        while let Some(events) = ready(subscriber) {
             let objects = events.iter().filter(|event| event.payload.key().is_some());
             objects.for_each(|event| told[event.source] += 1);
         }
@@ -428,7 +434,7 @@ async fn a_stream_that_is_never_quiet_gets_its_bookmarks() {
     for _ in 0..185 {
         upstream.put("a", true);
         life.watch(&upstream, 1);
-        let Some(Delivery::Events(events)) = subscriber.next().now_or_never() else { panic!("a change") };
+        let events = ready(&mut subscriber).expect("a change");
         for event in events.iter().filter(|event| event.kind == EventKind::Bookmark) {
             assert_eq!(event.position, upstream.version.into());
             bookmarks += 1;

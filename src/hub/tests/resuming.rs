@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use tokio::time::Instant;
 
 use super::super::*;
-use super::{LIMITS, Life, Upstream, object};
+use super::{LIMITS, Life, Upstream, object, ready};
 use crate::cache::{self, Delta};
 use crate::k8s::{FieldSelector, LabelSelector, Object, Resource, ResourceParts, ResourceVersion};
 
@@ -17,7 +17,7 @@ fn told(life: &Life, from: From) -> Vec<(EventKind, String)> {
     let subscription = Subscription { informers, filter, from, resync: None, timeout: None };
     let mut subscriber = life.hub.subscribe(subscription).unwrap();
     let mut told = Vec::new();
-    while let Some(Delivery::Events(events)) = subscriber.next().now_or_never() {
+    while let Some(events) = ready(&mut subscriber) {
         let name = |event: &Event| event.payload.key().map(|key| key.name().to_owned());
         told.extend(events.iter().map(|event| (event.kind, name(event).unwrap_or_default())));
     }
@@ -80,7 +80,7 @@ fn list(version: u64, items: impl IntoIterator<Item = Object>) -> Vec<Delta> {
 /// Takes all there is: kinds, names, and positions.
 fn taken(subscriber: &mut Subscriber) -> Vec<(EventKind, String, ResourceVersion)> {
     let mut all = Vec::new();
-    while let Some(Delivery::Events(events)) = subscriber.next().now_or_never() {
+    while let Some(events) = ready(subscriber) {
         all.extend(events.into_iter().map(|event| {
             let name = event.payload.key().map(|key| key.name().to_owned()).unwrap_or_default();
             (event.kind, name, event.position)
