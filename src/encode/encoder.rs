@@ -9,7 +9,7 @@ use crate::hub::{Event, EventKind, Form, Informer, Payload, ResetReason, ResumeT
 use crate::k8s::{INITIAL_EVENTS_END, Object, Resource, ResourceVersion, Status};
 
 /// The shape of a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
     /// Server-Sent Events: `event`, `id` (the resume token), `data`.
     Sse,
@@ -20,7 +20,7 @@ pub enum Format {
 }
 
 /// What is around the frames of a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Framing {
     /// Nothing.
     Plain,
@@ -87,20 +87,30 @@ impl Encoder {
         out.cut();
     }
 
-    /// Appends a run of the one informer. Rendered once, for all streams of this format: the first that sends it does.
-    pub fn run(&mut self, run: &Run, framing: Framing, out: &mut Frames) {
+    /// A run of the one informer. Rendered once, for all streams of this format: the first that sends it does.
+    pub fn run(&mut self, run: &Run, framing: Framing) -> Bytes {
         let form = run.form(self.format as usize, || {
             let mut frames = Frames::new();
             run.events().for_each(|event| self.event(&event, &mut frames));
             chunk_of(&frames.to_vec())
         });
-        if let [source] = &mut *self.sources {
-            source.position = run.position().clone();
-        }
-        out.share(match framing {
+        self.go_on(run.position());
+        match framing {
             Framing::Chunked => form.bytes.clone(),
             Framing::Plain => form.bytes.slice(form.framing..form.bytes.len() - CHUNK_END.len()),
-        });
+        }
+    }
+
+    /// Goes on after events of the one informer that somebody else encoded.
+    pub fn go_on(&mut self, position: &ResourceVersion) {
+        if let [source] = &mut *self.sources {
+            source.position.clone_from(position);
+        }
+    }
+
+    /// The shape of the stream.
+    pub fn format(&self) -> Format {
+        self.format
     }
 
     /// Appends what shows that a quiet stream lives: a comment, an empty line, a ping.

@@ -186,8 +186,13 @@ impl Informer {
     }
 
     /// What everyone who wants everything is told next after a place, if it is in the journal and there is anything.
-    pub(super) fn run_after(&self, cursor: Cursor, config: &Config) -> Option<Arc<Run>> {
+    pub fn run_after(&self, cursor: Cursor, config: &Config) -> Option<Arc<Run>> {
         self.shared.runs.after(cursor, &self.reader, config)
+    }
+
+    /// Whether it is not the hub's any more; readers are woken when that comes.
+    pub fn is_over(&self) -> bool {
+        self.shared.fate.get().is_some()
     }
 
     /// Subscribers that read it now.

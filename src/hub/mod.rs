@@ -24,7 +24,7 @@ pub use filter::Filter;
 pub use informer::{Figures, Informer, InformerId, Scope, Started, Verified};
 pub use metrics::describe;
 pub use registry::{Hub, Pending};
-pub use run::{FORMS, Form, Run};
+pub use run::{Abreast, FORMS, Form, Run};
 pub use subscriber::{Delivery, From, Subscriber, Subscription};
 pub use token::{ResumeToken, TokenError};
 

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bytes::Bytes;
 
-use super::Config;
-use super::event::Event;
+use super::event::{Event, EventKind, Payload};
 use super::source::told_to_all;
+use super::{Config, Informer};
 use crate::cache::{Batch, Cursor, Reader};
 use crate::k8s::ResourceVersion;
 
@@ -39,6 +39,16 @@ pub struct Form {
     pub bytes: Bytes,
     /// How many bytes at its beginning are the transport's own frame.
     pub framing: usize,
+}
+
+/// Where a reader is that has all there is, and is told next what everyone is who wants everything of the informer.
+#[derive(Clone, Debug)]
+pub struct Abreast {
+    /// The informer.
+    pub informer: Arc<Informer>,
+    /// The place in its journal.
+    pub cursor: Cursor,
+    position: ResourceVersion,
 }
 
 /// The latest runs of an informer.
@@ -85,6 +95,42 @@ impl Run {
     /// Where a reader is that has taken it.
     pub(super) fn end(&self) -> (Cursor, &ResourceVersion) {
         (self.batch.cursor, &self.batch.position)
+    }
+}
+
+impl Abreast {
+    pub(super) fn new(informer: Arc<Informer>, cursor: Cursor, position: ResourceVersion) -> Self {
+        Self { informer, cursor, position }
+    }
+
+    /// The version up to which the reader has everything.
+    pub fn position(&self) -> &ResourceVersion {
+        &self.position
+    }
+
+    /// Goes on after a run.
+    pub fn take(&mut self, run: &Run) {
+        self.cursor = run.batch.cursor;
+        self.position.clone_from(&run.batch.position);
+    }
+
+    /// Takes the informer's position where nothing has changed but that.
+    pub fn refresh(&mut self) {
+        let snapshot = self.informer.reader.snapshot();
+        if snapshot.cursor == self.cursor {
+            self.position = snapshot.position;
+        }
+    }
+
+    /// A bookmark for whoever is here.
+    pub fn bookmark(&self) -> Event {
+        let (position, positions) = (self.position.clone(), vec![self.position.clone()]);
+        Event {
+            source: 0,
+            kind: EventKind::Bookmark,
+            payload: Payload::Mark { positions, reason: None },
+            position,
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use super::event::{Event, EventKind, Payload, ResetReason};
 use super::informer::Fate;
-use super::run::Run;
+use super::run::{Abreast, Run};
 use super::subscriber::Covers;
 use super::{CloseReason, Config, Filter, Informer};
 use crate::cache::{
@@ -265,9 +265,7 @@ impl Source {
 
     /// The next changes, as everyone who keeps up and wants everything is told them.
     pub(super) fn pull_run(&mut self, config: &Config) -> Option<Arc<Run>> {
-        // Whoever may hold more than its token says has to be looked after, and so has an informer's end.
-        let alike = matches!(self.phase, Phase::Live) && self.holds_beyond.is_none() && !self.resync_due;
-        if !alike || self.informer.fate().is_some() {
+        if !self.is_alike() {
             return None;
         }
         let mark = *self.wake.borrow();
@@ -279,6 +277,25 @@ impl Source {
         self.cursor = cursor;
         self.position = position.clone();
         Some(run)
+    }
+
+    /// Whether what it is told next is what everyone is who keeps up and wants everything: not where the client may hold
+    /// more than its token says, and not where the informer ends.
+    fn is_alike(&self) -> bool {
+        let live = matches!(self.phase, Phase::Live) && self.holds_beyond.is_none() && !self.resync_due;
+        live && !self.informer.is_over()
+    }
+
+    /// Where it is, if it has all there is.
+    pub(super) fn abreast(&self) -> Option<Abreast> {
+        let here = || Abreast::new(self.informer.clone(), self.cursor, self.position.clone());
+        (self.is_alike() && self.is_at_head()).then(here)
+    }
+
+    /// Goes on from where somebody else has brought it.
+    pub(super) fn go_on(&mut self, place: &Abreast) {
+        self.cursor = place.cursor;
+        self.position = place.position().clone();
     }
 
     /// Whether it has taken all there was when it last looked.

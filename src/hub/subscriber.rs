@@ -11,7 +11,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use super::event::{Event, EventKind, Payload, ResetReason};
 use super::metrics::Metrics;
 use super::registry::Place;
-use super::run::Run;
+use super::run::{Abreast, Run};
 use super::source::{BatchBuilder, Pulled, Source, Succession};
 use super::{CloseReason, Config, Filter, Informer, ResumeToken};
 use crate::cache::{Cursor, Located, Past, Recalled};
@@ -213,6 +213,37 @@ impl Subscriber {
         }
     }
 
+    /// Where it is, if all it is told from now on is what everyone is told who keeps up and wants everything of its one
+    /// informer. Somebody else may tell it then, and [`Subscriber::go_on`] tells how far that was.
+    pub fn abreast(&self) -> Option<Abreast> {
+        let [source] = &*self.sources else { return None };
+        // Each ends at a moment of its own.
+        let ends = self.deadline.is_some() || self.drain.is_cancelled();
+        if !self.is_alike() || ends || !self.caught_up {
+            return None;
+        }
+        source.abreast()
+    }
+
+    /// Goes on from where somebody else has brought it, who gave signs of life and bookmarks, too.
+    pub fn go_on(&mut self, place: &Abreast, heartbeat_at: Instant, bookmark_at: Instant) {
+        if let [source] = &mut *self.sources {
+            source.go_on(place);
+        }
+        self.heartbeat_at = heartbeat_at;
+        self.bookmark_at = bookmark_at;
+    }
+
+    /// Counts events that were told for it and others.
+    pub fn count(&self, events: usize) {
+        self.place.metrics().events.increment(events as u64);
+    }
+
+    /// Whether it is told what everyone is who wants everything.
+    fn is_alike(&self) -> bool {
+        matches!(self.state, State::Live) && self.resync.is_none() && self.filter.is_all()
+    }
+
     /// Sleeps until something may be there.
     async fn wait(&mut self) {
         let mut at = self.heartbeat_at;
@@ -276,7 +307,7 @@ impl Subscriber {
     fn pull_runs(&mut self, now: Instant) -> Vec<Arc<Run>> {
         let mut runs = Vec::new();
         // A bookmark that is due goes behind events of its own.
-        let alike = matches!(self.state, State::Live) && self.resync.is_none() && self.filter.is_all();
+        let alike = self.is_alike();
         let [source] = &mut *self.sources else { return runs };
         if !alike || now >= self.bookmark_at {
             return runs;

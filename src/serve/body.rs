@@ -34,7 +34,7 @@ pub(super) struct Carried(Arc<Mutex<Option<Cargo>>>);
 
 enum Cargo {
     Frames(FramesBody),
-    Stream(WatchStream),
+    Stream(Box<WatchStream>),
 }
 
 /// What becomes of a response.
@@ -42,13 +42,13 @@ pub(super) enum Unwrapped {
     /// It is sent by hyper.
     Body(http::Response<ServeBody>),
     /// It is sent by the stream itself.
-    Stream(http::Response<()>, WatchStream),
+    Stream(http::Response<()>, Box<WatchStream>),
 }
 
 impl Carried {
     /// As a response's body: the stream takes the connection over.
     pub(super) fn stream(stream: WatchStream) -> Self {
-        Self::new(Cargo::Stream(stream))
+        Self::new(Cargo::Stream(Box::new(stream)))
     }
 
     fn new(cargo: Cargo) -> Self {

@@ -116,7 +116,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Connection<S> {
             if let Some(takeover) = takeover {
                 let parts = connection.into_parts();
                 // A task of its own, so that nothing of hyper's is kept for it.
-                tasks.spawn(takeover.run(parts.io.into_inner(), parts.read_buf, place));
+                tasks.spawn(takeover.begin(parts.io.into_inner(), &parts.read_buf, place));
             }
             return;
         }

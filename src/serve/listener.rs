@@ -89,7 +89,7 @@ impl Drop for Bound {
 /// is over.
 pub async fn serve(bound: Bound, hub: Hub, config: Config, drain: CancellationToken) {
     let timeout = config.drain_timeout;
-    let server = Server::new(hub, config.clone());
+    let server = Server::new(hub, config.clone(), drain.clone());
     let tasks = server.tasks.clone();
     let loopback = bound.address().is_none_or(|address| address.ip().is_loopback());
     let acceptor = Acceptor {

@@ -8,6 +8,7 @@ mod admin;
 mod api_error;
 mod body;
 mod connection;
+mod group;
 mod guard;
 mod listener;
 mod metrics;
@@ -33,9 +34,11 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::Method;
 use axum::routing::get;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::hub::Hub;
+use group::Groups;
 use pages::Pages;
 
 /// Limits and rules of the data listener.
@@ -79,6 +82,8 @@ pub(crate) struct Inner {
     pub(crate) pages: Pages,
     /// Connections, and streams that have taken theirs over.
     pub(crate) tasks: TaskTracker,
+    /// Streams that are told the same.
+    groups: Arc<Groups>,
 }
 
 impl std::ops::Deref for Server {
@@ -90,9 +95,11 @@ impl std::ops::Deref for Server {
 }
 
 impl Server {
-    pub(crate) fn new(hub: Hub, config: Config) -> Self {
+    pub(crate) fn new(hub: Hub, config: Config, drain: CancellationToken) -> Self {
         let pages = Pages::new(config.snapshot_pages_max, config.snapshot_pages_ttl);
-        Self(Arc::new(Inner { hub, config, pages, tasks: TaskTracker::new() }))
+        let tasks = TaskTracker::new();
+        let groups = Groups::new(*hub.config(), drain, tasks.clone());
+        Self(Arc::new(Inner { hub, config, pages, tasks, groups }))
     }
 }
 

@@ -4,14 +4,21 @@
 //! of a small event. So the head of the answer and all that follows is written here, in HTTP/1.1 chunks or WebSocket
 //! frames, each batch by one system call from bytes that are shared with every other stream.
 
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
 use axum::http::{HeaderMap, StatusCode, Version, header};
-use bytes::{Buf as _, Bytes};
+use bytes::Buf as _;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::time::Instant;
 
 use super::connection::Connected;
+use super::group::Groups;
 use super::metrics::StreamObserver;
 use crate::encode::{ClientFrame, Encoder, Format, FrameParser, Frames, Framing, close_frame, pong_frame};
-use crate::hub::{CloseReason, Delivery, Subscriber};
+use crate::hub::{Abreast, CloseReason, Delivery, Subscriber};
 use crate::k8s::Status;
 
 /// What a watch answers with, whatever carries it.
@@ -20,23 +27,38 @@ pub(super) struct WatchStream {
     encoder: Encoder,
     observer: StreamObserver,
     format: Format,
+    groups: Arc<Groups>,
 }
 
 /// A stream about to take its connection over.
 pub(super) struct Takeover {
     head: Vec<u8>,
-    stream: WatchStream,
+    stream: Box<WatchStream>,
     framing: Framing,
 }
 
 /// Within how long EventSources come back after a shutdown, in milliseconds; drawn for each.
 const RETRY_MS: std::ops::Range<u64> = 500..3000;
 /// Bytes read from a client in one go: it has little to say.
-const READ_BYTES: usize = 128;
+pub(super) const READ_BYTES: usize = 128;
+
+/// What bytes go through.
+pub(super) trait Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Socket for S {}
+
+/// A stream and the connection it has taken over.
+pub(super) struct Attached {
+    pub(super) socket: Box<dyn Socket>,
+    stream: WatchStream,
+    framing: Framing,
+    parser: Option<FrameParser>,
+    _connected: Connected,
+}
 
 impl WatchStream {
-    pub(super) fn new(subscriber: Subscriber, encoder: Encoder, format: Format) -> Self {
-        Self { subscriber, encoder, observer: StreamObserver::new(format), format }
+    pub(super) fn new(subscriber: Subscriber, encoder: Encoder, format: Format, groups: Arc<Groups>) -> Self {
+        Self { subscriber, encoder, observer: StreamObserver::new(format), format, groups }
     }
 
     /// Appends what comes next, and tells whether it was the last. Cancel-safe: what was not appended is not lost.
@@ -45,7 +67,7 @@ impl WatchStream {
         let mut frames = Frames::new();
         let mut last = false;
         match self.subscriber.next().await {
-            Delivery::Runs(runs) => runs.iter().for_each(|run| self.encoder.run(run, framing, out)),
+            Delivery::Runs(runs) => runs.iter().for_each(|run| out.share(self.encoder.run(run, framing))),
             Delivery::Events(events) => self.encoder.encode(&events, &mut frames),
             Delivery::Replaced { source, informer } => self.encoder.replace(source, &informer),
             Delivery::Heartbeat => self.encoder.heartbeat(&mut frames),
@@ -88,7 +110,7 @@ impl WatchStream {
 impl Takeover {
     /// The answer to a request of this version of HTTP/1.
     pub(super) fn new(
-        stream: WatchStream,
+        stream: Box<WatchStream>,
         status: StatusCode,
         headers: &HeaderMap,
         version: Version,
@@ -115,45 +137,87 @@ impl Takeover {
     }
 
     /// Serves the stream until it or the client ends. `read` is what was read of the client beyond its request.
-    pub(super) async fn run<S>(self, mut socket: S, read: Bytes, connected: Connected)
-    where
-        S: AsyncRead + AsyncWrite + Unpin,
-    {
-        let Self { head, mut stream, framing } = self;
+    pub(super) fn begin<S: Socket>(
+        self,
+        socket: S,
+        read: &[u8],
+        connected: Connected,
+    ) -> impl Future<Output = ()> + Send + use<S> {
+        let Self { head, stream, framing } = self;
         // Only a WebSocket has something to say.
-        let mut parser = (stream.format == Format::WebSocket).then(FrameParser::default);
+        let parser = (stream.format == Format::WebSocket).then(FrameParser::default);
+        let mut attached = Box::new(Attached {
+            socket: Box::new(socket),
+            stream: *stream,
+            framing,
+            parser,
+            _connected: connected,
+        });
         let mut frames = Frames::new();
         frames.share(head.into());
-        let mut last = parser.as_mut().is_some_and(|parser| {
-            parser.push(&read);
-            answer(parser, &mut frames)
-        });
-        drop(read);
+        let last = attached.said(read, &mut frames);
+        attached.run(frames, last)
+    }
+}
+
+impl Attached {
+    pub(super) fn format(&self) -> Format {
+        self.stream.format
+    }
+
+    pub(super) fn framing(&self) -> Framing {
+        self.framing
+    }
+
+    /// Writes these frames and all that follows, unless they are the last; until a group can do it.
+    pub(super) async fn run(mut self: Box<Self>, mut frames: Frames, mut last: bool) {
         loop {
             frames.cut();
-            if socket.write_all_buf(&mut frames).await.is_err() {
-                break;
+            if self.socket.write_all_buf(&mut frames).await.is_err() {
+                return;
             }
             if last {
                 // A WebSocket's client answers a close by closing; an error means that it did already.
-                let _ = socket.shutdown().await;
-                break;
+                let _ = self.socket.shutdown().await;
+                return;
+            }
+            if let Some(place) = self.stream.subscriber.abreast() {
+                return self.stream.groups.clone().join(place, self);
             }
             let mut buffer = [0; READ_BYTES];
             tokio::select! {
                 biased;
-                ended = stream.next(framing, &mut frames) => last = ended,
-                count = socket.read(&mut buffer) => match (count, &mut parser) {
-                    (Ok(0) | Err(_), _) => break,
-                    (Ok(count), Some(parser)) => {
-                        parser.push(&buffer[..count]);
-                        last = answer(parser, &mut frames);
-                    }
-                    (Ok(_), None) => {}
+                ended = self.stream.next(self.framing, &mut frames) => last = ended,
+                count = self.socket.read(&mut buffer) => match count {
+                    Ok(0) | Err(_) => return,
+                    Ok(count) => last = self.said(&buffer[..count], &mut frames),
                 },
             }
         }
-        drop(connected);
+    }
+
+    /// Writes what the socket takes at once. Nobody is woken when it takes more.
+    pub(super) fn try_write(&mut self, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write(&mut Context::from_waker(Waker::noop()), bytes)
+    }
+
+    /// Goes on from where a group has brought it.
+    pub(super) fn go_on(&mut self, place: &Abreast, heartbeat_at: Instant, bookmark_at: Instant) {
+        self.stream.subscriber.go_on(place, heartbeat_at, bookmark_at);
+        self.stream.encoder.go_on(place.position());
+    }
+
+    /// Counts what streams of its kind were told, all together.
+    pub(super) fn count(&self, events: usize, bytes: usize) {
+        self.stream.subscriber.count(events);
+        self.stream.observer.bytes(bytes);
+    }
+
+    /// Answers what the client said, and tells whether that ends the stream.
+    pub(super) fn said(&mut self, bytes: &[u8], out: &mut Frames) -> bool {
+        let Some(parser) = &mut self.parser else { return false };
+        parser.push(bytes);
+        answer(parser, out)
     }
 }
 

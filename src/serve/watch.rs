@@ -63,7 +63,7 @@ pub(super) async fn watch(
     let encoder = Encoder::new(format, informers.iter().map(|informer| &**informer));
     let subscription = Subscription { informers, filter: target.filter, from, resync, timeout };
     let subscriber = server.hub.subscribe(subscription).map_err(|error| refused(&error))?;
-    let stream = WatchStream::new(subscriber, encoder, format);
+    let stream = WatchStream::new(subscriber, encoder, format, server.groups.clone());
     let (status, headers) = match upgrade {
         Some(handshake) => (StatusCode::SWITCHING_PROTOCOLS, handshake.headers()),
         None => (StatusCode::OK, stream_headers(format, age)),
