@@ -15,6 +15,7 @@ mod decode;
 mod fanout;
 mod first_sync;
 mod isolation;
+mod latency;
 mod memory;
 mod not_modified;
 mod nuisance;
@@ -91,12 +92,13 @@ struct Bench {
 /// A group's name and what it measures.
 type Group = (&'static str, fn(&mut Bench) -> anyhow::Result<()>);
 
-const GROUPS: [Group; 8] = [
+const GROUPS: [Group; 9] = [
     ("decode", decode::run),
     ("commit", commit::run),
     ("first-sync", first_sync::run),
     ("snapshot", snapshot::run),
     ("fan-out", fanout::run),
+    ("latency", latency::run),
     ("not-modified", not_modified::run),
     ("memory", memory::objects),
     ("isolation", isolation::run),

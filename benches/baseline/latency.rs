@@ -1,0 +1,93 @@
+//! How long an event takes to the last of many clients, beside loops that write the same bytes to as many.
+
+use std::collections::HashMap;
+use std::thread::sleep;
+use std::time::Duration;
+
+use crate::Bench;
+use crate::axum_sse;
+use crate::client::{Measure, Readers};
+use crate::peer::{Load, Peer};
+use crate::report::{Row, millis_at};
+use crate::server::Server;
+use crate::simulator::{Rhythm, Simulator};
+
+const GROUP: &str = "latency";
+const OBJECTS: usize = 1000;
+
+pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
+    let clients = bench.pick(1000, 20);
+    let rhythm =
+        Rhythm { ticks: bench.pick(100, 20), events_per_tick: 1, interval: Duration::from_millis(20) };
+    let mut simulator = Simulator::start()?;
+    simulator.load("pods", OBJECTS, 5 << 10)?;
+    let (server, _) = Server::start(&simulator.url, &["pods"], &[])?;
+    simulator.touch_all("pods", OBJECTS)?;
+    let path = "/v1/watch/pods?sendInitialEvents=false";
+    let readers = Readers::connect(server.address, clients, Some(path), Measure::Last)?;
+    readers.wait_for(clients as u64)?;
+    // A watch beside informerd's own tells when the API server's event came.
+    let watch = Readers::connect(simulator.address()?, 1, Some("/api/v1/pods?watch=true"), Measure::Last)?;
+    let plain = Peer::plain()?;
+    let plain_readers = Readers::connect(plain.address, clients, None, Measure::Last)?;
+    plain.connected(clients)?;
+    let axum = Peer::axum()?;
+    let axum_readers = Readers::connect(axum.address, clients, Some(axum_sse::PATH), Measure::Last)?;
+    axum.connected(clients)?;
+    // The objects there were.
+    sleep(Duration::from_millis(500));
+    watch.take_last(1)?;
+
+    let (mut ours, mut upstream, mut limit, mut usual) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..bench.pick(5, 1) {
+        let before = readers.seen()?;
+        simulator.begin("pods", rhythm)?;
+        let spacing = simulator.end()?.spacing;
+        let frames = (rhythm.events() * clients) as u64;
+        readers.wait_for(before.frames + frames)?;
+        let frame_bytes = usize::try_from((readers.seen()?.bytes - before.bytes) / frames)?;
+        let (came, last) = (watch.take_last(1)?, readers.take_last(clients)?);
+        for (changed, last) in complete(last, rhythm)? {
+            if let Some(came) = came.get(&changed) {
+                ours.push(between(*came, last));
+                upstream.push(between(changed, *came));
+            }
+        }
+        let load = Load { rhythm, spacing, frame_bytes };
+        let of = |peer: &Peer, readers: &Readers| -> anyhow::Result<Vec<u32>> {
+            let expected = readers.seen()?.frames + frames;
+            peer.frames(&load)?;
+            readers.wait_for(expected)?;
+            let last = complete(readers.take_last(clients)?, rhythm)?;
+            Ok(last.into_iter().map(|(due, last)| between(due, last)).collect())
+        };
+        limit.extend(of(&plain, &plain_readers)?);
+        usual.extend(of(&axum, &axum_readers)?);
+    }
+    let case = format!("last of {clients} clients, 5 KB, 50/s");
+    for latencies in [&mut ours, &mut upstream, &mut limit, &mut usual] {
+        latencies.sort_unstable();
+    }
+    for (metric, quantile) in [("p50", 0.5), ("p99", 0.99), ("max", 1.0)] {
+        for (what, of) in [("plain write loop", &limit), ("axum Sse", &usual)] {
+            let row = Row::new(GROUP, &*case).value(metric, millis_at(&ours, quantile), "ms");
+            bench.report.add(row.against(what, millis_at(of, quantile)));
+        }
+    }
+    let case = "a change in the simulator to a watch of it";
+    for (metric, quantile) in [("p50", 0.5), ("p99", 0.99)] {
+        bench.report.add(Row::new(GROUP, case).value(metric, millis_at(&upstream, quantile), "ms"));
+    }
+    Ok(())
+}
+
+/// Every event must have come to every client.
+fn complete(last: HashMap<u64, u64>, rhythm: Rhythm) -> anyhow::Result<HashMap<u64, u64>> {
+    let (events, expected) = (last.len(), rhythm.events());
+    anyhow::ensure!(events == expected, "{events} of {expected} events came to all");
+    Ok(last)
+}
+
+fn between(earlier: u64, later: u64) -> u32 {
+    u32::try_from(later.saturating_sub(earlier)).unwrap_or(u32::MAX)
+}
