@@ -27,6 +27,7 @@ mod report;
 mod server;
 mod simulator;
 mod snapshot;
+mod stalled;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -92,7 +93,7 @@ struct Bench {
 /// A group's name and what it measures.
 type Group = (&'static str, fn(&mut Bench) -> anyhow::Result<()>);
 
-const GROUPS: [Group; 9] = [
+const GROUPS: [Group; 11] = [
     ("decode", decode::run),
     ("commit", commit::run),
     ("first-sync", first_sync::run),
@@ -101,6 +102,8 @@ const GROUPS: [Group; 9] = [
     ("latency", latency::run),
     ("not-modified", not_modified::run),
     ("memory", memory::objects),
+    ("memory-idle", memory::idle_clients),
+    ("memory-stalled", stalled::run),
     ("isolation", isolation::run),
 ];
 
