@@ -24,6 +24,7 @@ mod plain;
 mod pods;
 mod process;
 mod report;
+mod scoped;
 mod server;
 mod simulator;
 mod snapshot;
@@ -93,13 +94,14 @@ struct Bench {
 /// A group's name and what it measures.
 type Group = (&'static str, fn(&mut Bench) -> anyhow::Result<()>);
 
-const GROUPS: [Group; 11] = [
+const GROUPS: [Group; 12] = [
     ("decode", decode::run),
     ("commit", commit::run),
     ("first-sync", first_sync::run),
     ("snapshot", snapshot::run),
     ("fan-out", fanout::run),
     ("latency", latency::run),
+    ("scoped", scoped::run),
     ("not-modified", not_modified::run),
     ("memory", memory::objects),
     ("memory-idle", memory::idle_clients),
