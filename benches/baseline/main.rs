@@ -14,6 +14,7 @@ mod contender;
 mod decode;
 mod fanout;
 mod first_sync;
+mod initial;
 mod isolation;
 mod latency;
 mod memory;
@@ -94,7 +95,7 @@ struct Bench {
 /// A group's name and what it measures.
 type Group = (&'static str, fn(&mut Bench) -> anyhow::Result<()>);
 
-const GROUPS: [Group; 12] = [
+const GROUPS: [Group; 13] = [
     ("decode", decode::run),
     ("commit", commit::run),
     ("first-sync", first_sync::run),
@@ -102,6 +103,7 @@ const GROUPS: [Group; 12] = [
     ("fan-out", fanout::run),
     ("latency", latency::run),
     ("scoped", scoped::run),
+    ("initial", initial::run),
     ("not-modified", not_modified::run),
     ("memory", memory::objects),
     ("memory-idle", memory::idle_clients),

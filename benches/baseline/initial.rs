@@ -1,0 +1,184 @@
+//! The state for many at once: as streams begin, and as snapshots.
+
+use std::time::{Duration, Instant};
+
+use crate::Bench;
+use crate::client::{Measure, Readers};
+use crate::peer::Peer;
+use crate::process::{Usage, kernel_tcp_bytes};
+use crate::report::{Row, median, millis_at};
+use crate::server::{Server, wait_until};
+use crate::simulator::{Rhythm, Simulator};
+
+const GROUP: &str = "initial";
+/// Clients that follow something else meanwhile.
+const OTHERS: usize = 10;
+const PLAIN: &str = "plain write loop";
+
+/// All bytes to all clients, from the first connection to the last byte.
+struct Transfer {
+    bytes: f64,
+    seconds: f64,
+    cpu_seconds: f64,
+    client_cores: f64,
+}
+
+pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
+    streams(bench)?;
+    snapshots(bench)
+}
+
+fn streams(bench: &mut Bench) -> anyhow::Result<()> {
+    // 10,000 pods for 1,000 clients would be 50 GB.
+    let (clients, objects) = bench.pick((1000, 1000), (20, 100));
+    let mut simulator = Simulator::start()?;
+    simulator.load("pods", objects, 5 << 10)?;
+    // What the others follow, so that those that join get the state and nothing else.
+    simulator.load("configmaps", 1000, 640)?;
+    let (server, _) = Server::start(&simulator.url, &["pods", "configmaps"], &[])?;
+    let path = "/v1/watch/configmaps?sendInitialEvents=false";
+    let others = Readers::connect(server.address, OTHERS, Some(path), Measure::Latency)?;
+    others.wait_for(OTHERS as u64)?;
+    let interval = Duration::from_millis(10);
+    let rhythm = |seconds: usize| Rhythm { ticks: seconds * 100, events_per_tick: 1, interval };
+    simulator.begin("configmaps", rhythm(bench.pick(3, 1)))?;
+    simulator.end()?;
+    others.wait_for((OTHERS * (1 + rhythm(bench.pick(3, 1)).events())) as u64)?;
+    let alone = others.take_latencies()?;
+
+    server.reset_peak()?;
+    let before = server.usage()?;
+    let plain = Peer::plain()?;
+    let (mut ours, mut limit, mut meanwhile) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..bench.pick(3, 1) {
+        simulator.begin("configmaps", rhythm(bench.pick(5, 1)))?;
+        let transfer = transfer(
+            server.address,
+            clients,
+            Some("/v1/watch/pods"),
+            || server.usage(),
+            |readers| {
+                // An event for each object, and one that says that this was all.
+                readers.wait_for((clients * (objects + 1)) as u64)
+            },
+        )?;
+        // Those of the time until then.
+        meanwhile.extend(others.take_latencies()?);
+        simulator.end()?;
+        let bytes = transfer.bytes as usize / clients;
+        ours.push(transfer);
+        limit.push(of_plain(&plain, clients, bytes)?);
+        // What came when nobody joined any more.
+        others.take_latencies()?;
+    }
+    meanwhile.sort_unstable();
+    let case = format!("{clients} join, {objects} pods, {:.1} GB", ours[0].bytes / 1e9);
+    report_transfers(bench, &case, &ours, &limit);
+    let row = |metric, value, unit| Row::new(GROUP, &*case).value(metric, value, unit);
+    let (peak, begin) = (server.usage()?.rss_peak / 1e6, before.rss / 1e6);
+    bench.report.add(row("server RSS, peak", peak, "MB").against("before", begin));
+    bench.report.add(row("of it, a client", (peak - begin) * 1e3 / clients as f64, "kB"));
+    for (metric, quantile) in
+        [("latency of others, p50", 0.5), ("latency of others, p99", 0.99), ("latency of others, max", 1.0)]
+    {
+        let row = row(metric, millis_at(&meanwhile, quantile), "ms");
+        bench.report.add(row.against("alone", millis_at(&alone, quantile)));
+    }
+    Ok(())
+}
+
+fn snapshots(bench: &mut Bench) -> anyhow::Result<()> {
+    let (clients, objects) = bench.pick((50, 10_000), (5, 500));
+    let path = "/v1/snapshot/pods";
+    let mut simulator = Simulator::start()?;
+    simulator.load("pods", objects, 5 << 10)?;
+    let (server, _) = Server::start(&simulator.url, &["pods"], &[])?;
+    // What one reader alone brings about is not counted.
+    transfer(server.address, 1, Some(path), || server.usage(), |readers| readers.wait_ended(1))?;
+    server.reset_peak()?;
+    let before = server.usage()?;
+    let plain = Peer::plain()?;
+    let (mut ours, mut limit) = (Vec::new(), Vec::new());
+    for _ in 0..bench.pick(3, 1) {
+        let usage = || server.usage();
+        let transfer =
+            transfer(server.address, clients, Some(path), usage, |readers| readers.wait_ended(clients))?;
+        let bytes = transfer.bytes as usize / clients;
+        ours.push(transfer);
+        limit.push(of_plain(&plain, clients, bytes)?);
+    }
+    let case = format!("{clients} snapshots at once, {objects} pods, {:.1} GB", ours[0].bytes / 1e9);
+    report_transfers(bench, &case, &ours, &limit);
+    let row = |metric, value, unit| Row::new(GROUP, &*case).value(metric, value, unit);
+    let (peak, begin) = (server.usage()?.rss_peak / 1e6, before.rss / 1e6);
+    bench.report.add(row("server RSS, peak", peak, "MB").against("before", begin));
+    bench.report.add(row("of it, a reader", (peak - begin) * 1e3 / clients as f64, "kB"));
+
+    // Those that ask and do not read hold whatever is held for a reader for as long as they like.
+    server.reset_peak()?;
+    let (before, kernel_before) = (server.usage()?, kernel_tcp_bytes());
+    let stalled = Readers::connect(server.address, clients, Some(path), Measure::Stall)?;
+    let growing = std::cell::Cell::new((before.rss_peak, Instant::now()));
+    wait_until("memory to stay as it is", || {
+        let peak = server.usage().map_or(0.0, |usage| usage.rss_peak);
+        if peak > growing.get().0 {
+            growing.set((peak, Instant::now()));
+        }
+        growing.get().1.elapsed() >= Duration::from_millis(bench.pick(1000, 100))
+    })?;
+    let (after, kernel_after) = (server.usage()?, kernel_tcp_bytes());
+    drop(stalled);
+    let case = format!("{clients} that do not read theirs, {objects} pods");
+    let row = |metric, value, unit| Row::new(GROUP, &*case).value(metric, value, unit);
+    let each = |after: f64, before: f64| (after - before) / clients as f64 / 1e3;
+    bench.report.add(row("server RSS, peak, a reader", each(after.rss_peak, before.rss), "kB"));
+    bench.report.add(row("kernel TCP memory, a reader", each(kernel_after, kernel_before), "kB"));
+    Ok(())
+}
+
+/// The same bytes from the plain loop.
+fn of_plain(plain: &Peer, clients: usize, bytes: usize) -> anyhow::Result<Transfer> {
+    transfer(
+        plain.address,
+        clients,
+        None,
+        || plain.usage(),
+        |readers| {
+            plain.connected(clients)?;
+            plain.stream(bytes)?;
+            readers.wait_ended(clients)
+        },
+    )
+}
+
+fn transfer(
+    address: std::net::SocketAddr,
+    clients: usize,
+    path: Option<&str>,
+    usage: impl Fn() -> anyhow::Result<Usage>,
+    wait: impl FnOnce(&Readers) -> anyhow::Result<()>,
+) -> anyhow::Result<Transfer> {
+    let (before, began) = (usage()?, Instant::now());
+    let readers = Readers::connect(address, clients, path, Measure::Count)?;
+    wait(&readers)?;
+    let seconds = began.elapsed().as_secs_f64();
+    Ok(Transfer {
+        bytes: readers.seen()?.bytes as f64,
+        seconds,
+        cpu_seconds: usage()?.cpu_seconds - before.cpu_seconds,
+        client_cores: readers.usage()?.cpu_seconds / seconds,
+    })
+}
+
+fn report_transfers(bench: &mut Bench, case: &str, ours: &[Transfer], limit: &[Transfer]) {
+    let figures: [(_, _, fn(&Transfer) -> f64); 3] = [
+        ("delivered", "MB/s", |transfer| transfer.bytes / transfer.seconds / 1e6),
+        ("server CPU", "s/GB", |transfer| transfer.cpu_seconds / (transfer.bytes / 1e9)),
+        ("clients' CPU", "cores", |transfer| transfer.client_cores),
+    ];
+    for (metric, unit, figure) in figures {
+        let middle = |of: &[Transfer]| median(of.iter().map(figure).collect());
+        let row = Row::new(GROUP, case).value(metric, middle(ours), unit);
+        bench.report.add(row.against(PLAIN, middle(limit)));
+    }
+}
