@@ -14,6 +14,7 @@ mod contender;
 mod decode;
 mod fanout;
 mod first_sync;
+mod ingest;
 mod initial;
 mod isolation;
 mod latency;
@@ -95,7 +96,7 @@ struct Bench {
 /// A group's name and what it measures.
 type Group = (&'static str, fn(&mut Bench) -> anyhow::Result<()>);
 
-const GROUPS: [Group; 13] = [
+const GROUPS: [Group; 14] = [
     ("decode", decode::run),
     ("commit", commit::run),
     ("first-sync", first_sync::run),
@@ -104,6 +105,7 @@ const GROUPS: [Group; 13] = [
     ("latency", latency::run),
     ("scoped", scoped::run),
     ("initial", initial::run),
+    ("ingest", ingest::run),
     ("not-modified", not_modified::run),
     ("memory", memory::objects),
     ("memory-idle", memory::idle_clients),
