@@ -9,11 +9,12 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::task::{Poll, ready};
 
 use anyhow::{Context as _, bail};
 use clap::ValueEnum;
+use memchr::memmem::Finder;
 use tokio::io::{AsyncRead as _, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
@@ -313,32 +314,47 @@ impl FrameEnds {
 /// Finds the times of changes, across reads.
 #[derive(Default)]
 struct Times {
-    /// What was not yet searched, at the end of the last read, and what follows it.
-    window: Vec<u8>,
+    /// The end of what was read before: the beginning of a time may be in it, but no whole one.
+    tail: Vec<u8>,
 }
+
+/// Finds what stands before a time.
+static STAMP: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(&stamp_prefix()).into_owned());
 
 impl Times {
     fn take(&mut self, bytes: &[u8], counts: &Counts, measure: Measure) {
-        let needle = stamp_prefix();
         let now = micros_since_1970();
-        self.window.extend_from_slice(bytes);
-        let mut searched = self.window.len().saturating_sub(needle.len() + STAMP_DIGITS - 1);
+        // One byte less than what tells a time, so that what is found here began before.
+        let less = STAMP.needle().len() + STAMP_DIGITS - 1;
+        self.tail.extend_from_slice(&bytes[..bytes.len().min(less)]);
         let mut arrivals = counts.arrivals();
-        for at in memchr::memmem::find_iter(&self.window, needle.as_bytes()) {
-            let start = at + needle.len();
-            let Some(digits) = self.window.get(start..start + STAMP_DIGITS) else { break };
-            searched = searched.max(start + STAMP_DIGITS);
-            let changed = std::str::from_utf8(digits).ok().and_then(|text| text.parse::<u64>().ok());
-            let Some(changed) = changed else { continue };
-            if measure == Measure::Last {
-                let (clients, last) = arrivals.last.entry(changed).or_default();
-                (*clients, *last) = (*clients + 1, now);
-            } else {
-                let micros = u32::try_from(now.saturating_sub(changed)).unwrap_or(u32::MAX);
-                arrivals.latencies.push(micros);
+        for text in [&*self.tail, bytes] {
+            for at in STAMP.find_iter(text) {
+                let start = at + STAMP.needle().len();
+                let digits = text.get(start..start + STAMP_DIGITS).unwrap_or_default();
+                let changed = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
+                if let Some(changed) = changed {
+                    arrivals.take(changed, now, measure);
+                }
             }
         }
         drop(arrivals);
-        self.window.drain(..searched);
+        if bytes.len() >= less {
+            self.tail.clear();
+            self.tail.extend_from_slice(&bytes[bytes.len() - less..]);
+        } else {
+            self.tail.drain(..self.tail.len().saturating_sub(less));
+        }
+    }
+}
+
+impl Arrivals {
+    fn take(&mut self, changed: u64, now: u64, measure: Measure) {
+        if measure == Measure::Last {
+            let (clients, last) = self.last.entry(changed).or_default();
+            (*clients, *last) = (*clients + 1, now);
+        } else {
+            self.latencies.push(u32::try_from(now.saturating_sub(changed)).unwrap_or(u32::MAX));
+        }
     }
 }

@@ -2,18 +2,27 @@
 
 use std::collections::HashMap;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::Bench;
 use crate::axum_sse;
 use crate::client::{Measure, Readers};
 use crate::peer::{Load, Peer};
-use crate::report::{Row, millis_at};
+use crate::report::{Row, median, millis_at};
 use crate::server::Server;
 use crate::simulator::{Rhythm, Simulator};
 
 const GROUP: &str = "latency";
 const OBJECTS: usize = 1000;
+
+/// What one side came to, in all rounds.
+#[derive(Default)]
+struct Side {
+    /// In microseconds.
+    latencies: Vec<u32>,
+    /// Of the clients' one thread: near 1, it is what is measured.
+    client_cores: Vec<f64>,
+}
 
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let clients = bench.pick(1000, 20);
@@ -38,47 +47,61 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     sleep(Duration::from_millis(500));
     watch.take_last(1)?;
 
-    let (mut ours, mut upstream, mut limit, mut usual) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut ours, mut limit, mut usual) = (Side::default(), Side::default(), Side::default());
+    let mut upstream = Vec::new();
+    let frames = (rhythm.events() * clients) as u64;
     for _ in 0..bench.pick(5, 1) {
         let before = readers.seen()?;
-        simulator.begin("pods", rhythm)?;
-        let spacing = simulator.end()?.spacing;
-        let frames = (rhythm.events() * clients) as u64;
-        readers.wait_for(before.frames + frames)?;
+        let mut spacing = Duration::ZERO;
+        ours.client_cores.push(cores(&readers, frames, || {
+            simulator.begin("pods", rhythm)?;
+            spacing = simulator.end()?.spacing;
+            Ok(())
+        })?);
         let frame_bytes = usize::try_from((readers.seen()?.bytes - before.bytes) / frames)?;
         let (came, last) = (watch.take_last(1)?, readers.take_last(clients)?);
         for (changed, last) in complete(last, rhythm)? {
             if let Some(came) = came.get(&changed) {
-                ours.push(between(*came, last));
+                ours.latencies.push(between(*came, last));
                 upstream.push(between(changed, *came));
             }
         }
         let load = Load { rhythm, spacing, frame_bytes };
-        let of = |peer: &Peer, readers: &Readers| -> anyhow::Result<Vec<u32>> {
-            let expected = readers.seen()?.frames + frames;
-            peer.frames(&load)?;
-            readers.wait_for(expected)?;
+        for (side, peer, readers) in
+            [(&mut limit, &plain, &plain_readers), (&mut usual, &axum, &axum_readers)]
+        {
+            side.client_cores.push(cores(readers, frames, || peer.frames(&load))?);
             let last = complete(readers.take_last(clients)?, rhythm)?;
-            Ok(last.into_iter().map(|(due, last)| between(due, last)).collect())
-        };
-        limit.extend(of(&plain, &plain_readers)?);
-        usual.extend(of(&axum, &axum_readers)?);
+            side.latencies.extend(last.into_iter().map(|(due, last)| between(due, last)));
+        }
     }
     let case = format!("last of {clients} clients, 5 KB, 50/s");
-    for latencies in [&mut ours, &mut upstream, &mut limit, &mut usual] {
+    for latencies in [&mut ours.latencies, &mut upstream, &mut limit.latencies, &mut usual.latencies] {
         latencies.sort_unstable();
     }
     for (metric, quantile) in [("p50", 0.5), ("p99", 0.99), ("max", 1.0)] {
         for (what, of) in [("plain write loop", &limit), ("axum Sse", &usual)] {
-            let row = Row::new(GROUP, &*case).value(metric, millis_at(&ours, quantile), "ms");
-            bench.report.add(row.against(what, millis_at(of, quantile)));
+            let row = Row::new(GROUP, &*case).value(metric, millis_at(&ours.latencies, quantile), "ms");
+            bench.report.add(row.against(what, millis_at(&of.latencies, quantile)));
         }
     }
+    let (ours, limit) = (median(ours.client_cores), median(limit.client_cores));
+    let row = Row::new(GROUP, case).value("clients' CPU", ours, "cores");
+    bench.report.add(row.against("plain write loop", limit));
     let case = "a change in the simulator to a watch of it";
     for (metric, quantile) in [("p50", 0.5), ("p99", 0.99)] {
         bench.report.add(Row::new(GROUP, case).value(metric, millis_at(&upstream, quantile), "ms"));
     }
     Ok(())
+}
+
+/// Plays something until every client has every frame. Returns how busy the clients' thread was.
+fn cores(readers: &Readers, frames: u64, play: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<f64> {
+    let expected = readers.seen()?.frames + frames;
+    let (before, began) = (readers.usage()?, Instant::now());
+    play()?;
+    readers.wait_for(expected)?;
+    Ok((readers.usage()?.cpu_seconds - before.cpu_seconds) / began.elapsed().as_secs_f64())
 }
 
 /// Every event must have come to every client.
