@@ -25,6 +25,8 @@ pub(crate) const PATH: &str = "/events";
 /// Events that a receiver may be behind. More than any measurement sends: here it must not lose what it is too
 /// slow for, or the frames that are waited for never come.
 const CAPACITY: usize = 1 << 14;
+/// As long as informerd's where frames are counted.
+const KEEP_ALIVE: Duration = Duration::from_secs(1800);
 /// The same for all, so that frames are of one size.
 const ID: &str = "pods:1000000";
 
@@ -65,7 +67,7 @@ async fn events(State(sender): State<Sender>) -> Sse<impl Stream<Item = Result<E
             Err(_) => Event::default().event("RESET").data(""),
         })
     });
-    Sse::new(stream).keep_alive(KeepAlive::new().interval(Duration::from_secs(15)))
+    Sse::new(stream).keep_alive(KeepAlive::new().interval(KEEP_ALIVE))
 }
 
 /// Sends each event when it is due; each tells when that was.

@@ -9,7 +9,7 @@ use crate::client::{Measure, Readers};
 use crate::peer::{Load, Peer};
 use crate::process::Usage;
 use crate::report::{Row, median};
-use crate::server::Server;
+use crate::server::{QUIET, Server};
 use crate::simulator::{Rhythm, Simulator};
 
 /// What is sent, and how.
@@ -40,7 +40,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     simulator.load("pods", OBJECTS, 5 << 10)?;
     // Without what is dropped, and with what a frame adds, about 500 bytes.
     simulator.load("configmaps", OBJECTS, 640)?;
-    let (server, _) = Server::start(&simulator.url, &["pods", "configmaps"], &[])?;
+    let (server, _) = Server::start(&simulator.url, &["pods", "configmaps"], &QUIET)?;
     for resource in ["pods", "configmaps"] {
         simulator.touch_all(resource, OBJECTS)?;
     }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::Bench;
 use crate::client::{Measure, Readers};
 use crate::report::{Row, millis_at};
-use crate::server::{Server, wait_until};
+use crate::server::{QUIET, Server, wait_until};
 use crate::simulator::{POUR_STEP, Pour, Simulator};
 
 const GROUP: &str = "ingest";
@@ -32,7 +32,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
 fn pour(bench: &mut Bench, clients: usize, rate: usize) -> anyhow::Result<()> {
     let mut simulator = Simulator::start()?;
     simulator.load("configmaps", 1000, BYTES)?;
-    let (server, _) = Server::start(&simulator.url, &["configmaps"], &[])?;
+    let (server, _) = Server::start(&simulator.url, &["configmaps"], &QUIET)?;
     let others = clients.saturating_sub(WATCHMEN);
     // One watchman at least: with no other clients, it tells the lag that informerd alone has.
     let watchmen = clients.clamp(1, WATCHMEN);

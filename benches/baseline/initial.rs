@@ -7,8 +7,8 @@ use crate::client::{Measure, Readers};
 use crate::peer::Peer;
 use crate::process::{Usage, kernel_tcp_bytes};
 use crate::report::{Row, median, millis_at};
-use crate::server::{Server, wait_until};
-use crate::simulator::{Rhythm, Simulator};
+use crate::server::{QUIET, Server, wait_until};
+use crate::simulator::{Rhythm, Simulator, micros_since_1970};
 
 const GROUP: &str = "initial";
 /// Clients that follow something else meanwhile.
@@ -35,42 +35,45 @@ fn streams(bench: &mut Bench) -> anyhow::Result<()> {
     simulator.load("pods", objects, 5 << 10)?;
     // What the others follow, so that those that join get the state and nothing else.
     simulator.load("configmaps", 1000, 640)?;
-    let (server, _) = Server::start(&simulator.url, &["pods", "configmaps"], &[])?;
+    let (server, _) = Server::start(&simulator.url, &["pods", "configmaps"], &QUIET)?;
     let path = "/v1/watch/configmaps?sendInitialEvents=false";
-    let others = Readers::connect(server.address, OTHERS, Some(path), Measure::Latency)?;
+    let others = Readers::connect(server.address, OTHERS, Some(path), Measure::Last)?;
     others.wait_for(OTHERS as u64)?;
-    let interval = Duration::from_millis(10);
-    let rhythm = |seconds: usize| Rhythm { ticks: seconds * 100, events_per_tick: 1, interval };
-    simulator.begin("configmaps", rhythm(bench.pick(3, 1)))?;
-    simulator.end()?;
-    others.wait_for((OTHERS * (1 + rhythm(bench.pick(3, 1)).events())) as u64)?;
-    let alone = others.take_latencies()?;
+    let rhythm = |seconds: usize| Rhythm {
+        ticks: seconds * 100,
+        events_per_tick: 1,
+        interval: Duration::from_millis(10),
+    };
+    let (_, mut alone) = beside(&mut simulator, &others, rhythm(bench.pick(3, 1)), || Ok(()), |_| true)?;
 
     server.reset_peak()?;
     let before = server.usage()?;
     let plain = Peer::plain()?;
     let (mut ours, mut limit, mut meanwhile) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..bench.pick(3, 1) {
-        simulator.begin("configmaps", rhythm(bench.pick(5, 1)))?;
-        let transfer = transfer(
-            server.address,
-            clients,
-            Some("/v1/watch/pods"),
-            || server.usage(),
-            |readers| {
-                // An event for each object, and one that says that this was all.
-                readers.wait_for((clients * (objects + 1)) as u64)
-            },
-        )?;
-        // Those of the time until then.
-        meanwhile.extend(others.take_latencies()?);
-        simulator.end()?;
+        let joined = std::cell::Cell::new(0);
+        let join = || {
+            let transfer = transfer(
+                server.address,
+                clients,
+                Some("/v1/watch/pods"),
+                || server.usage(),
+                |readers| {
+                    // An event for each object, and one that says that this was all.
+                    readers.wait_for((clients * (objects + 1)) as u64)
+                },
+            );
+            joined.set(micros_since_1970());
+            transfer
+        };
+        let during = |changed| changed <= joined.get();
+        let (transfer, latencies) = beside(&mut simulator, &others, rhythm(bench.pick(6, 1)), join, during)?;
+        meanwhile.extend(latencies);
         let bytes = transfer.bytes as usize / clients;
         ours.push(transfer);
         limit.push(of_plain(&plain, clients, bytes)?);
-        // What came when nobody joined any more.
-        others.take_latencies()?;
     }
+    alone.sort_unstable();
     meanwhile.sort_unstable();
     let case = format!("{clients} join, {objects} pods, {:.1} GB", ours[0].bytes / 1e9);
     report_transfers(bench, &case, &ours, &limit);
@@ -92,7 +95,7 @@ fn snapshots(bench: &mut Bench) -> anyhow::Result<()> {
     let path = "/v1/snapshot/pods";
     let mut simulator = Simulator::start()?;
     simulator.load("pods", objects, 5 << 10)?;
-    let (server, _) = Server::start(&simulator.url, &["pods"], &[])?;
+    let (server, _) = Server::start(&simulator.url, &["pods"], &QUIET)?;
     // What one reader alone brings about is not counted.
     transfer(server.address, 1, Some(path), || server.usage(), |readers| readers.wait_ended(1))?;
     server.reset_peak()?;
@@ -134,6 +137,27 @@ fn snapshots(bench: &mut Bench) -> anyhow::Result<()> {
     bench.report.add(row("server RSS, peak, a reader", each(after.rss_peak, before.rss), "kB"));
     bench.report.add(row("kernel TCP memory, a reader", each(kernel_after, kernel_before), "kB"));
     Ok(())
+}
+
+/// Does something while objects change that the others follow. Returns its outcome, and how long each change took,
+/// among those that count by their time, until all of the others had it. It waits for the last: what comes
+/// late is not left out.
+fn beside<T>(
+    simulator: &mut Simulator,
+    others: &Readers,
+    rhythm: Rhythm,
+    work: impl FnOnce() -> anyhow::Result<T>,
+    counts: impl Fn(u64) -> bool,
+) -> anyhow::Result<(T, Vec<u32>)> {
+    let expected = others.seen()?.frames + (rhythm.events() * OTHERS) as u64;
+    simulator.begin("configmaps", rhythm)?;
+    let outcome = work()?;
+    simulator.end()?;
+    others.wait_for(expected)?;
+    let last = others.take_last(OTHERS)?;
+    let latency =
+        |(changed, last): (u64, u64)| u32::try_from(last.saturating_sub(changed)).unwrap_or(u32::MAX);
+    Ok((outcome, last.into_iter().filter(|(changed, _)| counts(*changed)).map(latency).collect()))
 }
 
 /// The same bytes from the plain loop.

@@ -9,7 +9,7 @@ use crate::axum_sse;
 use crate::client::{Measure, Readers};
 use crate::peer::{Load, Peer};
 use crate::report::{Row, median, millis_at};
-use crate::server::Server;
+use crate::server::{QUIET, Server};
 use crate::simulator::{Rhythm, Simulator};
 
 const GROUP: &str = "latency";
@@ -30,7 +30,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
         Rhythm { ticks: bench.pick(100, 20), events_per_tick: 1, interval: Duration::from_millis(20) };
     let mut simulator = Simulator::start()?;
     simulator.load("pods", OBJECTS, 5 << 10)?;
-    let (server, _) = Server::start(&simulator.url, &["pods"], &[])?;
+    let (server, _) = Server::start(&simulator.url, &["pods"], &QUIET)?;
     simulator.touch_all("pods", OBJECTS)?;
     let path = "/v1/watch/pods?sendInitialEvents=false";
     let readers = Readers::connect(server.address, clients, Some(path), Measure::Last)?;
@@ -48,7 +48,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     watch.take_last(1)?;
 
     let (mut ours, mut limit, mut usual) = (Side::default(), Side::default(), Side::default());
-    let mut upstream = Vec::new();
+    let (mut upstream, mut whole) = (Vec::new(), Vec::new());
     let frames = (rhythm.events() * clients) as u64;
     for _ in 0..bench.pick(5, 1) {
         let before = readers.seen()?;
@@ -65,6 +65,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
                 ours.latencies.push(between(*came, last));
                 upstream.push(between(changed, *came));
             }
+            whole.push(between(changed, last));
         }
         let load = Load { rhythm, spacing, frame_bytes };
         for (side, peer, readers) in
@@ -76,7 +77,9 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
         }
     }
     let case = format!("last of {clients} clients, 5 KB, 50/s");
-    for latencies in [&mut ours.latencies, &mut upstream, &mut limit.latencies, &mut usual.latencies] {
+    for latencies in
+        [&mut ours.latencies, &mut upstream, &mut whole, &mut limit.latencies, &mut usual.latencies]
+    {
         latencies.sort_unstable();
     }
     for (metric, quantile) in [("p50", 0.5), ("p99", 0.99), ("max", 1.0)] {
@@ -88,9 +91,12 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let (ours, limit) = (median(ours.client_cores), median(limit.client_cores));
     let row = Row::new(GROUP, case).value("clients' CPU", ours, "cores");
     bench.report.add(row.against("plain write loop", limit));
-    let case = "a change in the simulator to a watch of it";
-    for (metric, quantile) in [("p50", 0.5), ("p99", 0.99)] {
-        bench.report.add(Row::new(GROUP, case).value(metric, millis_at(&upstream, quantile), "ms"));
+    for (case, of) in
+        [("a change until a watch has it", &upstream), ("a change until the last client has it", &whole)]
+    {
+        for (metric, quantile) in [("p50", 0.5), ("p99", 0.99)] {
+            bench.report.add(Row::new(GROUP, case).value(metric, millis_at(of, quantile), "ms"));
+        }
     }
     Ok(())
 }

@@ -51,6 +51,7 @@ pub(crate) fn idle_clients(bench: &mut Bench) -> anyhow::Result<()> {
 fn idle(bench: &mut Bench, clients: usize) -> anyhow::Result<()> {
     let settle = Duration::from_secs(bench.pick(12, 0));
     let simulator = Simulator::start()?;
+    // With the heartbeats that quiet clients are sent by default.
     let flags = ["--connections-max", "12000"];
     let (server, _) = Server::start(&simulator.url, &["configmaps"], &flags)?;
     // What the first client alone brings about is not counted.

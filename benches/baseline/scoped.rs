@@ -5,25 +5,13 @@ use std::time::Duration;
 use crate::Bench;
 use crate::client::{Measure, NUMBER, Readers};
 use crate::report::{Row, median};
-use crate::server::Server;
+use crate::server::{QUIET, Server};
 use crate::simulator::{Rhythm, Simulator};
 
 const GROUP: &str = "scoped";
 const OBJECTS: usize = 1000;
 /// Objects of one namespace are so far apart in the simulator's loads.
 const NAMESPACES: usize = 100;
-/// Nothing but events: ten thousand heartbeats in 15 s would cost more than what is measured.
-const QUIET: &[&str] = &[
-    "--heartbeat-interval",
-    "30m",
-    "--bookmark-interval",
-    "1h",
-    "--write-stall-timeout",
-    "1h",
-    "--connections-max",
-    "12000",
-];
-
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let (few, many) = bench.pick((100, 10_000), (10, 100));
     let rhythm =
@@ -35,7 +23,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     // Two servers that get the same events at the same time.
     let mut sides = Vec::new();
     for clients in [few, many] {
-        let (server, _) = Server::start(&simulator.url, &["configmaps"], QUIET)?;
+        let (server, _) = Server::start(&simulator.url, &["configmaps"], &QUIET)?;
         let readers = Readers::connect(server.address, clients, Some(&path), Measure::Count)?;
         readers.wait_for(clients as u64)?;
         sides.push((server, readers, Vec::new()));

@@ -8,7 +8,7 @@ use crate::Bench;
 use crate::client::{Measure, Readers};
 use crate::process::{Usage, kernel_tcp_bytes};
 use crate::report::Row;
-use crate::server::{Server, wait_until};
+use crate::server::{QUIET, Server, wait_until};
 use crate::simulator::{Rhythm, Simulator};
 
 const GROUP: &str = "memory-stalled";
@@ -32,8 +32,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let time = bench.time(30);
     let mut simulator = Simulator::start()?;
     simulator.load("pods", OBJECTS, 5 << 10)?;
-    // Nobody is closed meanwhile.
-    let (server, _) = Server::start(&simulator.url, &["pods"], &["--write-stall-timeout", "1h"])?;
+    let (server, _) = Server::start(&simulator.url, &["pods"], &QUIET)?;
     simulator.touch_all("pods", OBJECTS)?;
     let readers = Readers::connect(server.address, READERS, Some(PATH), Measure::Count)?;
     readers.wait_for(READERS as u64)?;
