@@ -53,7 +53,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
 }
 
 fn shapes(bench: &Bench, clients: usize) -> Vec<Shape> {
-    let seconds = bench.pick(2.0, 0.3);
+    let seconds = bench.pick(1.5, 0.3);
     let every = |interval_ms: u64, events_per_tick| {
         let interval = Duration::from_millis(interval_ms);
         let ticks = (seconds / interval.as_secs_f64()).round() as usize;

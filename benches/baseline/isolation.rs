@@ -124,7 +124,7 @@ fn play(simulator: &mut Simulator, case: &Case, time: Duration) -> anyhow::Resul
     let warm_up = Rhythm {
         ticks: if time.as_secs() >= 10 { Limits::DEFAULT.journal_len_max / 100 } else { 1 },
         events_per_tick: 100,
-        interval: INTERVAL * 10,
+        interval: INTERVAL * 5,
     };
     simulator.begin("pods", warm_up)?;
     simulator.end()?;

@@ -88,6 +88,8 @@ enum Role {
 /// How thorough a run is, and where its results go.
 struct Bench {
     quick: bool,
+    /// Some groups were asked for, so that each may take its time.
+    chosen: bool,
     /// Of each case that takes as long as one likes.
     seconds: Option<u64>,
     report: Report,
@@ -128,7 +130,8 @@ fn main() -> anyhow::Result<()> {
     }
     // Without --bench it is `cargo test` that asks whether the benchmarks still run.
     let quick = args.quick || !args.bench;
-    let mut bench = Bench { quick, seconds: args.seconds, report: Report::default() };
+    let mut bench =
+        Bench { quick, chosen: args.filter.is_some(), seconds: args.seconds, report: Report::default() };
     for (name, run) in GROUPS {
         if args.filter.as_deref().is_none_or(|filter| name.contains(filter)) {
             run(&mut bench).with_context(|| format!("benchmark {name}"))?;

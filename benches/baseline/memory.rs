@@ -57,13 +57,12 @@ fn idle(bench: &mut Bench, clients: usize) -> anyhow::Result<()> {
     // What the first client alone brings about is not counted.
     let first = Readers::connect(server.address, 1, Some("/v1/watch/configmaps"), Measure::Count)?;
     first.wait_for(1)?;
-    sleep(settle);
+    sleep(Duration::from_secs(bench.pick(3, 0)));
     let (before, kernel_before, began) = (server.usage()?, kernel_tcp_bytes(), Instant::now());
     let readers = Readers::connect(server.address, clients, Some("/v1/watch/configmaps"), Measure::Count)?;
     readers.wait_for(clients as u64)?;
     let (connected, connecting) = (server.usage()?, began.elapsed());
-    sleep(settle);
-    // Idle for a while: what the heartbeats cost.
+    // As long as from one heartbeat to the next.
     let (quiet, while_quiet) = (server.usage()?, Instant::now());
     sleep(Duration::from_secs(bench.pick(15, 1)));
     let (after, seconds) = (server.usage()?, while_quiet.elapsed().as_secs_f64());
