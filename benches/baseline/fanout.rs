@@ -8,7 +8,7 @@ use crate::axum_sse;
 use crate::client::{Measure, Readers};
 use crate::peer::{Load, Peer};
 use crate::process::Usage;
-use crate::report::{Row, median};
+use crate::report::{Figure, Row, median};
 use crate::server::{QUIET, Server};
 use crate::simulator::{Rhythm, Simulator};
 
@@ -108,7 +108,7 @@ fn compare(
         usual.push(sample(&axum_readers, frames, || axum.usage(), || axum.frames(&load))?);
     }
     let case = format!("{clients} clients, {} ({frame_bytes} B)", shape.name);
-    let figures: [(_, _, fn(&Sample) -> f64); 3] = [
+    let figures: [Figure<Sample>; 3] = [
         ("server CPU", "s/M frames", |sample| sample.cpu_micros_per_frame),
         ("delivered", "frames/s", |sample| sample.frames_per_second),
         ("clients' CPU", "cores", |sample| sample.client_cores),

@@ -6,7 +6,7 @@ use crate::Bench;
 use crate::client::{Measure, Readers};
 use crate::peer::Peer;
 use crate::process::{Usage, kernel_tcp_bytes};
-use crate::report::{Row, median, millis_at};
+use crate::report::{Figure, Row, median, millis_at};
 use crate::server::{QUIET, Server, wait_until};
 use crate::simulator::{Rhythm, Simulator, micros_since_1970};
 
@@ -195,7 +195,7 @@ fn transfer(
 }
 
 fn report_transfers(bench: &mut Bench, case: &str, ours: &[Transfer], limit: &[Transfer]) {
-    let figures: [(_, _, fn(&Transfer) -> f64); 3] = [
+    let figures: [Figure<Transfer>; 3] = [
         ("delivered", "MB/s", |transfer| transfer.bytes / transfer.seconds / 1e6),
         ("server CPU", "s/GB", |transfer| transfer.cpu_seconds / (transfer.bytes / 1e9)),
         ("clients' CPU", "cores", |transfer| transfer.client_cores),

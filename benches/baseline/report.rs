@@ -23,6 +23,9 @@ struct Against {
     ratio: f64,
 }
 
+/// What is measured of a sample: its name, its unit, and where it is.
+pub(crate) type Figure<T> = (&'static str, &'static str, fn(&T) -> f64);
+
 /// All results so far.
 #[derive(Default)]
 pub(crate) struct Report {
