@@ -87,7 +87,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let mut alone = None;
     for case in &CASES {
         // A test that is short anyway does not wait for the timeout either.
-        let time = bench.time(10);
+        let time = bench.time(6);
         let least = if time >= Duration::from_secs(60) { case.seconds_min } else { 0 };
         let time = time.max(Duration::from_secs(least));
         let outcome = play(&mut simulator, case, time)?;
@@ -122,7 +122,7 @@ fn play(simulator: &mut Simulator, case: &Case, time: Duration) -> anyhow::Resul
     readers.wait_for(CLIENTS as u64)?;
     // Fills the journal, as it is after a while, so that memory that still grows is someone's.
     let warm_up = Rhythm {
-        ticks: if time.as_secs() >= 10 { Limits::DEFAULT.journal_len_max / 100 } else { 1 },
+        ticks: if time.as_secs() >= 5 { Limits::DEFAULT.journal_len_max / 100 } else { 1 },
         events_per_tick: 100,
         interval: INTERVAL * 5,
     };

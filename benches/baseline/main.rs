@@ -57,7 +57,7 @@ struct Args {
     /// Only groups whose name contains this
     #[arg(long, value_name = "NAME")]
     filter: Option<String>,
-    /// Seconds of each case of isolation [default 10] and memory-stalled [default 30]
+    /// Seconds of each case of isolation [default 6] and memory-stalled [default 30]
     #[arg(long, value_name = "N")]
     seconds: Option<u64>,
     /// What cargo says when it runs benchmarks
