@@ -1,31 +1,31 @@
-//! Cheap clients: one thread reads all sockets into one buffer, counts, and forgets.
+//! Cheap clients, in a process of their own: one thread reads all sockets into one buffer, counts, and forgets.
 
 use std::cell::RefCell;
-use std::future::poll_fn;
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::future::{pending, poll_fn};
+use std::io::BufRead as _;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::task::{Poll, ready};
-use std::thread::JoinHandle;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
+use clap::ValueEnum;
+use memchr::memmem::Finder;
 use tokio::io::{AsyncRead as _, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::LocalSet;
-use tokio_util::sync::CancellationToken;
 
+use crate::process::{Process, Usage};
 use crate::server::wait_until;
 use crate::simulator::{CHANGED_AT, micros_since_1970};
 
 /// Connected clients; they leave when this is dropped.
-pub(crate) struct Readers {
-    counts: Arc<Counts>,
-    stop: CancellationToken,
-    thread: Option<JoinHandle<()>>,
-}
+pub(crate) struct Readers(RefCell<Process>);
 
 /// What the clients have seen together.
 #[derive(Default)]
@@ -34,17 +34,40 @@ struct Counts {
     bytes: AtomicU64,
     connected: AtomicUsize,
     lost: AtomicUsize,
+    arrivals: Mutex<Arrivals>,
+}
+
+/// What clients that measure latency have seen.
+#[derive(Default)]
+struct Arrivals {
     /// From a change in the API server to its arrival, in microseconds.
-    latencies: Mutex<Vec<u32>>,
+    latencies: Vec<u32>,
+    /// By the time of the change: how many clients have it, and when the last of them got it.
+    last: HashMap<u64, (usize, u64)>,
+}
+
+/// A moment's counts.
+#[derive(Clone, Copy)]
+pub(crate) struct Seen {
+    /// Frames received so far, by all.
+    pub(crate) frames: u64,
+    /// Bytes received so far, by all.
+    pub(crate) bytes: u64,
+    /// Clients whose connection ended.
+    pub(crate) lost: usize,
 }
 
 /// What clients do beside counting.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Measure {
     /// Nothing.
     Count,
     /// Read each event's annotation with the time of its change.
     Latency,
+    /// And remember only when the last of them got it.
+    Last,
+    /// Not even that: they ask, and never read.
+    Stall,
 }
 
 /// Bytes read in one go.
@@ -52,7 +75,14 @@ const READ_BYTES: usize = 256 << 10;
 /// Connections under way at once.
 const CONNECTING_MAX: usize = 64;
 /// Digits of the annotation.
-const DIGITS: usize = 16;
+pub(crate) const STAMP_DIGITS: usize = 16;
+/// Stands in a path for the number of the client, of two digits at least as the simulator's namespaces have it.
+pub(crate) const NUMBER: &str = "{}";
+
+/// What stands before the digits.
+pub(crate) fn stamp_prefix() -> String {
+    format!(r#""{CHANGED_AT}":""#)
+}
 
 impl Readers {
     /// Connects `count` clients that ask for `path`, or only connect where there is none.
@@ -62,82 +92,174 @@ impl Readers {
         path: Option<&str>,
         measure: Measure,
     ) -> anyhow::Result<Self> {
-        let (counts, stop) = (Arc::new(Counts::default()), CancellationToken::new());
-        let request = path.map(|path| {
-            format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nAccept: text/event-stream\r\n\r\n")
-        });
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (counted, stopped) = (counts.clone(), stop.clone());
-        let thread = std::thread::spawn(move || {
-            let readers = async {
-                let buffer = Rc::new(RefCell::new(vec![0; READ_BYTES]));
-                let connecting = Arc::new(Semaphore::new(CONNECTING_MAX));
-                for _ in 0..count {
-                    let place = connecting.clone().acquire_owned().await;
-                    let (counts, buffer, request) = (counted.clone(), buffer.clone(), request.clone());
-                    tokio::task::spawn_local(async move {
-                        let stream = connect(address, request.as_deref()).await;
-                        drop(place);
-                        if let Ok(stream) = stream {
-                            counts.connected.fetch_add(1, Ordering::Relaxed);
-                            read(stream, &counts, &buffer, measure).await;
-                        }
-                        counts.lost.fetch_add(1, Ordering::Relaxed);
-                    });
-                }
-                stopped.cancelled().await;
-            };
-            LocalSet::new().block_on(&runtime, readers);
-        });
-        let readers = Self { counts, stop, thread: Some(thread) };
-        let connected = || {
-            let done = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
-            done(&readers.counts.connected) + done(&readers.counts.lost) >= count
-        };
-        wait_until("clients to connect", connected)?;
-        anyhow::ensure!(readers.lost() == 0, "{} of {count} clients could not connect", readers.lost());
-        Ok(readers)
+        let mut process = Process::role("clients")?;
+        let measure = measure.to_possible_value().context("it has a name")?;
+        let (measure, path) = (measure.get_name(), path.unwrap_or("-"));
+        let lost = process.ask(&format!("{address} {count} {measure} {path}"))?;
+        anyhow::ensure!(lost == "0", "{lost} of {count} clients could not connect");
+        Ok(Self(RefCell::new(process)))
     }
 
-    /// Frames received so far, by all.
-    pub(crate) fn frames(&self) -> u64 {
-        self.counts.frames.load(Ordering::Relaxed)
+    fn ask(&self, line: &str) -> anyhow::Result<String> {
+        self.0.borrow_mut().ask(line)
     }
 
-    /// Bytes received so far, by all.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.counts.bytes.load(Ordering::Relaxed)
-    }
-
-    /// Clients whose connection ended.
-    pub(crate) fn lost(&self) -> usize {
-        self.counts.lost.load(Ordering::Relaxed)
+    /// What they have seen so far.
+    pub(crate) fn seen(&self) -> anyhow::Result<Seen> {
+        self.ask("seen").and_then(|answer| Seen::parse(&answer))
     }
 
     /// Waits until all have received so many frames.
     pub(crate) fn wait_for(&self, frames: u64) -> anyhow::Result<()> {
-        let arrived = wait_until("frames", || self.frames() >= frames || self.lost() > 0);
-        anyhow::ensure!(self.lost() == 0, "{} clients were cut off", self.lost());
-        arrived.with_context(|| format!("{} of {frames} frames came", self.frames()))
+        let seen = Seen::parse(&self.ask(&format!("wait frames {frames}"))?)?;
+        anyhow::ensure!(seen.lost == 0, "{} clients were cut off", seen.lost);
+        anyhow::ensure!(seen.frames >= frames, "{} of {frames} frames came", seen.frames);
+        Ok(())
+    }
+
+    /// Waits until so many connections have ended.
+    pub(crate) fn wait_ended(&self, count: usize) -> anyhow::Result<()> {
+        let seen = Seen::parse(&self.ask(&format!("wait lost {count}"))?)?;
+        anyhow::ensure!(seen.lost >= count, "{} of {count} connections ended", seen.lost);
+        Ok(())
     }
 
     /// Takes the latencies gathered since the last time, sorted, in microseconds.
-    pub(crate) fn take_latencies(&self) -> Vec<u32> {
-        let mut latencies =
-            std::mem::take(&mut *self.counts.latencies.lock().unwrap_or_else(PoisonError::into_inner));
-        latencies.sort_unstable();
-        latencies
+    pub(crate) fn take_latencies(&self) -> anyhow::Result<Vec<u32>> {
+        let answer = self.ask("latencies")?;
+        Ok(answer.split_whitespace().map(str::parse).collect::<Result<_, _>>()?)
+    }
+
+    /// Takes, by the time of each change that `count` clients have got since the last time, when the last of them
+    /// got it: both in microseconds since 1970.
+    pub(crate) fn take_last(&self, count: usize) -> anyhow::Result<HashMap<u64, u64>> {
+        let answer = self.ask(&format!("last {count}"))?;
+        let numbers: Vec<u64> = answer.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
+        Ok(numbers.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect())
+    }
+
+    /// What their process has used so far.
+    pub(crate) fn usage(&self) -> anyhow::Result<Usage> {
+        self.0.borrow().usage()
     }
 }
 
-impl Drop for Readers {
-    fn drop(&mut self) {
-        self.stop.cancel();
-        if let Some(thread) = self.thread.take() {
-            // A panic there has shown itself already.
-            let _ = thread.join();
+impl Seen {
+    fn parse(line: &str) -> anyhow::Result<Self> {
+        let [frames, bytes, lost] = line.split(' ').collect::<Vec<_>>()[..] else { bail!("{line:?}") };
+        Ok(Self { frames: frames.parse()?, bytes: bytes.parse()?, lost: lost.parse()? })
+    }
+}
+
+/// Plays the role until standard input ends: who to connect to comes in first, then questions.
+pub(crate) fn run() -> anyhow::Result<()> {
+    let mut lines = std::io::stdin().lock().lines();
+    let line = lines.next().context("nothing to do")??;
+    let [address, count, measure, path] = line.split(' ').collect::<Vec<_>>()[..] else { bail!("{line:?}") };
+    let (address, count) = (address.parse()?, count.parse()?);
+    let measure = Measure::from_str(measure, false).map_err(anyhow::Error::msg)?;
+    let path = (path != "-").then(|| path.to_owned());
+    let counts = Arc::new(Counts::default());
+    let counted = counts.clone();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    std::thread::spawn(move || {
+        LocalSet::new().block_on(&runtime, connect_all(address, count, path, measure, counted));
+    });
+    let (seen, connected) = (|| counts.seen(), || counts.connected.load(Ordering::Relaxed));
+    wait_until("clients to connect", || connected() + seen().lost >= count)?;
+    println!("{}", count - connected());
+    for line in lines {
+        let line = line?;
+        let words: Vec<_> = line.split(' ').collect();
+        match *words {
+            ["seen"] => {}
+            ["wait", "frames", frames] => {
+                let frames: u64 = frames.parse()?;
+                // If it takes too long, the count says so.
+                let _ = wait_until("frames", || seen().frames >= frames || seen().lost > 0);
+            }
+            ["wait", "lost", count] => {
+                let count: usize = count.parse()?;
+                let _ = wait_until("ends", || seen().lost >= count);
+            }
+            ["latencies"] => {
+                let mut latencies = std::mem::take(&mut counts.arrivals().latencies);
+                latencies.sort_unstable();
+                println!("{}", listed(latencies));
+                continue;
+            }
+            ["last", count] => {
+                let count: usize = count.parse()?;
+                let last = std::mem::take(&mut counts.arrivals().last);
+                let complete = last.into_iter().filter(|(_, (clients, _))| *clients >= count);
+                println!("{}", listed(complete.flat_map(|(changed, (_, last))| [changed, last])));
+                continue;
+            }
+            _ => bail!("unknown command {line:?}"),
+        }
+        let Seen { frames, bytes, lost } = seen();
+        println!("{frames} {bytes} {lost}");
+    }
+    Ok(())
+}
+
+/// Numbers as one line.
+fn listed<T: std::fmt::Display>(numbers: impl IntoIterator<Item = T>) -> String {
+    let mut line = String::new();
+    for number in numbers {
+        // Writing to a string does not fail.
+        let _ = write!(line, "{number} ");
+    }
+    line
+}
+
+impl Counts {
+    fn seen(&self) -> Seen {
+        Seen {
+            frames: self.frames.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            lost: self.lost.load(Ordering::Relaxed),
         }
     }
+
+    fn arrivals(&self) -> std::sync::MutexGuard<'_, Arrivals> {
+        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn connect_all(
+    address: SocketAddr,
+    count: usize,
+    path: Option<String>,
+    measure: Measure,
+    counts: Arc<Counts>,
+) {
+    let buffer = Rc::new(RefCell::new(vec![0; READ_BYTES]));
+    let connecting = Arc::new(Semaphore::new(CONNECTING_MAX));
+    for number in 0..count {
+        let place = connecting.clone().acquire_owned().await;
+        let request = path.as_ref().map(|path| request(address, path, number));
+        let (counts, buffer) = (counts.clone(), buffer.clone());
+        tokio::task::spawn_local(async move {
+            let stream = connect(address, request.as_deref()).await;
+            drop((place, request));
+            if let Ok(stream) = stream {
+                counts.connected.fetch_add(1, Ordering::Relaxed);
+                read(stream, &counts, &buffer, measure).await;
+            }
+            counts.lost.fetch_add(1, Ordering::Relaxed);
+        });
+    }
+    pending().await
+}
+
+/// A stream is asked for as an EventSource does; anything else ends the connection.
+fn request(address: SocketAddr, path: &str, number: usize) -> String {
+    let path = path.replace(NUMBER, &format!("{number:02}"));
+    let is_snapshot = path.starts_with("/v1/snapshot/");
+    let connection = if is_snapshot { "Connection: close\r\n" } else { "" };
+    let accept = if is_snapshot || path.starts_with("/api/") { "*/*" } else { "text/event-stream" };
+    format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nAccept: {accept}\r\n{connection}\r\n")
 }
 
 async fn connect(address: SocketAddr, request: Option<&str>) -> std::io::Result<TcpStream> {
@@ -150,6 +272,9 @@ async fn connect(address: SocketAddr, request: Option<&str>) -> std::io::Result<
 
 /// Reads until the end, all sockets into one buffer.
 async fn read(mut stream: TcpStream, counts: &Counts, buffer: &RefCell<Vec<u8>>, measure: Measure) {
+    if measure == Measure::Stall {
+        return pending().await;
+    }
     let mut ends = FrameEnds::default();
     let mut times = Times::default();
     // The buffer is shared by all clients, so it is borrowed within one poll only.
@@ -161,8 +286,8 @@ async fn read(mut stream: TcpStream, counts: &Counts, buffer: &RefCell<Vec<u8>>,
         if outcome.is_err() || bytes.is_empty() {
             return Poll::Ready(false);
         }
-        if measure == Measure::Latency {
-            times.take(bytes, counts);
+        if measure != Measure::Count {
+            times.take(bytes, counts, measure);
         }
         counts.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         counts.frames.fetch_add(ends.count(bytes), Ordering::Relaxed);
@@ -189,26 +314,47 @@ impl FrameEnds {
 /// Finds the times of changes, across reads.
 #[derive(Default)]
 struct Times {
-    /// What was not yet searched, at the end of the last read, and what follows it.
-    window: Vec<u8>,
+    /// The end of what was read before: the beginning of a time may be in it, but no whole one.
+    tail: Vec<u8>,
 }
 
+/// Finds what stands before a time.
+static STAMP: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(&stamp_prefix()).into_owned());
+
 impl Times {
-    fn take(&mut self, bytes: &[u8], counts: &Counts) {
-        let needle = format!(r#""{CHANGED_AT}":""#);
+    fn take(&mut self, bytes: &[u8], counts: &Counts, measure: Measure) {
         let now = micros_since_1970();
-        self.window.extend_from_slice(bytes);
-        let mut searched = self.window.len().saturating_sub(needle.len() + DIGITS - 1);
-        let mut latencies = counts.latencies.lock().unwrap_or_else(PoisonError::into_inner);
-        for at in memchr::memmem::find_iter(&self.window, needle.as_bytes()) {
-            let start = at + needle.len();
-            let Some(digits) = self.window.get(start..start + DIGITS) else { break };
-            searched = searched.max(start + DIGITS);
-            let changed = std::str::from_utf8(digits).ok().and_then(|text| text.parse::<u64>().ok());
-            if let Some(changed) = changed {
-                latencies.push(u32::try_from(now.saturating_sub(changed)).unwrap_or(u32::MAX));
+        // One byte less than what tells a time, so that what is found here began before.
+        let less = STAMP.needle().len() + STAMP_DIGITS - 1;
+        self.tail.extend_from_slice(&bytes[..bytes.len().min(less)]);
+        let mut arrivals = counts.arrivals();
+        for text in [&*self.tail, bytes] {
+            for at in STAMP.find_iter(text) {
+                let start = at + STAMP.needle().len();
+                let digits = text.get(start..start + STAMP_DIGITS).unwrap_or_default();
+                let changed = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
+                if let Some(changed) = changed {
+                    arrivals.take(changed, now, measure);
+                }
             }
         }
-        self.window.drain(..searched);
+        drop(arrivals);
+        if bytes.len() >= less {
+            self.tail.clear();
+            self.tail.extend_from_slice(&bytes[bytes.len() - less..]);
+        } else {
+            self.tail.drain(..self.tail.len().saturating_sub(less));
+        }
+    }
+}
+
+impl Arrivals {
+    fn take(&mut self, changed: u64, now: u64, measure: Measure) {
+        if measure == Measure::Last {
+            let (clients, last) = self.last.entry(changed).or_default();
+            (*clients, *last) = (*clients + 1, now);
+        } else {
+            self.latencies.push(u32::try_from(now.saturating_sub(changed)).unwrap_or(u32::MAX));
+        }
     }
 }

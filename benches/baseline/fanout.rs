@@ -1,13 +1,15 @@
-//! Events to many clients, beside a plain loop that writes the same bytes to as many sockets.
+//! Events to many clients, beside a plain loop that writes the same bytes to as many sockets, and beside what axum
+//! and a broadcast channel make of the same events.
 
 use std::time::{Duration, Instant};
 
 use crate::Bench;
+use crate::axum_sse;
 use crate::client::{Measure, Readers};
-use crate::plain::Plain;
+use crate::peer::{Load, Peer};
 use crate::process::Usage;
-use crate::report::{Row, median};
-use crate::server::Server;
+use crate::report::{Figure, Row, median};
+use crate::server::{QUIET, Server};
 use crate::simulator::{Rhythm, Simulator};
 
 /// What is sent, and how.
@@ -22,39 +24,54 @@ struct Sample {
     frames_per_second: f64,
     /// Which is the same as CPU seconds per million frames.
     cpu_micros_per_frame: f64,
+    /// Of the clients' one thread: at 1 it is the limit.
+    client_cores: f64,
 }
 
 /// Objects that change in turn.
 const OBJECTS: usize = 1000;
+/// From here on, less is sent in a second.
+const MANY_CLIENTS: usize = 5000;
+const PLAIN: &str = "plain write loop";
+const AXUM: &str = "axum Sse";
 
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let mut simulator = Simulator::start()?;
     simulator.load("pods", OBJECTS, 5 << 10)?;
     // Without what is dropped, and with what a frame adds, about 500 bytes.
     simulator.load("configmaps", OBJECTS, 640)?;
-    let (server, _) = Server::start(&simulator.url, &["pods", "configmaps"], &[])?;
+    let (server, _) = Server::start(&simulator.url, &["pods", "configmaps"], &QUIET)?;
     for resource in ["pods", "configmaps"] {
-        // Each gets its annotation, so that all frames to come are of one size.
-        let interval = Duration::from_millis(10);
-        simulator.begin(resource, Rhythm { ticks: OBJECTS / 100, events_per_tick: 100, interval })?;
-        simulator.end()?;
+        simulator.touch_all(resource, OBJECTS)?;
     }
-    let steps = bench.pick(30, 3);
-    let millis = Duration::from_millis;
-    let steady = Rhythm { ticks: steps * 10, events_per_tick: 1, interval: millis(10) };
-    let bursts = |len| Rhythm { ticks: steps / 3, events_per_tick: len, interval: millis(300) };
-    let shapes = [
-        Shape { name: "5 KB, 100/s", resource: "pods", rhythm: steady },
-        Shape { name: "500 B, 100/s", resource: "configmaps", rhythm: steady },
-        Shape { name: "5 KB, bursts of 30", resource: "pods", rhythm: bursts(30) },
-        Shape { name: "500 B, bursts of 200", resource: "configmaps", rhythm: bursts(200) },
-    ];
-    for clients in bench.pick([100, 1000].as_slice(), [20].as_slice()) {
-        for shape in &shapes {
+    for clients in bench.pick([100, 1000, MANY_CLIENTS].as_slice(), [20].as_slice()) {
+        for shape in &shapes(bench, *clients) {
             compare(bench, &mut simulator, &server, *clients, shape)?;
         }
     }
     Ok(())
+}
+
+fn shapes(bench: &Bench, clients: usize) -> Vec<Shape> {
+    let seconds = bench.pick(1.5, 0.3);
+    let every = |interval_ms: u64, events_per_tick| {
+        let interval = Duration::from_millis(interval_ms);
+        let ticks = (seconds / interval.as_secs_f64()).round() as usize;
+        Rhythm { ticks, events_per_tick, interval }
+    };
+    let (pods, configmaps) = ("pods", "configmaps");
+    if clients >= MANY_CLIENTS {
+        return vec![
+            Shape { name: "5 KB, 20/s", resource: pods, rhythm: every(50, 1) },
+            Shape { name: "500 B, bursts of 100", resource: configmaps, rhythm: every(500, 100) },
+        ];
+    }
+    vec![
+        Shape { name: "5 KB, 100/s", resource: pods, rhythm: every(10, 1) },
+        Shape { name: "500 B, 100/s", resource: configmaps, rhythm: every(10, 1) },
+        Shape { name: "5 KB, bursts of 30", resource: pods, rhythm: every(300, 30) },
+        Shape { name: "500 B, bursts of 200", resource: configmaps, rhythm: every(300, 200) },
+    ]
 }
 
 fn compare(
@@ -68,65 +85,59 @@ fn compare(
     let readers = Readers::connect(server.address, clients, Some(&path), Measure::Count)?;
     // Each begins with a bookmark.
     readers.wait_for(clients as u64)?;
-    let mut plain = Plain::writer()?;
+    let plain = Peer::plain()?;
     let plain_readers = Readers::connect(plain.address, clients, None, Measure::Count)?;
     plain.connected(clients)?;
-    let (mut ours, mut limit, mut frame_bytes) = (Vec::new(), Vec::new(), 0);
+    let axum = Peer::axum()?;
+    let axum_readers = Readers::connect(axum.address, clients, Some(axum_sse::PATH), Measure::Count)?;
+    axum.connected(clients)?;
+    let frames = shape.rhythm.events() * clients;
+    let (mut ours, mut limit, mut usual, mut frame_bytes) = (Vec::new(), Vec::new(), Vec::new(), 0);
     for _ in 0..bench.pick(3, 1) {
-        let bytes_before = readers.bytes();
-        let mut changed = None;
-        let sample = sample(
-            &readers,
-            clients,
-            shape.rhythm,
-            || server.usage(),
-            || {
-                simulator.begin(shape.resource, shape.rhythm)?;
-                changed = Some(simulator.end()?);
-                Ok(())
-            },
-        )?;
-        ours.push(sample);
-        let frames = shape.rhythm.events() * clients;
-        frame_bytes = usize::try_from(readers.bytes() - bytes_before)? / frames;
-        if let Some(changed) = changed {
-            let plain = std::cell::RefCell::new(&mut plain);
-            limit.push(self::sample(
-                &plain_readers,
-                clients,
-                shape.rhythm,
-                || plain.borrow().usage(),
-                || plain.borrow_mut().frames(shape.rhythm, &changed, frame_bytes),
-            )?);
-        }
+        let bytes_before = readers.seen()?.bytes;
+        let mut spacing = Duration::ZERO;
+        let usage = || server.usage();
+        ours.push(sample(&readers, frames, usage, || {
+            simulator.begin(shape.resource, shape.rhythm)?;
+            spacing = simulator.end()?.spacing;
+            Ok(())
+        })?);
+        frame_bytes = usize::try_from(readers.seen()?.bytes - bytes_before)? / frames;
+        let load = Load { rhythm: shape.rhythm, spacing, frame_bytes };
+        limit.push(sample(&plain_readers, frames, || plain.usage(), || plain.frames(&load))?);
+        usual.push(sample(&axum_readers, frames, || axum.usage(), || axum.frames(&load))?);
     }
     let case = format!("{clients} clients, {} ({frame_bytes} B)", shape.name);
-    let middle = |of: &[Sample], figure: fn(&Sample) -> f64| median(of.iter().map(figure).collect());
-    let cpu = |sample: &Sample| sample.cpu_micros_per_frame;
-    let row = Row::new("fan-out", &*case).value("server CPU", middle(&ours, cpu), "s/M frames");
-    bench.report.add(row.against("plain write loop", middle(&limit, cpu)));
-    let rate = |sample: &Sample| sample.frames_per_second;
-    let row = Row::new("fan-out", case).value("delivered", middle(&ours, rate), "frames/s");
-    bench.report.add(row.against("plain write loop", middle(&limit, rate)));
+    let figures: [Figure<Sample>; 3] = [
+        ("server CPU", "s/M frames", |sample| sample.cpu_micros_per_frame),
+        ("delivered", "frames/s", |sample| sample.frames_per_second),
+        ("clients' CPU", "cores", |sample| sample.client_cores),
+    ];
+    for (metric, unit, figure) in figures {
+        let middle = |of: &[Sample]| median(of.iter().map(figure).collect());
+        for (what, of) in [(PLAIN, &limit), (AXUM, &usual)] {
+            let row = Row::new("fan-out", &*case).value(metric, middle(&ours), unit);
+            bench.report.add(row.against(what, middle(of)));
+        }
+    }
     Ok(())
 }
 
 /// Plays a rhythm and waits until every client has every frame.
 fn sample(
     readers: &Readers,
-    clients: usize,
-    rhythm: Rhythm,
+    frames: usize,
     usage: impl Fn() -> anyhow::Result<Usage>,
     play: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<Sample> {
-    let frames = (rhythm.events() * clients) as u64;
-    let expected = readers.frames() + frames;
-    let (before, began) = (usage()?, Instant::now());
+    let expected = readers.seen()?.frames + frames as u64;
+    let (clients_before, before, began) = (readers.usage()?, usage()?, Instant::now());
     play()?;
     readers.wait_for(expected)?;
-    let (seconds, after) = (began.elapsed().as_secs_f64(), usage()?);
+    let (seconds, after, clients_after) = (began.elapsed().as_secs_f64(), usage()?, readers.usage()?);
     Ok(Sample {
         frames_per_second: frames as f64 / seconds,
         cpu_micros_per_frame: (after.cpu_seconds - before.cpu_seconds) * 1e6 / frames as f64,
+        client_cores: (clients_after.cpu_seconds - clients_before.cpu_seconds) / seconds,
     })
 }

@@ -9,7 +9,7 @@ use crate::Bench;
 use crate::client::{Measure, Readers};
 use crate::nuisance::{Manner, Nuisance};
 use crate::process::kernel_tcp_bytes;
-use crate::report::Row;
+use crate::report::{Row, millis_at};
 use crate::server::Server;
 use crate::simulator::{Rhythm, Simulator};
 
@@ -87,8 +87,9 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let mut alone = None;
     for case in &CASES {
         // A test that is short anyway does not wait for the timeout either.
-        let least = if bench.isolation >= Duration::from_secs(60) { case.seconds_min } else { 0 };
-        let time = bench.isolation.max(Duration::from_secs(least));
+        let time = bench.time(6);
+        let least = if time >= Duration::from_secs(60) { case.seconds_min } else { 0 };
+        let time = time.max(Duration::from_secs(least));
         let outcome = play(&mut simulator, case, time)?;
         let (first_p50, first_p99) = *alone.get_or_insert((outcome.millis(0.5), outcome.millis(0.99)));
         let row = |metric, value, unit| Row::new("isolation", case.name).value(metric, value, unit);
@@ -110,8 +111,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
 impl Outcome {
     /// A quantile of the latencies, in milliseconds.
     fn millis(&self, quantile: f64) -> f64 {
-        let at = (self.latencies.len().saturating_sub(1) as f64 * quantile) as usize;
-        self.latencies.get(at).map_or(f64::NAN, |micros| f64::from(*micros) / 1e3)
+        millis_at(&self.latencies, quantile)
     }
 }
 
@@ -122,18 +122,18 @@ fn play(simulator: &mut Simulator, case: &Case, time: Duration) -> anyhow::Resul
     readers.wait_for(CLIENTS as u64)?;
     // Fills the journal, as it is after a while, so that memory that still grows is someone's.
     let warm_up = Rhythm {
-        ticks: if time.as_secs() >= 10 { Limits::DEFAULT.journal_len_max / 100 } else { 1 },
+        ticks: if time.as_secs() >= 5 { Limits::DEFAULT.journal_len_max / 100 } else { 1 },
         events_per_tick: 100,
-        interval: INTERVAL * 10,
+        interval: INTERVAL * 5,
     };
     simulator.begin("pods", warm_up)?;
     simulator.end()?;
     readers.wait_for((CLIENTS * (1 + warm_up.events())) as u64)?;
-    readers.take_latencies();
+    readers.take_latencies()?;
 
     let ticks = usize::try_from(time.as_secs())? * EVENTS_PER_SECOND;
     let rhythm = Rhythm { ticks, events_per_tick: 1, interval: INTERVAL };
-    let frames = readers.frames() + (rhythm.events() * CLIENTS) as u64;
+    let frames = readers.seen()?.frames + (rhythm.events() * CLIENTS) as u64;
     let (before, began) = (server.usage()?, Instant::now());
     let nuisance =
         case.nuisance.map(|(count, manner)| Nuisance::start(server.address, count, manner, "/v1/watch/pods"));
@@ -147,7 +147,7 @@ fn play(simulator: &mut Simulator, case: &Case, time: Duration) -> anyhow::Resul
     readers.wait_for(frames)?;
     let (after, seconds) = (server.usage()?, began.elapsed().as_secs_f64());
     Ok(Outcome {
-        latencies: readers.take_latencies(),
+        latencies: readers.take_latencies()?,
         rss_begin: before.rss,
         rss_end: after.rss,
         rss_max: rss_max.max(after.rss),

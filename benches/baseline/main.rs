@@ -6,6 +6,7 @@
 #![expect(clippy::print_stdout, reason = "the table and the answers of the roles go to standard output")]
 #![expect(clippy::disallowed_methods, reason = "benchmarks read the real clock")]
 
+mod axum_sse;
 mod client;
 mod clock;
 mod commit;
@@ -13,17 +14,23 @@ mod contender;
 mod decode;
 mod fanout;
 mod first_sync;
+mod ingest;
+mod initial;
 mod isolation;
+mod latency;
 mod memory;
 mod not_modified;
 mod nuisance;
+mod peer;
 mod plain;
 mod pods;
 mod process;
 mod report;
+mod scoped;
 mod server;
 mod simulator;
 mod snapshot;
+mod stalled;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -50,9 +57,9 @@ struct Args {
     /// Only groups whose name contains this
     #[arg(long, value_name = "NAME")]
     filter: Option<String>,
-    /// Seconds of each case of the isolation test
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    seconds: u64,
+    /// Seconds of each case of isolation [default 6] and memory-stalled [default 30]
+    #[arg(long, value_name = "N")]
+    seconds: Option<u64>,
     /// What cargo says when it runs benchmarks
     #[arg(long, hide = true)]
     bench: bool,
@@ -66,8 +73,12 @@ struct Args {
 enum Role {
     /// The API server.
     Simulator,
+    /// Clients.
+    Clients,
     /// A write loop to every socket.
     Plain,
+    /// A server of axum's.
+    Axum,
     /// A loop that answers every request with the same bytes.
     Responder,
     /// One who lists and watches as informerd does.
@@ -77,22 +88,30 @@ enum Role {
 /// How thorough a run is, and where its results go.
 struct Bench {
     quick: bool,
-    /// Of each isolation case.
-    isolation: Duration,
+    /// Some groups were asked for, so that each may take its time.
+    chosen: bool,
+    /// Of each case that takes as long as one likes.
+    seconds: Option<u64>,
     report: Report,
 }
 
 /// A group's name and what it measures.
 type Group = (&'static str, fn(&mut Bench) -> anyhow::Result<()>);
 
-const GROUPS: [Group; 8] = [
+const GROUPS: [Group; 14] = [
     ("decode", decode::run),
     ("commit", commit::run),
     ("first-sync", first_sync::run),
     ("snapshot", snapshot::run),
     ("fan-out", fanout::run),
+    ("latency", latency::run),
+    ("scoped", scoped::run),
+    ("initial", initial::run),
+    ("ingest", ingest::run),
     ("not-modified", not_modified::run),
-    ("memory", memory::run),
+    ("memory", memory::objects),
+    ("memory-idle", memory::idle_clients),
+    ("memory-stalled", stalled::run),
     ("isolation", isolation::run),
 ];
 
@@ -102,6 +121,8 @@ fn main() -> anyhow::Result<()> {
     let _ = rlimit::increase_nofile_limit(rlimit::INFINITY);
     match args.role {
         Some(Role::Simulator) => return simulator::run(),
+        Some(Role::Clients) => return client::run(),
+        Some(Role::Axum) => return axum_sse::run(),
         Some(Role::Plain) => return plain::run_writer(),
         Some(Role::Responder) => return plain::run_responder(),
         Some(Role::Contender) => return contender::run(),
@@ -109,8 +130,8 @@ fn main() -> anyhow::Result<()> {
     }
     // Without --bench it is `cargo test` that asks whether the benchmarks still run.
     let quick = args.quick || !args.bench;
-    let isolation = Duration::from_secs(if quick { 1 } else { args.seconds });
-    let mut bench = Bench { quick, isolation, report: Report::default() };
+    let mut bench =
+        Bench { quick, chosen: args.filter.is_some(), seconds: args.seconds, report: Report::default() };
     for (name, run) in GROUPS {
         if args.filter.as_deref().is_none_or(|filter| name.contains(filter)) {
             run(&mut bench).with_context(|| format!("benchmark {name}"))?;
@@ -127,5 +148,10 @@ impl Bench {
     /// The first where time matters, the second for a smoke run.
     fn pick<T>(&self, full: T, quick: T) -> T {
         if self.quick { quick } else { full }
+    }
+
+    /// The time of a case that takes as long as one likes.
+    fn time(&self, default: u64) -> Duration {
+        Duration::from_secs(self.pick(self.seconds.unwrap_or(default), 1))
     }
 }

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::JoinSet;
 
 use crate::Bench;
-use crate::plain::Plain;
+use crate::peer::Peer;
 use crate::process::Usage;
 use crate::report::{Row, median};
 use crate::server::Server;
@@ -35,7 +35,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let request = head(&format!("If-None-Match: {}\r\n", tag.trim()));
     let answer = ask(server.address, &request)?;
     anyhow::ensure!(answer.starts_with("HTTP/1.1 304"), "not a 304: {answer}");
-    let plain = Plain::responder(answer.len())?;
+    let plain = Peer::responder(answer.len())?;
     let time = Duration::from_millis(bench.pick(2000, 100));
     let (mut ours, mut limit) = (Vec::new(), Vec::new());
     for _ in 0..bench.pick(3, 1) {

@@ -1,18 +1,18 @@
 //! The roles of the limit: loops that do nothing but write to sockets.
 
 use std::io::{BufRead as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context as _, bail};
-use socket2::SockRef;
+use socket2::{Domain, SockRef, Socket, Type};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::process::{Process, Usage};
-use crate::server::wait_until;
-use crate::simulator::{Changed, Rhythm};
+use crate::client::{STAMP_DIGITS, stamp_prefix};
+use crate::peer::Load;
+use crate::simulator::micros_since_1970;
 
 /// What informerd sets on its sockets by default.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
@@ -20,59 +20,15 @@ const SEND_BUFFER_BYTES: usize = 64 << 10;
 const STREAM_BUFFER_BYTES: usize = 4 << 20;
 /// informerd's largest batch by default.
 const BATCH_BYTES_MAX: usize = 256 << 10;
-
-/// A plain loop in another process.
-pub(crate) struct Plain {
-    process: Process,
-    pub(crate) address: SocketAddr,
-}
-
-impl Plain {
-    /// A loop that writes to every connected socket.
-    pub(crate) fn writer() -> anyhow::Result<Self> {
-        Self::start("plain")
-    }
-
-    /// A loop that answers every request with the same bytes.
-    pub(crate) fn responder(answer_bytes: usize) -> anyhow::Result<Self> {
-        let mut plain = Self::start("responder")?;
-        plain.process.ask(&answer_bytes.to_string())?;
-        Ok(plain)
-    }
-
-    fn start(role: &str) -> anyhow::Result<Self> {
-        let mut process = Process::role(role)?;
-        let address = process.receive()?.parse()?;
-        Ok(Self { process, address })
-    }
-
-    /// Waits until so many sockets are connected.
-    pub(crate) fn connected(&mut self, count: usize) -> anyhow::Result<()> {
-        let count = count.to_string();
-        let Self { process, .. } = self;
-        wait_until("the plain loop's clients", || process.ask("count").is_ok_and(|answer| answer == count))
-    }
-
-    /// Writes frames to every socket at the rhythm and spacing of the events that informerd got.
-    pub(crate) fn frames(&mut self, rhythm: Rhythm, changed: &Changed, bytes: usize) -> anyhow::Result<()> {
-        let Rhythm { ticks, events_per_tick, interval } = rhythm;
-        let (interval, spacing) = (interval.as_micros(), changed.spacing.as_micros());
-        self.process.ask(&format!("frames {ticks} {events_per_tick} {interval} {spacing} {bytes}")).map(drop)
-    }
-
-    /// Writes bytes to the socket that connected last, and closes it.
-    pub(crate) fn stream(&mut self, bytes: usize) -> anyhow::Result<()> {
-        self.process.ask(&format!("stream {bytes}")).map(drop)
-    }
-
-    pub(crate) fn usage(&self) -> anyhow::Result<Usage> {
-        self.process.usage()
-    }
-}
+/// As informerd's: thousands connect at once.
+const BACKLOG: i32 = 4096;
 
 /// Plays the write loop until standard input ends.
 pub(crate) fn run_writer() -> anyhow::Result<()> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let listener = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    listener.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into())?;
+    listener.listen(BACKLOG)?;
+    let listener = std::net::TcpListener::from(listener);
     println!("{}", listener.local_addr()?);
     let sockets: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
     let accepted = sockets.clone();
@@ -94,27 +50,15 @@ pub(crate) fn run_writer() -> anyhow::Result<()> {
         let words: Vec<_> = line.split(' ').collect();
         match *words {
             ["count"] => println!("{}", sockets.len()),
-            ["frames", ticks, events_per_tick, interval, spacing, bytes] => {
-                let (ticks, events_per_tick) = (ticks.parse()?, events_per_tick.parse()?);
-                let interval = Duration::from_micros(interval.parse()?);
-                let rhythm = Rhythm { ticks, events_per_tick, interval };
-                write_frames(&mut sockets, rhythm, Duration::from_micros(spacing.parse()?), bytes.parse()?)?;
+            ["frames", ref load @ ..] => {
+                write_frames(&mut sockets, &Load::parse(load)?)?;
                 println!("written");
             }
             ["stream", bytes] => {
-                let mut socket = sockets.pop().context("no socket")?;
-                // One socket may have what it wants.
-                let options = SockRef::from(&socket);
-                let _ = options.set_send_buffer_size(STREAM_BUFFER_BYTES);
-                #[cfg(target_os = "linux")]
-                let _ = options.set_tcp_notsent_lowat(u32::MAX);
                 // All of it in memory, as informerd has it: a small piece again and again would come from the
                 // processor's cache.
                 content.resize(bytes.parse()?, b'.');
-                for piece in content.chunks(BATCH_BYTES_MAX) {
-                    socket.write_all(piece)?;
-                }
-                drop(socket);
+                stream(std::mem::take(&mut *sockets), &content)?;
                 println!("written");
             }
             _ => bail!("unknown command {line:?}"),
@@ -124,34 +68,54 @@ pub(crate) fn run_writer() -> anyhow::Result<()> {
 }
 
 /// Writes all frames that are due, in one write to each socket, until there are none left: it batches as soon
-/// as it cannot keep up, as informerd does.
-fn write_frames(
-    sockets: &mut [TcpStream],
-    rhythm: Rhythm,
-    spacing: Duration,
-    frame_bytes: usize,
-) -> anyhow::Result<()> {
-    let frame: Vec<u8> = std::iter::repeat_n(b'.', frame_bytes - 2).chain(*b"\n\n").collect();
+/// as it cannot keep up, as informerd does. Each frame tells when it was due.
+fn write_frames(sockets: &mut [TcpStream], load: &Load) -> anyhow::Result<()> {
+    let (events, frame_bytes) = (load.rhythm.events(), load.frame_bytes);
+    let mut frame = stamp_prefix().into_bytes();
+    let stamp_at = frame.len();
+    anyhow::ensure!(stamp_at + STAMP_DIGITS + 2 <= frame_bytes, "{frame_bytes} bytes are too few");
+    frame.resize(frame_bytes - 2, b'.');
+    frame.extend(b"\n\n");
     let batch_len_max = (BATCH_BYTES_MAX / frame_bytes).max(1);
-    let batch = frame.repeat(batch_len_max);
-    let due_at = |event: usize| {
-        let (tick, within) = (event / rhythm.events_per_tick, event % rhythm.events_per_tick);
-        let times = |interval: Duration, count| interval * u32::try_from(count).unwrap_or(u32::MAX);
-        times(rhythm.interval, tick) + times(spacing, within)
-    };
-    let began = Instant::now();
+    let mut batch = frame.repeat(batch_len_max);
+    let (began, began_micros) = (Instant::now(), micros_since_1970());
     let mut written = 0;
-    while written < rhythm.events() {
-        sleep(due_at(written).saturating_sub(began.elapsed()));
+    while written < events {
+        sleep(load.due_at(written).saturating_sub(began.elapsed()));
         let now = began.elapsed();
         let mut due = 1;
-        while due < batch_len_max && written + due < rhythm.events() && due_at(written + due) <= now {
+        while due < batch_len_max && written + due < events && load.due_at(written + due) <= now {
             due += 1;
+        }
+        for (at, frame) in batch.chunks_mut(frame_bytes).take(due).enumerate() {
+            let stamp = began_micros + u64::try_from(load.due_at(written + at).as_micros())?;
+            write!(&mut frame[stamp_at..], "{stamp:0STAMP_DIGITS$}")?;
         }
         for socket in &mut *sockets {
             socket.write_all(&batch[..due * frame_bytes])?;
         }
         written += due;
+    }
+    Ok(())
+}
+
+/// Writes all of it to each, in turns, and closes them.
+fn stream(mut sockets: Vec<TcpStream>, content: &[u8]) -> anyhow::Result<()> {
+    let mut piece_bytes = SEND_BUFFER_BYTES;
+    if let [socket] = &*sockets {
+        // One socket may have what it wants.
+        piece_bytes = BATCH_BYTES_MAX;
+        let options = SockRef::from(socket);
+        let _ = options.set_send_buffer_size(STREAM_BUFFER_BYTES);
+        #[cfg(target_os = "linux")]
+        let _ = options.set_tcp_notsent_lowat(u32::MAX);
+    }
+    // With many, a piece is what a socket's buffer takes at once: the loop rarely waits for one of them, and has
+    // no need to ask which are ready.
+    for piece in content.chunks(piece_bytes) {
+        for socket in &mut sockets {
+            socket.write_all(piece)?;
+        }
     }
     Ok(())
 }

@@ -77,17 +77,31 @@ impl Process {
         anyhow::ensure!(!after_name.trim_start().starts_with('Z'), "a process under measurement has ended");
         let ticks = after_name.split_whitespace().skip(11).take(2);
         let ticks: f64 = ticks.filter_map(|field| field.parse::<f64>().ok()).sum();
+        // The ticks are too coarse for short measurements, the nanoseconds of the threads lack those that have
+        // ended; the larger one is right.
+        let cpu_seconds = self.thread_seconds().max(ticks / TICKS_PER_SECOND);
         let status = read("status")?;
         let bytes = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name));
             let kibibytes = line.and_then(|rest| rest.split_whitespace().next()).and_then(|n| n.parse().ok());
             kibibytes.map_or(f64::NAN, |n: f64| n * 1024.0)
         };
-        Ok(Usage { cpu_seconds: ticks / TICKS_PER_SECOND, rss: bytes("VmRSS:"), rss_peak: bytes("VmHWM:") })
+        Ok(Usage { cpu_seconds, rss: bytes("VmRSS:"), rss_peak: bytes("VmHWM:") })
     }
 }
 
 impl Process {
+    /// Time that the threads it has now were on a CPU, in seconds; nothing where the kernel does not count it.
+    fn thread_seconds(&self) -> f64 {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id()));
+        let nanos = threads.into_iter().flatten().flatten().filter_map(|thread| {
+            // A thread may end meanwhile.
+            let text = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
+            text.split_whitespace().next()?.parse::<f64>().ok()
+        });
+        nanos.sum::<f64>() / 1e9
+    }
+
     /// Forgets the peak of its memory so far.
     pub(crate) fn reset_peak(&self) -> anyhow::Result<()> {
         // 5 resets VmHWM (proc_pid_clear_refs(5)).

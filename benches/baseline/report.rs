@@ -23,6 +23,9 @@ struct Against {
     ratio: f64,
 }
 
+/// What is measured of a sample: its name, its unit, and where it is.
+pub(crate) type Figure<T> = (&'static str, &'static str, fn(&T) -> f64);
+
 /// All results so far.
 #[derive(Default)]
 pub(crate) struct Report {
@@ -54,12 +57,12 @@ impl Report {
         if self.rows.is_empty() {
             let (against, ratio) = ("against", "ratio");
             println!(
-                "{:<13} {:<42} {:<22} {:>20}  {against:<34} {ratio:>7}",
+                "{:<14} {:<46} {:<32} {:>20}  {against:<34} {ratio:>7}",
                 "group", "case", "what", "value"
             );
         }
         let value = format!("{} {}", figure(row.value), row.unit);
-        print!("{:<13} {:<42} {:<22} {value:>20}", row.group, row.case, row.metric);
+        print!("{:<14} {:<46} {:<32} {value:>20}", row.group, row.case, row.metric);
         match &row.against {
             Some(Against { what, value, ratio }) => {
                 println!("  {:<34} {ratio:>7.3}", format!("{what}: {}", figure(*value)));
@@ -87,6 +90,12 @@ fn figure(value: f64) -> String {
         size if size >= 1.0 => format!("{value:.2}"),
         _ => format!("{value:.3}"),
     }
+}
+
+/// A quantile of sorted microseconds, in milliseconds.
+pub(crate) fn millis_at(sorted_micros: &[u32], quantile: f64) -> f64 {
+    let at = (sorted_micros.len().saturating_sub(1) as f64 * quantile) as usize;
+    sorted_micros.get(at).map_or(f64::NAN, |micros| f64::from(*micros) / 1e3)
 }
 
 /// The middle one of several measurements.

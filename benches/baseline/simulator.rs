@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use informerd::sim::{ApiServer, Cluster, Cut, Gone, Requests, Verb};
 use serde_json::json;
 
@@ -29,11 +29,27 @@ pub(crate) struct Rhythm {
     pub(crate) interval: Duration,
 }
 
+/// As many events as can be: new objects, and every so often a change that tells its time.
+#[derive(Clone, Copy)]
+pub(crate) struct Pour {
+    pub(crate) events: usize,
+    /// 0 is as fast as it goes.
+    pub(crate) events_per_second: usize,
+    /// Of an object.
+    pub(crate) bytes: usize,
+}
+
 /// What a rhythm came to.
 pub(crate) struct Changed {
     /// What one change took the simulator: the time between the events of a burst.
     pub(crate) spacing: Duration,
 }
+
+/// Events of a pour between two that tell their time, that one included.
+pub(crate) const POUR_STEP: usize = 50;
+/// Events that a pour may be ahead of the watch that sends them. It has no other way to learn that the reader
+/// cannot keep up than that the watch waits for its socket.
+const AHEAD_MAX: u64 = 1000;
 
 impl Rhythm {
     pub(crate) fn events(&self) -> usize {
@@ -60,8 +76,33 @@ impl Simulator {
 
     /// Begins to change objects, one after the other.
     pub(crate) fn begin(&mut self, resource: &str, rhythm: Rhythm) -> anyhow::Result<()> {
+        self.begin_every(resource, rhythm, 1)
+    }
+
+    /// Begins to change every so many-th object, one after the other.
+    pub(crate) fn begin_every(&mut self, resource: &str, rhythm: Rhythm, step: usize) -> anyhow::Result<()> {
         let Rhythm { ticks, events_per_tick, interval } = rhythm;
-        self.process.send(&format!("change {resource} {ticks} {events_per_tick} {}", interval.as_micros()))
+        let interval = interval.as_micros();
+        self.process.send(&format!("change {resource} {ticks} {events_per_tick} {interval} {step}"))
+    }
+
+    /// Changes each of the first so many objects once, so that all have the annotation and all frames to come
+    /// are of one size.
+    pub(crate) fn touch_all(&mut self, resource: &str, count: usize) -> anyhow::Result<()> {
+        let rhythm = Rhythm { ticks: 10, events_per_tick: count / 10, interval: Duration::from_millis(10) };
+        self.begin(resource, rhythm)?;
+        self.end().map(drop)
+    }
+
+    /// Begins to pour.
+    pub(crate) fn begin_pour(&mut self, resource: &str, pour: Pour) -> anyhow::Result<()> {
+        let Pour { events, events_per_second, bytes } = pour;
+        self.process.send(&format!("pour {resource} {events} {events_per_second} {bytes}"))
+    }
+
+    /// Where it serves.
+    pub(crate) fn address(&self) -> anyhow::Result<SocketAddr> {
+        Ok(self.url.trim_start_matches("http://").trim_end_matches('/').parse()?)
     }
 
     /// Waits for the end of what was begun.
@@ -93,11 +134,17 @@ pub(crate) fn run() -> anyhow::Result<()> {
                 server.faults().cut_watches(&watches, Cut::Clean);
                 println!("expired");
             }
-            ["change", resource, ticks, events_per_tick, micros] => {
+            ["pour", resource, events, events_per_second, bytes] => {
+                let (events, events_per_second) = (events.parse()?, events_per_second.parse()?);
+                let spacing =
+                    pour(&cluster, resource, Pour { events, events_per_second, bytes: bytes.parse()? })?;
+                println!("{}", spacing.as_micros());
+            }
+            ["change", resource, ticks, events_per_tick, micros, step] => {
                 let (ticks, events_per_tick) = (ticks.parse()?, events_per_tick.parse()?);
                 let rhythm =
                     Rhythm { ticks, events_per_tick, interval: Duration::from_micros(micros.parse()?) };
-                let spacing = change(&cluster, resource, rhythm)?;
+                let spacing = change(&cluster, resource, rhythm, step.parse()?)?;
                 println!("{}", spacing.as_micros());
             }
             _ => bail!("unknown command {line:?}"),
@@ -107,7 +154,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
 }
 
 /// Changes loaded objects one after the other; tells the time that one takes.
-fn change(cluster: &Cluster, resource: &str, rhythm: Rhythm) -> anyhow::Result<Duration> {
+fn change(cluster: &Cluster, resource: &str, rhythm: Rhythm, step: usize) -> anyhow::Result<Duration> {
     let objects = cluster.len(resource).max(1);
     let began = Instant::now();
     let (mut next, mut busy) = (0, Duration::ZERO);
@@ -116,16 +163,42 @@ fn change(cluster: &Cluster, resource: &str, rhythm: Rhythm) -> anyhow::Result<D
         sleep(at.saturating_sub(began.elapsed()));
         let tick_began = Instant::now();
         for _ in 0..rhythm.events_per_tick {
-            // Names and namespaces as bulk_load gives them.
-            let (name, namespace) = (format!("load-{next:07}"), format!("load-{:02}", next % 100));
-            let patch = json!({"metadata": {"annotations": {CHANGED_AT: micros_since_1970().to_string()}}});
-            let patched = cluster.patch(resource, &namespace, &name, &patch);
-            patched.map_err(|status| anyhow::anyhow!(status.message))?;
-            next = (next + 1) % objects;
+            touch(cluster, resource, next)?;
+            next = (next + step) % objects;
         }
         busy += tick_began.elapsed();
     }
     Ok(busy / u32::try_from(rhythm.events().max(1))?)
+}
+
+/// Changes one object to tell the time.
+fn touch(cluster: &Cluster, resource: &str, number: usize) -> anyhow::Result<()> {
+    // Names and namespaces as bulk_load gives them.
+    let (name, namespace) = (format!("load-{number:07}"), format!("load-{:02}", number % 100));
+    let patch = json!({"metadata": {"annotations": {CHANGED_AT: micros_since_1970().to_string()}}});
+    let patched = cluster.patch(resource, &namespace, &name, &patch);
+    patched.map_err(|status| anyhow::anyhow!(status.message))?;
+    Ok(())
+}
+
+/// Creates objects as fast as the watch of them takes it; tells the time that one took.
+fn pour(cluster: &Cluster, resource: &str, pour: Pour) -> anyhow::Result<Duration> {
+    let sent = || cluster.counters().get(resource).map(|counters| counters.events_sent);
+    let sent_before = sent().context("no such resource")?;
+    let began = Instant::now();
+    for events in (0..pour.events).step_by(POUR_STEP) {
+        if pour.events_per_second > 0 {
+            let due_at = Duration::from_secs_f64(events as f64 / pour.events_per_second as f64);
+            sleep(due_at.saturating_sub(began.elapsed()));
+        }
+        while events as u64 > sent().unwrap_or(0) - sent_before + AHEAD_MAX {
+            sleep(Duration::from_micros(50));
+        }
+        touch(cluster, resource, 0)?;
+        let loaded = cluster.bulk_load(resource, POUR_STEP - 1, pour.bytes);
+        loaded.map_err(|status| anyhow::anyhow!(status.message))?;
+    }
+    Ok(began.elapsed() / u32::try_from(pour.events.max(1))?)
 }
 
 /// The same clock for every process of this machine.

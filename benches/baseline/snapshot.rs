@@ -12,7 +12,7 @@ use informerd::encode::{Frames, ListEncoder, ListFormat};
 use informerd::k8s::ResourceVersion;
 
 use crate::clock::{MEASURE_MIN, seconds_of};
-use crate::plain::Plain;
+use crate::peer::Peer;
 use crate::process::Usage;
 use crate::report::{Row, median};
 use crate::server::Server;
@@ -89,7 +89,7 @@ fn over_http(bench: &mut Bench, objects: usize) -> anyhow::Result<()> {
     let mut simulator = Simulator::start()?;
     simulator.load("pods", objects, 5 << 10)?;
     let (server, _) = Server::start(&simulator.url, &["pods"], &[])?;
-    let mut plain = Plain::writer()?;
+    let plain = Peer::plain()?;
     let (mut ours, mut limit) = (Vec::new(), Vec::new());
     // The first is a warm-up of both.
     for round in 0..=bench.pick(5, 1) {
@@ -100,11 +100,9 @@ fn over_http(bench: &mut Bench, objects: usize) -> anyhow::Result<()> {
         let usage = || server.usage();
         let transfer = transfers(usage, || fetch(server.address, &request, || Ok(())))?;
         let bytes = transfer.bytes;
-        let (address, plain) = (plain.address, std::cell::RefCell::new(&mut plain));
-        let usage = || plain.borrow().usage();
+        let usage = || plain.usage();
         let written = transfers(usage, || {
-            fetch(address, "", || {
-                let mut plain = plain.borrow_mut();
+            fetch(plain.address, "", || {
                 plain.connected(1)?;
                 plain.stream(bytes)
             })
