@@ -24,6 +24,7 @@ mod cursor;
 mod journal;
 mod pass;
 mod past;
+mod scope;
 mod shared;
 mod state;
 mod store;
@@ -32,7 +33,8 @@ pub use change::{Change, ChangeKind, Commit, Delta};
 pub use cursor::{Cursor, Located, Lost, Recalled, Revision};
 pub use past::{Gone, Past, PastChange};
 pub use shared::{
-    Batch, CatchUp, CatchUpEntry, Condition, Mark, PastWriter, Phase, Reader, Summary, Writer, cache,
+    Batch, CatchUp, CatchUpEntry, Condition, Mark, PastWriter, Phase, Reader, ScopeWake, Summary, Writer,
+    cache,
 };
 pub use store::{Snapshot, Stored};
 

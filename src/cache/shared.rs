@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::scope::{Wakes, scope_of};
 use super::state::State;
 use super::{Change, Commit, Config, Cursor, Delta, Located, Lost, Recalled, Revision, Snapshot};
 use crate::k8s::{Identity, Key, Object, ResourceVersion};
@@ -24,6 +25,7 @@ pub fn cache(config: Config, now: Instant) -> (Writer, Reader) {
         heard_ms: AtomicU64::new(0),
         asked_tx: watch::Sender::new(()),
         wake_tx,
+        scoped: Wakes::default(),
     });
     (Writer { shared: shared.clone() }, Reader { shared, wake_rx })
 }
@@ -39,6 +41,8 @@ struct Shared {
     asked_tx: watch::Sender<()>,
     /// Here and not with the [`Writer`], so that it never closes: a reader may outlive what kept the cache true.
     wake_tx: watch::Sender<Mark>,
+    /// Wakes those who read one namespace or object.
+    scoped: Wakes,
 }
 
 /// The one end that changes a cache. Not `Clone`: one reflector, one cache.
@@ -59,6 +63,15 @@ pub struct PastWriter {
 pub struct Reader {
     shared: Arc<Shared>,
     wake_rx: watch::Receiver<Mark>,
+}
+
+/// The wake-up of who reads one namespace, or one object.
+#[derive(Debug)]
+pub struct ScopeWake {
+    shared: Arc<Shared>,
+    scope: Arc<str>,
+    /// There until it is dropped.
+    wake: Option<watch::Receiver<()>>,
 }
 
 /// How far a cache is; what a sleeper is woken with.
@@ -177,6 +190,7 @@ impl Writer {
         }
         let cursor = state.store.cursor;
         let synced = state.synced;
+        let touched = state.touched.take_dirty();
         // Items of a pass show only at its end.
         let shows = before != (synced, cursor, state.store.position.clone());
         // Released before anyone is woken, so that none wakes into the lock.
@@ -186,6 +200,11 @@ impl Writer {
                 let commits = mark.commits + 1;
                 *mark = Mark { synced, revision: cursor.revision, history: cursor.history, commits };
             });
+            if cursor.history == before.1.history {
+                self.shared.scoped.wake(&touched);
+            } else {
+                self.shared.scoped.wake_all();
+            }
         }
         commit
     }
@@ -214,6 +233,45 @@ impl Writer {
     /// The cache's resourceVersion; zero before the first sync.
     pub fn position(&self) -> ResourceVersion {
         self.shared.read().store.position.clone()
+    }
+}
+
+// === impl ScopeWake ===
+
+impl ScopeWake {
+    /// Marks what came so far as seen. To be done before reading, else a commit is slept through.
+    pub fn saw(&mut self) {
+        if let Some(wake) = &mut self.wake {
+            wake.borrow_and_update();
+        }
+    }
+
+    /// Sleeps until there may be something.
+    pub async fn changed(&mut self) {
+        if let Some(wake) = &mut self.wake {
+            // The sender lives as long as anyone sleeps.
+            let _ = wake.changed().await;
+        }
+    }
+
+    /// The head, with its position, if nothing of the scope lies between it and a cursor.
+    pub fn head_if_quiet_since(&self, cursor: Cursor) -> Option<(Cursor, ResourceVersion)> {
+        let state = self.shared.read();
+        let head = state.store.cursor;
+        let quiet =
+            head.history == cursor.history && state.touched.is_quiet_since(&self.scope, cursor.revision);
+        quiet.then(|| (head, state.store.position.clone()))
+    }
+}
+
+impl Drop for ScopeWake {
+    fn drop(&mut self) {
+        let mut wakes = self.shared.scoped.lock();
+        drop(self.wake.take());
+        if wakes.get(&self.scope).is_some_and(|wake| wake.receiver_count() == 0) {
+            wakes.remove(&self.scope);
+            self.shared.write().touched.end(&self.scope);
+        }
     }
 }
 
@@ -268,9 +326,23 @@ impl Reader {
         self.wake_rx.clone()
     }
 
+    /// A wake-up for who reads one namespace (of a namespaced resource), or one object in it or in the cluster scope: at
+    /// each commit that touches it, when versions went back, and at [`Reader::rouse`].
+    pub fn wake_scoped(&self, namespace: &str, name: Option<&str>) -> ScopeWake {
+        let scope = scope_of(namespace, name);
+        let mut wakes = self.shared.scoped.lock();
+        let wake = wakes.entry(scope.clone()).or_default().subscribe();
+        let mut state = self.shared.write();
+        let now = state.store.cursor.revision;
+        state.touched.begin(scope.clone(), now);
+        drop(state);
+        ScopeWake { shared: self.shared.clone(), scope, wake: Some(wake) }
+    }
+
     /// Wakes every reader that sleeps, though nothing was committed.
     pub fn rouse(&self) {
         self.shared.wake_tx.send_modify(|mark| mark.commits += 1);
+        self.shared.scoped.wake_all();
     }
 
     /// At most `len_max` changes after a cursor, oldest first; `None` if the cursor left the journal, and

@@ -9,6 +9,7 @@ use imbl::OrdMap;
 use super::journal::Journal;
 use super::pass::{History, Outcome, Pass, went_back};
 use super::past::Pasts;
+use super::scope::Touched;
 use super::{
     CatchUp, CatchUpEntry, Change, ChangeKind, Commit, Config, Cursor, Delta, Located, Lost, Revision,
     Snapshot, Stored,
@@ -67,6 +68,7 @@ pub(super) struct State {
     pub(super) synced: bool,
     pass: Option<Pass>,
     pub(super) pasts: Pasts,
+    pub(super) touched: Touched,
 }
 
 impl State {
@@ -90,6 +92,7 @@ impl State {
             taken_back: zero,
             synced: false,
             pass: None,
+            touched: Touched::default(),
             pasts: Pasts::new(),
         }
     }
@@ -319,6 +322,7 @@ impl State {
         self.store.cursor.revision = change.revision;
         self.store.position = change.position.clone();
         self.store.changed_at = change.reached.clone();
+        self.touched.note(change.object.key(), change.revision);
         commit.evicted += self.journal.push(Arc::new(change), &self.config);
     }
 

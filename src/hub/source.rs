@@ -12,14 +12,16 @@ use super::subscriber::Covers;
 use super::{CloseReason, Config, Filter, Informer};
 use crate::cache::{
     CatchUpEntry, Change, ChangeKind, Cursor, Gone, Located, Mark, Past, PastChange, Recalled, Revision,
-    Snapshot,
+    ScopeWake, Snapshot,
 };
 use crate::k8s::{Key, Object, ResourceVersion};
 
 /// One informer of a subscription.
 pub(super) struct Source {
     pub(super) informer: Arc<Informer>,
-    pub(super) wake: watch::Receiver<Mark>,
+    wake: watch::Receiver<Mark>,
+    /// Where only one namespace or object is wanted.
+    scope: Option<ScopeWake>,
     phase: Phase,
     cursor: Cursor,
     /// The version up to which the client has everything; zero while its snapshot is under way.
@@ -92,10 +94,35 @@ impl BatchBuilder {
 }
 
 impl Source {
-    pub(super) fn new(informer: Arc<Informer>) -> Self {
-        let wake = informer.reader.wake();
+    pub(super) fn new(informer: Arc<Informer>, filter: &Filter) -> Self {
+        let (wake, scope) = (informer.reader.wake(), scope_wake(&informer, filter));
         let (cursor, position) = (Cursor::default(), ResourceVersion::ZERO);
-        Self { informer, wake, phase: Phase::Idle, cursor, position, holds_beyond: None, resync_due: false }
+        Self {
+            informer,
+            wake,
+            scope,
+            phase: Phase::Idle,
+            cursor,
+            position,
+            holds_beyond: None,
+            resync_due: false,
+        }
+    }
+
+    /// Takes what came so far as seen; to be done before reading.
+    pub(super) fn saw(&mut self) {
+        self.wake.borrow_and_update();
+        if let Some(scope) = &mut self.scope {
+            scope.saw();
+        }
+    }
+
+    /// Sleeps until there may be something. Until it reads changes that may be anything, even a position.
+    pub(super) async fn changed(&mut self) {
+        match (&mut self.scope, &self.phase) {
+            (Some(scope), Phase::Live) => scope.changed().await,
+            (Some(_) | None, _) => drop(self.wake.changed().await),
+        }
     }
 
     pub(super) fn synced(&self) -> bool {
@@ -140,7 +167,7 @@ impl Source {
     }
 
     /// Goes on with another informer, once the client has all there is of this one.
-    pub(super) fn succeed(&mut self, successor: &Arc<Informer>) -> Succession {
+    pub(super) fn succeed(&mut self, successor: &Arc<Informer>, filter: &Filter) -> Succession {
         let new = successor.reader.snapshot();
         let old = self.informer.reader.snapshot();
         let idle = matches!(self.phase, Phase::Idle);
@@ -148,6 +175,7 @@ impl Source {
             return Succession::NotYet;
         }
         self.wake = successor.reader.wake();
+        self.scope = scope_wake(successor, filter);
         self.informer = successor.clone();
         if idle {
             return Succession::Difference;
@@ -333,6 +361,11 @@ impl Source {
                 }
                 continue;
             }
+            let quiet = self.scope.as_ref().and_then(|scope| scope.head_if_quiet_since(self.cursor));
+            if let Some((head, position)) = quiet {
+                (self.cursor, self.position) = (head, position);
+                return Ok(Pulled::Done);
+            }
             let len_max = batch.len_max - batch.events.len();
             let Some(run) = self.informer.reader.changes_after(self.cursor, len_max) else {
                 self.phase = Phase::CatchUp;
@@ -449,6 +482,16 @@ impl Source {
             last.position = self.position.clone();
         }
         Ok(piece.done)
+    }
+}
+
+/// The wake-up of who wants one namespace or object alone.
+fn scope_wake(informer: &Informer, filter: &Filter) -> Option<ScopeWake> {
+    let namespaced = informer.resource.namespaced();
+    match (filter.namespaces(), &filter.name) {
+        ([namespace], name) if namespaced => Some(informer.reader.wake_scoped(namespace, name.as_deref())),
+        ([], Some(name)) if !namespaced => Some(informer.reader.wake_scoped("", Some(name))),
+        _ => None,
     }
 }
 

@@ -138,7 +138,7 @@ impl Subscriber {
         let Subscription { informers, filter, from, resync, timeout } = subscription;
         assert!(!informers.is_empty(), "a subscription has at least one informer");
         let mut subscriber = Self {
-            sources: informers.into_iter().map(Source::new).collect(),
+            sources: informers.into_iter().map(|informer| Source::new(informer, &filter)).collect(),
             filter,
             config,
             state: State::Starting { from, until: None },
@@ -173,7 +173,7 @@ impl Subscriber {
             let now = Instant::now();
             // Seen before read: a commit in between wakes again instead of being slept through.
             for source in &mut self.sources {
-                source.wake.borrow_and_update();
+                source.saw();
             }
             if let Some(reason) = self.over(now) {
                 if self.caught_up && matches!(self.state, State::Live) {
@@ -264,9 +264,9 @@ impl Subscriber {
         // One informer is the common case and needs no allocation.
         let woken = async {
             match &mut *self.sources {
-                [source] => drop(source.wake.changed().await),
+                [source] => source.changed().await,
                 sources => {
-                    drop(select_all(sources.iter_mut().map(|source| source.wake.changed().boxed())).await);
+                    drop(select_all(sources.iter_mut().map(|source| source.changed().boxed())).await);
                 }
             }
         };
@@ -506,7 +506,7 @@ impl Subscriber {
     }
 
     fn succeed(&mut self, index: usize, successor: &Arc<Informer>) {
-        match self.sources[index].succeed(successor) {
+        match self.sources[index].succeed(successor, &self.filter) {
             Succession::NotYet => return,
             Succession::Difference => {}
             Succession::StartOver => self.state = State::Resetting(ResetReason::Replaced),

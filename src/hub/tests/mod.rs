@@ -568,3 +568,45 @@ async fn a_stream_that_waits_for_its_informer_sleeps() {
     assert!(next.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_pending());
     assert_eq!(wakes.0.load(std::sync::atomic::Ordering::Relaxed), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_of_one_namespace_or_object_sleeps_through_what_happens_elsewhere() {
+    let mut upstream = Upstream::default();
+    upstream.put("a", true);
+    let mut life = Life::new(&upstream);
+    let filter = |namespace: &str, name: Option<&str>| {
+        let (labels, fields) = (LabelSelector::default(), FieldSelector::default());
+        Filter::new(vec![namespace.to_owned()], name.map(str::to_owned), labels, fields)
+    };
+    // The namespace of all objects, another one, an object, and one that is not there.
+    let filters =
+        [filter("web", None), filter("db", None), filter("web", Some("a")), filter("web", Some("z"))];
+    let mut subscribers = filters.map(|filter| {
+        let informers = life.hub.informers();
+        let subscription = Subscription { informers, filter, from: From::Start, resync: None, timeout: None };
+        life.hub.subscribe(subscription).expect("a subscriber")
+    });
+    let wakes: [Arc<Wakes>; 4] = Default::default();
+    for (name, woken) in [("b", [1, 0, 0, 0]), ("a", [2, 0, 1, 0])] {
+        for subscriber in &mut subscribers {
+            while ready(subscriber).is_some() {}
+        }
+        let mut turns: Vec<_> =
+            subscribers.iter_mut().map(|subscriber| Box::pin(subscriber.next())).collect();
+        for (turn, wakes) in turns.iter_mut().zip(&wakes) {
+            let waker = std::task::Waker::from(wakes.clone());
+            assert!(turn.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_pending());
+        }
+        upstream.put(name, false);
+        life.watch(&upstream, 1);
+        let counts = wakes.each_ref().map(|wakes| wakes.0.load(std::sync::atomic::Ordering::Relaxed));
+        assert_eq!(counts, woken, "{name}");
+    }
+    // At its bookmark it is as far as the cache all the same.
+    tokio::time::advance(Duration::from_secs(61)).await;
+    for subscriber in &mut subscribers {
+        let events = ready(subscriber).expect("a bookmark");
+        let last = events.last().expect("at least one");
+        assert_eq!((last.kind, &last.position), (EventKind::Bookmark, &upstream.version.into()));
+    }
+}

@@ -1,0 +1,95 @@
+//! Readers of one namespace, or of one object, and when to wake them.
+//!
+//! Ten thousand readers, each of a namespace of its own, must not be woken by what happens in another. So a scope that
+//! somebody reads has a wake-up of its own, and the revision of its last change beside it: a reader for which nothing is new
+//! goes on at the head without looking at what others were told.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+
+use super::Revision;
+use crate::k8s::Key;
+
+/// The last change of each scope that somebody reads. Behind the cache's lock.
+#[derive(Debug, Default)]
+pub(super) struct Touched {
+    last: HashMap<Arc<str>, Revision>,
+    /// Touched since the last commit was told.
+    dirty: Vec<Arc<str>>,
+}
+
+/// The wake-ups of the scopes. Beside the cache's lock: nobody is woken within it.
+#[derive(Debug, Default)]
+pub(super) struct Wakes(Mutex<HashMap<Arc<str>, watch::Sender<()>>>);
+
+/// The text of a scope: `namespace/`, or an object's key.
+pub(super) fn scope_of(namespace: &str, name: Option<&str>) -> Arc<str> {
+    match name {
+        Some(name) => Key::new(namespace, name).as_str().into(),
+        None => format!("{namespace}/").into(),
+    }
+}
+
+impl Touched {
+    /// Begins to note a scope's changes; what was before is not known.
+    pub(super) fn begin(&mut self, scope: Arc<str>, now: Revision) {
+        self.last.entry(scope).or_insert(now);
+    }
+
+    /// Ends to note a scope's changes.
+    pub(super) fn end(&mut self, scope: &str) {
+        self.last.remove(scope);
+    }
+
+    /// An object changed.
+    pub(super) fn note(&mut self, key: &Key, revision: Revision) {
+        if self.last.is_empty() {
+            return;
+        }
+        let text = key.as_str();
+        let namespace = text.find('/').map(|slash| &text[..=slash]);
+        for scope in namespace.into_iter().chain([text]) {
+            if let Some((scope, _)) = self.last.get_key_value(scope) {
+                let scope = scope.clone();
+                self.last.insert(scope.clone(), revision);
+                if self.dirty.last() != Some(&scope) {
+                    self.dirty.push(scope);
+                }
+            }
+        }
+    }
+
+    /// Whether nothing of a scope changed after a revision. `false` for one that is not noted.
+    pub(super) fn is_quiet_since(&self, scope: &str, revision: Revision) -> bool {
+        self.last.get(scope).is_some_and(|last| *last <= revision)
+    }
+
+    /// What was touched since it was asked last.
+    pub(super) fn take_dirty(&mut self) -> Vec<Arc<str>> {
+        std::mem::take(&mut self.dirty)
+    }
+}
+
+impl Wakes {
+    pub(super) fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, watch::Sender<()>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes the readers of these scopes.
+    pub(super) fn wake(&self, scopes: &[Arc<str>]) {
+        if scopes.is_empty() {
+            return;
+        }
+        let wakes = self.lock();
+        for wake in scopes.iter().filter_map(|scope| wakes.get(scope)) {
+            wake.send_replace(());
+        }
+    }
+
+    /// Wakes the readers of all scopes.
+    pub(super) fn wake_all(&self) {
+        self.lock().values().for_each(|wake| wake.send_replace(()));
+    }
+}
