@@ -225,6 +225,12 @@ impl Subscriber {
         source.abreast()
     }
 
+    /// Whether it is handing out much at once: a snapshot, or what a reader missed that was behind.
+    pub fn is_in_bulk(&self) -> bool {
+        matches!(self.state, State::Snapshot | State::Resetting(_))
+            || self.sources.iter().any(Source::is_catching_up)
+    }
+
     /// Goes on from where somebody else has brought it, who gave signs of life and bookmarks, too.
     pub fn go_on(&mut self, place: &Abreast, heartbeat_at: Instant, bookmark_at: Instant) {
         if let [source] = &mut *self.sources {

@@ -22,7 +22,7 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 use super::body::{ServeBody, Unwrapped, unwrap_body};
-use super::stream::Takeover;
+use super::stream::{Socket, Takeover};
 use super::{Config, guard, metrics};
 
 /// A connection's place among `connections_max`, for as long as anything of it lives.
@@ -64,7 +64,7 @@ pub(super) struct Connection<S> {
     pub(super) tasks: TaskTracker,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Connection<S> {
+impl<S: Socket> Connection<S> {
     /// Serves requests until the peer leaves, or the drain ends the connection.
     pub(super) async fn run(self) {
         let Self { socket, router, config, loopback, connected, drain, tasks } = self;
@@ -205,11 +205,7 @@ impl<S> StallGuard<S> {
         Self { inner, timeout, stalled: None }
     }
 
-    fn watch(
-        &mut self,
-        context: &mut Context<'_>,
-        written: Poll<io::Result<usize>>,
-    ) -> Poll<io::Result<usize>> {
+    fn watch<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.stalled = None;
             return written;
@@ -221,6 +217,13 @@ impl<S> StallGuard<S> {
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer takes nothing")));
         }
         Poll::Pending
+    }
+}
+
+impl<S: Socket> Socket for StallGuard<S> {
+    fn poll_writable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let ready = self.inner.poll_writable(context);
+        self.watch(context, ready)
     }
 }
 

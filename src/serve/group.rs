@@ -16,7 +16,7 @@ use bytes::Bytes;
 use slab::Slab;
 use tokio::io::{AsyncRead as _, ReadBuf};
 use tokio::sync::mpsc::{self, error::TrySendError};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit, watch};
 use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -33,6 +33,9 @@ const TURN: usize = 128;
 /// Streams that may wait to be taken into a group.
 const JOINING_MAX: usize = 4096;
 
+/// Streams on each core that may be writing much.
+const BULK_PER_CORE: usize = 2;
+
 /// Events that come this soon after others wait for more of their kind; one that comes alone never waits.
 const GATHER: Duration = Duration::from_micros(500);
 
@@ -48,6 +51,8 @@ pub(super) struct Groups {
     /// Groups of one kind.
     cores: usize,
     next: AtomicUsize,
+    /// Streams that may write much at once.
+    bulk: Semaphore,
 }
 
 /// A stream on its way into a group.
@@ -113,7 +118,15 @@ impl Wake for Sign {
 impl Groups {
     pub(super) fn new(config: Config, drain: CancellationToken, tasks: TaskTracker) -> Arc<Self> {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        Arc::new(Self { config, drain, tasks, open: Mutex::default(), cores, next: AtomicUsize::new(0) })
+        let (open, next, bulk) =
+            (Mutex::default(), AtomicUsize::new(0), Semaphore::new(BULK_PER_CORE * cores));
+        Arc::new(Self { config, drain, tasks, open, cores, next, bulk })
+    }
+
+    /// Waits for leave to write much.
+    pub(super) async fn bulk_turn(&self) -> Option<SemaphorePermit<'_>> {
+        // It is never closed.
+        self.bulk.acquire().await.ok()
     }
 
     /// Takes a stream in that is abreast of its informer.

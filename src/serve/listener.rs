@@ -18,6 +18,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
 
 use super::connection::{Connected, Connection};
+use super::stream::Socket;
 use super::{ApiError, Config, Server, metrics};
 use crate::hub::Hub;
 
@@ -176,7 +177,7 @@ impl Acceptor {
         }
     }
 
-    fn spawn<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(&self, socket: S) {
+    fn spawn(&self, socket: impl Socket) {
         let Ok(permit) = self.places.clone().try_acquire_owned() else {
             metrics::limit_hit("connections_max");
             self.tasks.spawn(refuse(socket, self.config.connections_max));

@@ -4,6 +4,7 @@
 //! of a small event. So the head of the answer and all that follows is written here, in HTTP/1.1 chunks or WebSocket
 //! frames, each batch by one system call from bytes that are shared with every other stream.
 
+use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,7 +12,9 @@ use std::task::{Context, Poll, Waker};
 
 use axum::http::{HeaderMap, StatusCode, Version, header};
 use bytes::Buf as _;
+use futures_util::FutureExt as _;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Instant;
 
 use super::connection::Connected;
@@ -43,9 +46,22 @@ const RETRY_MS: std::ops::Range<u64> = 500..3000;
 pub(super) const READ_BYTES: usize = 128;
 
 /// What bytes go through.
-pub(super) trait Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
+pub(super) trait Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static {
+    /// Whether it would take bytes; wakes when it does.
+    fn poll_writable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
+}
 
-impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Socket for S {}
+impl Socket for TcpStream {
+    fn poll_writable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_write_ready(context)
+    }
+}
+
+impl Socket for UnixStream {
+    fn poll_writable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_write_ready(context)
+    }
+}
 
 /// A stream and the connection it has taken over.
 pub(super) struct Attached {
@@ -184,6 +200,17 @@ impl Attached {
             if let Some(place) = self.stream.subscriber.abreast() {
                 return self.stream.groups.clone().join(place, self);
             }
+            if self.stream.subscriber.is_in_bulk() {
+                match self.write_bulk(&mut frames).await {
+                    Ok(Some(ended)) => {
+                        last = ended;
+                        continue;
+                    }
+                    // Nothing is there yet.
+                    Ok(None) => {}
+                    Err(_) => return,
+                }
+            }
             let mut buffer = [0; READ_BYTES];
             tokio::select! {
                 biased;
@@ -193,6 +220,33 @@ impl Attached {
                     Ok(count) => last = self.said(&buffer[..count], &mut frames),
                 },
             }
+        }
+    }
+
+    /// Writes a batch of much, and tells whether it was the last; nothing where nothing is there yet. Few streams do so at a
+    /// time, each only what its socket takes at once: a thousand that come together would else stand before every live
+    /// event in the queue of what runs.
+    async fn write_bulk(&mut self, frames: &mut Frames) -> io::Result<Option<bool>> {
+        let groups = self.stream.groups.clone();
+        let mut last = None;
+        loop {
+            let turn = groups.bulk_turn().await;
+            if last.is_none() {
+                last = self.stream.next(self.framing, frames).now_or_never();
+                frames.cut();
+            }
+            while frames.has_remaining() {
+                match self.socket.write_buf(frames).now_or_never() {
+                    Some(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
+                    Some(written) => drop(written?),
+                    None => break,
+                }
+            }
+            drop(turn);
+            if !frames.has_remaining() {
+                return Ok(last);
+            }
+            poll_fn(|context| self.socket.poll_writable(context)).await?;
         }
     }
 
