@@ -94,7 +94,7 @@ impl Encoder {
             run.events().for_each(|event| self.event(&event, &mut frames));
             chunk_of(&frames.to_vec())
         });
-        self.go_on(run.position());
+        self.go_on(&run.position());
         match framing {
             Framing::Chunked => form.bytes.clone(),
             Framing::Plain => form.bytes.slice(form.framing..form.bytes.len() - CHUNK_END.len()),

@@ -14,8 +14,8 @@ pub struct Event {
     /// What it is about.
     pub payload: Payload,
     /// The version of this informer up to which the client has everything once it took this event; zero
-    /// while its snapshot is under way, or, with selectors, while it catches up, so that whoever is cut off there
-    /// starts over.
+    /// while its snapshot is under way, and while it catches up or is told what a relist found, so that whoever is cut
+    /// off there starts over.
     pub position: ResourceVersion,
 }
 

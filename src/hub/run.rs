@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use bytes::Bytes;
 
 use super::event::{Event, EventKind, Payload};
-use super::source::told_to_all;
+use super::source::{position_after, told_to_all};
 use super::{Config, Informer};
 use crate::cache::{Batch, Cursor, Reader};
 use crate::k8s::ResourceVersion;
@@ -78,8 +78,8 @@ impl Run {
     }
 
     /// The version up to which a client has everything once it took the last event.
-    pub fn position(&self) -> &ResourceVersion {
-        &self.batch.changes[self.batch.changes.len() - 1].position
+    pub fn position(&self) -> ResourceVersion {
+        position_after(&self.batch.changes[self.batch.changes.len() - 1])
     }
 
     /// What a transport made of it, or makes now.
@@ -177,7 +177,7 @@ fn bounded(batch: &mut Batch, bytes_max: usize) -> Option<usize> {
         batch.caught_up = false;
         let last = batch.changes.last()?;
         batch.cursor.revision = last.revision;
-        batch.position = last.position.clone();
+        batch.position = position_after(last);
     }
     (count > 0).then_some(bytes)
 }

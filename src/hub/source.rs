@@ -373,11 +373,7 @@ impl Source {
             };
             for change in &run.changes {
                 self.cursor.revision = change.revision;
-                self.position = if change.is_amid_relist() {
-                    amid(filter, &change.position)
-                } else {
-                    change.position.clone()
-                };
+                self.position = position_after(change);
                 if let Some((kind, payload)) = seen_through(filter, change) {
                     batch.push(Event { source: index, kind, payload, position: self.position.clone() });
                     if batch.is_full() && change.revision != run.cursor.revision {
@@ -403,7 +399,7 @@ impl Source {
                 let Gone { key, uid, version } = gone.clone();
                 filter.in_scope(&key).then_some((EventKind::Deleted, Payload::Identity { key, uid, version }))
             } else if let Some(change) = past.changed.get(at - past.gone.len()) {
-                self.position = amid(filter, change.object.resource_version());
+                self.position = AMID;
                 changed_through(filter, change)
             } else {
                 self.position = past.position.clone();
@@ -464,19 +460,19 @@ impl Source {
         })?;
         let (count, before) = (piece.entries.len(), batch.events.len());
         for (at, entry) in piece.entries.into_iter().enumerate() {
-            let (revision, position) = (entry.revision, amid(filter, &entry.position));
+            let revision = entry.revision;
             let covers = if self.holds_beyond.is_some() { Covers::Some } else { Covers::All };
             if let Some((kind, payload)) = latest_through(filter, since, covers, entry) {
-                batch.push(Event { source: index, kind, payload, position: position.clone() });
+                batch.push(Event { source: index, kind, payload, position: AMID });
             }
             if batch.is_full() && at + 1 < count {
                 self.cursor.revision = revision;
-                self.position = position;
+                self.position = AMID;
                 return Ok(false);
             }
         }
         self.cursor = piece.cursor;
-        self.position = if piece.done { piece.position } else { amid(filter, &piece.position) };
+        self.position = if piece.done { piece.position } else { AMID };
         // With the last one the client has everything.
         if let Some(last) = batch.events[before..].last_mut() {
             last.position = self.position.clone();
@@ -495,17 +491,20 @@ fn scope_wake(informer: &Informer, filter: &Filter) -> Option<ScopeWake> {
     }
 }
 
-/// The position of a client that is told what changed without its order: an object that it is told of later may have
-/// stopped to match before. Another replica, asked from here, sees what does not match become what does not match,
-/// and says nothing. So whoever selects by content and is cut off amid such events starts over.
-fn amid(filter: &Filter, position: &ResourceVersion) -> ResourceVersion {
-    if filter.selects() { ResourceVersion::ZERO } else { position.clone() }
+/// The position of a client that is told what changed without its order: each object in its latest state, though before
+/// it was another. It has everything up to no version, so whoever is cut off there starts over. Asked from anywhere in
+/// between, a replica that is not as far would not tell what came between, nor what stopped to match.
+const AMID: ResourceVersion = ResourceVersion::ZERO;
+
+/// The version up to which a client has everything once it took a change.
+pub(super) fn position_after(change: &Change) -> ResourceVersion {
+    if change.is_amid_relist() { AMID } else { change.position.clone() }
 }
 
 /// A change as everyone is told it who wants everything.
 pub(super) fn told_to_all(change: &Change) -> Option<Event> {
     let (kind, payload) = seen_through(&Filter::default(), change)?;
-    Some(Event { source: 0, kind, payload, position: change.position.clone() })
+    Some(Event { source: 0, kind, payload, position: position_after(change) })
 }
 
 /// A change as a subscription sees it: an object that begins to match is ADDED for it, one that stops

@@ -33,9 +33,6 @@ const TURN: usize = 128;
 /// Streams that may wait to be taken into a group.
 const JOINING_MAX: usize = 4096;
 
-/// Streams on each core that may be writing much.
-const BULK_PER_CORE: usize = 2;
-
 /// Events that come this soon after others wait for more of their kind; one that comes alone never waits.
 const GATHER: Duration = Duration::from_micros(500);
 
@@ -51,7 +48,7 @@ pub(super) struct Groups {
     /// Groups of one kind.
     cores: usize,
     next: AtomicUsize,
-    /// Streams that may write much at once.
+    /// Streams that may write much at once: one core is left to what is live.
     bulk: Semaphore,
 }
 
@@ -118,8 +115,7 @@ impl Wake for Sign {
 impl Groups {
     pub(super) fn new(config: Config, drain: CancellationToken, tasks: TaskTracker) -> Arc<Self> {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let (open, next, bulk) =
-            (Mutex::default(), AtomicUsize::new(0), Semaphore::new(BULK_PER_CORE * cores));
+        let (open, next, bulk) = (Mutex::default(), AtomicUsize::new(0), Semaphore::new((cores - 1).max(1)));
         Arc::new(Self { config, drain, tasks, open, cores, next, bulk })
     }
 

@@ -77,6 +77,8 @@ struct Connection {
     /// The revision of each cache when the stream was last seen to have nothing more.
     drained: Vec<u64>,
     last_sign: Instant,
+    /// Whether it gave an event.
+    begun: bool,
 }
 
 /// A client.
@@ -214,6 +216,8 @@ impl Client {
         }
         let waker = Waker::from(connection.flag.clone());
         match connection.turn.as_mut().poll(&mut Context::from_waker(&waker)) {
+            // One that waits for a cache has not looked at the others.
+            Poll::Pending if !connection.begun => Ok(false),
             Poll::Pending => {
                 for (at, source) in self.habits.sources.iter().enumerate() {
                     connection.drained[at] = replica.revision(*source);
@@ -237,6 +241,7 @@ impl Client {
                     }
                     Some(Delivery::Events(_) | Delivery::Runs(_)) => {
                         connection.last_sign = around.now;
+                        connection.begun = true;
                         connection.unread.extend(events.into_iter().map(|event| (event, lists)));
                         if cuts {
                             let left = self.dice.below(connection.unread.len());
@@ -336,6 +341,7 @@ impl Client {
             lists: around.lists_settled(number),
             drained,
             last_sign: around.now,
+            begun: false,
         });
     }
 }
