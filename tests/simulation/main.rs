@@ -24,7 +24,7 @@ mod wire;
 mod world;
 
 /// Histories of a usual run.
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 2000;
 
 /// Histories that are lived twice.
 const TWICE: u64 = 12;

@@ -145,12 +145,9 @@ async fn who_starts_over_waits_for_every_cache_to_be_as_far_as_its_token() {
     };
     let mut waits = subscribe();
     assert_eq!(taken(&mut waits), [], "pods are not as far as the client");
-    let reason = |delivery: Delivery| match delivery {
-        Delivery::Events(events) => match &events[0].payload {
-            Payload::Mark { reason, .. } => *reason,
-            other => panic!("{other:?}"),
-        },
-        other => panic!("{other:?}"),
+    let reason = |delivery: Delivery| {
+        let Payload::Mark { reason, .. } = delivery.events()[0].payload else { panic!("{delivery:?}") };
+        reason
     };
     tokio::time::advance(Duration::from_secs(11)).await;
     assert_eq!(reason(waits.next().await), Some(ResetReason::TokenAhead), "it may go back");
