@@ -274,3 +274,42 @@ fn write_token(sources: &[Source], out: &mut String) {
         let _ = ResumeToken::write_part(&source.name, &source.position, out);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frames(text: &str) -> Frames {
+        let mut frames = Frames::new();
+        frames.put(text);
+        frames.share(Bytes::from_static(b"{}"));
+        frames
+    }
+
+    fn framed(framing: Framing, texts: &[&str]) -> Vec<u8> {
+        let mut out = Frames::new();
+        texts.iter().for_each(|text| framing.append(frames(text), &mut out));
+        framing.end(&mut out);
+        out.to_vec()
+    }
+
+    #[test]
+    fn frames_are_chunks_of_http_or_nothing_more() {
+        assert_eq!(framed(Framing::Plain, &["a", "bc"]), b"a{}bc{}");
+        assert_eq!(framed(Framing::Chunked, &["a", "0123456789abcdef"]), {
+            b"3\r\na{}\r\n12\r\n0123456789abcdef{}\r\n0\r\n\r\n"
+        });
+        // An empty chunk would end the stream.
+        let mut out = Frames::new();
+        Framing::Chunked.append(Frames::new(), &mut out);
+        assert!(out.to_vec().is_empty());
+    }
+
+    #[test]
+    fn what_is_rendered_once_is_a_chunk_and_holds_what_is_between_its_ends() {
+        let content = vec![b'x'; 300];
+        let form = chunk_of(&content);
+        assert!(form.bytes.starts_with(b"12c\r\nx") && form.bytes.ends_with(b"x\r\n"));
+        assert_eq!(form.bytes.slice(form.framing..form.bytes.len() - CHUNK_END.len()), content);
+    }
+}

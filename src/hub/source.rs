@@ -392,19 +392,28 @@ impl Source {
     /// Hands out what changed before the cache's history, until the batch is full.
     fn pull_past(&mut self, index: usize, filter: &Filter, batch: &mut BatchBuilder) {
         let Phase::Past { past, next } = &mut self.phase else { return };
-        while !batch.is_full() {
+        let before = batch.events.len();
+        loop {
             let at = *next;
+            if at == past.gone.len() + past.changed.len() {
+                self.position = past.position.clone();
+                // With the last one the client has everything.
+                if let Some(last) = batch.events[before..].last_mut() {
+                    last.position = self.position.clone();
+                }
+                self.phase = Phase::Live;
+                return;
+            }
+            if batch.is_full() {
+                return;
+            }
             *next += 1;
             let event = if let Some(gone) = past.gone.get(at) {
                 let Gone { key, uid, version } = gone.clone();
                 filter.in_scope(&key).then_some((EventKind::Deleted, Payload::Identity { key, uid, version }))
-            } else if let Some(change) = past.changed.get(at - past.gone.len()) {
-                self.position = AMID;
-                changed_through(filter, change)
             } else {
-                self.position = past.position.clone();
-                self.phase = Phase::Live;
-                return;
+                self.position = AMID;
+                changed_through(filter, &past.changed[at - past.gone.len()])
             };
             if let Some((kind, payload)) = event {
                 batch.push(Event { source: index, kind, payload, position: self.position.clone() });

@@ -119,6 +119,11 @@ impl Groups {
         Arc::new(Self { config, drain, tasks, open, cores, next, bulk })
     }
 
+    /// Whether nobody is taken in any more, as the process ends.
+    pub(super) fn is_closed(&self) -> bool {
+        self.drain.is_cancelled()
+    }
+
     /// Waits for leave to write much.
     pub(super) async fn bulk_turn(&self) -> Option<SemaphorePermit<'_>> {
         // It is never closed.

@@ -197,7 +197,9 @@ impl Attached {
                 let _ = self.socket.shutdown().await;
                 return;
             }
-            if let Some(place) = self.stream.subscriber.abreast() {
+            if !self.stream.groups.is_closed()
+                && let Some(place) = self.stream.subscriber.abreast()
+            {
                 return self.stream.groups.clone().join(place, self);
             }
             if self.stream.subscriber.is_in_bulk() {
