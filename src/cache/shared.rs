@@ -246,12 +246,9 @@ impl ScopeWake {
         }
     }
 
-    /// Sleeps until there may be something.
-    pub async fn changed(&mut self) {
-        if let Some(wake) = &mut self.wake {
-            // The sender lives as long as anyone sleeps.
-            let _ = wake.changed().await;
-        }
+    /// Where to wait until there may be something. Its sender lives as long as this.
+    pub fn receiver(&mut self) -> Option<&mut watch::Receiver<()>> {
+        self.wake.as_mut()
     }
 
     /// The head, with its position, if nothing of the scope lies between it and a cursor.

@@ -47,6 +47,14 @@ enum Phase {
     Difference { old: Snapshot, new: Snapshot, last: Option<Key> },
 }
 
+/// What a source waits for.
+pub(super) enum Wake<'a> {
+    /// Any commit.
+    All(&'a mut watch::Receiver<Mark>),
+    /// One that touches its scope.
+    Scope(&'a mut watch::Receiver<()>),
+}
+
 /// What a pull came to.
 pub(super) enum Pulled {
     /// The batch is full; there may be more.
@@ -117,14 +125,16 @@ impl Source {
         }
     }
 
-    /// Sleeps until there may be something. Until it reads changes that may be anything, even a position.
-    pub(super) async fn changed(&mut self) {
-        match (&mut self.scope, &self.phase) {
-            (Some(scope), Phase::Live) => scope.changed().await,
-            (Some(_) | None, _) => drop(self.wake.changed().await),
+    /// What to wait for. Until it reads changes that may be anything, even a position.
+    pub(super) fn wake(&mut self) -> Wake<'_> {
+        let scope = self.scope.as_mut().filter(|_| matches!(self.phase, Phase::Live));
+        match scope.and_then(ScopeWake::receiver) {
+            Some(scope) => Wake::Scope(scope),
+            None => Wake::All(&mut self.wake),
         }
     }
 
+    /// Whether its cache is complete.
     pub(super) fn synced(&self) -> bool {
         self.wake.borrow().synced
     }

@@ -12,7 +12,7 @@ use super::event::{Event, EventKind, Payload, ResetReason};
 use super::metrics::Metrics;
 use super::registry::Place;
 use super::run::{Abreast, Run};
-use super::source::{BatchBuilder, Pulled, Source, Succession};
+use super::source::{BatchBuilder, Pulled, Source, Succession, Wake};
 use super::{CloseReason, Config, Filter, Informer, ResumeToken};
 use crate::cache::{Cursor, Located, Past, Recalled};
 use crate::k8s::ResourceVersion;
@@ -268,18 +268,18 @@ impl Subscriber {
             timer.as_mut().reset(at);
         }
         // One informer is the common case and needs no allocation.
-        let woken = async {
+        let any = async {
             match &mut *self.sources {
-                [source] => source.changed().await,
+                [source] => woken(source).await,
                 sources => {
-                    drop(select_all(sources.iter_mut().map(|source| source.changed().boxed())).await);
+                    drop(select_all(sources.iter_mut().map(|source| woken(source).boxed())).await);
                 }
             }
         };
         // All is looked at afterwards, whichever woke; in one order, so that any run can be repeated.
         tokio::select! {
             biased;
-            () = woken => {}
+            () = any => {}
             () = timer.as_mut() => {}
             // Once seen, the moment of this stream's end is set.
             () = self.drained.as_mut(), if !draining => self.look_at = Instant::now(),
@@ -538,6 +538,14 @@ impl Subscriber {
     fn positions(&self) -> Vec<ResourceVersion> {
         self.sources.iter().map(|source| source.position().clone()).collect()
     }
+}
+
+/// Sleeps until a source may have something. Its informer is there, so it does not end otherwise.
+async fn woken(source: &mut Source) {
+    let _ = match source.wake() {
+        Wake::All(wake) => wake.changed().await,
+        Wake::Scope(wake) => wake.changed().await,
+    };
 }
 
 // === impl Delivery ===
