@@ -127,7 +127,8 @@ impl Drop for Wire {
         }
         let given_up = self.last_byte.elapsed() >= QUIET_MIN || self.born.elapsed() >= OVERDUE_MIN;
         let quiet = self.end.is_none() && given_up;
-        let unmarked = self.ask == Ask::Stream && !self.marked;
+        // A mark that is still on its way is none.
+        let unmarked = self.ask == Ask::Stream && (!self.marked || !self.out.is_empty());
         self.link.meter(self.resource, |meter| {
             meter.quiet_watches += u64::from(quiet);
             meter.unmarked_streams += u64::from(unmarked);
