@@ -220,7 +220,9 @@ impl Informer {
     }
 
     pub(super) fn left(&self) {
-        self.shared.subscribers.fetch_sub(1, Ordering::Relaxed);
+        if self.shared.subscribers.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.shared.runs.clear();
+        }
         self.touch();
     }
 

@@ -191,12 +191,15 @@ impl Group {
             self.wake.borrow_and_update();
             let goes_on = !self.informer.is_over() && !drained.is_cancelled() && self.deliver().await;
             self.admit_all();
-            // One without members would keep an informer that nobody uses.
-            if !goes_on || self.members.is_empty() {
+            if !goes_on {
                 return self.dissolve();
             }
             self.hear();
             self.mark_time().await;
+            // One without members would keep an informer that nobody uses.
+            if self.members.is_empty() {
+                return self.dissolve();
+            }
             let at = self.heartbeat_at.min(self.bookmark_at);
             tokio::select! {
                 biased;

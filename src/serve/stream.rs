@@ -132,8 +132,9 @@ impl Takeover {
         version: Version,
     ) -> Self {
         let upgrades = status == StatusCode::SWITCHING_PROTOCOLS;
-        let framing = if upgrades || version == Version::HTTP_10 { Framing::Plain } else { Framing::Chunked };
-        let number = if version == Version::HTTP_10 { 0 } else { 1 };
+        let old = version == Version::HTTP_10;
+        let framing = if upgrades || old { Framing::Plain } else { Framing::Chunked };
+        let number = if old { 0 } else { 1 };
         let mut head = format!("HTTP/1.{number} {status}\r\n").into_bytes();
         for (name, value) in headers.iter().filter(|(name, _)| **name != header::CONTENT_LENGTH) {
             head.extend_from_slice(name.as_str().as_bytes());

@@ -11,17 +11,22 @@ use super::{LIMITS, Life, Upstream, object, ready};
 use crate::cache::{self, Delta};
 use crate::k8s::{FieldSelector, LabelSelector, Object, Resource, ResourceParts, ResourceVersion};
 
+/// A stream from this place.
+fn subscribe(life: &Life, filter: Filter, from: From) -> Subscriber {
+    let informers = life.hub.informers();
+    let subscription = Subscription { informers, filter, from, resync: None, timeout: None };
+    life.hub.subscribe(subscription).expect("a subscriber")
+}
+
 /// What a stream from this place is told at once: kinds, with names where there are any.
 fn told(life: &Life, from: From) -> Vec<(EventKind, String)> {
-    let (informers, filter) = (life.hub.informers(), Filter::default());
-    let subscription = Subscription { informers, filter, from, resync: None, timeout: None };
-    let mut subscriber = life.hub.subscribe(subscription).unwrap();
-    let mut told = Vec::new();
-    while let Some(events) = ready(&mut subscriber) {
-        let name = |event: &Event| event.payload.key().map(|key| key.name().to_owned());
-        told.extend(events.iter().map(|event| (event.kind, name(event).unwrap_or_default())));
-    }
-    told
+    let told = taken(&mut subscribe(life, Filter::default(), from));
+    told.into_iter().map(|(kind, name, _)| (kind, name)).collect()
+}
+
+/// A token of an event.
+fn event(version: u64) -> From {
+    From::Token([("pods".to_owned(), version.into())].into_iter().collect())
 }
 
 /// A token of a bookmark.
@@ -55,9 +60,7 @@ async fn a_reader_of_bookmarks_starts_over_where_a_relist_may_have_skipped_what_
         let item = Delta::PassItem(object("a", 1, 1, true));
         vec![Delta::PassBegin, item, Delta::PassEnd(version.into())]
     };
-    let (informers, filter) = (life.hub.informers(), Filter::default());
-    let subscription = Subscription { informers, filter, from: bookmark(token), resync: None, timeout: None };
-    let mut subscriber = life.hub.subscribe(subscription).unwrap();
+    let mut subscriber = subscribe(&life, Filter::default(), bookmark(token));
     let first = |subscriber: &mut Subscriber| match subscriber.next().now_or_never() {
         Some(Delivery::Events(events)) => events[0].kind,
         other => panic!("{other:?}"),
@@ -103,10 +106,7 @@ async fn who_is_cut_off_amid_what_a_relist_found_starts_over() {
     );
     for filter in [Filter::default(), selecting] {
         let mut life = Life::new(&upstream);
-        let (informers, from) =
-            (life.hub.informers(), From::Token([("pods".to_owned(), 4.into())].into_iter().collect()));
-        let subscription = Subscription { informers, filter, from, resync: None, timeout: None };
-        let mut subscriber = life.hub.subscribe(subscription).expect("a subscriber");
+        let mut subscriber = subscribe(&life, filter, event(4));
         assert_eq!(taken(&mut subscriber), [(EventKind::Bookmark, String::new(), 4.into())]);
         let now = [("x0", 8, true), ("x1", 9, true), ("x2", 10, true), ("x3", 4, true)];
         life.writer.commit(list(
@@ -138,10 +138,7 @@ async fn who_starts_over_waits_for_every_cache_to_be_as_far_as_its_token() {
     writer.commit(list(20, []));
     let subscribe = || {
         let token = [("pods".to_owned(), ResourceVersion::from(9)), ("nodes".to_owned(), 3.into())];
-        let (informers, from) = (life.hub.informers(), From::Token(token.into_iter().collect()));
-        let subscription =
-            Subscription { informers, filter: Filter::default(), from, resync: None, timeout: None };
-        life.hub.subscribe(subscription).expect("a subscriber")
+        subscribe(&life, Filter::default(), From::Token(token.into_iter().collect()))
     };
     let mut waits = subscribe();
     assert_eq!(taken(&mut waits), [], "pods are not as far as the client");
@@ -186,12 +183,31 @@ async fn who_is_cut_off_amid_a_catch_up_starts_over() {
     let mut life = Life::new(&upstream);
     ["b", "c", "d", "e", "b"].iter().for_each(|name| upstream.put(name, true));
     life.watch(&upstream, usize::MAX);
-    let (informers, filter) = (life.hub.informers(), Filter::default());
-    let from = From::Token([("pods".to_owned(), 2.into())].into_iter().collect());
-    let subscription = Subscription { informers, filter, from, resync: None, timeout: None };
-    let mut subscriber = life.hub.subscribe(subscription).expect("a subscriber");
+    let mut subscriber = subscribe(&life, Filter::default(), event(2));
     let positions: Vec<_> =
         taken(&mut subscriber).into_iter().map(|(_, name, position)| (name, position)).collect();
     let at = |name: &str, position: u64| (name.to_owned(), position.into());
     assert_eq!(positions, [at("c", 0), at("d", 0), at("e", 0), at("b", 7), at("", 7)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_streams_are_told_alike_is_forgotten_with_the_last_of_them() {
+    let mut upstream = Upstream::default();
+    upstream.put("a", true);
+    let mut life = Life::new(&upstream);
+    let [mut first, mut second] = [0, 1].map(|_| subscribe(&life, Filter::default(), event(1)));
+    [&mut first, &mut second].into_iter().for_each(|subscriber| drop(taken(subscriber)));
+    upstream.put("b", true);
+    life.watch(&upstream, 1);
+    let run = |subscriber: &mut Subscriber| match subscriber.next().now_or_never() {
+        Some(Delivery::Runs(mut runs)) => runs.remove(0),
+        other => panic!("{other:?}"),
+    };
+    let (one, other) = (run(&mut first), run(&mut second));
+    assert!(Arc::ptr_eq(&one, &other), "made once");
+    let kept = Arc::downgrade(&one);
+    drop((one, other, first));
+    assert!(kept.upgrade().is_some());
+    drop(second);
+    assert!(kept.upgrade().is_none());
 }
