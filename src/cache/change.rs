@@ -18,6 +18,9 @@ pub enum Delta {
     PassEnd(ResourceVersion),
     /// The pass failed: forget it.
     PassAbort,
+    /// What the API server tells is of another history than what the cache holds, though its versions may be beyond:
+    /// the next complete pass begins a new one, and readers start over.
+    OtherHistory,
     /// ADDED or MODIFIED on the watch.
     Apply(Object),
     /// DELETED on the watch: the last state, at the version of the deletion.

@@ -313,6 +313,12 @@ impl Reader {
         self.shared.read().store.clone()
     }
 
+    /// The object that changed last, of those that are held. Costs a pass over all where nothing changed since the
+    /// first list.
+    pub fn newest(&self) -> Option<Arc<Object>> {
+        self.shared.read().newest().cloned()
+    }
+
     /// How far the cache is, without its lock.
     pub fn mark(&self) -> Mark {
         *self.wake_rx.borrow()

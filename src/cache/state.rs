@@ -66,6 +66,8 @@ pub(super) struct State {
     /// Versions up to this one were given out before the API server's went back: what was then is not what is now.
     taken_back: ResourceVersion,
     pub(super) synced: bool,
+    /// What is held is of another history than what the next pass will bring.
+    outdated: bool,
     pass: Option<Pass>,
     pub(super) pasts: Pasts,
     pub(super) touched: Touched,
@@ -91,6 +93,7 @@ impl State {
             gaps: VecDeque::new(),
             taken_back: zero,
             synced: false,
+            outdated: false,
             pass: None,
             touched: Touched::default(),
             pasts: Pasts::new(),
@@ -115,6 +118,7 @@ impl State {
         match delta {
             Delta::PassBegin => self.pass = Some(Pass::default()),
             Delta::PassAbort => self.pass = None,
+            Delta::OtherHistory => self.outdated = self.synced,
             Delta::PassItem(object) => {
                 if let Some(mut pass) = self.pass.take() {
                     pass.item(object, self);
@@ -138,7 +142,7 @@ impl State {
     }
 
     fn end_pass(&mut self, pass: Pass, version: ResourceVersion, commit: &mut Commit) {
-        let back = self.synced && went_back(&version, &self.store.position);
+        let back = self.outdated || self.synced && went_back(&version, &self.store.position);
         let history = if back { History::Other } else { History::Same };
         let Outcome { changed, gone } = pass.end(self, history);
         if !self.synced || back {
@@ -220,7 +224,16 @@ impl State {
         self.begin = version.clone();
         self.store.changed_at = version.clone();
         self.store.position = version;
-        self.synced = true;
+        (self.synced, self.outdated) = (true, false);
+    }
+
+    /// The object that changed last, of those that are held.
+    pub(super) fn newest(&self) -> Option<&Arc<Object>> {
+        if let Some((_, recent)) = self.recent.last_key_value() {
+            return Some(&recent.object);
+        }
+        let objects = self.store.objects.values().map(|stored| &stored.object);
+        objects.reduce(|a, b| if b.resource_version() > a.resource_version() { b } else { a })
     }
 
     fn put(&mut self, object: Object, commit: &mut Commit) {

@@ -470,6 +470,30 @@ fn a_list_that_went_back_replaces_also_what_has_the_same_version() {
 }
 
 #[test]
+fn another_history_begins_with_the_next_complete_list_however_far_it_is() {
+    let mut upstream = Upstream::default();
+    ["a", "b"].iter().for_each(|name| upstream.put(name));
+    let mut replica = Replica::new(ROOMY);
+    // Nothing is held that could be of another history.
+    assert_eq!(replica.writer.commit(vec![Delta::OtherHistory]), Commit::default());
+    replica.list(&upstream);
+    assert_eq!(replica.reader.newest().unwrap().key().name(), "b");
+    upstream.put("a");
+    replica.watch(&upstream, 10);
+    assert_eq!(replica.reader.newest().unwrap().key().name(), "a");
+    let cursor = replica.reader.snapshot().cursor;
+    let list =
+        |version: u64| [Delta::PassBegin, Delta::PassItem(object("b", 2, 2)), Delta::PassEnd(version.into())];
+    let aborted =
+        vec![Delta::OtherHistory, Delta::PassBegin, Delta::PassItem(object("c", 9, 9)), Delta::PassAbort];
+    assert_eq!(replica.writer.commit(aborted), Commit::default());
+    assert!(replica.writer.commit(list(20).into()).history_lost);
+    assert_eq!(replica.reader.catch_up(cursor, 10).unwrap_err(), Lost);
+    assert_eq!(replica.reader.locate(&ResourceVersion::from(3)), Located::Lost);
+    assert!(!replica.writer.commit(list(30).into()).history_lost, "once");
+}
+
+#[test]
 fn a_failed_pass_leaves_the_cache_as_it_was() {
     let mut upstream = Upstream::default();
     ["a", "b"].iter().for_each(|name| upstream.put(name));

@@ -22,6 +22,6 @@ pub use machine::{InitialList, Machine, MachineConfig};
 pub use metrics::describe;
 pub use reflector::{Reflector, ReflectorConfig};
 pub use stats::{LastVerification, Stats, StatsSnapshot};
-pub use step::{Failure, Input, Moment, Reaction, Step};
+pub use step::{Failure, Input, Moment, Probed, Question, Reaction, Step, Witness};
 pub use verify::{Verification, Verify, VerifyError, VerifyOutcome, verify};
 pub use watching::{Doubt, EndReason, RelistReason, WatchEnd};

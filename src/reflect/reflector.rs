@@ -17,11 +17,13 @@ use super::past::Historian;
 use super::stats::{Stats, count};
 use super::verify::{Doubts, Verifier, Verify};
 use super::watching::{Doubt, WatchEnd};
-use super::{Failure, Input, Machine, MachineConfig, Moment, Reaction, Step};
+use super::{Failure, Input, Machine, MachineConfig, Moment, Probed, Question, Reaction, Step, Witness};
 use crate::cache::{Commit, Delta, Writer};
-use crate::k8s::{DecodeError, DecodeOptions, Decoder, DropPaths, LineSplitter, ListPage, identities};
+use crate::k8s::{
+    DecodeError, DecodeOptions, Decoder, DropPaths, IdentityPage, LineSplitter, ListPage, Object, identities,
+};
 use crate::upstream::{
-    ByteStream, Client, FailureKind, PageRequest, Target, UpstreamError, WatchFrom, WatchRequest,
+    AsOf, ByteStream, Client, FailureKind, PageRequest, Target, UpstreamError, WatchFrom, WatchRequest,
 };
 
 /// Bytes at hand that go into one commit at most, so that a burst is one wake-up and yet the lock is not
@@ -149,7 +151,7 @@ impl Pump {
             step = match step {
                 Step::Sleep(delay) => self.sleep(delay, &mut machine).await,
                 Step::List(request) => self.list(&request, client, &mut machine).await,
-                Step::Probe => self.probe(client, &mut machine).await,
+                Step::Probe(question) => self.probe(question, client, &mut machine).await,
                 Step::Watch { request, deadline } => {
                     self.watch(&request, Instant::now() + deadline, client, &mut machine).await
                 }
@@ -220,16 +222,28 @@ impl Pump {
         self.metrics.skipped(error);
     }
 
-    /// Asks for the API server's version, by the smallest list there is.
-    async fn probe(&mut self, client: &Client, machine: &mut Machine) -> Step {
+    /// Asks for the API server's version and that of one object, by the smallest list there is.
+    async fn probe(&mut self, question: Question, client: &Client, machine: &mut Machine) -> Step {
         count(&self.stats.probes, 1);
         self.metrics.probes.increment(1);
-        let request = PageRequest { limit: 1, metadata_only: true, ..PageRequest::default() };
-        let input = match client.list_page(&self.target, &request).await {
+        let newest = self.writer.reader().newest();
+        let target = match &newest {
+            Some(object) if question != Question::Exactness => self.target.only(object.key()),
+            _ => self.target.clone(),
+        };
+        let as_of = match &newest {
+            Some(object) if question != Question::Now => AsOf::Exactly(object.resource_version().clone()),
+            _ => AsOf::Now,
+        };
+        let request = PageRequest { limit: 1, metadata_only: true, as_of, ..PageRequest::default() };
+        let answer = client.list_page(&target, &request).await;
+        let input = match answer {
             Ok(body) => match identities(&body) {
                 Ok(page) => {
-                    self.writer.heard(Instant::now());
-                    Input::Probed(page.resource_version)
+                    if question == Question::Now {
+                        self.writer.heard(Instant::now());
+                    }
+                    Input::Probed(probed(page, newest.as_deref()))
                 }
                 Err(error) => Input::ProbeFailed(garbage(&error)),
             },
@@ -443,6 +457,19 @@ fn fill(lines: &mut LineSplitter, chunk: &Bytes, stream: &mut ByteStream) -> Opt
         }
     }
     None
+}
+
+/// What an answer says of the object asked for.
+fn probed(page: IdentityPage, asked: Option<&Object>) -> Probed {
+    let witness = asked.map(|asked| {
+        let found = page.identities.into_iter().find(|found| found.key == *asked.key());
+        Witness {
+            key: asked.key().clone(),
+            held: asked.resource_version().clone(),
+            found: found.and_then(|found| found.version),
+        }
+    });
+    Probed { version: page.resource_version, witness }
 }
 
 fn broken(error: &UpstreamError) -> WatchEnd {

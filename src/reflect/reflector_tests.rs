@@ -60,11 +60,17 @@ impl Server {
             let mut script = self.0.lock().unwrap();
             let at = (script.began.elapsed().as_secs_f64() * 10.0).round() / 10.0;
             let path = request.uri().to_string();
-            let probe = path.ends_with("limit=1");
-            script.requests.push((at, path));
-            // A probe is told a version beyond all scripts.
-            let next = if probe { Some(list(1_000_000, "", "")) } else { script.answers.pop_front() };
-            next.unwrap_or_else(script.otherwise)
+            if path.ends_with("limit=1") {
+                script.requests.push((at, path));
+                // A probe is told a version beyond all scripts, and nothing of the object it asks for.
+                list(1_000_000, "", "")
+            } else if path.contains("limit=1&") {
+                Answer::Whole(410, "", "{}".into())
+            } else {
+                script.requests.push((at, path));
+                let next = script.answers.pop_front();
+                next.unwrap_or_else(script.otherwise)
+            }
         };
         let response = Response::builder();
         match answer {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::watching::{EndReason, RelistReason, WatchEnd};
-use crate::k8s::{ListPage, ResourceVersion, WatchEvent};
+use crate::k8s::{Key, ListPage, ResourceVersion, WatchEvent};
 use crate::upstream::{FailureKind, PageRequest, Refusal, UpstreamError, WatchRequest};
 
 /// When something happened, with the randomness that may be spent on it.
@@ -24,8 +24,8 @@ pub enum Input {
     Page(ListPage),
     /// A page did not.
     PageFailed(Failure),
-    /// The API server told its version.
-    Probed(ResourceVersion),
+    /// The API server told its version, and of what changed last.
+    Probed(Probed),
     /// It did not.
     ProbeFailed(Failure),
     /// The watch is open.
@@ -38,6 +38,38 @@ pub enum Input {
     WatchEnded(WatchEnd),
     /// The delay is over.
     Woke,
+}
+
+/// What the API server is asked before a watch goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// Its version, and that of the object which changed last of those held.
+    Now,
+    /// How that object was at the version that is held.
+    Then,
+    /// Its version at the version that is held: whether it knows how to tell how something was. For one object servers
+    /// of 1.20 do, and yet show the version of now.
+    Exactness,
+}
+
+/// The answer to a [`Question`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probed {
+    /// The version of the answer.
+    pub version: ResourceVersion,
+    /// The object asked for; `None` where none is held.
+    pub witness: Option<Witness>,
+}
+
+/// An object that tells one history from another: no two write the same object at the same version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Witness {
+    /// Which.
+    pub key: Key,
+    /// Its version here.
+    pub held: ResourceVersion,
+    /// Its version in the answer; `None` where it is not there.
+    pub found: Option<ResourceVersion>,
 }
 
 /// A failed request.
@@ -56,8 +88,9 @@ pub struct Failure {
 pub enum Step {
     /// Ask for a page; answer with [`Input::Page`] or [`Input::PageFailed`].
     List(PageRequest),
-    /// Ask for the API server's version; answer with [`Input::Probed`] or [`Input::ProbeFailed`].
-    Probe,
+    /// Ask whether the API server's history is that of the cache; answer with [`Input::Probed`] or
+    /// [`Input::ProbeFailed`].
+    Probe(Question),
     /// Open a watch; answer with [`Input::WatchOpened`] or [`Input::WatchRefused`], and when open with events
     /// until [`Input::WatchEnded`].
     Watch {

@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use super::metrics::{self, Verb};
 use super::session::{Session, Sessions};
 use super::{Config, Refusal, UpstreamError};
-use crate::k8s::{Resource, ResourceVersion};
+use crate::k8s::{Key, Resource, ResourceVersion};
 
 /// What stays as it is in a query value: RFC 3986's unreserved characters.
 const QUERY_VALUE: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -323,6 +323,17 @@ impl AsOf {
 // === impl Target ===
 
 impl Target {
+    /// One object of it.
+    #[must_use]
+    pub fn only(&self, key: &Key) -> Self {
+        let mut only = self.clone();
+        only.namespace = Some(key.namespace().to_owned()).filter(|namespace| !namespace.is_empty());
+        let named = format!("metadata.name={}", key.name());
+        let field = &mut only.selectors.field;
+        *field = if field.is_empty() { named } else { format!("{field},{named}") };
+        only
+    }
+
     /// The collection's path with its selectors.
     fn path(&self) -> String {
         let mut path = self.resource.list_path(self.namespace.as_deref());

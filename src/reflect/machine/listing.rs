@@ -132,7 +132,7 @@ impl Machine {
         self.list_backoff.reset();
         (self.expired_tokens, self.broken_streams) = (0, 0);
         (self.failures_here, self.undecodable_here) = (0, 0);
-        (self.last_probe, self.suspicious, self.quiet) = (Some(moment.now), false, false);
+        self.trust(moment);
     }
 
     pub(super) fn on_page_failed(

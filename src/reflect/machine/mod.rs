@@ -25,7 +25,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use self::listing::{Older, Pass, Streaming};
-use super::step::{Failure, Input, Moment, Reaction, Step};
+use super::step::{Failure, Input, Moment, Probed, Question, Reaction, Step, Witness};
 use super::watching::{EndReason, RelistReason, Verdict, WatchEnd, Watching};
 use crate::cache::{Condition, Delta, Phase};
 use crate::k8s::{ResourceVersion, Status, WatchEvent};
@@ -127,8 +127,8 @@ enum State {
     Listing(Pass),
     /// The head or the events of a streaming list are awaited.
     Streaming(Streaming),
-    /// The API server's version is awaited.
-    Probing,
+    /// What the API server says of its history is awaited.
+    Probing(Question),
     /// The head of a watch's response is awaited.
     Opening,
     /// Events are awaited.
@@ -187,7 +187,7 @@ impl Machine {
             Input::Event(event) => self.on_event(event, moment, deltas),
             Input::Page(page) => self.on_page(page, moment, deltas),
             Input::PageFailed(failure) => self.on_page_failed(failure, moment, deltas),
-            Input::Probed(version) => self.on_probed(&version, moment, deltas),
+            Input::Probed(probed) => self.on_probed(&probed, moment, deltas),
             Input::ProbeFailed(failure) => self.on_probe_failed(failure, moment),
             Input::WatchOpened => self.on_opened(moment),
             Input::WatchRefused(failure) => self.on_refused(failure, moment, deltas),
@@ -210,7 +210,7 @@ impl Machine {
     pub fn condition(&self) -> Condition {
         let phase = match self.state {
             State::Listing(_) | State::Streaming(_) => Phase::Listing,
-            State::Probing | State::Opening | State::Watching(_) => Phase::Watching,
+            State::Probing(_) | State::Opening | State::Watching(_) => Phase::Watching,
             State::BackingOff(_) => Phase::BackingOff,
         };
         Condition { phase, message: self.message.clone(), retry_at: self.retry_at }
@@ -242,7 +242,7 @@ impl Machine {
             }
             State::Listing(_)
             | State::Streaming(_)
-            | State::Probing
+            | State::Probing(_)
             | State::Watching(_)
             | State::BackingOff(_) => Reaction::default(),
         }
@@ -412,21 +412,50 @@ impl Machine {
         }
     }
 
-    fn on_probed(&mut self, version: &ResourceVersion, moment: Moment, deltas: &mut Vec<Delta>) -> Reaction {
-        if !matches!(self.state, State::Probing) {
-            return Reaction::default();
-        }
-        (self.last_probe, self.suspicious, self.quiet) = (Some(moment.now), false, false);
-        if *version < self.version {
+    fn on_probed(&mut self, probed: &Probed, moment: Moment, deltas: &mut Vec<Delta>) -> Reaction {
+        let State::Probing(question) = self.state else { return Reaction::default() };
+        let Probed { version, witness } = probed;
+        if question == Question::Now && *version < self.version {
             let sentence = format!("the API server is at {version}, but {} was seen already", self.version);
             return self.relist(RelistReason::WentBack, sentence, moment, deltas);
         }
+        let other = match (question, witness) {
+            (_, None) => false,
+            (Question::Now, Some(Witness { held, found: Some(found), .. })) if found <= held => found != held,
+            // Changed or gone since, here or in another history: how it was then tells.
+            (Question::Now, Some(_)) => return self.ask(Question::Then),
+            (Question::Then, Some(Witness { held, found, .. })) if found.as_ref() == Some(held) => false,
+            (Question::Then, Some(Witness { held, .. })) if version != held => {
+                return self.ask(Question::Exactness);
+            }
+            (Question::Then, Some(_)) => true,
+            // Servers before 1.19 know no exact match and give what they have.
+            (Question::Exactness, Some(Witness { held, .. })) => version == held,
+        };
+        if other && let Some(Witness { key, held, .. }) = witness {
+            let sentence = format!(
+                "the API server has another history: {key} at {held}, which was seen already, is not in it"
+            );
+            deltas.push(Delta::OtherHistory);
+            return self.relist(RelistReason::WentBack, sentence, moment, deltas);
+        }
+        self.trust(moment);
         self.open(moment)
+    }
+
+    fn ask(&mut self, question: Question) -> Reaction {
+        self.state = State::Probing(question);
+        Reaction::step(Step::Probe(question))
+    }
+
+    /// The API server's history is that of the cache, as far as can be told.
+    fn trust(&mut self, moment: Moment) {
+        (self.last_probe, self.suspicious, self.quiet) = (Some(moment.now), false, false);
     }
 
     /// A probe is no condition of a watch: only where the API server is not there, there is no use in one.
     fn on_probe_failed(&mut self, failure: Failure, moment: Moment) -> Reaction {
-        if !matches!(self.state, State::Probing) {
+        if !matches!(self.state, State::Probing(_)) {
             return Reaction::default();
         }
         let reaction = match failure.kind {
@@ -447,7 +476,7 @@ impl Machine {
             | FailureKind::TooLarge
             | FailureKind::Garbage
             | FailureKind::Config => {
-                (self.last_probe, self.suspicious, self.quiet) = (Some(moment.now), false, false);
+                self.trust(moment);
                 self.open(moment)
             }
         };
@@ -484,8 +513,7 @@ impl Machine {
     fn open(&mut self, moment: Moment) -> Reaction {
         let long_ago = |last: Instant| moment.now.saturating_duration_since(last) >= PROBE_INTERVAL;
         if self.suspicious || self.quiet && self.last_probe.is_none_or(long_ago) {
-            self.state = State::Probing;
-            return Reaction::step(Step::Probe);
+            return self.ask(Question::Now);
         }
         self.state = State::Opening;
         Reaction::step(self.watch_step(WatchFrom::After(self.version.clone()), moment))

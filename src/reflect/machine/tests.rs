@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::k8s::{DecodeOptions, Decoder, ListPage, Object, Resource, ResourceParts};
+use crate::k8s::{DecodeOptions, Decoder, Key, ListPage, Object, Resource, ResourceParts};
 use crate::reflect::Doubt;
 use crate::upstream::{AsOf, PageRequest};
 
@@ -38,6 +38,7 @@ fn show(deltas: &[Delta], step: Option<&Step>) -> String {
             Delta::PassGone(object) => format!("gone {object:?}"),
             Delta::PassEnd(version) => format!("end {version}"),
             Delta::PassAbort => "abort".into(),
+            Delta::OtherHistory => "other".into(),
             Delta::Apply(object) => format!("put {object:?}"),
             Delta::Delete(object) => format!("del {object:?}"),
             Delta::Bookmark(version) => format!("mark {version}"),
@@ -50,7 +51,9 @@ fn show(deltas: &[Delta], step: Option<&Step>) -> String {
             let limit = if *limit == 2 { String::new() } else { format!(" limit {limit}") };
             format!("> list{token}{limit}{}", since(as_of))
         }
-        Step::Probe => "> probe".into(),
+        Step::Probe(Question::Now) => "> probe".into(),
+        Step::Probe(Question::Then) => "> probe then".into(),
+        Step::Probe(Question::Exactness) => "> probe exactness".into(),
         Step::Watch { request, .. } => match &request.from {
             WatchFrom::After(version) => format!("> watch {version}"),
             WatchFrom::Everything(as_of) => format!("> stream{}", since(as_of)),
@@ -101,7 +104,15 @@ impl Run {
                     .collect(),
                 skipped: Vec::new(),
             }),
-            "probed" => Input::Probed(ResourceVersion::new(rest[0])),
+            // The version, that of the newest object here, and there.
+            "probed" => Input::Probed(Probed {
+                version: ResourceVersion::new(rest[0]),
+                witness: rest.get(1).map(|held| Witness {
+                    key: Key::new("web", "a"),
+                    held: ResourceVersion::new(held),
+                    found: rest.get(2).map(|found| ResourceVersion::new(found)),
+                }),
+            }),
             "unprobed" => Input::ProbeFailed(failure()),
             "end" => Input::Event(WatchEvent::Bookmark {
                 resource_version: ResourceVersion::new(rest[0]),
@@ -641,6 +652,31 @@ fn versions_that_went_back_are_found_after_a_lost_connection_and_on_idle_watches
 }
 
 #[test]
+fn another_history_whose_versions_are_beyond_is_found_by_the_newest_object() {
+    // The same object at the same version.
+    check_synced("rst => > probe\nprobed 90 8 8 => > watch 10");
+    // A later answer with an earlier state.
+    let run = check_synced(
+        "rst => > probe\nprobed 90 8 7 => other begin > list\npage 91 a@7 => item a@7 end 91 > watch 91",
+    );
+    assert_eq!(run.reaction.relist, None, "the last step");
+    // Changed or gone since, in this history or another: what was at the version of then tells.
+    check_synced("rst => > probe\nprobed 90 8 60 => > probe then\nprobed 8 8 8 => > watch 10");
+    check_synced("rst => > probe\nprobed 90 8 => > probe then\nprobed 8 8 8 => > watch 10");
+    check_synced("rst => > probe\nprobed 90 8 60 => > probe then\nprobed 8 8 7 => other begin > list");
+    let run = check_synced("rst => > probe\nprobed 90 8 => > probe then\nprobed 8 8 => other begin > list");
+    assert_eq!(run.reaction.relist, Some(RelistReason::WentBack));
+    let told = run.machine.condition().message.unwrap();
+    assert_eq!(told, "the API server has another history: web/a at 8, which was seen already, is not in it");
+    // Nobody knows any more, or the server takes the question for another one.
+    check_synced("rst => > probe\nprobed 90 8 60 => > probe then\nunprobed expired => > watch 10");
+    let asked = "rst => > probe\nprobed 90 8 60 => > probe then\nprobed 90 8 60 => > probe exactness\n";
+    check_synced(&format!("{asked}probed 90 8 => > watch 10"));
+    // As of 1.20: the state of then, with the version of now.
+    check_synced(&format!("{asked}probed 8 8 => other begin > list"));
+}
+
+#[test]
 fn a_doubted_watch_lists_again() {
     let run =
         check_synced("disorder => begin > list\npage 12 => end 12 > watch 12\nopened\ndiffers => > sleep 1");
@@ -729,6 +765,9 @@ fn any_input() -> impl Strategy<Value = String> {
         1 => (1..50u32).prop_map(|version| format!("mark {version}")),
         1 => (1..50u32).prop_map(|version| format!("end {version}")),
         1 => (1..50u32).prop_map(|version| format!("probed {version}")),
+        1 => (1..50u32, 1..50u32).prop_map(|(version, held)| format!("probed {version} {held}")),
+        1 => (1..50u32, 1..50u32, 1..50u32)
+            .prop_map(|(version, held, found)| format!("probed {version} {held} {found}")),
         1 => prop::sample::select(failures.to_vec()).prop_map(|kind| format!("unprobed {kind}")),
         1 => (1..100_000u32).prop_map(|millis| format!("wait {millis}")),
     ]
@@ -758,7 +797,7 @@ proptest! {
             let word = input.split(' ').next().unwrap_or_default();
             let answers = match &step {
                 Step::List(_) => ["page", "fail"].contains(&word),
-                Step::Probe => ["probed", "unprobed"].contains(&word),
+                Step::Probe(_) => ["probed", "unprobed"].contains(&word),
                 Step::Watch { .. } if watching => {
                     ["mod", "mark", "end", "error", "eof", "rst", "silent", "overdue", "bad", "disorder"]
                         .contains(&word)

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use informerd::config::{InitialList, UpstreamSource};
 use informerd::sim::{ApiServer, Cut, Failure, Fault, Gone, Requests, StreamingLists, Verb};
+use serde_json::json;
 use tokio::time::{Instant, timeout};
 
 use super::{OBJECTS, PATIENCE, Trial, cluster_with, counter, object, says, until_state};
@@ -202,6 +203,31 @@ async fn a_watch_at_an_api_server_that_is_behind_goes_on_when_it_has_caught_up()
     trial.faults().lag_at(None);
     trial.is_true_again().await;
     assert_eq!(trial.costs().await.0, lists);
+}
+
+/// Versions alone show nothing: the restored cluster is beyond them when it is met.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restored_cluster_that_has_overtaken_the_old_one_is_known_by_its_newest_object() {
+    for (name, touched) in [("overtaken", false), ("overtaken-touched", true)] {
+        let mut trial = Trial::start(name).await;
+        trial.write();
+        trial.is_true_again().await;
+        let seen = trial.server.cluster.revision();
+        let (restored, _) = cluster_with(name);
+        while restored.revision() < seen + 20 {
+            restored.create(&trial.resource, object(&format!("of-{}", restored.revision()), 1)).unwrap();
+        }
+        if touched {
+            // Newer than what is held here, as it would be in the same history.
+            let patch = json!({"spec": {"n": "of the other history"}});
+            restored.patch(&trial.resource, "default", "first-02", &patch).unwrap();
+        }
+        trial.server.cluster = restored.clone();
+        trial.server.api.replace_cluster(restored.clone()).await.unwrap();
+        trial.follower.wait_for_state(&expected(&restored, &trial.resource, |_| true)).await;
+        assert_eq!(trial.follower.resets.len(), 1, "{name}: {:?}", trial.follower.resets);
+        assert_eq!(trial.counter("relists_total", &[("reason", "went_back")]).await, 1, "{name}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -66,6 +66,43 @@ async fn outlives_a_long_list(version: Version) {
     drop(proxy);
 }
 
+/// An older copy of etcd's data, and so many new writes before informerd asks that the versions are beyond the old ones.
+async fn outlives_an_overtaken_restore(version: Version) {
+    let mut setup = Setup::new(version);
+    setup.is_gated = true;
+    let Some(mut rig) = setup.start().await else { return };
+    let api_server = rig.api.address(Process::ApiServer);
+    rig.measure("etcd killed and copied", async |rig| {
+        rig.api.kill(Process::Etcd).await;
+        rig.api.save_etcd().await;
+        rig.api.launch(Process::Etcd);
+    })
+    .await;
+    rig.write_some(20).await;
+    rig.reach_mark("before the end").await;
+    rig.writers.pause().await;
+    let row = rig
+        .measure("etcd restored, and ahead again when met", async |rig| {
+            rig.gate.set_backends(&[]);
+            rig.gate.cut().await;
+            rig.api.kill(Process::ApiServer).await;
+            rig.api.kill(Process::Etcd).await;
+            rig.api.restore_etcd().await;
+            rig.api.launch(Process::Etcd);
+            rig.api.start_api_server().await;
+            rig.writers.ledger().clear();
+            rig.cluster.forget().await;
+            rig.writers.resume();
+            rig.write_some(600).await;
+            rig.gate.set_backends(&[api_server]);
+        })
+        .await;
+    assert_eq!(row.resets, 3, "everyone starts over, once: {row:?}");
+    rig.write_some(50).await;
+    rig.reach_mark("after it").await;
+    rig.finish().await;
+}
+
 /// An older copy of etcd's data: versions go back, and so must everyone else.
 async fn outlives_a_restore(version: Version) {
     let Some(mut rig) = Setup::new(version).start().await else { return };
@@ -112,4 +149,13 @@ async fn a_list_slower_than_compaction_starts_over_on_1_36() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_that_went_back_resets_everyone() {
     join(outlives_a_restore(Version::V1_20).boxed(), outlives_a_restore(Version::V1_36).boxed()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_that_went_back_and_is_ahead_again_resets_everyone() {
+    join(
+        outlives_an_overtaken_restore(Version::V1_20).boxed(),
+        outlives_an_overtaken_restore(Version::V1_36).boxed(),
+    )
+    .await;
 }
