@@ -1,4 +1,4 @@
-//! One connection: hyper over a socket that is closed when its peer takes nothing.
+//! One connection, of HTTP/1.1 or HTTP/2: hyper over a socket that is closed when its peer takes nothing.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -16,13 +16,14 @@ use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 use super::body::{ServeBody, Unwrapped, unwrap_body};
-use super::stream::{Socket, Takeover};
+use super::preface::{Begun, Spoken, recognize};
+use super::stream::{Socket, Takeover, WatchStream};
 use super::{Config, guard, metrics};
 
 /// A connection's place among `connections_max`, for as long as anything of it lives.
@@ -52,9 +53,23 @@ pub(super) const EXACT_LENGTH: HeaderName = HeaderName::from_static("informerd-e
 /// but a stalled peer pins them.
 const WRITE_BUFFER_BYTES: usize = 64 << 10;
 
+/// Requests that a connection of HTTP/2 may have under way, each of which may be a stream.
+const HTTP2_REQUESTS_MAX: u32 = 256;
+
+/// A connection of HTTP/2 on which nothing comes is asked this often whether there is still somebody, ...
+const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(30);
+/// ... and closed when no answer comes for this long.
+const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(20);
+
 /// What one connection needs.
 pub(super) struct Connection<S> {
     pub(super) socket: S,
+    pub(super) served: Served,
+}
+
+/// What the requests of a connection need.
+#[derive(Clone)]
+pub(super) struct Served {
     pub(super) router: Router,
     pub(super) config: Arc<Config>,
     pub(super) loopback: bool,
@@ -64,11 +79,41 @@ pub(super) struct Connection<S> {
     pub(super) tasks: TaskTracker,
 }
 
+/// A socket that hyper has while it serves it.
+type Io<S> = TokioIo<Begun<StallGuard<S>>>;
+
+/// Runs what hyper begins for requests of HTTP/2.
+#[derive(Clone)]
+struct Spawner(TaskTracker);
+
+impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Spawner {
+    fn execute(&self, task: F) {
+        self.0.spawn(task);
+    }
+}
+
 impl<S: Socket> Connection<S> {
     /// Serves requests until the peer leaves, or the drain ends the connection.
     pub(super) async fn run(self) {
-        let Self { socket, router, config, loopback, connected, drain, tasks } = self;
-        let io = TokioIo::new(StallGuard::new(socket, config.write_stall_timeout));
+        let Self { socket, served } = self;
+        let socket = StallGuard::new(socket, served.config.write_stall_timeout);
+        let recognized = tokio::select! {
+            recognized = timeout(served.config.header_timeout, recognize(socket)) => recognized,
+            () = served.drain.cancelled() => return,
+        };
+        match recognized {
+            Ok(Ok(Some((Spoken::Http1, socket)))) => served.http1(TokioIo::new(socket)).await,
+            // In a box, as the others would have to have room for it.
+            Ok(Ok(Some((Spoken::Http2, socket)))) => Box::pin(served.http2(TokioIo::new(socket))).await,
+            Ok(Ok(None) | Err(_)) => {}
+            Err(_) => metrics::limit_hit("header_timeout"),
+        }
+    }
+}
+
+impl Served {
+    async fn http1<S: Socket>(self, io: Io<S>) {
+        let config = &self.config;
         let mut http = hyper::server::conn::http1::Builder::new();
         http.timer(TokioTimer::new())
             .header_read_timeout(config.header_timeout)
@@ -77,14 +122,14 @@ impl<S: Socket> Connection<S> {
             .max_header_size((config.header_bytes_max + config.url_bytes_max) * 2)
             .max_buf_size(WRITE_BUFFER_BYTES.max((config.header_bytes_max + config.url_bytes_max) * 2));
         let taken = Arc::new(Mutex::new(None));
-        let (place, taker) = (connected.clone(), taken.clone());
+        let (served, taker) = (self.clone(), taken.clone());
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-            let (router, config, connected) = (router.clone(), config.clone(), connected.clone());
-            let taker = taker.clone();
+            let (served, taker) = (served.clone(), taker.clone());
             async move {
-                match answer(request, router, &config, loopback, connected).await {
+                match served.answer(request).await {
                     Answer::Whole(response) => Ok::<_, Infallible>(response),
-                    Answer::Stream(takeover) => {
+                    Answer::Stream(response, stream) => {
+                        let takeover = Takeover::new(stream, &response);
                         *taker.lock().unwrap_or_else(PoisonError::into_inner) = Some(takeover);
                         // hyper is let go before it could ask again.
                         std::future::pending().await
@@ -107,7 +152,7 @@ impl<S: Socket> Connection<S> {
             });
             let takeover = tokio::select! {
                 takeover = polled => takeover,
-                () = drain.cancelled(), if !draining => {
+                () = self.drain.cancelled(), if !draining => {
                     draining = true;
                     Pin::new(&mut connection).graceful_shutdown();
                     continue;
@@ -115,11 +160,76 @@ impl<S: Socket> Connection<S> {
             };
             if let Some(takeover) = takeover {
                 let parts = connection.into_parts();
+                let socket = parts.io.into_inner().into_inner();
                 // A task of its own, so that nothing of hyper's is kept for it.
-                tasks.spawn(takeover.begin(parts.io.into_inner(), &parts.read_buf, place));
+                self.tasks.spawn(takeover.begin(socket, &parts.read_buf, self.connected));
             }
             return;
         }
+    }
+
+    /// Streams share the connection here, so hyper writes them: it alone knows how much of each the client takes.
+    async fn http2<S: Socket>(self, io: Io<S>) {
+        let config = &self.config;
+        let headers = u32::try_from((config.header_bytes_max + config.url_bytes_max) * 2).unwrap_or(u32::MAX);
+        let mut http = hyper::server::conn::http2::Builder::new(Spawner(self.tasks.clone()));
+        http.timer(TokioTimer::new())
+            .max_concurrent_streams(HTTP2_REQUESTS_MAX)
+            .max_header_list_size(headers)
+            .max_send_buf_size(WRITE_BUFFER_BYTES)
+            .keep_alive_interval(HTTP2_PING_INTERVAL)
+            .keep_alive_timeout(HTTP2_PING_TIMEOUT);
+        let served = self.clone();
+        let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+            let served = served.clone();
+            async move {
+                match served.answer(request).await {
+                    Answer::Whole(response) => Ok::<_, Infallible>(response),
+                    Answer::Stream(response, stream) => {
+                        Ok(response.map(|()| ServeBody::Frames(stream.into_body())))
+                    }
+                }
+            }
+        });
+        let mut connection = std::pin::pin!(http.serve_connection(io, service));
+        let mut draining = false;
+        loop {
+            tokio::select! {
+                ended = &mut connection => return tell(ended),
+                () = self.drain.cancelled(), if !draining => {
+                    draining = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+            }
+        }
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Answer {
+        let began = Instant::now();
+        let (mut parts, body) = request.into_parts();
+        let (route, method) = (metrics::route(parts.uri.path()), metrics::method(&parts.method));
+        let (head, version) = (parts.method == Method::HEAD, parts.version);
+        let response = match guard::check(&parts, &self.config, self.loopback) {
+            Err(error) => error.into_response(),
+            Ok(origin) => {
+                let preflight = origin.as_ref().and_then(|_| guard::preflight(&parts));
+                let mut response = match preflight {
+                    Some(response) => response,
+                    None => {
+                        parts.extensions.insert(self.connected.clone());
+                        let request = Request::from_parts(parts, Body::new(body));
+                        let router = self.router.clone();
+                        router.oneshot(request).await.unwrap_or_else(|never| match never {})
+                    }
+                };
+                if let Some(origin) = origin {
+                    guard::allow(response.headers_mut(), origin);
+                }
+                response
+            }
+        };
+        metrics::request(route, method, response.status().as_u16(), began);
+        finish(response, head, version)
     }
 }
 
@@ -127,8 +237,8 @@ impl<S: Socket> Connection<S> {
 enum Answer {
     /// By hyper.
     Whole(http::Response<ServeBody>),
-    /// By a stream that takes the connection over.
-    Stream(Takeover),
+    /// By a stream; the head has the version of the request.
+    Stream(http::Response<()>, Box<WatchStream>),
 }
 
 /// Why a connection ended, where that is worth telling.
@@ -141,44 +251,12 @@ fn tell(ended: hyper::Result<()>) {
     tracing::debug!(%error, "connection ended");
 }
 
-async fn answer(
-    request: Request<Incoming>,
-    router: Router,
-    config: &Config,
-    loopback: bool,
-    connected: Connected,
-) -> Answer {
-    let began = Instant::now();
-    let (mut parts, body) = request.into_parts();
-    let (route, method) = (metrics::route(parts.uri.path()), metrics::method(&parts.method));
-    let (head, version) = (parts.method == Method::HEAD, parts.version);
-    let response = match guard::check(&parts, config, loopback) {
-        Err(error) => error.into_response(),
-        Ok(origin) => {
-            let preflight = origin.as_ref().and_then(|_| guard::preflight(&parts));
-            let mut response = match preflight {
-                Some(response) => response,
-                None => {
-                    parts.extensions.insert(connected);
-                    let request = Request::from_parts(parts, Body::new(body));
-                    router.oneshot(request).await.unwrap_or_else(|never| match never {})
-                }
-            };
-            if let Some(origin) = origin {
-                guard::allow(response.headers_mut(), origin);
-            }
-            response
-        }
-    };
-    metrics::request(route, method, response.status().as_u16(), began);
-    finish(response, head, version)
-}
-
 fn finish(response: Response, head: bool, version: Version) -> Answer {
     let mut response = match unwrap_body(response) {
         Unwrapped::Body(response) => response,
-        Unwrapped::Stream(response, stream) => {
-            return Answer::Stream(Takeover::new(stream, response.status(), response.headers(), version));
+        Unwrapped::Stream(mut response, stream) => {
+            *response.version_mut() = version;
+            return Answer::Stream(response, stream);
         }
     };
     if let Some(length) = response.headers_mut().remove(EXACT_LENGTH) {

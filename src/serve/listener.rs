@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
 
-use super::connection::{Connected, Connection};
+use super::connection::{Connected, Connection, Served};
 use super::stream::Socket;
 use super::{ApiError, Config, Server, metrics};
 use crate::hub::Hub;
@@ -183,8 +183,7 @@ impl Acceptor {
             self.tasks.spawn(refuse(socket, self.config.connections_max));
             return;
         };
-        let connection = Connection {
-            socket,
+        let served = Served {
             router: self.router.clone(),
             config: self.config.clone(),
             loopback: self.loopback,
@@ -192,7 +191,7 @@ impl Acceptor {
             drain: self.drain.clone(),
             tasks: self.tasks.clone(),
         };
-        self.tasks.spawn(connection.run());
+        self.tasks.spawn(Connection { socket, served }.run());
     }
 
     async fn end(&self, limit: Duration) {

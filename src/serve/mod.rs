@@ -16,6 +16,7 @@ mod negotiate;
 mod page;
 mod pages;
 mod params;
+mod preface;
 mod resources;
 mod snapshot;
 mod stream;

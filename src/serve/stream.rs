@@ -10,13 +10,15 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use axum::http::{HeaderMap, StatusCode, Version, header};
+use axum::http::{Response, StatusCode, Version, header};
 use bytes::Buf as _;
 use futures_util::FutureExt as _;
+use futures_util::stream::unfold;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Instant;
 
+use super::body::FramesBody;
 use super::connection::Connected;
 use super::group::Groups;
 use super::metrics::StreamObserver;
@@ -100,6 +102,17 @@ impl WatchStream {
         last
     }
 
+    /// As the body of an answer that shares its connection.
+    pub(super) fn into_body(self) -> FramesBody {
+        FramesBody::new(unfold(Some(self), async |stream| {
+            let mut stream = stream?;
+            let mut frames = Frames::new();
+            let last = stream.next(Framing::Plain, &mut frames).await;
+            frames.cut();
+            Some((frames, (!last).then_some(stream)))
+        }))
+    }
+
     /// The last words.
     fn end(&mut self, reason: CloseReason, frames: &mut Frames) {
         self.observer.closed(reason.as_str());
@@ -124,15 +137,11 @@ impl WatchStream {
 }
 
 impl Takeover {
-    /// The answer to a request of this version of HTTP/1.
-    pub(super) fn new(
-        stream: Box<WatchStream>,
-        status: StatusCode,
-        headers: &HeaderMap,
-        version: Version,
-    ) -> Self {
+    /// The answer to a request of HTTP/1.
+    pub(super) fn new(stream: Box<WatchStream>, response: &Response<()>) -> Self {
+        let (status, headers) = (response.status(), response.headers());
         let upgrades = status == StatusCode::SWITCHING_PROTOCOLS;
-        let old = version == Version::HTTP_10;
+        let old = response.version() == Version::HTTP_10;
         let framing = if upgrades || old { Framing::Plain } else { Framing::Chunked };
         let number = if old { 0 } else { 1 };
         let mut head = format!("HTTP/1.{number} {status}\r\n").into_bytes();

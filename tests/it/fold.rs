@@ -7,9 +7,14 @@ use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 
 use crate::support::check::{Objects, expected, labeled};
+use crate::support::client::Transport;
 use crate::support::recorder::Recorder;
 use crate::support::server::TestServer;
-use crate::support::{TRANSPORTS, mk_pod};
+use crate::support::{self, mk_pod};
+
+/// Each way to follow.
+const TRANSPORTS: [Transport; 4] =
+    [support::TRANSPORTS[0], support::TRANSPORTS[1], support::TRANSPORTS[2], Transport::Http2];
 
 /// What a client follows: its URL, and which pods it must then hold.
 type View = (&'static str, fn(&Value) -> bool);
@@ -103,10 +108,10 @@ async fn run(seed: u64) {
                     recorder.disconnect();
                 }
                 1 => recorder.wait_for_state(&state(&server, *wanted)).await,
-                2 => recorder.transport = TRANSPORTS[rng.random_range(0..3)],
+                2 => recorder.transport = TRANSPORTS[rng.random_range(0..TRANSPORTS.len())],
                 _ => {}
             }
-            if recorder.transport == TRANSPORTS[round % 3] && rng.random_range(0..3) == 0 {
+            if recorder.transport == TRANSPORTS[round % TRANSPORTS.len()] && rng.random_range(0..3) == 0 {
                 recorder.disconnect();
             }
         }

@@ -8,6 +8,7 @@ mod deploy;
 mod doors;
 mod faults;
 mod fold;
+mod http2;
 mod limits;
 mod ndjson;
 mod real;

@@ -1,6 +1,7 @@
 //! Clients that know nothing of the server's code: exact bytes, and the three streams.
 
 use std::net::SocketAddr;
+use std::pin::Pin;
 
 use futures_util::{SinkExt, StreamExt};
 use serde_json::Value;
@@ -10,7 +11,7 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::{self, Message};
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
-use super::in_time;
+use super::{http2, in_time};
 
 /// An answer, down to the byte.
 #[derive(Debug)]
@@ -28,6 +29,8 @@ pub(crate) enum Transport {
     Sse,
     Ndjson,
     WebSocket,
+    /// SSE over HTTP/2.
+    Http2,
 }
 
 /// An event as a client sees it.
@@ -66,6 +69,7 @@ pub(crate) struct Stream {
 
 enum Carrier {
     Http { body: Body<TcpStream>, sse: bool },
+    Http2 { body: Body<Pin<Box<dyn AsyncRead + Send>>>, _connection: http2::Connection },
     WebSocket(Box<WebSocketStream<MaybeTlsStream<TcpStream>>>),
 }
 
@@ -187,6 +191,7 @@ impl Stream {
             Transport::Sse => Self::sse(address, target, token).await,
             Transport::Ndjson => Self::ndjson(address, target, token).await,
             Transport::WebSocket => Self::websocket(address, target, token).await,
+            Transport::Http2 => Self::http2(address, target, token).await,
         }
     }
 
@@ -199,6 +204,33 @@ impl Stream {
         let token: Vec<_> = token.iter().map(|token| ("Last-Event-ID", *token)).collect();
         let headers = [&[("Accept", "text/event-stream")], &*token].concat();
         Self::http(address, target, &headers).await
+    }
+
+    /// As [`Stream::sse`], over a connection of HTTP/2 of its own.
+    pub(crate) async fn http2(
+        address: SocketAddr,
+        target: &str,
+        token: Option<&str>,
+    ) -> Result<Self, Response> {
+        in_time("a stream's head", async {
+            let opened = http2::Connection::open(address, None).await;
+            let mut connection = opened.map_err(|error| refused(&error))?;
+            let token: Vec<_> = token.iter().map(|token| ("last-event-id", *token)).collect();
+            let headers = [&[("accept", "text/event-stream")], &*token].concat();
+            let answer = connection.get(target, &headers).await.map_err(|error| refused(&error))?;
+            let line =
+                |(name, value): (_, &http::HeaderValue)| format!("{name}: {}\r\n", value.to_str().unwrap());
+            let headers: String = answer.headers.iter().map(line).collect();
+            let head = format!("HTTP/2 {}\r\n{headers}", answer.status);
+            let mut body =
+                Body { socket: answer.body, framing: Framing::Close, wire: Vec::new(), plain: Vec::new() };
+            if answer.status != 200 {
+                let complete = body.fill_to_end().await;
+                return Err(Response { head, body: body.plain, complete });
+            }
+            Ok(Self { head, carrier: Carrier::Http2 { body, _connection: connection } })
+        })
+        .await
     }
 
     pub(crate) async fn ndjson(
@@ -260,6 +292,7 @@ impl Stream {
     pub(crate) async fn item(&mut self) -> Item {
         match &mut self.carrier {
             Carrier::Http { body, sse: true } => body.sse_item().await,
+            Carrier::Http2 { body, .. } => body.sse_item().await,
             Carrier::Http { body, sse: false } => match body.line().await {
                 Some(line) if line == b"\n" => Item::Heartbeat,
                 Some(line) => Item::Event(Box::new(StreamEvent::parse(line))),
@@ -312,7 +345,7 @@ impl Stream {
     pub(crate) async fn send(&mut self, message: Message) {
         match &mut self.carrier {
             Carrier::WebSocket(socket) => socket.send(message).await.expect("the socket takes it"),
-            Carrier::Http { .. } => panic!("only a WebSocket takes messages"),
+            Carrier::Http { .. } | Carrier::Http2 { .. } => panic!("only a WebSocket takes messages"),
         }
     }
 
@@ -392,8 +425,9 @@ impl<S: AsyncRead + Unpin> Body<S> {
             if self.framing == Framing::Done {
                 return false;
             }
-            if self.socket.read_buf(&mut self.wire).await.unwrap_or(0) == 0 {
-                if self.framing == Framing::Close {
+            let read = self.socket.read_buf(&mut self.wire).await;
+            if matches!(read, Ok(0) | Err(_)) {
+                if self.framing == Framing::Close && read.is_ok() {
                     self.framing = Framing::Done;
                 }
                 return false;

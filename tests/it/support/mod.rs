@@ -5,6 +5,7 @@ pub(crate) mod check;
 pub(crate) mod client;
 pub(crate) mod envtest;
 pub(crate) mod gate;
+pub(crate) mod http2;
 pub(crate) mod proxy;
 pub(crate) mod recorder;
 pub(crate) mod relay;
