@@ -33,6 +33,11 @@ impl Journal {
         self.base.0
     }
 
+    /// What was reached there.
+    pub(super) fn base_version(&self) -> &ResourceVersion {
+        &self.base.1
+    }
+
     /// Appends, and lets the oldest go beyond the limits. Tells how many went.
     pub(super) fn push(&mut self, change: Arc<Change>, config: &Config) -> usize {
         self.bytes += change.journal_bytes();

@@ -385,6 +385,11 @@ impl Reader {
         self.shared.read().locate(version)
     }
 
+    /// The version from which on the journal has every change.
+    pub fn complete_since(&self) -> ResourceVersion {
+        self.shared.read().journal().base_version().clone()
+    }
+
     /// Whether a relist skipped something after a version: what came and went then was never seen here, and cannot be
     /// told to a reader that may hold it.
     pub fn skipped_since(&self, version: &ResourceVersion) -> bool {

@@ -4,8 +4,9 @@ use std::fmt::Write as _;
 
 use bytes::{Buf as _, Bytes};
 
+use super::list::PARTIAL_HEAD;
 use super::{Frames, REASON_ANNOTATION, RESUME_ANNOTATION, ws};
-use crate::hub::{Event, EventKind, Form, Informer, Payload, ResetReason, ResumeToken, Run};
+use crate::hub::{Event, EventKind, FORMS, Form, Informer, Payload, ResetReason, ResumeToken, Run};
 use crate::k8s::{INITIAL_EVENTS_END, Object, Resource, ResourceVersion, Status};
 
 /// The shape of a stream.
@@ -17,6 +18,19 @@ pub enum Format {
     Ndjson,
     /// One text message an event.
     WebSocket,
+    /// The API server's own watch.
+    Kubernetes(Kubernetes),
+}
+
+/// How the API server's own watch is written: a line an event, or a text message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Kubernetes {
+    /// Text messages, not lines.
+    pub messages: bool,
+    /// Objects as `PartialObjectMetadata`.
+    pub metadata: bool,
+    /// Whether the client knows bookmarks.
+    pub bookmarks: bool,
 }
 
 /// What is around the frames of a stream.
@@ -52,6 +66,33 @@ struct Source {
 enum Body {
     Whole(Bytes),
     Pieces(Bytes, String, Bytes),
+    /// Metadata before and after another version, where there is one.
+    Partial(Bytes, String, Bytes),
+}
+
+impl Format {
+    /// Whether it is carried by a WebSocket.
+    pub fn is_websocket(self) -> bool {
+        match self {
+            Self::WebSocket => true,
+            Self::Sse | Self::Ndjson => false,
+            Self::Kubernetes(kubernetes) => kubernetes.messages,
+        }
+    }
+
+    /// Its number among those that render a run; bookmarks are in none.
+    fn slot(self) -> usize {
+        let slot = match self {
+            Self::Sse => 0,
+            Self::Ndjson => 1,
+            Self::WebSocket => 2,
+            Self::Kubernetes(Kubernetes { messages, metadata, .. }) => {
+                3 + usize::from(messages) + 2 * usize::from(metadata)
+            }
+        };
+        debug_assert!(slot < FORMS);
+        slot
+    }
 }
 
 impl Encoder {
@@ -89,7 +130,7 @@ impl Encoder {
 
     /// A run of the one informer. Rendered once, for all streams of this format: the first that sends it does.
     pub fn run(&mut self, run: &Run, framing: Framing) -> Bytes {
-        let form = run.form(self.format as usize, || {
+        let form = run.form(self.format.slot(), || {
             let mut frames = Frames::new();
             run.events().for_each(|event| self.event(&event, &mut frames));
             chunk_of(&frames.to_vec())
@@ -119,6 +160,9 @@ impl Encoder {
             Format::Sse => out.put(":\n\n"),
             Format::Ndjson => out.put("\n"),
             Format::WebSocket => out.put_bytes(&ws::ping_frame()),
+            Format::Kubernetes(kubernetes) if kubernetes.messages => out.put_bytes(&ws::ping_frame()),
+            // Its clients take every line for an event.
+            Format::Kubernetes(_) => {}
         }
         out.cut();
     }
@@ -138,9 +182,16 @@ impl Encoder {
                     source.position = position.clone();
                 }
             }
-            Payload::Object(_) | Payload::ObjectAt(..) | Payload::Identity { .. } => {
+            Payload::Object(_)
+            | Payload::ObjectAt(..)
+            | Payload::ObjectSince { .. }
+            | Payload::Identity { .. } => {
                 self.sources[event.source].position = event.position.clone();
             }
+        }
+        let unknown = matches!(self.format, Format::Kubernetes(kubernetes) if !kubernetes.bookmarks);
+        if unknown && matches!(event.payload, Payload::Mark { .. }) {
+            return;
         }
         let body = self.body(event);
         // SYNCED is a BOOKMARK to whoever only knows Kubernetes' own words.
@@ -158,26 +209,39 @@ impl Encoder {
     fn put_envelope(&mut self, kind: &str, body: Body, out: &mut Frames) {
         let before = self.prefix.len();
         let _ = write!(self.prefix, r#"{{"type":"{kind}","object":"#);
-        if self.format == Format::WebSocket {
+        if self.format.is_websocket() {
             ws::text_header(self.prefix.len() - before + body.len() + 1, out);
         }
         out.put(&self.prefix);
         body.append(out);
         out.put(match self.format {
             Format::Sse => "}\n\n",
-            Format::Ndjson => "}\n",
-            Format::WebSocket => "}",
+            format if format.is_websocket() => "}",
+            Format::Ndjson | Format::Kubernetes(_) | Format::WebSocket => "}\n",
         });
     }
 
     fn body(&self, event: &Event) -> Body {
         let shown = &self.sources[event.source].shown;
-        match &event.payload {
-            Payload::Object(object) => Body::Whole(object.json().clone()),
-            Payload::ObjectAt(object, version) => {
-                let (before, after) = object.json_around_version();
-                Body::Pieces(before, version.json(), after)
+        let partial = matches!(self.format, Format::Kubernetes(kubernetes) if kubernetes.metadata);
+        let at = |object: &Object, version: &ResourceVersion| {
+            if partial {
+                return Body::partial_at(object, version);
             }
+            let (before, after) = object.json_around_version();
+            Body::Pieces(before, version.json(), after)
+        };
+        match &event.payload {
+            Payload::Object(object) if partial => {
+                Body::Partial(object.metadata().0, String::new(), Bytes::new())
+            }
+            Payload::Object(object) => Body::Whole(object.json().clone()),
+            Payload::ObjectAt(object, version) => at(object, version),
+            Payload::ObjectSince { object, version, since } => match self.format {
+                // Its clients resume from the version of the last event they took.
+                Format::Kubernetes(_) => at(object, since),
+                Format::Sse | Format::Ndjson | Format::WebSocket => at(object, version),
+            },
             Payload::Identity { key, uid, version } => {
                 Body::Whole(Object::identity(shown, key, uid, version))
             }
@@ -188,6 +252,9 @@ impl Encoder {
     /// A bookmark's object. For one resource it has its kind, as an API server's; for several it is a `List`
     /// without a version of its own, as their versions do not compare.
     fn mark(&self, kind: EventKind, reason: Option<ResetReason>) -> Bytes {
+        if let (Format::Kubernetes(kubernetes), [source]) = (self.format, &*self.sources) {
+            return source.bookmark(kubernetes, kind == EventKind::Synced);
+        }
         let mut token = String::new();
         write_token(&self.sources, &mut token);
         let mut annotations = serde_json::Map::new();
@@ -212,12 +279,33 @@ impl Source {
     fn new(informer: &Informer) -> Self {
         Self { name: informer.token_name(), shown: informer.shown(), position: ResourceVersion::ZERO }
     }
+
+    /// A bookmark as the API server writes it.
+    fn bookmark(&self, format: Kubernetes, ends_initial: bool) -> Bytes {
+        let shown = if format.metadata { self.shown.metadata_only() } else { self.shown.clone() };
+        let (kind, api_version, version) = (shown.kind(), shown.api_version(), self.position.json());
+        let annotations = match ends_initial {
+            true => format!(r#","annotations":{{"{INITIAL_EVENTS_END}":"true"}}"#),
+            false => String::new(),
+        };
+        let metadata = format!(r#"{{"resourceVersion":"{version}"{annotations}}}"#);
+        format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{metadata}}}"#).into()
+    }
 }
 
 impl Body {
+    /// The metadata of an object at another version than its own.
+    fn partial_at(object: &Object, version: &ResourceVersion) -> Self {
+        let (metadata, own) = object.metadata();
+        Self::Partial(metadata.slice(..own.start), version.json(), metadata.slice(own.end..))
+    }
+
     fn len(&self) -> usize {
         match self {
             Self::Whole(json) => json.len(),
+            Self::Partial(before, version, after) => {
+                PARTIAL_HEAD.len() + before.len() + version.len() + after.len() + 1
+            }
             Self::Pieces(before, version, after) => before.len() + version.len() + after.len(),
         }
     }
@@ -225,6 +313,13 @@ impl Body {
     fn append(self, out: &mut Frames) {
         match self {
             Self::Whole(json) => out.share(json),
+            Self::Partial(before, version, after) => {
+                out.put(PARTIAL_HEAD);
+                out.share(before);
+                out.put(&version);
+                out.share(after);
+                out.put("}");
+            }
             Self::Pieces(before, version, after) => {
                 out.share(before);
                 out.put(&version);

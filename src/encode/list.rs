@@ -3,7 +3,18 @@
 use bytes::Bytes;
 
 use super::Frames;
-use crate::k8s::ResourceVersion;
+use crate::k8s::{Object, ResourceVersion};
+
+/// What stands before the metadata of an object of which nothing else is shown.
+pub(super) const PARTIAL_HEAD: &str =
+    r#"{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":"#;
+
+/// Appends an object as a `PartialObjectMetadata`, its metadata by reference.
+pub fn partial(object: &Object, out: &mut Frames) {
+    out.put(PARTIAL_HEAD);
+    out.share(object.metadata().0);
+    out.put("}");
+}
 
 /// The shape of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +73,12 @@ impl ListEncoder {
             }
         }
         self.first = false;
+    }
+
+    /// Appends an object as a `PartialObjectMetadata`, its metadata by reference.
+    pub fn metadata(&mut self, object: &Object, out: &mut Frames) {
+        self.object(Bytes::new(), out);
+        partial(object, out);
     }
 
     /// Appends the end.

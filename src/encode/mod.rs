@@ -9,9 +9,9 @@ mod frames;
 mod list;
 mod ws;
 
-pub use encoder::{Encoder, Format, Framing};
+pub use encoder::{Encoder, Format, Framing, Kubernetes};
 pub use frames::Frames;
-pub use list::{ListEncoder, ListFormat};
+pub use list::{ListEncoder, ListFormat, partial};
 pub use ws::{
     ClientFrame, FrameError, FrameParser, WsFrame, accept_key, close_frame, ping_frame, pong_frame,
 };

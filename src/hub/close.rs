@@ -11,6 +11,10 @@ pub enum CloseReason {
     Removed,
     /// What it reads is followed by other informers now: reconnect.
     Regrouped,
+    /// Not every change can be told in order any more, and nothing less was asked for.
+    Expired,
+    /// The version asked for was not reached in time.
+    TooLarge,
 }
 
 impl CloseReason {
@@ -21,6 +25,8 @@ impl CloseReason {
             Self::Timeout => "timeout",
             Self::Removed => "removed",
             Self::Regrouped => "regrouped",
+            Self::Expired => "expired",
+            Self::TooLarge => "too_large",
         }
     }
 }

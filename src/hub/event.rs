@@ -43,6 +43,16 @@ pub enum Payload {
     Object(Arc<Object>),
     /// An object shown at another version than its own.
     ObjectAt(Arc<Object>, ResourceVersion),
+    /// An object that a relist found gone: shown at the list's version, or, to whoever takes each event's version for
+    /// the place to resume from, at the version up to which it had everything before.
+    ObjectSince {
+        /// Its last state.
+        object: Arc<Object>,
+        /// At which it was known to be gone.
+        version: ResourceVersion,
+        /// Up to which nothing was missed.
+        since: ResourceVersion,
+    },
     /// An object of which only the identity is still known.
     Identity {
         /// Namespace and name.
@@ -84,7 +94,9 @@ impl Payload {
     /// Namespace and name of what it is about.
     pub fn key(&self) -> Option<&Key> {
         match self {
-            Self::Object(object) | Self::ObjectAt(object, _) => Some(object.key()),
+            Self::Object(object) | Self::ObjectAt(object, _) | Self::ObjectSince { object, .. } => {
+                Some(object.key())
+            }
             Self::Identity { key, .. } => Some(key),
             Self::Mark { .. } => None,
         }
@@ -93,7 +105,9 @@ impl Payload {
     /// Bytes it will take, about.
     pub(super) fn len(&self) -> usize {
         match self {
-            Self::Object(object) | Self::ObjectAt(object, _) => object.json().len(),
+            Self::Object(object) | Self::ObjectAt(object, _) | Self::ObjectSince { object, .. } => {
+                object.json().len()
+            }
             Self::Identity { .. } | Self::Mark { .. } => 200,
         }
     }

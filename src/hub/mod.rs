@@ -25,7 +25,7 @@ pub use informer::{Figures, Informer, InformerId, Scope, Started, Verified};
 pub use metrics::describe;
 pub use registry::{Hub, Pending};
 pub use run::{Abreast, FORMS, Form, Run};
-pub use subscriber::{Delivery, From, Subscriber, Subscription};
+pub use subscriber::{Begin, Delivery, From, Subscriber, Subscription, VERSION_WAIT};
 pub use token::{ResumeToken, TokenError};
 
 use std::time::Duration;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -13,7 +14,7 @@ use super::demand::{Demand, Names};
 use super::informer::Fate;
 use super::metrics::Metrics;
 use super::{CloseReason, Config, Informer, InformerId, SubscribeError, Subscriber, Subscription};
-use crate::k8s::ResourceVersion;
+use crate::k8s::{Resource, ResourceVersion};
 
 /// The shared informers, client-go's SharedInformerFactory. Cheap to clone.
 #[derive(Clone)]
@@ -38,6 +39,10 @@ struct Registry {
     departed: HashMap<String, Departed>,
     /// What a name stands for in the whole cluster, where informers start on demand.
     names: Option<Arc<Names>>,
+    /// What may start on demand.
+    offered: Vec<Resource>,
+    /// The document in which the API server tells its version.
+    version: Option<Bytes>,
 }
 
 /// What is remembered of an informer, for the tokens that it gave out.
@@ -185,6 +190,43 @@ impl Hub {
     /// Tells what names stand for in the whole cluster, so that they mean the same whichever informers run.
     pub fn set_names(&self, names: Arc<Names>) {
         self.write().names = Some(names);
+    }
+
+    /// Tells what may start on demand.
+    pub fn set_offered(&self, offered: Vec<Resource>) {
+        self.write().offered = offered;
+    }
+
+    /// Tells the document in which the API server tells its version.
+    pub fn set_version(&self, version: Bytes) {
+        self.write().version = Some(version);
+    }
+
+    /// The document in which the API server tells its version; `None` before it did.
+    pub fn version(&self) -> Option<Bytes> {
+        self.read().version.clone()
+    }
+
+    /// Every resource that can be read: those that are followed, then those that may start on demand. Each once, in
+    /// the version in which it is followed.
+    pub fn served(&self) -> Vec<Resource> {
+        let registry = self.read();
+        let followed = registry.informers.iter().map(|informer| &informer.resource);
+        let mut served: Vec<Resource> = Vec::new();
+        for resource in followed.chain(&registry.offered) {
+            let same =
+                |other: &Resource| other.group() == resource.group() && other.plural() == resource.plural();
+            if !served.iter().any(same) {
+                served.push(resource.clone());
+            }
+        }
+        served
+    }
+
+    /// Waits until `deadline` for the API server to have told its kinds; whether it has.
+    pub async fn discovered(&self, deadline: Instant) -> bool {
+        let mut waiting = self.0.waiting.subscribe();
+        timeout_at(deadline, waiting.wait_for(|waiting| waiting.discovered)).await.is_ok()
     }
 
     /// Waits until every configured watch has its informer; what is known by then is known at the return.

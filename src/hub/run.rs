@@ -15,7 +15,7 @@ use crate::cache::{Batch, Cursor, Reader};
 use crate::k8s::ResourceVersion;
 
 /// Transports that render a run.
-pub const FORMS: usize = 3;
+pub const FORMS: usize = 7;
 
 /// Runs of one informer that are kept for those who have not taken them: about what a reader that is a little late needs.
 const RUNS_MAX: usize = 64;

@@ -30,6 +30,8 @@ pub(super) struct Source {
     holds_beyond: Option<ResourceVersion>,
     /// Whether every object is to be handed out again, once the client has all there is.
     resync_due: bool,
+    /// Whether every change is told in order, or nothing more.
+    ordered: bool,
 }
 
 enum Phase {
@@ -102,7 +104,7 @@ impl BatchBuilder {
 }
 
 impl Source {
-    pub(super) fn new(informer: Arc<Informer>, filter: &Filter) -> Self {
+    pub(super) fn new(informer: Arc<Informer>, filter: &Filter, ordered: bool) -> Self {
         let (wake, scope) = (informer.reader.wake(), scope_wake(&informer, filter));
         let (cursor, position) = (Cursor::default(), ResourceVersion::ZERO);
         Self {
@@ -114,6 +116,7 @@ impl Source {
             position,
             holds_beyond: None,
             resync_due: false,
+            ordered,
         }
     }
 
@@ -207,6 +210,19 @@ impl Source {
             Covers::Some if reader.skipped_since(version) => Located::Lost,
             Covers::All | Covers::Some => reader.locate(version),
         }
+    }
+
+    /// Where a version lies for whoever is told every change in order: within the journal, or nowhere.
+    pub(super) fn locate_in_journal(&self, version: &ResourceVersion) -> Located {
+        match self.locate(Covers::All, version) {
+            Located::At(cursor) if self.informer.reader.changes_after(cursor, 0).is_none() => Located::Lost,
+            located => located,
+        }
+    }
+
+    /// Whether its cache is not older than a version.
+    pub(super) fn is_not_older(&self, version: &ResourceVersion) -> bool {
+        self.informer.reader.summary().position >= *version
     }
 
     /// Whether a version is of another cache, which held other objects.
@@ -378,6 +394,9 @@ impl Source {
             }
             let len_max = batch.len_max - batch.events.len();
             let Some(run) = self.informer.reader.changes_after(self.cursor, len_max) else {
+                if self.ordered {
+                    return Err(ResetReason::Lagged);
+                }
                 self.phase = Phase::CatchUp;
                 continue;
             };
@@ -537,10 +556,15 @@ fn seen_through(filter: &Filter, change: &Change) -> Option<(EventKind, Payload)
     match (change.kind, matched) {
         (ChangeKind::Deleted, None) => None,
         (ChangeKind::Deleted, Some(_)) => {
-            let object = change.object.clone();
-            let same = *object.resource_version() == change.version;
-            let at = || Payload::ObjectAt(change.object.clone(), change.version.clone());
-            Some((EventKind::Deleted, if same { Payload::Object(object) } else { at() }))
+            let (object, version) = (change.object.clone(), change.version.clone());
+            let payload = if change.is_amid_relist() {
+                Payload::ObjectSince { object, version, since: change.position.clone() }
+            } else if *object.resource_version() == version {
+                Payload::Object(object)
+            } else {
+                Payload::ObjectAt(object, version)
+            };
+            Some((EventKind::Deleted, payload))
         }
         (ChangeKind::Added | ChangeKind::Modified, Some(_)) if matches() => {
             Some((EventKind::Modified, Payload::Object(change.object.clone())))

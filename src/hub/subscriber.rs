@@ -15,7 +15,7 @@ use super::run::{Abreast, Run};
 use super::source::{BatchBuilder, Pulled, Source, Succession, Wake};
 use super::{CloseReason, Config, Filter, Informer, ResumeToken};
 use crate::cache::{Cursor, Located, Past, Recalled};
-use crate::k8s::ResourceVersion;
+use crate::k8s::{ResourceVersion, Status};
 
 /// What is asked for.
 #[derive(Debug)]
@@ -46,7 +46,28 @@ pub enum From {
     Token(ResumeToken),
     /// Every change after a token, beyond which the client may have taken events: that of the last bookmark.
     Bookmark(ResumeToken),
+    /// As the API server's own watch of one informer: every change is told, in order, or the stream ends
+    /// ([`CloseReason::Expired`]). Whoever takes the version of each event for the place to resume from misses nothing.
+    Ordered(Begin),
 }
+
+/// From where a subscription begins that is told every change in order.
+#[derive(Clone, Debug)]
+pub enum Begin {
+    /// Everything there is, then every change.
+    Start,
+    /// The same, once the cache is not older than a version. The stream ends where it is not in time
+    /// ([`CloseReason::TooLarge`]).
+    NotOlder(ResourceVersion),
+    /// Every change from now on.
+    Now,
+    /// Every change after a version.
+    After(ResourceVersion),
+}
+
+/// How long the cache may take to reach a version that is asked for. Source: apiserver `storage/cacher/watch_cache.go`,
+/// `blockTimeout`.
+pub const VERSION_WAIT: Duration = Duration::from_secs(3);
 
 /// What [`Subscriber::next`] gives.
 #[derive(Debug)]
@@ -94,6 +115,10 @@ pub struct Subscriber {
     drained: Pin<Box<WaitForCancellationFutureOwned>>,
     /// When to look next whether the process ends; a stream that sleeps is woken.
     look_at: Instant,
+    /// Whether every change is told in order, or nothing more.
+    ordered: bool,
+    /// What the client is to be told at the end, where that is an error.
+    refusal: Option<Status>,
     place: Place,
 }
 
@@ -137,8 +162,10 @@ impl Subscriber {
         let now = Instant::now();
         let Subscription { informers, filter, from, resync, timeout } = subscription;
         assert!(!informers.is_empty(), "a subscription has at least one informer");
+        let ordered = matches!(from, From::Ordered(_));
+        let sources = informers.into_iter().map(|informer| Source::new(informer, &filter, ordered));
         let mut subscriber = Self {
-            sources: informers.into_iter().map(|informer| Source::new(informer, &filter)).collect(),
+            sources: sources.collect(),
             filter,
             config,
             state: State::Starting { from, until: None },
@@ -155,6 +182,8 @@ impl Subscriber {
             drained: Box::pin(drain.clone().cancelled_owned()),
             look_at: now,
             drain,
+            ordered,
+            refusal: None,
             place,
         };
         // Taken now, not at the first poll: what happens in between must not be missed.
@@ -200,6 +229,9 @@ impl Subscriber {
                 self.bookmark_at = now + self.config.bookmark_interval;
                 events.push(self.bookmark(EventKind::Bookmark));
             }
+            if events.is_empty() && matches!(self.state, State::Ended(_)) {
+                continue;
+            }
             if !events.is_empty() {
                 self.heartbeat_at = now + self.config.heartbeat_interval;
                 self.place.metrics().events.increment(events.len() as u64);
@@ -217,12 +249,23 @@ impl Subscriber {
     /// informer. Somebody else may tell it then, and [`Subscriber::go_on`] tells how far that was.
     pub fn abreast(&self) -> Option<Abreast> {
         let [source] = &*self.sources else { return None };
-        // Each ends at a moment of its own.
-        let ends = self.deadline.is_some() || self.drain.is_cancelled();
+        // Each then ends at a moment of its own.
+        let over = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        let ends = over || self.drain.is_cancelled();
         if !self.is_alike() || ends || !self.caught_up {
             return None;
         }
         source.abreast()
+    }
+
+    /// When it ends by itself.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// What the client is to be told at the end, where that is an error.
+    pub fn refusal(&self) -> Option<&Status> {
+        self.refusal.as_ref()
     }
 
     /// Whether it is handing out much at once: a snapshot, or what a reader missed that was behind.
@@ -377,11 +420,61 @@ impl Subscriber {
             }
             From::Token(token) => (token.clone(), Covers::All),
             From::Bookmark(token) => (token.clone(), Covers::Some),
+            From::Ordered(begin) => {
+                let begin = begin.clone();
+                return self.start_ordered(&begin, now);
+            }
         };
         let until = *until.get_or_insert(now + self.config.resume_wait);
         if let Some(next) = self.resume(&token, covers, now >= until) {
             self.state = next;
         }
+    }
+
+    /// Begins as the API server does, or ends, or waits for the cache.
+    fn start_ordered(&mut self, begin: &Begin, now: Instant) {
+        let State::Starting { until, .. } = &mut self.state else { return };
+        let [source] = &mut *self.sources else { return };
+        let reader = &source.informer.reader;
+        match begin {
+            Begin::Start => {
+                source.begin_snapshot();
+                self.state = State::Snapshot;
+            }
+            Begin::Now => {
+                source.begin_now();
+                self.state = State::Live;
+            }
+            Begin::NotOlder(version) if source.is_not_older(version) => {
+                source.begin_snapshot();
+                self.state = State::Snapshot;
+            }
+            Begin::NotOlder(version) => {
+                if now >= *until.get_or_insert(now + VERSION_WAIT) {
+                    let reached = reader.summary().position.to_string();
+                    let status = Status::too_large_version(&version.to_string(), &reached);
+                    self.end(CloseReason::TooLarge, status);
+                }
+            }
+            Begin::After(version) => match source.locate_in_journal(version) {
+                Located::At(cursor) => {
+                    source.begin_at(cursor, Covers::All, version.clone());
+                    self.state = State::Live;
+                }
+                // The API server would be silent until it gets there, though its versions may have gone back.
+                Located::Ahead if now < *until.get_or_insert(now + self.config.resume_wait) => {}
+                Located::Ahead | Located::Lost => {
+                    let status = Status::watch_too_old(version, &reader.complete_since());
+                    self.end(CloseReason::Expired, status);
+                }
+            },
+        }
+    }
+
+    /// Ends the stream with an error.
+    fn end(&mut self, reason: CloseReason, status: Status) {
+        self.refusal = Some(status);
+        self.state = State::Ended(reason);
     }
 
     /// The state in which a token leaves the stream; `None` to wait for the caches.
@@ -486,6 +579,10 @@ impl Subscriber {
                     self.turn = (index + 1) % count;
                     return;
                 }
+                Err(_) if self.ordered => {
+                    self.end(CloseReason::Expired, Status::watch_expired());
+                    return;
+                }
                 Err(reason) => {
                     self.state = State::Resetting(reason);
                     self.reset(reason, batch);
@@ -512,8 +609,13 @@ impl Subscriber {
     }
 
     fn succeed(&mut self, index: usize, successor: &Arc<Informer>) {
+        let begun = !matches!(self.state, State::Starting { .. });
         match self.sources[index].succeed(successor, &self.filter) {
             Succession::NotYet => return,
+            // What differs has no order.
+            Succession::Difference | Succession::StartOver if self.ordered && begun => {
+                self.end(CloseReason::Expired, Status::watch_expired());
+            }
             Succession::Difference => {}
             Succession::StartOver => self.state = State::Resetting(ResetReason::Replaced),
         }

@@ -20,7 +20,7 @@ pub use lines::{LineSplitter, LineTooLong};
 pub use name::{Key, Resource, ResourceParts};
 pub use object::Object;
 pub use resource_version::ResourceVersion;
-pub use selector::{FieldSelector, LabelSelector, SelectorError};
+pub use selector::{FieldPath, FieldSelector, LabelSelector, SelectorError};
 pub use status::{Cause, Details, Status};
 pub use watch_event::WatchEvent;
 

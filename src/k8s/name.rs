@@ -25,6 +25,8 @@ pub struct ResourceParts {
     pub kind: String,
     /// Short names as kubectl takes them: `deploy`.
     pub short_names: Vec<String>,
+    /// Groups of resources that kubectl takes by one name: `all`.
+    pub categories: Vec<String>,
     /// Whether objects live in namespaces.
     pub namespaced: bool,
 }
@@ -217,6 +219,7 @@ mod tests {
             singular: "deployment".into(),
             kind: "Deployment".into(),
             short_names: vec!["deploy".into()],
+            categories: vec!["all".into()],
             namespaced: true,
         })
     }

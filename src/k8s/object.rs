@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::ops::Range;
 
 use bytes::Bytes;
 use serde::de::{DeserializeSeed, Deserializer as _, IgnoredAny, MapAccess, Visitor};
@@ -60,6 +61,20 @@ impl Object {
         (self.json.slice(..self.version.start as usize), self.json.slice(self.version.end as usize..))
     }
 
+    /// The JSON of `metadata`, by reference, and where in it the text of its `resourceVersion` is. Costs a look at what
+    /// stands before it.
+    pub fn metadata(&self) -> (Bytes, Range<usize>) {
+        let mut found = None;
+        let mut reader = serde_json::Deserializer::from_slice(&self.json);
+        // It stops at what it looks for, which is an error to the reader.
+        let _ = reader.deserialize_map(MetadataSeeker { found: &mut found });
+        let text: &str = found.expect("the decoder only takes objects with metadata");
+        let metadata = self.json.slice_ref(text.as_bytes());
+        let start = metadata.as_ptr() as usize - self.json.as_ptr() as usize;
+        let version = self.version.start as usize - start..self.version.end as usize - start;
+        (metadata, version)
+    }
+
     /// `metadata.labels`. Shape: in the order of the JSON, each key once.
     pub fn labels(&self) -> Vec<(Cow<'_, str>, Cow<'_, str>)> {
         let text = self.text(self.labels);
@@ -107,6 +122,30 @@ impl Object {
 impl fmt::Debug for Object {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}@{}", self.key, self.resource_version)
+    }
+}
+
+/// Looks for the JSON of `metadata` among an object's members, and stops there.
+struct MetadataSeeker<'f, 'de> {
+    found: &'f mut Option<&'de str>,
+}
+
+impl<'de> Visitor<'de> for MetadataSeeker<'_, 'de> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(key) = map.next_key()?.map(MemberKey::new) {
+            if key.text == "metadata" {
+                *self.found = Some(map.next_value::<&RawValue>()?.get());
+                return Ok(());
+            }
+            map.next_value::<IgnoredAny>()?;
+        }
+        Ok(())
     }
 }
 

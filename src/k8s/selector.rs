@@ -38,6 +38,17 @@ struct Term {
     path: String,
     value: String,
     equal: bool,
+    /// What a field that is not there is taken for.
+    missing: &'static str,
+}
+
+/// Where the value of a field label is in an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldPath {
+    /// A dotted path.
+    pub path: String,
+    /// What it is taken for where it is not there.
+    pub missing: &'static str,
 }
 
 /// Why a selector could not be read.
@@ -275,7 +286,8 @@ impl FieldSelector {
             if !well_formed || path.contains(|c: char| c.is_whitespace() || "[]{}()*!\"'\\".contains(c)) {
                 return Err(wrong("expected a dotted path such as status.phase before the sign"));
             }
-            terms.push(Term { path: path.to_owned(), value: unescape(value).map_err(wrong)?, equal });
+            let value = unescape(value).map_err(wrong)?;
+            terms.push(Term { path: path.to_owned(), value, equal, missing: "" });
         }
         Ok(Self { terms })
     }
@@ -290,13 +302,30 @@ impl FieldSelector {
         self.terms.iter().map(|term| &*term.path)
     }
 
+    /// The same with each path as `place` says: a field label is not always a path.
+    ///
+    /// # Errors
+    /// The first of `place`.
+    pub fn placed<E>(mut self, place: impl Fn(&str) -> Result<FieldPath, E>) -> Result<Self, E> {
+        for term in &mut self.terms {
+            let FieldPath { path, missing } = place(&term.path)?;
+            (term.path, term.missing) = (path, missing);
+        }
+        Ok(self)
+    }
+
+    /// The value that a path must have, where one is required.
+    pub fn required(&self, path: &str) -> Option<&str> {
+        self.terms.iter().find(|term| term.equal && term.path == path).map(|term| &*term.value)
+    }
+
     /// Whether an object's fields match.
     pub fn matches(&self, object: &Object) -> bool {
         self.terms.iter().all(|term| {
             let value = match &*term.path {
                 "metadata.name" => Cow::Borrowed(object.key().name()),
                 "metadata.namespace" => Cow::Borrowed(object.key().namespace()),
-                path => object.field(path).unwrap_or(Cow::Borrowed("")),
+                path => object.field(path).unwrap_or(Cow::Borrowed(term.missing)),
             };
             (value == term.value) == term.equal
         })
@@ -305,7 +334,7 @@ impl FieldSelector {
 
 impl fmt::Display for FieldSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, Term { path, value, equal }) in self.terms.iter().enumerate() {
+        for (index, Term { path, value, equal, .. }) in self.terms.iter().enumerate() {
             let comma = if index > 0 { "," } else { "" };
             let sign = if *equal { "=" } else { "!=" };
             let value = value.replace('\\', "\\\\").replace(',', "\\,").replace('=', "\\=");

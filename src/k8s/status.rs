@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::ResourceVersion;
+
 /// A `v1 Status` of a failure. The wire form of every error, ours and the API server's.
 ///
 /// Source: `k8s.io/apimachinery/pkg/apis/meta/v1.Status`.
@@ -100,15 +102,55 @@ impl Status {
         }
     }
 
+    /// 410: a watch from before what is remembered, which begins at `oldest`.
+    pub fn watch_too_old(asked: &ResourceVersion, oldest: &ResourceVersion) -> Self {
+        Self::failure(410, "Expired", format!("too old resource version: {asked} ({oldest})"))
+    }
+
+    /// 410: a watch that has fallen behind what is remembered.
+    pub fn watch_expired() -> Self {
+        Self::failure(410, "Expired", "The resourceVersion for the provided watch is too old.")
+    }
+
+    /// 504: a version that was not reached in time (U9).
+    pub fn too_large_version(asked: &str, reached: &str) -> Self {
+        let message = format!("Timeout: Too large resource version: {asked}, current: {reached}");
+        let mut status = Self::failure(504, "Timeout", message);
+        let (reason, field) = ("ResourceVersionTooLarge".to_owned(), String::new());
+        let causes = vec![Cause { reason, message: "Too large resource version".to_owned(), field }];
+        status.details = Some(Details { causes, retry_after_seconds: Some(1), ..Details::default() });
+        status
+    }
+
     /// Whether the history asked for is gone (410): a relist is needed.
     pub fn is_expired(&self) -> bool {
         self.code == 410 || self.reason == "Expired" || self.reason == "Gone"
     }
 
-    /// The JSON, one line, with a line feed at its end.
+    /// The JSON, one line, with a line feed at its end; escaped as the API server does it, so that it is one line to
+    /// every reader.
     pub fn to_line(&self) -> Vec<u8> {
-        let mut line = serde_json::to_vec(self).expect("a Status has string keys only");
-        line.push(b'\n');
-        line
+        let mut line = serde_json::to_string(self).expect("a Status has string keys only");
+        // They stand within strings only.
+        for plain in ['<', '>', '&', '\u{2028}', '\u{2029}', '\u{85}'] {
+            if line.contains(plain) {
+                line = line.replace(plain, &format!("\\u{:04x}", u32::from(plain)));
+            }
+        }
+        line.push('\n');
+        line.into_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_escaped_as_the_api_server_escapes_it() {
+        let line = Status::failure(400, "BadRequest", "a<b & c>d\u{2028}").to_line();
+        let text = String::from_utf8(line).unwrap();
+        assert!(text.contains(r"a\u003cb \u0026 c\u003ed\u2028"), "{text}");
+        assert_eq!(serde_json::from_str::<Status>(&text).unwrap().message, "a<b & c>d\u{2028}");
     }
 }

@@ -18,6 +18,20 @@ impl ApiError {
         Self { status: Box::new(Status::failure(code.as_u16(), reason, message)), allow: None }
     }
 
+    /// What a `Status` says, as it is.
+    pub fn of_status(status: Status) -> Self {
+        Self { status: Box::new(status), allow: None }
+    }
+
+    /// 405, as the API server words it, where only GET is served.
+    pub fn only_get() -> Self {
+        let message = "the server does not allow this method on the requested resource";
+        let mut error = Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message);
+        error.status.details = Some(Details::default());
+        error.allow = Some("GET");
+        error
+    }
+
     /// 400: the request is wrong.
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "BadRequest", message)
@@ -86,11 +100,7 @@ impl ApiError {
 
     /// 504: the cache did not reach a resourceVersion in time (U9).
     pub fn too_large_version(asked: &str, reached: &str) -> Self {
-        let message = format!("Too large resource version: {asked}, current: {reached}");
-        let mut error = Self::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", format!("Timeout: {message}"));
-        let cause = Cause { reason: "ResourceVersionTooLarge".into(), message, field: String::new() };
-        error.status.details = Some(Details { causes: vec![cause], ..Details::default() });
-        error.retry_after(1)
+        Self::of_status(Status::too_large_version(asked, reached))
     }
 
     /// Adds when to try again.

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes};
 use slab::Slab;
 use tokio::io::{AsyncRead as _, ReadBuf};
 use tokio::sync::mpsc::{self, error::TrySendError};
@@ -73,6 +73,8 @@ struct Group {
     signs: Arc<Signs>,
     heartbeat_at: Instant,
     bookmark_at: Instant,
+    /// When the first of them ends by itself.
+    ends_at: Option<Instant>,
     /// When the last pass over the members ended.
     told_at: Instant,
 }
@@ -176,6 +178,7 @@ impl Group {
             signs: Arc::default(),
             heartbeat_at: now,
             bookmark_at: now,
+            ends_at: None,
             told_at: now,
             kind,
             groups,
@@ -195,12 +198,14 @@ impl Group {
                 return self.dissolve();
             }
             self.hear();
+            self.end_due();
             self.mark_time().await;
             // One without members would keep an informer that nobody uses.
             if self.members.is_empty() {
                 return self.dissolve();
             }
             let at = self.heartbeat_at.min(self.bookmark_at);
+            let at = self.ends_at.map_or(at, |ends_at| at.min(ends_at));
             tokio::select! {
                 biased;
                 _ = self.wake.changed() => Self::gather(self.told_at).await,
@@ -306,8 +311,24 @@ impl Group {
         self.heartbeat_at = now + self.groups.config.heartbeat_interval;
         let mut framed = Frames::new();
         self.framing.append(frames, &mut framed);
+        if !framed.has_remaining() {
+            return;
+        }
         let leaving = self.write_all(&framed.to_vec().into(), 0).await;
         self.let_go(leaving);
+    }
+
+    /// Lets members go whose time is over; they end by themselves.
+    fn end_due(&mut self) {
+        let now = Instant::now();
+        if self.ends_at.is_none_or(|ends_at| now < ends_at) {
+            return;
+        }
+        let is_due = |member: &Member| member.stream.deadline().is_some_and(|deadline| now >= deadline);
+        let due = self.members.iter().filter(|(_, member)| is_due(member));
+        let due: Vec<_> = due.map(|(key, _)| (key, Leave::With(Bytes::new()))).collect();
+        self.let_go(due);
+        self.ends_at = self.members.iter().filter_map(|(_, member)| member.stream.deadline()).min();
     }
 
     /// Takes in who has come.
@@ -328,6 +349,7 @@ impl Group {
             // Something came in between; it takes that by itself and comes back.
             return self.groups.release(stream, Frames::new(), false);
         }
+        self.ends_at = self.ends_at.into_iter().chain(stream.deadline()).min();
         let entry = self.members.vacant_entry();
         let key = entry.key();
         let waker = Waker::from(Arc::new(Sign { key, signs: self.signs.clone() }));

@@ -20,7 +20,10 @@ const LIMITS: [&str; 10] = [
 ];
 
 /// Why streams end, seen from here; the label values of `informerd_http_stream_closes_total`.
-const CLOSES: [&str; 5] = ["client", "shutdown", "timeout", "removed", "regrouped"];
+const CLOSES: [&str; 7] = ["client", "shutdown", "timeout", "removed", "regrouped", "expired", "too_large"];
+
+/// What carries streams.
+const TRANSPORTS: [&str; 5] = ["sse", "ndjson", "websocket", "kubernetes", "kubernetes-websocket"];
 
 /// Describes the metrics of this room and makes those with closed labels visible at zero.
 pub fn describe() {
@@ -51,7 +54,7 @@ pub fn describe() {
     for limit in LIMITS {
         counter!("informerd_http_limit_hits_total", "limit" => limit).absolute(0);
     }
-    for transport in ["sse", "ndjson", "websocket"] {
+    for transport in TRANSPORTS {
         gauge!("informerd_http_streams", "transport" => transport).increment(0.0);
         for reason in CLOSES {
             counter!("informerd_http_stream_closes_total", "transport" => transport, "reason" => reason)
@@ -92,6 +95,8 @@ pub(super) fn route(path: &str) -> &'static str {
         _ if path.starts_with("/v1/snapshot/") => "snapshot",
         _ if path.starts_with("/v1/watch/") => "watch",
         _ if path.starts_with("/static/") => "static",
+        "/api" | "/apis" | "/version" | "/version/" => "kubernetes",
+        _ if path.starts_with("/api/") || path.starts_with("/apis/") => "kubernetes",
         _ => "other",
     }
 }
@@ -118,6 +123,8 @@ impl StreamObserver {
             Format::Sse => "sse",
             Format::Ndjson => "ndjson",
             Format::WebSocket => "websocket",
+            Format::Kubernetes(kubernetes) if kubernetes.messages => "kubernetes-websocket",
+            Format::Kubernetes(_) => "kubernetes",
         };
         gauge!("informerd_http_streams", "transport" => transport).increment(1.0);
         let sent = counter!("informerd_http_stream_bytes_total", "transport" => transport);

@@ -10,6 +10,7 @@ mod body;
 mod connection;
 mod group;
 mod guard;
+mod kube;
 mod listener;
 mod metrics;
 mod negotiate;
@@ -34,7 +35,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::http::Method;
-use axum::routing::get;
+use axum::routing::{any, get};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -113,6 +114,15 @@ fn router(server: Server) -> Router {
         .route("/v1/resources", get(resources::resources))
         .route("/v1/snapshot/{*target}", get(snapshot::snapshot))
         .route("/v1/watch/{*target}", get(watch::watch))
+        .route("/version", any(kube::answer))
+        .route("/version/", any(kube::answer))
+        .route("/api", any(kube::answer))
+        .route("/api/{*path}", any(kube::answer))
+        .route("/api/", any(kube::answer))
+        .route("/apis", any(kube::answer))
+        .route("/apis/", any(kube::answer))
+        .route("/apis/{*path}", any(kube::answer))
+        .route("/openapi/{*path}", any(kube::answer))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(tower_http::compression::CompressionLayer::new().compress_when(snapshot::CompressWhen))

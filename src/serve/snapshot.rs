@@ -41,7 +41,7 @@ pub(super) struct CompressWhen;
 
 /// The mark.
 #[derive(Clone, Copy, Debug)]
-struct Compress;
+pub(super) struct Compress;
 
 impl Predicate for CompressWhen {
     fn should_compress<B: http_body::Body>(&self, response: &http::Response<B>) -> bool {

@@ -118,6 +118,13 @@ impl WatchStream {
         self.observer.closed(reason.as_str());
         match reason {
             CloseReason::Shutdown => self.encoder.retry(rand::random_range(RETRY_MS), frames),
+            CloseReason::Expired | CloseReason::TooLarge => {
+                if let Some(status) = self.subscriber.refusal() {
+                    self.encoder.error(status, frames);
+                }
+            }
+            // To the API server's clients, an end is all that a stream may tell but 410.
+            CloseReason::Removed if matches!(self.format, Format::Kubernetes(_)) => {}
             CloseReason::Removed => {
                 let names: Vec<_> =
                     self.subscriber.informers().map(|informer| informer.name.as_str()).collect();
@@ -127,7 +134,7 @@ impl WatchStream {
             }
             CloseReason::Timeout | CloseReason::Regrouped => {}
         }
-        if self.format == Format::WebSocket {
+        if self.format.is_websocket() {
             // 1001: the server goes away; 1000: what was asked for is done.
             let code = if reason == CloseReason::Shutdown { 1001 } else { 1000 };
             frames.put_bytes(&close_frame(code, reason.as_str()));
@@ -171,7 +178,7 @@ impl Takeover {
     ) -> impl Future<Output = ()> + Send + use<S> {
         let Self { head, stream, framing } = self;
         // Only a WebSocket has something to say.
-        let parser = (stream.format == Format::WebSocket).then(FrameParser::default);
+        let parser = stream.format.is_websocket().then(FrameParser::default);
         let mut attached = Box::new(Attached {
             socket: Box::new(socket),
             stream: *stream,
@@ -260,6 +267,11 @@ impl Attached {
             }
             poll_fn(|context| self.socket.poll_writable(context)).await?;
         }
+    }
+
+    /// When the stream ends by itself.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.stream.subscriber.deadline()
     }
 
     /// Writes what the socket takes at once. Nobody is woken when it takes more.

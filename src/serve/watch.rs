@@ -74,7 +74,7 @@ pub(super) async fn watch(
 fn stream_headers(format: Format, age: u64) -> HeaderMap {
     let content_type = match format {
         Format::Sse | Format::WebSocket => "text/event-stream",
-        Format::Ndjson => "application/x-ndjson",
+        Format::Ndjson | Format::Kubernetes(_) => "application/x-ndjson",
     };
     let mut headers = HeaderMap::new();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
@@ -86,7 +86,7 @@ fn stream_headers(format: Format, age: u64) -> HeaderMap {
     headers
 }
 
-fn refused(error: &SubscribeError) -> ApiError {
+pub(super) fn refused(error: &SubscribeError) -> ApiError {
     match error {
         SubscribeError::Full { .. } => {
             super::metrics::limit_hit("subscribers_max");

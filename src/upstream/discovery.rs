@@ -265,6 +265,8 @@ struct AggregatedResource {
     verbs: Vec<String>,
     #[serde(deserialize_with = "or_empty")]
     short_names: Vec<String>,
+    #[serde(deserialize_with = "or_empty")]
+    categories: Vec<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -306,6 +308,8 @@ struct LegacyResource {
     verbs: Vec<String>,
     #[serde(deserialize_with = "or_empty")]
     short_names: Vec<String>,
+    #[serde(deserialize_with = "or_empty")]
+    categories: Vec<String>,
 }
 
 /// Go writes a nil slice as null.
@@ -415,6 +419,7 @@ fn take_aggregated(groups: Vec<AggregatedGroup>, discovery: &mut Discovery) {
                     singular: found.singular_resource,
                     kind: found.response_kind.unwrap_or_default().kind,
                     short_names: found.short_names,
+                    categories: found.categories,
                     namespaced: found.scope == "Namespaced",
                 };
                 discovery.entries.push(Entry { parts, verbs: found.verbs });
@@ -433,6 +438,7 @@ fn take_legacy(group: &str, version: &str, found: LegacyResources, discovery: &m
             singular: found.singular_name,
             kind: found.kind,
             short_names: found.short_names,
+            categories: found.categories,
             namespaced: found.namespaced,
         };
         discovery.entries.push(Entry { parts, verbs: found.verbs });

@@ -133,7 +133,10 @@ impl Checker {
                 self.remove(event.source, object.key().as_str(), object.uid(), version, view)?;
                 self.moved(event, before, view)?;
             }
-            (EventKind::Deleted, Payload::ObjectAt(object, version)) => {
+            (
+                EventKind::Deleted,
+                Payload::ObjectAt(object, version) | Payload::ObjectSince { object, version, .. },
+            ) => {
                 self.remove(event.source, object.key().as_str(), object.uid(), number(version), view)?;
                 self.moved(event, before, view)?;
             }

@@ -18,7 +18,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::metrics::Metrics;
 use crate::config::{self, WatchSpec};
@@ -103,7 +103,17 @@ pub(super) async fn run(
         if Instant::now() >= informers.ask_at && discovering.is_empty() {
             let client = client.clone();
             informers.asked_at = Some(Instant::now());
-            discovering.spawn(async move { client.discover().await });
+            let hub = informers.hub.clone();
+            discovering.spawn(async move {
+                let version = client.document("/version", "application/json");
+                let (discovery, version) = tokio::join!(client.discover(), version);
+                // One that does not tell its version is followed all the same.
+                match version {
+                    Ok(version) => hub.set_version(version.into()),
+                    Err(error) => debug!(error = %error.sentence(), "the API server's version is not known"),
+                }
+                discovery
+            });
         }
         if Instant::now() >= informers.tick_at {
             informers.tick();
@@ -226,6 +236,21 @@ impl Informers {
             let names = move |name: &str| discovery.resolve(name).ok().map(|found| found.canonical());
             self.hub.set_names(Arc::new(names));
         }
+        self.tell_offered();
+    }
+
+    /// Tells the hub what clients may start, each resource in the version that the API server prefers.
+    fn tell_offered(&self) {
+        let Some(discovery) = &self.discovery else { return };
+        let mut offered: Vec<Resource> = Vec::new();
+        for resource in
+            discovery.resources().filter(|one| self.on_demand.is_on() && self.on_demand.allows(one))
+        {
+            if !offered.iter().any(|other| other.canonical() == resource.canonical()) {
+                offered.push(resource);
+            }
+        }
+        self.hub.set_offered(offered);
     }
 
     /// What is wrong at the start ends the process: it is not a configuration that somebody relies on yet.

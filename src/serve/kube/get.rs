@@ -1,0 +1,44 @@
+//! One object.
+
+use axum::http::{HeaderMap, HeaderValue};
+use axum::response::Response;
+use tokio::time::Instant;
+
+use super::super::body::FramesBody;
+use super::super::connection::EXACT_LENGTH;
+use super::super::{ApiError, Server};
+use super::answer_headers;
+use super::negotiate::{self, Answer, Shape};
+use super::options::{Query, get_options};
+use super::path::Target;
+use super::resource;
+use crate::encode::{Frames, partial};
+
+pub(super) async fn get(
+    server: &Server,
+    target: &Target,
+    query: &Query,
+    headers: &HeaderMap,
+) -> Result<Response, ApiError> {
+    let informer = resource::informer(server, target).await?;
+    let shape = negotiate::shape(headers, Answer::Object, informer.resource.kind())?;
+    let shape = resource::held_shape(&informer, shape)?;
+    resource::reached(&informer, &get_options(query)?).await?;
+    let snapshot = informer.reader.snapshot();
+    let filter = resource::one(target);
+    let name = target.name.as_deref().unwrap_or_default();
+    let object = filter.objects(&snapshot, None).next();
+    let object = object.ok_or_else(|| ApiError::no_object(&informer.resource, name))?;
+    let mut frames = Frames::new();
+    match shape {
+        Shape::Whole => frames.share(object.json().clone()),
+        Shape::Metadata => partial(object, &mut frames),
+    }
+    frames.put("\n");
+    frames.cut();
+    let length = HeaderValue::from(bytes::Buf::remaining(&frames));
+    let mut response = FramesBody::new(futures_util::stream::iter([frames])).into_response();
+    response.headers_mut().extend(answer_headers(informer.reader.age(Instant::now()).as_secs()));
+    response.headers_mut().insert(EXACT_LENGTH, length);
+    Ok(response)
+}

@@ -1,0 +1,170 @@
+//! Which representation of objects a client takes: JSON, whole or in part.
+//!
+//! Clients name what they like best first, with what they also take behind it; what is not served is passed over.
+//! Source: apiserver `endpoints/handlers/negotiation/negotiate.go`.
+
+use axum::http::HeaderMap;
+use axum::http::header::ACCEPT;
+
+use super::super::ApiError;
+
+/// How objects are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// All of them.
+    Whole,
+    /// As `PartialObjectMetadata`.
+    Metadata,
+}
+
+/// What is answered with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    List,
+    Object,
+    Watch,
+}
+
+/// One entry of an `Accept` header.
+#[derive(Debug)]
+pub(super) struct Clause {
+    range: String,
+    weight: f32,
+    parameters: Vec<(String, String)>,
+}
+
+const JSON: &str = "application/json";
+const PARTIAL: &str = "PartialObjectMetadata";
+const PARTIAL_LIST: &str = "PartialObjectMetadataList";
+
+/// The representation that a client likes best of those that are served.
+pub(super) fn shape(headers: &HeaderMap, answer: Answer, list_kind: &str) -> Result<Shape, ApiError> {
+    let clauses = clauses(headers);
+    if clauses.is_empty() {
+        return Ok(Shape::Whole);
+    }
+    for clause in clauses.iter().filter(|clause| clause.is_json()) {
+        match (clause.converted(), answer) {
+            (None, _) => return Ok(Shape::Whole),
+            (Some(PARTIAL), Answer::Object | Answer::Watch) | (Some(PARTIAL_LIST), Answer::List) => {
+                return Ok(Shape::Metadata);
+            }
+            (Some(PARTIAL), Answer::List) => {
+                let message =
+                    format!("you requested {PARTIAL}, but the requested object is a list (*v1.{list_kind})");
+                return Err(not_acceptable(message));
+            }
+            (Some(PARTIAL_LIST), Answer::Object | Answer::Watch) => {
+                let message = format!("you requested {PARTIAL_LIST}, but the requested object is not a list");
+                return Err(not_acceptable(message));
+            }
+            // `Table` is recognized here, and is not served: the client takes what it names next.
+            (Some(_), _) => {}
+        }
+    }
+    Err(ApiError::not_acceptable(JSON))
+}
+
+fn not_acceptable(message: String) -> ApiError {
+    ApiError::new(axum::http::StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
+}
+
+/// The entries of `Accept`, the best first.
+pub(super) fn clauses(headers: &HeaderMap) -> Vec<Clause> {
+    let values = headers.get_all(ACCEPT).into_iter().filter_map(|value| value.to_str().ok());
+    let clause = |part: &str| {
+        let mut pieces = part.split(';').map(str::trim);
+        let range = pieces.next().filter(|range| !range.is_empty())?.to_ascii_lowercase();
+        let (mut weight, mut parameters) = (1.0, Vec::new());
+        for (name, value) in pieces.filter_map(|piece| piece.split_once('=')) {
+            match name {
+                "q" => weight = value.parse().unwrap_or(1.0),
+                _ => parameters.push((name.to_owned(), value.to_owned())),
+            }
+        }
+        Some(Clause { range, weight, parameters })
+    };
+    let mut clauses: Vec<Clause> = values.flat_map(|value| value.split(',')).filter_map(clause).collect();
+    // Stable: of two that are liked alike, the first, unless it is a wildcard.
+    clauses.sort_by(|a, b| b.weight.total_cmp(&a.weight).then_with(|| a.wildness().cmp(&b.wildness())));
+    clauses
+}
+
+impl Clause {
+    fn wildness(&self) -> u8 {
+        match &*self.range {
+            "*/*" => 2,
+            range if range.ends_with("/*") => 1,
+            _ => 0,
+        }
+    }
+
+    /// Whether it allows JSON, in whatever form.
+    pub(super) fn is_json(&self) -> bool {
+        self.weight > 0.0 && matches!(&*self.range, JSON | "application/*" | "*/*")
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
+        self.parameters.iter().find(|(other, _)| other == name).map(|(_, value)| &**value)
+    }
+
+    /// The kind that objects are to be converted to, in the version that is known; empty for another version.
+    fn converted(&self) -> Option<&str> {
+        let known = self.get("g") == Some("meta.k8s.io") && self.get("v") == Some("v1");
+        self.get("as").map(|kind| if known { kind } else { "" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(accept: &str, answer: Answer, expected: Result<Shape, &str>) {
+        let mut headers = HeaderMap::new();
+        if !accept.is_empty() {
+            headers.insert(ACCEPT, accept.parse().unwrap());
+        }
+        let found = shape(&headers, answer, "PodList").map_err(|error| error.status().message.clone());
+        assert_eq!(found, expected.map_err(str::to_owned), "{accept}");
+    }
+
+    #[test]
+    fn the_first_that_is_served_is_taken() {
+        let whole = Ok(Shape::Whole);
+        for accept in [
+            "",
+            "*/*",
+            "application/json",
+            "application/vnd.kubernetes.protobuf,application/json",
+            "application/cbor,application/json;q=0.9",
+            "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json",
+            "application/json;stream=watch",
+            "text/html, */*;q=0.1",
+        ] {
+            check(accept, Answer::List, whole);
+            check(accept, Answer::Watch, whole);
+        }
+        let only = Err("only the following media types are accepted: application/json");
+        for accept in
+            ["application/vnd.kubernetes.protobuf", "application/cbor", "text/html", "application/json;q=0"]
+        {
+            check(accept, Answer::List, only);
+        }
+        check("application/json;as=Table;v=v1;g=meta.k8s.io", Answer::List, only);
+    }
+
+    #[test]
+    fn metadata_alone_is_served_in_the_form_that_fits() {
+        let both = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
+        check(both, Answer::List, Ok(Shape::Metadata));
+        let one = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+        check(one, Answer::Watch, Ok(Shape::Metadata));
+        check(one, Answer::Object, Ok(Shape::Metadata));
+        check(one, Answer::List, {
+            Err("you requested PartialObjectMetadata, but the requested object is a list (*v1.PodList)")
+        });
+        let old = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1beta1,application/json";
+        check(old, Answer::Object, Ok(Shape::Whole));
+    }
+}

@@ -1,0 +1,343 @@
+//! The parameters of lists, watches and gets: what they mean together, and how the API server refuses them.
+//!
+//! Source: apimachinery `apis/meta/v1/conversion.go`, `apis/meta/internalversion/validation/validation.go`.
+
+use std::time::Duration;
+
+use percent_encoding::percent_decode_str;
+
+use super::super::ApiError;
+use super::error::invalid_options;
+use super::labels;
+use crate::k8s::{Cause, FieldSelector, LabelSelector, ResourceVersion};
+
+/// A query, decoded as a form.
+#[derive(Debug, Default)]
+pub(super) struct Query(Vec<(String, String)>);
+
+/// Which state is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// Nothing is said: the newest.
+    Newest,
+    /// `0`: any.
+    Any,
+    /// This one, or one that is not older.
+    Version(ResourceVersion),
+}
+
+/// The parameters of a list or a watch.
+#[derive(Debug)]
+pub(super) struct ListOptions {
+    pub(super) labels: LabelSelector,
+    /// By field labels, which are no paths yet.
+    pub(super) fields: FieldSelector,
+    pub(super) asked: Asked,
+    pub(super) verb: Verb,
+}
+
+/// What is asked for of the objects.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Verb {
+    /// As they are now.
+    List {
+        /// Exactly the version that is named, not one that is newer.
+        exact: bool,
+        limit: Option<usize>,
+        token: Option<String>,
+    },
+    /// And how they change.
+    Watch {
+        bookmarks: bool,
+        /// Whether what is there comes first; the version decides where it is not said.
+        initial: Option<bool>,
+        timeout: Option<Duration>,
+    },
+}
+
+const MATCH: &str = "resourceVersionMatch";
+
+impl Query {
+    /// Reads a query; the first value of a name counts, and names that nobody knows are passed over, as clients of
+    /// other releases send them.
+    pub(super) fn parse(query: Option<&str>) -> Result<Self, ApiError> {
+        let decode = |part: &str| {
+            let spaced = part.replace('+', " ");
+            let decoded = percent_decode_str(&spaced).decode_utf8().map(std::borrow::Cow::into_owned);
+            decoded.map_err(|_| ApiError::invalid("query", part, "expected percent-encoded UTF-8"))
+        };
+        let mut pairs = Vec::new();
+        // An empty pair is what some clients put before the first parameter (`?&limit=5`).
+        for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            pairs.push((decode(name)?, decode(value)?));
+        }
+        Ok(Self(pairs))
+    }
+
+    fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(other, _)| other == name).map(|(_, value)| &**value)
+    }
+
+    fn text(&self, name: &str) -> &str {
+        self.get(name).unwrap_or_default()
+    }
+
+    /// Anything but `0` and `false` is true, even nothing.
+    fn flag(&self, name: &str) -> Option<bool> {
+        self.get(name).map(|value| value != "0" && !value.eq_ignore_ascii_case("false"))
+    }
+
+    fn integer(&self, name: &str) -> Result<i64, ApiError> {
+        let Some(text) = self.get(name) else { return Ok(0) };
+        text.parse().map_err(|_| ApiError::bad_request(not_parsed("ParseInt", text)))
+    }
+}
+
+/// What Go says of a number that is none.
+fn not_parsed(function: &str, text: &str) -> String {
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let fits = number && (function == "ParseInt" || digits.len() == text.len());
+    let why = if fits { "value out of range" } else { "invalid syntax" };
+    let text: String = text.chars().take(200).collect();
+    format!("strconv.{function}: parsing {text:?}: {why}")
+}
+
+impl Asked {
+    fn parse(text: &str) -> Result<Self, ApiError> {
+        if text.is_empty() {
+            return Ok(Self::Newest);
+        }
+        // Zeros before a number are nothing to Go.
+        let digits = text.trim_start_matches('0');
+        let version = ResourceVersion::new(digits);
+        match digits {
+            "" => Ok(Self::Any),
+            _ if version.is_number() => Ok(Self::Version(version)),
+            _ => {
+                let shown: String = text.chars().take(200).collect();
+                let why = not_parsed("ParseUint", text);
+                let why = format!("resourceVersion: Invalid value: {shown:?}: {why}");
+                Err(ApiError::bad_request(format!("invalid resource version: {why}")))
+            }
+        }
+    }
+}
+
+/// The version that a get asks for.
+pub(super) fn get_options(query: &Query) -> Result<Asked, ApiError> {
+    Asked::parse(query.text("resourceVersion"))
+}
+
+impl ListOptions {
+    /// Reads the parameters of a list, or of a watch where they say so.
+    pub(super) fn parse(query: &Query) -> Result<Self, ApiError> {
+        let timeout_seconds = query.integer("timeoutSeconds")?;
+        let limit = query.integer("limit")?;
+        let labels = query.text("labelSelector");
+        let labels = LabelSelector::parse(labels)
+            .map_err(|error| ApiError::bad_request(labels::refusal(labels, &error.to_string())))?;
+        let fields = parse_fields(query.text("fieldSelector"))?;
+        let watch = query.flag("watch").unwrap_or(false);
+        let causes = if watch { causes_of_watch(query) } else { causes_of_list(query) };
+        if !causes.is_empty() {
+            return Err(invalid_options(causes));
+        }
+        let asked = Asked::parse(query.text("resourceVersion"))?;
+        let token = Some(query.text("continue").to_owned()).filter(|token| !token.is_empty());
+        if !watch && token.is_some() && matches!(asked, Asked::Version(_)) {
+            let message = "specifying resource version is not allowed when using continue";
+            return Err(ApiError::bad_request(message));
+        }
+        let verb = if watch {
+            let bookmarks = query.flag("allowWatchBookmarks").unwrap_or(false);
+            let timeout = match u64::try_from(timeout_seconds) {
+                Ok(0) => None,
+                Ok(seconds) => Some(Duration::from_secs(seconds)),
+                // The API server ends such a watch at once.
+                Err(_) => Some(Duration::ZERO),
+            };
+            Verb::Watch { bookmarks, initial: query.flag("sendInitialEvents"), timeout }
+        } else {
+            // A watch cache answers "any" with all it has, and so do we.
+            let whole = asked == Asked::Any && token.is_none();
+            let limit = usize::try_from(limit).ok().filter(|limit| *limit > 0 && !whole);
+            let named = matches!(asked, Asked::Version(_));
+            let exact =
+                query.text(MATCH) == "Exact" || (query.text(MATCH).is_empty() && limit.is_some() && named);
+            Verb::List { exact, limit, token }
+        };
+        Ok(Self { labels, fields, asked, verb })
+    }
+}
+
+fn forbidden(field: &str, text: &str) -> Cause {
+    let message = format!("Forbidden: {text}");
+    Cause { reason: "FieldValueForbidden".into(), message, field: field.into() }
+}
+
+fn unsupported(value: &str, supported: &str) -> Cause {
+    let value: String = value.chars().take(200).collect();
+    let message = format!("Unsupported value: {value:?}: supported values: {supported}");
+    Cause { reason: "FieldValueNotSupported".into(), message, field: MATCH.into() }
+}
+
+fn causes_of_list(query: &Query) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    let (version, matching) = (query.text("resourceVersion"), query.text(MATCH));
+    if !matching.is_empty() {
+        if version.is_empty() {
+            causes.push(forbidden(
+                MATCH,
+                "resourceVersionMatch is forbidden unless resourceVersion is provided",
+            ));
+        }
+        if !query.text("continue").is_empty() {
+            causes.push(forbidden(MATCH, "resourceVersionMatch is forbidden when continue is provided"));
+        }
+        if !matches!(matching, "Exact" | "NotOlderThan") {
+            causes.push(unsupported(matching, r#""Exact", "NotOlderThan", """#));
+        }
+        if matching == "Exact" && version == "0" {
+            let text = r#"resourceVersionMatch "exact" is forbidden for resourceVersion "0""#;
+            causes.push(forbidden(MATCH, text));
+        }
+    }
+    if query.get("sendInitialEvents").is_some() {
+        causes.push(forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"));
+    }
+    causes
+}
+
+fn causes_of_watch(query: &Query) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    let (initial, matching) = (query.get("sendInitialEvents").is_some(), query.text(MATCH));
+    if initial && matching != "NotOlderThan" {
+        let text = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
+        causes.push(forbidden(MATCH, text));
+    }
+    if !matching.is_empty() {
+        if !initial {
+            let text = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
+            causes.push(forbidden(MATCH, text));
+        }
+        if matching != "NotOlderThan" {
+            causes.push(unsupported(matching, r#""NotOlderThan""#));
+        }
+        if !query.text("continue").is_empty() {
+            causes.push(forbidden(MATCH, "resourceVersionMatch is forbidden when continue is provided"));
+        }
+    }
+    causes
+}
+
+/// Source: apimachinery `fields/selector.go`.
+fn parse_fields(text: &str) -> Result<FieldSelector, ApiError> {
+    FieldSelector::parse(text).map_err(|error| {
+        let unclear = text.split(',').find(|term| !term.is_empty() && !term.contains('='));
+        let message = match unclear {
+            Some(term) => format!("invalid selector: '{text}'; can't understand '{term}'"),
+            None => error.to_string(),
+        };
+        ApiError::bad_request(message)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(query: &str) -> Result<ListOptions, ApiError> {
+        ListOptions::parse(&Query::parse(Some(query))?)
+    }
+
+    #[track_caller]
+    fn refused(query: &str, code: u16, message: &str) {
+        let error = parse(query).expect_err(query);
+        assert_eq!((error.code().as_u16(), &*error.status().message), (code, message), "{query}");
+    }
+
+    #[track_caller]
+    fn list(query: &str) -> (bool, Option<usize>) {
+        match parse(query).unwrap().verb {
+            Verb::List { exact, limit, .. } => (exact, limit),
+            Verb::Watch { .. } => panic!("{query} is a watch"),
+        }
+    }
+
+    #[test]
+    fn a_list_is_of_exactly_a_version_where_the_api_server_takes_it_so() {
+        for (query, expected) in [
+            ("", (false, None)),
+            ("&limit=2&timeout=3s&unknown=1", (false, Some(2))),
+            ("limit=-1", (false, None)),
+            ("resourceVersion=0&limit=2", (false, None)),
+            ("resourceVersion=5&limit=2", (true, Some(2))),
+            ("resourceVersion=5", (false, None)),
+            ("resourceVersion=5&limit=2&resourceVersionMatch=NotOlderThan", (false, Some(2))),
+            ("resourceVersion=5&resourceVersionMatch=Exact", (true, None)),
+        ] {
+            assert_eq!(list(query), expected, "{query}");
+        }
+    }
+
+    #[test]
+    fn what_go_takes_for_true_is_a_watch() {
+        for (query, watch) in [
+            ("watch=1", true),
+            ("watch=True", true),
+            ("&watch", true),
+            ("watch=banana", true),
+            ("watch=0", false),
+            ("watch=False", false),
+            ("", false),
+        ] {
+            assert_eq!(matches!(parse(query).unwrap().verb, Verb::Watch { .. }), watch, "{query}");
+        }
+        let Verb::Watch { bookmarks, initial, timeout } = parse(
+            "watch=1&allowWatchBookmarks=true&sendInitialEvents=false&resourceVersionMatch=NotOlderThan&timeoutSeconds=7",
+        )
+        .unwrap()
+        .verb
+        else {
+            panic!("not a watch")
+        };
+        assert_eq!((bookmarks, initial, timeout), (true, Some(false), Some(Duration::from_secs(7))));
+    }
+
+    #[test]
+    fn bad_parameters_are_refused_in_the_words_of_the_api_server() {
+        refused("limit=abc", 400, r#"strconv.ParseInt: parsing "abc": invalid syntax"#);
+        refused("limit=99999999999999999999", 400, {
+            r#"strconv.ParseInt: parsing "99999999999999999999": value out of range"#
+        });
+        refused("resourceVersion=-1", 400, {
+            r#"invalid resource version: resourceVersion: Invalid value: "-1": strconv.ParseUint: parsing "-1": invalid syntax"#
+        });
+        refused("fieldSelector=a", 400, "invalid selector: 'a'; can't understand 'a'");
+        refused("continue=x&resourceVersion=5", 400, {
+            "specifying resource version is not allowed when using continue"
+        });
+        for (query, why) in [
+            (
+                "resourceVersionMatch=Foo&resourceVersion=1",
+                r#"resourceVersionMatch: Unsupported value: "Foo": supported values: "Exact", "NotOlderThan", """#,
+            ),
+            (
+                "watch=1&sendInitialEvents=true&resourceVersionMatch=Exact",
+                r#"[resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan, resourceVersionMatch: Unsupported value: "Exact": supported values: "NotOlderThan"]"#,
+            ),
+            (
+                "sendInitialEvents=true",
+                "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list",
+            ),
+        ] {
+            refused(query, 422, &format!(r#"ListOptions.meta.k8s.io "" is invalid: {why}"#));
+        }
+        assert!(parse("watch=1&resourceVersionMatch=NotOlderThan").is_err());
+        assert!(parse("resourceVersionMatch=Exact&resourceVersion=0").is_err());
+        assert!(parse("resourceVersionMatch=Exact").is_err());
+        assert!(parse("limit=%ff").is_err());
+    }
+}

@@ -1,0 +1,115 @@
+//! The informer behind a path, and the objects of it that are asked for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+
+use super::super::target::synced;
+use super::super::{ApiError, Server, metrics};
+use super::negotiate::Shape;
+use super::options::{Asked, ListOptions};
+use super::path::Target;
+use super::{error, fields};
+use crate::hub::{Filter, Informer, SubscribeError, VERSION_WAIT};
+use crate::k8s::{FieldSelector, LabelSelector, ResourceVersion};
+
+/// How long a request waits for the cache to be complete, and for an informer that starts on demand.
+pub(super) const SYNC_WAIT: Duration = Duration::from_secs(5);
+
+/// The informer that holds what a path names, complete.
+pub(super) async fn informer(server: &Server, target: &Target) -> Result<Arc<Informer>, ApiError> {
+    let deadline = Instant::now() + SYNC_WAIT;
+    let found = server.hub.find(&target.resource_name(), deadline).await.map_err(refused)?;
+    let resource = found[0].resource.clone();
+    // The hub takes short names and kinds, too.
+    let exact = resource.plural() == target.resource;
+    let placed = match (resource.namespaced(), &target.namespace, &target.name) {
+        (true, None, Some(_)) | (false, Some(_), _) => false,
+        (true | false, _, _) => true,
+    };
+    if !exact || !placed {
+        return Err(error::nothing_there());
+    }
+    let wanted = |informer: &&Arc<Informer>| match &target.namespace {
+        Some(namespace) => informer.scope.covers(namespace),
+        None => informer.scope == crate::hub::Scope::All,
+    };
+    let Some(informer) = found.iter().find(wanted) else {
+        let followed: Vec<_> = found.iter().map(|informer| informer.scope.to_string()).collect();
+        return Err(error::elsewhere(&resource, &followed.join(", ")));
+    };
+    synced(informer, deadline).await?;
+    Ok(informer.clone())
+}
+
+fn refused(error: SubscribeError) -> ApiError {
+    match error {
+        SubscribeError::Pending { .. } => ApiError::unavailable(error.to_string(), 1),
+        SubscribeError::Exhausted { .. } => {
+            metrics::limit_hit("on_demand_max");
+            ApiError::unavailable(error.to_string(), 30)
+        }
+        SubscribeError::NotOnDemand { .. }
+        | SubscribeError::Full { .. }
+        | SubscribeError::Unknown { .. }
+        | SubscribeError::NoKind { .. } => error::nothing_there(),
+    }
+}
+
+/// The shape in which objects are shown, of what is held of them.
+pub(super) fn held_shape(informer: &Informer, shape: Shape) -> Result<Shape, ApiError> {
+    match shape {
+        // As they are held.
+        Shape::Metadata if informer.metadata_only => Ok(Shape::Whole),
+        Shape::Whole if informer.metadata_only => {
+            let accepted = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1 (a list: PartialObjectMetadataList)";
+            let message = format!("of {} only the metadata is held; ask for {accepted}", informer.resource);
+            let code = axum::http::StatusCode::NOT_ACCEPTABLE;
+            Err(ApiError::new(code, "NotAcceptable", message))
+        }
+        Shape::Whole | Shape::Metadata => Ok(shape),
+    }
+}
+
+/// The objects that a list or a watch asks for.
+pub(super) fn filter(
+    informer: &Informer,
+    target: &Target,
+    options: &mut ListOptions,
+) -> Result<Filter, ApiError> {
+    let fields = fields::placed(&informer.resource, std::mem::take(&mut options.fields))?;
+    if let Some(path) = fields.paths().find(|path| !informer.holds(path)) {
+        let message = format!("field label not supported: {path} (it is not held of {})", informer.resource);
+        return Err(ApiError::bad_request(message));
+    }
+    // One object is looked up and woken for, instead of looked for.
+    let name = fields.required("metadata.name").map(str::to_owned);
+    let namespaces = target.namespace.iter().cloned().collect();
+    Ok(Filter::new(namespaces, name, std::mem::take(&mut options.labels), fields))
+}
+
+/// A filter for one object.
+pub(super) fn one(target: &Target) -> Filter {
+    let namespaces = target.namespace.iter().cloned().collect();
+    Filter::new(namespaces, target.name.clone(), LabelSelector::default(), FieldSelector::default())
+}
+
+/// Waits until the cache is not older than what is asked for.
+///
+/// # Errors
+/// 504 when it is not in time: clients take it for a replica that is behind, and ask for less.
+pub(super) async fn reached(informer: &Informer, asked: &Asked) -> Result<(), ApiError> {
+    let Asked::Version(version) = asked else { return Ok(()) };
+    let deadline = Instant::now() + VERSION_WAIT;
+    let mut wake = informer.reader.wake();
+    let position = || informer.reader.summary().position;
+    if timeout_at(deadline, wake.wait_for(|_| position() >= *version)).await.is_err() {
+        return Err(too_large(version, &position()));
+    }
+    Ok(())
+}
+
+pub(super) fn too_large(asked: &ResourceVersion, reached: &ResourceVersion) -> ApiError {
+    ApiError::too_large_version(&asked.to_string(), &reached.to_string())
+}

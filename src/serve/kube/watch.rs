@@ -1,0 +1,79 @@
+//! Watches: what is there, where that is asked for, then every change in order.
+
+use std::time::Duration;
+
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use tokio::time::Instant;
+
+use super::super::body::Carried;
+use super::super::stream::WatchStream;
+use super::super::watch::refused;
+use super::super::{ApiError, Server, websocket};
+use super::negotiate::{self, Answer, Shape};
+use super::options::{Asked, ListOptions, Verb};
+use super::path::Target;
+use super::{answer_headers, error, resource};
+use crate::encode::{Encoder, Format, Kubernetes};
+use crate::hub::{Begin, From, Subscription};
+
+/// How long a watch lasts that does not say, in seconds; drawn for each, so that many do not come back in one moment.
+/// Source: kube-apiserver `--min-request-timeout`.
+const TIMEOUT_SECONDS: std::ops::Range<u64> = 1800..3600;
+/// Longest that a watch may ask for: a week.
+const TIMEOUT_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
+
+pub(super) async fn watch(
+    server: &Server,
+    target: &Target,
+    mut options: ListOptions,
+    headers: &HeaderMap,
+) -> Result<Response, ApiError> {
+    let informer = resource::informer(server, target).await?;
+    let shape = negotiate::shape(headers, Answer::Watch, informer.resource.kind())?;
+    let shape = resource::held_shape(&informer, shape)?;
+    let filter = resource::filter(&informer, target, &mut options)?;
+    let Verb::Watch { bookmarks, initial, timeout } = options.verb else {
+        return Err(error::nothing_there());
+    };
+    let handshake =
+        websocket::is_upgrade(headers).then(|| websocket::Handshake::read(headers)).transpose()?;
+    let format = Format::Kubernetes(Kubernetes {
+        messages: handshake.is_some(),
+        metadata: shape == Shape::Metadata,
+        bookmarks,
+    });
+    let drawn = || Duration::from_secs(rand::random_range(TIMEOUT_SECONDS));
+    let subscription = Subscription {
+        informers: vec![informer.clone()],
+        filter,
+        from: From::Ordered(begin(initial, options.asked)),
+        resync: None,
+        timeout: Some(timeout.unwrap_or_else(drawn).min(TIMEOUT_MAX)),
+    };
+    let encoder = Encoder::new(format, [&*informer]);
+    let subscriber = server.hub.subscribe(subscription).map_err(|error| refused(&error))?;
+    let stream = WatchStream::new(subscriber, encoder, format, server.groups.clone());
+    let (status, headers) = match handshake {
+        Some(handshake) => (StatusCode::SWITCHING_PROTOCOLS, handshake.headers()),
+        None => (StatusCode::OK, stream_headers(informer.reader.age(Instant::now()).as_secs())),
+    };
+    Ok((status, headers, Carried::stream(stream)).into_response())
+}
+
+fn stream_headers(age_seconds: u64) -> HeaderMap {
+    let mut headers = answer_headers(age_seconds);
+    // Tells nginx, and who follows it, to pass each event on at once.
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    headers
+}
+
+/// Where a watch begins. Source: "Semantics for watch" of the Kubernetes API concepts.
+fn begin(initial: Option<bool>, asked: Asked) -> Begin {
+    match (initial, asked) {
+        (Some(true), Asked::Version(version)) => Begin::NotOlder(version),
+        (Some(true) | None, Asked::Newest | Asked::Any) => Begin::Start,
+        (Some(false), Asked::Newest | Asked::Any) => Begin::Now,
+        (Some(false) | None, Asked::Version(version)) => Begin::After(version),
+    }
+}
