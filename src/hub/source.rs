@@ -216,7 +216,7 @@ impl Source {
     pub(super) fn locate_in_journal(&self, version: &ResourceVersion) -> Located {
         match self.locate(Covers::All, version) {
             Located::At(cursor) if self.informer.reader.changes_after(cursor, 0).is_none() => Located::Lost,
-            located => located,
+            located @ (Located::At(_) | Located::Ahead | Located::Lost) => located,
         }
     }
 

@@ -9,6 +9,7 @@ mod doors;
 mod faults;
 mod fold;
 mod http2;
+mod kube;
 mod limits;
 mod ndjson;
 mod real;

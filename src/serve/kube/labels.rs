@@ -9,56 +9,41 @@ pub(super) fn refusal(text: &str, otherwise: &str) -> String {
     parser.parse().err().unwrap_or_else(|| otherwise.to_owned())
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Token {
-    Word(String),
-    Sign(&'static str),
-    End,
-}
-
 const SIGNS: [&str; 9] = ["==", "!=", "=", "!", "(", ")", ",", ">", "<"];
 const BLANKS: [char; 4] = [' ', '\t', '\r', '\n'];
 const OPERATORS: &str = "in, notin, =, ==, !=, gt, lt";
 
-fn scan(text: &str) -> Vec<Token> {
+/// Words and signs.
+fn scan(text: &str) -> Vec<&str> {
     let mut tokens = Vec::new();
     let mut rest = text.trim_start_matches(BLANKS);
     while !rest.is_empty() {
-        if let Some(sign) = SIGNS.into_iter().find(|sign| rest.starts_with(sign)) {
-            tokens.push(Token::Sign(sign));
-            rest = &rest[sign.len()..];
-        } else {
-            let special = |c: char| BLANKS.contains(&c) || "=!(),><".contains(c);
-            let (word, after) = rest.split_at(rest.find(special).unwrap_or(rest.len()));
-            tokens.push(Token::Word(word.to_owned()));
-            rest = after;
-        }
-        rest = rest.trim_start_matches(BLANKS);
+        let special = |c: char| BLANKS.contains(&c) || "=!(),><".contains(c);
+        let word = || rest.find(special).unwrap_or(rest.len());
+        let sign = SIGNS.into_iter().find(|sign| rest.starts_with(sign));
+        let (token, after) = rest.split_at(sign.map_or_else(word, str::len));
+        tokens.push(token);
+        rest = after.trim_start_matches(BLANKS);
     }
     tokens
 }
 
-impl Token {
-    fn text(&self) -> &str {
-        match self {
-            Self::Word(word) => word,
-            Self::Sign(sign) => sign,
-            Self::End => "",
-        }
-    }
+fn is_word(token: &str) -> bool {
+    !token.is_empty() && !SIGNS.contains(&token)
 }
 
-struct Parser {
-    tokens: Vec<Token>,
+struct Parser<'t> {
+    tokens: Vec<&'t str>,
     at: usize,
 }
 
-impl Parser {
-    fn peek(&self) -> Token {
-        self.tokens.get(self.at).cloned().unwrap_or(Token::End)
+impl<'t> Parser<'t> {
+    /// The next token; empty at the end.
+    fn peek(&self) -> &'t str {
+        self.tokens.get(self.at).copied().unwrap_or_default()
     }
 
-    fn take(&mut self) -> Token {
+    fn take(&mut self) -> &'t str {
         let token = self.peek();
         self.at += 1;
         token
@@ -67,97 +52,84 @@ impl Parser {
     fn parse(&mut self) -> Result<(), String> {
         loop {
             match self.peek() {
-                Token::Word(_) | Token::Sign("!") => {
+                "" => return Ok(()),
+                token if is_word(token) || token == "!" => {
                     self.requirement().map_err(|why| format!("unable to parse requirement: {why}"))?;
                 }
-                Token::End => return Ok(()),
-                Token::Sign(sign) => {
-                    return Err(format!("found '{sign}', expected: !, identifier, or 'end of string'"));
-                }
+                sign => return Err(format!("found '{sign}', expected: !, identifier, or 'end of string'")),
             }
             match self.take() {
-                Token::End => return Ok(()),
-                Token::Sign(",") => match self.peek() {
-                    Token::Word(_) | Token::Sign("!") => {}
-                    Token::Sign(_) | Token::End => {
-                        return Err(format!(
-                            "found '{}', expected: identifier after ','",
-                            self.peek().text()
-                        ));
+                "" => return Ok(()),
+                "," => {
+                    let next = self.peek();
+                    if !is_word(next) && next != "!" {
+                        return Err(format!("found '{next}', expected: identifier after ','"));
                     }
-                },
-                other => {
-                    return Err(format!("found '{}', expected: ',' or 'end of string'", other.text()));
                 }
+                other => return Err(format!("found '{other}', expected: ',' or 'end of string'")),
             }
         }
     }
 
     fn requirement(&mut self) -> Result<(), String> {
-        let mut first = self.take();
-        let absent = first == Token::Sign("!");
+        let mut key = self.take();
+        let absent = key == "!";
         if absent {
-            first = self.take();
+            key = self.take();
         }
-        let Token::Word(key) = first else {
-            return Err(format!("found '{}', expected: identifier", first.text()));
-        };
-        check_key(&key)?;
-        if absent || matches!(self.peek(), Token::End | Token::Sign(",")) {
+        if !is_word(key) {
+            return Err(format!("found '{key}', expected: identifier"));
+        }
+        check_key(key)?;
+        if absent || matches!(self.peek(), "" | ",") {
             return Ok(());
         }
         let values = match self.take() {
-            Token::Word(word) if word == "in" || word == "notin" => self.set()?,
-            Token::Sign("=" | "==" | "!=") => vec![self.exact()?],
-            Token::Sign(">" | "<") => {
+            "in" | "notin" => self.set()?,
+            "=" | "==" | "!=" => vec![self.exact()?],
+            ">" | "<" => {
                 let value = self.exact()?;
                 if value.parse::<i64>().is_err() {
-                    return Err(invalid_value(
-                        &key,
-                        &value,
-                        "for 'Gt', 'Lt' operators, the value must be an integer",
-                    ));
+                    let why = "for 'Gt', 'Lt' operators, the value must be an integer";
+                    return Err(format!("values[0]: Invalid value: {value:?}: {why}"));
                 }
                 vec![value]
             }
-            other => return Err(format!("found '{}', expected: {OPERATORS}", other.text())),
+            other => return Err(format!("found '{other}', expected: {OPERATORS}")),
         };
-        values.iter().try_for_each(|value| check_value(&key, value))
+        values.iter().try_for_each(|value| check_value(key, value))
     }
 
-    fn set(&mut self) -> Result<Vec<String>, String> {
-        match self.take() {
-            Token::Sign("(") => {}
-            other => return Err(format!("found '{}', expected: '('", other.text())),
+    fn set(&mut self) -> Result<Vec<&'t str>, String> {
+        let open = self.take();
+        if open != "(" {
+            return Err(format!("found '{open}' expected: '('"));
         }
         let mut values = Vec::new();
         loop {
             match self.take() {
-                Token::Word(word) => {
+                "," => {}
+                ")" => return Ok(values),
+                word if is_word(word) => {
                     values.push(word);
-                    match self.peek() {
-                        Token::Sign("," | ")") => {}
-                        other => return Err(format!("found '{}', expected: ',' or ')'", other.text())),
+                    let next = self.peek();
+                    if !matches!(next, "," | ")") {
+                        return Err(format!("found '{next}', expected: ',' or ')'"));
                     }
                 }
-                Token::Sign(",") => {}
-                Token::Sign(")") => return Ok(values),
                 other if values.is_empty() => {
-                    return Err(format!("found '{}', expected: ',', ')' or identifier", other.text()));
+                    return Err(format!("found '{other}', expected: ',', ')' or identifier"));
                 }
-                other => return Err(format!("found '{}', expected: ',', or identifier", other.text())),
+                other => return Err(format!("found '{other}', expected: ',', or identifier")),
             }
         }
     }
 
-    fn exact(&mut self) -> Result<String, String> {
+    fn exact(&mut self) -> Result<&'t str, String> {
         match self.peek() {
-            Token::End | Token::Sign(",") => Ok(String::new()),
-            Token::Word(word) => {
-                self.at += 1;
-                Ok(word)
-            }
-            Token::Sign(sign) => Err(format!("found '{sign}', expected: identifier")),
+            "" | "," => Ok(""),
+            word if is_word(word) => Ok(self.take()),
+            sign => Err(format!("found '{sign}', expected: identifier")),
         }
     }
 }
@@ -211,13 +183,13 @@ mod tests {
             ("a,", "found '', expected: identifier after ','".to_owned()),
             ("=a", "found '=', expected: !, identifier, or 'end of string'".to_owned()),
             ("a foo (x)", requirement("found 'foo', expected: in, notin, =, ==, !=, gt, lt")),
-            ("a in x", requirement("found 'x', expected: '('")),
+            ("a in x", requirement("found 'x' expected: '('")),
             ("a in (x", requirement("found '', expected: ',' or ')'")),
             ("!", requirement("found '', expected: identifier")),
             (
                 "num>x",
                 requirement(
-                    r#"values[0][num]: Invalid value: "x": for 'Gt', 'Lt' operators, the value must be an integer"#,
+                    r#"values[0]: Invalid value: "x": for 'Gt', 'Lt' operators, the value must be an integer"#,
                 ),
             ),
             ("-a=b", requirement(&format!(r#"<nil>: Invalid value: "-a": {NAME}"#))),

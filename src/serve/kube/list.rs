@@ -1,6 +1,7 @@
 //! Lists: of the cache's state, in pages of one state where that is asked for.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::slice::from_ref;
 use std::sync::Arc;
 
 use axum::http::HeaderMap;
@@ -104,8 +105,8 @@ impl Shown {
     fn into_body(self, server: &Server, informer: &Arc<Informer>, shape: Shape, request: u64) -> FramesBody {
         let next = self.limit.and_then(|limit| self.end_of_page(limit));
         let next = next.map(|(last, remaining)| {
-            let snapshots = [self.snapshot.clone()];
-            let id = server.pages.hold(&[informer.name.clone()], &snapshots, Instant::now());
+            let (names, snapshots) = (from_ref(&informer.name), from_ref(&self.snapshot));
+            let id = server.pages.hold(names, snapshots, Instant::now());
             let after = Some((last.namespace().to_owned(), last.name().to_owned()));
             (Continue { id, source: 0, after, request }.to_text(), remaining)
         });

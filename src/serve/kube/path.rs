@@ -104,13 +104,12 @@ mod tests {
 
     #[track_caller]
     fn check(path: &str, expected: &str) {
-        let text = match Place::parse(path) {
-            Place::Objects(target) => {
-                let Target { group, version, resource, namespace, name } = target;
-                let shown = |part: Option<String>| part.unwrap_or("-".to_owned());
-                format!("{group} {version} {resource} {} {}", shown(namespace), shown(name))
-            }
-            other => format!("{other:?}"),
+        let place = Place::parse(path);
+        let text = if let Place::Objects(Target { group, version, resource, namespace, name }) = place {
+            let shown = |part: Option<String>| part.unwrap_or("-".to_owned());
+            format!("{group} {version} {resource} {} {}", shown(namespace), shown(name))
+        } else {
+            format!("{place:?}")
         };
         assert_eq!(text, expected, "{path}");
     }
@@ -155,9 +154,9 @@ mod tests {
 
     #[test]
     fn a_resource_is_asked_for_in_its_version() {
-        let name = |path| match Place::parse(path) {
-            Place::Objects(target) => target.resource_name(),
-            other => panic!("{other:?}"),
+        let name = |path| {
+            let Place::Objects(target) = Place::parse(path) else { panic!("{path} names no objects") };
+            target.resource_name()
         };
         assert_eq!(name("/apis/apps/v1/deployments"), "deployments.v1.apps");
         assert_eq!(name("/api/v1/pods"), "pods.v1");

@@ -20,7 +20,7 @@ pub(super) const SYNC_WAIT: Duration = Duration::from_secs(5);
 /// The informer that holds what a path names, complete.
 pub(super) async fn informer(server: &Server, target: &Target) -> Result<Arc<Informer>, ApiError> {
     let deadline = Instant::now() + SYNC_WAIT;
-    let found = server.hub.find(&target.resource_name(), deadline).await.map_err(refused)?;
+    let found = server.hub.find(&target.resource_name(), deadline).await.map_err(|error| refused(&error))?;
     let resource = found[0].resource.clone();
     // The hub takes short names and kinds, too.
     let exact = resource.plural() == target.resource;
@@ -43,7 +43,7 @@ pub(super) async fn informer(server: &Server, target: &Target) -> Result<Arc<Inf
     Ok(informer.clone())
 }
 
-fn refused(error: SubscribeError) -> ApiError {
+fn refused(error: &SubscribeError) -> ApiError {
     match error {
         SubscribeError::Pending { .. } => ApiError::unavailable(error.to_string(), 1),
         SubscribeError::Exhausted { .. } => {
