@@ -15,7 +15,9 @@ mod registry;
 mod run;
 mod source;
 mod subscriber;
+mod subscription;
 mod token;
+mod told;
 
 pub use close::CloseReason;
 pub use demand::{Demand, Names, SubscribeError};
@@ -25,7 +27,8 @@ pub use informer::{Figures, Informer, InformerId, Scope, Started, Verified};
 pub use metrics::describe;
 pub use registry::{Hub, Pending};
 pub use run::{Abreast, FORMS, Form, Run};
-pub use subscriber::{Begin, Delivery, From, Subscriber, Subscription, VERSION_WAIT};
+pub use subscriber::Subscriber;
+pub use subscription::{Begin, Delivery, From, Subscription, VERSION_WAIT};
 pub use token::{ResumeToken, TokenError};
 
 use std::time::Duration;

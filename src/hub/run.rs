@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use bytes::Bytes;
 
 use super::event::{Event, EventKind, Payload};
-use super::source::{position_after, told_to_all};
+use super::told::{position_after, told_to_all};
 use super::{Config, Informer};
 use crate::cache::{Batch, Cursor, Reader};
 use crate::k8s::ResourceVersion;

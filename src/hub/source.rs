@@ -9,12 +9,10 @@ use super::event::{Event, EventKind, Payload, ResetReason};
 use super::informer::Fate;
 use super::run::{Abreast, Run};
 use super::subscriber::Covers;
+use super::told::{AMID, changed_through, differing, latest_through, position_after, seen_through};
 use super::{CloseReason, Config, Filter, Informer};
-use crate::cache::{
-    CatchUpEntry, Change, ChangeKind, Cursor, Gone, Located, Mark, Past, PastChange, Recalled, Revision,
-    ScopeWake, Snapshot,
-};
-use crate::k8s::{Key, Object, ResourceVersion};
+use crate::cache::{Cursor, Gone, Located, Mark, Past, Recalled, ScopeWake, Snapshot};
+use crate::k8s::{Key, ResourceVersion};
 
 /// One informer of a subscription.
 pub(super) struct Source {
@@ -214,8 +212,13 @@ impl Source {
 
     /// Where a version lies for whoever is told every change in order: within the journal, or nowhere.
     pub(super) fn locate_in_journal(&self, version: &ResourceVersion) -> Located {
-        match self.locate(Covers::All, version) {
-            Located::At(cursor) if self.informer.reader.changes_after(cursor, 0).is_none() => Located::Lost,
+        let reader = &self.informer.reader;
+        // Until something comes, a list of this cache has the version that the other one ended with. Refused, its client
+        // would list for ever; who holds that version of the other one was told to list, where it was connected.
+        let is_listed = self.informer.fence() == Some(version) && reader.summary().position == *version;
+        let located = if is_listed { reader.locate(version) } else { self.locate(Covers::All, version) };
+        match located {
+            Located::At(cursor) if reader.changes_after(cursor, 0).is_none() => Located::Lost,
             located @ (Located::At(_) | Located::Ahead | Located::Lost) => located,
         }
     }
@@ -401,6 +404,11 @@ impl Source {
                 continue;
             };
             for change in &run.changes {
+                // What stopped to match while nobody looked is told with its last change, perhaps after the place from
+                // which the client resumes on a replica that has seen all, and tells it not again.
+                if self.ordered && filter.selects() && change.is_amid_relist() {
+                    return Err(ResetReason::Lagged);
+                }
                 self.cursor.revision = change.revision;
                 self.position = position_after(change);
                 if let Some((kind, payload)) = seen_through(filter, change) {
@@ -526,121 +534,5 @@ fn scope_wake(informer: &Informer, filter: &Filter) -> Option<ScopeWake> {
         ([namespace], name) if namespaced => Some(informer.reader.wake_scoped(namespace, name.as_deref())),
         ([], Some(name)) if !namespaced => Some(informer.reader.wake_scoped("", Some(name))),
         _ => None,
-    }
-}
-
-/// The position of a client that is told what changed without its order: each object in its latest state, though before
-/// it was another. It has everything up to no version, so whoever is cut off there starts over. Asked from anywhere in
-/// between, a replica that is not as far would not tell what came between, nor what stopped to match.
-const AMID: ResourceVersion = ResourceVersion::ZERO;
-
-/// The version up to which a client has everything once it took a change.
-pub(super) fn position_after(change: &Change) -> ResourceVersion {
-    if change.is_amid_relist() { AMID } else { change.position.clone() }
-}
-
-/// A change as everyone is told it who wants everything.
-pub(super) fn told_to_all(change: &Change) -> Option<Event> {
-    let (kind, payload) = seen_through(&Filter::default(), change)?;
-    Some(Event { source: 0, kind, payload, position: position_after(change) })
-}
-
-/// A change as a subscription sees it: an object that begins to match is ADDED for it, one that stops
-/// matching is DELETED with its last matching state at the new version (U12).
-fn seen_through(filter: &Filter, change: &Change) -> Option<(EventKind, Payload)> {
-    if !filter.in_scope(change.object.key()) {
-        return None;
-    }
-    let matched = change.previous.as_ref().filter(|previous| !filter.selects() || filter.matches(previous));
-    let matches = || !filter.selects() || filter.matches(&change.object);
-    match (change.kind, matched) {
-        (ChangeKind::Deleted, None) => None,
-        (ChangeKind::Deleted, Some(_)) => {
-            let (object, version) = (change.object.clone(), change.version.clone());
-            let payload = if change.is_amid_relist() {
-                Payload::ObjectSince { object, version, since: change.position.clone() }
-            } else if *object.resource_version() == version {
-                Payload::Object(object)
-            } else {
-                Payload::ObjectAt(object, version)
-            };
-            Some((EventKind::Deleted, payload))
-        }
-        (ChangeKind::Added | ChangeKind::Modified, Some(_)) if matches() => {
-            Some((EventKind::Modified, Payload::Object(change.object.clone())))
-        }
-        (ChangeKind::Added | ChangeKind::Modified, Some(previous)) => {
-            Some((EventKind::Deleted, Payload::ObjectAt(previous.clone(), change.version.clone())))
-        }
-        (ChangeKind::Added | ChangeKind::Modified, None) => {
-            matches().then(|| (EventKind::Added, Payload::Object(change.object.clone())))
-        }
-    }
-}
-
-/// How an object that is in one state, the other or both is told. The states may be of one version and yet differ:
-/// informers keep different parts.
-fn differing(
-    was: Option<&Arc<Object>>,
-    is: Option<&Arc<Object>>,
-    position: &ResourceVersion,
-) -> Vec<(EventKind, Payload)> {
-    let deleted = |object: &Arc<Object>, version: &ResourceVersion| {
-        (EventKind::Deleted, Payload::ObjectAt(object.clone(), version.clone()))
-    };
-    let whole = |kind, object: &Arc<Object>| (kind, Payload::Object(object.clone()));
-    match (was, is) {
-        (Some(was), None) => vec![deleted(was, position)],
-        (None, Some(is)) => vec![whole(EventKind::Added, is)],
-        (Some(was), Some(is)) if was.uid() != is.uid() => {
-            vec![deleted(was, is.resource_version()), whole(EventKind::Added, is)]
-        }
-        (Some(was), Some(is)) if was.json() != is.json() => vec![whole(EventKind::Modified, is)],
-        (Some(_), Some(_)) | (None, None) => Vec::new(),
-    }
-}
-
-/// An object that changed while nobody looked: whether it matched before is not known.
-fn changed_through(filter: &Filter, change: &PastChange) -> Option<(EventKind, Payload)> {
-    let PastChange { kind, object } = change;
-    if !filter.in_scope(object.key()) {
-        return None;
-    }
-    let unknown = *kind == ChangeKind::Added;
-    if filter.matches(object) {
-        let kind = if unknown { EventKind::Added } else { EventKind::Modified };
-        return Some((kind, Payload::Object(object.clone())));
-    }
-    if unknown {
-        return None;
-    }
-    let (key, uid) = (object.key().clone(), object.uid().into());
-    let version = object.resource_version().clone();
-    Some((EventKind::Deleted, Payload::Identity { key, uid, version }))
-}
-
-/// What changed since a place of a subscriber that is behind, as it must be told: the states in between are gone, so what
-/// does not match any more is DELETED by its identity, unless it came to be only after `since` and the subscriber holds
-/// nothing from after it.
-fn latest_through(
-    filter: &Filter,
-    since: Revision,
-    covers: Covers,
-    entry: CatchUpEntry,
-) -> Option<(EventKind, Payload)> {
-    if !filter.in_scope(&entry.key) {
-        return None;
-    }
-    let unknown = entry.created > since;
-    match entry.object {
-        Some(object) if filter.matches(&object) => {
-            let kind = if unknown { EventKind::Added } else { EventKind::Modified };
-            Some((kind, Payload::Object(object)))
-        }
-        Some(_) | None if unknown && covers == Covers::All => None,
-        Some(_) | None => {
-            let payload = Payload::Identity { key: entry.key, uid: entry.uid, version: entry.version };
-            Some((EventKind::Deleted, payload))
-        }
     }
 }

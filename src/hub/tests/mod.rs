@@ -17,6 +17,7 @@ use crate::k8s::{
     ResourceVersion,
 };
 
+mod ordered;
 mod resuming;
 
 const NAMES: usize = 5;
@@ -147,6 +148,17 @@ impl Life {
         self.hub.swap(&[self.hub.informers()[0].id()], vec![informer]);
         self.pasts = writer.pasts();
         (self.writer, self.seen) = (writer, upstream.version);
+    }
+
+    /// The API server forgot what was missed: a list tells what is there.
+    fn relist(&mut self, upstream: &Upstream) {
+        let items = upstream.state.iter().filter(|(_, (.., app))| *app || !self.selects);
+        let items = items.map(|(name, (uid, version, app))| object(name, *uid, *version, *app));
+        let mut deltas = vec![Delta::PassBegin];
+        deltas.extend(items.map(Delta::PassItem));
+        deltas.push(Delta::PassEnd(upstream.version.into()));
+        self.writer.commit(deltas);
+        self.seen = upstream.version;
     }
 
     fn watch(&mut self, upstream: &Upstream, count: usize) {

@@ -387,7 +387,9 @@ async fn after_a_relist_no_version_goes_back_and_whoever_resumes_misses_nothing(
     let mut stream = watch(&server, &format!("{PODS}?watch=1&resourceVersion={version}")).await;
     // The upstream watch tells nothing of this; the list that follows does.
     let watches = Requests::of(Verb::Watch).on("pods");
-    server.api.faults().silence_watches(true);
+    server.api.faults().delay(&watches, Duration::from_secs(1));
+    server.api.faults().expire_next_watch(1, &watches, Gone::Http);
+    server.api.faults().cut_watches(&watches, Cut::Clean);
     for name in ["e", "b"] {
         delete(&server, name);
     }
@@ -395,9 +397,6 @@ async fn after_a_relist_no_version_goes_back_and_whoever_resumes_misses_nothing(
     relabel(&server, "a", "api");
     delete(&server, "d");
     create(&server, "d");
-    server.api.faults().expire_next_watch(1, &watches, Gone::Http);
-    server.api.faults().cut_watches(&watches, Cut::Clean);
-    server.api.faults().silence_watches(false);
     let expected: BTreeMap<String, String> = server
         .cluster
         .list("pods")

@@ -1,0 +1,185 @@
+//! Clients of the API server's own watch, which take the version of each event for the place to resume from: wherever
+//! they are cut off, and whichever replica they come back to, they end up with what is there.
+
+use super::*;
+
+struct Client {
+    filter: Filter,
+    /// The replica it is connected to.
+    replica: usize,
+    subscriber: Option<Subscriber>,
+    state: Seen,
+    /// The version of the last event, or list; `None` before the first.
+    at: Option<ResourceVersion>,
+    lists: usize,
+}
+
+impl Client {
+    fn new(filter: Filter) -> Self {
+        Self { filter, replica: 0, subscriber: None, state: Seen::new(), at: None, lists: 0 }
+    }
+
+    fn connect(&mut self, lives: &[Life], replica: usize) {
+        self.replica = replica;
+        let life = &lives[replica];
+        let snapshot = life.hub.informers()[0].reader.snapshot();
+        let at = self.at.clone().unwrap_or_else(|| {
+            self.state = self.expected(life);
+            self.lists += 1;
+            snapshot.position
+        });
+        self.at = Some(at.clone());
+        let (informers, filter, from) =
+            (life.hub.informers(), self.filter.clone(), From::Ordered(Begin::After(at)));
+        let subscription = Subscription { informers, filter, from, resync: None, timeout: None };
+        self.subscriber = Some(life.hub.subscribe(subscription).unwrap());
+    }
+
+    fn expected(&self, life: &Life) -> Seen {
+        let snapshot = life.hub.informers()[0].reader.snapshot();
+        let seen = |object: &Arc<Object>| {
+            (object.key().to_string(), (object.uid().into(), object.resource_version().clone()))
+        };
+        self.filter.objects(&snapshot, None).map(seen).collect()
+    }
+
+    /// Takes at most `count` events of a batch and is cut off within it; tells whether there was none. Lists again where
+    /// that is all it is told.
+    fn pull(&mut self, lives: &[Life], count: usize) -> bool {
+        let Some(subscriber) = &mut self.subscriber else { return false };
+        let events = match subscriber.next().now_or_never() {
+            None => return true,
+            Some(delivery @ (Delivery::Events(_) | Delivery::Runs(_))) => delivery.events(),
+            Some(Delivery::Replaced { .. }) => return false,
+            Some(Delivery::Closed(CloseReason::Expired)) => {
+                assert_eq!(subscriber.refusal().map(|status| status.code), Some(410));
+                self.at = None;
+                self.connect(lives, self.replica);
+                return false;
+            }
+            Some(other) => panic!("{other:?}"),
+        };
+        if events.len() > count {
+            self.subscriber = None;
+        }
+        events.iter().take(count).for_each(|event| self.take(event));
+        false
+    }
+
+    fn take(&mut self, event: &super::super::Event) {
+        let version = match &event.payload {
+            Payload::Object(object) => object.resource_version(),
+            Payload::ObjectAt(_, version) | Payload::ObjectSince { since: version, .. } => version,
+            Payload::Mark { positions, .. } => &positions[0],
+            Payload::Identity { .. } => panic!("what it was is not known any more"),
+        };
+        let at = self.at.as_ref().expect("it has listed");
+        assert!(version >= at, "{:?} {:?} at {version} goes back from {at}", event.kind, event.payload);
+        self.at = Some(version.clone());
+        let Some(key) = event.payload.key().map(ToString::to_string) else { return };
+        match (event.kind, &event.payload) {
+            (EventKind::Added | EventKind::Modified, Payload::Object(object)) => {
+                self.state.insert(key, (object.uid().into(), version.clone()));
+            }
+            (EventKind::Deleted, _) => drop(self.state.remove(&key)),
+            (kind, payload) => panic!("{kind:?} {payload:?}"),
+        }
+    }
+}
+
+/// Whether the client is told all there is: not while it waits for a replica that is behind.
+fn is_abreast(client: &Client, lives: &[Life]) -> bool {
+    let position = lives[client.replica].hub.informers()[0].reader.summary().position;
+    client.at.as_ref().is_some_and(|at| *at <= position)
+}
+
+fn run(steps: &[(u8, u8, u8)], replicas: usize) {
+    let mut upstream = Upstream::default();
+    upstream.put("a", true);
+    let mut lives: Vec<Life> = (0..replicas).map(|_| Life::new(&upstream)).collect();
+    let mut clients = filters().map(Client::new);
+    for (step, which, much) in steps {
+        let name = char::from(b'a' + which % NAMES as u8).to_string();
+        let client = &mut clients[usize::from(which % 3)];
+        let replica = usize::from(*much) % replicas;
+        match step {
+            0..=3 => upstream.put(&name, much % 2 == 0),
+            4 => upstream.delete(&name),
+            5 => {
+                upstream.delete(&name);
+                upstream.put(&name, much % 2 == 0);
+            }
+            6 | 7 => lives[replica].watch(&upstream, usize::from(which % 8)),
+            8 => lives[replica].relist(&upstream),
+            9 if replicas == 1 => {
+                // Whoever misses the end of its watch with exactly the last version cannot be told from who lists anew.
+                let last = lives[0].hub.informers()[0].reader.summary().position;
+                for client in clients.iter_mut().filter(|client| client.at.as_ref() == Some(&last)) {
+                    (client.at, client.subscriber) = (None, None);
+                }
+                lives[0].replace(&upstream);
+            }
+            9 => {
+                lives[replica] = Life::new(&upstream);
+                let of_it = clients.iter_mut().filter(|client| client.replica == replica);
+                of_it.for_each(|client| client.subscriber = None);
+            }
+            10 => client.connect(&lives, replica),
+            _ => {
+                if client.pull(&lives, 1 + usize::from(much % 4)) && is_abreast(client, &lives) {
+                    assert_eq!(client.state, client.expected(&lives[client.replica]));
+                }
+            }
+        }
+    }
+    lives.iter_mut().for_each(|life| life.watch(&upstream, usize::MAX));
+    for client in &mut clients {
+        client.connect(&lives, 0);
+        while !client.pull(&lives, usize::MAX) {}
+        assert_eq!(client.state, client.expected(&lives[0]));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whoever_resumes_from_the_last_event_misses_nothing_on_any_replica(
+        steps in proptest::collection::vec((0..16_u8, any::<u8>(), any::<u8>()), 1..150),
+    ) {
+        paused(|| run(&steps, 2));
+    }
+
+    #[test]
+    fn whoever_resumes_from_the_last_event_misses_nothing_when_informers_are_replaced(
+        steps in proptest::collection::vec((0..16_u8, any::<u8>(), any::<u8>()), 1..150),
+    ) {
+        paused(|| run(&steps, 1));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_relists_deletions_are_told_at_the_version_before_it() {
+    let mut upstream = Upstream::default();
+    ["a", "b", "c", "d"].iter().for_each(|name| upstream.put(name, true));
+    let mut lives = vec![Life::new(&upstream)];
+    let mut client = Client::new(Filter::default());
+    client.connect(&lives, 0);
+    let before = upstream.version;
+    upstream.put("a", false);
+    upstream.delete("b");
+    upstream.delete("c");
+    lives[0].relist(&upstream);
+    let mut told = Vec::new();
+    while let Some(events) = ready(client.subscriber.as_mut().unwrap()) {
+        for event in events {
+            client.take(&event);
+            told.push((event.kind, client.at.clone().unwrap()));
+        }
+    }
+    let (before, changed) = (ResourceVersion::from(before), ResourceVersion::from(before + 1));
+    let expected =
+        [(EventKind::Deleted, before.clone()), (EventKind::Deleted, before), (EventKind::Modified, changed)];
+    assert_eq!(told, expected);
+    assert_eq!(client.state, client.expected(&lives[0]));
+}
