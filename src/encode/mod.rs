@@ -7,11 +7,13 @@
 mod encoder;
 mod frames;
 mod list;
+mod table;
 mod ws;
 
 pub use encoder::{Encoder, Format, Framing, Kubernetes};
 pub use frames::Frames;
 pub use list::{ListEncoder, ListFormat, partial};
+pub use table::{IncludeObject, TableEncoder};
 pub use ws::{
     ClientFrame, FrameError, FrameParser, WsFrame, accept_key, close_frame, ping_frame, pong_frame,
 };

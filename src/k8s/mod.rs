@@ -10,6 +10,7 @@ mod object;
 mod resource_version;
 mod selector;
 mod status;
+pub mod table;
 mod watch_event;
 
 pub use decode::{
