@@ -5,8 +5,10 @@ use std::fmt::Write as _;
 use bytes::{Buf as _, Bytes};
 
 use super::list::PARTIAL_HEAD;
+use super::table::TableEncoder;
 use super::{Frames, REASON_ANNOTATION, RESUME_ANNOTATION, ws};
 use crate::hub::{Event, EventKind, FORMS, Form, Informer, Payload, ResetReason, ResumeToken, Run};
+use crate::k8s::table::Timestamp;
 use crate::k8s::{INITIAL_EVENTS_END, Object, Resource, ResourceVersion, Status};
 
 /// The shape of a stream.
@@ -52,7 +54,12 @@ pub struct Encoder {
     sources: Vec<Source>,
     /// Reused for each prefix.
     prefix: String,
+    /// Objects as tables, whose ages are of the moment that the clock tells.
+    tables: Option<(TableEncoder, Clock)>,
 }
+
+/// Tells the time: handed in, as this room has none.
+pub type Clock = fn() -> Timestamp;
 
 #[derive(Debug)]
 struct Source {
@@ -99,7 +106,20 @@ impl Encoder {
     /// An encoder for a subscription to these informers, in its order.
     pub fn new<'a>(format: Format, informers: impl IntoIterator<Item = &'a Informer>) -> Self {
         let sources = informers.into_iter().map(Source::new).collect();
-        Self { format, sources, prefix: String::new() }
+        Self { format, sources, prefix: String::new(), tables: None }
+    }
+
+    /// Shows objects as tables. Of one informer.
+    #[must_use]
+    pub fn with_tables(mut self, table: TableEncoder, clock: Clock) -> Self {
+        self.tables = Some((table, clock));
+        self
+    }
+
+    /// Whether other streams of its format are told the same bytes. Tables are of a moment, and the first of them has
+    /// more to say.
+    pub fn is_shared(&self) -> bool {
+        self.tables.is_none()
     }
 
     /// From now on a source's events are of another informer.
@@ -130,11 +150,19 @@ impl Encoder {
 
     /// A run of the one informer. Rendered once, for all streams of this format: the first that sends it does.
     pub fn run(&mut self, run: &Run, framing: Framing) -> Bytes {
-        let form = run.form(self.format.slot(), || {
+        let (is_shared, slot) = (self.is_shared(), self.format.slot());
+        let mut render = || {
             let mut frames = Frames::new();
             run.events().for_each(|event| self.event(&event, &mut frames));
             chunk_of(&frames.to_vec())
-        });
+        };
+        let own;
+        let form = if is_shared {
+            run.form(slot, render)
+        } else {
+            own = render();
+            &own
+        };
         self.go_on(&run.position());
         match framing {
             Framing::Chunked => form.bytes.clone(),
@@ -193,7 +221,10 @@ impl Encoder {
         if unknown && matches!(event.payload, Payload::Mark { .. }) {
             return;
         }
-        let body = self.body(event);
+        let body = match &mut self.tables {
+            Some((tables, clock)) => table_of(tables, clock(), &self.sources[event.source], event),
+            None => self.body(event),
+        };
         // SYNCED is a BOOKMARK to whoever only knows Kubernetes' own words.
         let kind = if event.kind == EventKind::Synced { EventKind::Bookmark } else { event.kind }.as_str();
         self.prefix.clear();
@@ -352,6 +383,31 @@ impl Framing {
 }
 
 /// What is sent as one chunk, of which what is between its ends can be sent alone.
+/// The table that stands for an event's object. Rendered in one piece, as a WebSocket's message tells its length.
+fn table_of(tables: &mut TableEncoder, now: Timestamp, source: &Source, event: &Event) -> Body {
+    let mut frames = Frames::new();
+    let mut at = |object: &Object, version: &ResourceVersion| {
+        let (before, after) = object.json_around_version();
+        let json = [&before[..], version.json().as_bytes(), &after[..]].concat();
+        tables.single(version, &json.into(), now, &mut frames);
+    };
+    match &event.payload {
+        Payload::Object(object) => {
+            tables.single(object.resource_version(), object.json(), now, &mut frames);
+        }
+        Payload::ObjectAt(object, version) => at(object, version),
+        Payload::ObjectSince { object, since, .. } => at(object, since),
+        Payload::Identity { key, uid, version } => {
+            let json = Object::identity(&source.shown, key, uid, version);
+            tables.single(version, &json, now, &mut frames);
+        }
+        Payload::Mark { .. } => {
+            tables.bookmark(&source.position, event.kind == EventKind::Synced, &mut frames);
+        }
+    }
+    Body::Whole(frames.to_vec().into())
+}
+
 fn chunk_of(content: &[u8]) -> Form {
     let head = format!("{:x}\r\n", content.len());
     let mut bytes = Vec::with_capacity(head.len() + content.len() + CHUNK_END.len());

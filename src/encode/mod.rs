@@ -10,7 +10,7 @@ mod list;
 mod table;
 mod ws;
 
-pub use encoder::{Encoder, Format, Framing, Kubernetes};
+pub use encoder::{Clock, Encoder, Format, Framing, Kubernetes};
 pub use frames::Frames;
 pub use list::{ListEncoder, ListFormat, partial};
 pub use table::{IncludeObject, TableEncoder};

@@ -1,12 +1,14 @@
 //! Tables of `meta.k8s.io/v1`: what a server answers to `kubectl get`.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::Frames;
+use super::list::PARTIAL_HEAD;
 use crate::k8s::ResourceVersion;
 use crate::k8s::table::{Completed, Row, Table, Timestamp};
 
@@ -24,8 +26,8 @@ pub enum IncludeObject {
 
 /// Writes tables of one resource: lists and single objects piece by piece, watch events one table each.
 #[derive(Debug)]
-pub struct TableEncoder<'t> {
-    table: &'t Table,
+pub struct TableEncoder {
+    table: Arc<Table>,
     include: IncludeObject,
     /// Whether clients know the columns by now.
     has_told_columns: bool,
@@ -54,9 +56,9 @@ impl IncludeObject {
     }
 }
 
-impl<'t> TableEncoder<'t> {
+impl TableEncoder {
     /// Nothing yet.
-    pub fn new(table: &'t Table, include: IncludeObject) -> Self {
+    pub fn new(table: Arc<Table>, include: IncludeObject) -> Self {
         Self { table, include, has_told_columns: false, has_rows: false, text: String::new() }
     }
 
@@ -107,7 +109,7 @@ impl<'t> TableEncoder<'t> {
             IncludeObject::None => out.put("null"),
             IncludeObject::Metadata => match metadata() {
                 Some(object) => {
-                    out.put(r#"{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":"#);
+                    out.put(PARTIAL_HEAD);
                     out.share(json.slice_ref(object.metadata.get().as_bytes()));
                     out.put("}");
                 }
@@ -120,6 +122,7 @@ impl<'t> TableEncoder<'t> {
     /// Appends the end of a table.
     pub fn end(&mut self, out: &mut Frames) {
         out.put("]}");
+        out.cut();
     }
 
     /// Appends the table of one object: what a watch event carries. Only the first has the columns.
@@ -188,10 +191,10 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::since_epoch(Duration::from_secs(1_795_240_135));
 
-    fn table(plural: &str) -> Table {
+    fn table(plural: &str) -> Arc<Table> {
         let parts =
             ResourceParts { plural: plural.to_owned(), version: "v1".to_owned(), ..Default::default() };
-        Table::of(&Resource::new(parts), None, None).unwrap()
+        Table::of(&Resource::new(parts), None, None).unwrap().into()
     }
 
     /// A whole table, its columns cut out.
@@ -215,7 +218,7 @@ mod tests {
         let list = |include: IncludeObject, rows: usize, next| {
             let (table, version, map) = (&table, &version, map.clone());
             move |out: &mut Frames| {
-                let mut encoder = TableEncoder::new(table, include);
+                let mut encoder = TableEncoder::new(table.clone(), include);
                 encoder.head(Some(version), next, out);
                 (0..rows).for_each(|_| encoder.row(&map, NOW, out));
                 encoder.end(out);
@@ -249,7 +252,7 @@ mod tests {
     #[test]
     fn columns_are_told_once_in_a_watch() {
         let (table, version) = (table("pods"), ResourceVersion::from(9));
-        let mut encoder = TableEncoder::new(&table, IncludeObject::None);
+        let mut encoder = TableEncoder::new(table, IncludeObject::None);
         let pod = Bytes::from_static(br#"{"metadata":{"name":"p"},"status":{"phase":"Failed"}}"#);
         let head = r#"{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"9"},"columnDefinitions":"#;
         let row = r#"{"cells":["p","0/0","Failed","0","<unknown>","<none>","<none>","<none>","<none>"],"conditions":[{"type":"Completed","status":"True","reason":"Failed","message":"The pod failed."}],"object":null}"#;

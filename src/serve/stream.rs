@@ -215,6 +215,7 @@ impl Attached {
                 return;
             }
             if !self.stream.groups.is_closed()
+                && self.stream.encoder.is_shared()
                 && let Some(place) = self.stream.subscriber.abreast()
             {
                 return self.stream.groups.clone().join(place, self);

@@ -11,7 +11,7 @@ use super::answer_headers;
 use super::negotiate::{self, Answer, Shape};
 use super::options::{Query, get_options};
 use super::path::Target;
-use super::resource;
+use super::{resource, tables};
 use crate::encode::{Frames, partial};
 
 pub(super) async fn get(
@@ -21,7 +21,10 @@ pub(super) async fn get(
     headers: &HeaderMap,
 ) -> Result<Response, ApiError> {
     let informer = resource::informer(server, target).await?;
-    let shape = negotiate::shape(headers, Answer::Object, informer.resource.kind())?;
+    let table = tables::table(server, &informer);
+    let shape = negotiate::shape(headers, Answer::Object, informer.resource.kind(), table.is_some())?;
+    let encoder = table.filter(|_| shape == Shape::Table);
+    let encoder = encoder.map(|table| tables::encoder(table, query)).transpose()?;
     let shape = resource::held_shape(&informer, shape)?;
     resource::reached(&informer, &get_options(query)?).await?;
     let snapshot = informer.reader.snapshot();
@@ -30,9 +33,12 @@ pub(super) async fn get(
     let object = filter.objects(&snapshot, None).next();
     let object = object.ok_or_else(|| ApiError::no_object(&informer.resource, name))?;
     let mut frames = Frames::new();
-    match shape {
-        Shape::Whole => frames.share(object.json().clone()),
-        Shape::Metadata => partial(object, &mut frames),
+    match encoder {
+        Some(mut table) => {
+            table.single(object.resource_version(), object.json(), tables::now(), &mut frames);
+        }
+        None if shape == Shape::Metadata => partial(object, &mut frames),
+        None => frames.share(object.json().clone()),
     }
     frames.put("\n");
     frames.cut();

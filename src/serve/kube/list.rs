@@ -14,11 +14,11 @@ use super::super::pages::Continue;
 use super::super::snapshot::Compress;
 use super::super::{ApiError, Server};
 use super::negotiate::{self, Answer, Shape};
-use super::options::{Asked, ListOptions, Verb};
+use super::options::{Asked, ListOptions, Query, Verb};
 use super::path::Target;
-use super::{answer_headers, error, resource};
+use super::{answer_headers, error, resource, tables};
 use crate::cache::Snapshot;
-use crate::encode::{Frames, ListEncoder, ListFormat};
+use crate::encode::{Frames, ListEncoder, ListFormat, TableEncoder};
 use crate::hub::{Filter, Informer};
 use crate::k8s::{Key, ResourceVersion};
 
@@ -33,18 +33,31 @@ struct Shown {
     version: ResourceVersion,
     filter: Filter,
     shape: Shape,
+    /// What writes them as a table.
+    table: Option<TableEncoder>,
     after: Option<Key>,
     limit: Option<usize>,
+}
+
+/// What writes the list.
+enum Writer {
+    List(ListEncoder),
+    Table(TableEncoder),
 }
 
 pub(super) async fn list(
     server: &Server,
     target: &Target,
     mut options: ListOptions,
+    query: &Query,
     headers: &HeaderMap,
 ) -> Result<Response, ApiError> {
     let informer = resource::informer(server, target).await?;
-    let shape = negotiate::shape(headers, Answer::List, &format!("{}List", informer.resource.kind()))?;
+    let table = tables::table(server, &informer);
+    let kind = format!("{}List", informer.resource.kind());
+    let shape = negotiate::shape(headers, Answer::List, &kind, table.is_some())?;
+    let table = table.filter(|_| shape == Shape::Table);
+    let table = table.map(|table| tables::encoder(table, query)).transpose()?;
     let held = resource::held_shape(&informer, shape)?;
     let request = fingerprint(&informer, target, &options);
     let filter = resource::filter(&informer, target, &mut options)?;
@@ -61,7 +74,7 @@ pub(super) async fn list(
         Asked::Version(_) | Asked::Any | Asked::Newest => snapshot.position.clone(),
     };
     let compress = compresses(headers) && snapshot.bytes >= COMPRESSED_BYTES_MIN;
-    let shown = Shown { snapshot, version, filter, shape: held, after, limit };
+    let shown = Shown { snapshot, version, filter, shape: held, table, after, limit };
     let body = shown.into_body(server, &informer, shape, request);
     let mut response = if compress { body.into_plain_response() } else { body.into_response() };
     if compress {
@@ -102,7 +115,13 @@ fn fingerprint(informer: &Informer, target: &Target, options: &ListOptions) -> u
 }
 
 impl Shown {
-    fn into_body(self, server: &Server, informer: &Arc<Informer>, shape: Shape, request: u64) -> FramesBody {
+    fn into_body(
+        mut self,
+        server: &Server,
+        informer: &Arc<Informer>,
+        shape: Shape,
+        request: u64,
+    ) -> FramesBody {
         let next = self.limit.and_then(|limit| self.end_of_page(limit));
         let next = next.map(|(last, remaining)| {
             let (names, snapshots) = (from_ref(&informer.name), from_ref(&self.snapshot));
@@ -112,12 +131,22 @@ impl Shown {
         });
         let next = next.as_ref().map(|(token, remaining)| (&**token, *remaining));
         let of = match shape {
-            Shape::Whole => informer.resource.clone(),
+            Shape::Whole | Shape::Table => informer.resource.clone(),
             Shape::Metadata => informer.resource.metadata_only(),
         };
-        let kind = format!("{}List", of.kind());
-        let list = ListEncoder::new(ListFormat::Json, &kind, &of.api_version(), Some(&self.version), next);
-        FramesBody::new(pieces(self, list, server.config.batch_bytes_max))
+        let mut head = Frames::new();
+        let writer = match self.table.take() {
+            Some(mut table) => {
+                table.head(Some(&self.version), next, &mut head);
+                Writer::Table(table)
+            }
+            None => {
+                let (kind, api_version) = (format!("{}List", of.kind()), of.api_version());
+                let version = Some(&self.version);
+                Writer::List(ListEncoder::new(ListFormat::Json, &kind, &api_version, version, next))
+            }
+        };
+        FramesBody::new(pieces(self, writer, head, server.config.batch_bytes_max))
     }
 
     /// The last key of a page, and how many are left: told where nothing is selected, as on the API server.
@@ -133,18 +162,21 @@ impl Shown {
 /// The list, rendered piece by piece as the socket drains.
 fn pieces(
     shown: Shown,
-    list: ListEncoder,
+    writer: Writer,
+    head: Frames,
     bytes_max: usize,
 ) -> impl futures_util::Stream<Item = Frames> + Send {
     let left = shown.limit.unwrap_or(usize::MAX);
-    futures_util::stream::unfold(Some((shown, list, left)), move |state| {
-        let step = state.map(|(mut shown, mut list, mut left)| {
-            let mut frames = Frames::new();
-            let mut last = None;
+    futures_util::stream::unfold(Some((shown, writer, left, head)), move |state| {
+        let step = state.map(|(mut shown, mut writer, mut left, mut frames)| {
+            let (mut last, now) = (None, tables::now());
             for object in shown.filter.objects(&shown.snapshot, shown.after.as_ref()).take(left) {
-                match shown.shape {
-                    Shape::Whole => list.object(object.json().clone(), &mut frames),
-                    Shape::Metadata => list.metadata(object, &mut frames),
+                match &mut writer {
+                    Writer::Table(table) => table.row(object.json(), now, &mut frames),
+                    Writer::List(list) if shown.shape == Shape::Metadata => {
+                        list.metadata(object, &mut frames)
+                    }
+                    Writer::List(list) => list.object(object.json().clone(), &mut frames),
                 }
                 left -= 1;
                 if bytes::Buf::remaining(&frames) >= bytes_max {
@@ -155,9 +187,16 @@ fn pieces(
             if last.is_some() {
                 shown.after = last;
                 frames.cut();
-                return (frames, Some((shown, list, left)));
+                return (frames, Some((shown, writer, left, Frames::new())));
             }
-            list.end(&mut frames);
+            match &mut writer {
+                Writer::Table(table) => {
+                    table.end(&mut frames);
+                    frames.put("\n");
+                    frames.cut();
+                }
+                Writer::List(list) => list.end(&mut frames),
+            }
             (frames, None)
         });
         std::future::ready(step)

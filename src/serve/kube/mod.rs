@@ -13,6 +13,7 @@ mod negotiate;
 mod options;
 mod path;
 mod resource;
+mod tables;
 mod watch;
 
 use axum::extract::State;
@@ -51,8 +52,8 @@ async fn objects(server: &Server, target: &Target, request: &Parts) -> Result<Re
     }
     let options = ListOptions::parse(&query)?;
     match options.verb {
-        Verb::List { .. } => list::list(server, target, options, headers).await,
-        Verb::Watch { .. } => watch::watch(server, target, options, headers).await,
+        Verb::List { .. } => list::list(server, target, options, &query, headers).await,
+        Verb::Watch { .. } => watch::watch(server, target, options, &query, headers).await,
     }
 }
 

@@ -15,6 +15,8 @@ pub(super) enum Shape {
     Whole,
     /// As `PartialObjectMetadata`.
     Metadata,
+    /// As a `Table`, for people to read.
+    Table,
 }
 
 /// What is answered with.
@@ -37,8 +39,13 @@ const JSON: &str = "application/json";
 const PARTIAL: &str = "PartialObjectMetadata";
 const PARTIAL_LIST: &str = "PartialObjectMetadataList";
 
-/// The representation that a client likes best of those that are served.
-pub(super) fn shape(headers: &HeaderMap, answer: Answer, list_kind: &str) -> Result<Shape, ApiError> {
+/// The representation that a client likes best of those that are served; tables only where it is known how they look.
+pub(super) fn shape(
+    headers: &HeaderMap,
+    answer: Answer,
+    list_kind: &str,
+    has_table: bool,
+) -> Result<Shape, ApiError> {
     let clauses = clauses(headers);
     if clauses.is_empty() {
         return Ok(Shape::Whole);
@@ -58,7 +65,8 @@ pub(super) fn shape(headers: &HeaderMap, answer: Answer, list_kind: &str) -> Res
                 let message = format!("you requested {PARTIAL_LIST}, but the requested object is not a list");
                 return Err(not_acceptable(message));
             }
-            // `Table` is recognized here, and is not served: the client takes what it names next.
+            (Some("Table"), _) if has_table => return Ok(Shape::Table),
+            // The client takes what it names next.
             (Some(_), _) => {}
         }
     }
@@ -125,7 +133,7 @@ mod tests {
         if !accept.is_empty() {
             headers.insert(ACCEPT, accept.parse().unwrap());
         }
-        let found = shape(&headers, answer, "PodList").map_err(|error| error.status().message.clone());
+        let found = shape(&headers, answer, "PodList", false).map_err(|error| error.status().message.clone());
         assert_eq!(found, expected.map_err(str::to_owned), "{accept}");
     }
 
@@ -152,6 +160,18 @@ mod tests {
             check(accept, Answer::List, only);
         }
         check("application/json;as=Table;v=v1;g=meta.k8s.io", Answer::List, only);
+    }
+
+    #[test]
+    fn tables_are_served_where_it_is_known_how_they_look() {
+        let mut headers = HeaderMap::new();
+        let accept = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
+        headers.insert(ACCEPT, accept.parse().unwrap());
+        for answer in [Answer::List, Answer::Object, Answer::Watch] {
+            for (has_table, expected) in [(true, Shape::Table), (false, Shape::Whole)] {
+                assert_eq!(shape(&headers, answer, "Pod", has_table).ok(), Some(expected), "{answer:?}");
+            }
+        }
     }
 
     #[test]

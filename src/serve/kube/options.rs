@@ -75,7 +75,7 @@ impl Query {
         Ok(Self(pairs))
     }
 
-    fn get(&self, name: &str) -> Option<&str> {
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(other, _)| other == name).map(|(_, value)| &**value)
     }
 

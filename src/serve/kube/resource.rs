@@ -68,7 +68,7 @@ pub(super) fn held_shape(informer: &Informer, shape: Shape) -> Result<Shape, Api
             let code = axum::http::StatusCode::NOT_ACCEPTABLE;
             Err(ApiError::new(code, "NotAcceptable", message))
         }
-        Shape::Whole | Shape::Metadata => Ok(shape),
+        Shape::Whole | Shape::Metadata | Shape::Table => Ok(shape),
     }
 }
 

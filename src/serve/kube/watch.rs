@@ -11,9 +11,9 @@ use super::super::stream::WatchStream;
 use super::super::watch::refused;
 use super::super::{ApiError, Server, websocket};
 use super::negotiate::{self, Answer, Shape};
-use super::options::{Asked, ListOptions, Verb};
+use super::options::{Asked, ListOptions, Query, Verb};
 use super::path::Target;
-use super::{answer_headers, error, resource};
+use super::{answer_headers, error, resource, tables};
 use crate::encode::{Encoder, Format, Kubernetes};
 use crate::hub::{Begin, From, Subscription};
 
@@ -27,10 +27,14 @@ pub(super) async fn watch(
     server: &Server,
     target: &Target,
     mut options: ListOptions,
+    query: &Query,
     headers: &HeaderMap,
 ) -> Result<Response, ApiError> {
     let informer = resource::informer(server, target).await?;
-    let shape = negotiate::shape(headers, Answer::Watch, informer.resource.kind())?;
+    let table = tables::table(server, &informer);
+    let shape = negotiate::shape(headers, Answer::Watch, informer.resource.kind(), table.is_some())?;
+    let table = table.filter(|_| shape == Shape::Table);
+    let table = table.map(|table| tables::encoder(table, query)).transpose()?;
     let shape = resource::held_shape(&informer, shape)?;
     let filter = resource::filter(&informer, target, &mut options)?;
     let Verb::Watch { bookmarks, initial, timeout } = options.verb else {
@@ -51,7 +55,10 @@ pub(super) async fn watch(
         resync: None,
         timeout: Some(timeout.unwrap_or_else(drawn).min(TIMEOUT_MAX)),
     };
-    let encoder = Encoder::new(format, [&*informer]);
+    let mut encoder = Encoder::new(format, [&*informer]);
+    if let Some(table) = table {
+        encoder = encoder.with_tables(table, tables::now);
+    }
     let subscriber = server.hub.subscribe(subscription).map_err(|error| refused(&error))?;
     let stream = WatchStream::new(subscriber, encoder, format, server.groups.clone());
     let (status, headers) = match handshake {

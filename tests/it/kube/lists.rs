@@ -323,12 +323,26 @@ async fn cases_46_and_48_json_is_served_to_whoever_takes_it() {
         "*/*",
         "application/vnd.kubernetes.protobuf,application/json",
         "application/cbor, application/json;q=0.9",
-        table,
     ] {
         let list = server.get_with(PODS, &[("Accept", accept)]).await;
         assert_eq!(list.header("content-type").as_deref(), Some("application/json"), "{accept}");
         assert_eq!(list.json()["kind"], "PodList", "{accept}");
     }
+    let pods = server.get_with(&format!("{PODS}?limit=2"), &[("Accept", table)]).await.json();
+    assert_eq!(pods["kind"], "Table");
+    assert_eq!(pods["columnDefinitions"][2]["name"], "Status");
+    assert_eq!(pods["rows"].as_array().map(Vec::len), Some(2));
+    assert!(pods["metadata"]["continue"].is_string());
+    let one =
+        server.get_with("/api/v1/namespaces/default/pods/a?includeObject=None", &[("Accept", table)]).await;
+    assert_eq!(
+        (&one.json()["rows"][0]["cells"][0], &one.json()["rows"][0]["object"]),
+        (&"a".into(), &Value::Null)
+    );
+    let path = format!("{PODS}?includeObject=All");
+    let refused = status(&server.get_with(&path, &[("Accept", table)]).await, 400, "BadRequest");
+    let message = "Unable to convert to Table as requested: includeObject: Invalid value: \"All\": must be 'Metadata', 'Object', 'None', or empty";
+    assert_eq!(refused["message"], message);
     for accept in ["application/vnd.kubernetes.protobuf", "application/cbor", "text/html"] {
         for path in [PODS, "/api/v1/pods?watch=1", "/api/v1/namespaces/default/pods/a"] {
             let refused = status(&server.get_with(path, &[("Accept", accept)]).await, 406, "NotAcceptable");

@@ -11,6 +11,7 @@ mod network;
 mod processes;
 mod rig;
 mod soak;
+mod tables;
 mod writers;
 
 use std::time::Duration;

@@ -1,0 +1,73 @@
+//! Objects as tables: what `kubectl get` asks for.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use serde::Deserialize;
+
+use super::super::{ApiError, Server};
+use super::options::Query;
+use crate::encode::{IncludeObject, TableEncoder};
+use crate::hub::{Filter, Informer};
+use crate::k8s::table::{PrinterColumn, Table, Timestamp};
+use crate::k8s::{FieldSelector, LabelSelector};
+
+/// What defines custom resources, their columns among it.
+const DEFINITIONS: &str = "customresourcedefinitions.apiextensions.k8s.io";
+
+/// What the API server's version document tells.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Version {
+    git_version: String,
+}
+
+/// How the objects of an informer look in a table; `None` where that is not known: they are held in part, or are
+/// custom resources while no informer has their definition.
+pub(super) fn table(server: &Server, informer: &Informer) -> Option<Arc<Table>> {
+    if informer.metadata_only {
+        return None;
+    }
+    let columns = columns(server, informer);
+    Table::of(&informer.resource, columns.as_deref(), minor(server)).map(Arc::new)
+}
+
+/// Writes tables as a request asks for them.
+///
+/// # Errors
+/// 400 where it asks for more or less of the objects than there is.
+pub(super) fn encoder(table: Arc<Table>, query: &Query) -> Result<TableEncoder, ApiError> {
+    let asked = query.get("includeObject").unwrap_or_default();
+    let include = IncludeObject::parse(asked).ok_or_else(|| {
+        let text: String = asked.chars().take(200).collect();
+        let accepted = "must be 'Metadata', 'Object', 'None', or empty";
+        let message = format!(
+            "Unable to convert to Table as requested: includeObject: Invalid value: {text:?}: {accepted}"
+        );
+        ApiError::bad_request(message)
+    })?;
+    Ok(TableEncoder::new(table, include))
+}
+
+/// The moment at which ages are told.
+pub(super) fn now() -> Timestamp {
+    Timestamp::since_epoch(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
+}
+
+/// The columns of a custom resource, where its definition is held.
+fn columns(server: &Server, informer: &Informer) -> Option<Vec<PrinterColumn>> {
+    let informers = server.hub.informers();
+    let definitions = informers.iter().find(|other| other.resource.canonical() == DEFINITIONS)?;
+    let name = Some(informer.resource.canonical());
+    let filter = Filter::new(Vec::new(), name, LabelSelector::default(), FieldSelector::default());
+    let snapshot = definitions.reader.snapshot();
+    let definition = filter.objects(&snapshot, None).next()?;
+    PrinterColumn::of_definition(definition.json(), informer.resource.version()).ok().flatten()
+}
+
+/// The API server's minor version. The document's own `minor` is empty in some builds and has a sign behind it in
+/// others.
+fn minor(server: &Server) -> Option<u32> {
+    let version: Version = serde_json::from_slice(&server.hub.version()?).ok()?;
+    version.git_version.split('.').nth(1)?.parse().ok()
+}
