@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -25,6 +26,7 @@ use super::body::{ServeBody, Unwrapped, unwrap_body};
 use super::preface::{Begun, Spoken, recognize};
 use super::stream::{Socket, Takeover, WatchStream};
 use super::{Config, guard, metrics};
+use crate::encode::Frames;
 
 /// A connection's place among `connections_max`, for as long as anything of it lives.
 #[derive(Clone)]
@@ -81,6 +83,58 @@ pub(super) struct Served {
 
 /// A socket that hyper has while it serves it.
 type Io<S> = TokioIo<Begun<StallGuard<S>>>;
+
+/// What a connection of HTTP/2 has to do.
+#[derive(Default)]
+struct Load {
+    /// Requests that came.
+    begun: AtomicUsize,
+    /// Those of them that are not answered to their end.
+    under_way: AtomicUsize,
+}
+
+/// A request until its answer has ended.
+struct UnderWay(Arc<Load>);
+
+impl UnderWay {
+    fn begin(load: &Arc<Load>) -> Self {
+        load.begun.fetch_add(1, Ordering::Relaxed);
+        load.under_way.fetch_add(1, Ordering::Relaxed);
+        Self(load.clone())
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A body whose end is noticed.
+struct Counted {
+    body: ServeBody,
+    _under_way: UnderWay,
+}
+
+impl http_body::Body for Counted {
+    type Data = Frames;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Frames>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.body.size_hint()
+    }
+}
 
 /// Runs what hyper begins for requests of HTTP/2.
 #[derive(Clone)]
@@ -179,26 +233,43 @@ impl Served {
             .max_send_buf_size(WRITE_BUFFER_BYTES)
             .keep_alive_interval(HTTP2_PING_INTERVAL)
             .keep_alive_timeout(HTTP2_PING_TIMEOUT);
-        let served = self.clone();
+        let (served, load) = (self.clone(), Arc::new(Load::default()));
+        let begun = load.clone();
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-            let served = served.clone();
+            let (served, under_way) = (served.clone(), UnderWay::begin(&begun));
             async move {
-                match served.answer(request).await {
-                    Answer::Whole(response) => Ok::<_, Infallible>(response),
+                let response = match served.answer(request).await {
+                    Answer::Whole(response) => response,
                     Answer::Stream(response, stream) => {
-                        Ok(response.map(|()| ServeBody::Frames(stream.into_body())))
+                        response.map(|()| ServeBody::Frames(stream.into_body()))
                     }
-                }
+                };
+                Ok::<_, Infallible>(response.map(|body| Counted { body, _under_way: under_way }))
             }
         });
         let mut connection = std::pin::pin!(http.serve_connection(io, service));
-        let mut draining = false;
+        let mut tick = tokio::time::interval(config.header_timeout);
+        tick.reset();
+        let (mut draining, mut seen, mut over) = (false, 0, false);
         loop {
             tokio::select! {
                 ended = &mut connection => return tell(ended),
                 () = self.drain.cancelled(), if !draining => {
                     draining = true;
                     connection.as_mut().graceful_shutdown();
+                }
+                // A request has as long to come as on a connection of HTTP/1.
+                _ = tick.tick() => {
+                    let begun = load.begun.load(Ordering::Relaxed);
+                    let idle = begun == seen && load.under_way.load(Ordering::Relaxed) == 0;
+                    if idle && over {
+                        // It was told, and says nothing.
+                        return metrics::limit_hit("header_timeout");
+                    }
+                    if idle {
+                        connection.as_mut().graceful_shutdown();
+                    }
+                    (seen, over) = (begun, idle);
                 }
             }
         }

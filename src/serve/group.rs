@@ -33,8 +33,16 @@ const TURN: usize = 128;
 /// Streams that may wait to be taken into a group.
 const JOINING_MAX: usize = 4096;
 
-/// Events that come this soon after others wait for more of their kind; one that comes alone never waits.
+/// Events that come this soon after others wait for more of their kind.
 const GATHER: Duration = Duration::from_micros(500);
+
+/// How long the first event after a pause waits for more, for each member: a good deal less than to tell it to all of
+/// them takes, so that a burst is told in one go, not its first event and then the others.
+const GATHER_PER_MEMBER: Duration = Duration::from_micros(1);
+const GATHER_MAX: Duration = Duration::from_millis(1);
+
+/// With fewer members it goes out at once.
+const GATHER_MEMBERS_MIN: usize = 64;
 
 /// What streams of a group have in common, and its number among those of its kind.
 type Kind = (InformerId, Format, Framing, usize);
@@ -208,7 +216,7 @@ impl Group {
             let at = self.ends_at.map_or(at, |ends_at| at.min(ends_at));
             tokio::select! {
                 biased;
-                _ = self.wake.changed() => Self::gather(self.told_at).await,
+                _ = self.wake.changed() => Self::gather(self.told_at, self.members.len(), &self.wake).await,
                 Some(joining) = self.joining.recv() => self.admit(joining),
                 () = signs.wake.notified() => {}
                 () = sleep_until(at) => {}
@@ -217,11 +225,25 @@ impl Group {
         }
     }
 
-    /// Waits for more where there just was something.
-    async fn gather(told_at: Instant) {
+    /// Waits for more where there just was something, and a moment where telling all members takes many times as long.
+    async fn gather(told_at: Instant, members: usize, wake: &watch::Receiver<Mark>) {
         let until = told_at + GATHER;
         if Instant::now() < until {
-            sleep_until(until).await;
+            return sleep_until(until).await;
+        }
+        if members < GATHER_MEMBERS_MIN {
+            return;
+        }
+        let most = (GATHER_PER_MEMBER * u32::try_from(members).unwrap_or(u32::MAX)).min(GATHER_MAX);
+        // Shorter than a timer can tell. Whoever brings more runs meanwhile.
+        let began = Instant::now();
+        let (mut told, mut changed) = (wake.borrow().commits, began);
+        while began.elapsed() < most && changed.elapsed() < most / 8 {
+            tokio::task::yield_now().await;
+            let commits = wake.borrow().commits;
+            if commits != told {
+                (told, changed) = (commits, Instant::now());
+            }
         }
     }
 
@@ -272,7 +294,28 @@ impl Group {
         if let Some((_, member)) = self.members.iter().next() {
             member.stream.count(told * events, told * bytes.len());
         }
+        if !leaving.is_empty() {
+            tokio::task::yield_now().await;
+            leaving.retain_mut(|(key, leave)| !self.catches_up(*key, leave));
+        }
         leaving
+    }
+
+    /// Whether a member takes what it did not take before. While the others were told, it has had time to read: to go
+    /// on by itself for a moment would cost it as much as a whole round.
+    fn catches_up(&mut self, key: usize, leave: &mut Leave) -> bool {
+        let Leave::With(rest) = leave else { return false };
+        match self.members[key].stream.try_write(rest) {
+            Poll::Ready(Ok(count)) => {
+                rest.advance(count);
+                rest.is_empty()
+            }
+            Poll::Pending => false,
+            Poll::Ready(Err(_)) => {
+                *leave = Leave::Gone;
+                false
+            }
+        }
     }
 
     /// Lets members go.

@@ -164,3 +164,21 @@ async fn what_begins_like_http2_and_is_not_is_told_so_or_cut_off() {
     }
     assert_eq!(client::get(server.address, "/v1/snapshot/pods", &[]).await.status(), 200);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_without_requests_is_closed_and_one_with_a_quiet_stream_is_not() {
+    let server = TestServer::start_with(&["pods"], |config| {
+        config.limits.header_timeout = Duration::from_millis(200);
+    })
+    .await;
+    let mut follows = Connection::open(server.address, None).await.unwrap();
+    let mut stream = follows.get(WATCH, &[]).await.unwrap();
+    read_until(&mut stream.body, "k8s.io/initial-events-end").await;
+    let mut asked = Connection::open(server.address, None).await.unwrap();
+    drop(asked.get("/v1/resources", &[]).await.unwrap());
+    for idle in [asked, Connection::open(server.address, None).await.unwrap()] {
+        in_time("the end", idle.closed()).await;
+    }
+    server.cluster.create("pods", mk_pod("default", "late", "web")).unwrap();
+    read_until(&mut stream.body, r#""late""#).await;
+}

@@ -29,6 +29,16 @@ fn kind(word: &str) -> FailureKind {
     FailureKind::ALL.into_iter().find(|kind| kind.as_str() == word).expect("a kind of failure")
 }
 
+/// The version, that of the newest object here, and there.
+fn probed(words: &[&str]) -> Probed {
+    let witness = words.get(1).map(|held| Witness {
+        key: Key::new("web", "a"),
+        held: ResourceVersion::new(held),
+        found: words.get(2).map(|found| ResourceVersion::new(found)),
+    });
+    Probed { version: ResourceVersion::new(words[0]), witness }
+}
+
 fn show(deltas: &[Delta], step: Option<&Step>) -> String {
     let mut words: Vec<String> = deltas
         .iter()
@@ -104,15 +114,7 @@ impl Run {
                     .collect(),
                 skipped: Vec::new(),
             }),
-            // The version, that of the newest object here, and there.
-            "probed" => Input::Probed(Probed {
-                version: ResourceVersion::new(rest[0]),
-                witness: rest.get(1).map(|held| Witness {
-                    key: Key::new("web", "a"),
-                    held: ResourceVersion::new(held),
-                    found: rest.get(2).map(|found| ResourceVersion::new(found)),
-                }),
-            }),
+            "probed" => Input::Probed(probed(&rest)),
             "unprobed" => Input::ProbeFailed(failure()),
             "end" => Input::Event(WatchEvent::Bookmark {
                 resource_version: ResourceVersion::new(rest[0]),

@@ -55,6 +55,11 @@ impl Connection {
         Ok(Answer { status: parts.status, headers: parts.headers, body: Box::pin(StreamReader::new(body)) })
     }
 
+    /// Waits until the server has closed it, while this client would go on.
+    pub(crate) async fn closed(self) {
+        let _ = self.driver.await;
+    }
+
     /// Waits until the server has closed it.
     pub(crate) async fn ended(self) -> hyper::Result<()> {
         drop(self.requests);
