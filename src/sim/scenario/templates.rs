@@ -85,6 +85,9 @@ fn node(name: &str, now: &str) -> Value {
                 "architecture": "amd64", "operatingSystem": "linux", "osImage": "Debian GNU/Linux 13 (trixie)",
                 "kernelVersion": "6.12.0", "containerRuntimeVersion": "containerd://2.1.0",
                 "kubeletVersion": "v1.36.0", "kubeProxyVersion": "v1.36.0",
+                // Clients that check what they read insist on all three.
+                "machineID": format!("machine-{name}"), "systemUUID": format!("system-{name}"),
+                "bootID": format!("boot-{name}"),
             },
         },
     })
