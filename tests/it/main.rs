@@ -4,6 +4,7 @@
 
 mod browser;
 mod cli;
+mod clients;
 mod deploy;
 mod doors;
 mod faults;

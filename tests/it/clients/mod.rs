@@ -1,0 +1,352 @@
+//! Clients that know nothing of informerd, over its Kubernetes interface: through every fault each ends with what the
+//! API server has.
+//!
+//! The Python and Node libraries are found by `INFORMERD_PYTHON` and `INFORMERD_NODE_MODULES`.
+
+mod kube_rs;
+mod kubectl;
+mod node;
+mod python;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use informerd::sim::{Cluster, Cut, Requests, Scenario, Verb};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio_util::sync::CancellationToken;
+
+use crate::support::check::{expected, labeled};
+use crate::support::gate::Gate;
+use crate::support::server::TestServer;
+use crate::support::{PATIENCE, in_time, mk_pod};
+
+const WIDGETS: &str = "widgets.demo.informerd.dev";
+/// What each informer remembers: more than is written while a client is cut off, less than a burst.
+const JOURNAL: usize = 2_000;
+const BURST: u64 = 3 * JOURNAL as u64;
+
+/// What one follower holds, and how it came to that.
+#[derive(Debug, Default, serde::Deserialize)]
+struct Report {
+    /// `VERSION STEP` by `NAMESPACE/NAME`.
+    objects: BTreeMap<String, String>,
+    /// How often it began anew.
+    lists: u64,
+    /// How often an object came in an older version than the follower had.
+    went_back: u64,
+}
+
+/// Several followers of one client library, by name.
+trait Followers {
+    async fn report(&mut self) -> BTreeMap<String, Report>;
+}
+
+/// A client's program: prints a report for each line it reads.
+struct Program {
+    _child: Child,
+    ask: ChildStdin,
+    reports: Lines<BufReader<ChildStdout>>,
+    _folder: tempfile::TempDir,
+}
+
+/// What a follower must hold: objects of a resource that are wanted.
+type Wanted = (&'static str, &'static str, fn(&Value) -> bool);
+
+/// informerd with a life behind it and a gate before it.
+struct World {
+    server: TestServer,
+    gate: Gate,
+    writer: Writer,
+    writing: Option<(CancellationToken, tokio::task::JoinHandle<()>)>,
+}
+
+/// Creates, changes and deletes pods and widgets for ever, in an order that is the same each time.
+#[derive(Clone)]
+struct Writer {
+    cluster: Cluster,
+    steps: Arc<AtomicU64>,
+}
+
+// === impl Program ===
+
+impl Program {
+    fn start(mut command: Command) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        // The Python client keeps what it discovered in the temporary folder, by the server's port.
+        command.env("TMPDIR", folder.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut child = command.spawn().unwrap();
+        let ask = child.stdin.take().unwrap();
+        let reports = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { _child: child, ask, reports, _folder: folder }
+    }
+}
+
+impl Followers for Program {
+    async fn report(&mut self) -> BTreeMap<String, Report> {
+        self.ask.write_all(b"\n").await.expect("the client's program runs");
+        let line = in_time("a report", self.reports.next_line()).await.unwrap();
+        serde_json::from_str(&line.expect("the client's program goes on")).unwrap()
+    }
+}
+
+// === impl Writer ===
+
+impl Writer {
+    fn new(cluster: Cluster) -> Self {
+        Self { cluster, steps: Arc::default() }
+    }
+
+    /// One write.
+    fn step(&self) {
+        let step = self.steps.fetch_add(1, Ordering::Relaxed);
+        let (name, namespace) = (
+            format!("object-{}", step * 7 % 13),
+            if step.is_multiple_of(3) { "kube-system" } else { "default" },
+        );
+        let resource = if step.is_multiple_of(2) { "pods" } else { WIDGETS };
+        let labels = json!({"app": if step * 5 % 7 < 4 { "a" } else { "b" }, "step": step.to_string()});
+        let written = if self.cluster.get(resource, namespace, &name).is_none() {
+            let mut object = mk_pod(namespace, &name, "a");
+            if resource == WIDGETS {
+                object = json!({"metadata": object["metadata"], "spec": {"color": "red", "size": 1},
+                    "apiVersion": "demo.informerd.dev/v1", "kind": "Widget"});
+            }
+            object["metadata"]["labels"] = labels;
+            self.cluster.create(resource, object).map(drop)
+        } else if step * 3 % 11 < 3 {
+            self.cluster.delete(resource, namespace, &name)
+        } else {
+            self.cluster.patch(resource, namespace, &name, &json!({"metadata": {"labels": labels}})).map(drop)
+        };
+        written.unwrap_or_else(|refused| panic!("{resource} {namespace}/{name}: {}", refused.to_json()));
+    }
+
+    /// Writes until cancelled: 200 times a second.
+    async fn run(self, cancel: CancellationToken) {
+        let mut pace = tokio::time::interval(Duration::from_millis(5));
+        while cancel.run_until_cancelled(pace.tick()).await.is_some() {
+            self.step();
+        }
+    }
+}
+
+// === impl World ===
+
+impl World {
+    async fn start() -> Self {
+        let cluster = Cluster::default();
+        // What the demo's cluster has at its start: nodes, deployments, pods.
+        drop(Scenario::new(cluster.clone(), 1, 1.0));
+        let resources = ["pods", WIDGETS, "nodes", "events", "deployments", "replicasets", "configmaps"];
+        let server = TestServer::over(cluster.clone(), &resources, |config| {
+            config.limits.journal_len_max = JOURNAL;
+        });
+        let server = server.await;
+        let gate = Gate::start(&[server.address]).await;
+        let writer = Writer::new(cluster);
+        (0..100).for_each(|_| writer.step());
+        Self { server, gate, writer, writing: None }
+    }
+
+    /// Where clients connect.
+    fn url(&self) -> String {
+        format!("http://{}", self.gate.address)
+    }
+
+    /// Goes on writing.
+    fn write(&mut self) {
+        assert!(self.writing.is_none(), "it is being written");
+        let cancel = CancellationToken::new();
+        let task = tokio::spawn(self.writer.clone().run(cancel.clone()));
+        self.writing = Some((cancel, task));
+    }
+
+    /// Writes no more; everything is in informerd by then.
+    async fn pause(&mut self) {
+        if let Some((cancel, task)) = self.writing.take() {
+            cancel.cancel();
+            task.await.unwrap();
+        }
+        self.server.synced().await;
+        self.server.caught_up("pods").await;
+        self.server.caught_up(WIDGETS).await;
+    }
+
+    /// Waits, while it is written on, until followers have seen so many more writes.
+    async fn writes(&self, more: u64) {
+        let until = self.writer.steps.load(Ordering::Relaxed) + more;
+        let reached = || self.writer.steps.load(Ordering::Relaxed) >= until;
+        crate::support::eventually("writes", reached).await;
+    }
+
+    /// Waits until each follower holds what the API server has; gives how often each has listed.
+    async fn agree(
+        &mut self,
+        after: &str,
+        followers: &mut impl Followers,
+        wanted: &[Wanted],
+    ) -> BTreeMap<String, u64> {
+        self.pause().await;
+        let text = |object: &Value| {
+            let step = object["metadata"]["labels"]["step"].as_str().unwrap_or("None");
+            format!("{} {step}", object["metadata"]["resourceVersion"].as_str().unwrap())
+        };
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            let reports = followers.report().await;
+            assert_eq!(reports.len(), wanted.len(), "{:?}", reports.keys());
+            let different = wanted.iter().find_map(|(name, resource, is_wanted)| {
+                let objects = expected(&self.server.cluster, resource, is_wanted).into_iter();
+                let objects: BTreeMap<_, _> = objects
+                    .map(|(key, object)| (key.split_once('/').unwrap().1.to_owned(), text(&object)))
+                    .collect();
+                let report = &reports[*name];
+                assert_eq!(report.went_back, 0, "{name} went back, after {after}");
+                (report.objects != objects).then_some((name, &report.objects, objects))
+            });
+            let Some((name, held, there)) = different else {
+                return reports.into_iter().map(|(name, report)| (name, report.lists)).collect();
+            };
+            let late = tokio::time::Instant::now() >= deadline;
+            assert!(!late, "after {after}, {name} holds\n{held:?}\ninstead of\n{there:?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Leads followers through every fault, while objects change.
+    async fn every_fault(mut self, followers: &mut impl Followers, wanted: &[Wanted]) {
+        self.write();
+        let first = self.agree("the start", followers, wanted).await;
+
+        self.write();
+        for _ in 0..3 {
+            self.writes(20).await;
+            self.gate.cut().await;
+            self.writes(20).await;
+        }
+        let cut = self.agree("cut connections", followers, wanted).await;
+        assert_eq!(cut, first, "whoever was cut off goes on where it was, without a list");
+
+        self.write();
+        self.server.informerd.kill().await;
+        self.writes(50).await;
+        self.server.informerd.revive().await;
+        self.writes(50).await;
+        self.agree("a kill", followers, wanted).await;
+
+        self.write();
+        self.server.informerd.restart().await;
+        self.writes(50).await;
+        let restarted = self.agree("a restart", followers, wanted).await;
+
+        self.gate.set_backends(&[]);
+        self.gate.cut().await;
+        (0..BURST).for_each(|_| self.writer.step());
+        self.pause().await;
+        self.gate.set_backends(&[self.server.address]);
+        self.write();
+        let expired = self.agree("more writes than the journal has", followers, wanted).await;
+        for (name, lists) in &expired {
+            assert!(*lists > restarted[name], "{name} has listed {lists} times, so it was not told to");
+        }
+
+        self.write();
+        let watches = [Requests::of(Verb::Watch).on("pods"), Requests::of(Verb::Watch).on(WIDGETS)];
+        self.server.cluster.compact();
+        for watches in &watches {
+            self.server.api.faults().cut_watches(watches, Cut::Clean);
+        }
+        self.writes(50).await;
+        self.server.cluster.compact();
+        self.agree("a compaction and an end of informerd's own watches", followers, wanted).await;
+        self.server.stop().await;
+    }
+}
+
+fn any(_: &Value) -> bool {
+    true
+}
+
+fn of_the_app(object: &Value) -> bool {
+    labeled(object, "app", "a")
+}
+
+fn of_the_namespace(object: &Value) -> bool {
+    object["metadata"]["namespace"] == "default"
+}
+
+/// A client's script.
+fn script(path: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/it/clients").join(path)
+}
+
+/// What a script that only reads prints, asked of informerd and of the API server: the same.
+async fn reads_the_same(world: &World, command: impl Fn() -> Command) {
+    let mut read = Vec::new();
+    for url in [world.url(), world.server.api.url()] {
+        read.push(printed(command().args(["read", &url])).await);
+    }
+    let (theirs, ours) = (read.pop().unwrap(), read.pop().unwrap());
+    let theirs = theirs.as_object().unwrap();
+    assert!(theirs["list"].as_array().is_some_and(|pods| pods.len() > 3), "too few to tell: {theirs:?}");
+    for (what, answer) in theirs {
+        assert_eq!(comparable(ours[what].clone()), comparable(answer.clone()), "{what}");
+    }
+    assert_eq!(ours.as_object().unwrap().len(), theirs.len());
+}
+
+/// What a script prints that tries what informerd does not do: refused with the API server's own reasons.
+async fn is_refused(world: &World, mut command: Command) {
+    let refused = printed(command.args(["refused", &world.url()])).await;
+    let verbs = ["get", "list", "watch"];
+    let followed = ["configmaps", "events", "nodes", "pods"];
+    let expected = json!({
+        "create": [405, "MethodNotAllowed"], "delete": [405, "MethodNotAllowed"], "log": [404, "NotFound"],
+        "groups": ["demo.informerd.dev", "apps"], "resources": followed.map(|name| json!([name, verbs])),
+    });
+    let sorted = |value: &Value| {
+        let mut all = value.as_array().unwrap().clone();
+        all.sort_by_key(Value::to_string);
+        all
+    };
+    for (what, expected) in expected.as_object().unwrap() {
+        assert_eq!(sorted(&refused[what]), sorted(expected), "{what}");
+    }
+}
+
+/// The JSON that a script prints; panics with its errors when it fails.
+async fn printed(command: &mut Command) -> Value {
+    let folder = tempfile::tempdir().unwrap();
+    command.env("TMPDIR", folder.path()).stdin(Stdio::null()).kill_on_drop(true);
+    let output = in_time("a script", command.output()).await.unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {errors}");
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {errors}"))
+}
+
+/// An answer without managedFields, which informerd drops, and without the types of a list's items, which it adds.
+fn comparable(mut value: Value) -> Value {
+    match &mut value {
+        Value::Object(fields) => {
+            fields.remove("managedFields");
+            fields.values_mut().for_each(|field| *field = comparable(field.take()));
+        }
+        Value::Array(items) => {
+            for item in items {
+                if let Some(object) = item.as_object_mut().filter(|item| item.contains_key("metadata")) {
+                    object.remove("kind");
+                    object.remove("apiVersion");
+                }
+                *item = comparable(item.take());
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+    value
+}

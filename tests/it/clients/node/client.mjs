@@ -1,0 +1,15 @@
+// The official client, from the folder that INFORMERD_NODE_MODULES names, for the server of the command line.
+import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
+
+const folder = join(process.env.INFORMERD_NODE_MODULES, '@kubernetes', 'client-node', 'dist', 'index.js');
+export const k8s = await import(pathToFileURL(folder).href);
+
+export const config = new k8s.KubeConfig();
+config.loadFromOptions({
+  // The client refuses plain HTTP without it.
+  clusters: [{ name: 'informerd', server: process.argv.at(-1), skipTLSVerify: true }],
+  users: [{ name: 'nobody' }],
+  contexts: [{ name: 'informerd', cluster: 'informerd', user: 'nobody' }],
+  currentContext: 'informerd',
+});
