@@ -2,6 +2,7 @@
 
 mod documents;
 mod lists;
+mod tiers;
 mod watches;
 
 use serde_json::{Value, json};
