@@ -36,7 +36,8 @@
 //!   async fn, no clock and no socket. Time and randomness are arguments, so any run can be repeated.
 //! - **Architecture invariant:** `serve` never sees `upstream` or `reflect`: a client's request never becomes one to
 //!   the API server. What it can do is ask the hub for an informer; whether one starts, or discovery is asked, `app`
-//!   decides, within limits.
+//!   decides, within limits. Where the operator lets requests through that no cache can answer, `app` hands `serve` a
+//!   function for them.
 //! - **Architecture invariant:** `encode` never sees a socket, `cache` never sees a format.
 //! - **Architecture invariant:** one [`cache::Writer`] per cache, not `Clone`. Readers never hold up the writer.
 //! - **Architecture invariant:** no queue per subscriber anywhere. A subscriber owns a cursor; its transport pulls

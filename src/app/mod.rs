@@ -5,6 +5,7 @@ mod compare;
 mod demo;
 mod informers;
 mod metrics;
+mod pass;
 mod reload;
 
 use std::net::SocketAddr;
@@ -97,6 +98,7 @@ impl App {
         let (address, admin_address) = (data.address(), admin.as_ref().and_then(http::Bound::address));
         let shown =
             |address: Option<SocketAddr>| address.map_or("none".to_owned(), |address| address.to_string());
+        pass::warn(&config);
         info!(listen = %config.listen, address = shown(address), admin = shown(admin_address), "listening");
         let http_config = http_config(&config);
         let admin = admin.map(|bound| {
@@ -111,7 +113,8 @@ impl App {
                 http::Config { drain_timeout: Duration::from_millis(100), ..http_config.clone() };
             tokio::spawn(admin.serve(bound, admin_config, cancel.clone()).instrument(info_span!("admin")))
         });
-        let data = http::serve(data, hub.clone(), http_config, drain.clone());
+        let data =
+            http::serve(data, hub.clone(), http_config, pass::through(&config, &client), drain.clone());
         let data = tokio::spawn(data.instrument(info_span!("http")));
         let reload = Arc::new(Notify::new());
         if let Some(source) = config.source.clone() {

@@ -44,7 +44,7 @@ enum Seen {
 impl Reloader {
     /// Runs until cancelled.
     pub(super) async fn run(self, cancel: CancellationToken) {
-        let _ = cancel.run_until_cancelled(self.drive()).await;
+        let _ = cancel.run_until_cancelled(Box::pin(self.drive())).await;
     }
 
     async fn drive(self) -> std::convert::Infallible {

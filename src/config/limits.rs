@@ -99,6 +99,11 @@ limits! {
     /// Informers that run at once because clients asked for them [default 32: each holds a cache and a journal]; more
     /// are answered 503
     on_demand_max: Count = 32, least 1, "INFORMERD_ON_DEMAND_MAX";
+    /// Requests passed through to the API server at once [default 64: a few people's; watches and logs last]; more are
+    /// answered 503
+    pass_through_max: Count = 64, least 1, "INFORMERD_PASS_THROUGH_MAX";
+    /// Bytes of the body of a request that is passed through [default 3MiB: what the API server takes]; more is 413
+    pass_through_body_bytes_max: Size = 3 << 20, least 1 << 10, "INFORMERD_PASS_THROUGH_BODY_BYTES_MAX";
     /// Bytes of a request's head [default 16KiB: room for a cookie jar on localhost]; more is 431
     header_bytes_max: Size = 16 << 10, least 8 << 10, "INFORMERD_HEADER_BYTES_MAX";
     /// Bytes of a request's path and query [default 8KiB: a selector over hundreds of names]; more is 414

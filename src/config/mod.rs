@@ -26,11 +26,12 @@ pub use limits::{Limit, LimitSettings, Limits};
 pub use on_demand::{OnDemand, Pattern};
 pub use quantity::{Count, Quantity, QuantityError, Size, Span};
 pub use settings::{
-    BrowserSettings, KindSettings, LifeSettings, ListenSettings, LogSettings, ServeSettings, SyncSettings,
-    UpstreamSettings, WatchSettings,
+    BrowserSettings, KindSettings, LifeSettings, ListenSettings, LogSettings, PassSettings, ServeSettings,
+    SyncSettings, UpstreamSettings, WatchSettings,
 };
 pub use values::{
-    AdminListen, HostName, InitialList, Listen, LogFilter, LogFormat, Origin, Unready, VerifyInterval,
+    AdminListen, HostName, InitialList, Listen, LogFilter, LogFormat, Origin, PassThrough, Unready,
+    VerifyInterval,
 };
 pub use watch::{WatchEntry, WatchSpec};
 
@@ -74,6 +75,8 @@ pub struct Serve {
     pub allow_origins: Vec<Origin>,
     /// Hosts that a loopback listener answers beside localhost and addresses; other listeners answer to any.
     pub allow_hosts: Vec<HostName>,
+    /// Which requests that the caches cannot answer are handed on to the API server.
+    pub pass_through: PassThrough,
     /// How everything is listed.
     pub initial_list: InitialList,
     /// Time between comparisons of each cache with the API server; `None` for none.
@@ -245,7 +248,7 @@ impl Source {
     /// # Errors
     /// [`ConfigError`].
     pub fn resolve(&self, environment: Environment<'_>) -> Result<Serve, ConfigError> {
-        let ServeSettings { watch, kinds, upstream, listen, browser, sync, life, log, limits } =
+        let ServeSettings { watch, kinds, upstream, listen, browser, pass, sync, life, log, limits } =
             self.merged(environment)?;
         let (watches, patterns, template) = resolve_watches(watch, environment)?;
         let idle = span("onDemandIdle (--on-demand-idle)", kinds.on_demand_idle, ON_DEMAND_IDLE)?;
@@ -264,6 +267,7 @@ impl Source {
                 .map_or(Some((Ipv4Addr::UNSPECIFIED, ADMIN_PORT).into()), |admin| admin.0),
             allow_origins: browser.allow_origin.unwrap_or_default(),
             allow_hosts: browser.allow_host.unwrap_or_default(),
+            pass_through: pass.pass_through.unwrap_or_default(),
             initial_list: sync.initial_list.unwrap_or_default(),
             verify_interval: sync.verify_interval.unwrap_or_default().0,
             limits,
@@ -332,6 +336,7 @@ impl Serve {
             ("admin_listen", AdminListen(*admin_listen).to_string()),
             ("allow_origins", origins.join(",")),
             ("allow_hosts", hosts.join(",")),
+            ("pass_through", self.pass_through.to_string()),
             ("initial_list", self.initial_list.to_string()),
             ("verify_interval", VerifyInterval(self.verify_interval).to_string()),
             ("drain_timeout", Span::of(self.drain_timeout).to_string()),
@@ -390,6 +395,7 @@ impl Demo {
             admin_listen: self.admin_listen,
             allow_origins: Vec::new(),
             allow_hosts: Vec::new(),
+            pass_through: PassThrough::Off,
             initial_list: InitialList::default(),
             verify_interval: VerifyInterval::default().0,
             limits: self.limits.clone(),

@@ -10,7 +10,8 @@ use super::limits::{LimitFile, LimitSettings};
 use super::on_demand::Pattern;
 use super::quantity::Span;
 use super::values::{
-    AdminListen, HostName, InitialList, Listen, LogFilter, LogFormat, Origin, Unready, VerifyInterval,
+    AdminListen, HostName, InitialList, Listen, LogFilter, LogFormat, Origin, PassThrough, Unready,
+    VerifyInterval,
 };
 use super::watch::{WatchEntry, check_resource};
 use super::{ConfigError, Environment, expand, text_of};
@@ -108,6 +109,22 @@ pub struct BrowserSettings {
     pub allow_host: Option<Vec<HostName>>,
 }
 
+/// What becomes of requests that the caches cannot answer.
+#[derive(clap::Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Pass-through")]
+pub struct PassSettings {
+    /// Hand on to the API server what the caches cannot answer below /api, /apis and /openapi: off, reads or all [default
+    /// off: whoever reaches the listener would act with informerd's own permissions]
+    #[arg(
+        long,
+        env = "INFORMERD_PASS_THROUGH",
+        value_name = "WHAT",
+        value_enum,
+        hide_possible_values = true
+    )]
+    pub pass_through: Option<PassThrough>,
+}
+
 /// How the caches are kept true.
 #[derive(clap::Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Staying true")]
@@ -165,6 +182,9 @@ pub struct ServeSettings {
     /// Which pages and hosts are let in.
     #[command(flatten)]
     pub browser: BrowserSettings,
+    /// What is handed on.
+    #[command(flatten)]
+    pub pass: PassSettings,
     /// How the caches are kept true.
     #[command(flatten)]
     pub sync: SyncSettings,
@@ -198,6 +218,7 @@ struct File {
     admin_listen: Option<String>,
     allow_origins: Option<Vec<String>>,
     allow_hosts: Option<Vec<String>>,
+    pass_through: Option<String>,
     initial_list: Option<String>,
     verify_interval: Option<String>,
     drain_timeout: Option<String>,
@@ -254,6 +275,7 @@ impl ServeSettings {
                 allow_origin: self.browser.allow_origin.or(lower.browser.allow_origin),
                 allow_host: self.browser.allow_host.or(lower.browser.allow_host),
             },
+            pass: PassSettings { pass_through: self.pass.pass_through.or(lower.pass.pass_through) },
             sync: SyncSettings {
                 initial_list: self.sync.initial_list.or(lower.sync.initial_list),
                 verify_interval: self.sync.verify_interval.or(lower.sync.verify_interval),
@@ -336,6 +358,7 @@ impl File {
                 allow_origin: parse_list("allowOrigins", list("allowOrigins", self.allow_origins)?)?,
                 allow_host: parse_list("allowHosts", list("allowHosts", self.allow_hosts)?)?,
             },
+            pass: PassSettings { pass_through: text_of("passThrough", self.pass_through, environment)? },
             sync: SyncSettings {
                 initial_list: text_of("initialList", self.initial_list, environment)?,
                 verify_interval: text_of("verifyInterval", self.verify_interval, environment)?,

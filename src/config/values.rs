@@ -57,6 +57,18 @@ pub enum InitialList {
     Page,
 }
 
+/// Which requests that the caches cannot answer are handed on to the API server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum PassThrough {
+    /// None.
+    #[default]
+    Off,
+    /// Those that read.
+    Reads,
+    /// All of them.
+    All,
+}
+
 /// An origin as a browser sends it (`https://app.example:8443`), or `*`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin(String);
@@ -241,6 +253,26 @@ impl fmt::Display for InitialList {
     }
 }
 
+// === impl PassThrough ===
+
+impl FromStr for PassThrough {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        <Self as clap::ValueEnum>::from_str(text, false).map_err(|_| "expected off, reads or all".to_owned())
+    }
+}
+
+impl fmt::Display for PassThrough {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Off => "off",
+            Self::Reads => "reads",
+            Self::All => "all",
+        })
+    }
+}
+
 // === impl Origin ===
 
 impl Origin {
@@ -336,5 +368,7 @@ mod tests {
         check::<LogFormat>("xml", false);
         check::<InitialList>("stream", true);
         check::<InitialList>("pages", false);
+        check::<PassThrough>("reads", true);
+        check::<PassThrough>("writes", false);
     }
 }

@@ -10,17 +10,18 @@ use crate::k8s::{Cause, Details, Status};
 pub struct ApiError {
     status: Box<Status>,
     allow: Option<&'static str>,
+    uncached: bool,
 }
 
 impl ApiError {
     /// A failure with code, reason and sentence.
     pub fn new(code: StatusCode, reason: &str, message: impl Into<String>) -> Self {
-        Self { status: Box::new(Status::failure(code.as_u16(), reason, message)), allow: None }
+        Self::of_status(Status::failure(code.as_u16(), reason, message))
     }
 
     /// What a `Status` says, as it is.
     pub fn of_status(status: Status) -> Self {
-        Self { status: Box::new(status), allow: None }
+        Self { status: Box::new(status), allow: None, uncached: false }
     }
 
     /// 405, as the API server words it, where only GET is served.
@@ -108,6 +109,18 @@ impl ApiError {
     pub fn retry_after(mut self, seconds: u32) -> Self {
         self.status.details.get_or_insert_default().retry_after_seconds = Some(seconds);
         self
+    }
+
+    /// Marks what only says that the cache cannot answer: the API server may.
+    #[must_use]
+    pub(super) fn uncached(mut self) -> Self {
+        self.uncached = true;
+        self
+    }
+
+    /// Whether the API server may answer what this refuses.
+    pub(super) fn is_uncached(&self) -> bool {
+        self.uncached
     }
 
     /// The HTTP status.

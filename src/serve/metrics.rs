@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use crate::encode::Format;
 
 /// Limits and rules that a client can run into; the label values of `informerd_http_limit_hits_total`.
-const LIMITS: [&str; 10] = [
+const LIMITS: [&str; 13] = [
     "connections_max",
     "subscribers_max",
     "streams_per_connection_max",
@@ -15,6 +15,9 @@ const LIMITS: [&str; 10] = [
     "header_timeout",
     "snapshot_pages_max",
     "on_demand_max",
+    "pass_through_max",
+    "pass_through_body_bytes_max",
+    "pass_through_body_timeout",
     "host",
     "origin",
 ];

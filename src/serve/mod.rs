@@ -1,7 +1,8 @@
 //! HTTP out: requests into subscriptions and snapshots, frames into sockets.
 //!
 //! In come connections; out go bytes. This room never sees upstream or reflect: the most a client's
-//! request can do is ask the hub for an informer that does not run. Every error is a Kubernetes `Status`, every limit has a metric, and a peer
+//! request can do is ask the hub for an informer that does not run, or, where the operator allows it, be handed on
+//! whole through the [`Forward`] that `app` gives. Every error is a Kubernetes `Status`, every limit has a metric, and a peer
 //! that takes nothing is closed, so that a client's fault stays its own.
 
 mod admin;
@@ -17,6 +18,7 @@ mod negotiate;
 mod page;
 mod pages;
 mod params;
+mod pass;
 mod preface;
 mod resources;
 mod snapshot;
@@ -29,6 +31,7 @@ pub use admin::{Admin, admin_router};
 pub use api_error::ApiError;
 pub use listener::{Bound, serve};
 pub use metrics::describe;
+pub use pass::{Forward, Forwarded, PassThrough, Passed};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,6 +85,8 @@ pub(crate) struct Inner {
     pub(crate) hub: Hub,
     pub(crate) config: Config,
     pub(crate) pages: Pages,
+    /// Where requests go that the cache cannot answer; `None` where they are refused.
+    pub(crate) pass: Option<PassThrough>,
     /// Connections, and streams that have taken theirs over.
     pub(crate) tasks: TaskTracker,
     /// Streams that are told the same.
@@ -97,11 +102,11 @@ impl std::ops::Deref for Server {
 }
 
 impl Server {
-    pub(crate) fn new(hub: Hub, config: Config, drain: CancellationToken) -> Self {
+    pub(crate) fn new(hub: Hub, config: Config, pass: Option<PassThrough>, drain: CancellationToken) -> Self {
         let pages = Pages::new(config.snapshot_pages_max, config.snapshot_pages_ttl);
         let tasks = TaskTracker::new();
         let groups = Groups::new(*hub.config(), drain, tasks.clone());
-        Self(Arc::new(Inner { hub, config, pages, tasks, groups }))
+        Self(Arc::new(Inner { hub, config, pages, pass, tasks, groups }))
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::Stream;
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, USER_AGENT};
-use http::{Method, Request, Response};
+use http::{HeaderValue, Method, Request, Response};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use kube::client::Body;
@@ -221,6 +221,21 @@ impl Client {
         self.collect(response, ERROR_BYTES_MAX).await
     }
 
+    /// Sends a request of somebody else's, under our own identity, and gives the answer whatever it says, its body as it
+    /// arrives. Waits as long as the caller does: dropping the future or the body ends the request.
+    ///
+    /// Of the headers, `Accept-Encoding` and `User-Agent` are ours; credentials must not be among them.
+    ///
+    /// # Errors
+    /// [`UpstreamError::Transport`] where there is no answer.
+    pub async fn forward(&self, mut request: Request<Bytes>) -> Result<Response<Body>, UpstreamError> {
+        let headers = request.headers_mut();
+        headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+        // As for a watch, and it may be one.
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        self.answered(Verb::Forward, request).await
+    }
+
     /// Sends; once more where address or credentials were read again because of the answer.
     async fn send(
         &self,
@@ -228,12 +243,7 @@ impl Client {
         request: Result<Request<Bytes>, http::Error>,
     ) -> Result<Response<Body>, UpstreamError> {
         let request = request.map_err(|error| UpstreamError::Config(Box::new(error)))?;
-        let session = self.sessions.current().await;
-        let mut answer = self.send_once(verb, &session, request.clone()).await;
-        if let Some(renewed) = self.sessions.after(&session, answer.as_ref().map(Response::status)).await {
-            answer = self.send_once(verb, &renewed, request).await;
-        }
-        let response = answer?;
+        let response = self.answered(verb, request).await?;
         if response.status().is_success() {
             return Ok(response);
         }
@@ -241,6 +251,20 @@ impl Client {
         // What the error says is worth having, but the error is what it is without.
         let body = self.collect(response, ERROR_BYTES_MAX).await.unwrap_or_default();
         Err(UpstreamError::Refused(Box::new(Refusal::from_answer(code, &headers, &body))))
+    }
+
+    /// The answer, whatever it says.
+    async fn answered(&self, verb: Verb, request: Request<Bytes>) -> Result<Response<Body>, UpstreamError> {
+        let session = self.sessions.current().await;
+        let mut answer = self.send_once(verb, &session, request.clone()).await;
+        // A write that may have arrived is not sent a second time: only what was refused for its credentials is.
+        let again = request.method() == Method::GET || answer.is_ok() || verb != Verb::Forward;
+        if let Some(renewed) = self.sessions.after(&session, answer.as_ref().map(Response::status)).await
+            && again
+        {
+            answer = self.send_once(verb, &renewed, request).await;
+        }
+        answer
     }
 
     async fn send_once(
@@ -252,6 +276,8 @@ impl Client {
         let limit = match verb {
             Verb::Watch => self.limits.watch_response_timeout,
             Verb::List | Verb::Get | Verb::Create => self.limits.response_timeout,
+            // As long as who asked stays.
+            Verb::Forward => Duration::MAX,
         };
         let answer = match timeout(limit, session.kube.send(request.map(Body::from))).await {
             Ok(answer) => answer.map_err(UpstreamError::from),

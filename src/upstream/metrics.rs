@@ -13,6 +13,8 @@ pub(super) enum Verb {
     Watch,
     Get,
     Create,
+    /// What a client asked for, handed on.
+    Forward,
 }
 
 impl Verb {
@@ -22,6 +24,7 @@ impl Verb {
             Self::Watch => "watch",
             Self::Get => "get",
             Self::Create => "create",
+            Self::Forward => "forward",
         }
     }
 }

@@ -70,6 +70,7 @@ fn running() -> &'static Running {
             admin_listen: None,
             allow_origins: Vec::new(),
             allow_hosts: Vec::new(),
+            pass_through: Default::default(),
             limits: Limits::DEFAULT,
             drain_timeout: Duration::from_secs(1),
             unready_after: None,

@@ -10,7 +10,7 @@ pub(super) fn nothing_there() -> ApiError {
     let message = "the server could not find the requested resource";
     let mut status = Status::failure(404, "NotFound", message);
     status.details = Some(Details::default());
-    ApiError::of_status(status)
+    ApiError::of_status(status).uncached()
 }
 
 /// 403: the resource is followed in other namespaces.
@@ -19,7 +19,7 @@ pub(super) fn elsewhere(resource: &Resource, followed: &str) -> ApiError {
     let mut status = Status::failure(403, "Forbidden", message);
     let (group, kind) = (resource.group().to_owned(), resource.plural().to_owned());
     status.details = Some(Details { group, kind, ..Details::default() });
-    ApiError::of_status(status)
+    ApiError::of_status(status).uncached()
 }
 
 /// 422: parameters that cannot be together.

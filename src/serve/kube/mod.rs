@@ -1,7 +1,8 @@
 //! The API server's own interface, read-only: its paths, its parameters, its words, answered from the caches.
 //!
 //! In come requests as any Kubernetes client sends them; out go lists, objects and watches as the API server would give
-//! them, as of the cache. It never writes, and never asks the API server.
+//! them, as of the cache. What the cache cannot answer is refused, or handed on whole to the API server where the
+//! operator allows that (`super::pass`).
 
 mod discovery;
 mod error;
@@ -18,7 +19,7 @@ mod watch;
 
 use axum::extract::State;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, Method, Request, header};
+use axum::http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
 use axum::response::Response;
 
 use super::{ApiError, Server};
@@ -30,17 +31,42 @@ pub(super) async fn answer(
     State(server): State<Server>,
     request: Request<axum::body::Body>,
 ) -> Result<Response, ApiError> {
-    let (request, _) = request.into_parts();
+    let (request, body) = request.into_parts();
+    let passing = server.pass.as_ref().filter(|pass| pass.passes(&request.method));
     if request.method != Method::GET {
-        return Err(ApiError::only_get());
+        return match passing {
+            Some(pass) => pass.pass(&request, body).await,
+            None => Err(ApiError::only_get()),
+        };
     }
-    match Place::parse(request.uri.path()) {
-        Place::Objects(target) => objects(&server, &target, &request).await,
+    let place = Place::parse(request.uri.path());
+    let Some(pass) = passing else { return cached(&server, place, &request).await };
+    match place {
+        // All that there is can be had, so all is named.
+        Place::CoreVersions | Place::Groups | Place::Group(_) | Place::Resources { .. } => {
+            match pass.pass(&request, body).await {
+                Err(error) if error.code() == StatusCode::BAD_GATEWAY => {
+                    cached(&server, place, &request).await
+                }
+                answer => answer,
+            }
+        }
+        Place::Version | Place::Objects(_) | Place::Nothing => match cached(&server, place, &request).await {
+            Err(error) if error.is_uncached() => pass.pass(&request, body).await,
+            answer => answer,
+        },
+    }
+}
+
+/// What the caches can tell.
+async fn cached(server: &Server, place: Place, request: &Parts) -> Result<Response, ApiError> {
+    match place {
+        Place::Objects(target) => objects(server, &target, request).await,
         place @ (Place::Version
         | Place::CoreVersions
         | Place::Groups
         | Place::Group(_)
-        | Place::Resources { .. }) => discovery::document(&server, &place, &request.headers).await,
+        | Place::Resources { .. }) => discovery::document(server, &place, &request.headers).await,
         Place::Nothing => Err(error::nothing_there()),
     }
 }

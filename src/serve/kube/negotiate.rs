@@ -70,11 +70,16 @@ pub(super) fn shape(
             (Some(_), _) => {}
         }
     }
-    Err(ApiError::not_acceptable(JSON))
+    Err(ApiError::not_acceptable(JSON).uncached())
 }
 
 fn not_acceptable(message: String) -> ApiError {
     ApiError::new(axum::http::StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
+}
+
+/// Whether a table is what a client likes best.
+pub(super) fn wants_table(headers: &HeaderMap) -> bool {
+    clauses(headers).first().is_some_and(|clause| clause.is_json() && clause.converted() == Some("Table"))
 }
 
 /// The entries of `Accept`, the best first.

@@ -66,7 +66,7 @@ pub(super) fn held_shape(informer: &Informer, shape: Shape) -> Result<Shape, Api
             let accepted = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1 (a list: PartialObjectMetadataList)";
             let message = format!("of {} only the metadata is held; ask for {accepted}", informer.resource);
             let code = axum::http::StatusCode::NOT_ACCEPTABLE;
-            Err(ApiError::new(code, "NotAcceptable", message))
+            Err(ApiError::new(code, "NotAcceptable", message).uncached())
         }
         Shape::Whole | Shape::Metadata | Shape::Table => Ok(shape),
     }

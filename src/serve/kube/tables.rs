@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use axum::http::HeaderMap;
 use serde::Deserialize;
 
 use super::super::{ApiError, Server};
+use super::negotiate;
 use super::options::Query;
 use crate::encode::{IncludeObject, TableEncoder};
 use crate::hub::{Filter, Informer};
@@ -24,12 +26,25 @@ struct Version {
 
 /// How the objects of an informer look in a table; `None` where that is not known: they are held in part, or are
 /// custom resources while no informer has their definition.
-pub(super) fn table(server: &Server, informer: &Informer) -> Option<Arc<Table>> {
-    if informer.metadata_only {
-        return None;
+///
+/// # Errors
+/// Where it is not known, a table is what the client likes best, and the API server may be asked for it.
+pub(super) fn table(
+    server: &Server,
+    informer: &Informer,
+    headers: &HeaderMap,
+) -> Result<Option<Arc<Table>>, ApiError> {
+    let table = match informer.metadata_only {
+        true => None,
+        false => {
+            let columns = columns(server, informer);
+            Table::of(&informer.resource, columns.as_deref(), minor(server)).map(Arc::new)
+        }
+    };
+    if table.is_none() && server.pass.is_some() && negotiate::wants_table(headers) {
+        return Err(ApiError::not_acceptable("application/json").uncached());
     }
-    let columns = columns(server, informer);
-    Table::of(&informer.resource, columns.as_deref(), minor(server)).map(Arc::new)
+    Ok(table)
 }
 
 /// Writes tables as a request asks for them.

@@ -2,6 +2,7 @@
 
 mod documents;
 mod lists;
+mod pass;
 mod tiers;
 mod watches;
 

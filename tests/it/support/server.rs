@@ -202,6 +202,7 @@ pub(crate) fn serve_config(upstream: UpstreamSource, resources: &[&str]) -> conf
         admin_listen: Some(ANY_PORT),
         allow_origins: Vec::new(),
         allow_hosts: Vec::new(),
+        pass_through: config::PassThrough::default(),
         initial_list: config::InitialList::default(),
         verify_interval: None,
         limits: Limits::DEFAULT,

@@ -1,0 +1,44 @@
+//! The way to the API server for requests of clients that the caches cannot answer.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::Request;
+
+use crate::config::{self, Listen};
+use crate::serve::{Forward, Forwarded, PassThrough, Passed};
+use crate::upstream::Client;
+
+/// What the configuration lets through.
+pub(super) fn through(config: &config::Serve, client: &Client) -> Option<PassThrough> {
+    let passed = match config.pass_through {
+        config::PassThrough::Off => return None,
+        config::PassThrough::Reads => Passed::Reads,
+        config::PassThrough::All => Passed::All,
+    };
+    let client = client.clone();
+    let forward: Forward = Arc::new(move |request: Request<Bytes>| -> Forwarded {
+        let client = client.clone();
+        Box::pin(async move {
+            let answer = client.forward(request).await.map_err(|error| error.sentence())?;
+            Ok(answer.map(axum::body::Body::new))
+        })
+    });
+    let limits = &config.limits;
+    Some(PassThrough::new(passed, forward, limits.pass_through_max, limits.pass_through_body_bytes_max))
+}
+
+/// Tells an operator who may not have meant it who acts with informerd's permissions now.
+pub(super) fn warn(config: &config::Serve) {
+    let near = match &config.listen {
+        Listen::Tcp(address) => address.ip().is_loopback(),
+        Listen::Unix(_) => true,
+    };
+    if config.pass_through != config::PassThrough::Off && !near {
+        tracing::warn!(
+            pass_through = %config.pass_through,
+            listen = %config.listen,
+            "whoever reaches this listener acts with informerd's permissions at the API server"
+        );
+    }
+}

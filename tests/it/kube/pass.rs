@@ -1,0 +1,249 @@
+//! What the caches cannot answer, handed on to the API server: off, reads, all.
+
+use std::time::Duration;
+
+use informerd::config::{PassThrough, UpstreamSource};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::{DEFAULT_PODS, PODS, create, next, send, status, watch};
+use crate::support::client::{Response, exchange, get, head};
+use crate::support::in_time;
+use crate::support::server::{ANY_PORT, Informerd, TestServer, serve_config};
+
+const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
+
+async fn start(pass: PassThrough) -> TestServer {
+    let server = TestServer::start_with(&["pods"], |config| config.pass_through = pass).await;
+    let map = json!({"metadata": {"namespace": "default", "name": "a"}, "data": {"key": "value"}});
+    server.cluster.create("configmaps", map).unwrap();
+    create(&server, "a");
+    server.caught_up("pods").await;
+    server
+}
+
+/// Sends a request with a body.
+async fn submit(server: &TestServer, method: &str, target: &str, kind: &str, body: &str) -> Response {
+    let length = body.len().to_string();
+    let headers = [("Content-Type", kind), ("Content-Length", &*length)];
+    let head = head(method, target, &server.address.to_string(), &headers, "close");
+    let socket = TcpStream::connect(server.address).await.unwrap();
+    exchange(socket, method, format!("{head}{body}").as_bytes()).await
+}
+
+/// Requests that the API server got for paths that begin so.
+fn upstream(server: &TestServer, method: &str, path: &str) -> usize {
+    let begin = format!("{method} {path}");
+    server.api.requests().iter().filter(|request| request.starts_with(&begin)).count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn off_nothing_is_passed_through() {
+    let server = start(PassThrough::Off).await;
+    let log = format!("{DEFAULT_PODS}/a/log");
+    for path in [CONFIG_MAPS, &*log, "/openapi/v3", "/openapi/v2"] {
+        status(&server.get(path).await, 404, "NotFound");
+        assert_eq!(upstream(&server, "GET", path), 0, "{path}");
+    }
+    for method in ["POST", "PUT", "PATCH", "DELETE"] {
+        status(&send(&server, method, DEFAULT_PODS).await, 405, "MethodNotAllowed");
+        assert_eq!(upstream(&server, method, "/"), 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reads_are_answered_by_the_cache_or_else_by_the_api_server() {
+    let server = start(PassThrough::Reads).await;
+    let log = format!("{DEFAULT_PODS}/a/log?container=main");
+    let missing = format!("{CONFIG_MAPS}/none");
+    for target in [
+        CONFIG_MAPS,
+        &*missing,
+        &*log,
+        "/openapi/v3",
+        "/api",
+        "/apis",
+        "/api/v1",
+        "/apis/apps/v1",
+        "/apis/none/v1",
+    ] {
+        let there = get(server.api.address(), target, &[]).await;
+        let here = server.get(target).await;
+        assert_eq!((here.status(), here.text()), (there.status(), there.text()), "{target}");
+        assert_eq!(here.header("content-type"), there.header("content-type"), "{target}");
+    }
+    // What the cache can answer never becomes a request, nor does what it knows not to be there.
+    let before = upstream(&server, "GET", "/api/v1/namespaces/default/pods");
+    assert_eq!(server.get(DEFAULT_PODS).await.status(), 200);
+    let none = server.get(&format!("{DEFAULT_PODS}/none")).await;
+    assert_eq!(status(&none, 404, "NotFound")["details"]["name"], "none");
+    assert_eq!(server.get("/version").await.status(), 200);
+    assert_eq!(upstream(&server, "GET", "/api/v1/namespaces/default/pods"), before);
+    // A watch of what is not cached, as it happens.
+    let mut stream = watch(&server, &format!("{CONFIG_MAPS}?watch=1")).await;
+    assert!(next(&mut stream, 1).await[0].starts_with("ADDED a@"));
+    server.cluster.delete("configmaps", "default", "a").unwrap();
+    let gone = server.cluster.revision();
+    assert_eq!(next(&mut stream, 1).await, [format!("DELETED a@{gone}")]);
+    for method in ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"] {
+        status(
+            &submit(&server, method, CONFIG_MAPS, "application/json", "{}").await,
+            405,
+            "MethodNotAllowed",
+        );
+        assert_eq!(upstream(&server, method, "/"), 0);
+    }
+    let upgrade = [("Upgrade", "websocket"), ("Connection", "upgrade")];
+    let exec = server.get_with(&format!("{DEFAULT_PODS}/a/exec?command=id"), &upgrade).await;
+    let refused = status(&exec, 501, "NotImplemented");
+    assert!(refused["message"].as_str().unwrap().contains("exec"), "{refused}");
+    assert_eq!(upstream(&server, "GET", &format!("{DEFAULT_PODS}/a/exec")), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_that_is_not_known_here_is_asked_for() {
+    let partly = |pass| {
+        TestServer::start_with(&["pods"], move |config| {
+            config.pass_through = pass;
+            config.watches[0].metadata_only = true;
+        })
+    };
+    let server = partly(PassThrough::Off).await;
+    status(&server.get_with(PODS, &[("Accept", TABLE)]).await, 406, "NotAcceptable");
+    let server = partly(PassThrough::Reads).await;
+    create(&server, "a");
+    let there = get(server.api.address(), PODS, &[("Accept", TABLE)]).await;
+    let here = server.get_with(PODS, &[("Accept", TABLE)]).await;
+    assert_eq!((here.status(), here.text()), (200, there.text()));
+    // Whole objects likewise, of which only a part is held.
+    let one = server.get(&format!("{DEFAULT_PODS}/a")).await.json();
+    assert_eq!(one["spec"]["nodeName"], "node-1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_passes_writes_through() {
+    let server = TestServer::start_with(&["pods"], |config| {
+        config.pass_through = PassThrough::All;
+        config.limits.pass_through_body_bytes_max = 4096;
+    })
+    .await;
+    create(&server, "a");
+    let map = json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "made"}}).to_string();
+    let made = submit(&server, "POST", CONFIG_MAPS, "application/json", &map).await;
+    assert_eq!(made.status(), 201, "{}", made.text());
+    assert!(server.cluster.get("configmaps", "default", "made").is_some());
+    let patch = r#"{"metadata":{"labels":{"app":"api"}}}"#;
+    let target = format!("{DEFAULT_PODS}/a");
+    let patched = submit(&server, "PATCH", &target, "application/merge-patch+json", patch).await;
+    assert_eq!(patched.status(), 200, "{}", patched.text());
+    assert_eq!(server.cluster.get("pods", "default", "a").unwrap()["metadata"]["labels"]["app"], "api");
+    assert_eq!(send(&server, "DELETE", &format!("{CONFIG_MAPS}/made")).await.status(), 200);
+    assert!(server.cluster.get("configmaps", "default", "made").is_none());
+    // The API server's refusal is the client's.
+    let wrong = submit(&server, "POST", CONFIG_MAPS, "application/json", "{").await;
+    assert_eq!(wrong.status(), 400, "{}", wrong.text());
+    let posts = upstream(&server, "POST", "/");
+    let large = submit(&server, "POST", CONFIG_MAPS, "application/json", &" ".repeat(5000)).await;
+    status(&large, 413, "RequestEntityTooLarge");
+    assert_eq!(upstream(&server, "POST", "/"), posts);
+}
+
+/// Reads a request's head.
+async fn asked(socket: &mut TcpStream) -> String {
+    let mut bytes = Vec::new();
+    while !bytes.ends_with(b"\r\n\r\n") {
+        assert!(socket.read_buf(&mut bytes).await.unwrap() > 0, "it ends");
+    }
+    String::from_utf8(bytes).unwrap()
+}
+
+/// Takes the next request with this in it; others are told that there is nothing.
+async fn request_with(listener: &TcpListener, text: &str) -> (TcpStream, String) {
+    in_time("a request", async {
+        loop {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            let head = asked(&mut socket).await;
+            if head.contains(text) {
+                return (socket, head);
+            }
+            let nothing = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+            socket.write_all(nothing).await.unwrap();
+        }
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_of_the_clients_identity_is_passed_on_and_its_leaving_ends_the_request() {
+    let listener = TcpListener::bind(ANY_PORT).await.unwrap();
+    let source = UpstreamSource::Server { url: format!("http://{}", listener.local_addr().unwrap()) };
+    let mut config = serve_config(source, &["pods"]);
+    config.pass_through = PassThrough::Reads;
+    config.limits.pass_through_max = 1;
+    let server = Informerd::start_unsynced(config).await;
+    let target = format!("{DEFAULT_PODS}/a/log?follow=true&timeoutSeconds=7");
+    let headers = [
+        ("Accept", "text/plain"),
+        ("Authorization", "Bearer secret"),
+        ("Impersonate-User", "admin"),
+        ("Impersonate-Group", "system:masters"),
+        ("X-Remote-User", "admin"),
+        ("X-Forwarded-For", "1.2.3.4"),
+        ("Cookie", "secret=1"),
+        ("Proxy-Authorization", "Basic secret"),
+        ("TE", "trailers"),
+    ];
+    let mut client = TcpStream::connect(server.address).await.unwrap();
+    let request = head("GET", &target, &server.address.to_string(), &headers, "keep-alive");
+    client.write_all(request.as_bytes()).await.unwrap();
+    let (mut socket, head) = request_with(&listener, "/log?").await;
+    assert!(head.starts_with(&format!("GET {target} HTTP/1.1\r\n")), "{head}");
+    let lower = head.to_ascii_lowercase();
+    assert!(lower.contains("accept: text/plain\r\n") && lower.contains("user-agent: informerd/"), "{head}");
+    for leaked in ["secret", "admin", "impersonate", "masters", "1.2.3.4", "authorization", "cookie", "te: "]
+    {
+        assert!(!lower.contains(leaked), "{leaked} in {head}");
+    }
+    // As it arrives.
+    let begin = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nSet-Cookie: theirs=1\r\nTransfer-Encoding: chunked\r\n\r\n6\r\nline 1\r\n";
+    socket.write_all(begin).await.unwrap();
+    let mut answer = Vec::new();
+    in_time("the first line", async {
+        while !answer.ends_with(b"line 1\r\n") {
+            assert!(client.read_buf(&mut answer).await.unwrap() > 0, "it ends");
+        }
+    })
+    .await;
+    let answer = String::from_utf8(answer).unwrap().to_ascii_lowercase();
+    assert!(answer.contains("content-type: text/plain\r\n") && !answer.contains("set-cookie"), "{answer}");
+    // The one place is taken.
+    let refused = status(&server.get(&target).await, 503, "ServiceUnavailable");
+    assert!(refused["message"].as_str().unwrap().contains("all 1 requests"), "{refused}");
+    drop(client);
+    let mut rest = Vec::new();
+    // A reset is an end as well.
+    let _ = in_time("the request's end", socket.read_to_end(&mut rest)).await;
+    assert!(rest.is_empty());
+    // And the place is free again.
+    let (answer, ()) = tokio::join!(
+        async {
+            loop {
+                let answer = server.get(&target).await;
+                if answer.status() != 503 {
+                    break answer;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        },
+        async {
+            let (mut socket, _) = request_with(&listener, "/log?").await;
+            let end = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\ndone";
+            socket.write_all(end).await.unwrap();
+        }
+    );
+    assert_eq!((answer.status(), answer.text()), (200, "done"));
+    drop(listener);
+    status(&server.get(&target).await, 502, "BadGateway");
+}
