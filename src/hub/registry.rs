@@ -41,6 +41,8 @@ struct Registry {
     names: Option<Arc<Names>>,
     /// What may start on demand.
     offered: Vec<Resource>,
+    /// The API server's groups, in its order.
+    groups: Vec<String>,
     /// The document in which the API server tells its version.
     version: Option<Bytes>,
 }
@@ -192,6 +194,11 @@ impl Hub {
         self.write().names = Some(names);
     }
 
+    /// Tells the API server's groups in its order, which is that of its priorities.
+    pub fn set_groups(&self, groups: Vec<String>) {
+        self.write().groups = groups;
+    }
+
     /// Tells what may start on demand.
     pub fn set_offered(&self, offered: Vec<Resource>) {
         self.write().offered = offered;
@@ -207,8 +214,8 @@ impl Hub {
         self.read().version.clone()
     }
 
-    /// Every resource that can be read: those that are followed, then those that may start on demand. Each once, in
-    /// the version in which it is followed.
+    /// Every resource that can be read: those that are followed, then those that may start on demand, but each group
+    /// where the API server has it. Each once, in the version in which it is followed.
     pub fn served(&self) -> Vec<Resource> {
         let registry = self.read();
         let followed = registry.informers.iter().map(|informer| &informer.resource);
@@ -220,6 +227,9 @@ impl Hub {
                 served.push(resource.clone());
             }
         }
+        let place = |resource: &Resource| registry.groups.iter().position(|group| group == resource.group());
+        // A group that the API server does not tell of now comes last.
+        served.sort_by_key(|resource| place(resource).unwrap_or(usize::MAX));
         served
     }
 

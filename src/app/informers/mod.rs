@@ -239,9 +239,13 @@ impl Informers {
         self.tell_offered();
     }
 
-    /// Tells the hub what clients may start, each resource in the version that the API server prefers.
+    /// Tells the hub the order of groups, and what clients may start, each resource in the version that the API server
+    /// prefers.
     fn tell_offered(&self) {
         let Some(discovery) = &self.discovery else { return };
+        let mut groups: Vec<String> = discovery.resources().map(|one| one.group().to_owned()).collect();
+        groups.dedup();
+        self.hub.set_groups(groups);
         let mut offered: Vec<Resource> = Vec::new();
         for resource in
             discovery.resources().filter(|one| self.on_demand.is_on() && self.on_demand.allows(one))

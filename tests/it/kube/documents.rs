@@ -67,6 +67,24 @@ async fn case_30_the_aggregated_document_has_its_exact_type_and_a_tag() {
     }
 }
 
+/// kubectl tells resources of several groups in the order of the groups, as in `get all`.
+#[tokio::test(flavor = "multi_thread")]
+async fn groups_come_in_the_order_of_the_api_server_whatever_is_followed_first() {
+    let resources = ["deployments.apps", "customresourcedefinitions.apiextensions.k8s.io", "pods"];
+    let server = TestServer::start(&resources).await;
+    let names = |document: Value| -> Vec<String> {
+        let groups = document["groups"].as_array().unwrap().iter();
+        groups.map(|group| group["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let mut upstream = names(crate::support::client::get(server.api.address(), "/apis", &[]).await.json());
+    let here = names(server.get("/apis").await.json());
+    upstream.retain(|group| here.contains(group));
+    assert_eq!(here.len(), 2);
+    assert_eq!(here, upstream);
+    let followed: Vec<_> = resources.iter().filter_map(|name| Some(name.split_once('.')?.1)).collect();
+    assert_ne!(here, followed, "the order of the configuration would do as well");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_may_start_on_demand_is_served_and_starts_when_asked_for() {
     let server = TestServer::start_with(&["pods"], |config| {
