@@ -57,7 +57,7 @@ pub enum Begin {
 /// `blockTimeout`.
 pub const VERSION_WAIT: Duration = Duration::from_secs(3);
 
-/// What [`Subscriber::next`] gives.
+/// What [`Subscriber::next`](super::Subscriber::next) gives.
 #[derive(Debug)]
 pub enum Delivery {
     /// Events in order; at least one.
