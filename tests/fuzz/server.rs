@@ -110,6 +110,9 @@ pub(crate) fn send(bytes: &[u8]) -> Answer {
     exchange(bytes, true)
 }
 
+/// With this a client of HTTP/2 begins.
+const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
 /// Reads what comes: a stream's head, everything else whole.
 fn exchange(bytes: &[u8], half_close: bool) -> Answer {
     let mut socket = TcpStream::connect(running().address).expect("it listens");
@@ -138,6 +141,11 @@ fn exchange(bytes: &[u8], half_close: bool) -> Answer {
             break;
         }
         assert!(began.elapsed() < PATIENCE, "an answer without end");
+    }
+    if bytes.starts_with(HTTP2) {
+        // In frames, of which the first is SETTINGS (RFC 9113, 3.4).
+        assert!(answer.is_empty() || answer.get(3) == Some(&4), "not HTTP/2: {answer:?}");
+        return Answer { code: 0, head: String::new(), body: Vec::new() };
     }
     match head_of(&answer) {
         Some((head, body)) => {
