@@ -37,12 +37,46 @@ pub struct ResourceParts {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<str>);
 
+/// Groups whose kinds come with the API server. What else there is comes from definitions or aggregated servers, and
+/// is selected by and printed as those say.
+const BUILT_IN_GROUPS: &[&str] = &[
+    "",
+    "admissionregistration.k8s.io",
+    "apiextensions.k8s.io",
+    "apiregistration.k8s.io",
+    "apps",
+    "authentication.k8s.io",
+    "authorization.k8s.io",
+    "autoscaling",
+    "batch",
+    "certificates.k8s.io",
+    "coordination.k8s.io",
+    "discovery.k8s.io",
+    "events.k8s.io",
+    "extensions",
+    "flowcontrol.apiserver.k8s.io",
+    "internal.apiserver.k8s.io",
+    "networking.k8s.io",
+    "node.k8s.io",
+    "policy",
+    "rbac.authorization.k8s.io",
+    "resource.k8s.io",
+    "scheduling.k8s.io",
+    "storage.k8s.io",
+    "storagemigration.k8s.io",
+];
+
 // === impl Resource ===
 
 impl Resource {
     /// Makes a resource of what discovery told.
     pub fn new(parts: ResourceParts) -> Self {
         Self(Arc::new(parts))
+    }
+
+    /// Whether its kind comes with the API server.
+    pub fn is_built_in(&self) -> bool {
+        BUILT_IN_GROUPS.contains(&self.group())
     }
 
     /// Everything discovery told.

@@ -31,35 +31,6 @@ use tree::Tree;
 /// The newest minor version whose printers are known. Newer ones are taken to print alike.
 pub const MINOR_MAX: u32 = 36;
 
-/// Groups whose kinds are built in: one that is not known here is shown as the API server shows kinds without a
-/// printer. What else there is comes from definitions or aggregated servers and prints as those say.
-const BUILT_IN: &[&str] = &[
-    "",
-    "admissionregistration.k8s.io",
-    "apiextensions.k8s.io",
-    "apiregistration.k8s.io",
-    "apps",
-    "authentication.k8s.io",
-    "authorization.k8s.io",
-    "autoscaling",
-    "batch",
-    "certificates.k8s.io",
-    "coordination.k8s.io",
-    "discovery.k8s.io",
-    "events.k8s.io",
-    "extensions",
-    "flowcontrol.apiserver.k8s.io",
-    "internal.apiserver.k8s.io",
-    "networking.k8s.io",
-    "node.k8s.io",
-    "policy",
-    "rbac.authorization.k8s.io",
-    "resource.k8s.io",
-    "scheduling.k8s.io",
-    "storage.k8s.io",
-    "storagemigration.k8s.io",
-];
-
 /// What the cells of a row depend on beside the object.
 #[derive(Debug, Clone, Copy)]
 struct Context {
@@ -120,7 +91,7 @@ impl Table {
             let (custom, columns) = Custom::new(custom, minor);
             return Some(Self { columns, minor, cells: Cells::Custom(custom) });
         }
-        if !BUILT_IN.contains(&resource.group()) {
+        if !resource.is_built_in() {
             return None;
         }
         let (kind, printer) = printer(resource).unwrap_or(("*", others::created));

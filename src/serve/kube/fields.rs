@@ -66,37 +66,11 @@ const LABELS: &[(&str, &str, &[Label])] = &[
     ("apps", "replicasets", &[("status.replicas", None, "0")]),
     ("batch", "jobs", &[("status.successful", Some("status.succeeded"), "0")]),
     ("certificates.k8s.io", "certificatesigningrequests", &[plain("spec.signerName")]),
+    ("resource.k8s.io", "resourceslices", &[plain("spec.nodeName"), plain("spec.driver")]),
 ];
 
-/// Groups whose kinds come with the API server. In others any scalar may be selected by: which ones the definition of a
-/// custom kind allows (`selectableFields`) is not told by discovery.
-const BUILT_IN: [&str; 23] = [
-    "",
-    "admissionregistration.k8s.io",
-    "apiextensions.k8s.io",
-    "apiregistration.k8s.io",
-    "apps",
-    "authentication.k8s.io",
-    "authorization.k8s.io",
-    "autoscaling",
-    "batch",
-    "certificates.k8s.io",
-    "coordination.k8s.io",
-    "discovery.k8s.io",
-    "events.k8s.io",
-    "extensions",
-    "flowcontrol.apiserver.k8s.io",
-    "internal.apiserver.k8s.io",
-    "networking.k8s.io",
-    "node.k8s.io",
-    "policy",
-    "rbac.authorization.k8s.io",
-    "scheduling.k8s.io",
-    "storage.k8s.io",
-    "storagemigration.k8s.io",
-];
-
-/// A selector by field labels as one by paths.
+/// A selector by field labels as one by paths. Of custom resources any scalar may be selected by: which ones the
+/// definition of a custom kind allows (`selectableFields`) is not told by discovery.
 ///
 /// # Errors
 /// 400 where a kind does not know a label.
@@ -106,7 +80,7 @@ pub(super) fn placed(resource: &Resource, fields: FieldSelector) -> Result<Field
     let labels = labels.map(|(_, _, labels)| *labels).unwrap_or_default();
     fields.placed(|label| {
         let at = |path: &str, missing| Ok(FieldPath { path: path.to_owned(), missing });
-        if matches!(label, "metadata.name" | "metadata.namespace") || !BUILT_IN.contains(&group) {
+        if matches!(label, "metadata.name" | "metadata.namespace") || !resource.is_built_in() {
             return at(label, "");
         }
         match labels.iter().find(|(known, _, _)| *known == label) {
@@ -140,6 +114,9 @@ mod tests {
         assert_eq!(check("batch", "jobs", "status.successful=1"), same("status.succeeded=1"));
         assert_eq!(check("", "events", "source=kubelet"), same("source.component=kubelet"));
         assert_eq!(check("demo.example.com", "widgets", "spec.color=red"), same("spec.color=red"));
+        let slices = "spec.driver=gpu,spec.nodeName=n";
+        assert_eq!(check("resource.k8s.io", "resourceslices", slices), same(slices));
+        assert!(check("resource.k8s.io", "resourceclaims", "spec.x=1").is_err(), "a built-in kind");
         assert_eq!(check("", "pods", "spec.x=1"), Err("field label not supported: spec.x".into()));
         assert_eq!(
             check("", "configmaps", "spec.x=1"),
