@@ -1,6 +1,6 @@
 //! The page, and a page's own EventSource, in a real browser against the real program.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -10,12 +10,13 @@ use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
 use crate::support::browser::Browser;
+use crate::support::port::Port;
 
 /// A cluster in the test's hands, and informerd before it as a process of its own.
 struct World {
     cluster: Cluster,
     api: ApiServer,
-    address: SocketAddr,
+    port: Port,
     informerd: Child,
 }
 
@@ -32,16 +33,14 @@ impl World {
     async fn start(cluster: Cluster) -> Self {
         let api = ApiServer::bind(cluster.clone(), (Ipv4Addr::LOCALHOST, 0).into()).await;
         let api = api.expect("a free port for the API server");
-        // Free now, and taken again by each start: a restart has to come back on the same port.
-        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-        let address = free.local_addr().expect("it is bound");
-        drop(free);
-        let informerd = spawn(&api.url(), address).await;
-        Self { cluster, api, address, informerd }
+        // A restart has to come back on the same port.
+        let port = Port::hold();
+        let informerd = spawn(&api.url(), port.address).await;
+        Self { cluster, api, port, informerd }
     }
 
     fn url(&self) -> String {
-        format!("http://{}/", self.address)
+        format!("http://{}/", self.port.address)
     }
 
     /// Ends informerd without warning; what the test then writes happens while it is away.
@@ -59,7 +58,7 @@ impl World {
     }
 
     async fn restart(&mut self) {
-        self.informerd = spawn(&self.api.url(), self.address).await;
+        self.informerd = spawn(&self.api.url(), self.port.address).await;
     }
 
     fn create(&self, name: &str) {

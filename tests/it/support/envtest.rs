@@ -1,7 +1,7 @@
 //! Real API servers with their etcd on loopback, where `KUBEBUILDER_ASSETS` names the binaries.
 #![allow(clippy::print_stdout, reason = "a skipped test says so")]
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -10,11 +10,10 @@ use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
+use super::port::Port;
+
 /// How long a server may take to become ready on a busy machine.
 const READY_WAIT: Duration = Duration::from_secs(180);
-
-/// Starts with other ports, should somebody have taken one between asking for it and using it.
-const STARTS_MAX: usize = 3;
 
 const TOKEN: &str = "admin-token";
 
@@ -59,14 +58,28 @@ pub(crate) enum Process {
     Peer,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Ports {
-    etcd: u16,
-    etcd_peer: u16,
-    https: u16,
-    http: u16,
-    peer_https: u16,
-    peer_http: u16,
+    etcd: Port,
+    etcd_peer: Port,
+    https: Port,
+    http: Port,
+    peer_https: Port,
+    peer_http: Port,
+}
+
+impl Ports {
+    /// All are held until nothing of the server is left, so that it comes back where it was.
+    fn hold() -> Self {
+        Self {
+            etcd: Port::hold(),
+            etcd_peer: Port::hold(),
+            https: Port::hold(),
+            http: Port::hold(),
+            peer_https: Port::hold(),
+            peer_http: Port::hold(),
+        }
+    }
 }
 
 /// A running API server with its etcd; dropping it kills both and removes their data.
@@ -96,17 +109,12 @@ impl Envtest {
             println!("skipped: no {name} and etcd here, set KUBEBUILDER_ASSETS to the folder that has them");
             return None;
         };
-        for _ in 1..STARTS_MAX {
-            if let Ok(server) = Self::try_start(version, options.clone(), assets.clone()).await {
-                return Some(server);
-            }
-        }
         Some(Self::try_start(version, options, assets).await.unwrap())
     }
 
     async fn try_start(version: Version, options: Options, assets: PathBuf) -> Result<Self, String> {
         let data = tempfile::tempdir().unwrap();
-        let ports = free_ports();
+        let ports = Ports::hold();
         let (etcd, api_server, peer) = (None, None, None);
         let mut server = Self { version, options, assets, ports, data, etcd, api_server, peer };
         server.prepare().await;
@@ -131,13 +139,13 @@ impl Envtest {
     /// Where clients of a process connect.
     pub(crate) fn address(&self, process: Process) -> SocketAddr {
         let port = match (process, self.is_tls()) {
-            (Process::Etcd, _) => self.ports.etcd,
-            (Process::ApiServer, true) => self.ports.https,
-            (Process::ApiServer, false) => self.ports.http,
-            (Process::Peer, true) => self.ports.peer_https,
-            (Process::Peer, false) => self.ports.peer_http,
+            (Process::Etcd, _) => &self.ports.etcd,
+            (Process::ApiServer, true) => &self.ports.https,
+            (Process::ApiServer, false) => &self.ports.http,
+            (Process::Peer, true) => &self.ports.peer_https,
+            (Process::Peer, false) => &self.ports.peer_http,
         };
-        (Ipv4Addr::LOCALHOST, port).into()
+        port.address
     }
 
     fn is_tls(&self) -> bool {
@@ -281,7 +289,9 @@ impl Envtest {
             (Version::V1_36, true) => format!("{TOKEN},admin,admin\n{token},informerd,admin\n"),
             (Version::V1_36, false) => format!("{TOKEN},admin,admin\n{token},informerd,none\n"),
         };
-        std::fs::write(self.file("tokens.csv"), users).unwrap();
+        // Whole or not at all: half a file would refuse everyone who asks meanwhile.
+        std::fs::write(self.file("tokens.new"), users).unwrap();
+        std::fs::rename(self.file("tokens.new"), self.file("tokens.csv")).unwrap();
     }
 
     /// Another serving certificate and key of the same authority; taken at the next start at the latest.
@@ -355,8 +365,8 @@ impl Envtest {
     fn spawn_api_server(&self, process: Process, etcd: &str) -> Child {
         let path = |name: &str| self.file(name).display().to_string();
         let is_peer = process == Process::Peer;
-        let https = if is_peer { self.ports.peer_https } else { self.ports.https };
-        let http = if is_peer { self.ports.peer_http } else { self.ports.http };
+        let https = if is_peer { &self.ports.peer_https } else { &self.ports.https }.number();
+        let http = if is_peer { &self.ports.peer_http } else { &self.ports.http }.number();
         let mut command = Command::new(self.assets.join(binary(self.version)));
         command
             .arg(format!("--etcd-servers={etcd}"))
@@ -396,8 +406,8 @@ impl Envtest {
     }
 
     fn spawn_etcd(&self) -> Child {
-        let url = |port: u16| format!("http://127.0.0.1:{port}");
-        let (client, peer) = (url(self.ports.etcd), url(self.ports.etcd_peer));
+        let url = |port: &Port| format!("http://{}", port.address);
+        let (client, peer) = (url(&self.ports.etcd), url(&self.ports.etcd_peer));
         let mut command = Command::new(self.assets.join("etcd"));
         command
             .args(["--name", "s1", "--unsafe-no-fsync", "--data-dir"])
@@ -445,21 +455,6 @@ fn log_of(process: Process) -> &'static str {
         Process::Etcd => "etcd.log",
         Process::ApiServer => "apiserver.log",
         Process::Peer => "peer.log",
-    }
-}
-
-/// Ports that are free now. All are held until all are known, so that they differ.
-fn free_ports() -> Ports {
-    let listeners: Vec<std::net::TcpListener> =
-        (0..6).map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    let port = |at: usize| listeners[at].local_addr().unwrap().port();
-    Ports {
-        etcd: port(0),
-        etcd_peer: port(1),
-        https: port(2),
-        http: port(3),
-        peer_https: port(4),
-        peer_http: port(5),
     }
 }
 

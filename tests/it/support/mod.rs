@@ -6,6 +6,7 @@ pub(crate) mod client;
 pub(crate) mod envtest;
 pub(crate) mod gate;
 pub(crate) mod http2;
+pub(crate) mod port;
 pub(crate) mod proxy;
 pub(crate) mod recorder;
 pub(crate) mod relay;

@@ -15,6 +15,7 @@ use tokio::runtime::Runtime;
 
 use super::client::{self, Response};
 use super::in_time;
+use super::port::Port;
 
 /// An informerd with the simulator behind it.
 pub(crate) struct TestServer {
@@ -33,6 +34,8 @@ pub(crate) struct Informerd {
     pub(crate) admin: SocketAddr,
     /// The informers.
     pub(crate) hub: Hub,
+    /// Its own while it is down, too.
+    _ports: Vec<Port>,
 }
 
 /// A loopback address with a port of the system's choice.
@@ -121,15 +124,23 @@ impl Informerd {
 
     /// Starts against whatever a configuration names.
     pub(crate) async fn start_unsynced(mut config: config::Serve) -> Self {
+        let mut ports = Vec::new();
+        let mut hold = |address: SocketAddr| {
+            if address != ANY_PORT {
+                return address;
+            }
+            ports.push(Port::hold());
+            ports[ports.len() - 1].address
+        };
+        if let Listen::Tcp(address) = config.listen {
+            config.listen = Listen::Tcp(hold(address));
+        }
+        config.admin_listen = config.admin_listen.map(hold);
         let (runtime, app) = launch(&config).await;
         let address = app.address.unwrap_or(ANY_PORT);
         let admin = app.admin_address.unwrap_or(ANY_PORT);
-        if app.address.is_some() {
-            config.listen = Listen::Tcp(address);
-        }
-        config.admin_listen = config.admin_listen.map(|_| admin);
         let hub = app.hub.clone();
-        Self { config, running: Some((runtime, app)), address, admin, hub }
+        Self { config, running: Some((runtime, app)), address, admin, hub, _ports: ports }
     }
 
     /// Waits until each informer has its first list.
