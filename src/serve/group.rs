@@ -36,6 +36,10 @@ const JOINING_MAX: usize = 4096;
 /// Events that come this soon after others wait for more of their kind.
 const GATHER: Duration = Duration::from_micros(500);
 
+/// Within a burst they wait for as long as the last round took, so that half of the time is left to who brings more, and
+/// the next round has as many more to tell. At most so long.
+const BURST_GATHER_MAX: Duration = Duration::from_millis(10);
+
 /// How long the first event after a pause waits for more, for each member: a good deal less than to tell it to all of
 /// them takes, so that a burst is told in one go, not its first event and then the others.
 const GATHER_PER_MEMBER: Duration = Duration::from_micros(1);
@@ -83,8 +87,8 @@ struct Group {
     bookmark_at: Instant,
     /// When the first of them ends by itself.
     ends_at: Option<Instant>,
-    /// When the last pass over the members ended.
-    told_at: Instant,
+    /// What comes before then waits until then.
+    gather_until: Instant,
 }
 
 struct Member {
@@ -103,6 +107,11 @@ struct Signs {
 struct Sign {
     key: usize,
     signs: Arc<Signs>,
+}
+
+/// How long what comes next waits for more, after a round of so many events.
+fn pause_after(round: Duration, events: usize) -> Duration {
+    if events > 1 { round.clamp(GATHER, BURST_GATHER_MAX) } else { GATHER }
 }
 
 /// How a member leaves.
@@ -187,7 +196,7 @@ impl Group {
             heartbeat_at: now,
             bookmark_at: now,
             ends_at: None,
-            told_at: now,
+            gather_until: now,
             kind,
             groups,
         }
@@ -216,7 +225,7 @@ impl Group {
             let at = self.ends_at.map_or(at, |ends_at| at.min(ends_at));
             tokio::select! {
                 biased;
-                _ = self.wake.changed() => Self::gather(self.told_at, self.members.len(), &self.wake).await,
+                _ = self.wake.changed() => Self::gather(self.gather_until, self.members.len(), &self.wake).await,
                 Some(joining) = self.joining.recv() => self.admit(joining),
                 () = signs.wake.notified() => {}
                 () = sleep_until(at) => {}
@@ -226,8 +235,7 @@ impl Group {
     }
 
     /// Waits for more where there just was something, and a moment where telling all members takes many times as long.
-    async fn gather(told_at: Instant, members: usize, wake: &watch::Receiver<Mark>) {
-        let until = told_at + GATHER;
+    async fn gather(until: Instant, members: usize, wake: &watch::Receiver<Mark>) {
         if Instant::now() < until {
             return sleep_until(until).await;
         }
@@ -263,14 +271,18 @@ impl Group {
             let Some(run) = self.informer.run_after(self.place.cursor, &self.groups.config) else {
                 return false;
             };
+            let began = Instant::now();
             let bytes = self.encoder.run(&run, self.framing);
             let leaving = self.write_all(&bytes, run.len()).await;
             self.place.take(&run);
             self.let_go(leaving);
             let now = Instant::now();
             self.heartbeat_at = now + self.groups.config.heartbeat_interval;
-            self.told_at = now;
+            self.gather_until = now + pause_after(now - began, run.len());
             self.mark_time().await;
+            if self.wake.borrow().revision > self.place.cursor.revision {
+                sleep_until(self.gather_until).await;
+            }
         }
     }
 
