@@ -145,8 +145,8 @@ async fn list(client: &Client, target: &Target) -> Result<Listing, String> {
     let mut listing: Option<Listing> = None;
     loop {
         let page = client.list_page(target, &request).await.map_err(|error| error.sentence())?;
-        let page =
-            identities(&page).map_err(|error| format!("the API server's list cannot be read: {error}"))?;
+        let page = identities(&page.body)
+            .map_err(|error| format!("the API server's list cannot be read: {error}"))?;
         match take(&mut listing, page) {
             (whole, None) => return Ok(whole),
             (whole, Some(token)) => (listing, request.continue_token) = (Some(whole), Some(token)),

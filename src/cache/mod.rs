@@ -18,9 +18,15 @@
 //! [`PastWriter`] is asked for who was there at that version, and from its answer and the store comes a [`Past`],
 //! which leads the reader to a place in the journal. Few versions are asked for, and only for a while: a start
 //! is when such clients come back. If it cannot be told, the reader starts over.
+//!
+//! # After the position
+//! A reader may come with a version that the cache has not reached, from a replica that heard of it sooner. It is
+//! [`Located::Ahead`], and waits. If the API server has been there ([`Reader::is_reached`]), it may wait as long as that
+//! takes: it has everything until then.
 
 mod change;
 mod cursor;
+mod head;
 mod journal;
 mod pass;
 mod past;
@@ -31,6 +37,7 @@ mod store;
 
 pub use change::{Change, ChangeKind, Commit, Delta};
 pub use cursor::{Cursor, Located, Lost, Recalled, Revision};
+pub use head::{HeadAsked, HeadWriter};
 pub use past::{Gone, Past, PastChange};
 pub use shared::{
     Batch, CatchUp, CatchUpEntry, Condition, Mark, PastWriter, Phase, Reader, ScopeWake, Summary, Writer,

@@ -4,12 +4,13 @@
 //! a slow one costs nothing, the writer never waits, and a wake-up carries no data that could pile up.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::head::Head;
 use super::scope::{Wakes, scope_of};
 use super::state::State;
 use super::{Change, Commit, Config, Cursor, Delta, Located, Lost, Recalled, Revision, Snapshot};
@@ -24,6 +25,8 @@ pub fn cache(config: Config, now: Instant) -> (Writer, Reader) {
         born: now,
         heard_ms: AtomicU64::new(0),
         asked_tx: watch::Sender::new(()),
+        head: Mutex::new(Head::new()),
+        head_asked_tx: watch::Sender::new(()),
         wake_tx,
         scoped: Wakes::default(),
     });
@@ -39,6 +42,9 @@ struct Shared {
     heard_ms: AtomicU64,
     /// Wakes who answers [`Reader::recall`].
     asked_tx: watch::Sender<()>,
+    head: Mutex<Head>,
+    /// Wakes who answers [`Reader::is_reached`].
+    head_asked_tx: watch::Sender<()>,
     /// Here and not with the [`Writer`], so that it never closes: a reader may outlive what kept the cache true.
     wake_tx: watch::Sender<Mark>,
     /// Wakes those who read one namespace or object.
@@ -405,6 +411,21 @@ impl Reader {
         let recalled = self.shared.write().ask(version);
         self.shared.asked_tx.send_replace(());
         recalled
+    }
+
+    /// What is known of the API server's version.
+    pub(super) fn lock_head(&self) -> MutexGuard<'_, Head> {
+        self.shared.head.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes who answers [`Reader::is_reached`].
+    pub(super) fn ask_head(&self) {
+        self.shared.head_asked_tx.send_replace(());
+    }
+
+    /// A receiver that wakes when the API server's version is asked for.
+    pub(super) fn head_asked(&self) -> watch::Receiver<()> {
+        self.shared.head_asked_tx.subscribe()
     }
 
     /// The figures.

@@ -145,8 +145,8 @@ limits! {
     heartbeat_interval: Span = Duration::from_secs(15), least Duration::from_millis(100), "INFORMERD_HEARTBEAT_INTERVAL";
     /// Time between BOOKMARKs on a stream [default 1m: as an API server's, so that resume tokens stay fresh]
     bookmark_interval: Span = Duration::from_secs(60), least Duration::from_millis(100), "INFORMERD_BOOKMARK_INTERVAL";
-    /// Time to wait for the cache to reach a token that is ahead of it, or for what changed since one from before
-    /// its start [default 10s: a replica is rarely further behind]; then RESET
+    /// Time to wait for a token that is ahead of the cache and of what the API server says it has reached, or for what
+    /// changed since one from before the start [default 10s: a replica is rarely further behind]; then RESET
     resume_wait: Span = Duration::from_secs(10), least Duration::ZERO, "INFORMERD_RESUME_WAIT";
     /// Changes taken from the journal in one go [default 256: one wake-up, one write]
     batch_len_max: Count = 256, least 1, "INFORMERD_BATCH_LEN_MAX";

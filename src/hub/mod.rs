@@ -46,8 +46,8 @@ pub struct Config {
     pub heartbeat_interval: Duration,
     /// How often a stream is told its resume token without an event.
     pub bookmark_interval: Duration,
-    /// How long a resume token ahead of the cache waits for it, or one from before it for what changed since,
-    /// before RESET.
+    /// How long a resume token waits before RESET: one ahead of the cache and of what the API server says it has reached,
+    /// or one from before the cache for what changed since.
     pub resume_wait: Duration,
     /// Over how long the ends of streams are spread at shutdown at most; few streams take less.
     pub drain_spread_max: Duration,

@@ -35,6 +35,9 @@ pub(super) struct Source {
 enum Phase {
     /// Nothing begun.
     Idle,
+    /// The client has everything up to the position, which the cache has not reached; `covers` says how its token is
+    /// meant.
+    Ahead { covers: Covers },
     /// Objects of a snapshot are being handed out, as `kind`, after `last`.
     Snapshot { snapshot: Snapshot, last: Option<Key>, kind: EventKind },
     /// Told what changed from before the cache's history up to a place in it, from its `next` element on.
@@ -182,7 +185,8 @@ impl Source {
         let new = successor.reader.snapshot();
         let old = self.informer.reader.snapshot();
         let idle = matches!(self.phase, Phase::Idle);
-        if !idle && old.cursor != self.cursor {
+        let ahead = matches!(self.phase, Phase::Ahead { .. });
+        if !idle && !ahead && old.cursor != self.cursor {
             return Succession::NotYet;
         }
         self.wake = successor.reader.wake();
@@ -190,6 +194,11 @@ impl Source {
         self.informer = successor.clone();
         if idle {
             return Succession::Difference;
+        }
+        if ahead {
+            // It starts over once the new one has got there, too.
+            self.cursor = new.cursor;
+            return Succession::StartOver;
         }
         // An informer that is not as far could tell of older states; and what a client holds beyond its token may have
         // come and gone where neither informer saw it.
@@ -242,6 +251,46 @@ impl Source {
         };
         self.position = version;
         self.phase = Phase::Live;
+    }
+
+    /// Whether the API server has been at a version that the cache has not reached. If it is not known it is asked, and
+    /// a wake-up comes once it has answered.
+    pub(super) fn is_reached(&self, version: &ResourceVersion) -> bool {
+        self.informer.reader.is_reached(version)
+    }
+
+    /// Begins after a version from a token that the cache will reach.
+    pub(super) fn begin_ahead(&mut self, covers: Covers, version: ResourceVersion) {
+        self.cursor = self.informer.reader.snapshot().cursor;
+        self.position = version;
+        self.phase = Phase::Ahead { covers };
+    }
+
+    /// Whether everything there is would take the client back.
+    pub(super) fn is_ahead(&self) -> bool {
+        let goes_on = self.wake.borrow().history == self.cursor.history;
+        let ahead = matches!(self.phase, Phase::Ahead { .. }) && goes_on;
+        ahead && matches!(self.informer.reader.locate(&self.position), Located::Ahead)
+    }
+
+    /// Goes on once the cache has reached what the client has.
+    fn meet(&mut self, covers: Covers) -> Result<Pulled, ResetReason> {
+        // Versions went back, perhaps that one too.
+        if self.wake.borrow().history != self.cursor.history {
+            return Err(ResetReason::HistoryLost);
+        }
+        let located = match self.ordered {
+            true => self.locate_in_journal(&self.position),
+            false => self.locate(covers, &self.position),
+        };
+        match located {
+            Located::At(cursor) => {
+                self.begin_at(cursor, covers, self.position.clone());
+                Ok(Pulled::More)
+            }
+            Located::Ahead => Ok(Pulled::Done),
+            Located::Lost => Err(ResetReason::TokenTooOld),
+        }
     }
 
     /// What became of a version that is lost.
@@ -375,6 +424,12 @@ impl Source {
         loop {
             if batch.is_full() {
                 return Ok(Pulled::More);
+            }
+            if let Phase::Ahead { covers } = self.phase {
+                match self.meet(covers)? {
+                    Pulled::More => continue,
+                    Pulled::Done => return Ok(Pulled::Done),
+                }
             }
             if matches!(self.phase, Phase::Past { .. }) {
                 self.pull_past(index, filter, batch);

@@ -8,6 +8,7 @@
 //! time to time the verifier compares the cache with the API server.
 
 mod compare;
+mod head;
 mod machine;
 mod metrics;
 mod past;

@@ -113,7 +113,7 @@ impl Historian {
             metadata_only: true,
         };
         loop {
-            let page = identities(&client.list_page(&self.target, &request).await?)?;
+            let page = identities(&client.list_page(&self.target, &request).await?.body)?;
             // Servers before 1.19 know no exact match and give what they have.
             if page.resource_version != *version {
                 return Err(PastError::OtherVersion);

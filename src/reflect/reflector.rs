@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
-use futures_util::future::{FutureExt, join3};
+use futures_util::future::{FutureExt, join4};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, debug, info, info_span, trace, warn};
 
+use super::head::Scout;
 use super::metrics::{Metrics, PastLists};
 use super::past::Historian;
 use super::stats::{Stats, count};
@@ -23,7 +24,8 @@ use crate::k8s::{
     DecodeError, DecodeOptions, Decoder, DropPaths, IdentityPage, LineSplitter, ListPage, Object, identities,
 };
 use crate::upstream::{
-    AsOf, ByteStream, Client, FailureKind, PageRequest, Target, UpstreamError, WatchFrom, WatchRequest,
+    AsOf, ByteStream, Client, FailureKind, ListBody, PageRequest, Target, UpstreamError, WatchFrom,
+    WatchRequest,
 };
 
 /// Bytes at hand that go into one commit at most, so that a burst is one wake-up and yet the lock is not
@@ -54,6 +56,7 @@ pub struct Reflector {
     client: Client,
     pump: Pump,
     historian: Historian,
+    scout: Scout,
     verifier: Verifier,
 }
 
@@ -85,6 +88,13 @@ impl Reflector {
             metrics: PastLists::new(&target.resource),
         };
         let stats = Arc::<Stats>::default();
+        let metrics = Metrics::new(&target.resource);
+        let scout = Scout {
+            target: target.clone(),
+            writer: writer.head(),
+            stats: stats.clone(),
+            probes: metrics.probes.clone(),
+        };
         // Twice the time in which a dead connection is noticed, and some to come back.
         let reach_max = machine.silence_max * 2 + Duration::from_secs(30);
         let mut verifier =
@@ -93,7 +103,7 @@ impl Reflector {
         let decoder = Decoder::new(target.resource.clone(), decode);
         let pump = Pump {
             decoder: if target.metadata_only { decoder.metadata_only() } else { decoder },
-            metrics: Metrics::new(&target.resource),
+            metrics,
             stats,
             doubts: verifier.doubts.clone(),
             random: StdRng::seed_from_u64(seed),
@@ -103,7 +113,7 @@ impl Reflector {
             line_bytes_max,
             writer,
         };
-        Self { client, pump, historian, verifier }
+        Self { client, pump, historian, scout, verifier }
     }
 
     /// Keeps nothing of these parts of objects. An update of nothing else is a change all the same: the
@@ -128,11 +138,16 @@ impl Reflector {
 
     /// Runs until cancelled. Fails never: whatever goes wrong is retried, and shows in the cache's condition.
     pub async fn run(self, cancel: CancellationToken) {
-        let Self { client, mut pump, historian, mut verifier } = self;
+        let Self { client, mut pump, historian, scout, mut verifier } = self;
         let span =
             info_span!("reflector", resource = %pump.target.resource, namespace = pump.target.namespace);
         // Nothing is lost by dropping the pump anywhere: commits are single steps without an await.
-        let all = join3(pump.drive(&client), historian.drive(&client), verifier.drive(&client));
+        let all = join4(
+            pump.drive(&client),
+            historian.drive(&client),
+            scout.drive(&client),
+            verifier.drive(&client),
+        );
         let driven = cancel.run_until_cancelled(all).instrument(span);
         let ended = Box::pin(driven).await;
         debug_assert!(ended.is_none(), "the pump ends only by being dropped");
@@ -175,7 +190,7 @@ impl Pump {
         }
         let answer = client.list_page(&self.target, request).await;
         let input = match answer {
-            Ok(body) => self.page(&body),
+            Ok(answer) => self.page(&answer.body),
             Err(error) => Input::PageFailed(self.failure(&error)),
         };
         let step = self.feed(machine, input).expect("a page is followed by a step");
@@ -238,12 +253,12 @@ impl Pump {
         let request = PageRequest { limit: 1, metadata_only: true, as_of, ..PageRequest::default() };
         let answer = client.list_page(&target, &request).await;
         let input = match answer {
-            Ok(body) => match identities(&body) {
+            Ok(ListBody { body, is_cached }) => match identities(&body) {
                 Ok(page) => {
                     if question == Question::Now {
                         self.writer.heard(Instant::now());
                     }
-                    Input::Probed(probed(page, newest.as_deref()))
+                    Input::Probed(probed(page, newest.as_deref(), is_cached))
                 }
                 Err(error) => Input::ProbeFailed(garbage(&error)),
             },
@@ -460,7 +475,7 @@ fn fill(lines: &mut LineSplitter, chunk: &Bytes, stream: &mut ByteStream) -> Opt
 }
 
 /// What an answer says of the object asked for.
-fn probed(page: IdentityPage, asked: Option<&Object>) -> Probed {
+fn probed(page: IdentityPage, asked: Option<&Object>, is_cached: bool) -> Probed {
     let witness = asked.map(|asked| {
         let found = page.identities.into_iter().find(|found| found.key == *asked.key());
         Witness {
@@ -469,7 +484,7 @@ fn probed(page: IdentityPage, asked: Option<&Object>) -> Probed {
             found: found.and_then(|found| found.version),
         }
     });
-    Probed { version: page.resource_version, witness }
+    Probed { version: page.resource_version, witness, is_cached }
 }
 
 fn broken(error: &UpstreamError) -> WatchEnd {

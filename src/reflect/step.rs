@@ -57,6 +57,8 @@ pub enum Question {
 pub struct Probed {
     /// The version of the answer.
     pub version: ResourceVersion,
+    /// Whether it is a cache's, which may be behind, and not the API server's own.
+    pub is_cached: bool,
     /// The object asked for; `None` where none is held.
     pub witness: Option<Witness>,
 }

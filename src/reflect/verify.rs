@@ -264,7 +264,7 @@ async fn list(
         PageRequest { limit: PAGE_LEN, continue_token: None, as_of: AsOf::Now, metadata_only: true };
     let mut comparison: Option<Comparison> = None;
     loop {
-        let page = identities(&client.list_page(target, &request).await?)?;
+        let page = identities(&client.list_page(target, &request).await?.body)?;
         let version = page.resource_version;
         if !version.is_number() {
             return Err(VerifyError::Incomparable);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::Stream;
-use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, USER_AGENT};
+use http::header::{ACCEPT, ACCEPT_ENCODING, AGE, CONTENT_TYPE, USER_AGENT};
 use http::{HeaderValue, Method, Request, Response};
 use http_body::Body as _;
 use http_body_util::BodyExt;
@@ -98,6 +98,17 @@ pub struct PageRequest {
     pub metadata_only: bool,
 }
 
+/// A page as it came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListBody {
+    /// The bytes.
+    pub body: Vec<u8>,
+    /// Whether a cache answered, such as an informerd in between, and not the API server, which has no age to tell.
+    /// Source: RFC 9111, 5.1: "The presence of an Age header field implies that the response was not generated or
+    /// validated by the origin server for this request."
+    pub is_cached: bool,
+}
+
 /// A watch with bookmarks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchRequest {
@@ -150,7 +161,7 @@ impl Client {
     ///
     /// Source: Kubernetes API concepts, "Retrieving large results sets in chunks" and "resourceVersionMatch" (from
     /// 1.19).
-    pub async fn list_page(&self, target: &Target, page: &PageRequest) -> Result<Vec<u8>, UpstreamError> {
+    pub async fn list_page(&self, target: &Target, page: &PageRequest) -> Result<ListBody, UpstreamError> {
         let mut path = target.path();
         if page.limit > 0 {
             append(&mut path, "limit", &page.limit.to_string());
@@ -163,7 +174,9 @@ impl Client {
         let metadata = target.metadata_only || page.metadata_only;
         let request = get(&path).header(ACCEPT, if metadata { METADATA_LIST } else { JSON });
         let response = self.send(Verb::List, request.body(Bytes::new())).await?;
-        self.collect(response, self.limits.page_bytes_max).await
+        let is_cached = response.headers().contains_key(AGE);
+        let body = self.collect(response, self.limits.page_bytes_max).await?;
+        Ok(ListBody { body, is_cached })
     }
 
     /// Opens a watch.

@@ -75,7 +75,7 @@ async fn lists_may_be_compressed_and_watches_never() {
     let (url, log) = serve(|_| text("{}\n")).await;
     let client = to(&url).await;
     assert_eq!(
-        client.list_page(&target(), &PageRequest { limit: 7, ..PageRequest::default() }).await.unwrap(),
+        client.list_page(&target(), &PageRequest { limit: 7, ..PageRequest::default() }).await.unwrap().body,
         b"{}\n"
     );
     let watch = WatchRequest { from: WatchFrom::After(5.into()), timeout: Duration::from_millis(240_900) };
@@ -101,7 +101,7 @@ async fn a_past_version_is_asked_for_exactly_and_by_metadata() {
         PageRequest { limit: 7, continue_token: None, as_of: AsOf::Exactly(5.into()), metadata_only: true };
     let second = PageRequest { continue_token: Some("t".into()), ..first.clone() };
     for request in [first, second] {
-        assert_eq!(client.list_page(&target(), &request).await.unwrap(), b"{}\n");
+        assert_eq!(client.list_page(&target(), &request).await.unwrap().body, b"{}\n");
     }
     let log = log.lock().unwrap();
     let paths: Vec<_> = log.iter().map(|request| request.uri().to_string()).collect();
@@ -147,7 +147,7 @@ async fn case_25_a_compressed_list_is_decompressed() {
             .unwrap()
     })
     .await;
-    assert_eq!(to(&url).await.list_page(&target(), &PageRequest::default()).await.unwrap(), b"{}\n");
+    assert_eq!(to(&url).await.list_page(&target(), &PageRequest::default()).await.unwrap().body, b"{}\n");
 }
 
 #[tokio::test]

@@ -18,7 +18,9 @@ mod session;
 
 pub use access::Access;
 pub use backoff::Backoff;
-pub use client::{AsOf, ByteStream, Client, PageRequest, Selectors, Target, WatchFrom, WatchRequest};
+pub use client::{
+    AsOf, ByteStream, Client, ListBody, PageRequest, Selectors, Target, WatchFrom, WatchRequest,
+};
 pub use config::{Config, Source};
 pub use discovery::{Again, Broken, Discovery, ResolveError};
 pub use error::{FailureKind, Refusal, UpstreamError};

@@ -15,6 +15,7 @@ mod limits;
 mod ndjson;
 mod real;
 mod relist;
+mod replicas;
 mod restart;
 mod runtime;
 mod shutdown;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use informerd::hub::{Delivery, Event, EventKind, From, ResumeToken, Subscriber, Subscription};
+use informerd::hub::{Delivery, Event, EventKind, From, Payload, ResumeToken, Subscriber, Subscription};
 use informerd::k8s::ResourceVersion;
 use tokio::sync::Notify;
 use tokio::task::coop::unconstrained;
@@ -190,6 +190,15 @@ impl Client {
                 _ => lists,
             },
         };
+        if let (EventKind::Bookmark, Payload::Mark { positions, .. }) = (event.kind, &event.payload) {
+            let replica = &around.replicas[connection.replica];
+            let ahead = |(source, position): (&usize, &ResourceVersion)| {
+                *position > ResourceVersion::from(replica.position(*source))
+            };
+            if self.habits.sources.iter().zip(positions).any(ahead) {
+                around.hits.count(Fault::ServedAhead);
+            }
+        }
         self.checker.take(event, &view)
     }
 

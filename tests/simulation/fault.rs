@@ -73,6 +73,7 @@ faults! {
     ClientStalled = "client stalled",
     ResumedElsewhere = "token taken to the other replica",
     ResumedAfterRestart = "token taken to a replica started since",
+    ServedAhead = "token ahead of the replica, and served",
     FellBehind = "client behind the journal",
     ResetTokenTooOld = "RESET: token too old",
     ResetTokenAhead = "RESET: token ahead of the replica",

@@ -17,8 +17,10 @@ pub(crate) enum Ask {
     /// A list that is streamed.
     Stream,
     Watch,
-    /// One object, to see the version.
+    /// The object that changed last, to see the version and the history.
     Probe,
+    /// One object, whichever, to see the version.
+    Head,
     /// A list at a version of the past.
     Past,
 }
@@ -61,6 +63,7 @@ impl Ask {
             () if has("watch=true") => Self::Watch,
             () if has("resourceVersionMatch=Exact") => Self::Past,
             () if has("continue=") => Self::Page,
+            () if path.ends_with("limit=1") && !has("fieldSelector=") => Self::Head,
             () if has("limit=1&") || path.ends_with("limit=1") => Self::Probe,
             () => Self::List,
         }

@@ -177,7 +177,7 @@ impl Link {
         let mut state = self.lock();
         let meets = match ask {
             Ask::Watch | Ask::Stream => true,
-            Ask::List | Ask::Probe => state.weather.stale_lists,
+            Ask::List | Ask::Probe | Ask::Head => state.weather.stale_lists,
             Ask::Page | Ask::Past => false,
         };
         if !meets || until <= Instant::now() || !state.dice[resource].chance(0.5) {

@@ -179,7 +179,8 @@ impl Wire {
             }
             match self.end {
                 Some(End::Clean) => {
-                    if !self.watch && self.counts && !self.broken {
+                    // How far the API server is says nothing of how far the cache is.
+                    if !self.watch && self.counts && !self.broken && self.ask != Ask::Head {
                         self.link.meter(self.resource, |meter| meter.heard(Instant::now()));
                     }
                     return None;

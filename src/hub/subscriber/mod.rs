@@ -13,10 +13,11 @@ use super::metrics::Metrics;
 use super::registry::Place;
 use super::run::{Abreast, Run};
 use super::source::{BatchBuilder, Pulled, Source, Succession, Wake};
-use super::subscription::{Begin, Delivery, From, Subscription, VERSION_WAIT};
-use super::{CloseReason, Config, Filter, Informer, ResumeToken};
-use crate::cache::{Cursor, Located, Past, Recalled};
+use super::subscription::{Delivery, From, Subscription};
+use super::{CloseReason, Config, Filter, Informer};
 use crate::k8s::{ResourceVersion, Status};
+
+mod starting;
 
 /// How often a stream that is never quiet looks whether the process ends: all of them share that lock.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -74,12 +75,6 @@ enum State {
 pub(super) enum Covers {
     All,
     Some,
-}
-
-/// Where a source continues.
-enum Resume {
-    At(Cursor),
-    Past(Arc<Past>),
 }
 
 // === impl Subscriber ===
@@ -333,121 +328,18 @@ impl Subscriber {
         batch.events
     }
 
-    /// Begins, once every cache is complete and has reached the token.
-    fn start(&mut self, now: Instant) {
-        let State::Starting { from, until } = &mut self.state else { return };
-        if !self.sources.iter().all(Source::synced) {
-            return;
-        }
-        let (token, covers) = match from {
-            From::Start => {
-                self.sources.iter_mut().for_each(Source::begin_snapshot);
-                self.state = State::Snapshot;
-                return;
-            }
-            From::Now => {
-                self.sources.iter_mut().for_each(Source::begin_now);
-                self.state = State::Resumed;
-                return;
-            }
-            From::Token(token) => (token.clone(), Covers::All),
-            From::Bookmark(token) => (token.clone(), Covers::Some),
-            From::Ordered(begin) => {
-                let begin = begin.clone();
-                return self.start_ordered(&begin, now);
-            }
-        };
-        let until = *until.get_or_insert(now + self.config.resume_wait);
-        if let Some(next) = self.resume(&token, covers, now >= until) {
-            self.state = next;
-        }
-    }
-
-    /// Begins as the API server does, or ends, or waits for the cache.
-    fn start_ordered(&mut self, begin: &Begin, now: Instant) {
-        let State::Starting { until, .. } = &mut self.state else { return };
-        let [source] = &mut *self.sources else { return };
-        let reader = &source.informer.reader;
-        match begin {
-            Begin::Start => {
-                source.begin_snapshot();
-                self.state = State::Snapshot;
-            }
-            Begin::Now => {
-                source.begin_now();
-                self.state = State::Live;
-            }
-            Begin::NotOlder(version) if source.is_not_older(version) => {
-                source.begin_snapshot();
-                self.state = State::Snapshot;
-            }
-            Begin::NotOlder(version) => {
-                if now >= *until.get_or_insert(now + VERSION_WAIT) {
-                    let reached = reader.summary().position.to_string();
-                    let status = Status::too_large_version(&version.to_string(), &reached);
-                    self.end(CloseReason::TooLarge, status);
-                }
-            }
-            Begin::After(version) => match source.locate_in_journal(version) {
-                Located::At(cursor) => {
-                    source.begin_at(cursor, Covers::All, version.clone());
-                    self.state = State::Live;
-                }
-                // The API server would be silent until it gets there, though its versions may have gone back.
-                Located::Ahead if now < *until.get_or_insert(now + self.config.resume_wait) => {}
-                Located::Ahead | Located::Lost => {
-                    let status = Status::watch_too_old(version, &reader.complete_since());
-                    self.end(CloseReason::Expired, status);
-                }
-            },
-        }
-    }
-
     /// Ends the stream with an error.
     fn end(&mut self, reason: CloseReason, status: Status) {
         self.refusal = Some(status);
         self.state = State::Ended(reason);
     }
 
-    /// The state in which a token leaves the stream; `None` to wait for the caches.
-    fn resume(&mut self, token: &ResumeToken, covers: Covers, waited: bool) -> Option<State> {
-        let mut places = Vec::new();
-        let (mut ahead, mut asked, mut lost) = (false, false, false);
-        for source in &self.sources {
-            let Some(version) =
-                token.get(&source.informer.token_name()).filter(|_| token.len() == self.sources.len())
-            else {
-                return Some(State::Resetting(ResetReason::TokenOfOthers));
-            };
-            match source.locate(covers, version) {
-                Located::At(cursor) => places.push((Resume::At(cursor), version.clone())),
-                Located::Lost => match source.recall(covers, version) {
-                    Recalled::Known(past) => places.push((Resume::Past(past), version.clone())),
-                    Recalled::Asked => asked = true,
-                    Recalled::Unknown => lost = true,
-                },
-                Located::Ahead => ahead = true,
-            }
-        }
-        // Whoever starts over here must not be taken back either: it waits for every cache, even though one of them
-        // cannot go on from the token.
-        match () {
-            () if ahead && !waited => return None,
-            () if ahead => return Some(State::Resetting(ResetReason::TokenAhead)),
-            () if lost || (asked && waited) => return Some(State::Resetting(ResetReason::TokenTooOld)),
-            () if asked => return None,
-            () => {}
-        }
-        for (source, (place, version)) in self.sources.iter_mut().zip(places) {
-            match place {
-                Resume::At(cursor) => source.begin_at(cursor, covers, version),
-                Resume::Past(past) => source.begin_past(past, version),
-            }
-        }
-        Some(State::Resumed)
-    }
-
+    /// Starts over, once no cache would take the client back.
     fn reset(&mut self, reason: ResetReason, batch: &mut BatchBuilder) {
+        self.state = State::Resetting(reason);
+        if self.sources.iter().any(Source::is_ahead) {
+            return;
+        }
         Metrics::reset(reason);
         self.sources.iter_mut().for_each(Source::begin_snapshot);
         batch.push(Event {
@@ -516,7 +408,6 @@ impl Subscriber {
                     return;
                 }
                 Err(reason) => {
-                    self.state = State::Resetting(reason);
                     self.reset(reason, batch);
                     return;
                 }

@@ -180,6 +180,17 @@ impl Life {
         while let Some(version) = self.pasts.next() {
             self.pasts.answer(&version, Some(upstream.there(&version)));
         }
+        self.tell_head(Some(upstream.version.into()));
+    }
+}
+
+impl Life {
+    /// Answers how far the API server is, if that is asked.
+    fn tell_head(&self, version: Option<ResourceVersion>) -> bool {
+        let head = self.writer.head();
+        let asked = head.next();
+        asked.into_iter().for_each(|asked| head.answer(asked, version.clone()));
+        asked.is_some()
     }
 }
 

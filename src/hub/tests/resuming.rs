@@ -121,13 +121,9 @@ async fn who_is_cut_off_amid_what_a_relist_found_starts_over() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn who_starts_over_waits_for_every_cache_to_be_as_far_as_its_token() {
-    // Found by the simulation, seed 18: one part of the token was too old for its cache, and the other ahead of its.
-    let mut upstream = Upstream::default();
-    upstream.put("a", true);
-    let life = Life::new(&upstream);
-    let (mut writer, reader) = cache::cache(LIMITS, Instant::now());
+/// Another informer of the same hub.
+fn second(life: &Life) -> cache::Writer {
+    let (writer, reader) = cache::cache(LIMITS, Instant::now());
     let parts = ResourceParts {
         version: "v1".into(),
         plural: "nodes".into(),
@@ -135,6 +131,16 @@ async fn who_starts_over_waits_for_every_cache_to_be_as_far_as_its_token() {
         ..Default::default()
     };
     life.hub.add(Informer::new(Resource::new(parts), Scope::All, reader, Arc::new(Figures::default)));
+    writer
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_starts_over_waits_for_every_cache_to_be_as_far_as_its_token() {
+    // Found by the simulation, seed 18: one part of the token was too old for its cache, and the other ahead of its.
+    let mut upstream = Upstream::default();
+    upstream.put("a", true);
+    let life = Life::new(&upstream);
+    let mut writer = second(&life);
     writer.commit(list(20, []));
     let subscribe = || {
         let token = [("pods".to_owned(), ResourceVersion::from(9)), ("nodes".to_owned(), 3.into())];
@@ -153,6 +159,101 @@ async fn who_starts_over_waits_for_every_cache_to_be_as_far_as_its_token() {
     let mut life = life;
     life.writer.commit(vec![Delta::Bookmark(9.into())]);
     assert_eq!(reason(waits.next().await), Some(ResetReason::TokenTooOld));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_ahead_of_an_idle_cache_is_served_once_the_api_server_has_been_there() {
+    let mut upstream = Upstream::default();
+    ["a", "b"].iter().for_each(|name| upstream.put(name, true));
+    let mut life = Life::new(&upstream);
+    let bookmark = |version: u64| (EventKind::Bookmark, String::new(), version.into());
+    for from in [event(4), From::Bookmark([("pods".to_owned(), 4.into())].into_iter().collect())] {
+        let mut life = Life::new(&upstream);
+        let mut subscriber = subscribe(&life, Filter::default(), from);
+        assert_eq!(taken(&mut subscriber), [], "it may be of another history");
+        assert!(life.tell_head(Some(3.into())));
+        assert_eq!(taken(&mut subscriber), [], "the API server is not there");
+        assert!(life.tell_head(None), "asked again");
+        assert_eq!(taken(&mut subscriber), []);
+        assert!(life.tell_head(Some(9.into())));
+        assert_eq!(taken(&mut subscriber), [bookmark(4)], "not the cache's, which is older");
+        tokio::time::advance(Duration::from_secs(61)).await;
+        assert_eq!(taken(&mut subscriber), [bookmark(4)]);
+        let at = |version| object("a", 1, version, true);
+        life.writer.commit(vec![Delta::Apply(at(3)), Delta::Apply(at(4))]);
+        assert_eq!(taken(&mut subscriber), [], "what it had where it came from");
+        life.writer.commit(vec![Delta::Apply(at(5))]);
+        assert_eq!(taken(&mut subscriber), [(EventKind::Modified, "a".to_owned(), 5.into())]);
+    }
+    // What was told of one history says nothing of the next.
+    let mut waits = subscribe(&life, Filter::default(), event(4));
+    assert_eq!(taken(&mut waits), []);
+    assert!(life.tell_head(Some(9.into())));
+    assert_eq!(taken(&mut waits), [bookmark(4)]);
+    assert_eq!(taken(&mut subscribe(&life, Filter::default(), event(9))), [bookmark(9)], "known already");
+    life.writer.commit(list(1, []));
+    let reset = taken(&mut waits);
+    assert_eq!(reset[0].0, EventKind::Reset, "{reset:?}");
+    let mut other = subscribe(&life, Filter::default(), event(8));
+    assert_eq!(taken(&mut other), []);
+    assert!(life.tell_head(Some(7.into())), "asked anew");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_ahead_of_one_cache_is_told_of_the_others_meanwhile() {
+    let mut upstream = Upstream::default();
+    upstream.put("a", true);
+    let mut life = Life::new(&upstream);
+    let mut writer = second(&life);
+    writer.commit(list(20, []));
+    let token = [("pods".to_owned(), ResourceVersion::from(1)), ("nodes".to_owned(), 30.into())];
+    let mut subscriber = subscribe(&life, Filter::default(), From::Token(token.into_iter().collect()));
+    assert_eq!(taken(&mut subscriber), []);
+    let head = writer.head();
+    head.answer(head.next().expect("asked"), Some(30.into()));
+    assert_eq!(taken(&mut subscriber).len(), 1);
+    upstream.put("b", true);
+    life.watch(&upstream, 1);
+    assert_eq!(taken(&mut subscriber), [(EventKind::Added, "b".to_owned(), 2.into())]);
+    writer.commit(vec![Delta::Bookmark(31.into())]);
+    tokio::time::advance(Duration::from_secs(61)).await;
+    let told = subscriber.next().now_or_never().expect("a bookmark").events();
+    let Payload::Mark { positions, .. } = &told[0].payload else { panic!("{told:?}") };
+    assert_eq!(positions[..], [2.into(), 31.into()]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_ahead_of_one_cache_and_starts_over_for_another_is_not_taken_back() {
+    // Found by the simulation, seed 800187.
+    let mut upstream = Upstream::default();
+    upstream.put("a", true);
+    for is_lost_at_once in [true, false] {
+        let mut life = Life::new(&upstream);
+        let mut nodes = second(&life);
+        nodes.commit(list(20, []));
+        let token = [("pods".to_owned(), ResourceVersion::from(1)), ("nodes".to_owned(), 30.into())];
+        let from = From::Token(token.into_iter().collect());
+        let lose = |life: &mut Life| {
+            life.writer.commit(vec![Delta::OtherHistory]);
+            life.writer.commit(list(9, []));
+        };
+        if is_lost_at_once {
+            lose(&mut life);
+        }
+        let mut subscriber = subscribe(&life, Filter::default(), from);
+        assert_eq!(taken(&mut subscriber), []);
+        let head = nodes.head();
+        head.answer(head.next().expect("asked"), Some(30.into()));
+        if !is_lost_at_once {
+            assert_eq!(taken(&mut subscriber).len(), 1);
+            lose(&mut life);
+        }
+        assert_eq!(taken(&mut subscriber), [], "nodes were at 30 for the client");
+        nodes.commit(vec![Delta::Bookmark(29.into())]);
+        assert_eq!(taken(&mut subscriber), []);
+        nodes.commit(vec![Delta::Bookmark(30.into())]);
+        assert_eq!(taken(&mut subscriber)[0].0, EventKind::Reset);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -29,14 +29,17 @@ fn kind(word: &str) -> FailureKind {
     FailureKind::ALL.into_iter().find(|kind| kind.as_str() == word).expect("a kind of failure")
 }
 
-/// The version, that of the newest object here, and there.
+/// The version, that of the newest object here, and there; after `cached`, as a cache tells it.
 fn probed(words: &[&str]) -> Probed {
+    if words[0] == "cached" {
+        return Probed { is_cached: true, ..probed(&words[1..]) };
+    }
     let witness = words.get(1).map(|held| Witness {
         key: Key::new("web", "a"),
         held: ResourceVersion::new(held),
         found: words.get(2).map(|found| ResourceVersion::new(found)),
     });
-    Probed { version: ResourceVersion::new(words[0]), witness }
+    Probed { version: ResourceVersion::new(words[0]), witness, is_cached: false }
 }
 
 fn show(deltas: &[Delta], step: Option<&Step>) -> String {
@@ -651,6 +654,14 @@ fn versions_that_went_back_are_found_after_a_lost_connection_and_on_idle_watches
     assert_eq!(run.input("silent"), "> probe");
     assert_eq!(run.input("probed 9"), "begin > list");
     assert_eq!(run.reaction.relist, Some(RelistReason::WentBack));
+}
+
+#[test]
+fn a_cache_in_between_that_is_behind_is_no_sign_of_another_history() {
+    check_synced("rst => > probe\nprobed cached 7 8 6 => > watch 10");
+    check_synced("rst => > probe\nprobed cached 7 8 => > watch 10");
+    // As far as here it tells as much as the API server.
+    check_synced("rst => > probe\nprobed cached 10 8 7 => other begin > list");
 }
 
 #[test]

@@ -1,0 +1,147 @@
+//! From where a stream begins: at once, or when its caches have got there.
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::super::event::ResetReason;
+use super::super::source::Source;
+use super::super::subscription::{Begin, From, VERSION_WAIT};
+use super::super::{CloseReason, ResumeToken};
+use super::{Covers, State, Subscriber};
+use crate::cache::{Cursor, Located, Past, Recalled};
+use crate::k8s::Status;
+
+/// Where a source continues.
+enum Resume {
+    At(Cursor),
+    /// Where the cache has yet to get.
+    Ahead,
+    Past(Arc<Past>),
+}
+
+impl Subscriber {
+    /// Begins, once every cache is complete and has reached the token.
+    pub(super) fn start(&mut self, now: Instant) {
+        let State::Starting { from, until } = &mut self.state else { return };
+        if !self.sources.iter().all(Source::synced) {
+            return;
+        }
+        let (token, covers) = match from {
+            From::Start => {
+                self.sources.iter_mut().for_each(Source::begin_snapshot);
+                self.state = State::Snapshot;
+                return;
+            }
+            From::Now => {
+                self.sources.iter_mut().for_each(Source::begin_now);
+                self.state = State::Resumed;
+                return;
+            }
+            From::Token(token) => (token.clone(), Covers::All),
+            From::Bookmark(token) => (token.clone(), Covers::Some),
+            From::Ordered(begin) => {
+                let begin = begin.clone();
+                return self.start_ordered(&begin, now);
+            }
+        };
+        let until = *until.get_or_insert(now + self.config.resume_wait);
+        if let Some(next) = self.resume(&token, covers, now >= until) {
+            self.state = next;
+        }
+    }
+
+    /// Begins as the API server does, or ends, or waits for the cache.
+    fn start_ordered(&mut self, begin: &Begin, now: Instant) {
+        let State::Starting { until, .. } = &mut self.state else { return };
+        let [source] = &mut *self.sources else { return };
+        let reader = &source.informer.reader;
+        match begin {
+            Begin::Start => {
+                source.begin_snapshot();
+                self.state = State::Snapshot;
+            }
+            Begin::Now => {
+                source.begin_now();
+                self.state = State::Live;
+            }
+            Begin::NotOlder(version) if source.is_not_older(version) => {
+                source.begin_snapshot();
+                self.state = State::Snapshot;
+            }
+            Begin::NotOlder(version) => {
+                if now >= *until.get_or_insert(now + VERSION_WAIT) {
+                    let reached = reader.summary().position.to_string();
+                    let status = Status::too_large_version(&version.to_string(), &reached);
+                    self.end(CloseReason::TooLarge, status);
+                }
+            }
+            Begin::After(version) => match source.locate_in_journal(version) {
+                Located::At(cursor) => {
+                    source.begin_at(cursor, Covers::All, version.clone());
+                    self.state = State::Live;
+                }
+                Located::Ahead if source.is_reached(version) => {
+                    source.begin_ahead(Covers::All, version.clone());
+                    self.state = State::Live;
+                }
+                // The API server would be silent until it gets there, though its versions may have gone back.
+                Located::Ahead if now < *until.get_or_insert(now + self.config.resume_wait) => {}
+                Located::Ahead | Located::Lost => {
+                    let status = Status::watch_too_old(version, &reader.complete_since());
+                    self.end(CloseReason::Expired, status);
+                }
+            },
+        }
+    }
+
+    /// The state in which a token leaves the stream; `None` to wait for the caches.
+    fn resume(&mut self, token: &ResumeToken, covers: Covers, waited: bool) -> Option<State> {
+        let mut places = Vec::new();
+        let (mut ahead, mut asked, mut lost) = (false, false, false);
+        for source in &self.sources {
+            let Some(version) =
+                token.get(&source.informer.token_name()).filter(|_| token.len() == self.sources.len())
+            else {
+                return Some(State::Resetting(ResetReason::TokenOfOthers));
+            };
+            let place = match source.locate(covers, version) {
+                Located::At(cursor) => Some(Resume::At(cursor)),
+                Located::Lost => match source.recall(covers, version) {
+                    Recalled::Known(past) => Some(Resume::Past(past)),
+                    Recalled::Asked => {
+                        asked = true;
+                        None
+                    }
+                    Recalled::Unknown => {
+                        lost = true;
+                        None
+                    }
+                },
+                Located::Ahead if source.is_reached(version) => Some(Resume::Ahead),
+                Located::Ahead => {
+                    ahead = true;
+                    None
+                }
+            };
+            places.push(place.map(|place| (place, version.clone())));
+        }
+        // Whoever starts over here must not be taken back either: it waits for every cache, even though one of them
+        // cannot go on from the token.
+        let next = match () {
+            () if ahead && !waited => return None,
+            () if ahead => State::Resetting(ResetReason::TokenAhead),
+            () if lost || (asked && waited) => State::Resetting(ResetReason::TokenTooOld),
+            () if asked => return None,
+            () => State::Resumed,
+        };
+        for (source, place) in self.sources.iter_mut().zip(places) {
+            match place {
+                Some((Resume::At(cursor), version)) => source.begin_at(cursor, covers, version),
+                Some((Resume::Ahead, version)) => source.begin_ahead(covers, version),
+                Some((Resume::Past(past), version)) => source.begin_past(past, version),
+                None => {}
+            }
+        }
+        Some(next)
+    }
+}
