@@ -58,8 +58,8 @@ pub struct Subscriber {
 enum State {
     /// Waits for the caches to be complete, and for the token's version or what changed since it.
     Starting { from: From, until: Option<Instant> },
-    /// To be told RESET.
-    Resetting(ResetReason),
+    /// To be told RESET; until then at the latest, where a cache is not as far as the client yet.
+    Resetting { reason: ResetReason, until: Option<Instant> },
     /// Hands out the snapshots; SYNCED follows.
     Snapshot,
     /// Hands out changes; a bookmark follows once the head is reached.
@@ -197,7 +197,7 @@ impl Subscriber {
 
     /// Whether it is handing out much at once: a snapshot, or what a reader missed that was behind.
     pub fn is_in_bulk(&self) -> bool {
-        matches!(self.state, State::Snapshot | State::Resetting(_))
+        matches!(self.state, State::Snapshot | State::Resetting { until: None, .. })
             || self.sources.iter().any(Source::is_catching_up)
     }
 
@@ -227,7 +227,8 @@ impl Subscriber {
             State::Starting { until, .. } => *until,
             // Only now: a moment that has passed and cannot be acted upon would be no sleep at all.
             State::Live => Some(self.bookmark_at),
-            State::Resetting(_) | State::Snapshot | State::Resumed | State::Ended(_) => None,
+            State::Resetting { until, .. } => *until,
+            State::Snapshot | State::Resumed | State::Ended(_) => None,
         };
         for other in [self.deadline, self.drain_at, self.resync_at, next].into_iter().flatten() {
             at = at.min(other);
@@ -310,8 +311,8 @@ impl Subscriber {
             return batch.events;
         }
         self.start(now);
-        if let State::Resetting(reason) = self.state {
-            self.reset(reason, &mut batch);
+        if let State::Resetting { reason, .. } = self.state {
+            self.reset(reason, now, &mut batch);
         }
         if matches!(self.state, State::Snapshot) {
             if !self.pull_snapshots(&mut batch) {
@@ -334,11 +335,16 @@ impl Subscriber {
         self.state = State::Ended(reason);
     }
 
-    /// Starts over, once no cache would take the client back.
-    fn reset(&mut self, reason: ResetReason, batch: &mut BatchBuilder) {
-        self.state = State::Resetting(reason);
-        if self.sources.iter().any(Source::is_ahead) {
-            return;
+    /// Starts over, once no cache would take the client back, or none got further in time.
+    fn reset(&mut self, mut reason: ResetReason, now: Instant, batch: &mut BatchBuilder) {
+        if reason != ResetReason::TokenAhead && self.sources.iter().any(Source::is_ahead) {
+            let held = if let State::Resetting { until, .. } = self.state { until } else { None };
+            let until = held.unwrap_or(now + self.config.resume_wait);
+            if now < until {
+                self.state = State::Resetting { reason, until: Some(until) };
+                return;
+            }
+            reason = ResetReason::TokenAhead;
         }
         Metrics::reset(reason);
         self.sources.iter_mut().for_each(Source::begin_snapshot);
@@ -408,7 +414,7 @@ impl Subscriber {
                     return;
                 }
                 Err(reason) => {
-                    self.reset(reason, batch);
+                    self.reset(reason, now, batch);
                     return;
                 }
             }
@@ -440,7 +446,7 @@ impl Subscriber {
                 self.end(CloseReason::Expired, Status::watch_expired());
             }
             Succession::Difference => {}
-            Succession::StartOver => self.state = State::Resetting(ResetReason::Replaced),
+            Succession::StartOver => self.state = resetting(ResetReason::Replaced),
         }
         self.place.moved(index, successor);
         self.replaced.push(index);
@@ -463,6 +469,10 @@ impl Subscriber {
     fn positions(&self) -> Vec<ResourceVersion> {
         self.sources.iter().map(|source| source.position().clone()).collect()
     }
+}
+
+fn resetting(reason: ResetReason) -> State {
+    State::Resetting { reason, until: None }
 }
 
 /// Sleeps until a source may have something. Its informer is there, so it does not end otherwise.

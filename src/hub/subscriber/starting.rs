@@ -7,7 +7,7 @@ use super::super::event::ResetReason;
 use super::super::source::Source;
 use super::super::subscription::{Begin, From, VERSION_WAIT};
 use super::super::{CloseReason, ResumeToken};
-use super::{Covers, State, Subscriber};
+use super::{Covers, State, Subscriber, resetting};
 use crate::cache::{Cursor, Located, Past, Recalled};
 use crate::k8s::Status;
 
@@ -102,7 +102,7 @@ impl Subscriber {
             let Some(version) =
                 token.get(&source.informer.token_name()).filter(|_| token.len() == self.sources.len())
             else {
-                return Some(State::Resetting(ResetReason::TokenOfOthers));
+                return Some(resetting(ResetReason::TokenOfOthers));
             };
             let place = match source.locate(covers, version) {
                 Located::At(cursor) => Some(Resume::At(cursor)),
@@ -129,8 +129,8 @@ impl Subscriber {
         // cannot go on from the token.
         let next = match () {
             () if ahead && !waited => return None,
-            () if ahead => State::Resetting(ResetReason::TokenAhead),
-            () if lost || (asked && waited) => State::Resetting(ResetReason::TokenTooOld),
+            () if ahead => resetting(ResetReason::TokenAhead),
+            () if lost || (asked && waited) => resetting(ResetReason::TokenTooOld),
             () if asked => return None,
             () => State::Resumed,
         };
