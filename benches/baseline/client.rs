@@ -62,6 +62,8 @@ pub(crate) struct Seen {
 pub(crate) enum Measure {
     /// Nothing.
     Count,
+    /// Nothing, on a watch of the Kubernetes interface, whose events end with one line end.
+    Events,
     /// Read each event's annotation with the time of its change.
     Latency,
     /// And remember only when the last of them got it.
@@ -276,6 +278,7 @@ async fn read(mut stream: TcpStream, counts: &Counts, buffer: &RefCell<Vec<u8>>,
         return pending().await;
     }
     let mut ends = FrameEnds::default();
+    let mut begins = EventBegins::default();
     let mut times = Times::default();
     // The buffer is shared by all clients, so it is borrowed within one poll only.
     let mut step = |stream: &mut TcpStream, context: &mut std::task::Context<'_>| {
@@ -286,11 +289,12 @@ async fn read(mut stream: TcpStream, counts: &Counts, buffer: &RefCell<Vec<u8>>,
         if outcome.is_err() || bytes.is_empty() {
             return Poll::Ready(false);
         }
-        if measure != Measure::Count {
+        if !matches!(measure, Measure::Count | Measure::Events) {
             times.take(bytes, counts, measure);
         }
         counts.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        counts.frames.fetch_add(ends.count(bytes), Ordering::Relaxed);
+        let frames = if measure == Measure::Events { begins.count(bytes) } else { ends.count(bytes) };
+        counts.frames.fetch_add(frames, Ordering::Relaxed);
         Poll::Ready(true)
     };
     while poll_fn(|context| step(&mut stream, context)).await {}
@@ -308,6 +312,33 @@ impl FrameEnds {
         self.after_line = bytes.last() == Some(&b'\n');
         let whole = memchr::memmem::find_iter(bytes, b"\n\n").count();
         whole as u64 + u64::from(split)
+    }
+}
+
+/// Counts the beginnings of events of a Kubernetes watch, across reads.
+#[derive(Default)]
+struct EventBegins {
+    /// The end of what was read before: the beginning of a mark may be in it, but no whole one.
+    tail: Vec<u8>,
+}
+
+/// What every event of a change has, near its beginning, and no object.
+static BEGIN: LazyLock<Finder<'static>> =
+    LazyLock::new(|| Finder::new(br#""MODIFIED","object":{"#).into_owned());
+
+impl EventBegins {
+    fn count(&mut self, bytes: &[u8]) -> u64 {
+        // One byte less than a mark, so that what is found across the reads began in the one before.
+        let less = BEGIN.needle().len() - 1;
+        self.tail.extend_from_slice(&bytes[..bytes.len().min(less)]);
+        let across = BEGIN.find(&self.tail).is_some();
+        let whole = BEGIN.find_iter(bytes).count();
+        self.tail.drain(..self.tail.len() - self.tail.len().min(less));
+        if bytes.len() >= less {
+            self.tail.clear();
+            self.tail.extend_from_slice(&bytes[bytes.len() - less..]);
+        }
+        whole as u64 + u64::from(across)
     }
 }
 

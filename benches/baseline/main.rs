@@ -17,6 +17,7 @@ mod first_sync;
 mod ingest;
 mod initial;
 mod isolation;
+mod kube_api;
 mod latency;
 mod memory;
 mod not_modified;
@@ -25,6 +26,7 @@ mod peer;
 mod plain;
 mod pods;
 mod process;
+mod real_server;
 mod report;
 mod scoped;
 mod server;
@@ -98,7 +100,7 @@ struct Bench {
 /// A group's name and what it measures.
 type Group = (&'static str, fn(&mut Bench) -> anyhow::Result<()>);
 
-const GROUPS: [Group; 14] = [
+const GROUPS: [Group; 15] = [
     ("decode", decode::run),
     ("commit", commit::run),
     ("first-sync", first_sync::run),
@@ -113,6 +115,7 @@ const GROUPS: [Group; 14] = [
     ("memory-idle", memory::idle_clients),
     ("memory-stalled", stalled::run),
     ("isolation", isolation::run),
+    ("kube-api", kube_api::run),
 ];
 
 fn main() -> anyhow::Result<()> {
