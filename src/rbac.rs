@@ -1,4 +1,5 @@
-//! The least permissions for a configuration: `list` and `watch` on what is watched, and nothing else.
+//! The least permissions for a configuration: `list` and `watch` on what is watched, and `get` on the definitions of custom
+//! resources by name, whose columns `kubectl get` shows.
 //!
 //! Nothing is asked of a cluster, so that the manifest can be made before there is one to ask. Built-in names
 //! are resolved by a table; anything else has to come with its group.
@@ -8,6 +9,7 @@ use std::fmt::Write;
 use std::str::FromStr;
 
 use crate::config::WatchSpec;
+use crate::k8s::is_built_in_group;
 
 /// Resources of a stock cluster that can be listed and watched: plural, group, short names and singular, and
 /// whether it lives in namespaces. Where groups share a name, kubectl's choice comes first.
@@ -116,6 +118,7 @@ impl FromStr for ServiceAccount {
 pub fn manifest(watches: &[WatchSpec], name: &str, account: &ServiceAccount) -> Result<String, RbacError> {
     let mut cluster = Rules::new();
     let mut namespaces: BTreeMap<&str, Rules> = BTreeMap::new();
+    let mut definitions = BTreeSet::new();
     for watch in watches {
         let (plural, group, namespaced) = resolve(&watch.resource)?;
         if !namespaced && !watch.namespaces.is_empty() && !watch.namespaces_are_default {
@@ -124,6 +127,9 @@ pub fn manifest(watches: &[WatchSpec], name: &str, account: &ServiceAccount) -> 
         let add = |rules: &mut Rules| {
             rules.entry(group.clone()).or_default().insert(plural.clone());
         };
+        if plural != "*" && !is_built_in_group(&group) {
+            definitions.insert(format!("{plural}.{group}"));
+        }
         if watch.namespaces.is_empty() || !namespaced {
             add(&mut cluster);
         } else {
@@ -131,8 +137,8 @@ pub fn manifest(watches: &[WatchSpec], name: &str, account: &ServiceAccount) -> 
         }
     }
     let mut objects = Vec::new();
-    if !cluster.is_empty() {
-        objects.push(role("ClusterRole", name, None, &cluster));
+    if !cluster.is_empty() || !definitions.is_empty() {
+        objects.push(role("ClusterRole", name, None, &cluster) + &columns(&definitions));
         objects.push(binding("ClusterRole", name, None, account));
     }
     for (namespace, rules) in &namespaces {
@@ -188,6 +194,19 @@ fn role(kind: &str, name: &str, namespace: Option<&str>, rules: &Rules) -> Strin
         );
     }
     yaml
+}
+
+/// A rule for the definitions of custom resources; nothing where there are none.
+fn columns(definitions: &BTreeSet<String>) -> String {
+    if definitions.is_empty() {
+        return String::new();
+    }
+    let names: Vec<&str> = definitions.iter().map(String::as_str).collect();
+    format!(
+        "- apiGroups: [\"apiextensions.k8s.io\"]\n  resources: [\"customresourcedefinitions\"]\n  resourceNames: [\"{}\"]\n  \
+         verbs: [\"get\"]\n",
+        names.join("\", \"")
+    )
 }
 
 fn binding(kind: &str, name: &str, namespace: Option<&str>, account: &ServiceAccount) -> String {
@@ -319,6 +338,15 @@ subjects:
         ] {
             assert!(made.contains(rule), "{rule} not in\n{made}");
         }
+    }
+
+    #[test]
+    fn the_columns_of_custom_resources_may_be_read() {
+        let made = made(
+            "{watch: [{resource: widgets.example.com, namespaces: [web]}, {resource: pods}], onDemand: ['*.example.org']}",
+        );
+        let rule = "- apiGroups: [\"apiextensions.k8s.io\"]\n  resources: [\"customresourcedefinitions\"]\n  resourceNames: [\"widgets.example.com\"]\n  verbs: [\"get\"]\n";
+        assert!(made.as_ref().is_ok_and(|made| made.matches(rule).count() == 1), "{made:?}");
     }
 
     #[test]

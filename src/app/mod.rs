@@ -2,6 +2,7 @@
 
 mod check;
 mod compare;
+mod definitions;
 mod demo;
 mod informers;
 mod metrics;
@@ -113,8 +114,9 @@ impl App {
                 http::Config { drain_timeout: Duration::from_millis(100), ..http_config.clone() };
             tokio::spawn(admin.serve(bound, admin_config, cancel.clone()).instrument(info_span!("admin")))
         });
-        let data =
-            http::serve(data, hub.clone(), http_config, pass::through(&config, &client), drain.clone());
+        let upstream =
+            http::Upstream { pass: pass::through(&config, &client), definition: definitions::fetch(&client) };
+        let data = http::serve(data, hub.clone(), http_config, upstream, drain.clone());
         let data = tokio::spawn(data.instrument(info_span!("http")));
         let reload = Arc::new(Notify::new());
         if let Some(source) = config.source.clone() {

@@ -18,7 +18,7 @@ pub use decode::{
     identities,
 };
 pub use lines::{LineSplitter, LineTooLong};
-pub use name::{Key, Resource, ResourceParts};
+pub use name::{Key, Resource, ResourceParts, is_built_in_group};
 pub use object::Object;
 pub use resource_version::ResourceVersion;
 pub use selector::{FieldPath, FieldSelector, LabelSelector, SelectorError};

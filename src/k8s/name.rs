@@ -66,6 +66,11 @@ const BUILT_IN_GROUPS: &[&str] = &[
     "storagemigration.k8s.io",
 ];
 
+/// Whether the kinds of an API group come with the API server.
+pub fn is_built_in_group(group: &str) -> bool {
+    BUILT_IN_GROUPS.contains(&group)
+}
+
 // === impl Resource ===
 
 impl Resource {
@@ -76,7 +81,7 @@ impl Resource {
 
     /// Whether its kind comes with the API server.
     pub fn is_built_in(&self) -> bool {
-        BUILT_IN_GROUPS.contains(&self.group())
+        is_built_in_group(self.group())
     }
 
     /// Everything discovery told.

@@ -19,7 +19,7 @@ use tracing::{debug, info, warn};
 
 use super::connection::{Connected, Connection, Served};
 use super::stream::Socket;
-use super::{ApiError, Config, PassThrough, Server, metrics};
+use super::{ApiError, Config, Server, Upstream, metrics};
 use crate::hub::Hub;
 
 /// A bound listener.
@@ -88,15 +88,9 @@ impl Drop for Bound {
 
 /// Serves the data interface until `drain` is cancelled and the connections have ended, or the drain timeout
 /// is over.
-pub async fn serve(
-    bound: Bound,
-    hub: Hub,
-    config: Config,
-    pass: Option<PassThrough>,
-    drain: CancellationToken,
-) {
+pub async fn serve(bound: Bound, hub: Hub, config: Config, upstream: Upstream, drain: CancellationToken) {
     let timeout = config.drain_timeout;
-    let server = Server::new(hub, config.clone(), pass, drain.clone());
+    let server = Server::new(hub, config.clone(), upstream, drain.clone());
     let tasks = server.tasks.clone();
     let loopback = bound.address().is_none_or(|address| address.ip().is_loopback());
     let acceptor = Acceptor {

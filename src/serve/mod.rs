@@ -1,8 +1,8 @@
 //! HTTP out: requests into subscriptions and snapshots, frames into sockets.
 //!
 //! In come connections; out go bytes. This room never sees upstream or reflect: the most a client's
-//! request can do is ask the hub for an informer that does not run, or, where the operator allows it, be handed on
-//! whole through the [`Forward`] that `app` gives. Every error is a Kubernetes `Status`, every limit has a metric, and a peer
+//! request can do is ask the hub for an informer that does not run, have the columns of a custom resource asked for once a
+//! minute ([`FetchDefinition`]), or, where the operator allows it, be handed on whole ([`Forward`]); `app` gives both ways. Every error is a Kubernetes `Status`, every limit has a metric, and a peer
 //! that takes nothing is closed, so that a client's fault stays its own.
 
 mod admin;
@@ -29,6 +29,7 @@ mod websocket;
 
 pub use admin::{Admin, admin_router};
 pub use api_error::ApiError;
+pub use kube::FetchDefinition;
 pub use listener::{Bound, serve};
 pub use metrics::describe;
 pub use pass::{Forward, Forwarded, PassThrough, Passed};
@@ -44,6 +45,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::hub::Hub;
 use group::Groups;
+use kube::Definitions;
 use pages::Pages;
 
 /// Limits and rules of the data listener.
@@ -77,6 +79,14 @@ pub struct Config {
     pub allow_hosts: Vec<String>,
 }
 
+/// What the API server may be asked for on behalf of a client.
+pub struct Upstream {
+    /// What the cache cannot answer; `None` where that is refused.
+    pub pass: Option<PassThrough>,
+    /// Definitions of custom resources, whose columns tables show.
+    pub definition: FetchDefinition,
+}
+
 /// What the handlers share.
 #[derive(Clone)]
 pub(crate) struct Server(Arc<Inner>);
@@ -87,6 +97,8 @@ pub(crate) struct Inner {
     pub(crate) pages: Pages,
     /// Where requests go that the cache cannot answer; `None` where they are refused.
     pub(crate) pass: Option<PassThrough>,
+    /// Columns of custom resources.
+    pub(crate) definitions: Definitions,
     /// Connections, and streams that have taken theirs over.
     pub(crate) tasks: TaskTracker,
     /// Streams that are told the same.
@@ -102,11 +114,13 @@ impl std::ops::Deref for Server {
 }
 
 impl Server {
-    pub(crate) fn new(hub: Hub, config: Config, pass: Option<PassThrough>, drain: CancellationToken) -> Self {
+    pub(crate) fn new(hub: Hub, config: Config, upstream: Upstream, drain: CancellationToken) -> Self {
+        let Upstream { pass, definition } = upstream;
+        let definitions = Definitions::new(definition);
         let pages = Pages::new(config.snapshot_pages_max, config.snapshot_pages_ttl);
         let tasks = TaskTracker::new();
         let groups = Groups::new(*hub.config(), drain, tasks.clone());
-        Self(Arc::new(Inner { hub, config, pages, pass, tasks, groups }))
+        Self(Arc::new(Inner { hub, config, pages, pass, definitions, tasks, groups }))
     }
 }
 

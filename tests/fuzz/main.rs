@@ -19,5 +19,6 @@ mod lines;
 mod list;
 mod server;
 mod status;
+mod tables;
 mod token;
 mod websocket;

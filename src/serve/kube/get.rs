@@ -21,7 +21,7 @@ pub(super) async fn get(
     headers: &HeaderMap,
 ) -> Result<Response, ApiError> {
     let informer = resource::informer(server, target).await?;
-    let table = tables::table(server, &informer, headers)?;
+    let table = tables::table(server, &informer, headers).await?;
     let shape = negotiate::shape(headers, Answer::Object, informer.resource.kind(), table.is_some())?;
     let encoder = table.filter(|_| shape == Shape::Table);
     let encoder = encoder.map(|table| tables::encoder(table, query)).transpose()?;

@@ -53,7 +53,7 @@ pub(super) async fn list(
     headers: &HeaderMap,
 ) -> Result<Response, ApiError> {
     let informer = resource::informer(server, target).await?;
-    let table = tables::table(server, &informer, headers)?;
+    let table = tables::table(server, &informer, headers).await?;
     let kind = format!("{}List", informer.resource.kind());
     let shape = negotiate::shape(headers, Answer::List, &kind, table.is_some())?;
     let table = table.filter(|_| shape == Shape::Table);

@@ -4,6 +4,7 @@
 //! them, as of the cache. What the cache cannot answer is refused, or handed on whole to the API server where the
 //! operator allows that (`super::pass`).
 
+mod definitions;
 mod discovery;
 mod error;
 mod fields;
@@ -23,6 +24,8 @@ use axum::http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
 use axum::response::Response;
 
 use super::{ApiError, Server};
+pub(crate) use definitions::Definitions;
+pub use definitions::FetchDefinition;
 use options::{ListOptions, Query, Verb};
 use path::{Place, Target};
 

@@ -25,11 +25,12 @@ struct Version {
 }
 
 /// How the objects of an informer look in a table; `None` where that is not known: they are held in part, or are
-/// custom resources while no informer has their definition.
+/// custom resources of which neither an informer nor the API server has the definition. That is asked for only where the
+/// client wants a table.
 ///
 /// # Errors
 /// Where it is not known, a table is what the client likes best, and the API server may be asked for it.
-pub(super) fn table(
+pub(super) async fn table(
     server: &Server,
     informer: &Informer,
     headers: &HeaderMap,
@@ -37,7 +38,7 @@ pub(super) fn table(
     let table = match informer.metadata_only {
         true => None,
         false => {
-            let columns = columns(server, informer);
+            let columns = columns(server, informer, headers).await;
             Table::of(&informer.resource, columns.as_deref(), minor(server)).map(Arc::new)
         }
     };
@@ -69,15 +70,28 @@ pub(super) fn now() -> Timestamp {
     Timestamp::since_epoch(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
 }
 
-/// The columns of a custom resource, where its definition is held.
-fn columns(server: &Server, informer: &Informer) -> Option<Vec<PrinterColumn>> {
+/// The columns of a custom resource.
+async fn columns(server: &Server, informer: &Informer, headers: &HeaderMap) -> Option<Arc<[PrinterColumn]>> {
+    if informer.resource.is_built_in() {
+        return None;
+    }
+    let held = held_columns(server, informer);
+    if held.is_some() || !negotiate::wants_table(headers) {
+        return held;
+    }
+    server.definitions.columns(&informer.resource).await
+}
+
+/// The same, where the definition is held.
+fn held_columns(server: &Server, informer: &Informer) -> Option<Arc<[PrinterColumn]>> {
     let informers = server.hub.informers();
     let definitions = informers.iter().find(|other| other.resource.canonical() == DEFINITIONS)?;
     let name = Some(informer.resource.canonical());
     let filter = Filter::new(Vec::new(), name, LabelSelector::default(), FieldSelector::default());
     let snapshot = definitions.reader.snapshot();
     let definition = filter.objects(&snapshot, None).next()?;
-    PrinterColumn::of_definition(definition.json(), informer.resource.version()).ok().flatten()
+    let columns = PrinterColumn::of_definition(definition.json(), informer.resource.version()).ok().flatten();
+    columns.map(Into::into)
 }
 
 /// The API server's minor version. The document's own `minor` is empty in some builds and has a sign behind it in

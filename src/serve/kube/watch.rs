@@ -31,7 +31,7 @@ pub(super) async fn watch(
     headers: &HeaderMap,
 ) -> Result<Response, ApiError> {
     let informer = resource::informer(server, target).await?;
-    let table = tables::table(server, &informer, headers)?;
+    let table = tables::table(server, &informer, headers).await?;
     let shape = negotiate::shape(headers, Answer::Watch, informer.resource.kind(), table.is_some())?;
     let table = table.filter(|_| shape == Shape::Table);
     let table = table.map(|table| tables::encoder(table, query)).transpose()?;

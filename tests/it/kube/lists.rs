@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use informerd::config;
-use informerd::sim::{Cluster, ClusterConfig, Requests, Verb};
+use informerd::sim::{Cluster, ClusterConfig, Failure, Requests, Verb};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -313,6 +313,42 @@ async fn case_45_subresources_are_not_found() {
         status(&server.get(&format!("/api/v1/namespaces/default/{path}")).await, 404, "NotFound");
     }
     status(&server.get("/api/v1/namespaces/default/status").await, 404, "NotFound");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_custom_resource_shows_its_columns_though_nobody_follows_its_definition() {
+    const DEFINITION: &str = "/customresourcedefinitions/widgets.demo.informerd.dev";
+    const WIDGETS: &str = "/apis/demo.informerd.dev/v1/widgets";
+    let table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
+    let asked = |server: &TestServer| {
+        server.api.requests().iter().filter(|request| request.ends_with(DEFINITION)).count()
+    };
+    let server = TestServer::start(&["widgets"]).await;
+    let widget = json!({"metadata": {"namespace": "default", "name": "a"}, "spec": {"size": 3}});
+    server.cluster.create("widgets.demo.informerd.dev", widget).unwrap();
+    server.caught_up("widgets.demo.informerd.dev").await;
+    assert_eq!(names(&server.get(WIDGETS).await), ["a"]);
+    assert_eq!(asked(&server), 0, "who wants no table costs the API server nothing");
+    let columns = |list: &Value| {
+        let columns = list["columnDefinitions"].as_array().cloned().unwrap_or_default();
+        columns.iter().map(|column| column["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    for _ in 0..3 {
+        let list = server.get_with(WIDGETS, &[("Accept", table)]).await.json();
+        let shown = columns(&list);
+        assert!(shown[0] == "Name" && shown.len() > 2, "{list}");
+        assert_eq!(list["rows"][0]["cells"][0], "a");
+    }
+    let one = "/apis/demo.informerd.dev/v1/namespaces/default/widgets/a";
+    let one = server.get_with(one, &[("Accept", table)]).await.json();
+    assert_eq!(one["kind"], "Table");
+    assert_eq!(asked(&server), 1, "for all of them");
+    // Without the permission, or the definition, it is what kubectl is second to like.
+    let server = TestServer::start(&["widgets"]).await;
+    let definition = Requests::of(Verb::Get).on("customresourcedefinitions.apiextensions.k8s.io");
+    server.api.faults().fail_next(1, &definition, Failure { code: 403, retry_after_seconds: None });
+    let list = server.get_with(WIDGETS, &[("Accept", table)]).await;
+    assert_eq!((list.status(), &list.json()["kind"]), (200, &json!("WidgetList")));
 }
 
 #[tokio::test(flavor = "multi_thread")]

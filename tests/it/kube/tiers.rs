@@ -381,7 +381,15 @@ async fn a_rolling_restart_of_a_tier_costs_one_list_per_replica_and_its_follower
         eventually("every follower", || all_at(now)).await;
         let others: Vec<_> = addresses.iter().copied().filter(|one| *one != addresses[index]).collect();
         gate.set_backends(&others);
-        replica.stop().await;
+        // As a kubelet ends it, and as a node that fails does.
+        if index % 2 == 0 {
+            replica.stop().await;
+        } else {
+            replica.kill().await;
+        }
+        // What comes from now on comes from the others: whoever has it is at one of them, and not late.
+        let ended = cluster.revision();
+        eventually("every follower elsewhere", || all_at(ended + 1)).await;
         replica.revive().await;
         replica.synced().await;
         gate.set_backends(&addresses);

@@ -1,0 +1,114 @@
+//! The columns of custom resources that nobody follows the definitions of: asked of the API server, now and then.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+
+use crate::k8s::Resource;
+use crate::k8s::table::PrinterColumn;
+
+/// Asks the API server for a `CustomResourceDefinition` by its name; gives its JSON, or nothing where it is not told.
+pub type FetchDefinition =
+    Arc<dyn Fn(String) -> Pin<Box<dyn Future<Output = Option<Vec<u8>>> + Send>> + Send + Sync>;
+
+/// How long an answer holds. Definitions change seldom, and what looks wrong until then is a column.
+const KEPT: Duration = Duration::from_secs(60);
+
+/// Longest that a request for a table waits; then the client gets what it is second to like.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The columns that were asked for.
+pub(crate) struct Definitions {
+    fetch: FetchDefinition,
+    /// By name and version of the resource, of which few are followed.
+    known: Mutex<HashMap<(String, String), Entry>>,
+}
+
+/// One resource's columns. Whoever asks first holds it until the answer is there, so that the others do not ask, too.
+type Entry = Arc<tokio::sync::Mutex<Option<Known>>>;
+
+struct Known {
+    at: Instant,
+    columns: Option<Arc<[PrinterColumn]>>,
+}
+
+impl Definitions {
+    pub(crate) fn new(fetch: FetchDefinition) -> Self {
+        Self { fetch, known: Mutex::default() }
+    }
+
+    /// The columns of a custom resource; `None` where the API server does not tell.
+    pub(super) async fn columns(&self, resource: &Resource) -> Option<Arc<[PrinterColumn]>> {
+        let key = (resource.canonical(), resource.version().to_owned());
+        let entry = self.known.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default().clone();
+        let mut entry = entry.lock().await;
+        let now = Instant::now();
+        if let Some(known) = entry.as_ref().filter(|known| now.duration_since(known.at) < KEPT) {
+            return known.columns.clone();
+        }
+        let json = timeout(PATIENCE, (self.fetch)(resource.canonical())).await.ok().flatten();
+        let columns =
+            json.and_then(|json| PrinterColumn::of_definition(&json, resource.version()).ok().flatten());
+        let columns: Option<Arc<[PrinterColumn]>> = columns.map(Into::into);
+        *entry = Some(Known { at: Instant::now(), columns: columns.clone() });
+        columns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures_util::future::join_all;
+
+    use super::*;
+    use crate::k8s::ResourceParts;
+
+    fn widgets(version: &str) -> Resource {
+        let parts = ResourceParts {
+            group: "example.com".into(),
+            version: version.into(),
+            plural: "widgets".into(),
+            ..Default::default()
+        };
+        Resource::new(parts)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_definition_is_asked_for_once_a_minute_however_many_want_it() {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let counted = asked.clone();
+        let definitions = Definitions::new(Arc::new(move |name| {
+            let turn = counted.fetch_add(1, Ordering::SeqCst);
+            Box::pin(async move {
+                assert_eq!(name, "widgets.example.com");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                let column = r#"{"name":"Size","type":"integer","jsonPath":".spec.size"}"#;
+                let version = format!(r#"{{"name":"v1","additionalPrinterColumns":[{column}]}}"#);
+                let json = format!(r#"{{"spec":{{"versions":[{version}]}}}}"#);
+                (turn != 1).then(|| json.into_bytes())
+            })
+        }));
+        let v1 = widgets("v1");
+        let all = join_all((0..50).map(|_| definitions.columns(&v1))).await;
+        assert!(all.iter().all(|columns| columns.as_ref().is_some_and(|columns| columns.len() == 1)));
+        assert_eq!(asked.load(Ordering::SeqCst), 1);
+        tokio::time::advance(KEPT).await;
+        for _ in 0..2 {
+            assert!(definitions.columns(&v1).await.is_none(), "forbidden by now");
+        }
+        assert_eq!(asked.load(Ordering::SeqCst), 2);
+        tokio::time::advance(KEPT).await;
+        assert!(definitions.columns(&v1).await.is_some());
+        assert!(definitions.columns(&widgets("v2")).await.is_none(), "the definition has no such version");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_api_server_that_does_not_answer_is_not_waited_for() {
+        let definitions = Definitions::new(Arc::new(|_| Box::pin(std::future::pending())));
+        assert!(definitions.columns(&widgets("v1")).await.is_none());
+    }
+}
