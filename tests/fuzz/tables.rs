@@ -147,7 +147,7 @@ fn places(value: &Value, at: &str, all: &mut Vec<String>) {
                 places(element, &format!("{at}/{index}"), all);
             }
         }
-        _ => {}
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
 

@@ -180,16 +180,16 @@ impl Life {
         while let Some(version) = self.pasts.next() {
             self.pasts.answer(&version, Some(upstream.there(&version)));
         }
-        self.tell_head(Some(upstream.version.into()));
+        self.tell_head(Some(&upstream.version.into()));
     }
 }
 
 impl Life {
     /// Answers how far the API server is, if that is asked.
-    fn tell_head(&self, version: Option<ResourceVersion>) -> bool {
+    fn tell_head(&self, version: Option<&ResourceVersion>) -> bool {
         let head = self.writer.head();
         let asked = head.next();
-        asked.into_iter().for_each(|asked| head.answer(asked, version.clone()));
+        asked.into_iter().for_each(|asked| head.answer(asked, version.cloned()));
         asked.is_some()
     }
 }

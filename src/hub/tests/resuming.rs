@@ -171,11 +171,11 @@ async fn who_is_ahead_of_an_idle_cache_is_served_once_the_api_server_has_been_th
         let mut life = Life::new(&upstream);
         let mut subscriber = subscribe(&life, Filter::default(), from);
         assert_eq!(taken(&mut subscriber), [], "it may be of another history");
-        assert!(life.tell_head(Some(3.into())));
+        assert!(life.tell_head(Some(&3.into())));
         assert_eq!(taken(&mut subscriber), [], "the API server is not there");
         assert!(life.tell_head(None), "asked again");
         assert_eq!(taken(&mut subscriber), []);
-        assert!(life.tell_head(Some(9.into())));
+        assert!(life.tell_head(Some(&9.into())));
         assert_eq!(taken(&mut subscriber), [bookmark(4)], "not the cache's, which is older");
         tokio::time::advance(Duration::from_secs(61)).await;
         assert_eq!(taken(&mut subscriber), [bookmark(4)]);
@@ -188,7 +188,7 @@ async fn who_is_ahead_of_an_idle_cache_is_served_once_the_api_server_has_been_th
     // What was told of one history says nothing of the next.
     let mut waits = subscribe(&life, Filter::default(), event(4));
     assert_eq!(taken(&mut waits), []);
-    assert!(life.tell_head(Some(9.into())));
+    assert!(life.tell_head(Some(&9.into())));
     assert_eq!(taken(&mut waits), [bookmark(4)]);
     assert_eq!(taken(&mut subscribe(&life, Filter::default(), event(9))), [bookmark(9)], "known already");
     life.writer.commit(list(1, []));
@@ -196,7 +196,7 @@ async fn who_is_ahead_of_an_idle_cache_is_served_once_the_api_server_has_been_th
     assert_eq!(reset[0].0, EventKind::Reset, "{reset:?}");
     let mut other = subscribe(&life, Filter::default(), event(8));
     assert_eq!(taken(&mut other), []);
-    assert!(life.tell_head(Some(7.into())), "asked anew");
+    assert!(life.tell_head(Some(&7.into())), "asked anew");
 }
 
 #[tokio::test(start_paused = true)]

@@ -54,7 +54,7 @@ async fn guarded(version: Version) -> Option<Rig> {
 }
 
 async fn outlives_its_credentials(version: Version) {
-    let Some(mut rig) = guarded(version).await else { return };
+    let Some(mut rig) = Box::pin(guarded(version)).await else { return };
     rig.measure("serving certificate renewed", async |rig| {
         rig.api.renew_certificate().await;
         rig.api.kill(Process::ApiServer).await;

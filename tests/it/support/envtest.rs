@@ -89,7 +89,7 @@ pub(crate) struct Envtest {
     /// What the next start of an API server takes.
     pub(crate) options: Options,
     assets: PathBuf,
-    ports: Ports,
+    ports: Box<Ports>,
     data: tempfile::TempDir,
     etcd: Option<Child>,
     api_server: Option<Child>,
@@ -114,7 +114,7 @@ impl Envtest {
 
     async fn try_start(version: Version, options: Options, assets: PathBuf) -> Result<Self, String> {
         let data = tempfile::tempdir().unwrap();
-        let ports = Ports::hold();
+        let ports = Box::new(Ports::hold());
         let (etcd, api_server, peer) = (None, None, None);
         let mut server = Self { version, options, assets, ports, data, etcd, api_server, peer };
         server.prepare().await;
