@@ -113,7 +113,8 @@ async fn a_drain_ends_streams_with_a_fresh_token_and_then_the_connection() {
     assert_eq!((&*last.kind, last.token.as_deref()), ("BOOKMARK", Some(&*token)));
     assert!(matches!(in_time("when to come again", stream.item()).await, Item::Retry(500..3000)));
     assert!(matches!(in_time("the end", stream.item()).await, Item::End(None)));
-    in_time("the idle one's end", idle.ended()).await.unwrap();
+    // A reset is an end as well: of what it sent last, something may not have been read.
+    let _ = in_time("the idle one's end", idle.ended()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

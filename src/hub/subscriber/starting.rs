@@ -1,4 +1,5 @@
 //! From where a stream begins: at once, or when its caches have got there.
+
 use std::sync::Arc;
 
 use tokio::time::Instant;

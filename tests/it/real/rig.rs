@@ -159,8 +159,10 @@ impl Rig {
         self.cluster.is_faulty.send_replace(false);
         self.wait(fault, |seen| seen.compared_at >= version).await;
         let after = self.figures().await;
-        let before = if std::mem::take(&mut self.counts_anew) { Figures::default() } else { before };
-        let (lost, folded) = self.account(after.lists == before.lists);
+        // As does an informer in the place of another, whose kind went and came.
+        let anew = after.lists < before.lists || after.watches < before.watches;
+        let before = if std::mem::take(&mut self.counts_anew) || anew { Figures::default() } else { before };
+        let (lost, folded) = self.account(!anew && after.lists == before.lists);
         let row = Row {
             recovered,
             lists: after.lists - before.lists,
