@@ -100,6 +100,35 @@ impl HeadWriter {
         if let Some(version) = version.filter(|version| asked.history == history && *version > head.reached) {
             head.reached = version;
         }
-        self.reader.rouse();
+        // Not those of one scope: they have begun, and an answer that clients asked for is nothing to them.
+        self.reader.wake_waiting();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::super::{Config, Delta, cache};
+
+    #[tokio::test]
+    async fn an_answer_wakes_who_waits_and_not_who_reads_one_namespace() {
+        let limits = Config { journal_len_max: 4, journal_bytes_max: 1 << 20, tombstones_len_max: 4 };
+        let (mut writer, reader) = cache(limits, Instant::now());
+        writer.commit(vec![Delta::PassBegin, Delta::PassEnd(5.into())]);
+        let (head, wake) = (writer.head(), reader.wake());
+        let mut scoped = reader.wake_scoped("web", None);
+        scoped.saw();
+        assert_eq!(head.next(), None);
+        assert!(!reader.is_reached(&9.into()));
+        let asked = head.next().expect("asked");
+        head.answer(asked, Some(9.into()));
+        assert!(wake.has_changed().expect("it is there"));
+        let scoped = scoped.receiver().expect("a receiver");
+        assert!(!scoped.has_changed().expect("it is there"));
+        assert!(reader.is_reached(&9.into()) && !reader.is_reached(&10.into()));
+        // Who is there by itself asks nothing.
+        writer.commit(vec![Delta::Bookmark(10.into())]);
+        assert_eq!(head.next(), None);
     }
 }

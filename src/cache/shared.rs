@@ -300,14 +300,14 @@ impl PastWriter {
     /// answer under the lock. Tells what is known now.
     pub fn answer(&self, version: &ResourceVersion, there: Option<Vec<Identity>>) -> Recalled {
         let recalled = self.shared.write().answer(version, there);
-        self.shared.wake_tx.send_modify(|mark| mark.commits += 1);
+        self.shared.wake_waiting();
         recalled
     }
 
     /// From now on nothing before the first list is known, nor asked for.
     pub fn close(&self) {
         self.shared.write().pasts.close();
-        self.shared.wake_tx.send_modify(|mark| mark.commits += 1);
+        self.shared.wake_waiting();
     }
 }
 
@@ -350,7 +350,7 @@ impl Reader {
 
     /// Wakes every reader that sleeps, though nothing was committed.
     pub fn rouse(&self) {
-        self.shared.wake_tx.send_modify(|mark| mark.commits += 1);
+        self.shared.wake_waiting();
         self.shared.scoped.wake_all();
     }
 
@@ -423,6 +423,11 @@ impl Reader {
         self.shared.head_asked_tx.send_replace(());
     }
 
+    /// Wakes who waits to begin.
+    pub(super) fn wake_waiting(&self) {
+        self.shared.wake_waiting();
+    }
+
     /// A receiver that wakes when the API server's version is asked for.
     pub(super) fn head_asked(&self) -> watch::Receiver<()> {
         self.shared.head_asked_tx.subscribe()
@@ -461,6 +466,11 @@ impl Reader {
 }
 
 impl Shared {
+    /// Wakes readers that wait for any commit, though there was none.
+    fn wake_waiting(&self) {
+        self.wake_tx.send_modify(|mark| mark.commits += 1);
+    }
+
     fn write(&self) -> RwLockWriteGuard<'_, State> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }

@@ -109,11 +109,6 @@ struct Sign {
     signs: Arc<Signs>,
 }
 
-/// How long what comes next waits for more, after a round of so many events.
-fn pause_after(round: Duration, events: usize) -> Duration {
-    if events > 1 { round.clamp(GATHER, BURST_GATHER_MAX) } else { GATHER }
-}
-
 /// How a member leaves.
 enum Leave {
     /// The client is gone.
@@ -456,4 +451,9 @@ impl Group {
             self.groups.release(stream, Frames::new(), false);
         }
     }
+}
+
+/// How long what comes next waits for more, after a round of so many events.
+fn pause_after(round: Duration, events: usize) -> Duration {
+    if events > 1 { round.clamp(GATHER, BURST_GATHER_MAX) } else { GATHER }
 }
