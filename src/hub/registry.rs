@@ -256,6 +256,8 @@ impl Hub {
     /// # Errors
     /// [`SubscribeError::Unknown`] with the names there are, [`SubscribeError::Pending`].
     pub fn resolve(&self, name: &str) -> Result<Vec<Arc<Informer>>, SubscribeError> {
+        // Read first: what is pending is taken off that list only when its informer is there.
+        let pending = self.0.waiting.borrow().pending.iter().find(|pending| pending.name == name).cloned();
         let (informers, names) = {
             let registry = self.read();
             (registry.informers.clone(), registry.names.clone())
@@ -269,7 +271,7 @@ impl Hub {
             None => informers.iter().find(answers),
         });
         let Some(resource) = first.map(|informer| informer.resource.clone()) else {
-            if let Some(pending) = self.pending().into_iter().find(|pending| pending.name == name) {
+            if let Some(pending) = pending {
                 return Err(SubscribeError::Pending { name: pending.name, why: pending.message });
             }
             let mut known: Vec<_> = informers.iter().map(|informer| informer.resource.canonical()).collect();

@@ -633,3 +633,27 @@ async fn a_stream_of_one_namespace_or_object_sleeps_through_what_happens_elsewhe
         assert_eq!((last.kind, &last.position), (EventKind::Bookmark, &upstream.version.into()));
     }
 }
+
+#[test]
+fn a_watch_whose_informer_comes_is_never_unknown() {
+    let upstream = Upstream::default();
+    let config = *Life::new(&upstream).hub.config();
+    for _ in 0..200 {
+        let hub = Hub::new(config, CancellationToken::new());
+        hub.set_pending(vec![Pending { name: "pods".into(), message: "not yet".into(), awaited: true }]);
+        let (_, reader) = cache::cache(LIMITS, Instant::now());
+        let informer = Informer::new(pods(), Scope::All, reader, Arc::new(Figures::default));
+        let comes = hub.clone();
+        let coming = std::thread::spawn(move || {
+            comes.add(informer);
+            comes.set_pending(Vec::new());
+        });
+        loop {
+            match hub.resolve("pods") {
+                Ok(_) => break,
+                Err(error) => assert!(matches!(error, SubscribeError::Pending { .. }), "{error}"),
+            }
+        }
+        coming.join().unwrap();
+    }
+}

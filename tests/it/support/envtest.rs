@@ -438,8 +438,18 @@ impl Envtest {
     /// The last lines of a log, for the message of a failure.
     fn tail(&self, log: &str) -> String {
         let text = std::fs::read_to_string(self.file(log)).unwrap_or_default();
-        let lines: Vec<&str> = text.lines().rev().take(5).collect();
+        let lines: Vec<&str> = text.lines().rev().take(10).collect();
         lines.into_iter().rev().collect::<Vec<_>>().join("\n")
+    }
+}
+
+impl Drop for Envtest {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for log in [Process::Etcd, Process::ApiServer, Process::Peer].map(log_of) {
+                println!("the end of {log}:\n{}", self.tail(log));
+            }
+        }
     }
 }
 
