@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::Request;
 
 use crate::config::{self, Listen};
-use crate::serve::{Forward, Forwarded, PassThrough, Passed};
+use crate::serve::{Bounded, Forward, Forwarded, PassThrough, Passed};
 use crate::upstream::Client;
 
 /// What the configuration lets through.
@@ -17,7 +16,7 @@ pub(super) fn through(config: &config::Serve, client: &Client) -> Option<PassThr
         config::PassThrough::All => Passed::All,
     };
     let client = client.clone();
-    let forward: Forward = Arc::new(move |request: Request<Bytes>| -> Forwarded {
+    let forward: Forward = Arc::new(move |request: Request<Bounded>| -> Forwarded {
         let client = client.clone();
         Box::pin(async move {
             let answer = client.forward(request).await.map_err(|error| error.sentence())?;

@@ -1,5 +1,6 @@
 //! Lists and watches as bytes.
 
+use std::error::Error;
 use std::fmt::Write as _;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::time::timeout;
 
 use super::metrics::{self, Verb};
+use super::replay::Replay;
 use super::session::{Session, Sessions};
 use super::{Config, Refusal, UpstreamError};
 use crate::k8s::{Key, Resource, ResourceVersion};
@@ -234,19 +236,28 @@ impl Client {
         self.collect(response, ERROR_BYTES_MAX).await
     }
 
-    /// Sends a request of somebody else's, under our own identity, and gives the answer whatever it says, its body as it
-    /// arrives. Waits as long as the caller does: dropping the future or the body ends the request.
+    /// Sends a request of somebody else's, under our own identity, and gives the answer whatever it says; both bodies as
+    /// they arrive. What has arrived of the request's is kept until the answer is there, as it may have to be sent once
+    /// more, with credentials read again. Waits as long as the caller does: dropping the future or the body ends the
+    /// request.
     ///
     /// Of the headers, `Accept-Encoding` and `User-Agent` are ours; credentials must not be among them.
     ///
     /// # Errors
-    /// [`UpstreamError::Transport`] where there is no answer.
-    pub async fn forward(&self, mut request: Request<Bytes>) -> Result<Response<Body>, UpstreamError> {
-        let headers = request.headers_mut();
-        headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+    /// [`UpstreamError::Transport`] where there is no answer, which may be the body's fault.
+    pub async fn forward<B>(&self, request: Request<B>) -> Result<Response<Body>, UpstreamError>
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
+        let (mut parts, body) = request.into_parts();
+        parts.headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
         // As for a watch, and it may be one.
-        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        self.answered(Verb::Forward, request).await
+        parts.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        if !body.is_end_stream() {
+            parts.extensions.insert(Replay::new(body));
+        }
+        self.answered(Verb::Forward, Request::from_parts(parts, Bytes::new())).await
     }
 
     /// Sends; once more where address or credentials were read again because of the answer.

@@ -150,13 +150,8 @@ async fn case_25_a_compressed_list_is_decompressed() {
     assert_eq!(to(&url).await.list_page(&target(), &PageRequest::default()).await.unwrap().body, b"{}\n");
 }
 
-#[tokio::test]
-async fn case_13_after_a_401_the_token_is_read_again_at_once() {
-    let (url, log) = serve(|request| {
-        let right = request.headers().get("authorization").is_some_and(|value| value == "Bearer new");
-        if right { text("{}") } else { Response::builder().status(401).body(Full::default()).unwrap() }
-    })
-    .await;
+/// A client with the token `old` in a file, and that file.
+async fn with_token(url: &str) -> (tempfile::TempDir, std::path::PathBuf, Client) {
     let folder = tempfile::tempdir().unwrap();
     let (kubeconfig, token) = (folder.path().join("config"), folder.path().join("token"));
     std::fs::write(&token, "old").unwrap();
@@ -167,6 +162,17 @@ async fn case_13_after_a_401_the_token_is_read_again_at_once() {
     std::fs::write(&kubeconfig, text).unwrap();
     let source = Source::Kubeconfig { path: Some(kubeconfig), context: None };
     let client = Client::connect(Config::new(source)).await.unwrap();
+    (folder, token, client)
+}
+
+#[tokio::test]
+async fn case_13_after_a_401_the_token_is_read_again_at_once() {
+    let (url, log) = serve(|request| {
+        let right = request.headers().get("authorization").is_some_and(|value| value == "Bearer new");
+        if right { text("{}") } else { Response::builder().status(401).body(Full::default()).unwrap() }
+    })
+    .await;
+    let (_folder, token, client) = with_token(&url).await;
     std::fs::write(&token, "new").unwrap();
     client.list_page(&target(), &PageRequest::default()).await.unwrap();
     assert_eq!(log.lock().unwrap().len(), 2);
@@ -174,6 +180,49 @@ async fn case_13_after_a_401_the_token_is_read_again_at_once() {
     std::fs::write(&token, "wrong").unwrap();
     client.list_page(&target(), &PageRequest::default()).await.unwrap();
     assert_eq!(log.lock().unwrap().len(), 3);
+}
+
+#[tokio::test]
+async fn after_a_401_a_body_that_streamed_is_sent_again_from_its_beginning() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let refused = Arc::new(tokio::sync::Notify::new());
+    let refusing = refused.clone();
+    tokio::spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            let refusing = refusing.clone();
+            let service = service_fn(move |mut request: Request<Incoming>| {
+                let refusing = refusing.clone();
+                async move {
+                    let right =
+                        request.headers().get("authorization").is_some_and(|value| value == "Bearer new");
+                    if !right {
+                        // One that asks for credentials as soon as it knows that there are none.
+                        let first = request.body_mut().frame().await.unwrap().unwrap();
+                        assert_eq!(first.into_data().unwrap(), "first, ");
+                        refusing.notify_one();
+                        return Ok(Response::builder().status(401).body(Full::default()).unwrap());
+                    }
+                    let body = request.into_body().collect().await?.to_bytes();
+                    Ok::<_, hyper::Error>(Response::new(Full::new(body)))
+                }
+            });
+            tokio::spawn(
+                hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(socket), service),
+            );
+        }
+    });
+    let (_folder, token, client) = with_token(&url).await;
+    std::fs::write(&token, "new").unwrap();
+    let first = futures_util::stream::iter([Ok(Frame::data(Bytes::from_static(b"first, ")))]);
+    let after = futures_util::stream::once(async move {
+        refused.notified().await;
+        Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"after")))
+    });
+    let body = StreamBody::new(first.chain(after));
+    let answer = client.forward(Request::post("/api/v1/pods").body(body).unwrap()).await.unwrap();
+    assert_eq!(answer.status(), 200);
+    assert_eq!(answer.into_body().collect_bytes().await.unwrap(), "first, after");
 }
 
 #[tokio::test]

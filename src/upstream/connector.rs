@@ -14,6 +14,7 @@ use arc_swap::ArcSwap;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderValue, Request, Response, Uri};
+use http_body_util::Either;
 use hyper::body::Incoming;
 use hyper::rt::{Read, Write};
 use hyper_timeout::TimeoutConnector;
@@ -25,6 +26,8 @@ use kube::client::{Body, ClientBuilder, ConfigExt};
 use percent_encoding::percent_decode_str;
 use tower::{Service, ServiceBuilder};
 use tower_http::decompression::DecompressionLayer;
+
+use super::replay::{Reader, Replay};
 
 /// An idle connection is asked for a sign of life after this long, and then each [`KEEPALIVE_INTERVAL`].
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
@@ -38,6 +41,9 @@ const USER_TIMEOUT: Duration = Duration::from_secs(20);
 const POOL_IDLE: Duration = Duration::from_secs(15);
 
 type BoxError = Box<dyn Error + Send + Sync>;
+
+/// kube's bodies are whole; one that streams comes as the request's extension.
+type Outgoing = Either<Body, Reader>;
 
 /// A `kube::Client` over connections of ours.
 pub(super) struct Connected {
@@ -123,7 +129,7 @@ fn tunnel<C>(proxy: Uri, connector: C) -> Tunnel<C> {
 /// A pool of connections that can be exchanged for an empty one while requests are under way on the old.
 struct Connections<C> {
     connector: C,
-    pool: Arc<ArcSwap<Pool<C, Body>>>,
+    pool: Arc<ArcSwap<Pool<C, Outgoing>>>,
 }
 
 // === impl Connections ===
@@ -139,7 +145,7 @@ impl<C: Connect + Clone> Connections<C> {
     }
 }
 
-fn pool<C: Connect + Clone>(connector: C) -> Pool<C, Body> {
+fn pool<C: Connect + Clone>(connector: C) -> Pool<C, Outgoing> {
     Pool::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(POOL_IDLE)
@@ -164,7 +170,12 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        let streamed = request.extensions_mut().remove::<Replay>();
+        let request = request.map(|whole| match streamed {
+            Some(replay) => Either::Right(replay.read()),
+            None => Either::Left(whole),
+        });
         Box::pin(self.pool.load().request(request))
     }
 }

@@ -14,6 +14,7 @@ mod connector;
 mod discovery;
 mod error;
 mod metrics;
+mod replay;
 mod session;
 
 pub use access::Access;

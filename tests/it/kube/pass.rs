@@ -150,11 +150,89 @@ async fn all_passes_writes_through() {
     assert_eq!(upstream(&server, "POST", "/"), posts);
 }
 
+/// Sends a request whose body is told in chunks as they come.
+async fn submit_chunked(server: &TestServer, target: &str, chunks: &[&str]) -> Response {
+    let headers = [("Content-Type", "application/json"), ("Transfer-Encoding", "chunked")];
+    let mut request = head("POST", target, &server.address.to_string(), &headers, "close");
+    for chunk in chunks {
+        request.push_str(&format!("{:x}\r\n{chunk}\r\n", chunk.len()));
+    }
+    request.push_str("0\r\n\r\n");
+    exchange(TcpStream::connect(server.address).await.unwrap(), "POST", request.as_bytes()).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_whose_length_nobody_knows_is_written_whole_or_not_at_all() {
+    let server = TestServer::start_with(&["pods"], |config| {
+        config.pass_through = PassThrough::All;
+        config.limits.pass_through_body_bytes_max = 4096;
+    })
+    .await;
+    let map =
+        |name: &str| json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": name}}).to_string();
+    let small = map("small");
+    let (begin, end) = small.split_at(20);
+    let made = submit_chunked(&server, CONFIG_MAPS, &[begin, end]).await;
+    assert_eq!(made.status(), 201, "{}", made.text());
+    assert!(server.cluster.get("configmaps", "default", "small").is_some());
+    // Whole JSON with blanks behind it: what has come by the limit would do.
+    let large = submit_chunked(&server, CONFIG_MAPS, &[&map("large"), &" ".repeat(4096)]).await;
+    status(&large, 413, "RequestEntityTooLarge");
+    assert!(server.cluster.get("configmaps", "default", "large").is_none());
+}
+
+/// Reads until the text is there.
+async fn read_until(socket: &mut TcpStream, text: &str) -> String {
+    let mut bytes = Vec::new();
+    in_time(text, async {
+        while !String::from_utf8_lossy(&bytes).contains(text) {
+            assert!(socket.read_buf(&mut bytes).await.unwrap() > 0, "it ends");
+        }
+    })
+    .await;
+    String::from_utf8(bytes).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_goes_on_as_it_comes_and_ends_where_the_client_leaves() {
+    let listener = TcpListener::bind(ANY_PORT).await.unwrap();
+    let source = UpstreamSource::Server { url: format!("http://{}", listener.local_addr().unwrap()) };
+    let mut config = serve_config(source, &["pods"]);
+    config.pass_through = PassThrough::All;
+    let server = Informerd::start_unsynced(config).await;
+    for is_whole in [true, false] {
+        let headers = [("Content-Type", "application/json"), ("Content-Length", "10")];
+        let mut client = TcpStream::connect(server.address).await.unwrap();
+        let request =
+            head("PUT", &format!("{CONFIG_MAPS}/a"), &server.address.to_string(), &headers, "close");
+        client.write_all(format!("{request}first").as_bytes()).await.unwrap();
+        let (mut socket, head) = request_with(&listener, "PUT ").await;
+        assert!(head.to_ascii_lowercase().contains("content-length: 10\r\n"), "{head}");
+        // The rest is not written yet.
+        assert_eq!(read_until(&mut socket, "first").await, "first");
+        if is_whole {
+            client.write_all(b"after").await.unwrap();
+            assert_eq!(read_until(&mut socket, "after").await, "after");
+            let end = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}";
+            socket.write_all(end).await.unwrap();
+            let answer = read_until(&mut client, "{}").await;
+            assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        } else {
+            drop(client);
+            let mut rest = Vec::new();
+            // A reset is an end as well.
+            let _ = in_time("the request's end", socket.read_to_end(&mut rest)).await;
+            assert!(rest.is_empty(), "a body that broke off must not look whole");
+        }
+    }
+}
+
 /// Reads a request's head.
 async fn asked(socket: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
+    // Byte by byte: the body is not to be taken.
     while !bytes.ends_with(b"\r\n\r\n") {
-        assert!(socket.read_buf(&mut bytes).await.unwrap() > 0, "it ends");
+        bytes.push(socket.read_u8().await.expect("a whole head"));
     }
     String::from_utf8(bytes).unwrap()
 }
