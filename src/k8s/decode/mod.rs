@@ -11,6 +11,7 @@ mod list;
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::LazyLock;
 
 use bytes::Bytes;
 use memchr::memmem;
@@ -436,11 +437,15 @@ fn nullable_string(raw: &str) -> Result<Option<String>, serde_json::Error> {
     if raw == "null" { Ok(None) } else { string(raw).map(Some) }
 }
 
+/// Prepared once: that costs more than most searches.
+static LAST_APPLIED_FINDER: LazyLock<memmem::Finder<'static>> =
+    LazyLock::new(|| memmem::Finder::new(LAST_APPLIED));
+
 /// Whether annotations may hold the last-applied one; its name may be escaped.
 fn holds_last_applied(annotations: &str) -> bool {
     let bytes = annotations.as_bytes();
     annotations.starts_with('{')
-        && (memchr::memchr(b'\\', bytes).is_some() || memmem::find(bytes, LAST_APPLIED.as_bytes()).is_some())
+        && (memchr::memchr(b'\\', bytes).is_some() || LAST_APPLIED_FINDER.find(bytes).is_some())
 }
 
 /// Appends the annotations but the last-applied one, and none at all where it was the only one, as the API
@@ -495,10 +500,12 @@ fn needs_cleaning(value: &str) -> bool {
         return true;
     }
     // A serialiser that puts blanks after colons does so after the first.
-    if let (Some(b'{'), Some(colon)) = (bytes.first(), memmem::find(bytes, b"\":"))
-        && bytes.get(colon + 2) == Some(&b' ')
-    {
-        return true;
+    if bytes.first() == Some(&b'{') {
+        // Found by hand: it is near, and a search for two bytes costs more to prepare.
+        let colon = memchr::memchr_iter(b':', bytes).find(|at| bytes[at - 1] == b'"');
+        if colon.is_some_and(|colon| bytes.get(colon + 1) == Some(&b' ')) {
+            return true;
+        }
     }
     memchr::memchr2(0xE2, 0xC2, bytes).is_some()
         && ["\u{2028}", "\u{2029}", "\u{85}"].iter().any(|separator| value.contains(separator))
