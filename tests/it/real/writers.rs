@@ -8,8 +8,9 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
-use super::cluster::{Cluster, send};
+use super::cluster::{Cluster, Kind, send};
 use crate::support::check::version;
 
 /// Writers at once; one waits for its answers most of the time.
@@ -17,6 +18,9 @@ const WRITERS: usize = 4;
 
 /// For one write; one that was sent to a server that hangs is not waited for.
 const WRITE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// For an object to be there at the start.
+const CREATE_PATIENCE: Duration = Duration::from_secs(120);
 
 /// Everyone who writes.
 pub(super) struct Writers {
@@ -110,14 +114,30 @@ async fn create(cluster: &Arc<Cluster>, count: usize) {
                 if index >= count {
                     return;
                 }
-                let object = kind.object(&name(index));
-                let created = send(&client, "POST", kind.collection, Some(&object), WRITE_PATIENCE).await;
-                assert!(created.is_some(), "{} is not created", name(index));
+                create_one(&client, &kind, &name(index)).await;
             }
         });
     }
     while let Some(ended) = workers.join_next().await {
         ended.expect("no panic");
+    }
+}
+
+/// However often it takes: a server that has only just begun may be slow to answer on a busy machine.
+async fn create_one(client: &kube::Client, kind: &Kind, name: &str) {
+    let deadline = Instant::now() + CREATE_PATIENCE;
+    loop {
+        let object = kind.object(name);
+        if send(client, "POST", kind.collection, Some(&object), WRITE_PATIENCE).await.is_some() {
+            return;
+        }
+        // It may be there already, created by a request whose answer came too late.
+        let path = format!("{}/{name}", kind.collection);
+        if send(client, "GET", &path, None, WRITE_PATIENCE).await.is_some() {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{name} is not created");
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
