@@ -281,6 +281,10 @@ impl Client {
     async fn answered(&self, verb: Verb, request: Request<Bytes>) -> Result<Response<Body>, UpstreamError> {
         let session = self.sessions.current().await;
         let mut answer = self.send_once(verb, &session, request.clone()).await;
+        if answer.is_err() && request.extensions().get().is_some_and(Replay::is_broken) {
+            // A client that leaves must not cost the others their connections.
+            return answer;
+        }
         // A write that may have arrived is not sent a second time: only what was refused for its credentials is.
         let again = request.method() == Method::GET || answer.is_ok() || verb != Verb::Forward;
         if let Some(renewed) = self.sessions.after(&session, answer.as_ref().map(Response::status)).await

@@ -226,6 +226,26 @@ async fn after_a_401_a_body_that_streamed_is_sent_again_from_its_beginning() {
 }
 
 #[tokio::test]
+async fn bodies_that_break_off_say_nothing_of_the_way() {
+    let (url, log) = serve(|request| {
+        let right = request.headers().get("authorization").is_some_and(|value| value == "Bearer new");
+        if right { text("{}") } else { Response::builder().status(401).body(Full::default()).unwrap() }
+    })
+    .await;
+    let (_folder, token, client) = with_token(&url).await;
+    std::fs::write(&token, "new").unwrap();
+    for _ in 0..5 {
+        // Before anything of it was sent, so that nobody can answer.
+        let left = futures_util::stream::iter([Err::<Frame<Bytes>, _>("the client left")]);
+        let request = Request::post("/api/v1/pods").body(StreamBody::new(left)).unwrap();
+        client.forward(request).await.unwrap_err();
+    }
+    log.lock().unwrap().clear();
+    client.list_page(&target(), &PageRequest::default()).await.unwrap();
+    assert_eq!(log.lock().unwrap().len(), 2, "credentials were read again before there was a reason");
+}
+
+#[tokio::test]
 async fn nobody_there_is_a_transport_failure_with_its_cause() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

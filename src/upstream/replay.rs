@@ -54,6 +54,11 @@ impl Replay {
         Reader { number: state.newest, replay: self.clone(), taken: 0 }
     }
 
+    /// Whether it broke off: then the request failed for that, and nothing is known of the way.
+    pub(super) fn is_broken(&self) -> bool {
+        self.lock().is_broken
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -167,7 +172,9 @@ mod tests {
         let replay = chunks(&[Ok("a"), Err("reset"), Ok("b")]);
         let mut first = replay.read();
         assert_eq!(next(&mut first).await.unwrap(), "a");
+        assert!(!replay.is_broken());
         assert_eq!(next(&mut first).await.unwrap_err(), "reset");
+        assert!(replay.is_broken());
         let mut second = replay.read();
         assert_eq!(next(&mut second).await.unwrap(), "a");
         assert!(!second.is_end_stream());
