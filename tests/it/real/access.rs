@@ -16,7 +16,7 @@ const SECOND_TOKEN: &str = "second-token";
 
 async fn write(api: &Envtest, method: &str, path: &str, body: &Value) {
     let client = crate::support::envtest::client(&api.kubeconfig_path()).await;
-    let written = send(&client, method, path, Some(body), Duration::from_secs(60)).await;
+    let written = send(&client, method, path, Some(body), Duration::from_secs(10)).await;
     assert!(written.is_some(), "{method} {path}");
 }
 
