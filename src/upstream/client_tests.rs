@@ -150,6 +150,19 @@ async fn case_25_a_compressed_list_is_decompressed() {
     assert_eq!(to(&url).await.list_page(&target(), &PageRequest::default()).await.unwrap().body, b"{}\n");
 }
 
+fn is_new(headers: &http::HeaderMap) -> bool {
+    headers.get("authorization").is_some_and(|value| value == "Bearer new")
+}
+
+/// Answers whoever has the token `new`.
+fn only_new(request: &Request<()>) -> Response<Full<Bytes>> {
+    if is_new(request.headers()) {
+        text("{}")
+    } else {
+        Response::builder().status(401).body(Full::default()).unwrap()
+    }
+}
+
 /// A client with the token `old` in a file, and that file.
 async fn with_token(url: &str) -> (tempfile::TempDir, std::path::PathBuf, Client) {
     let folder = tempfile::tempdir().unwrap();
@@ -167,11 +180,7 @@ async fn with_token(url: &str) -> (tempfile::TempDir, std::path::PathBuf, Client
 
 #[tokio::test]
 async fn case_13_after_a_401_the_token_is_read_again_at_once() {
-    let (url, log) = serve(|request| {
-        let right = request.headers().get("authorization").is_some_and(|value| value == "Bearer new");
-        if right { text("{}") } else { Response::builder().status(401).body(Full::default()).unwrap() }
-    })
-    .await;
+    let (url, log) = serve(only_new).await;
     let (_folder, token, client) = with_token(&url).await;
     std::fs::write(&token, "new").unwrap();
     client.list_page(&target(), &PageRequest::default()).await.unwrap();
@@ -194,9 +203,7 @@ async fn after_a_401_a_body_that_streamed_is_sent_again_from_its_beginning() {
             let service = service_fn(move |mut request: Request<Incoming>| {
                 let refusing = refusing.clone();
                 async move {
-                    let right =
-                        request.headers().get("authorization").is_some_and(|value| value == "Bearer new");
-                    if !right {
+                    if !is_new(request.headers()) {
                         // One that asks for credentials as soon as it knows that there are none.
                         let first = request.body_mut().frame().await.unwrap().unwrap();
                         assert_eq!(first.into_data().unwrap(), "first, ");
@@ -227,11 +234,7 @@ async fn after_a_401_a_body_that_streamed_is_sent_again_from_its_beginning() {
 
 #[tokio::test]
 async fn bodies_that_break_off_say_nothing_of_the_way() {
-    let (url, log) = serve(|request| {
-        let right = request.headers().get("authorization").is_some_and(|value| value == "Bearer new");
-        if right { text("{}") } else { Response::builder().status(401).body(Full::default()).unwrap() }
-    })
-    .await;
+    let (url, log) = serve(only_new).await;
     let (_folder, token, client) = with_token(&url).await;
     std::fs::write(&token, "new").unwrap();
     for _ in 0..5 {
