@@ -268,6 +268,21 @@ impl Rig {
         }
     }
 
+    /// Waits until informerd's cache is empty.
+    pub(super) async fn wait_for_no_objects(&self) {
+        let deadline = Instant::now() + RECOVERY_MAX;
+        loop {
+            let told = self.informerd.get(&format!("/v1/snapshot/{}", self.cluster.kind().plural)).await;
+            assert_eq!(told.status(), 200, "{}", told.text());
+            let items = &told.json()["items"];
+            if items.as_array().is_some_and(Vec::is_empty) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "still there: {items}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     /// Waits while something is away, and checks that informerd answers from its cache meanwhile. Tells its `Age` then.
     pub(super) async fn stay_away(&self, pause: Duration) -> Duration {
         tokio::time::sleep(pause).await;
