@@ -205,7 +205,7 @@ impl fmt::Debug for Resource {
 impl Key {
     /// Makes a key; an empty namespace is the cluster scope.
     pub fn new(namespace: &str, name: &str) -> Self {
-        if namespace.is_empty() { Self(name.into()) } else { Self(format!("{namespace}/{name}").into()) }
+        if namespace.is_empty() { Self(name.into()) } else { Self([namespace, "/", name].concat().into()) }
     }
 
     /// The namespace; empty in the cluster scope.

@@ -47,6 +47,8 @@ pub struct Decoder {
     type_meta: String,
     metadata_only: bool,
     dropped: DropPaths,
+    /// Whether the text at hand holds nothing that ends a line: looked for once, and not in each of its values.
+    is_one_line: bool,
     scratch: Vec<u8>,
 }
 
@@ -108,7 +110,8 @@ impl Decoder {
     pub fn new(resource: Resource, options: DecodeOptions) -> Self {
         let type_meta = type_meta(&resource);
         let dropped = DropPaths::default();
-        Self { resource, options, type_meta, metadata_only: false, dropped, scratch: Vec::new() }
+        let (metadata_only, is_one_line) = (false, false);
+        Self { resource, options, type_meta, metadata_only, dropped, is_one_line, scratch: Vec::new() }
     }
 
     /// Keeps of each object its metadata, as a `PartialObjectMetadata`, whatever the server sends: one that cannot send
@@ -134,6 +137,7 @@ impl Decoder {
     /// # Errors
     /// [`DecodeError`] when it is not an object, has no name or no resourceVersion, or is too large.
     pub fn object(&mut self, text: &str) -> Result<Object, DecodeError> {
+        self.is_one_line = is_one_line(text);
         let mut reader = serde_json::Deserializer::from_str(text);
         let object = ObjectSeed { decoder: self }.deserialize(&mut reader)?;
         reader.end()?;
@@ -146,6 +150,8 @@ impl Decoder {
     /// [`DecodeError`] when the body is not a list or has no resourceVersion.
     pub fn list(&mut self, body: &[u8]) -> Result<ListPage, DecodeError> {
         let text = std::str::from_utf8(body)?;
+        // Go's encoder ends a document with a line feed.
+        self.is_one_line = is_one_line(text.trim_ascii_end());
         let mut reader = serde_json::Deserializer::from_str(text);
         let quick = ListSeed { decoder: self }.deserialize(&mut reader);
         match quick.and_then(|page| reader.end().map(|()| page)) {
@@ -272,7 +278,7 @@ impl Decoder {
     /// Appends a value as it stands (compact, on one line) and tells its place.
     fn append_value(&mut self, value: &str) -> Span {
         let start = self.scratch.len() as u32;
-        if needs_cleaning(value) {
+        if has_blanks(value) || (!self.is_one_line && !is_one_line(value)) {
             clean(value, &mut self.scratch);
         } else {
             self.scratch.extend_from_slice(value.as_bytes());
@@ -492,23 +498,26 @@ fn append_annotations(
     Ok(())
 }
 
-/// Whether a value has line breaks (a pretty-printing server), blanks after its colons, or one of the
-/// characters that readers of lines take for a line end (D22).
-fn needs_cleaning(value: &str) -> bool {
+/// Whether a text has no line breaks (those of a pretty-printing server), and none of the characters that readers of
+/// lines take for a line end (D22).
+fn is_one_line(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let has_separators =
+        || ["\u{2028}", "\u{2029}", "\u{85}"].iter().any(|separator| text.contains(separator));
+    memchr::memchr2(b'\n', b'\r', bytes).is_none()
+        && (memchr::memchr2(0xE2, 0xC2, bytes).is_none() || !has_separators())
+}
+
+/// Whether there are blanks between the tokens of a value.
+fn has_blanks(value: &str) -> bool {
     let bytes = value.as_bytes();
-    if memchr::memchr2(b'\n', b'\r', bytes).is_some() || bytes.starts_with(b"{ ") {
-        return true;
-    }
     // A serialiser that puts blanks after colons does so after the first.
-    if bytes.first() == Some(&b'{') {
-        // Found by hand: it is near, and a search for two bytes costs more to prepare.
-        let colon = memchr::memchr_iter(b':', bytes).find(|at| bytes[at - 1] == b'"');
-        if colon.is_some_and(|colon| bytes.get(colon + 1) == Some(&b' ')) {
-            return true;
-        }
-    }
-    memchr::memchr2(0xE2, 0xC2, bytes).is_some()
-        && ["\u{2028}", "\u{2029}", "\u{85}"].iter().any(|separator| value.contains(separator))
+    // Found by hand: it is near, and a search for two bytes costs more to prepare.
+    bytes.first() == Some(&b'{')
+        && (bytes.starts_with(b"{ ")
+            || memchr::memchr_iter(b':', bytes)
+                .find(|at| bytes[at - 1] == b'"')
+                .is_some_and(|colon| bytes.get(colon + 1) == Some(&b' ')))
 }
 
 /// Appends JSON without the blanks between its tokens, with line separators escaped.
