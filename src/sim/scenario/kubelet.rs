@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::super::object::rfc3339;
 use super::Scenario;
 use super::mirror::{is_deleted, name, namespace, text, uid};
+use super::templates::node_address;
 
 /// Where a pod is on its way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -182,6 +183,7 @@ fn status(pod: &Value, state: &Value, ready: bool, restarts: u64, now: u64) -> V
         })
         .collect();
     let word = if ready { "True" } else { "False" };
+    let host = node_address(text(pod, &["spec", "nodeName"]));
     let created = text(pod, &["metadata", "creationTimestamp"]);
     let scheduled = json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": created});
     let initialized = json!({"type": "Initialized", "status": "True", "lastProbeTime": null, "lastTransitionTime": created});
@@ -191,7 +193,7 @@ fn status(pod: &Value, state: &Value, ready: bool, restarts: u64, now: u64) -> V
             condition("PodReadyToStartContainers", word, now), initialized, condition("Ready", word, now),
             condition("ContainersReady", word, now), scheduled,
         ],
-        "containerStatuses": statuses, "hostIP": "10.0.0.1", "hostIPs": [{"ip": "10.0.0.1"}],
+        "containerStatuses": statuses, "hostIP": host, "hostIPs": [{"ip": host}],
         "qosClass": "Burstable",
         "startTime": if pod["status"]["startTime"].is_string() { pod["status"]["startTime"].clone() } else { rfc3339(now).into() },
     });

@@ -52,6 +52,12 @@ pub(super) fn found(cluster: &Cluster) {
     }
 }
 
+/// A node's address, the same wherever it shows: by the node's letter.
+pub(super) fn node_address(name: &str) -> String {
+    let letter = name.bytes().last().unwrap_or(b'a').to_ascii_lowercase();
+    format!("10.0.0.{}", 10 + letter.saturating_sub(b'a'))
+}
+
 fn node(name: &str, now: &str) -> Value {
     let condition = |kind: &str, status: &str, reason: &str, message: &str| {
         json!({
@@ -73,7 +79,7 @@ fn node(name: &str, now: &str) -> Value {
         }},
         "spec": {"podCIDR": "10.244.0.0/24", "providerID": format!("demo:///{zone}/{name}")},
         "status": {
-            "addresses": [{"type": "Hostname", "address": name}, {"type": "InternalIP", "address": "10.0.0.1"}],
+            "addresses": [{"type": "Hostname", "address": name}, {"type": "InternalIP", "address": node_address(name)}],
             "capacity": capacity, "allocatable": capacity, "images": images,
             "conditions": [
                 condition("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),

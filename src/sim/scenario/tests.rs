@@ -49,6 +49,22 @@ fn a_new_cluster_is_at_rest() {
 }
 
 #[test]
+fn a_pod_says_the_address_of_its_node_and_no_two_nodes_have_one() {
+    let (cluster, _) = scenario(1);
+    let address = |node: &Value| node["status"]["addresses"][1]["address"].to_string();
+    let mut nodes: Vec<_> =
+        cluster.list("nodes").iter().map(|node| (name(node).to_owned(), address(node))).collect();
+    for pod in cluster.list("pods") {
+        let host =
+            (pod["spec"]["nodeName"].as_str().unwrap().to_owned(), pod["status"]["hostIP"].to_string());
+        assert!(nodes.contains(&host), "{host:?}");
+    }
+    nodes.sort_by(|one, other| one.1.cmp(&other.1));
+    nodes.dedup_by(|one, other| one.1 == other.1);
+    assert_eq!(nodes.len(), 6);
+}
+
+#[test]
 fn the_same_seed_makes_the_same_history() {
     let history = |seed| {
         let (cluster, mut scenario) = scenario(seed);
