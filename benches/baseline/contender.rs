@@ -137,8 +137,11 @@ fn read_everything(url: &str, initial: Initial) -> anyhow::Result<usize> {
     let authority = url.trim_start_matches("http://").trim_end_matches('/');
     let mut socket = BufReader::with_capacity(256 << 10, TcpStream::connect(authority)?);
     socket.get_ref().set_read_timeout(Some(PATIENCE))?;
+    socket.get_ref().set_nodelay(true)?;
     let ask = |query: &str, socket: &mut BufReader<TcpStream>| {
-        write!(socket.get_mut(), "GET /api/v1/pods?{query} HTTP/1.1\r\nHost: {authority}\r\n\r\n")
+        // In one write: the kernel holds the second of several back until the first is acknowledged, 40 ms later.
+        let request = format!("GET /api/v1/pods?{query} HTTP/1.1\r\nHost: {authority}\r\n\r\n");
+        socket.get_mut().write_all(request.as_bytes())
     };
     if initial == Initial::Stream {
         ask(
