@@ -1,10 +1,8 @@
 //! Certificates, tokens and permissions change while informerd runs.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
-use super::cluster::send;
+use super::cluster::administer;
 use super::rig::{Rig, Setup};
 use crate::support::envtest::{Envtest, FIRST_TOKEN, Options, Process, Version};
 
@@ -16,8 +14,7 @@ const SECOND_TOKEN: &str = "second-token";
 
 async fn write(api: &Envtest, method: &str, path: &str, body: &Value) {
     let client = crate::support::envtest::client(&api.kubeconfig_path()).await;
-    let written = send(&client, method, path, Some(body), Duration::from_secs(10)).await;
-    assert!(written.is_some(), "{method} {path}");
+    administer(&client, method, path, Some(body)).await;
 }
 
 fn role(verbs: &[&str]) -> Value {

@@ -41,6 +41,9 @@ pub(super) const WIDGETS: Kind = Kind {
     spec: || json!({"size": 3}),
 };
 
+/// For what an administrator does; longer than any of it should take.
+const ADMINISTER_PATIENCE: Duration = Duration::from_secs(60);
+
 /// States that are remembered, as followers ask for the same ones; a state of thousands of objects is large.
 const STATES_MAX: usize = 4;
 
@@ -160,10 +163,33 @@ pub(super) async fn send(
     body: Option<&Value>,
     patience: Duration,
 ) -> Option<Value> {
+    tokio::time::timeout(patience, request(client, method, path, body)).await.ok()?.ok()
+}
+
+/// What an administrator does before and between what is tested. Waits for as long as a busy machine takes.
+///
+/// # Panics
+/// With the API server's words, if it refuses.
+pub(super) async fn administer(
+    client: &kube::Client,
+    method: &str,
+    path: &str,
+    body: Option<&Value>,
+) -> Value {
+    let answer = tokio::time::timeout(ADMINISTER_PATIENCE, request(client, method, path, body)).await;
+    let answer = answer.unwrap_or_else(|_| panic!("{method} {path}: no answer"));
+    answer.unwrap_or_else(|error| panic!("{method} {path}: {error}"))
+}
+
+async fn request(
+    client: &kube::Client,
+    method: &str,
+    path: &str,
+    body: Option<&Value>,
+) -> kube::Result<Value> {
     let content = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
     let body = body.map(|body| serde_json::to_vec(body).expect("JSON")).unwrap_or_default();
     let request =
         http::Request::builder().method(method).uri(path).header("content-type", content).body(body);
-    let answer = client.request::<Value>(request.expect("a request"));
-    tokio::time::timeout(patience, answer).await.ok()?.ok()
+    client.request(request.expect("a request")).await
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::cluster::{WIDGETS, send};
+use super::cluster::{WIDGETS, administer, send};
 use super::rig::{Rig, Setup};
 use crate::support::envtest::{self, Envtest, Version};
 
@@ -27,15 +27,12 @@ async fn ask(client: &kube::Client, method: &str, path: &str, body: Option<&Valu
 }
 
 async fn install(client: &kube::Client, definition: &Value) {
-    assert!(
-        ask(client, "POST", DEFINITIONS, Some(definition)).await.is_some(),
-        "the definition is not taken"
-    );
+    administer(client, "POST", DEFINITIONS, Some(definition)).await;
 }
 
 /// Removes the definition and waits until it and all its objects are gone.
 async fn remove(client: &kube::Client) {
-    assert!(ask(client, "DELETE", DEFINITION, None).await.is_some(), "the definition is not deleted");
+    administer(client, "DELETE", DEFINITION, None).await;
     let gone = async {
         while ask(client, "GET", DEFINITION, None).await.is_some() {
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -62,7 +59,7 @@ async fn outlives_its_kind(version: Version) {
         let column = json!([{"name": "Size", "type": "integer", "jsonPath": ".spec.size"}]);
         let mut changed = definition("size");
         changed["spec"]["versions"][0]["additionalPrinterColumns"] = column;
-        assert!(ask(&client, "PATCH", DEFINITION, Some(&changed)).await.is_some(), "it is not changed");
+        administer(&client, "PATCH", DEFINITION, Some(&changed)).await;
     })
     .await;
     rig.measure("CRD deleted and created again", async |rig| {

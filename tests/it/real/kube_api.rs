@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::cluster::send;
+use super::cluster::administer;
 use crate::support::client::get;
 use crate::support::envtest::{self, Envtest, Options, Version};
 use crate::support::eventually;
@@ -86,8 +86,7 @@ fn config_map(name: &str) -> Value {
 }
 
 async fn write(client: &kube::Client, method: &str, path: &str, body: &Value) -> Value {
-    let written = send(client, method, path, Some(body), Duration::from_secs(10)).await;
-    written.unwrap_or_else(|| panic!("{method} {path}"))
+    administer(client, method, path, Some(body)).await
 }
 
 /// A list with the type of each item, which a built-in kind's items lack, and without what is each server's own.

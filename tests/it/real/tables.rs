@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
-use super::cluster::send;
+use super::cluster::{administer, send};
 use crate::support::PATIENCE;
 use crate::support::envtest::{self, Envtest, Options, Version};
 use crate::support::server::{Informerd, kubeconfig, serve_config};
@@ -53,11 +53,10 @@ impl Shown {
         }
         if let Some(status) = &self.status {
             let patch = json!({"status": status});
-            let done = ask(client, "PATCH", &format!("{path}/status"), Some(&patch)).await;
-            assert!(done.is_some(), "the status of {path}");
+            administer(client, "PATCH", &format!("{path}/status"), Some(&patch)).await;
         }
         if self.delete {
-            assert!(ask(client, "DELETE", &path, None).await.is_some(), "{path} is not deleted");
+            administer(client, "DELETE", &path, None).await;
         }
     }
 }
@@ -251,7 +250,7 @@ async fn kubectl_prints_the_same() {
     let Some((api, client)) = Box::pin(populated(Version::V1_20)).await else { return };
     // kubectl complains of a group that nobody serves; informerd does not have it.
     let absent = "/apis/apiregistration.k8s.io/v1/apiservices/v1.extra.example.com";
-    assert!(ask(&client, "DELETE", absent, None).await.is_some(), "it is not deleted");
+    administer(&client, "DELETE", absent, None).await;
     let followed = [
         "pods",
         "replicationcontrollers",
