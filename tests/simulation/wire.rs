@@ -70,6 +70,8 @@ pub(crate) struct Wire {
     /// The last events.
     told: VecDeque<Vec<u8>>,
     out: VecDeque<Bytes>,
+    /// Whether a chunk of them has left and has not arrived.
+    passing: bool,
     sent: usize,
     end: Option<End>,
     /// Whether something befell it, so that it cannot be read as a whole.
@@ -127,8 +129,8 @@ impl Drop for Wire {
         }
         let given_up = self.last_byte.elapsed() >= QUIET_MIN || self.born.elapsed() >= OVERDUE_MIN;
         let quiet = self.end.is_none() && given_up;
-        // A mark that is still on its way is none.
-        let unmarked = self.ask == Ask::Stream && (!self.marked || !self.out.is_empty());
+        // A mark that is still on its way is none, its last piece, too (seed 1062919).
+        let unmarked = self.ask == Ask::Stream && (!self.marked || self.passing || !self.out.is_empty());
         self.link.meter(self.resource, |meter| {
             meter.quiet_watches += u64::from(quiet);
             meter.unmarked_streams += u64::from(unmarked);
@@ -158,6 +160,7 @@ impl Wire {
             partial: Vec::new(),
             told: VecDeque::new(),
             out: VecDeque::new(),
+            passing: false,
             sent: 0,
             end: None,
             broken: false,
@@ -172,7 +175,10 @@ impl Wire {
     pub(crate) async fn next(mut self) -> Option<(Framed, Self)> {
         loop {
             if let Some(chunk) = self.out.pop_front() {
-                if let Some(chunk) = self.pass(chunk).await {
+                self.passing = true;
+                let passed = self.pass(chunk).await;
+                self.passing = false;
+                if let Some(chunk) = passed {
                     return Some((Ok(Frame::data(chunk)), self));
                 }
                 continue;
