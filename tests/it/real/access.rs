@@ -1,5 +1,7 @@
 //! Certificates, tokens and permissions change while informerd runs.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::cluster::administer;
@@ -14,7 +16,7 @@ const SECOND_TOKEN: &str = "second-token";
 
 async fn write(api: &Envtest, method: &str, path: &str, body: &Value) {
     let client = crate::support::envtest::client(&api.kubeconfig_path()).await;
-    administer(&client, method, path, Some(body)).await;
+    administer(&client, method, path, Some(body), Duration::from_secs(10)).await;
 }
 
 fn role(verbs: &[&str]) -> Value {

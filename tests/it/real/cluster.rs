@@ -41,9 +41,6 @@ pub(super) const WIDGETS: Kind = Kind {
     spec: || json!({"size": 3}),
 };
 
-/// For what an administrator does; longer than any of it should take.
-const ADMINISTER_PATIENCE: Duration = Duration::from_secs(60);
-
 /// States that are remembered, as followers ask for the same ones; a state of thousands of objects is large.
 const STATES_MAX: usize = 4;
 
@@ -166,18 +163,19 @@ pub(super) async fn send(
     tokio::time::timeout(patience, request(client, method, path, body)).await.ok()?.ok()
 }
 
-/// What an administrator does before and between what is tested. Waits for as long as a busy machine takes.
+/// What an administrator does before and between what is tested.
 ///
 /// # Panics
-/// With the API server's words, if it refuses.
+/// With the API server's words if it refuses, or if it does not answer in time.
 pub(super) async fn administer(
     client: &kube::Client,
     method: &str,
     path: &str,
     body: Option<&Value>,
+    patience: Duration,
 ) -> Value {
-    let answer = tokio::time::timeout(ADMINISTER_PATIENCE, request(client, method, path, body)).await;
-    let answer = answer.unwrap_or_else(|_| panic!("{method} {path}: no answer"));
+    let answer = tokio::time::timeout(patience, request(client, method, path, body)).await;
+    let answer = answer.unwrap_or_else(|_| panic!("{method} {path}: no answer in {patience:?}"));
     answer.unwrap_or_else(|error| panic!("{method} {path}: {error}"))
 }
 

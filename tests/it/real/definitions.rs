@@ -22,17 +22,20 @@ fn definition(field: &str) -> Value {
             "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]}})
 }
 
+/// For one answer.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+
 async fn ask(client: &kube::Client, method: &str, path: &str, body: Option<&Value>) -> Option<Value> {
-    send(client, method, path, body, Duration::from_secs(10)).await
+    send(client, method, path, body, ANSWER_PATIENCE).await
 }
 
 async fn install(client: &kube::Client, definition: &Value) {
-    administer(client, "POST", DEFINITIONS, Some(definition)).await;
+    administer(client, "POST", DEFINITIONS, Some(definition), ANSWER_PATIENCE).await;
 }
 
 /// Removes the definition and waits until it and all its objects are gone.
 async fn remove(client: &kube::Client) {
-    administer(client, "DELETE", DEFINITION, None).await;
+    administer(client, "DELETE", DEFINITION, None, ANSWER_PATIENCE).await;
     let gone = async {
         while ask(client, "GET", DEFINITION, None).await.is_some() {
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -59,7 +62,7 @@ async fn outlives_its_kind(version: Version) {
         let column = json!([{"name": "Size", "type": "integer", "jsonPath": ".spec.size"}]);
         let mut changed = definition("size");
         changed["spec"]["versions"][0]["additionalPrinterColumns"] = column;
-        administer(&client, "PATCH", DEFINITION, Some(&changed)).await;
+        administer(&client, "PATCH", DEFINITION, Some(&changed), ANSWER_PATIENCE).await;
     })
     .await;
     rig.measure("CRD deleted and created again", async |rig| {

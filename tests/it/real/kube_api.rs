@@ -86,7 +86,7 @@ fn config_map(name: &str) -> Value {
 }
 
 async fn write(client: &kube::Client, method: &str, path: &str, body: &Value) -> Value {
-    administer(client, method, path, Some(body)).await
+    administer(client, method, path, Some(body), Duration::from_secs(10)).await
 }
 
 /// A list with the type of each item, which a built-in kind's items lack, and without what is each server's own.

@@ -53,16 +53,19 @@ impl Shown {
         }
         if let Some(status) = &self.status {
             let patch = json!({"status": status});
-            administer(client, "PATCH", &format!("{path}/status"), Some(&patch)).await;
+            administer(client, "PATCH", &format!("{path}/status"), Some(&patch), ANSWER_PATIENCE).await;
         }
         if self.delete {
-            administer(client, "DELETE", &path, None).await;
+            administer(client, "DELETE", &path, None, ANSWER_PATIENCE).await;
         }
     }
 }
 
+/// For one answer.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(20);
+
 async fn ask(client: &kube::Client, method: &str, path: &str, body: Option<&Value>) -> Option<Value> {
-    send(client, method, path, body, Duration::from_secs(20)).await
+    send(client, method, path, body, ANSWER_PATIENCE).await
 }
 
 async fn list(client: &kube::Client, path: &str, accept: &str) -> Value {
@@ -250,7 +253,7 @@ async fn kubectl_prints_the_same() {
     let Some((api, client)) = Box::pin(populated(Version::V1_20)).await else { return };
     // kubectl complains of a group that nobody serves; informerd does not have it.
     let absent = "/apis/apiregistration.k8s.io/v1/apiservices/v1.extra.example.com";
-    administer(&client, "DELETE", absent, None).await;
+    administer(&client, "DELETE", absent, None, ANSWER_PATIENCE).await;
     let followed = [
         "pods",
         "replicationcontrollers",
