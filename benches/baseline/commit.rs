@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use informerd::cache::{Delta, Writer, cache};
 use informerd::config::Limits;
-use informerd::hub::{self, Delivery, Figures, Filter, From, Hub, Informer, Scope, Subscription};
-use informerd::k8s::{Decoder, FieldSelector, LabelSelector, ResourceVersion};
+use informerd::hub::{self, Delivery, Figures, Hub, Informer, Scope, Selection, StartAt, Subscription};
+use informerd::k8s::{Decoder, ResourceVersion};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::thread_cpu;
@@ -82,10 +82,10 @@ impl Subject {
         hub.add(Informer::new(pods::resource(), Scope::All, reader, Arc::new(Figures::default)));
         let delivered = Arc::new(AtomicU64::new(0));
         for _ in 0..readers {
-            let filter = Filter::new(vec![], None, LabelSelector::default(), FieldSelector::default());
+            let selection = Selection::default();
             let informers = hub.informers();
             let subscription =
-                Subscription { informers, filter, from: From::Now, resync: None, timeout: None };
+                Subscription { informers, selection, from: StartAt::Now, resync: None, timeout: None };
             let mut subscriber = {
                 let _entered = runtime.enter();
                 hub.subscribe(subscription)?
@@ -97,7 +97,7 @@ impl Subject {
                         Delivery::Events(events) => {
                             delivered.fetch_add(events.len() as u64, Ordering::Relaxed);
                         }
-                        Delivery::Runs(runs) => {
+                        Delivery::Shared(runs) => {
                             let events: usize = runs.iter().map(|run| run.len()).sum();
                             delivered.fetch_add(events as u64, Ordering::Relaxed);
                         }

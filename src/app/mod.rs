@@ -118,6 +118,7 @@ impl App {
             http::Upstream { pass: pass::through(&config, &client), definition: definitions::fetch(&client) };
         let data = http::serve(data, hub.clone(), http_config, upstream, drain.clone());
         let data = tokio::spawn(data.instrument(info_span!("http")));
+        tokio::spawn(tend(hub.clone(), cancel.clone()));
         let reload = Arc::new(Notify::new());
         if let Some(source) = config.source.clone() {
             let (running, trigger) = (config.clone(), reload.clone());
@@ -160,6 +161,20 @@ impl App {
         }
         self.informers.abort();
         info!("stopped");
+    }
+}
+
+/// How often the hub looks for what readers have held for too long.
+const TEND_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Lets the hub clean up until the process ends.
+async fn tend(hub: Hub, cancel: CancellationToken) {
+    let mut tick = tokio::time::interval(TEND_INTERVAL);
+    loop {
+        tokio::select! {
+            now = tick.tick() => hub.tend(now),
+            () = cancel.cancelled() => return,
+        }
     }
 }
 

@@ -52,6 +52,12 @@ impl Journal {
         evicted
     }
 
+    /// The change that made a revision; `None` if it left the window.
+    pub(super) fn get(&self, revision: Revision) -> Option<&Arc<Change>> {
+        let at = revision.0.checked_sub(self.base.0.0 + 1)?;
+        self.changes.get(usize::try_from(at).ok()?)
+    }
+
     /// At most `len_max` changes after a revision, oldest first; `None` if it left the window.
     pub(super) fn after(&self, revision: Revision, len_max: usize) -> Option<Vec<Arc<Change>>> {
         let skip = revision.0.checked_sub(self.base.0.0)? as usize;

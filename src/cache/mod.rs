@@ -24,9 +24,12 @@
 //! [`Located::Ahead`], and waits. If the API server has been there ([`Reader::is_reached`]), it may wait as long as that
 //! takes: it has everything until then.
 
+mod catch_up;
 mod change;
 mod cursor;
 mod head;
+mod index;
+mod indexed;
 mod journal;
 mod pass;
 mod past;
@@ -38,6 +41,9 @@ mod store;
 pub use change::{Change, ChangeKind, Commit, Delta};
 pub use cursor::{Cursor, Located, Lost, Recalled, Revision};
 pub use head::{HeadAsked, HeadWriter};
+pub use indexed::{
+    CatchUpToState, INDEXES_MAX, IndexBuilder, IndexSummary, IndexTerm, IndexesInUse, UsedIndex, UsedPaths,
+};
 pub use past::{Gone, Past, PastChange};
 pub use shared::{
     Batch, CatchUp, CatchUpEntry, Condition, Mark, PastWriter, Phase, Reader, ScopeWake, Summary, Writer,

@@ -90,7 +90,7 @@ impl State {
     pub(super) fn recalled(&self, version: &ResourceVersion) -> Option<Recalled> {
         match self.pasts.get(version) {
             // Deletions since it was told have been forgotten.
-            Some(Recalled::Known(past)) if past.cursor.revision < self.floor() => Some(Recalled::Unknown),
+            Some(Recalled::Known(past)) if past.cursor.revision < self.floor => Some(Recalled::Unknown),
             Some(recalled) => Some(recalled.clone()),
             None if self.may_ask(version) => None,
             None => Some(Recalled::Unknown),

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
 use super::Revision;
-use crate::k8s::Key;
+use crate::k8s::{IndexPath, Key};
 
 /// The last change of each scope that somebody reads. Behind the cache's lock.
 #[derive(Debug, Default)]
@@ -30,6 +30,11 @@ pub(super) fn scope_of(namespace: &str, name: Option<&str>) -> Arc<str> {
         Some(name) => Key::new(namespace, name).as_str().into(),
         None => format!("{namespace}/").into(),
     }
+}
+
+/// The text of the scope of objects with a value at a path. No namespace or name begins so.
+pub(super) fn value_scope(path: &IndexPath, value: &str) -> Arc<str> {
+    format!("={path}={value}").into()
 }
 
 impl Touched {
@@ -58,6 +63,18 @@ impl Touched {
                     self.dirty.push(scope);
                 }
             }
+        }
+    }
+
+    /// An object changed that has or had a value at a path.
+    pub(super) fn note_value(&mut self, path: &IndexPath, value: &str, revision: Revision) {
+        if self.last.is_empty() {
+            return;
+        }
+        let scope = value_scope(path, value);
+        if let Some(last) = self.last.get_mut(&scope) {
+            *last = revision;
+            self.dirty.push(scope);
         }
     }
 

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::head::Head;
+use super::indexed::Uses;
 use super::scope::{Wakes, scope_of};
 use super::state::State;
 use super::{Change, Commit, Config, Cursor, Delta, Located, Lost, Recalled, Revision, Snapshot};
@@ -21,6 +22,7 @@ pub fn cache(config: Config, now: Instant) -> (Writer, Reader) {
     let (wake_tx, wake_rx) = watch::channel(Mark::default());
     let shared = Arc::new(Shared {
         state: RwLock::new(State::new(config)),
+        uses: Uses::default(),
         condition: Mutex::new(Condition { phase: Phase::Starting, message: None, retry_at: None }),
         born: now,
         heard_ms: AtomicU64::new(0),
@@ -34,8 +36,9 @@ pub fn cache(config: Config, now: Instant) -> (Writer, Reader) {
 }
 
 #[derive(Debug)]
-struct Shared {
+pub(super) struct Shared {
     state: RwLock<State>,
+    pub(super) uses: Uses,
     condition: Mutex<Condition>,
     born: Instant,
     /// Milliseconds from `born` to when the API server was last heard; 0 is never.
@@ -67,7 +70,7 @@ pub struct PastWriter {
 /// The end that reads a cache. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Reader {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     wake_rx: watch::Receiver<Mark>,
 }
 
@@ -91,6 +94,8 @@ pub struct Mark {
     pub history: u64,
     /// Rises with each commit that readers can see, bookmarks included.
     pub commits: u64,
+    /// Rises with each relist, which may have skipped what came and went.
+    pub relists: u64,
 }
 
 /// What keeps a cache true is doing.
@@ -189,22 +194,24 @@ impl Writer {
     /// Commits a batch in one step: readers see all of it or nothing. The lock is held for memory work only.
     pub fn commit(&mut self, deltas: Vec<Delta>) -> Commit {
         let mut commit = Commit::default();
+        self.read_values(&deltas);
         let mut state = self.shared.write();
-        let before = (state.synced, state.store.cursor, state.store.position.clone());
+        let before = (state.synced, state.store.cursor, state.store.position.clone(), state.relists);
         for delta in deltas {
             state.apply(delta, &mut commit);
         }
         let cursor = state.store.cursor;
-        let synced = state.synced;
+        let (synced, relists) = (state.synced, state.relists);
         let touched = state.touched.take_dirty();
         // Items of a pass show only at its end.
-        let shows = before != (synced, cursor, state.store.position.clone());
+        let shows = before != (synced, cursor, state.store.position.clone(), relists);
         // Released before anyone is woken, so that none wakes into the lock.
         drop(state);
         if shows {
             self.shared.wake_tx.send_modify(|mark| {
                 let commits = mark.commits + 1;
-                *mark = Mark { synced, revision: cursor.revision, history: cursor.history, commits };
+                let (revision, history) = (cursor.revision, cursor.history);
+                *mark = Mark { synced, revision, history, commits, relists };
             });
             if cursor.history == before.1.history {
                 self.shared.scoped.wake(&touched);
@@ -213,6 +220,19 @@ impl Writer {
             }
         }
         commit
+    }
+
+    /// Reads what indexes and selections look at, so that it is not read under the lock.
+    fn read_values(&self, deltas: &[Delta]) {
+        let paths = self.shared.read().indexes.paths.clone();
+        if paths.paths().is_empty() {
+            return;
+        }
+        for delta in deltas {
+            if let Delta::Apply(object) | Delta::Delete(object) | Delta::PassItem(object) = delta {
+                object.values(&paths);
+            }
+        }
     }
 
     /// The API server was heard: bytes arrived.
@@ -319,6 +339,12 @@ impl Reader {
         self.shared.read().store.clone()
     }
 
+    /// The newest place in the journal, and the version of the current state.
+    pub fn head(&self) -> (Cursor, ResourceVersion) {
+        let state = self.shared.read();
+        (state.store.cursor, state.store.position.clone())
+    }
+
     /// The object that changed last, of those that are held. Costs a pass over all where nothing changed since the
     /// first list.
     pub fn newest(&self) -> Option<Arc<Object>> {
@@ -338,14 +364,7 @@ impl Reader {
     /// A wake-up for who reads one namespace (of a namespaced resource), or one object in it or in the cluster scope: at
     /// each commit that touches it, when versions went back, and at [`Reader::rouse`].
     pub fn wake_scoped(&self, namespace: &str, name: Option<&str>) -> ScopeWake {
-        let scope = scope_of(namespace, name);
-        let mut wakes = self.shared.scoped.lock();
-        let wake = wakes.entry(scope.clone()).or_default().subscribe();
-        let mut state = self.shared.write();
-        let now = state.store.cursor.revision;
-        state.touched.begin(scope.clone(), now);
-        drop(state);
-        ScopeWake { shared: self.shared.clone(), scope, wake: Some(wake) }
+        Shared::wake_at(&self.shared, scope_of(namespace, name))
     }
 
     /// Wakes every reader that sleeps, though nothing was committed.
@@ -384,6 +403,21 @@ impl Reader {
     /// [`Lost`] when deletions since the cursor are no longer known.
     pub fn catch_up(&self, cursor: Cursor, len_max: usize) -> Result<CatchUp, Lost> {
         self.shared.read().catch_up(cursor, len_max)
+    }
+
+    /// As [`Reader::catch_up`]; with the last piece the state that the reader then has everything of.
+    ///
+    /// # Errors
+    /// Those of [`Reader::catch_up`].
+    pub fn catch_up_to_state(
+        &self,
+        cursor: Cursor,
+        len_max: usize,
+    ) -> Result<(CatchUp, Option<Snapshot>), Lost> {
+        let state = self.shared.read();
+        let piece = state.catch_up(cursor, len_max)?;
+        let then = piece.done.then(|| state.store.clone());
+        Ok((piece, then))
     }
 
     /// Where a reader continues that has everything up to a resourceVersion, on whichever replica it got it.
@@ -471,11 +505,22 @@ impl Shared {
         self.wake_tx.send_modify(|mark| mark.commits += 1);
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, State> {
+    /// A wake-up at each commit that touches a scope.
+    pub(super) fn wake_at(shared: &Arc<Self>, scope: Arc<str>) -> ScopeWake {
+        let mut wakes = shared.scoped.lock();
+        let wake = wakes.entry(scope.clone()).or_default().subscribe();
+        let mut state = shared.write();
+        let now = state.store.cursor.revision;
+        state.touched.begin(scope.clone(), now);
+        drop(state);
+        ScopeWake { shared: shared.clone(), scope, wake: Some(wake) }
+    }
+
+    pub(super) fn write(&self) -> RwLockWriteGuard<'_, State> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, State> {
+    pub(super) fn read(&self) -> RwLockReadGuard<'_, State> {
         // A panic under the write lock is a bug; readers still get a whole state, as steps are small.
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }

@@ -6,14 +6,12 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 
+use super::index::{Indexes, Step};
 use super::journal::Journal;
 use super::pass::{History, Outcome, Pass, went_back};
 use super::past::Pasts;
 use super::scope::Touched;
-use super::{
-    CatchUp, CatchUpEntry, Change, ChangeKind, Commit, Config, Cursor, Delta, Located, Lost, Revision,
-    Snapshot, Stored,
-};
+use super::{Change, ChangeKind, Commit, Config, Cursor, Delta, Located, Revision, Snapshot, Stored};
 use crate::k8s::{Key, Object, ResourceVersion};
 
 /// Objects of the first list were there before every revision that a reader can have.
@@ -23,13 +21,13 @@ const GAPS_LEN_MAX: usize = 64;
 
 /// A deletion, remembered longer than the journal remembers it.
 #[derive(Clone, Debug)]
-struct Tombstone {
-    revision: Revision,
-    position: ResourceVersion,
-    created: Revision,
-    key: Key,
-    uid: Box<str>,
-    version: ResourceVersion,
+pub(super) struct Tombstone {
+    pub(super) revision: Revision,
+    pub(super) position: ResourceVersion,
+    pub(super) created: Revision,
+    pub(super) key: Key,
+    pub(super) uid: Box<str>,
+    pub(super) version: ResourceVersion,
     reached: ResourceVersion,
 }
 
@@ -42,11 +40,11 @@ struct Removal {
 
 /// An object that changed since the first list, by the revision of its last change.
 #[derive(Debug)]
-struct Recent {
-    position: ResourceVersion,
+pub(super) struct Recent {
+    pub(super) position: ResourceVersion,
     reached: ResourceVersion,
-    created: Revision,
-    object: Arc<Object>,
+    pub(super) created: Revision,
+    pub(super) object: Arc<Object>,
 }
 
 /// The whole of one cache.
@@ -55,10 +53,10 @@ pub(super) struct State {
     config: Config,
     pub(super) store: Snapshot,
     journal: Journal,
-    recent: BTreeMap<Revision, Recent>,
-    tombstones: VecDeque<Tombstone>,
+    pub(super) recent: BTreeMap<Revision, Recent>,
+    pub(super) tombstones: VecDeque<Tombstone>,
     /// Deletions up to this revision may be forgotten.
-    floor: Revision,
+    pub(super) floor: Revision,
     /// What came before this version is not known: the list that began this history, or a forgotten deletion.
     begin: ResourceVersion,
     /// Versions between which a relist skipped what happened, oldest first.
@@ -66,11 +64,14 @@ pub(super) struct State {
     /// Versions up to this one were given out before the API server's went back: what was then is not what is now.
     taken_back: ResourceVersion,
     pub(super) synced: bool,
+    /// Lists after the first.
+    pub(super) relists: u64,
     /// What is held is of another history than what the next pass will bring.
     outdated: bool,
     pass: Option<Pass>,
     pub(super) pasts: Pasts,
     pub(super) touched: Touched,
+    pub(super) indexes: Indexes,
 }
 
 impl State {
@@ -93,20 +94,17 @@ impl State {
             gaps: VecDeque::new(),
             taken_back: zero,
             synced: false,
+            relists: 0,
             outdated: false,
             pass: None,
             touched: Touched::default(),
+            indexes: Indexes::new(),
             pasts: Pasts::new(),
         }
     }
 
     pub(super) fn journal(&self) -> &Journal {
         &self.journal
-    }
-
-    /// Deletions up to this revision may be forgotten.
-    pub(super) fn floor(&self) -> Revision {
-        self.floor
     }
 
     pub(super) fn tombstones_len(&self) -> usize {
@@ -166,6 +164,7 @@ impl State {
             let position = if left == 0 { version.clone() } else { self.at_least(object.resource_version()) };
             self.put_at(object, position, version.clone(), commit);
         }
+        self.relists += 1;
         self.remember_gap(short, &version);
         self.advance(&version);
     }
@@ -195,14 +194,17 @@ impl State {
     ) {
         let revision = self.store.cursor.revision;
         for (object, _) in gone {
-            self.store.objects.remove(object.key());
+            let old = self.store.objects.remove(object.key());
+            self.indexes.replace(old.as_ref().map(|old| &old.object), None);
             self.store.bytes -= object.json().len();
             commit.count(ChangeKind::Deleted);
         }
         for object in changed {
             self.store.bytes += object.json().len();
             let stored = Stored { object: object.clone(), revision };
-            match self.store.objects.insert(object.key().clone(), stored) {
+            let old = self.store.objects.insert(object.key().clone(), stored);
+            self.indexes.replace(old.as_ref().map(|old| &old.object), Some(object));
+            match old {
                 Some(old) => {
                     self.store.bytes -= old.object.json().len();
                     commit.count(ChangeKind::Modified);
@@ -210,6 +212,7 @@ impl State {
                 None => commit.count(ChangeKind::Added),
             }
         }
+        self.indexes.begin(revision);
         if self.synced {
             self.store.cursor.history += 1;
             self.taken_back = self.store.position.clone();
@@ -282,6 +285,10 @@ impl State {
         self.recent.insert(revision, recent);
         let previous = previous.map(|old| old.object);
         let version = object.resource_version().clone();
+        let step =
+            Step { revision, before: previous.as_ref(), after: Some(&object), created, version: &version };
+        let touched = &mut self.touched;
+        self.indexes.take(&step, |path, value| touched.note_value(path, value, revision));
         self.record(Change { revision, position, kind, object, previous, version, reached }, commit);
     }
 
@@ -308,6 +315,9 @@ impl State {
             self.store.bytes -= old.object.json().len();
             created = self.recent.remove(&old.revision).map_or(created, |recent| recent.created);
         }
+        let step = Step { revision, before: Some(&previous), after: None, created, version: &version };
+        let touched = &mut self.touched;
+        self.indexes.take(&step, |path, value| touched.note_value(path, value, revision));
         self.tombstones.push_back(Tombstone {
             revision,
             position: position.clone(),
@@ -337,6 +347,7 @@ impl State {
         self.store.changed_at = change.reached.clone();
         self.touched.note(change.object.key(), change.revision);
         commit.evicted += self.journal.push(Arc::new(change), &self.config);
+        self.indexes.trim(self.journal.base_revision(), self.config.tombstones_len_max);
     }
 
     /// The position after something at `version`: never back, even if the server's order is not.
@@ -407,66 +418,5 @@ impl State {
         // Never within the journal, though nothing lies between: to one who missed what the journal has lost, its
         // changes do not say whether an object stops to match. A catch-up does.
         revision.min(Revision(self.journal.base_revision().0.saturating_sub(1)))
-    }
-
-    /// The next `len_max` of what changed after a cursor, each object once in its latest state, by rising
-    /// revision. `done` when nothing is left: the reader is at the head.
-    pub(super) fn catch_up(&self, cursor: Cursor, len_max: usize) -> Result<CatchUp, Lost> {
-        if cursor.history != self.store.cursor.history || cursor.revision < self.floor {
-            return Err(Lost);
-        }
-        let next = Revision(cursor.revision.0 + 1);
-        let mut live = self.recent.range(next..).peekable();
-        let at = self.tombstones.partition_point(|tombstone| tombstone.revision < next);
-        let mut dead = self.tombstones.range(at..).peekable();
-        let mut entries = Vec::new();
-        while entries.len() < len_max {
-            let dead_first = match (live.peek(), dead.peek()) {
-                (Some((revision, _)), Some(tombstone)) => tombstone.revision < **revision,
-                (None, Some(_)) => true,
-                (_, None) => false,
-            };
-            if dead_first {
-                entries.extend(dead.next().map(Tombstone::entry));
-            } else if let Some((revision, recent)) = live.next() {
-                entries.push(recent.entry(*revision));
-            } else {
-                break;
-            }
-        }
-        let done = live.peek().is_none() && dead.peek().is_none();
-        let (revision, position) = match entries.last() {
-            Some(last) if !done => (last.revision, last.position.clone()),
-            _ => (self.store.cursor.revision, self.store.position.clone()),
-        };
-        Ok(CatchUp { entries, cursor: Cursor { revision, ..cursor }, position, done })
-    }
-}
-
-impl Tombstone {
-    fn entry(&self) -> CatchUpEntry {
-        CatchUpEntry {
-            revision: self.revision,
-            created: self.created,
-            position: self.position.clone(),
-            key: self.key.clone(),
-            uid: self.uid.clone(),
-            version: self.version.clone(),
-            object: None,
-        }
-    }
-}
-
-impl Recent {
-    fn entry(&self, revision: Revision) -> CatchUpEntry {
-        CatchUpEntry {
-            revision,
-            created: self.created,
-            position: self.position.clone(),
-            key: self.object.key().clone(),
-            uid: self.object.uid().into(),
-            version: self.object.resource_version().clone(),
-            object: Some(self.object.clone()),
-        }
     }
 }

@@ -7,7 +7,9 @@ use bytes::{Buf as _, Bytes};
 use super::list::PARTIAL_HEAD;
 use super::table::TableEncoder;
 use super::{Frames, REASON_ANNOTATION, RESUME_ANNOTATION, ws};
-use crate::hub::{Event, EventKind, FORMS, Form, Informer, Payload, ResetReason, ResumeToken, Run};
+use crate::hub::{
+    Event, EventKind, Informer, Payload, RENDERINGS, Rendered, ResetReason, ResumeToken, SharedBatch,
+};
 use crate::k8s::table::Timestamp;
 use crate::k8s::{INITIAL_EVENTS_END, Object, Resource, ResourceVersion, Status};
 
@@ -87,7 +89,7 @@ impl Format {
         }
     }
 
-    /// Its number among those that render a run; bookmarks are in none.
+    /// Its number among those that render a shared batch; bookmarks are in none.
     fn slot(self) -> usize {
         let slot = match self {
             Self::Sse => 0,
@@ -97,7 +99,7 @@ impl Format {
                 3 + usize::from(messages) + 2 * usize::from(metadata)
             }
         };
-        debug_assert!(slot < FORMS);
+        debug_assert!(slot < RENDERINGS);
         slot
     }
 }
@@ -148,31 +150,42 @@ impl Encoder {
         out.cut();
     }
 
-    /// A run of the one informer. Rendered once, for all streams of this format: the first that sends it does.
-    pub fn run(&mut self, run: &Run, framing: Framing) -> Bytes {
+    /// A batch of the one informer. Rendered once, for all streams of this format: the first that sends it does.
+    pub fn shared(&mut self, batch: &SharedBatch, framing: Framing) -> Bytes {
         let (is_shared, slot) = (self.is_shared(), self.format.slot());
         let mut render = || {
             let mut frames = Frames::new();
-            run.events().for_each(|event| self.event(&event, &mut frames));
+            batch.events().for_each(|event| self.event(&event, &mut frames));
             chunk_of(&frames.to_vec())
         };
         let own;
         let form = if is_shared {
-            run.form(slot, render)
+            batch.rendered(slot, render)
         } else {
             own = render();
             &own
         };
-        self.go_on(&run.position());
-        match framing {
-            Framing::Chunked => form.bytes.clone(),
-            Framing::Plain => form.bytes.slice(form.framing..form.bytes.len() - CHUNK_END.len()),
-        }
+        self.advance_to([batch.position()].iter());
+        framed(form, framing)
     }
 
-    /// Goes on after events of the one informer that somebody else encoded.
-    pub fn go_on(&mut self, position: &ResourceVersion) {
-        if let [source] = &mut *self.sources {
+    /// Events in one piece, to be written to many.
+    pub fn whole(&mut self, events: &[Event], framing: Framing) -> Bytes {
+        let mut frames = Frames::new();
+        events.iter().for_each(|event| self.event(event, &mut frames));
+        whole(frames, framing)
+    }
+
+    /// What shows that quiet streams live, in one piece; nothing where there is nothing to show it with.
+    pub fn whole_heartbeat(&self, framing: Framing) -> Bytes {
+        let mut frames = Frames::new();
+        self.heartbeat(&mut frames);
+        whole(frames, framing)
+    }
+
+    /// Goes on after events that another encoder has encoded: the positions after them, in the order of the informers.
+    pub fn advance_to<'a>(&mut self, positions: impl Iterator<Item = &'a ResourceVersion>) {
+        for (source, position) in self.sources.iter_mut().zip(positions) {
             source.position.clone_from(position);
         }
     }
@@ -382,7 +395,6 @@ impl Framing {
     }
 }
 
-/// What is sent as one chunk, of which what is between its ends can be sent alone.
 /// The table that stands for an event's object. Rendered in one piece, as a WebSocket's message tells its length.
 fn table_of(tables: &mut TableEncoder, now: Timestamp, source: &Source, event: &Event) -> Body {
     let mut frames = Frames::new();
@@ -408,13 +420,28 @@ fn table_of(tables: &mut TableEncoder, now: Timestamp, source: &Source, event: &
     Body::Whole(frames.to_vec().into())
 }
 
-fn chunk_of(content: &[u8]) -> Form {
+/// Content as one chunk, which can be sent without its frame, too.
+fn chunk_of(content: &[u8]) -> Rendered {
     let head = format!("{:x}\r\n", content.len());
     let mut bytes = Vec::with_capacity(head.len() + content.len() + CHUNK_END.len());
     bytes.extend_from_slice(head.as_bytes());
     bytes.extend_from_slice(content);
     bytes.extend_from_slice(CHUNK_END.as_bytes());
-    Form { bytes: bytes.into(), framing: head.len() }
+    Rendered { bytes: bytes.into(), framing: head.len() }
+}
+
+fn framed(rendered: &Rendered, framing: Framing) -> Bytes {
+    match framing {
+        Framing::Chunked => rendered.bytes.clone(),
+        Framing::Plain => rendered.bytes.slice(rendered.framing..rendered.bytes.len() - CHUNK_END.len()),
+    }
+}
+
+/// Frames in one piece. A chunk of no bytes would end the stream.
+fn whole(frames: Frames, framing: Framing) -> Bytes {
+    let mut out = Frames::new();
+    framing.append(frames, &mut out);
+    out.to_vec().into()
 }
 
 fn write_token(sources: &[Source], out: &mut String) {
@@ -437,7 +464,7 @@ mod tests {
         frames
     }
 
-    fn framed(framing: Framing, texts: &[&str]) -> Vec<u8> {
+    fn framed_texts(framing: Framing, texts: &[&str]) -> Vec<u8> {
         let mut out = Frames::new();
         texts.iter().for_each(|text| framing.append(frames(text), &mut out));
         framing.end(&mut out);
@@ -446,8 +473,8 @@ mod tests {
 
     #[test]
     fn frames_are_chunks_of_http_or_nothing_more() {
-        assert_eq!(framed(Framing::Plain, &["a", "bc"]), b"a{}bc{}");
-        assert_eq!(framed(Framing::Chunked, &["a", "0123456789abcdef"]), {
+        assert_eq!(framed_texts(Framing::Plain, &["a", "bc"]), b"a{}bc{}");
+        assert_eq!(framed_texts(Framing::Chunked, &["a", "0123456789abcdef"]), {
             b"3\r\na{}\r\n12\r\n0123456789abcdef{}\r\n0\r\n\r\n"
         });
         // An empty chunk would end the stream.

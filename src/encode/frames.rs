@@ -63,10 +63,12 @@ impl Frames {
         self.parts.into_iter()
     }
 
-    /// One piece, copied together; for tests and small answers.
+    /// One piece, copied together: for what is written to many, and small answers.
     pub fn to_vec(mut self) -> Vec<u8> {
         self.cut();
-        self.parts.iter().flat_map(|part| part.iter().copied()).collect()
+        let mut whole = Vec::with_capacity(self.remaining);
+        self.parts.iter().for_each(|part| whole.extend_from_slice(part));
+        whole
     }
 
     /// Makes the text so far a slice of its own. To be called once a batch is complete.

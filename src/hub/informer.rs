@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use sha1::{Digest as _, Sha1};
 use tokio::time::Instant;
 
-use super::run::{Run, Runs};
+use super::shared_batch::{SharedBatch, SharedBatches};
 use super::{CloseReason, Config};
 use crate::cache::{self, Cursor};
 use crate::k8s::{DropPaths, Resource, ResourceVersion};
@@ -106,8 +106,10 @@ pub(super) struct Shared {
     used: Mutex<Instant>,
     /// What became of it, once it is not the hub's any more.
     fate: OnceLock<Fate>,
-    /// What its subscribers take alike.
-    runs: Runs,
+    /// Held by the request that builds an index.
+    building: tokio::sync::Mutex<()>,
+    /// What its subscribers take that select everything.
+    batches: SharedBatches,
 }
 
 /// What became of an informer that is not the hub's any more.
@@ -133,7 +135,8 @@ impl Informer {
             subscribers: AtomicUsize::new(0),
             used: Mutex::new(Instant::now()),
             fate: OnceLock::new(),
-            runs: Runs::default(),
+            building: tokio::sync::Mutex::default(),
+            batches: SharedBatches::default(),
         };
         Self {
             name,
@@ -185,9 +188,14 @@ impl Informer {
         (metadata || !self.metadata_only) && !self.dropped.drops(field)
     }
 
-    /// What everyone who wants everything is told next after a place, if it is in the journal and there is anything.
-    pub fn run_after(&self, cursor: Cursor, config: &Config) -> Option<Arc<Run>> {
-        self.shared.runs.after(cursor, &self.reader, config)
+    /// The next changes after a place, if it is in the journal and there are any; made once for all that ask.
+    pub fn batch_after(&self, cursor: Cursor, config: &Config) -> Option<Arc<SharedBatch>> {
+        self.shared.batches.after(cursor, &self.reader, config)
+    }
+
+    /// To be held while an index is built, so that one request builds it and the others wait.
+    pub fn building(&self) -> &tokio::sync::Mutex<()> {
+        &self.shared.building
     }
 
     /// Whether it is not the hub's any more; readers are woken when that comes.
@@ -221,7 +229,7 @@ impl Informer {
 
     pub(super) fn left(&self) {
         if self.shared.subscribers.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.shared.runs.clear();
+            self.shared.batches.clear();
         }
         self.touch();
     }

@@ -8,28 +8,35 @@
 mod close;
 mod demand;
 mod event;
-mod filter;
+mod generations;
 mod informer;
+mod live;
 mod metrics;
+mod pacer;
+mod project;
 mod registry;
-mod run;
+mod routes;
+mod selection;
+mod shared_batch;
 mod source;
 mod subscriber;
 mod subscription;
 mod token;
-mod told;
 
 pub use close::CloseReason;
 pub use demand::{Demand, Names, SubscribeError};
 pub use event::{Event, EventKind, Payload, ResetReason};
-pub use filter::Filter;
+pub use generations::{Generations, HeldState, Holding};
 pub use informer::{Figures, Informer, InformerId, Scope, Started, Verified};
+pub use live::{Group, Live, LivePlace, LivePosition, Member, Members, Round, Told};
 pub use metrics::describe;
+pub use pacer::{Pacer, Pause};
 pub use registry::{Hub, Pending};
-pub use run::{Abreast, FORMS, Form, Run};
+pub use selection::{Candidates, Matcher, Selection};
+pub use shared_batch::{RENDERINGS, Rendered, SharedBatch};
 pub use subscriber::Subscriber;
-pub use subscription::{Begin, Delivery, From, Subscription, VERSION_WAIT};
-pub use token::{ResumeToken, TokenError};
+pub use subscription::{Begin, Delivery, StartAt, Subscription, VERSION_WAIT};
+pub use token::{ResumeToken, TokenError, TokenKind};
 
 use std::time::Duration;
 

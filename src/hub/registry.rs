@@ -13,7 +13,9 @@ use tokio_util::sync::CancellationToken;
 use super::demand::{Demand, Names};
 use super::informer::Fate;
 use super::metrics::Metrics;
-use super::{CloseReason, Config, Informer, InformerId, SubscribeError, Subscriber, Subscription};
+use super::{
+    CloseReason, Config, Generations, Informer, InformerId, SubscribeError, Subscriber, Subscription,
+};
 use crate::k8s::{Resource, ResourceVersion};
 
 /// The shared informers, client-go's SharedInformerFactory. Cheap to clone.
@@ -29,6 +31,7 @@ struct Inner {
     subscribers: AtomicUsize,
     drain: CancellationToken,
     metrics: Metrics,
+    generations: Arc<Generations>,
 }
 
 /// What is behind the lock.
@@ -97,6 +100,7 @@ impl Hub {
             subscribers: AtomicUsize::new(0),
             drain,
             metrics: Metrics::new(),
+            generations: Arc::default(),
         }))
     }
 
@@ -321,17 +325,28 @@ impl Hub {
     pub fn subscribe(&self, subscription: Subscription) -> Result<Subscriber, SubscribeError> {
         let max = self.0.config.subscribers_max;
         let taken = self.0.subscribers.fetch_add(1, Ordering::Relaxed);
-        let place = Place { hub: self.clone(), informers: subscription.informers.clone() };
+        let permit = SubscriberPermit { hub: self.clone(), informers: subscription.informers.clone() };
         if taken >= max {
             self.0.metrics.refused.increment(1);
             // Nothing was counted for the informers yet.
-            let mut place = place;
-            place.informers.clear();
+            let mut permit = permit;
+            permit.informers.clear();
             return Err(SubscribeError::Full { max });
         }
-        place.informers.iter().for_each(|informer| informer.joined());
+        permit.informers.iter().for_each(|informer| informer.joined());
         self.0.metrics.subscribers.set((taken + 1) as f64);
-        Ok(Subscriber::new(subscription, self.0.config, self.0.drain.clone(), place))
+        Ok(Subscriber::new(subscription, self.0.config, self.0.drain.clone(), permit))
+    }
+
+    /// States that subscribers and lists hold.
+    pub fn generations(&self) -> &Arc<Generations> {
+        &self.0.generations
+    }
+
+    /// Lets go of states that were held for too long, and of indexes that nobody uses. To be called every second or so.
+    pub fn tend(&self, now: Instant) {
+        self.0.generations.tend(now);
+        self.informers().iter().for_each(|informer| informer.reader.expire_indexes(now));
     }
 
     /// Subscribers connected now.
@@ -369,12 +384,12 @@ impl Registry {
 }
 
 /// A subscriber's place in the counts, given back when it is dropped.
-pub(super) struct Place {
+pub(super) struct SubscriberPermit {
     hub: Hub,
     informers: Vec<Arc<Informer>>,
 }
 
-impl Place {
+impl SubscriberPermit {
     /// Over how long the streams' ends are spread, by how many there are.
     pub(super) fn drain_spread(&self) -> Duration {
         let count = u32::try_from(self.hub.subscribers()).unwrap_or(u32::MAX);
@@ -390,12 +405,17 @@ impl Place {
         }
     }
 
+    /// States that subscribers hold.
+    pub(super) fn generations(&self) -> Arc<Generations> {
+        self.hub.0.generations.clone()
+    }
+
     pub(super) fn metrics(&self) -> &Metrics {
         &self.hub.0.metrics
     }
 }
 
-impl Drop for Place {
+impl Drop for SubscriberPermit {
     fn drop(&mut self) {
         self.informers.iter().for_each(|informer| informer.left());
         let left = self.hub.0.subscribers.fetch_sub(1, Ordering::Relaxed) - 1;

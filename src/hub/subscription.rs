@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::event::Event;
-use super::run::Run;
-use super::{CloseReason, Filter, Informer, ResumeToken};
+use super::shared_batch::SharedBatch;
+use super::{CloseReason, Informer, ResumeToken, Selection};
 use crate::k8s::ResourceVersion;
 
 /// What is asked for.
@@ -14,9 +14,9 @@ pub struct Subscription {
     /// Which informers; at least one.
     pub informers: Vec<Arc<Informer>>,
     /// Which objects.
-    pub filter: Filter,
+    pub selection: Selection,
     /// From where.
-    pub from: From,
+    pub from: StartAt,
     /// Hand out every matching object again at this interval.
     pub resync: Option<Duration>,
     /// End the stream after this long.
@@ -25,7 +25,7 @@ pub struct Subscription {
 
 /// From where a subscription begins.
 #[derive(Clone, Debug)]
-pub enum From {
+pub enum StartAt {
     /// Everything there is, then every change.
     Start,
     /// Every change from now on.
@@ -62,8 +62,8 @@ pub const VERSION_WAIT: Duration = Duration::from_secs(3);
 pub enum Delivery {
     /// Events in order; at least one.
     Events(Vec<Event>),
-    /// The same, as many others are told them: of the one informer, in order; at least one.
-    Runs(Vec<Arc<Run>>),
+    /// Batches that other subscribers have, too: of the one informer, in order; at least one.
+    Shared(Vec<Arc<SharedBatch>>),
     /// From now on a source is another informer; what differs follows.
     Replaced {
         /// Its place in [`Subscription::informers`].
@@ -84,7 +84,7 @@ impl Delivery {
     pub fn events(&self) -> Vec<Event> {
         match self {
             Self::Events(events) => events.clone(),
-            Self::Runs(runs) => runs.iter().flat_map(|run| run.events()).collect(),
+            Self::Shared(batches) => batches.iter().flat_map(|batch| batch.events()).collect(),
             Self::Replaced { .. } | Self::Heartbeat | Self::Closed(_) => Vec::new(),
         }
     }

@@ -22,6 +22,15 @@ pub struct TokenError {
     pub part: String,
 }
 
+/// What the client of a token may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenKind {
+    /// Everything up to the token's versions, and nothing beyond: the token of the last event it took.
+    PerEvent,
+    /// Everything up to the token's versions, and perhaps events beyond: the token of the last bookmark.
+    Bookmark,
+}
+
 /// Longest token taken, in bytes. A part is a name of at most 253 and a version of at most 39 characters;
 /// this leaves room for some hundred informers on one stream, and bounds what a header can make us parse.
 const TOKEN_BYTES_MAX: usize = 32 << 10;

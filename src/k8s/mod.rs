@@ -4,6 +4,7 @@
 //! other rooms reason about. This room does no I/O, has no clock, and imports nothing of ours.
 
 mod decode;
+mod index_path;
 mod lines;
 mod name;
 mod object;
@@ -17,11 +18,12 @@ pub use decode::{
     DecodeError, DecodeOptions, Decoder, DropError, DropPaths, Identity, IdentityPage, ListPage, Skipped,
     identities,
 };
+pub use index_path::{FieldPath, IndexPath, IndexPaths, IndexValues, Values};
 pub use lines::{LineSplitter, LineTooLong};
 pub use name::{Key, Resource, ResourceParts, is_built_in_group};
 pub use object::Object;
 pub use resource_version::ResourceVersion;
-pub use selector::{FieldPath, FieldSelector, LabelSelector, SelectorError};
+pub use selector::{FieldSelector, LabelSelector, SELECTOR_TERMS_MAX, SelectorError, Term, Terms, Test};
 pub use status::{Cause, Details, Status};
 pub use watch_event::WatchEvent;
 

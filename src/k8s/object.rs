@@ -3,12 +3,14 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
+use arc_swap::ArcSwapOption;
 use bytes::Bytes;
-use serde::de::{DeserializeSeed, Deserializer as _, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::{Key, Resource, ResourceVersion};
+use super::{IndexPaths, IndexValues, Key, Resource, ResourceVersion};
 
 /// A place in an object's JSON, in bytes. `u32` because objects are limited to megabytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,8 +32,17 @@ pub struct Object {
     pub(super) version: Span,
     /// The JSON object `metadata.labels`; empty where there is none.
     pub(super) labels: Span,
-    /// The JSON array `metadata.ownerReferences`; empty where there is none.
-    pub(super) owners: Span,
+    pub(super) values: ValuesCell,
+}
+
+/// Values that were read from an object last. A clone of the object has none.
+#[derive(Debug, Default)]
+pub(super) struct ValuesCell(ArcSwapOption<IndexValues>);
+
+impl Clone for ValuesCell {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
 }
 
 impl Object {
@@ -86,17 +97,16 @@ impl Object {
         reader.deserialize_map(StringMap).unwrap_or_default()
     }
 
-    /// `metadata.ownerReferences` as JSON; `None` where there are none.
-    pub fn owner_references(&self) -> Option<&str> {
-        let text = self.text(self.owners);
-        (!text.is_empty()).then_some(text)
-    }
-
-    /// The scalar at a dotted path (`status.phase`), as text; `None` where there is none or it is `null`.
-    pub fn field(&self, path: &str) -> Option<Cow<'_, str>> {
-        let json = std::str::from_utf8(&self.json).expect("the decoder only takes UTF-8");
-        let mut reader = serde_json::Deserializer::from_str(json);
-        PathSeed { path }.deserialize(&mut reader).ok().flatten()
+    /// The values at these paths. Read once: they stay with the object until it is asked for those of another set.
+    pub fn values(&self, paths: &IndexPaths) -> Arc<IndexValues> {
+        if let Some(values) = &*self.values.0.load()
+            && values.generation() == paths.generation()
+        {
+            return values.clone();
+        }
+        let values = Arc::new(paths.read(self));
+        self.values.0.store(Some(values.clone()));
+        values
     }
 
     fn text(&self, span: Span) -> &str {
@@ -213,75 +223,4 @@ impl<'a> MemberKey<'a> {
 /// What a string's JSON says.
 pub(super) fn string(raw: &str) -> Result<String, serde_json::Error> {
     serde_json::from_str::<Text<'_>>(raw).map(|text| text.0.into_owned())
-}
-
-/// Descends along a dotted path and reads the scalar at its end, skipping everything else.
-struct PathSeed<'p> {
-    path: &'p str,
-}
-
-impl<'de> DeserializeSeed<'de> for PathSeed<'_> {
-    type Value = Option<Cow<'de, str>>;
-
-    fn deserialize<D: serde::Deserializer<'de>>(self, reader: D) -> Result<Self::Value, D::Error> {
-        if self.path.is_empty() {
-            let raw = <&RawValue as serde::Deserialize>::deserialize(reader)?.get();
-            return Ok(match raw.as_bytes().first() {
-                Some(b'"') => serde_json::from_str::<Text<'de>>(raw).ok().map(|text| text.0),
-                Some(b'{' | b'[' | b'n') | None => None,
-                Some(_) => Some(Cow::Borrowed(raw)),
-            });
-        }
-        reader.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for PathSeed<'_> {
-    type Value = Option<Cow<'de, str>>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let (head, rest) = self.path.split_once('.').unwrap_or((self.path, ""));
-        let mut found = None;
-        while let Some(key) = map.next_key()?.map(MemberKey::new) {
-            if key.text == head {
-                found = map.next_value_seed(PathSeed { path: rest })?;
-            } else {
-                map.next_value::<IgnoredAny>()?;
-            }
-        }
-        Ok(found)
-    }
-
-    fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
-        while seq.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(None)
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
-        Ok(None)
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
-        Ok(None)
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
-        Ok(None)
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
-        Ok(None)
-    }
-
-    fn visit_str<E>(self, _: &str) -> Result<Self::Value, E> {
-        Ok(None)
-    }
-
-    fn visit_unit<E>(self) -> Result<Self::Value, E> {
-        Ok(None)
-    }
 }

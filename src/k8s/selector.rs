@@ -1,55 +1,66 @@
 //! Label and field selectors in kubectl's grammar.
 
-use std::borrow::Cow;
 use std::fmt;
 
-use super::Object;
+use super::{FieldPath, IndexPath, IndexPaths, IndexValues, Object, Values};
 
 /// A label selector: every requirement must hold. The empty one matches everything.
+///
+/// Shape: requirements are sorted and each is there once, so that selectors that mean the same are equal however they
+/// were written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LabelSelector {
-    requirements: Vec<Requirement>,
+    terms: Vec<Term>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Requirement {
-    key: String,
-    operator: Operator,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Operator {
-    Exists,
-    Missing,
-    In(Vec<String>),
-    NotIn(Vec<String>),
-    Greater(i64),
-    Less(i64),
-}
-
-/// A field selector: every term must hold. The empty one matches everything.
+/// A field selector: every term must hold. The empty one matches everything. Sorted as a [`LabelSelector`] is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldSelector {
     terms: Vec<Term>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Term {
-    path: String,
-    value: String,
-    equal: bool,
-    /// What a field that is not there is taken for.
-    missing: &'static str,
+/// A condition on the values at one path of an object.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Term {
+    /// Where the values are.
+    pub path: IndexPath,
+    /// What they must be.
+    pub test: Test,
 }
 
-/// Where the value of a field label is in an object.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FieldPath {
-    /// A dotted path.
-    pub path: String,
-    /// What it is taken for where it is not there.
-    pub missing: &'static str,
+/// What the values at a path must be.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Test {
+    /// One of them is one of these. Sorted, each once.
+    In(Vec<String>),
+    /// None of them is one of these; so no value at all will do. Sorted, each once.
+    NotIn(Vec<String>),
+    /// There is one.
+    Exists,
+    /// There is none.
+    Missing,
+    /// One of them is an integer above this.
+    Greater(i64),
+    /// One of them is an integer below this.
+    Less(i64),
 }
+
+/// Terms that must all hold, prepared for looking at many objects.
+#[derive(Debug)]
+pub struct Terms {
+    terms: Vec<Term>,
+    /// The paths of all terms, read in one pass.
+    paths: IndexPaths,
+    /// The slot of each term's path.
+    slots: Vec<usize>,
+}
+
+/// Terms of one selector at most. A person writes a handful and a controller a few dozen; each is work for every object
+/// that is looked at.
+pub const SELECTOR_TERMS_MAX: usize = 64;
+
+/// Names along a field path at most. The deepest of Kubernetes' own kinds, in pod templates, have about a dozen.
+const FIELD_PATH_NAMES_MAX: usize = 32;
 
 /// Why a selector could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -68,16 +79,16 @@ impl LabelSelector {
     /// Source: `k8s.io/apimachinery/pkg/labels/selector.go`.
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
         let mut parser = Parser { text, rest: skip_blanks(text) };
-        let mut requirements = Vec::new();
+        let mut terms = Vec::new();
         if parser.rest.is_empty() {
             return Ok(Self::default());
         }
         loop {
-            requirements.push(parser.requirement()?);
+            terms.push(parser.requirement()?);
             parser.rest = skip_blanks(parser.rest);
             match parser.rest.strip_prefix(',') {
                 Some(rest) => parser.rest = skip_blanks(rest),
-                None if parser.rest.is_empty() => return Ok(Self { requirements }),
+                None if parser.rest.is_empty() => return Ok(Self { terms: canonical(terms)? }),
                 None => return Err(parser.expected("',' or the end")),
             }
         }
@@ -85,57 +96,123 @@ impl LabelSelector {
 
     /// Whether it matches everything.
     pub fn is_empty(&self) -> bool {
-        self.requirements.is_empty()
+        self.terms.is_empty()
     }
 
-    /// Whether an object's labels match.
-    pub fn matches(&self, object: &Object) -> bool {
-        if self.requirements.is_empty() {
-            return true;
-        }
-        let labels = object.labels();
-        self.requirements.iter().all(|requirement| {
-            // A key twice in the JSON means the last one.
-            let value =
-                labels.iter().rev().find(|(key, _)| *key == requirement.key).map(|(_, value)| &**value);
-            requirement.operator.holds(value)
-        })
+    /// Its requirements, sorted.
+    pub fn terms(&self) -> &[Term] {
+        &self.terms
     }
+
+    /// Whether an object's labels match. To look at many objects, prepare [`Terms`].
+    pub fn matches(&self, object: &Object) -> bool {
+        Terms::new(self.terms.clone()).matches(object)
+    }
+}
+
+/// Sorts terms, and drops what is there twice.
+fn canonical(mut terms: Vec<Term>) -> Result<Vec<Term>, SelectorError> {
+    for term in &mut terms {
+        if let Test::In(values) | Test::NotIn(values) = &mut term.test {
+            values.sort_unstable();
+            values.dedup();
+        }
+    }
+    terms.sort_unstable();
+    terms.dedup();
+    if terms.len() > SELECTOR_TERMS_MAX {
+        let message = format!("{} terms, expected at most {SELECTOR_TERMS_MAX}", terms.len());
+        return Err(SelectorError(message));
+    }
+    Ok(terms)
 }
 
 impl fmt::Display for LabelSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, Requirement { key, operator }) in self.requirements.iter().enumerate() {
+        for (index, Term { path, test }) in self.terms.iter().enumerate() {
+            let IndexPath::Label(key) = path else { continue };
             if index > 0 {
                 f.write_str(",")?;
             }
-            match operator {
-                Operator::Exists => write!(f, "{key}"),
-                Operator::Missing => write!(f, "!{key}"),
-                Operator::In(values) if values.len() == 1 => write!(f, "{key}={}", values[0]),
-                Operator::NotIn(values) if values.len() == 1 => write!(f, "{key}!={}", values[0]),
-                Operator::In(values) => write!(f, "{key} in ({})", values.join(",")),
-                Operator::NotIn(values) => write!(f, "{key} notin ({})", values.join(",")),
-                Operator::Greater(bound) => write!(f, "{key}>{bound}"),
-                Operator::Less(bound) => write!(f, "{key}<{bound}"),
+            match test {
+                Test::Exists => write!(f, "{key}"),
+                Test::Missing => write!(f, "!{key}"),
+                Test::In(values) if values.len() == 1 => write!(f, "{key}={}", values[0]),
+                Test::NotIn(values) if values.len() == 1 => write!(f, "{key}!={}", values[0]),
+                Test::In(values) => write!(f, "{key} in ({})", values.join(",")),
+                Test::NotIn(values) => write!(f, "{key} notin ({})", values.join(",")),
+                Test::Greater(bound) => write!(f, "{key}>{bound}"),
+                Test::Less(bound) => write!(f, "{key}<{bound}"),
             }?;
         }
         Ok(())
     }
 }
 
-impl Operator {
-    fn holds(&self, value: Option<&str>) -> bool {
-        let number = || value.and_then(|value| value.parse::<i64>().ok());
+impl Test {
+    /// Whether the values at a path are as they must be.
+    pub fn holds(&self, values: &Values) -> bool {
+        let is_in = |wanted: &[String], value: &str| match wanted {
+            [one] => one == value,
+            many => many.binary_search_by(|one| (**one).cmp(value)).is_ok(),
+        };
+        let any_number =
+            |holds: &dyn Fn(i64) -> bool| values.iter().any(|value| value.parse::<i64>().is_ok_and(holds));
         match self {
-            Self::Exists => value.is_some(),
-            Self::Missing => value.is_none(),
-            Self::In(values) => value.is_some_and(|value| values.iter().any(|one| one == value)),
-            // An object without the key matches (D: list semantics, `!=` and `notin`).
-            Self::NotIn(values) => value.is_none_or(|value| values.iter().all(|one| one != value)),
-            Self::Greater(bound) => number().is_some_and(|number| number > *bound),
-            Self::Less(bound) => number().is_some_and(|number| number < *bound),
+            Self::Exists => *values != Values::None,
+            Self::Missing => *values == Values::None,
+            Self::In(wanted) => values.iter().any(|value| is_in(wanted, value)),
+            // An object without the label matches. Source: Kubernetes "Labels and Selectors", `!=` and `notin`.
+            Self::NotIn(wanted) => !values.iter().any(|value| is_in(wanted, value)),
+            Self::Greater(bound) => any_number(&|number| number > *bound),
+            Self::Less(bound) => any_number(&|number| number < *bound),
         }
+    }
+}
+
+// === impl Terms ===
+
+impl Terms {
+    /// Prepares terms, in any order.
+    pub fn new(mut terms: Vec<Term>) -> Self {
+        terms.sort_unstable();
+        terms.dedup();
+        let mut paths: Vec<IndexPath> = terms.iter().map(|term| term.path.clone()).collect();
+        // Terms are sorted by path.
+        paths.dedup();
+        let paths = IndexPaths::new(paths);
+        let slots = terms.iter().filter_map(|term| paths.slot(&term.path)).collect();
+        Self { terms, paths, slots }
+    }
+
+    /// The terms, sorted.
+    pub fn terms(&self) -> &[Term] {
+        &self.terms
+    }
+
+    /// The paths that are looked at, each once.
+    pub fn paths(&self) -> &[IndexPath] {
+        self.paths.paths()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.terms.is_empty()
+    }
+
+    /// The slot of each term's path in another set of paths; `None` where one is not in it.
+    pub fn slots_in(&self, paths: &IndexPaths) -> Option<Vec<usize>> {
+        self.terms.iter().map(|term| paths.slot(&term.path)).collect()
+    }
+
+    /// Whether all terms hold. Reads the object's JSON once.
+    pub fn matches(&self, object: &Object) -> bool {
+        self.terms.is_empty() || self.hold(&self.paths.read(object), &self.slots)
+    }
+
+    /// Whether all terms hold of values that were read, where `slots` are those of [`Terms::slots_in`].
+    pub fn hold(&self, values: &IndexValues, slots: &[usize]) -> bool {
+        self.terms.iter().zip(slots).all(|(term, slot)| term.test.holds(values.get(*slot)))
     }
 }
 
@@ -145,10 +222,10 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    fn requirement(&mut self) -> Result<Requirement, SelectorError> {
+    fn requirement(&mut self) -> Result<Term, SelectorError> {
         if let Some(rest) = self.rest.strip_prefix('!') {
             self.rest = skip_blanks(rest);
-            return Ok(Requirement { key: self.key()?, operator: Operator::Missing });
+            return Ok(term(self.key()?, Test::Missing));
         }
         let key = self.key()?;
         self.rest = skip_blanks(self.rest);
@@ -156,28 +233,27 @@ impl<'a> Parser<'a> {
             if let Some(rest) = self.rest.strip_prefix(sign) {
                 self.rest = skip_blanks(rest);
                 let values = vec![self.value()?];
-                let operator = if equal { Operator::In(values) } else { Operator::NotIn(values) };
-                return Ok(Requirement { key, operator });
+                let test = if equal { Test::In(values) } else { Test::NotIn(values) };
+                return Ok(term(key, test));
             }
         }
-        for (sign, make) in [(">", Operator::Greater as fn(i64) -> Operator), ("<", Operator::Less)] {
+        for (sign, make) in [(">", Test::Greater as fn(i64) -> Test), ("<", Test::Less)] {
             if let Some(rest) = self.rest.strip_prefix(sign) {
                 self.rest = skip_blanks(rest);
                 let value = self.value()?;
                 let bound = value.parse().map_err(|_| self.expected("an integer after '>' or '<'"))?;
-                return Ok(Requirement { key, operator: make(bound) });
+                return Ok(term(key, make(bound)));
             }
         }
-        for (word, make) in [("in", Operator::In as fn(Vec<String>) -> Operator), ("notin", Operator::NotIn)]
-        {
+        for (word, make) in [("in", Test::In as fn(Vec<String>) -> Test), ("notin", Test::NotIn)] {
             if let Some(rest) = self.rest.strip_prefix(word)
                 && skip_blanks(rest).starts_with('(')
             {
                 self.rest = skip_blanks(rest);
-                return Ok(Requirement { key, operator: make(self.set()?) });
+                return Ok(term(key, make(self.set()?)));
             }
         }
-        Ok(Requirement { key, operator: Operator::Exists })
+        Ok(term(key, Test::Exists))
     }
 
     fn set(&mut self) -> Result<Vec<String>, SelectorError> {
@@ -238,6 +314,10 @@ impl<'a> Parser<'a> {
     }
 }
 
+fn term(key: String, test: Test) -> Term {
+    Term { path: IndexPath::Label(key), test }
+}
+
 /// Blanks to Kubernetes; other white space is part of words, in which it is wrong.
 fn skip_blanks(text: &str) -> &str {
     text.trim_start_matches([' ', '\t', '\r', '\n'])
@@ -262,7 +342,8 @@ fn is_qualified(word: &str) -> bool {
 
 impl FieldSelector {
     /// Reads `path=value`, `path==value`, `path!=value`, joined by commas; `\,`, `\=` and `\\` in values.
-    /// A path is any dotted path to a scalar; a missing field is the empty string.
+    /// A path is any dotted path to a scalar, through arrays too; `\.` is a dot within a name; a missing field is the
+    /// empty text.
     ///
     /// # Errors
     /// [`SelectorError`] with the term that is wrong.
@@ -282,14 +363,19 @@ impl FieldSelector {
                 None => (term[..at].trim(), true),
             };
             let value = term[at + 1..].strip_prefix('=').filter(|_| equal).unwrap_or(&term[at + 1..]).trim();
-            let well_formed = !path.is_empty() && path.split('.').all(|segment| !segment.is_empty());
-            if !well_formed || path.contains(|c: char| c.is_whitespace() || "[]{}()*!\"'\\".contains(c)) {
+            let plain = path.replace("\\.", "_");
+            let well_formed = !path.is_empty() && plain.split('.').all(|segment| !segment.is_empty());
+            if !well_formed || plain.contains(|c: char| c.is_whitespace() || "[]{}()*!\"'\\".contains(c)) {
                 return Err(wrong("expected a dotted path such as status.phase before the sign"));
             }
-            let value = unescape(value).map_err(wrong)?;
-            terms.push(Term { path: path.to_owned(), value, equal, missing: "" });
+            if plain.split('.').count() > FIELD_PATH_NAMES_MAX {
+                return Err(wrong("expected a path of at most 32 names"));
+            }
+            let values = vec![unescape(value).map_err(wrong)?];
+            let path = IndexPath::Field(FieldPath::new(path));
+            terms.push(Term { path, test: if equal { Test::In(values) } else { Test::NotIn(values) } });
         }
-        Ok(Self { terms })
+        Ok(Self { terms: canonical(terms)? })
     }
 
     /// Whether it matches everything.
@@ -297,9 +383,17 @@ impl FieldSelector {
         self.terms.is_empty()
     }
 
-    /// The paths it looks at.
+    /// Its terms, sorted.
+    pub fn terms(&self) -> &[Term] {
+        &self.terms
+    }
+
+    /// The paths it looks at, as they were written.
     pub fn paths(&self) -> impl Iterator<Item = &str> {
-        self.terms.iter().map(|term| &*term.path)
+        self.terms.iter().filter_map(|term| match &term.path {
+            IndexPath::Field(field) => Some(&*field.path),
+            IndexPath::Label(_) => None,
+        })
     }
 
     /// The same with each path as `place` says: a field label is not always a path.
@@ -308,35 +402,42 @@ impl FieldSelector {
     /// The first of `place`.
     pub fn placed<E>(mut self, place: impl Fn(&str) -> Result<FieldPath, E>) -> Result<Self, E> {
         for term in &mut self.terms {
-            let FieldPath { path, missing } = place(&term.path)?;
-            (term.path, term.missing) = (path, missing);
+            if let IndexPath::Field(field) = &mut term.path {
+                *field = place(&field.path)?;
+            }
         }
+        self.terms.sort_unstable();
+        self.terms.dedup();
         Ok(self)
     }
 
     /// The value that a path must have, where one is required.
     pub fn required(&self, path: &str) -> Option<&str> {
-        self.terms.iter().find(|term| term.equal && term.path == path).map(|term| &*term.value)
+        self.terms.iter().find_map(|term| match (&term.path, &term.test) {
+            (IndexPath::Field(field), Test::In(values)) if field.path == path => {
+                values.first().map(String::as_str)
+            }
+            _ => None,
+        })
     }
 
-    /// Whether an object's fields match.
+    /// Whether an object's fields match. To look at many objects, prepare [`Terms`].
     pub fn matches(&self, object: &Object) -> bool {
-        self.terms.iter().all(|term| {
-            let value = match &*term.path {
-                "metadata.name" => Cow::Borrowed(object.key().name()),
-                "metadata.namespace" => Cow::Borrowed(object.key().namespace()),
-                path => object.field(path).unwrap_or(Cow::Borrowed(term.missing)),
-            };
-            (value == term.value) == term.equal
-        })
+        Terms::new(self.terms.clone()).matches(object)
     }
 }
 
 impl fmt::Display for FieldSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, Term { path, value, equal, .. }) in self.terms.iter().enumerate() {
+        for (index, Term { path, test }) in self.terms.iter().enumerate() {
             let comma = if index > 0 { "," } else { "" };
-            let sign = if *equal { "=" } else { "!=" };
+            let (sign, values) = match test {
+                Test::In(values) => ("=", values),
+                Test::NotIn(values) => ("!=", values),
+                // The grammar has no such terms.
+                Test::Exists | Test::Missing | Test::Greater(_) | Test::Less(_) => continue,
+            };
+            let value = values.first().map_or("", String::as_str);
             let value = value.replace('\\', "\\\\").replace(',', "\\,").replace('=', "\\=");
             write!(f, "{comma}{path}{sign}{value}")?;
         }

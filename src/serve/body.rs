@@ -5,6 +5,7 @@
 //! travels through axum in the response's extensions and takes its place on the way out; so does a stream, which takes
 //! the whole connection.
 
+use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
@@ -26,7 +27,7 @@ pub(super) enum ServeBody {
 }
 
 /// A stream of frames as a body. Ends for ever once it has ended.
-pub(super) struct FramesBody(Option<Pin<Box<dyn Stream<Item = Frames> + Send>>>);
+pub(super) struct FramesBody(Option<Pin<Box<dyn Stream<Item = io::Result<Frames>> + Send>>>);
 
 /// Carries what is not axum's through axum.
 #[derive(Clone)]
@@ -65,7 +66,7 @@ impl IntoResponse for Carried {
 }
 
 impl FramesBody {
-    pub(super) fn new(stream: impl Stream<Item = Frames> + Send + 'static) -> Self {
+    pub(super) fn new(stream: impl Stream<Item = io::Result<Frames>> + Send + 'static) -> Self {
         Self(Some(Box::pin(stream)))
     }
 
@@ -77,9 +78,15 @@ impl FramesBody {
     /// A response through which axum's layers see the bytes, for compression.
     pub(super) fn into_plain_response(self) -> Response {
         let stream = self.0.unwrap_or_else(|| Box::pin(futures_util::stream::empty()));
-        let parts = stream.flat_map(|frames| futures_util::stream::iter(frames.into_parts()));
-        let body = parts.map(Ok::<Bytes, std::convert::Infallible>).fuse();
-        axum::body::Body::from_stream(body).into_response()
+        let parts = stream.flat_map(|frames| {
+            let (parts, error) = match frames {
+                Ok(frames) => (Some(frames.into_parts().map(Ok)), None),
+                Err(error) => (None, Some(Err(error))),
+            };
+            let parts: Vec<io::Result<Bytes>> = parts.into_iter().flatten().chain(error).collect();
+            futures_util::stream::iter(parts)
+        });
+        axum::body::Body::from_stream(parts.fuse()).into_response()
     }
 }
 
@@ -128,7 +135,7 @@ impl Body for ServeBody {
                 if frames.is_none() {
                     *stream = None;
                 }
-                Poll::Ready(frames.map(|frames| Ok(Frame::data(frames))))
+                Poll::Ready(frames.map(|frames| frames.map(Frame::data).map_err(axum::Error::new)))
             }
         }
     }

@@ -9,10 +9,11 @@ mod admin;
 mod api_error;
 mod body;
 mod connection;
-mod group;
 mod guard;
 mod kube;
+mod list_body;
 mod listener;
+mod live_loop;
 mod metrics;
 mod negotiate;
 mod page;
@@ -24,6 +25,7 @@ mod resources;
 mod snapshot;
 mod stream;
 mod target;
+mod turns;
 mod watch;
 mod websocket;
 
@@ -44,8 +46,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::hub::Hub;
-use group::Groups;
 use kube::Definitions;
+use live_loop::LiveLoops;
 use pages::Pages;
 
 /// Limits and rules of the data listener.
@@ -101,8 +103,8 @@ pub(crate) struct Inner {
     pub(crate) definitions: Definitions,
     /// Connections, and streams that have taken theirs over.
     pub(crate) tasks: TaskTracker,
-    /// Streams that are told the same.
-    groups: Arc<Groups>,
+    /// Streams that have caught up.
+    loops: Arc<LiveLoops>,
 }
 
 impl std::ops::Deref for Server {
@@ -119,8 +121,8 @@ impl Server {
         let definitions = Definitions::new(definition);
         let pages = Pages::new(config.snapshot_pages_max, config.snapshot_pages_ttl);
         let tasks = TaskTracker::new();
-        let groups = Groups::new(*hub.config(), drain, tasks.clone());
-        Self(Arc::new(Inner { hub, config, pages, pass, definitions, tasks, groups }))
+        let loops = LiveLoops::new(*hub.config(), drain, tasks.clone());
+        Self(Arc::new(Inner { hub, config, pages, pass, definitions, tasks, loops }))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Consistent snapshots held for clients that read page by page.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -9,7 +9,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use crate::cache::Snapshot;
+use crate::cache::Cursor;
+use crate::hub::{Candidates, Informer, InformerId};
 
 /// The snapshots that are held, the least recently used first.
 ///
@@ -23,9 +24,14 @@ pub(crate) struct Pages {
 
 struct Held {
     id: u64,
-    snapshots: Vec<Snapshot>,
-    names: Vec<String>,
+    /// The informers, in the order of the states: the states of others mean nothing to a request.
+    informers: Vec<InformerId>,
+    /// The request that the states were picked for.
+    request: u64,
+    states: Vec<Candidates>,
     used: Instant,
+    /// Whether a last page was read, so that hardly anybody needs it any more.
+    finished: bool,
 }
 
 /// What a `continue` parameter carries, opaque to clients.
@@ -56,39 +62,62 @@ impl Pages {
         Self { held: Mutex::default(), len_max, ttl }
     }
 
-    /// Holds snapshots of these informers; those of one state are held once, however many read them.
-    pub(super) fn hold(&self, names: &[String], snapshots: &[Snapshot], now: Instant) -> u64 {
+    /// Holds states of these informers for a request; those of one moment are held once, however many read them.
+    pub(super) fn hold(
+        &self,
+        informers: &[Arc<Informer>],
+        request: u64,
+        states: &[Candidates],
+        now: Instant,
+    ) -> u64 {
         let mut held = self.lock(now);
+        let informers: Vec<_> = informers.iter().map(|informer| informer.id()).collect();
+        let cursors = |states: &[Candidates]| -> Vec<Cursor> {
+            states.iter().map(|state| state.snapshot.cursor).collect()
+        };
         let same = |one: &Held| {
-            one.names == names
-                && one.snapshots.iter().map(|s| s.cursor).eq(snapshots.iter().map(|s| s.cursor))
+            one.informers == informers && one.request == request && cursors(&one.states) == cursors(states)
         };
         if let Some(at) = held.iter().position(same)
             && let Some(mut one) = held.remove(at)
         {
-            one.used = now;
+            (one.used, one.finished) = (now, false);
             let id = one.id;
             held.push_back(one);
             return id;
         }
         while held.len() >= self.len_max.max(1) {
-            super::metrics::limit_hit("snapshot_pages_max");
-            held.pop_front();
+            // One that was read to its end is not missed; another's reader has to start over.
+            let finished = held.iter().position(|one| one.finished);
+            if finished.is_none() {
+                super::metrics::limit_hit("snapshot_pages_max");
+            }
+            held.remove(finished.unwrap_or(0));
         }
         let id = rand::random();
-        held.push_back(Held { id, snapshots: snapshots.to_vec(), names: names.to_vec(), used: now });
+        let states = states.to_vec();
+        held.push_back(Held { id, informers, request, states, used: now, finished: false });
         id
     }
 
-    /// The snapshots held under an id; `None` when they expired.
-    pub(super) fn get(&self, id: u64, now: Instant) -> Option<Vec<Snapshot>> {
+    /// The states held under an id for a request to these informers; `None` when they expired.
+    pub(super) fn get(&self, id: u64, informers: &[Arc<Informer>], now: Instant) -> Option<Vec<Candidates>> {
         let mut held = self.lock(now);
-        let at = held.iter().position(|one| one.id == id)?;
+        let is_of =
+            |one: &Held| one.informers.iter().copied().eq(informers.iter().map(|informer| informer.id()));
+        let at = held.iter().position(|one| one.id == id && is_of(one))?;
         let mut one = held.remove(at)?;
         one.used = now;
-        let snapshots = one.snapshots.clone();
+        let states = one.states.clone();
         held.push_back(one);
-        Some(snapshots)
+        Some(states)
+    }
+
+    /// Notes that a last page is being read.
+    pub(super) fn finish(&self, id: u64, now: Instant) {
+        if let Some(one) = self.lock(now).iter_mut().find(|one| one.id == id) {
+            one.finished = true;
+        }
     }
 
     fn lock(&self, now: Instant) -> std::sync::MutexGuard<'_, VecDeque<Held>> {

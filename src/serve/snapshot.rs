@@ -12,15 +12,15 @@ use tokio::time::{Instant, timeout_at};
 use tower_http::compression::predicate::Predicate;
 
 use super::body::FramesBody;
+use super::list_body::{ListWriter, Listing, PageEnd, Place};
 use super::negotiate::{accepted, compresses};
 use super::pages::Continue;
 use super::params::Params;
 use super::target::{self, FILTERS, Target, synced};
 use super::{ApiError, Server};
-use crate::cache::Snapshot;
 use crate::encode::{Frames, ListEncoder, ListFormat};
-use crate::hub::{Filter, Informer, ResumeToken};
-use crate::k8s::{Key, ResourceVersion};
+use crate::hub::{Candidates, Informer, ResumeToken, Selection};
+use crate::k8s::{Key, Object, ResourceVersion};
 
 const PARAMS: [&str; 7] =
     [FILTERS[0], FILTERS[1], FILTERS[2], "resourceVersion", "timeoutSeconds", "limit", "continue"];
@@ -52,17 +52,18 @@ impl Predicate for CompressWhen {
 /// What is to be shown.
 struct Shown {
     informers: Vec<Arc<Informer>>,
-    snapshots: Vec<Snapshot>,
-    filter: Filter,
+    states: Vec<Candidates>,
+    selection: Arc<Selection>,
 }
 
 /// A page's place.
 struct Page {
-    source: usize,
-    after: Option<Key>,
+    place: Place,
     limit: Option<usize>,
     /// Which request it is a page of.
     request: u64,
+    /// Under which the states are held; `None` for a first page.
+    id: Option<u64>,
 }
 
 pub(super) async fn snapshot(
@@ -80,20 +81,22 @@ pub(super) async fn snapshot(
     let target = Target::parse(&server, path, &params, deadline).await?;
     let request = fingerprint(path, &params);
     let limit = params.number("limit", 0_usize, usize::MAX)?.filter(|limit| *limit > 0);
-    let (page, snapshots) = match params.get("continue").filter(|token| !token.is_empty()) {
-        Some(token) => {
-            let (page, snapshots) = next_page(&server, token, request, &params, limit)?;
-            (page, Some(snapshots))
-        }
-        None => (Page { source: 0, after: None, limit, request }, None),
-    };
+    server.loops.turns.admit()?;
     wait(&target, &params, deadline).await?;
+    let Target { informers, selection, single: names_one } = target;
+    let selection = Arc::new(selection);
+    let (page, states) = match params.get("continue").filter(|token| !token.is_empty()) {
+        Some(token) => next_page(&server, token, request, &informers, &params, limit)?,
+        None => {
+            server.loops.turns.index(&informers, &selection).await;
+            let place = Place { source: 0, after: None };
+            (Page { place, limit, request, id: None }, Listing::current(&informers, &selection))
+        }
+    };
     let now = Instant::now();
-    let current = || target.informers.iter().map(|informer| informer.reader.snapshot()).collect();
-    let snapshots: Vec<Snapshot> = snapshots.unwrap_or_else(current);
-    let shown = Shown { informers: target.informers, snapshots, filter: target.filter };
+    let shown = Shown { informers, states, selection };
     let one_resource = shown.informers.iter().all(|one| one.resource == shown.informers[0].resource);
-    if target.single && one_resource {
+    if names_one && one_resource {
         return single(&shown, &headers, now);
     }
     let mut response_headers = shown.headers(now);
@@ -109,7 +112,7 @@ pub(super) async fn snapshot(
         ListFormat::Ndjson => "application/x-ndjson",
     };
     response_headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-    let body = shown.into_body(&server, format, page, now, &mut response_headers);
+    let body = shown.into_body(&server, format, page, now, &mut response_headers).await;
     let mut response = if compresses(&headers) {
         let mut response = body.into_plain_response();
         response.extensions_mut().insert(Compress);
@@ -126,9 +129,10 @@ fn next_page(
     server: &Server,
     token: &str,
     request: u64,
+    informers: &[Arc<Informer>],
     params: &Params,
     limit: Option<usize>,
-) -> Result<(Page, Vec<Snapshot>), ApiError> {
+) -> Result<(Page, Vec<Candidates>), ApiError> {
     let wrong = |accepted: &str| ApiError::invalid("continue", token, accepted);
     if params.get("resourceVersion").is_some() {
         return Err(ApiError::bad_request("specifying resourceVersion is not allowed when using continue"));
@@ -138,15 +142,16 @@ fn next_page(
     if place.request != request {
         return Err(wrong("expected the token of a page of this same request (path and filters)"));
     }
-    let Some(snapshots) = server.pages.get(place.id, Instant::now()) else {
+    let Some(states) = server.pages.get(place.id, informers, Instant::now()) else {
         let message = "the continue token has expired: start the list over without it";
         return Err(ApiError::new(StatusCode::GONE, "Expired", message));
     };
-    if place.source >= snapshots.len() {
+    if place.source >= states.len() {
         return Err(wrong("expected the token of a page of this same request"));
     }
     let after = place.after.map(|(namespace, name)| Key::new(&namespace, &name));
-    Ok((Page { source: place.source, after, limit, request }, snapshots))
+    let (id, place) = (Some(place.id), Place { source: place.source, after });
+    Ok((Page { place, limit, request, id }, states))
 }
 
 /// Two requests have pages in common when path and filters are the same.
@@ -191,9 +196,9 @@ async fn wait(target: &Target, params: &Params, deadline: Instant) -> Result<(),
 
 /// One object, as the API server's GET gives it.
 fn single(shown: &Shown, headers: &HeaderMap, now: Instant) -> Result<Response, ApiError> {
-    let found = shown.snapshots.iter().find_map(|snapshot| shown.filter.objects(snapshot, None).next());
+    let found = shown.states.iter().find_map(|state| shown.selection.objects(&state.snapshot, None).next());
     let resource = &shown.informers[0].resource;
-    let name = shown.filter.name.as_deref().unwrap_or_default();
+    let name = shown.selection.name.as_deref().unwrap_or_default();
     let object = found.ok_or_else(|| ApiError::no_object(resource, name))?;
     let mut response_headers = shown.headers(now);
     let tag = format!("\"{}:{}\"", object.uid(), object.resource_version());
@@ -209,7 +214,7 @@ fn single(shown: &Shown, headers: &HeaderMap, now: Instant) -> Result<Response, 
     frames.put("\n");
     frames.cut();
     let length = HeaderValue::from(bytes::Buf::remaining(&frames));
-    let mut response = FramesBody::new(futures_util::stream::iter([frames])).into_response();
+    let mut response = FramesBody::new(futures_util::stream::iter([Ok(frames)])).into_response();
     response.headers_mut().extend(response_headers);
     response.headers_mut().insert(super::connection::EXACT_LENGTH, length);
     Ok(response)
@@ -232,9 +237,9 @@ impl Shown {
         // To be kept, but asked for again each time: then the answer is a 304.
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         headers.insert(header::VARY, HeaderValue::from_static("Accept, Accept-Encoding"));
-        let positions = self.informers.iter().zip(&self.snapshots);
+        let positions = self.informers.iter().zip(&self.states);
         let token: ResumeToken = positions
-            .map(|(informer, snapshot)| (informer.token_name(), snapshot.position.clone()))
+            .map(|(informer, state)| (informer.token_name(), state.snapshot.position.clone()))
             .collect();
         if let Ok(token) = HeaderValue::from_str(&token.to_string()) {
             headers.insert("informerd-resume", token);
@@ -245,11 +250,11 @@ impl Shown {
     /// The tag of the first page: the versions of the last changes, so that bookmarks alone do not change it.
     /// Without a comma, at which lists of tags (`If-None-Match`) are split, by us and by what is between.
     fn tag(&self, format: ListFormat, page: &Page) -> Option<HeaderValue> {
-        if page.after.is_some() || page.source > 0 {
+        if page.id.is_some() {
             return None;
         }
         let mut tag = String::from("W/\"");
-        for (informer, snapshot) in self.informers.iter().zip(&self.snapshots) {
+        for (informer, Candidates { snapshot, .. }) in self.informers.iter().zip(&self.states) {
             let (name, selection) = (&informer.name, informer.selection);
             let place = format!("{name}:{}:{}", snapshot.changed_at, snapshot.cursor.history);
             tag.push_str(&format!("{place}:{selection:x};"));
@@ -260,7 +265,7 @@ impl Shown {
         HeaderValue::from_str(&tag).ok()
     }
 
-    fn into_body(
+    async fn into_body(
         self,
         server: &Server,
         format: ListFormat,
@@ -275,85 +280,49 @@ impl Shown {
         } else {
             ("List".to_owned(), "v1".to_owned())
         };
-        let end = page.limit.and_then(|limit| self.end_of_page(&page, limit));
-        let next = end.as_ref().map(|(place, remaining)| {
-            let names: Vec<_> = self.informers.iter().map(|informer| informer.name.clone()).collect();
-            let id = server.pages.hold(&names, &self.snapshots, now);
-            let after = place.after.as_ref().map(|key| (key.namespace().to_owned(), key.name().to_owned()));
-            (Continue { id, source: place.source, after, request: page.request }.to_text(), *remaining)
-        });
+        let (generations, turns) = (server.hub.generations(), server.loops.turns.clone());
+        let listing = Listing::new(&self.informers, &self.selection, self.states.clone(), generations, turns);
+        let end = match page.limit {
+            Some(limit) => listing.end_of_page(&page.place, limit).await,
+            None => None,
+        };
+        let next = self.next_page(server, &page, end, now);
         if let Some(token) = next.as_ref().and_then(|(token, _)| HeaderValue::from_str(token).ok()) {
             // A page of lines has no metadata to carry it.
             headers.insert("informerd-continue", token);
         }
         // Versions of several informers do not make one.
-        let version = (self.snapshots.len() == 1).then(|| self.snapshots[0].position.clone());
+        let version = (self.states.len() == 1).then(|| self.states[0].snapshot.position.clone());
         let next = next.as_ref().map(|(token, remaining)| (&**token, *remaining));
         let list = ListEncoder::new(format, &kind, &api_version, version.as_ref(), next);
-        FramesBody::new(pieces(self, list, page, server.config.batch_bytes_max))
+        let limit = page.limit.unwrap_or(usize::MAX);
+        listing.into_body(page.place, limit, Frames::new(), list, server.config.batch_bytes_max)
     }
 
-    /// Where a page of `limit` objects ends, and how many are left (told where nothing is selected, as
-    /// counting would mean filtering them all); `None` if nothing is left.
-    fn end_of_page(&self, page: &Page, limit: usize) -> Option<(Page, Option<usize>)> {
-        let mut left = limit;
-        let mut after = page.after.clone();
-        for source in page.source..self.snapshots.len() {
-            let mut objects = self.filter.objects(&self.snapshots[source], after.as_ref());
-            let mut last = after.clone();
-            while left > 0
-                && let Some(object) = objects.next()
-            {
-                last = Some(object.key().clone());
-                left -= 1;
-            }
-            if left == 0 {
-                let later = |snapshot| self.filter.objects(snapshot, None).next().is_some();
-                let more = objects.next().is_some() || self.snapshots[source + 1..].iter().any(later);
-                let counted = !self.filter.selects() && self.snapshots.len() == 1;
-                let remaining = counted.then(|| objects.count() + 1);
-                let place = Page { source, after: last, limit: Some(limit), request: page.request };
-                return more.then_some((place, remaining));
-            }
-            drop(objects);
-            after = None;
-        }
-        None
+    /// The token of the page behind one that ends so, with how many objects are left; holds the states for it.
+    fn next_page(
+        &self,
+        server: &Server,
+        page: &Page,
+        end: Option<PageEnd>,
+        now: Instant,
+    ) -> Option<(String, Option<usize>)> {
+        let Some((place, remaining)) = end else {
+            page.id.iter().for_each(|id| server.pages.finish(*id, now));
+            return None;
+        };
+        let id = server.pages.hold(&self.informers, page.request, &self.states, now);
+        let after = place.after.as_ref().map(|key| (key.namespace().to_owned(), key.name().to_owned()));
+        Some((Continue { id, source: place.source, after, request: page.request }.to_text(), remaining))
     }
 }
 
-/// The list, rendered piece by piece as the socket drains.
-fn pieces(
-    shown: Shown,
-    list: ListEncoder,
-    page: Page,
-    bytes_max: usize,
-) -> impl futures_util::Stream<Item = Frames> + Send {
-    let left = page.limit.unwrap_or(usize::MAX);
-    let state = Some((shown, list, page.source, page.after, left));
-    futures_util::stream::unfold(state, move |state| {
-        let step = state.map(|(shown, mut list, mut source, mut after, mut left)| {
-            let mut frames = Frames::new();
-            while source < shown.snapshots.len() && left > 0 {
-                let mut last = None;
-                for object in shown.filter.objects(&shown.snapshots[source], after.as_ref()) {
-                    list.object(object.json().clone(), &mut frames);
-                    left -= 1;
-                    if left == 0 || bytes::Buf::remaining(&frames) >= bytes_max {
-                        last = Some(object.key().clone());
-                        break;
-                    }
-                }
-                if last.is_some() && left > 0 {
-                    frames.cut();
-                    return (frames, Some((shown, list, source, last, left)));
-                }
-                source += 1;
-                after = None;
-            }
-            list.end(&mut frames);
-            (frames, None)
-        });
-        std::future::ready(step)
-    })
+impl ListWriter for ListEncoder {
+    fn object(&mut self, object: &Object, out: &mut Frames) {
+        Self::object(self, object.json().clone(), out);
+    }
+
+    fn end(&mut self, out: &mut Frames) {
+        Self::end(self, out);
+    }
 }

@@ -16,14 +16,13 @@ use futures_util::FutureExt as _;
 use futures_util::stream::unfold;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::time::Instant;
 
 use super::body::FramesBody;
 use super::connection::Connected;
-use super::group::Groups;
+use super::live_loop::LiveLoops;
 use super::metrics::StreamObserver;
 use crate::encode::{ClientFrame, Encoder, Format, FrameParser, Frames, Framing, close_frame, pong_frame};
-use crate::hub::{Abreast, CloseReason, Delivery, Subscriber};
+use crate::hub::{CloseReason, Delivery, LivePlace, Subscriber};
 use crate::k8s::Status;
 
 /// What a watch answers with, whatever carries it.
@@ -32,7 +31,7 @@ pub(super) struct WatchStream {
     encoder: Encoder,
     observer: StreamObserver,
     format: Format,
-    groups: Arc<Groups>,
+    loops: Arc<LiveLoops>,
 }
 
 /// A stream about to take its connection over.
@@ -75,8 +74,13 @@ pub(super) struct Attached {
 }
 
 impl WatchStream {
-    pub(super) fn new(subscriber: Subscriber, encoder: Encoder, format: Format, groups: Arc<Groups>) -> Self {
-        Self { subscriber, encoder, observer: StreamObserver::new(format), format, groups }
+    pub(super) fn new(
+        subscriber: Subscriber,
+        encoder: Encoder,
+        format: Format,
+        loops: Arc<LiveLoops>,
+    ) -> Self {
+        Self { subscriber, encoder, observer: StreamObserver::new(format), format, loops }
     }
 
     /// Appends what comes next, and tells whether it was the last. Cancel-safe: what was not appended is not lost.
@@ -85,7 +89,9 @@ impl WatchStream {
         let mut frames = Frames::new();
         let mut last = false;
         match self.subscriber.next().await {
-            Delivery::Runs(runs) => runs.iter().for_each(|run| out.share(self.encoder.run(run, framing))),
+            Delivery::Shared(batches) => {
+                batches.iter().for_each(|batch| out.share(self.encoder.shared(batch, framing)));
+            }
             Delivery::Events(events) => self.encoder.encode(&events, &mut frames),
             Delivery::Replaced { source, informer } => self.encoder.replace(source, &informer),
             Delivery::Heartbeat => self.encoder.heartbeat(&mut frames),
@@ -109,7 +115,7 @@ impl WatchStream {
             let mut frames = Frames::new();
             let last = stream.next(Framing::Plain, &mut frames).await;
             frames.cut();
-            Some((frames, (!last).then_some(stream)))
+            Some((Ok(frames), (!last).then_some(stream)))
         }))
     }
 
@@ -202,7 +208,7 @@ impl Attached {
         self.framing
     }
 
-    /// Writes these frames and all that follows, unless they are the last; until a group can do it.
+    /// Writes these frames and all that follows, unless they are the last; until a live loop can do it.
     pub(super) async fn run(mut self: Box<Self>, mut frames: Frames, mut last: bool) {
         loop {
             frames.cut();
@@ -214,11 +220,11 @@ impl Attached {
                 let _ = self.socket.shutdown().await;
                 return;
             }
-            if !self.stream.groups.is_closed()
+            if !self.stream.loops.is_closed()
                 && self.stream.encoder.is_shared()
-                && let Some(place) = self.stream.subscriber.abreast()
+                && let Some(place) = self.stream.subscriber.live_place()
             {
-                return self.stream.groups.clone().join(place, self);
+                return self.stream.loops.clone().join(place, self);
             }
             if self.stream.subscriber.is_in_bulk() {
                 match self.write_bulk(&mut frames).await {
@@ -243,14 +249,14 @@ impl Attached {
         }
     }
 
-    /// Writes a batch of much, and tells whether it was the last; nothing where nothing is there yet. Few streams do so at a
-    /// time, each only what its socket takes at once: a thousand that come together would else stand before every live
-    /// event in the queue of what runs.
+    /// Writes one batch of an initial state or a catch-up, and tells whether the stream ends with it; `None` where there is
+    /// none yet. It does so in turns, each as long as the socket takes bytes at once, so that a thousand new clients do
+    /// not delay live events.
     async fn write_bulk(&mut self, frames: &mut Frames) -> io::Result<Option<bool>> {
-        let groups = self.stream.groups.clone();
+        let turns = self.stream.loops.turns.clone();
         let mut last = None;
         loop {
-            let turn = groups.bulk_turn().await;
+            let turn = turns.take().await;
             if last.is_none() {
                 last = self.stream.next(self.framing, frames).now_or_never();
                 frames.cut();
@@ -270,23 +276,18 @@ impl Attached {
         }
     }
 
-    /// When the stream ends by itself.
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        self.stream.subscriber.deadline()
-    }
-
     /// Writes what the socket takes at once. Nobody is woken when it takes more.
     pub(super) fn try_write(&mut self, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.socket).poll_write(&mut Context::from_waker(Waker::noop()), bytes)
     }
 
-    /// Goes on from where a group has brought it.
-    pub(super) fn go_on(&mut self, place: &Abreast, heartbeat_at: Instant, bookmark_at: Instant) {
-        self.stream.subscriber.go_on(place, heartbeat_at, bookmark_at);
-        self.stream.encoder.go_on(place.position());
+    /// Goes on from where a live view has brought it.
+    pub(super) fn advance_to(&mut self, place: &LivePlace) {
+        self.stream.subscriber.advance_to(place);
+        self.stream.encoder.advance_to(place.sources.iter().map(|source| &source.position));
     }
 
-    /// Counts what streams of its kind were told, all together.
+    /// Counts what all members of its group were sent.
     pub(super) fn count(&self, events: usize, bytes: usize) {
         self.stream.subscriber.count(events);
         self.stream.observer.bytes(bytes);

@@ -8,13 +8,13 @@ use tokio::time::{Instant, timeout_at};
 
 use super::params::Params;
 use super::{ApiError, Server};
-use crate::hub::{Filter, Informer, Started, SubscribeError};
+use crate::hub::{Informer, Selection, Started, SubscribeError};
 use crate::k8s::{FieldSelector, LabelSelector};
 
 /// The informers and objects of `RESOURCES[/NAMESPACE[/NAME]]` with its filters.
 pub(super) struct Target {
     pub(super) informers: Vec<Arc<Informer>>,
-    pub(super) filter: Filter,
+    pub(super) selection: Selection,
     /// Whether one object was named.
     pub(super) single: bool,
 }
@@ -67,8 +67,8 @@ impl Target {
         let fields = selector(params, "fieldSelector", FieldSelector::parse)?;
         held(&informers, &fields, params)?;
         let single = name.is_some();
-        let filter = Filter::new(namespaces, name, labels, fields);
-        Ok(Self { informers, filter, single })
+        let selection = Selection::new(namespaces, name, &labels, &fields);
+        Ok(Self { informers, selection, single })
     }
 
     /// Waits until each informer that started on demand is complete: it may never be, as nobody has looked before

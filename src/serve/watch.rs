@@ -14,7 +14,7 @@ use super::stream::WatchStream;
 use super::target::{self, FILTERS, Target};
 use super::{ApiError, Server, websocket};
 use crate::encode::{Encoder, Format};
-use crate::hub::{From, ResumeToken, SubscribeError, Subscription};
+use crate::hub::{ResumeToken, StartAt, SubscribeError, Subscription};
 
 const PARAMS: [&str; 8] = [
     FILTERS[0],
@@ -59,11 +59,12 @@ pub(super) async fn watch(
     if request.method() == Method::HEAD {
         return Ok(stream_headers(format, age).into_response());
     }
+    server.loops.turns.index(&target.informers, &target.selection).await;
     let informers = target.informers;
     let encoder = Encoder::new(format, informers.iter().map(|informer| &**informer));
-    let subscription = Subscription { informers, filter: target.filter, from, resync, timeout };
+    let subscription = Subscription { informers, selection: target.selection, from, resync, timeout };
     let subscriber = server.hub.subscribe(subscription).map_err(|error| refused(&error))?;
-    let stream = WatchStream::new(subscriber, encoder, format, server.groups.clone());
+    let stream = WatchStream::new(subscriber, encoder, format, server.loops.clone());
     let (status, headers) = match upgrade {
         Some(handshake) => (StatusCode::SWITCHING_PROTOCOLS, handshake.headers()),
         None => (StatusCode::OK, stream_headers(format, age)),
@@ -124,12 +125,12 @@ fn transport(headers: &HeaderMap, params: &Params) -> Result<Format, ApiError> {
 
 /// Where the stream begins. `Last-Event-ID` wins over `resume`: an EventSource that was given a token in its
 /// URL comes back with a newer one in the header.
-fn from(headers: &HeaderMap, params: &Params, format: Format) -> Result<From, ApiError> {
+fn from(headers: &HeaderMap, params: &Params, format: Format) -> Result<StartAt, ApiError> {
     let initial = params.boolean("sendInitialEvents")?;
     let parse = |name: &str, text: &str| {
         let token = ResumeToken::parse(text);
         // Only SSE gives a token with each event.
-        let from = if format == Format::Sse { From::Token } else { From::Bookmark };
+        let from = if format == Format::Sse { StartAt::Token } else { StartAt::Bookmark };
         token.map(from).map_err(|error| ApiError::invalid(name, text, &error.to_string()))
     };
     if let Some(value) = headers.get("last-event-id").filter(|value| !value.is_empty()) {
@@ -140,7 +141,7 @@ fn from(headers: &HeaderMap, params: &Params, format: Format) -> Result<From, Ap
     }
     match (params.get("resume").filter(|text| !text.is_empty()), initial) {
         (Some(text), _) => parse("resume", text),
-        (None, Some(false)) => Ok(From::Now),
-        (None, Some(true) | None) => Ok(From::Start),
+        (None, Some(false)) => Ok(StartAt::Now),
+        (None, Some(true) | None) => Ok(StartAt::Start),
     }
 }

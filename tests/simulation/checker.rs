@@ -164,7 +164,7 @@ impl Checker {
         let held = Held {
             uid: object.uid().to_owned(),
             version: number(object.resource_version()),
-            content: object.field("data.write").map(|text| text.into_owned()).unwrap_or_default(),
+            content: content_of(object),
         };
         let key = object.key().as_str();
         let name = RESOURCES[self.sources[source]];
@@ -463,4 +463,10 @@ fn difference(log: &Log, wanted: &Wanted, fold: &Fold, position: u64) -> Option<
     let unwanted = |key: &Key| !state.get(key).is_some_and(|seen| wanted.wants(key, seen));
     let extra = fold.objects.iter().find(|(key, _)| unwanted(key) && !beyond(key));
     extra.map(|(key, held)| format!("it still holds {key}@{}", held.version))
+}
+
+/// Which write an object is of.
+fn content_of(object: &informerd::k8s::Object) -> String {
+    let json: serde_json::Value = serde_json::from_slice(object.json()).unwrap();
+    json["data"]["write"].as_str().unwrap_or_default().to_owned()
 }

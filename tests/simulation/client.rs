@@ -1,14 +1,16 @@
 //! A client: connects, reads at its pace, stalls, is cut off, and comes back with what it kept.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use informerd::hub::{Delivery, Event, EventKind, From, Payload, ResumeToken, Subscriber, Subscription};
+use informerd::hub::{Delivery, Event, EventKind, Payload, ResumeToken, StartAt, Subscriber, Subscription};
 use informerd::k8s::ResourceVersion;
 use tokio::sync::Notify;
 use tokio::task::coop::unconstrained;
@@ -18,7 +20,7 @@ use crate::checker::{Checker, View};
 use crate::dice::Dice;
 use crate::fault::{Fault, Hits};
 use crate::plan::{Habits, Keeps, Pace};
-use crate::replica::Replica;
+use crate::replica::{Inbox, Replica};
 use crate::trace::Trace;
 use crate::truth::{RESOURCES, Truth};
 
@@ -67,7 +69,9 @@ type Turn = Pin<Box<dyn Future<Output = (Subscriber, Option<Delivery>)>>>;
 /// One stream.
 struct Connection {
     replica: usize,
-    turn: Turn,
+    turn: Option<Turn>,
+    /// While a live view serves it.
+    inbox: Option<Rc<RefCell<Inbox>>>,
     cancel: Arc<Notify>,
     flag: Arc<Flag>,
     /// Events that were sent and are not read, with the lists begun when they were sent.
@@ -79,6 +83,38 @@ struct Connection {
     last_sign: Instant,
     /// Whether it gave an event.
     begun: bool,
+}
+
+impl Connection {
+    /// Whether a live view has sent something.
+    fn has_mail(&self) -> bool {
+        self.inbox.as_ref().is_some_and(|inbox| {
+            let inbox = inbox.borrow();
+            !inbox.events.is_empty() || inbox.heartbeat || inbox.released.is_some()
+        })
+    }
+
+    /// Goes on in a live view, if it may and has caught up, or by itself.
+    fn go_on(&mut self, subscriber: Subscriber, joins: bool, replica: &Replica, around: &Around<'_>) {
+        (self.turn, self.inbox) = (None, None);
+        let place = subscriber.live_place().filter(|_| joins);
+        let subscriber = match place {
+            Some(place) => match replica.join(place, subscriber, around.now) {
+                Ok(inbox) => {
+                    around.hits.count(Fault::JoinedView);
+                    self.inbox = Some(inbox);
+                    return;
+                }
+                Err(subscriber) => {
+                    around.hits.count(Fault::RefusedByView);
+                    *subscriber
+                }
+            },
+            None => subscriber,
+        };
+        self.turn = Some(turn(subscriber, self.cancel.clone()));
+        self.flag.set.store(true, Ordering::Relaxed);
+    }
 }
 
 /// A client.
@@ -135,7 +171,8 @@ impl Client {
         match &self.connection {
             None => Some(at),
             Some(connection) => {
-                (!connection.unread.is_empty() || connection.flag.set.load(Ordering::Relaxed)).then_some(at)
+                let has_more = !connection.unread.is_empty() || connection.flag.set.load(Ordering::Relaxed);
+                (has_more || connection.has_mail()).then_some(at)
             }
         }
     }
@@ -210,6 +247,10 @@ impl Client {
     fn read(&mut self, around: &Around<'_>) -> Result<bool, String> {
         let cancels = self.dice.chance(0.02);
         let cuts = self.dice.chance(0.01);
+        if self.connection.as_ref().is_some_and(|connection| connection.inbox.is_some()) {
+            return Ok(self.read_live(around));
+        }
+        let joins = self.dice.chance(0.5);
         let Some(connection) = &mut self.connection else { return Ok(false) };
         if cancels {
             // A transport drops the future whenever it likes; nothing may be lost with it.
@@ -228,7 +269,8 @@ impl Client {
             }
         }
         let waker = Waker::from(connection.flag.clone());
-        match connection.turn.as_mut().poll(&mut Context::from_waker(&waker)) {
+        let Some(under_way) = &mut connection.turn else { return Ok(false) };
+        match under_way.as_mut().poll(&mut Context::from_waker(&waker)) {
             // One that waits for a cache has not looked at the others.
             Poll::Pending if !connection.begun => Ok(false),
             Poll::Pending => {
@@ -238,8 +280,7 @@ impl Client {
                 Ok(false)
             }
             Poll::Ready((subscriber, delivery)) => {
-                connection.turn = turn(subscriber, connection.cancel.clone());
-                connection.flag.set.store(true, Ordering::Relaxed);
+                connection.go_on(subscriber, joins, replica, around);
                 let events = delivery.as_ref().map(Delivery::events).unwrap_or_default();
                 match delivery {
                     None => {}
@@ -252,7 +293,7 @@ impl Client {
                         self.cut_off(around.now);
                         return Ok(false);
                     }
-                    Some(Delivery::Events(_) | Delivery::Runs(_)) => {
+                    Some(Delivery::Events(_) | Delivery::Shared(_)) => {
                         connection.last_sign = around.now;
                         connection.begun = true;
                         connection.unread.extend(events.into_iter().map(|event| (event, lists)));
@@ -271,6 +312,36 @@ impl Client {
                 Ok(true)
             }
         }
+    }
+
+    /// Takes what a live view sent. Tells whether something came.
+    fn read_live(&mut self, around: &Around<'_>) -> bool {
+        let Some(connection) = &mut self.connection else { return false };
+        let replica = &around.replicas[connection.replica];
+        let Some(inbox) = connection.inbox.clone() else { return false };
+        let mut inbox = inbox.borrow_mut();
+        let mut lists = around.lists_settled(connection.replica);
+        for (at, source) in self.habits.sources.iter().enumerate() {
+            connection.drained[at] = connection.drained[at].max(inbox.seen[*source]);
+            if replica.revision(*source).saturating_sub(connection.drained[at]) > around.journal_len_max {
+                self.checker.fell_behind(at, around.hits);
+                lists[*source] = None;
+            }
+        }
+        let events = std::mem::take(&mut inbox.events);
+        let heartbeat = std::mem::take(&mut inbox.heartbeat);
+        if heartbeat || !events.is_empty() {
+            connection.last_sign = around.now;
+        }
+        let came = !events.is_empty();
+        connection.unread.extend(events.into_iter().map(|event| (event, lists)));
+        if let Some(subscriber) = inbox.released.take() {
+            drop(inbox);
+            around.hits.count(Fault::LeftView);
+            connection.go_on(subscriber, false, replica, around);
+            return true;
+        }
+        came
     }
 
     /// A stream that is read at once shows that it lives.
@@ -309,18 +380,22 @@ impl Client {
         let from = match &tokens {
             None if self.habits.from_now && around.truth.eras.len() == 1 => {
                 self.checker.start_anew(false);
-                From::Now
+                StartAt::Now
             }
             None => {
                 self.checker.start_anew(true);
-                From::Start
+                StartAt::Start
             }
             Some(tokens) => {
                 let part = |(source, token): (&usize, &u64)| {
                     (replica.hub.informers()[*source].name.clone(), ResourceVersion::from(*token))
                 };
                 let token: ResumeToken = sources.iter().zip(tokens).map(part).collect();
-                if self.habits.keeps == Keeps::Event { From::Token(token) } else { From::Bookmark(token) }
+                if self.habits.keeps == Keeps::Event {
+                    StartAt::Token(token)
+                } else {
+                    StartAt::Bookmark(token)
+                }
             }
         };
         around.trace.say(|| format!("  client {} connects to {number}: {from:?}", self.number));
@@ -338,16 +413,25 @@ impl Client {
             self.checker.resume(&tokens, &strict);
         }
         self.last = Some((number, replica.life));
+        self.subscribe(number, from, drained, around);
+    }
+
+    fn subscribe(&mut self, number: usize, from: StartAt, drained: Vec<u64>, around: &Around<'_>) {
+        let (replica, sources) = (&around.replicas[number], &self.habits.sources);
         let all = replica.hub.informers();
         let informers = sources.iter().map(|source| all[*source].clone()).collect();
-        let filter = self.habits.filter();
-        let subscription = Subscription { informers, filter, from, resync: None, timeout: None };
+        let selection = self.habits.selection();
+        if self.dice.chance(0.4) {
+            replica.index(&selection, around.now);
+        }
+        let subscription = Subscription { informers, selection, from, resync: None, timeout: None };
         let subscriber = replica.hub.subscribe(subscription).unwrap();
         let cancel = Arc::new(Notify::new());
         let flag = Arc::new(Flag { set: AtomicBool::new(true), driver: around.driver.clone() });
         self.connection = Some(Connection {
             replica: number,
-            turn: turn(subscriber, cancel.clone()),
+            turn: Some(turn(subscriber, cancel.clone())),
+            inbox: None,
             cancel,
             flag,
             unread: VecDeque::new(),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use informerd::cache;
-use informerd::hub::{self, Filter};
+use informerd::hub::{self, Selection};
 use informerd::k8s::{FieldSelector, LabelSelector};
 use informerd::reflect::{InitialList, MachineConfig};
 use informerd::sim::StreamingLists;
@@ -213,13 +213,13 @@ impl Habits {
     }
 
     /// What it asks an informerd for.
-    pub(crate) fn filter(&self) -> Filter {
+    pub(crate) fn selection(&self) -> Selection {
         let wanted = &self.wanted;
-        Filter::new(
+        Selection::new(
             wanted.namespaces.iter().map(|namespace| (*namespace).to_owned()).collect(),
             wanted.name.map(str::to_owned),
-            LabelSelector::parse(&wanted.label_selector()).unwrap(),
-            FieldSelector::parse(&wanted.field_selector()).unwrap(),
+            &LabelSelector::parse(&wanted.label_selector()).unwrap(),
+            &FieldSelector::parse(&wanted.field_selector()).unwrap(),
         )
     }
 }

@@ -1,17 +1,22 @@
 //! One informerd without its HTTP: reflectors, caches, a hub.
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use informerd::cache::{self, Phase, Reader};
-use informerd::hub::{self, Figures, Hub, Informer, Scope};
+use informerd::cache::{self, IndexBuilder, Phase, Reader};
+use informerd::hub::{
+    self, Event, Figures, Hub, Informer, Live, LivePlace, Member, Round, Scope, Selection, Subscriber, Told,
+};
 use informerd::k8s::{DecodeOptions, Resource, ResourceParts};
 use informerd::reflect::{Reflector, ReflectorConfig};
 use informerd::upstream::{Client, Config, Selectors, Source, Target};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -39,6 +44,36 @@ pub(crate) struct Replica {
     polls_seen: (Instant, [u64; 2]),
     /// Each cache's version when it was first complete.
     pub(crate) first: [Option<u64>; 2],
+    /// The streams that have caught up, as a server's loop has them.
+    live: RefCell<Live<Follower>>,
+    /// Indexes that are being built, a turn at a time.
+    builders: RefCell<Vec<IndexBuilder>>,
+}
+
+/// A stream that has caught up.
+struct Follower {
+    subscriber: Subscriber,
+    inbox: Rc<RefCell<Inbox>>,
+}
+
+/// What a stream that has caught up was sent.
+#[derive(Default)]
+pub(crate) struct Inbox {
+    pub(crate) events: Vec<Event>,
+    pub(crate) heartbeat: bool,
+    /// The revision of each cache when it was last sent all that there was.
+    pub(crate) seen: [u64; 2],
+    /// The stream, once it goes on by itself.
+    pub(crate) released: Option<Subscriber>,
+}
+
+impl Member for Follower {
+    type Kind = ();
+    type Encoder = ();
+
+    fn kind(&self) {}
+
+    fn encoder(&self, _: &[Arc<Informer>]) {}
 }
 
 /// A future whose polls are counted.
@@ -71,7 +106,13 @@ pub(crate) fn resource(index: usize) -> Resource {
 }
 
 impl Replica {
-    pub(crate) fn start(life: u64, seed: u64, profile: &Profile, link: &Arc<Link>) -> Self {
+    pub(crate) fn start(
+        life: u64,
+        seed: u64,
+        profile: &Profile,
+        link: &Arc<Link>,
+        driver: &Arc<Notify>,
+    ) -> Self {
         let drain = CancellationToken::new();
         let cancel = CancellationToken::new();
         let hub = Hub::new(profile.hub, drain.clone());
@@ -108,6 +149,14 @@ impl Replica {
             (reader, polls)
         };
         let [(a, a_polls), (b, b_polls)] = [start(0), start(1)];
+        for reader in [&a, &b] {
+            let (mut wake, driver) = (reader.wake(), driver.clone());
+            tasks.push(tokio::spawn(async move {
+                while wake.changed().await.is_ok() {
+                    driver.notify_one();
+                }
+            }));
+        }
         let born = Instant::now();
         Self {
             life,
@@ -120,6 +169,67 @@ impl Replica {
             polls: [a_polls, b_polls],
             polls_seen: (born, [0; 2]),
             first: [None; 2],
+            live: RefCell::new(Live::new(profile.hub)),
+            builders: RefCell::default(),
+        }
+    }
+
+    /// Takes a stream in that has caught up; gives it back where it cannot be.
+    pub(crate) fn join(
+        &self,
+        place: LivePlace,
+        subscriber: Subscriber,
+        now: Instant,
+    ) -> Result<Rc<RefCell<Inbox>>, Box<Subscriber>> {
+        let inbox = Rc::new(RefCell::new(Inbox::default()));
+        let follower = Follower { subscriber, inbox: inbox.clone() };
+        let joined = self.live.borrow_mut().join(place, follower, now);
+        joined.map(|_| inbox).map_err(|follower| Box::new(follower.subscriber))
+    }
+
+    /// Begins to build the indexes that a selection asks for.
+    pub(crate) fn index(&self, selection: &Selection, now: Instant) {
+        let Some(term) = selection.index_wanted() else { return };
+        let build = |reader: &Reader| reader.build_index(&term.path, now).ok();
+        self.builders.borrow_mut().extend(self.readers.iter().filter_map(build));
+    }
+
+    /// When something is due for the streams that have caught up.
+    pub(crate) fn live_due(&self) -> Option<Instant> {
+        self.live.borrow().next_due()
+    }
+
+    /// Sends all that is new to the streams that have caught up, as a server's loop does.
+    pub(crate) fn advance_live(&self, now: Instant) {
+        self.hub.tend(now);
+        self.builders.borrow_mut().retain_mut(|builder| !builder.turn());
+        let mut live = self.live.borrow_mut();
+        for key in live.keys() {
+            let gone = live.member_mut(key).is_some_and(|member| Rc::strong_count(&member.inbox) == 1);
+            if gone {
+                drop(live.leave(key));
+            } else if self.drain.is_cancelled() {
+                release(&mut live, key);
+            }
+        }
+        let followed: Vec<_> = live.informers().map(|informer| informer.id()).collect();
+        for informer in followed {
+            loop {
+                let round = live.advance(informer, now);
+                let more = round.more;
+                send(&mut live, round);
+                if !more {
+                    break;
+                }
+            }
+        }
+        let round = live.due(now);
+        send(&mut live, round);
+        let seen = [0, 1].map(|index| self.revision(index));
+        for key in live.keys() {
+            if let Some(member) = live.member_mut(key) {
+                member.inbox.borrow_mut().seen = seen;
+            }
         }
     }
 
@@ -193,4 +303,36 @@ pub(crate) fn hub_config(batch_len_max: usize, bookmark_seconds: u64) -> hub::Co
         // What is random about it would not be the seed's.
         drain_spread_max: Duration::ZERO,
     }
+}
+
+/// Hands a round to the streams that it concerns. One that has not read what it was sent before leaves with this.
+fn send(live: &mut Live<Follower>, round: Round) {
+    for key in round.leaving {
+        release(live, key);
+    }
+    for (view, told) in round.told {
+        let events = match &told {
+            Told::Events(events) => events.clone(),
+            Told::Shared(batch) => batch.events().collect(),
+            Told::Heartbeat => Vec::new(),
+        };
+        let mut leaving = Vec::new();
+        let (groups, mut members) = live.groups_mut(view);
+        for key in groups.iter().flat_map(|group| &group.members) {
+            let mut inbox = members.get_mut(*key).inbox.borrow_mut();
+            if !inbox.events.is_empty() && !events.is_empty() {
+                leaving.push(*key);
+            }
+            inbox.events.extend(events.iter().cloned());
+            inbox.heartbeat |= events.is_empty();
+        }
+        leaving.into_iter().for_each(|key| release(live, key));
+    }
+}
+
+/// Lets a stream go on by itself.
+fn release(live: &mut Live<Follower>, key: usize) {
+    let (Follower { mut subscriber, inbox }, place) = live.leave(key);
+    subscriber.advance_to(&place);
+    inbox.borrow_mut().released = Some(subscriber);
 }

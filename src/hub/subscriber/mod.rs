@@ -9,12 +9,13 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::event::{Event, EventKind, Payload, ResetReason};
+use super::live::LivePlace;
 use super::metrics::Metrics;
-use super::registry::Place;
-use super::run::{Abreast, Run};
+use super::registry::SubscriberPermit;
+use super::shared_batch::SharedBatch;
 use super::source::{BatchBuilder, Pulled, Source, Succession, Wake};
-use super::subscription::{Delivery, From, Subscription};
-use super::{CloseReason, Config, Filter, Informer};
+use super::subscription::{Delivery, StartAt, Subscription};
+use super::{CloseReason, Config, Informer, Selection};
 use crate::k8s::{ResourceVersion, Status};
 
 mod starting;
@@ -25,7 +26,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// A connected reader. Owns no queue: a cursor per informer.
 pub struct Subscriber {
     sources: Vec<Source>,
-    filter: Filter,
+    selection: Arc<Selection>,
     config: Config,
     drain: CancellationToken,
     state: State,
@@ -35,6 +36,8 @@ pub struct Subscriber {
     turn: usize,
     /// Whether the last pull left nothing.
     caught_up: bool,
+    /// Whether the last pull ended before it had looked at all there is.
+    unfinished: bool,
     resync: Option<Duration>,
     resync_at: Option<Instant>,
     deadline: Option<Instant>,
@@ -52,12 +55,12 @@ pub struct Subscriber {
     ordered: bool,
     /// What the client is to be told at the end, where that is an error.
     refusal: Option<Status>,
-    place: Place,
+    permit: SubscriberPermit,
 }
 
 enum State {
     /// Waits for the caches to be complete, and for the token's version or what changed since it.
-    Starting { from: From, until: Option<Instant> },
+    Starting { from: StartAt, until: Option<Instant> },
     /// To be told RESET; until then at the latest, where a cache is not as far as the client yet.
     Resetting { reason: ResetReason, until: Option<Instant> },
     /// Hands out the snapshots; SYNCED follows.
@@ -70,13 +73,6 @@ enum State {
     Ended(CloseReason),
 }
 
-/// How much of what the client has its token covers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Covers {
-    All,
-    Some,
-}
-
 // === impl Subscriber ===
 
 impl Subscriber {
@@ -84,21 +80,25 @@ impl Subscriber {
         subscription: Subscription,
         config: Config,
         drain: CancellationToken,
-        place: Place,
+        permit: SubscriberPermit,
     ) -> Self {
         let now = Instant::now();
-        let Subscription { informers, filter, from, resync, timeout } = subscription;
+        let Subscription { informers, selection, from, resync, timeout } = subscription;
+        let selection = Arc::new(selection);
         assert!(!informers.is_empty(), "a subscription has at least one informer");
-        let ordered = matches!(from, From::Ordered(_));
-        let sources = informers.into_iter().map(|informer| Source::new(informer, &filter, ordered));
+        let ordered = matches!(from, StartAt::Ordered(_));
+        let generations = permit.generations();
+        let source = |informer| Source::new(informer, &selection, generations.clone(), ordered);
+        let sources: Vec<_> = informers.into_iter().map(source).collect();
         let mut subscriber = Self {
-            sources: sources.collect(),
-            filter,
+            sources,
+            selection,
             config,
             state: State::Starting { from, until: None },
             replaced: Vec::new(),
             turn: 0,
             caught_up: false,
+            unfinished: false,
             resync,
             resync_at: None,
             deadline: timeout.map(|timeout| now + timeout),
@@ -111,7 +111,7 @@ impl Subscriber {
             drain,
             ordered,
             refusal: None,
-            place,
+            permit,
         };
         // Taken now, not at the first poll: what happens in between must not be missed.
         subscriber.start(now);
@@ -138,12 +138,12 @@ impl Subscriber {
                 }
                 return Delivery::Closed(reason);
             }
-            let runs = self.pull_runs(now);
-            if !runs.is_empty() {
+            let batches = self.pull_shared(now);
+            if !batches.is_empty() {
                 self.heartbeat_at = now + self.config.heartbeat_interval;
-                let told = runs.iter().map(|run| run.len() as u64).sum();
-                self.place.metrics().events.increment(told);
-                return Delivery::Runs(runs);
+                let events = batches.iter().map(|batch| batch.len() as u64).sum();
+                self.permit.metrics().events.increment(events);
+                return Delivery::Shared(batches);
             }
             let mut events = self.pull(now);
             if let Some(source) = self.replaced.pop() {
@@ -161,28 +161,38 @@ impl Subscriber {
             }
             if !events.is_empty() {
                 self.heartbeat_at = now + self.config.heartbeat_interval;
-                self.place.metrics().events.increment(events.len() as u64);
+                self.permit.metrics().events.increment(events.len() as u64);
                 return Delivery::Events(events);
             }
             if now >= self.heartbeat_at {
                 self.heartbeat_at = now + self.config.heartbeat_interval;
                 return Delivery::Heartbeat;
             }
+            if self.unfinished {
+                // Others are let run: much was looked at, and nothing of it is selected.
+                tokio::task::yield_now().await;
+                continue;
+            }
             self.wait().await;
         }
     }
 
-    /// Where it is, if all it is told from now on is what everyone is told who keeps up and wants everything of its one
-    /// informer. Somebody else may tell it then, and [`Subscriber::go_on`] tells how far that was.
-    pub fn abreast(&self) -> Option<Abreast> {
-        let [source] = &*self.sources else { return None };
-        // Each then ends at a moment of its own.
-        let over = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
-        let ends = over || self.drain.is_cancelled();
-        if !self.is_alike() || ends || !self.caught_up {
+    /// Its place, if it has taken all that there is: from here on a live view may serve it, and
+    /// [`Subscriber::advance_to`] says how far that was.
+    pub fn live_place(&self) -> Option<LivePlace> {
+        let now = Instant::now();
+        // A stream that is due to end or to begin a resync does that first.
+        let over = self.deadline.into_iter().chain(self.resync_at).any(|at| now >= at);
+        let live = matches!(self.state, State::Live) && self.caught_up && self.replaced.is_empty();
+        // As the process ends, each stream ends at a moment of its own.
+        if !live || over || self.drain.is_cancelled() {
             return None;
         }
-        source.abreast()
+        let sources = self.sources.iter().map(Source::live_position).collect::<Option<Vec<_>>>()?;
+        let (selection, ordered) = (self.selection.clone(), self.ordered);
+        let leave_at = self.deadline.into_iter().chain(self.resync_at).min();
+        let (heartbeat_at, bookmark_at) = (self.heartbeat_at, self.bookmark_at);
+        Some(LivePlace { sources, selection, ordered, leave_at, heartbeat_at, bookmark_at })
     }
 
     /// When it ends by itself.
@@ -195,29 +205,28 @@ impl Subscriber {
         self.refusal.as_ref()
     }
 
-    /// Whether it is handing out much at once: a snapshot, or what a reader missed that was behind.
+    /// Whether it is handing out much at once: an initial state, or a catch-up.
     pub fn is_in_bulk(&self) -> bool {
         matches!(self.state, State::Snapshot | State::Resetting { until: None, .. })
             || self.sources.iter().any(Source::is_catching_up)
     }
 
-    /// Goes on from where somebody else has brought it, who gave signs of life and bookmarks, too.
-    pub fn go_on(&mut self, place: &Abreast, heartbeat_at: Instant, bookmark_at: Instant) {
-        if let [source] = &mut *self.sources {
-            source.go_on(place);
+    /// Goes on from where a live view has brought it. The view gave heartbeats and bookmarks, too.
+    pub fn advance_to(&mut self, place: &LivePlace) {
+        for (source, position) in self.sources.iter_mut().zip(&place.sources) {
+            source.advance_to(position);
         }
-        self.heartbeat_at = heartbeat_at;
-        self.bookmark_at = bookmark_at;
+        (self.heartbeat_at, self.bookmark_at) = (place.heartbeat_at, place.bookmark_at);
     }
 
-    /// Counts events that were told for it and others.
+    /// Counts events that a live view gave it and others.
     pub fn count(&self, events: usize) {
-        self.place.metrics().events.increment(events as u64);
+        self.permit.metrics().events.increment(events as u64);
     }
 
-    /// Whether it is told what everyone is who wants everything.
-    fn is_alike(&self) -> bool {
-        matches!(self.state, State::Live) && self.resync.is_none() && self.filter.is_all()
+    /// Whether its next events equal those of every other subscriber that is live and selects everything.
+    fn can_share(&self) -> bool {
+        matches!(self.state, State::Live) && self.resync.is_none() && self.selection.is_all()
     }
 
     /// Sleeps until something may be there.
@@ -271,7 +280,7 @@ impl Subscriber {
         }
         if looks && self.drain.is_cancelled() {
             // Spread, so that thousands of clients do not come back in one moment.
-            let spread = self.place.drain_spread();
+            let spread = self.permit.drain_spread();
             let at = *self.drain_at.get_or_insert_with(|| now + spread.mul_f64(rand::random::<f64>()));
             if now >= at {
                 return Some(CloseReason::Shutdown);
@@ -280,29 +289,29 @@ impl Subscriber {
         self.deadline.is_some_and(|deadline| now >= deadline).then_some(CloseReason::Timeout)
     }
 
-    /// What a stream is told that keeps up and wants everything of one informer: what all others of its kind are.
-    fn pull_runs(&mut self, now: Instant) -> Vec<Arc<Run>> {
-        let mut runs = Vec::new();
+    /// The next batches, of a subscriber that is live and selects everything of one informer.
+    fn pull_shared(&mut self, now: Instant) -> Vec<Arc<SharedBatch>> {
+        let mut batches = Vec::new();
         // A bookmark that is due goes behind events of its own.
-        let alike = self.is_alike();
-        let [source] = &mut *self.sources else { return runs };
-        if !alike || now >= self.bookmark_at {
-            return runs;
-        }
+        let shares = self.can_share() && now < self.bookmark_at;
+        let [source] = &mut *self.sources else { return batches };
         let mut bytes = 0;
-        // Small runs are those of readers that were here sooner; they go out together.
-        while bytes < self.config.batch_bytes_max
-            && let Some(run) = source.pull_run(&self.config)
+        // Small batches are those of subscribers that were here sooner; they go out together.
+        while shares
+            && bytes < self.config.batch_bytes_max
+            && let Some(batch) = source.pull_shared(&self.config)
         {
-            bytes += run.bytes();
-            runs.push(run);
+            bytes += batch.bytes();
+            batches.push(batch);
         }
-        self.caught_up = source.is_at_head();
-        runs
+        if shares {
+            self.caught_up = source.is_at_head();
+        }
+        batches
     }
 
     fn pull(&mut self, now: Instant) -> Vec<Event> {
-        self.caught_up = false;
+        (self.caught_up, self.unfinished) = (false, false);
         let mut batch = BatchBuilder::new(&self.config);
         if matches!(self.state, State::Starting { .. }) {
             self.succeed_idle();
@@ -315,8 +324,13 @@ impl Subscriber {
             self.reset(reason, now, &mut batch);
         }
         if matches!(self.state, State::Snapshot) {
-            if !self.pull_snapshots(&mut batch) {
-                return batch.events;
+            match self.pull_snapshots(now, &mut batch) {
+                Some(true) => {}
+                Some(false) => {
+                    self.unfinished = true;
+                    return batch.events;
+                }
+                None => return batch.events,
             }
             let synced = self.bookmark(EventKind::Synced);
             batch.push(synced);
@@ -347,7 +361,7 @@ impl Subscriber {
             reason = ResetReason::TokenAhead;
         }
         Metrics::reset(reason);
-        self.sources.iter_mut().for_each(Source::begin_snapshot);
+        self.sources.iter_mut().for_each(|source| source.begin_snapshot(now));
         batch.push(Event {
             source: 0,
             kind: EventKind::Reset,
@@ -358,14 +372,28 @@ impl Subscriber {
         self.resync_at = None;
     }
 
-    /// Whether all snapshots are handed out.
-    fn pull_snapshots(&mut self, batch: &mut BatchBuilder) -> bool {
+    /// Whether all initial states are handed out; `None` where one is gone and what follows is said.
+    fn pull_snapshots(&mut self, now: Instant, batch: &mut BatchBuilder) -> Option<bool> {
         for (index, source) in self.sources.iter_mut().enumerate() {
-            if matches!(source.pull_snapshot(index, &self.filter, batch), Pulled::More) {
-                return false;
+            match source.pull_snapshot(index, batch) {
+                Ok(Pulled::Done) => {}
+                Ok(Pulled::More) => return Some(false),
+                Err(reason) => {
+                    self.lose(reason, now, batch);
+                    return None;
+                }
             }
         }
-        true
+        Some(true)
+    }
+
+    /// Starts over, or ends where only every change in order would do.
+    fn lose(&mut self, reason: ResetReason, now: Instant, batch: &mut BatchBuilder) {
+        if self.ordered {
+            self.end(CloseReason::Expired, Status::watch_expired());
+        } else {
+            self.reset(reason, now, batch);
+        }
     }
 
     fn pull_live(&mut self, now: Instant, batch: &mut BatchBuilder) {
@@ -378,20 +406,22 @@ impl Subscriber {
             let index = (self.turn + offset) % count;
             let source = &mut self.sources[index];
             let behind = source.is_catching_up();
-            source.begin_resync();
-            if !source.is_past_snapshot()
-                && matches!(source.pull_snapshot(index, &self.filter, batch), Pulled::More)
-            {
+            source.begin_resync(now);
+            let mut pulled = source.pull_snapshot(index, batch);
+            if matches!(pulled, Ok(Pulled::More)) {
+                self.unfinished = true;
                 return;
             }
-            let mut pulled = source.pull_changes(index, &self.filter, batch);
+            if pulled.is_ok() {
+                pulled = source.pull_changes(index, batch);
+            }
             if source.is_resync_due() && matches!(pulled, Ok(Pulled::Done)) {
                 // It has all there is now.
-                source.begin_resync();
-                pulled = Ok(source.pull_snapshot(index, &self.filter, batch));
+                source.begin_resync(now);
+                pulled = source.pull_snapshot(index, batch);
             }
             if !behind && source.is_catching_up() {
-                self.place.metrics().catch_ups.increment(1);
+                self.permit.metrics().catch_ups.increment(1);
             }
             match pulled {
                 Ok(Pulled::Done) => {
@@ -405,16 +435,13 @@ impl Subscriber {
                     }
                 }
                 Ok(Pulled::More) => {
+                    self.unfinished = true;
                     // The next one first, so that a busy resource does not starve the others.
                     self.turn = (index + 1) % count;
                     return;
                 }
-                Err(_) if self.ordered => {
-                    self.end(CloseReason::Expired, Status::watch_expired());
-                    return;
-                }
                 Err(reason) => {
-                    self.reset(reason, now, batch);
+                    self.lose(reason, now, batch);
                     return;
                 }
             }
@@ -439,7 +466,7 @@ impl Subscriber {
 
     fn succeed(&mut self, index: usize, successor: &Arc<Informer>) {
         let begun = !matches!(self.state, State::Starting { .. });
-        match self.sources[index].succeed(successor, &self.filter) {
+        match self.sources[index].succeed(successor) {
             Succession::NotYet => return,
             // What differs has no order.
             Succession::Difference | Succession::StartOver if self.ordered && begun => {
@@ -448,10 +475,10 @@ impl Subscriber {
             Succession::Difference => {}
             Succession::StartOver => self.state = resetting(ResetReason::Replaced),
         }
-        self.place.moved(index, successor);
+        self.permit.moved(index, successor);
         self.replaced.push(index);
         let misses = |namespace: &String| !successor.scope.covers(namespace);
-        if self.filter.namespaces().iter().any(misses) {
+        if self.selection.namespaces().iter().any(misses) {
             self.state = State::Ended(CloseReason::Removed);
         }
     }

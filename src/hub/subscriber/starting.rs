@@ -6,9 +6,10 @@ use tokio::time::Instant;
 
 use super::super::event::ResetReason;
 use super::super::source::Source;
-use super::super::subscription::{Begin, From, VERSION_WAIT};
+use super::super::subscription::{Begin, StartAt, VERSION_WAIT};
+use super::super::token::TokenKind;
 use super::super::{CloseReason, ResumeToken};
-use super::{Covers, State, Subscriber, resetting};
+use super::{State, Subscriber, resetting};
 use crate::cache::{Cursor, Located, Past, Recalled};
 use crate::k8s::Status;
 
@@ -27,26 +28,26 @@ impl Subscriber {
         if !self.sources.iter().all(Source::synced) {
             return;
         }
-        let (token, covers) = match from {
-            From::Start => {
-                self.sources.iter_mut().for_each(Source::begin_snapshot);
+        let (token, token_kind) = match from {
+            StartAt::Start => {
+                self.sources.iter_mut().for_each(|source| source.begin_snapshot(now));
                 self.state = State::Snapshot;
                 return;
             }
-            From::Now => {
+            StartAt::Now => {
                 self.sources.iter_mut().for_each(Source::begin_now);
                 self.state = State::Resumed;
                 return;
             }
-            From::Token(token) => (token.clone(), Covers::All),
-            From::Bookmark(token) => (token.clone(), Covers::Some),
-            From::Ordered(begin) => {
+            StartAt::Token(token) => (token.clone(), TokenKind::PerEvent),
+            StartAt::Bookmark(token) => (token.clone(), TokenKind::Bookmark),
+            StartAt::Ordered(begin) => {
                 let begin = begin.clone();
                 return self.start_ordered(&begin, now);
             }
         };
         let until = *until.get_or_insert(now + self.config.resume_wait);
-        if let Some(next) = self.resume(&token, covers, now >= until) {
+        if let Some(next) = self.resume(&token, token_kind, now >= until) {
             self.state = next;
         }
     }
@@ -58,7 +59,7 @@ impl Subscriber {
         let reader = &source.informer.reader;
         match begin {
             Begin::Start => {
-                source.begin_snapshot();
+                source.begin_snapshot(now);
                 self.state = State::Snapshot;
             }
             Begin::Now => {
@@ -66,7 +67,7 @@ impl Subscriber {
                 self.state = State::Live;
             }
             Begin::NotOlder(version) if source.is_not_older(version) => {
-                source.begin_snapshot();
+                source.begin_snapshot(now);
                 self.state = State::Snapshot;
             }
             Begin::NotOlder(version) => {
@@ -78,11 +79,11 @@ impl Subscriber {
             }
             Begin::After(version) => match source.locate_in_journal(version) {
                 Located::At(cursor) => {
-                    source.begin_at(cursor, Covers::All, version.clone());
+                    source.begin_at(cursor, TokenKind::PerEvent, version.clone());
                     self.state = State::Live;
                 }
                 Located::Ahead if source.is_reached(version) => {
-                    source.begin_ahead(Covers::All, version.clone());
+                    source.begin_ahead(TokenKind::PerEvent, version.clone());
                     self.state = State::Live;
                 }
                 // The API server would be silent until it gets there, though its versions may have gone back.
@@ -96,7 +97,7 @@ impl Subscriber {
     }
 
     /// The state in which a token leaves the stream; `None` to wait for the caches.
-    fn resume(&mut self, token: &ResumeToken, covers: Covers, waited: bool) -> Option<State> {
+    fn resume(&mut self, token: &ResumeToken, token_kind: TokenKind, waited: bool) -> Option<State> {
         let mut places = Vec::new();
         let (mut ahead, mut asked, mut lost) = (false, false, false);
         for source in &self.sources {
@@ -105,9 +106,9 @@ impl Subscriber {
             else {
                 return Some(resetting(ResetReason::TokenOfOthers));
             };
-            let place = match source.locate(covers, version) {
+            let place = match source.locate(token_kind, version) {
                 Located::At(cursor) => Some(Resume::At(cursor)),
-                Located::Lost => match source.recall(covers, version) {
+                Located::Lost => match source.recall(token_kind, version) {
                     Recalled::Known(past) => Some(Resume::Past(past)),
                     Recalled::Asked => {
                         asked = true;
@@ -137,8 +138,8 @@ impl Subscriber {
         };
         for (source, place) in self.sources.iter_mut().zip(places) {
             match place {
-                Some((Resume::At(cursor), version)) => source.begin_at(cursor, covers, version),
-                Some((Resume::Ahead, version)) => source.begin_ahead(covers, version),
+                Some((Resume::At(cursor), version)) => source.begin_at(cursor, token_kind, version),
+                Some((Resume::Ahead, version)) => source.begin_ahead(token_kind, version),
                 Some((Resume::Past(past), version)) => source.begin_past(past, version),
                 None => {}
             }

@@ -1,4 +1,4 @@
-//! Clients with filters against an informerd that is restarted: wherever they are cut off, they end up with what
+//! Clients with selections against an informerd that is restarted: wherever they are cut off, they end up with what
 //! they would see on a new stream.
 
 use std::collections::BTreeMap;
@@ -196,7 +196,7 @@ impl Life {
 
 /// An EventSource: each event gives it a token.
 struct Client {
-    filter: Filter,
+    selection: Selection,
     subscriber: Option<Subscriber>,
     state: Seen,
     token: Option<ResourceVersion>,
@@ -205,18 +205,18 @@ struct Client {
 }
 
 impl Client {
-    fn new(filter: Filter) -> Self {
-        Self { filter, subscriber: None, state: Seen::new(), token: None, resets: 0, told: 0 }
+    fn new(selection: Selection) -> Self {
+        Self { selection, subscriber: None, state: Seen::new(), token: None, resets: 0, told: 0 }
     }
 
     fn connect(&mut self, life: &Life) {
         let token = |version: &ResourceVersion| [("pods".to_owned(), version.clone())].into_iter().collect();
-        let from = self.token.as_ref().map_or(From::Start, |version| From::Token(token(version)));
+        let from = self.token.as_ref().map_or(StartAt::Start, |version| StartAt::Token(token(version)));
         if self.token.is_none() {
             self.state.clear();
         }
-        let (informers, filter) = (life.hub.informers(), self.filter.clone());
-        let subscription = Subscription { informers, filter, from, resync: None, timeout: None };
+        let (informers, selection) = (life.hub.informers(), self.selection.clone());
+        let subscription = Subscription { informers, selection, from, resync: None, timeout: None };
         self.subscriber = Some(life.hub.subscribe(subscription).unwrap());
     }
 
@@ -225,7 +225,7 @@ impl Client {
         let Some(subscriber) = &mut self.subscriber else { return false };
         let events = match subscriber.next().now_or_never() {
             None => return true,
-            Some(delivery @ (Delivery::Events(_) | Delivery::Runs(_))) => delivery.events(),
+            Some(delivery @ (Delivery::Events(_) | Delivery::Shared(_))) => delivery.events(),
             Some(Delivery::Replaced { .. }) => return false,
             Some(other) => panic!("{other:?}"),
         };
@@ -265,23 +265,23 @@ impl Client {
         let seen = |object: &Arc<Object>| {
             (object.key().to_string(), (object.uid().into(), object.resource_version().clone()))
         };
-        self.filter.objects(&snapshot, None).map(seen).collect()
+        self.selection.objects(&snapshot, None).map(seen).collect()
     }
 }
 
-fn filters() -> [Filter; 3] {
-    let filter = |name: Option<&str>, labels: &str| {
+fn selections() -> [Selection; 3] {
+    let selection = |name: Option<&str>, labels: &str| {
         let labels = LabelSelector::parse(labels).unwrap();
-        Filter::new(vec!["web".into()], name.map(str::to_owned), labels, FieldSelector::default())
+        Selection::new(vec!["web".into()], name.map(str::to_owned), &labels, &FieldSelector::default())
     };
-    [Filter::default(), filter(None, "app=true"), filter(Some("a"), "app!=true")]
+    [Selection::default(), selection(None, "app=true"), selection(Some("a"), "app!=true")]
 }
 
 fn run(steps: &[(u8, u8, u8)]) {
     let mut upstream = Upstream::default();
     upstream.put("a", true);
     let mut life = Life::new(&upstream);
-    let mut clients = filters().map(Client::new);
+    let mut clients = selections().map(Client::new);
     for (step, which, much) in steps {
         let name = char::from(b'a' + which % NAMES as u8).to_string();
         let client = &mut clients[usize::from(which % 3)];
@@ -336,7 +336,7 @@ fn outlived() -> (Upstream, [Client; 3]) {
     let mut upstream = Upstream::default();
     ["a", "b", "c", "d", "e"].iter().for_each(|name| upstream.put(name, *name != "b"));
     let mut life = Life::new(&upstream);
-    let mut clients = filters().map(Client::new);
+    let mut clients = selections().map(Client::new);
     for client in &mut clients {
         client.connect(&life);
         while !client.pull(usize::MAX) {}
@@ -385,9 +385,9 @@ async fn a_token_that_does_not_cover_all_starts_over_at_once() {
     let (upstream, clients) = outlived();
     let life = Life::new(&upstream);
     let token = [("pods".to_owned(), clients[0].token.clone().unwrap())].into_iter().collect();
-    let (informers, from) = (life.hub.informers(), From::Bookmark(token));
+    let (informers, from) = (life.hub.informers(), StartAt::Bookmark(token));
     let subscription =
-        Subscription { informers, filter: Filter::default(), from, resync: None, timeout: None };
+        Subscription { informers, selection: Selection::default(), from, resync: None, timeout: None };
     let mut subscriber = life.hub.subscribe(subscription).unwrap();
     let Delivery::Events(events) = subscriber.next().await else { panic!("a RESET") };
     assert_eq!(events[0].kind, EventKind::Reset);
@@ -410,8 +410,8 @@ async fn a_resync_of_several_informers_hands_out_each_object_once_though_one_of_
     let mut busy = Life::new(&upstream);
     let informers = vec![quiet.hub.informers().remove(0), busy.hub.informers().remove(0)];
     let resync = Some(Duration::from_secs(1));
-    let (filter, from) = (Filter::default(), From::Start);
-    let subscription = Subscription { informers, filter, from, resync, timeout: None };
+    let (selection, from) = (Selection::default(), StartAt::Start);
+    let subscription = Subscription { informers, selection, from, resync, timeout: None };
     let mut subscriber = quiet.hub.subscribe(subscription).unwrap();
     let take = |subscriber: &mut Subscriber| {
         let mut told = [0, 0];
@@ -450,8 +450,9 @@ async fn a_stream_that_is_never_quiet_gets_its_bookmarks() {
     let mut upstream = Upstream::default();
     upstream.put("a", true);
     let mut life = Life::new(&upstream);
-    let (informers, filter) = (life.hub.informers(), Filter::default());
-    let subscription = Subscription { informers, filter, from: From::Start, resync: None, timeout: None };
+    let (informers, selection) = (life.hub.informers(), Selection::default());
+    let subscription =
+        Subscription { informers, selection, from: StartAt::Start, resync: None, timeout: None };
     let mut subscriber = life.hub.subscribe(subscription).unwrap();
     let mut bookmarks = 0;
     for _ in 0..185 {
@@ -472,7 +473,7 @@ fn run_replaced(steps: &[(u8, u8, u8)]) {
     let mut upstream = Upstream::default();
     upstream.put("a", true);
     let mut life = Life::new(&upstream);
-    let mut clients = filters().map(Client::new);
+    let mut clients = selections().map(Client::new);
     for (step, which, much) in steps {
         let name = char::from(b'a' + which % NAMES as u8).to_string();
         let client = &mut clients[usize::from(which % 3)];
@@ -517,7 +518,7 @@ fn a_stream_that_keeps_up_is_told_the_difference_and_nothing_else() {
         let mut upstream = Upstream::default();
         ["a", "b", "c", "d", "e"].iter().for_each(|name| upstream.put(name, *name != "b"));
         let mut life = Life::new(&upstream);
-        let mut client = Client::new(Filter::default());
+        let mut client = Client::new(Selection::default());
         client.connect(&life);
         while !client.pull(usize::MAX) {}
         client.told = 0;
@@ -553,7 +554,7 @@ fn an_informer_in_use_is_not_retired() {
         let found = life.hub.resolve("pods").unwrap();
         assert!(!retire(Duration::ZERO), "a request has it");
         drop(found);
-        let mut client = Client::new(Filter::default());
+        let mut client = Client::new(Selection::default());
         client.connect(&life);
         assert!(!retire(Duration::ZERO), "a stream reads it");
         client.subscriber = None;
@@ -580,8 +581,8 @@ async fn a_stream_that_waits_for_its_informer_sleeps() {
     let limits = cache::Config { journal_len_max: 4, journal_bytes_max: 1 << 20, tombstones_len_max: 6 };
     let (_writer, reader) = cache::cache(limits, Instant::now());
     let informers = vec![Arc::new(Informer::new(pods(), Scope::All, reader, Arc::new(Figures::default)))];
-    let (filter, from) = (Filter::default(), From::Start);
-    let subscription = Subscription { informers, filter, from, resync: None, timeout: None };
+    let (selection, from) = (Selection::default(), StartAt::Start);
+    let subscription = Subscription { informers, selection, from, resync: None, timeout: None };
     let mut subscriber = life.hub.subscribe(subscription).unwrap();
     tokio::time::advance(Duration::from_secs(61)).await;
     assert!(matches!(subscriber.next().await, Delivery::Heartbeat));
@@ -597,16 +598,21 @@ async fn a_stream_of_one_namespace_or_object_sleeps_through_what_happens_elsewhe
     let mut upstream = Upstream::default();
     upstream.put("a", true);
     let mut life = Life::new(&upstream);
-    let filter = |namespace: &str, name: Option<&str>| {
+    let selection = |namespace: &str, name: Option<&str>| {
         let (labels, fields) = (LabelSelector::default(), FieldSelector::default());
-        Filter::new(vec![namespace.to_owned()], name.map(str::to_owned), labels, fields)
+        Selection::new(vec![namespace.to_owned()], name.map(str::to_owned), &labels, &fields)
     };
     // The namespace of all objects, another one, an object, and one that is not there.
-    let filters =
-        [filter("web", None), filter("db", None), filter("web", Some("a")), filter("web", Some("z"))];
-    let mut subscribers = filters.map(|filter| {
+    let selections = [
+        selection("web", None),
+        selection("db", None),
+        selection("web", Some("a")),
+        selection("web", Some("z")),
+    ];
+    let mut subscribers = selections.map(|selection| {
         let informers = life.hub.informers();
-        let subscription = Subscription { informers, filter, from: From::Start, resync: None, timeout: None };
+        let subscription =
+            Subscription { informers, selection, from: StartAt::Start, resync: None, timeout: None };
         life.hub.subscribe(subscription).expect("a subscriber")
     });
     let wakes: [Arc<Wakes>; 4] = Default::default();

@@ -4,7 +4,7 @@
 use super::*;
 
 struct Client {
-    filter: Filter,
+    selection: Selection,
     /// The replica it is connected to.
     replica: usize,
     subscriber: Option<Subscriber>,
@@ -16,8 +16,8 @@ struct Client {
 }
 
 impl Client {
-    fn new(filter: Filter) -> Self {
-        Self { filter, replica: 0, subscriber: None, state: Seen::new(), at: None, listed: None }
+    fn new(selection: Selection) -> Self {
+        Self { selection, replica: 0, subscriber: None, state: Seen::new(), at: None, listed: None }
     }
 
     fn connect(&mut self, lives: &[Life], replica: usize) {
@@ -36,9 +36,9 @@ impl Client {
             snapshot.position
         });
         self.at = Some(at.clone());
-        let (informers, filter, from) =
-            (life.hub.informers(), self.filter.clone(), From::Ordered(Begin::After(at)));
-        let subscription = Subscription { informers, filter, from, resync: None, timeout: None };
+        let (informers, selection, from) =
+            (life.hub.informers(), self.selection.clone(), StartAt::Ordered(Begin::After(at)));
+        let subscription = Subscription { informers, selection, from, resync: None, timeout: None };
         self.subscriber = Some(life.hub.subscribe(subscription).unwrap());
     }
 
@@ -47,7 +47,7 @@ impl Client {
         let seen = |object: &Arc<Object>| {
             (object.key().to_string(), (object.uid().into(), object.resource_version().clone()))
         };
-        self.filter.objects(&snapshot, None).map(seen).collect()
+        self.selection.objects(&snapshot, None).map(seen).collect()
     }
 
     /// Takes at most `count` events of a batch and is cut off within it; tells whether there was none. Lists again where
@@ -56,7 +56,7 @@ impl Client {
         let Some(subscriber) = &mut self.subscriber else { return false };
         let events = match subscriber.next().now_or_never() {
             None => return true,
-            Some(delivery @ (Delivery::Events(_) | Delivery::Runs(_))) => delivery.events(),
+            Some(delivery @ (Delivery::Events(_) | Delivery::Shared(_))) => delivery.events(),
             Some(Delivery::Replaced { .. }) => return false,
             Some(Delivery::Closed(CloseReason::Expired)) => {
                 assert_eq!(subscriber.refusal().map(|status| status.code), Some(410));
@@ -98,7 +98,7 @@ fn run(steps: &[(u8, u8, u8)], replicas: usize) {
     let mut upstream = Upstream::default();
     upstream.put("a", true);
     let mut lives: Vec<Life> = (0..replicas).map(|_| Life::new(&upstream)).collect();
-    let mut clients = filters().map(Client::new);
+    let mut clients = selections().map(Client::new);
     for (step, which, much) in steps {
         let name = char::from(b'a' + which % NAMES as u8).to_string();
         let client = &mut clients[usize::from(which % 3)];
@@ -159,7 +159,7 @@ async fn a_relists_deletions_are_told_at_the_version_before_it() {
     let mut upstream = Upstream::default();
     ["a", "b", "c", "d"].iter().for_each(|name| upstream.put(name, true));
     let mut lives = vec![Life::new(&upstream)];
-    let mut client = Client::new(Filter::default());
+    let mut client = Client::new(Selection::default());
     client.connect(&lives, 0);
     let before = upstream.version;
     upstream.put("a", false);
@@ -186,7 +186,7 @@ fn what_stopped_to_match_within_a_relists_gap_is_gone_on_every_replica() {
         let mut upstream = Upstream::default();
         ["a", "b"].iter().for_each(|name| upstream.put(name, true));
         let mut lives = vec![Life::new(&upstream), Life::new(&upstream)];
-        let [_, selects, _] = filters();
+        let [_, selects, _] = selections();
         let mut client = Client::new(selects);
         client.connect(&lives, 0);
         // The second change of b is after that of a, and tells nothing to whoever saw the first.

@@ -12,26 +12,26 @@ use crate::cache::{self, Delta};
 use crate::k8s::{FieldSelector, LabelSelector, Object, Resource, ResourceParts, ResourceVersion};
 
 /// A stream from this place.
-fn subscribe(life: &Life, filter: Filter, from: From) -> Subscriber {
+fn subscribe(life: &Life, selection: Selection, from: StartAt) -> Subscriber {
     let informers = life.hub.informers();
-    let subscription = Subscription { informers, filter, from, resync: None, timeout: None };
+    let subscription = Subscription { informers, selection, from, resync: None, timeout: None };
     life.hub.subscribe(subscription).expect("a subscriber")
 }
 
 /// What a stream from this place is told at once: kinds, with names where there are any.
-fn told(life: &Life, from: From) -> Vec<(EventKind, String)> {
-    let told = taken(&mut subscribe(life, Filter::default(), from));
+fn told(life: &Life, from: StartAt) -> Vec<(EventKind, String)> {
+    let told = taken(&mut subscribe(life, Selection::default(), from));
     told.into_iter().map(|(kind, name, _)| (kind, name)).collect()
 }
 
 /// A token of an event.
-fn event(version: u64) -> From {
-    From::Token([("pods".to_owned(), version.into())].into_iter().collect())
+fn event(version: u64) -> StartAt {
+    StartAt::Token([("pods".to_owned(), version.into())].into_iter().collect())
 }
 
 /// A token of a bookmark.
-fn bookmark(version: u64) -> From {
-    From::Bookmark([("pods".to_owned(), version.into())].into_iter().collect())
+fn bookmark(version: u64) -> StartAt {
+    StartAt::Bookmark([("pods".to_owned(), version.into())].into_iter().collect())
 }
 
 #[tokio::test(start_paused = true)]
@@ -60,7 +60,7 @@ async fn a_reader_of_bookmarks_starts_over_where_a_relist_may_have_skipped_what_
         let item = Delta::PassItem(object("a", 1, 1, true));
         vec![Delta::PassBegin, item, Delta::PassEnd(version.into())]
     };
-    let mut subscriber = subscribe(&life, Filter::default(), bookmark(token));
+    let mut subscriber = subscribe(&life, Selection::default(), bookmark(token));
     let first = |subscriber: &mut Subscriber| match subscriber.next().now_or_never() {
         Some(Delivery::Events(events)) => events[0].kind,
         other => panic!("{other:?}"),
@@ -98,15 +98,15 @@ async fn who_is_cut_off_amid_what_a_relist_found_starts_over() {
     // changed before, or stopped to match; on another replica, asked from amid, nobody would tell.
     let mut upstream = Upstream::default();
     (0..4).for_each(|number| upstream.put(&format!("x{number}"), true));
-    let selecting = Filter::new(
+    let selecting = Selection::new(
         Vec::new(),
         None,
-        LabelSelector::parse("app=true").expect("a selector"),
-        FieldSelector::parse("").expect("a selector"),
+        &LabelSelector::parse("app=true").expect("a selector"),
+        &FieldSelector::parse("").expect("a selector"),
     );
-    for filter in [Filter::default(), selecting] {
+    for selection in [Selection::default(), selecting] {
         let mut life = Life::new(&upstream);
-        let mut subscriber = subscribe(&life, filter, event(4));
+        let mut subscriber = subscribe(&life, selection, event(4));
         assert_eq!(taken(&mut subscriber), [(EventKind::Bookmark, String::new(), 4.into())]);
         let now = [("x0", 8, true), ("x1", 9, true), ("x2", 10, true), ("x3", 4, true)];
         life.writer.commit(list(
@@ -144,7 +144,7 @@ async fn who_starts_over_waits_for_every_cache_to_be_as_far_as_its_token() {
     writer.commit(list(20, []));
     let subscribe = || {
         let token = [("pods".to_owned(), ResourceVersion::from(9)), ("nodes".to_owned(), 3.into())];
-        subscribe(&life, Filter::default(), From::Token(token.into_iter().collect()))
+        subscribe(&life, Selection::default(), StartAt::Token(token.into_iter().collect()))
     };
     let mut waits = subscribe();
     assert_eq!(taken(&mut waits), [], "pods are not as far as the client");
@@ -167,9 +167,9 @@ async fn who_is_ahead_of_an_idle_cache_is_served_once_the_api_server_has_been_th
     ["a", "b"].iter().for_each(|name| upstream.put(name, true));
     let mut life = Life::new(&upstream);
     let bookmark = |version: u64| (EventKind::Bookmark, String::new(), version.into());
-    for from in [event(4), From::Bookmark([("pods".to_owned(), 4.into())].into_iter().collect())] {
+    for from in [event(4), StartAt::Bookmark([("pods".to_owned(), 4.into())].into_iter().collect())] {
         let mut life = Life::new(&upstream);
-        let mut subscriber = subscribe(&life, Filter::default(), from);
+        let mut subscriber = subscribe(&life, Selection::default(), from);
         assert_eq!(taken(&mut subscriber), [], "it may be of another history");
         assert!(life.tell_head(Some(&3.into())));
         assert_eq!(taken(&mut subscriber), [], "the API server is not there");
@@ -186,15 +186,15 @@ async fn who_is_ahead_of_an_idle_cache_is_served_once_the_api_server_has_been_th
         assert_eq!(taken(&mut subscriber), [(EventKind::Modified, "a".to_owned(), 5.into())]);
     }
     // What was told of one history says nothing of the next.
-    let mut waits = subscribe(&life, Filter::default(), event(4));
+    let mut waits = subscribe(&life, Selection::default(), event(4));
     assert_eq!(taken(&mut waits), []);
     assert!(life.tell_head(Some(&9.into())));
     assert_eq!(taken(&mut waits), [bookmark(4)]);
-    assert_eq!(taken(&mut subscribe(&life, Filter::default(), event(9))), [bookmark(9)], "known already");
+    assert_eq!(taken(&mut subscribe(&life, Selection::default(), event(9))), [bookmark(9)], "known already");
     life.writer.commit(list(1, []));
     let reset = taken(&mut waits);
     assert_eq!(reset[0].0, EventKind::Reset, "{reset:?}");
-    let mut other = subscribe(&life, Filter::default(), event(8));
+    let mut other = subscribe(&life, Selection::default(), event(8));
     assert_eq!(taken(&mut other), []);
     assert!(life.tell_head(Some(&7.into())), "asked anew");
 }
@@ -207,7 +207,7 @@ async fn who_is_ahead_of_one_cache_is_told_of_the_others_meanwhile() {
     let mut writer = second(&life);
     writer.commit(list(20, []));
     let token = [("pods".to_owned(), ResourceVersion::from(1)), ("nodes".to_owned(), 30.into())];
-    let mut subscriber = subscribe(&life, Filter::default(), From::Token(token.into_iter().collect()));
+    let mut subscriber = subscribe(&life, Selection::default(), StartAt::Token(token.into_iter().collect()));
     assert_eq!(taken(&mut subscriber), []);
     let head = writer.head();
     head.answer(head.next().expect("asked"), Some(30.into()));
@@ -232,7 +232,7 @@ async fn who_is_ahead_of_one_cache_and_starts_over_for_another_is_not_taken_back
         let mut nodes = second(&life);
         nodes.commit(list(20, []));
         let token = [("pods".to_owned(), ResourceVersion::from(1)), ("nodes".to_owned(), 30.into())];
-        let from = From::Token(token.into_iter().collect());
+        let from = StartAt::Token(token.into_iter().collect());
         let lose = |life: &mut Life| {
             life.writer.commit(vec![Delta::OtherHistory]);
             life.writer.commit(list(9, []));
@@ -240,7 +240,7 @@ async fn who_is_ahead_of_one_cache_and_starts_over_for_another_is_not_taken_back
         if is_lost_at_once {
             lose(&mut life);
         }
-        let mut subscriber = subscribe(&life, Filter::default(), from);
+        let mut subscriber = subscribe(&life, Selection::default(), from);
         assert_eq!(taken(&mut subscriber), []);
         let head = nodes.head();
         head.answer(head.next().expect("asked"), Some(30.into()));
@@ -283,7 +283,7 @@ async fn a_token_of_a_cache_that_selects_otherwise_starts_over() {
     let [all, web, same] = ["", "labelSelector=app=web", "labelSelector=app=web"].map(selecting);
     let name = web.hub.informers()[0].token_name();
     assert!(name.starts_with("pods_") && name.len() == 13, "{name}");
-    let token = || From::Token([(name.clone(), 1.into())].into_iter().collect());
+    let token = || StartAt::Token([(name.clone(), 1.into())].into_iter().collect());
     assert_eq!(told(&same, token())[0].0, EventKind::Bookmark, "the digest is of what is selected alone");
     assert_eq!(told(&all, token())[0].0, EventKind::Reset);
 }
@@ -297,7 +297,7 @@ async fn who_is_cut_off_amid_a_catch_up_starts_over() {
     let mut life = Life::new(&upstream);
     ["b", "c", "d", "e", "b"].iter().for_each(|name| upstream.put(name, true));
     life.watch(&upstream, usize::MAX);
-    let mut subscriber = subscribe(&life, Filter::default(), event(2));
+    let mut subscriber = subscribe(&life, Selection::default(), event(2));
     let positions: Vec<_> =
         taken(&mut subscriber).into_iter().map(|(_, name, position)| (name, position)).collect();
     let at = |name: &str, position: u64| (name.to_owned(), position.into());
@@ -309,12 +309,12 @@ async fn what_streams_are_told_alike_is_forgotten_with_the_last_of_them() {
     let mut upstream = Upstream::default();
     upstream.put("a", true);
     let mut life = Life::new(&upstream);
-    let [mut first, mut second] = [0, 1].map(|_| subscribe(&life, Filter::default(), event(1)));
+    let [mut first, mut second] = [0, 1].map(|_| subscribe(&life, Selection::default(), event(1)));
     [&mut first, &mut second].into_iter().for_each(|subscriber| drop(taken(subscriber)));
     upstream.put("b", true);
     life.watch(&upstream, 1);
     let run = |subscriber: &mut Subscriber| match subscriber.next().now_or_never() {
-        Some(Delivery::Runs(mut runs)) => runs.remove(0),
+        Some(Delivery::Shared(mut runs)) => runs.remove(0),
         other => panic!("{other:?}"),
     };
     let (one, other) = (run(&mut first), run(&mut second));

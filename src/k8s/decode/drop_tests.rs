@@ -75,7 +75,6 @@ fn members_of_the_metadata_can_go_beside_the_last_applied_annotation() {
         ),
     );
     let object = decoder().dropping(paths.parse().unwrap()).object(&input).unwrap();
-    assert_eq!(object.owner_references(), Some(r#"[{"uid":"u"}]"#));
     assert_eq!(object.labels(), [("l".into(), "1".into())]);
 }
 

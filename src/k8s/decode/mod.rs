@@ -24,7 +24,7 @@ pub use drop::{DropError, DropPaths};
 pub use identity::{Identity, IdentityPage, identities};
 use list::{ListMeta, ListSeed};
 
-use super::object::{MemberKey, Span, string};
+use super::object::{MemberKey, Span, ValuesCell, string};
 use super::{INITIAL_EVENTS_END, Key, LAST_APPLIED, Object, Resource, ResourceVersion, WatchEvent};
 
 /// What the decoder leaves out of the objects it keeps.
@@ -264,7 +264,7 @@ impl Decoder {
             uid: shift(found.uid),
             version: shift(found.version),
             labels: shift(found.labels),
-            owners: shift(found.owners),
+            values: ValuesCell::default(),
         })
     }
 
@@ -314,7 +314,6 @@ struct Found {
     uid: Span,
     version: Span,
     labels: Span,
-    owners: Span,
 }
 
 struct ObjectSeed<'d> {
@@ -429,7 +428,6 @@ impl<'de> Visitor<'de> for MetadataSeed<'_> {
                     found.version = inner;
                 }
                 "labels" => found.labels = if value == "null" { Span::default() } else { span },
-                "ownerReferences" => found.owners = if value == "null" { Span::default() } else { span },
                 _ => {}
             }
         }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::k8s::ResourceParts;
+use crate::k8s::{FieldPath, IndexPath, IndexPaths, ResourceParts, Values};
 
 fn decoder() -> Decoder {
     let pods = Resource::new(ResourceParts {
@@ -31,11 +31,11 @@ fn everything_but_the_dropped_parts_is_kept_byte_for_byte() {
     assert_eq!((object.key().as_str(), object.uid()), ("n/a", "u-1"));
     assert_eq!(object.resource_version(), &ResourceVersion::new("7"));
     assert_eq!(object.labels(), [("x".into(), "y".into()), ("q".into(), "\"eA".into())]);
-    assert_eq!(object.field("metadata.name").as_deref(), Some("a"));
-    assert_eq!(object.field("spec.n").as_deref(), Some("1e3"));
-    assert_eq!(object.field("spec.s").as_deref(), Some("</"));
-    assert_eq!(object.field("spec"), None);
-    assert_eq!(object.field("spec.n.deeper"), None);
+    let field = |path: &str| IndexPath::Field(FieldPath::new(path));
+    let paths = ["metadata.name", "spec.n", "spec.s", "spec", "spec.n.deeper"];
+    let values = object.values(&IndexPaths::new(paths.map(field).to_vec()));
+    let values: Vec<_> = (0..paths.len()).map(|slot| values.get(slot).clone()).collect();
+    assert_eq!(values, ["a", "1e3", "</", "", ""].map(|value| Values::One(value.into())));
     let (before, after) = object.json_around_version();
     assert!(before.ends_with(br#""resourceVersion":""#) && after.starts_with(br#"","labels"#));
 }

@@ -79,7 +79,7 @@ pub(super) fn placed(resource: &Resource, fields: FieldSelector) -> Result<Field
     let labels = LABELS.iter().find(|(of, name, _)| *of == group && *name == plural);
     let labels = labels.map(|(_, _, labels)| *labels).unwrap_or_default();
     fields.placed(|label| {
-        let at = |path: &str, missing| Ok(FieldPath { path: path.to_owned(), missing });
+        let at = |path: &str, missing| Ok(FieldPath { path: path.to_owned(), missing, arrays: false });
         if matches!(label, "metadata.name" | "metadata.namespace") || !resource.is_built_in() {
             return at(label, "");
         }

@@ -28,9 +28,9 @@ pub(super) async fn get(
     let shape = resource::held_shape(&informer, shape)?;
     resource::reached(&informer, &get_options(query)?).await?;
     let snapshot = informer.reader.snapshot();
-    let filter = resource::one(target);
+    let selection = resource::one(target);
     let name = target.name.as_deref().unwrap_or_default();
-    let object = filter.objects(&snapshot, None).next();
+    let object = selection.objects(&snapshot, None).next();
     let object = object.ok_or_else(|| ApiError::no_object(&informer.resource, name))?;
     let mut frames = Frames::new();
     match encoder {
@@ -43,7 +43,7 @@ pub(super) async fn get(
     frames.put("\n");
     frames.cut();
     let length = HeaderValue::from(bytes::Buf::remaining(&frames));
-    let mut response = FramesBody::new(futures_util::stream::iter([frames])).into_response();
+    let mut response = FramesBody::new(futures_util::stream::iter([Ok(frames)])).into_response();
     response.headers_mut().extend(answer_headers(informer.reader.age(Instant::now()).as_secs()));
     response.headers_mut().insert(EXACT_LENGTH, length);
     Ok(response)

@@ -9,6 +9,7 @@ use axum::response::Response;
 use tokio::time::Instant;
 
 use super::super::body::FramesBody;
+use super::super::list_body::{ListWriter, Listing, PageEnd, Place};
 use super::super::negotiate::compresses;
 use super::super::pages::Continue;
 use super::super::snapshot::Compress;
@@ -19,8 +20,8 @@ use super::path::Target;
 use super::{answer_headers, error, resource, tables};
 use crate::cache::Snapshot;
 use crate::encode::{Frames, ListEncoder, ListFormat, TableEncoder};
-use crate::hub::{Filter, Informer};
-use crate::k8s::{Key, ResourceVersion};
+use crate::hub::{Candidates, Informer, Selection};
+use crate::k8s::{Key, Object, ResourceVersion};
 
 /// Smaller lists are not worth the time. Source: apiserver `endpoints/handlers/responsewriters/writers.go`,
 /// `defaultGzipThresholdBytes`.
@@ -28,20 +29,21 @@ const COMPRESSED_BYTES_MIN: usize = 128 << 10;
 
 /// What is to be shown.
 struct Shown {
-    snapshot: Snapshot,
+    informer: Arc<Informer>,
+    state: Candidates,
     /// The version it is shown at.
     version: ResourceVersion,
-    filter: Filter,
-    shape: Shape,
-    /// What writes them as a table.
-    table: Option<TableEncoder>,
+    selection: Arc<Selection>,
     after: Option<Key>,
     limit: Option<usize>,
+    request: u64,
+    /// Under which the state is held; `None` for a first page.
+    id: Option<u64>,
 }
 
 /// What writes the list.
 enum Writer {
-    List(ListEncoder),
+    List(ListEncoder, Shape),
     Table(TableEncoder),
 }
 
@@ -60,22 +62,24 @@ pub(super) async fn list(
     let table = table.map(|table| tables::encoder(table, query)).transpose()?;
     let held = resource::held_shape(&informer, shape)?;
     let request = fingerprint(&informer, target, &options);
-    let filter = resource::filter(&informer, target, &mut options)?;
+    let selection = Arc::new(resource::selection(&informer, target, &mut options)?);
     let Verb::List { exact, limit, token } = options.verb else { return Err(error::nothing_there()) };
-    let (snapshot, after) = match token {
-        Some(token) => held_page(server, &token, request)?,
+    server.loops.turns.admit()?;
+    let (state, after, id) = match token {
+        Some(token) => held_page(server, &token, request, &informer)?,
         None => {
             resource::reached(&informer, &options.asked).await?;
-            (informer.reader.snapshot(), None)
+            server.loops.turns.index(from_ref(&informer), &selection).await;
+            (Listing::current(from_ref(&informer), &selection).remove(0), None, None)
         }
     };
     let version = match &options.asked {
-        Asked::Version(version) if exact => at_exactly(&snapshot, version)?,
-        Asked::Version(_) | Asked::Any | Asked::Newest => snapshot.position.clone(),
+        Asked::Version(version) if exact => at_exactly(&state.snapshot, version)?,
+        Asked::Version(_) | Asked::Any | Asked::Newest => state.snapshot.position.clone(),
     };
-    let compress = compresses(headers) && snapshot.bytes >= COMPRESSED_BYTES_MIN;
-    let shown = Shown { snapshot, version, filter, shape: held, table, after, limit };
-    let body = shown.into_body(server, &informer, shape, request);
+    let compress = compresses(headers) && state.snapshot.bytes >= COMPRESSED_BYTES_MIN;
+    let shown = Shown { informer: informer.clone(), state, version, selection, after, limit, request, id };
+    let body = shown.into_body(server, shape, held, table).await;
     let mut response = if compress { body.into_plain_response() } else { body.into_response() };
     if compress {
         response.extensions_mut().insert(Compress);
@@ -92,18 +96,21 @@ fn at_exactly(snapshot: &Snapshot, asked: &ResourceVersion) -> Result<ResourceVe
     Err(error::list_too_old())
 }
 
-/// The state of which a page is asked for, and after which key it begins.
-fn held_page(server: &Server, token: &str, request: u64) -> Result<(Snapshot, Option<Key>), ApiError> {
+/// The state of which a page is asked for, after which key it begins, and under which id it is held.
+fn held_page(
+    server: &Server,
+    token: &str,
+    request: u64,
+    informer: &Arc<Informer>,
+) -> Result<(Candidates, Option<Key>, Option<u64>), ApiError> {
     let place = Continue::parse(token).ok_or_else(|| error::bad_token("it is no token of this server"))?;
     if place.request != request {
         return Err(error::bad_token("it belongs to another request"));
     }
-    let mut held = server.pages.get(place.id, Instant::now()).ok_or_else(error::page_expired)?;
+    let held = server.pages.get(place.id, from_ref(informer), Instant::now());
+    let mut held = held.ok_or_else(error::page_expired)?;
     let after = place.after.map(|(namespace, name)| Key::new(&namespace, &name));
-    if held.len() != 1 {
-        return Err(error::bad_token("it belongs to another request"));
-    }
-    Ok((held.remove(0), after))
+    Ok((held.remove(0), after, Some(place.id)))
 }
 
 /// Two requests have pages in common when they ask for the same objects.
@@ -115,27 +122,30 @@ fn fingerprint(informer: &Informer, target: &Target, options: &ListOptions) -> u
 }
 
 impl Shown {
-    fn into_body(
-        mut self,
+    /// The list in a shape, written as the informer holds the objects.
+    async fn into_body(
+        self,
         server: &Server,
-        informer: &Arc<Informer>,
         shape: Shape,
-        request: u64,
+        held: Shape,
+        table: Option<TableEncoder>,
     ) -> FramesBody {
-        let next = self.limit.and_then(|limit| self.end_of_page(limit));
-        let next = next.map(|(last, remaining)| {
-            let (names, snapshots) = (from_ref(&informer.name), from_ref(&self.snapshot));
-            let id = server.pages.hold(names, snapshots, Instant::now());
-            let after = Some((last.namespace().to_owned(), last.name().to_owned()));
-            (Continue { id, source: 0, after, request }.to_text(), remaining)
-        });
+        let (generations, turns) = (server.hub.generations(), server.loops.turns.clone());
+        let (informers, states) = (from_ref(&self.informer), vec![self.state.clone()]);
+        let listing = Listing::new(informers, &self.selection, states, generations, turns);
+        let place = Place { source: 0, after: self.after.clone() };
+        let end = match self.limit {
+            Some(limit) => listing.end_of_page(&place, limit).await,
+            None => None,
+        };
+        let next = self.next_page(server, end);
         let next = next.as_ref().map(|(token, remaining)| (&**token, *remaining));
         let of = match shape {
-            Shape::Whole | Shape::Table => informer.resource.clone(),
-            Shape::Metadata => informer.resource.metadata_only(),
+            Shape::Whole | Shape::Table => self.informer.resource.clone(),
+            Shape::Metadata => self.informer.resource.metadata_only(),
         };
         let mut head = Frames::new();
-        let writer = match self.table.take() {
+        let writer = match table {
             Some(mut table) => {
                 table.head(Some(&self.version), next, &mut head);
                 Writer::Table(table)
@@ -143,62 +153,45 @@ impl Shown {
             None => {
                 let (kind, api_version) = (format!("{}List", of.kind()), of.api_version());
                 let version = Some(&self.version);
-                Writer::List(ListEncoder::new(ListFormat::Json, &kind, &api_version, version, next))
+                let list = ListEncoder::new(ListFormat::Json, &kind, &api_version, version, next);
+                Writer::List(list, held)
             }
         };
-        FramesBody::new(pieces(self, writer, head, server.config.batch_bytes_max))
+        let limit = self.limit.unwrap_or(usize::MAX);
+        listing.into_body(place, limit, head, writer, server.config.batch_bytes_max)
     }
 
-    /// The last key of a page, and how many are left: told where nothing is selected, as on the API server.
-    fn end_of_page(&self, limit: usize) -> Option<(Key, Option<usize>)> {
-        let mut objects = self.filter.objects(&self.snapshot, self.after.as_ref());
-        let last = objects.nth(limit.checked_sub(1)?)?.key().clone();
-        objects.next()?;
-        let remaining = (!self.filter.selects()).then(|| objects.count() + 1);
-        Some((last, remaining))
+    /// The token of the page behind one that ends so, with how many objects are left; holds the state for it.
+    fn next_page(&self, server: &Server, end: Option<PageEnd>) -> Option<(String, Option<usize>)> {
+        let now = Instant::now();
+        let Some((place, remaining)) = end else {
+            self.id.iter().for_each(|id| server.pages.finish(*id, now));
+            return None;
+        };
+        let last = place.after?;
+        let (informers, states) = (from_ref(&self.informer), from_ref(&self.state));
+        let id = server.pages.hold(informers, self.request, states, now);
+        let after = Some((last.namespace().to_owned(), last.name().to_owned()));
+        Some((Continue { id, source: 0, after, request: self.request }.to_text(), remaining))
     }
 }
 
-/// The list, rendered piece by piece as the socket drains.
-fn pieces(
-    shown: Shown,
-    writer: Writer,
-    head: Frames,
-    bytes_max: usize,
-) -> impl futures_util::Stream<Item = Frames> + Send {
-    let left = shown.limit.unwrap_or(usize::MAX);
-    futures_util::stream::unfold(Some((shown, writer, left, head)), move |state| {
-        let step = state.map(|(mut shown, mut writer, mut left, mut frames)| {
-            let (mut last, now) = (None, tables::now());
-            for object in shown.filter.objects(&shown.snapshot, shown.after.as_ref()).take(left) {
-                match &mut writer {
-                    Writer::Table(table) => table.row(object.json(), now, &mut frames),
-                    Writer::List(list) if shown.shape == Shape::Metadata => {
-                        list.metadata(object, &mut frames)
-                    }
-                    Writer::List(list) => list.object(object.json().clone(), &mut frames),
-                }
-                left -= 1;
-                if bytes::Buf::remaining(&frames) >= bytes_max {
-                    last = Some(object.key().clone());
-                    break;
-                }
+impl ListWriter for Writer {
+    fn object(&mut self, object: &Object, out: &mut Frames) {
+        match self {
+            Self::Table(table) => table.row(object.json(), tables::now(), out),
+            Self::List(list, Shape::Metadata) => list.metadata(object, out),
+            Self::List(list, Shape::Whole | Shape::Table) => list.object(object.json().clone(), out),
+        }
+    }
+
+    fn end(&mut self, out: &mut Frames) {
+        match self {
+            Self::Table(table) => {
+                table.end(out);
+                out.put("\n");
             }
-            if last.is_some() {
-                shown.after = last;
-                frames.cut();
-                return (frames, Some((shown, writer, left, Frames::new())));
-            }
-            match &mut writer {
-                Writer::Table(table) => {
-                    table.end(&mut frames);
-                    frames.put("\n");
-                    frames.cut();
-                }
-                Writer::List(list) => list.end(&mut frames),
-            }
-            (frames, None)
-        });
-        std::future::ready(step)
-    })
+            Self::List(list, _) => list.end(out),
+        }
+    }
 }

@@ -11,7 +11,7 @@ use super::negotiate::Shape;
 use super::options::{Asked, ListOptions};
 use super::path::Target;
 use super::{error, fields};
-use crate::hub::{Filter, Informer, SubscribeError, VERSION_WAIT};
+use crate::hub::{Informer, Selection, SubscribeError, VERSION_WAIT};
 use crate::k8s::{FieldSelector, LabelSelector, ResourceVersion};
 
 /// How long a request waits for the cache to be complete, and for an informer that starts on demand.
@@ -73,11 +73,11 @@ pub(super) fn held_shape(informer: &Informer, shape: Shape) -> Result<Shape, Api
 }
 
 /// The objects that a list or a watch asks for.
-pub(super) fn filter(
+pub(super) fn selection(
     informer: &Informer,
     target: &Target,
     options: &mut ListOptions,
-) -> Result<Filter, ApiError> {
+) -> Result<Selection, ApiError> {
     let fields = fields::placed(&informer.resource, std::mem::take(&mut options.fields))?;
     if let Some(path) = fields.paths().find(|path| !informer.holds(path)) {
         let message = format!("field label not supported: {path} (it is not held of {})", informer.resource);
@@ -86,13 +86,13 @@ pub(super) fn filter(
     // One object is looked up and woken for, instead of looked for.
     let name = fields.required("metadata.name").map(str::to_owned);
     let namespaces = target.namespace.iter().cloned().collect();
-    Ok(Filter::new(namespaces, name, std::mem::take(&mut options.labels), fields))
+    Ok(Selection::new(namespaces, name, &options.labels, &fields))
 }
 
-/// A filter for one object.
-pub(super) fn one(target: &Target) -> Filter {
+/// The one object that a path names.
+pub(super) fn one(target: &Target) -> Selection {
     let namespaces = target.namespace.iter().cloned().collect();
-    Filter::new(namespaces, target.name.clone(), LabelSelector::default(), FieldSelector::default())
+    Selection::new(namespaces, target.name.clone(), &LabelSelector::default(), &FieldSelector::default())
 }
 
 /// Waits until the cache is not older than what is asked for.

@@ -10,7 +10,7 @@ use super::super::{ApiError, Server};
 use super::negotiate;
 use super::options::Query;
 use crate::encode::{IncludeObject, TableEncoder};
-use crate::hub::{Filter, Informer};
+use crate::hub::{Informer, Selection};
 use crate::k8s::table::{PrinterColumn, Table, Timestamp};
 use crate::k8s::{FieldSelector, LabelSelector};
 
@@ -87,9 +87,9 @@ fn held_columns(server: &Server, informer: &Informer) -> Option<Arc<[PrinterColu
     let informers = server.hub.informers();
     let definitions = informers.iter().find(|other| other.resource.canonical() == DEFINITIONS)?;
     let name = Some(informer.resource.canonical());
-    let filter = Filter::new(Vec::new(), name, LabelSelector::default(), FieldSelector::default());
+    let selection = Selection::new(Vec::new(), name, &LabelSelector::default(), &FieldSelector::default());
     let snapshot = definitions.reader.snapshot();
-    let definition = filter.objects(&snapshot, None).next()?;
+    let definition = selection.objects(&snapshot, None).next()?;
     let columns = PrinterColumn::of_definition(definition.json(), informer.resource.version()).ok().flatten();
     columns.map(Into::into)
 }

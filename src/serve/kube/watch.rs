@@ -15,7 +15,7 @@ use super::options::{Asked, ListOptions, Query, Verb};
 use super::path::Target;
 use super::{answer_headers, error, resource, tables};
 use crate::encode::{Encoder, Format, Kubernetes};
-use crate::hub::{Begin, From, Subscription};
+use crate::hub::{Begin, StartAt, Subscription};
 
 /// How long a watch lasts that does not say, in seconds; drawn for each, so that many do not come back in one moment.
 /// Source: kube-apiserver `--min-request-timeout`.
@@ -36,7 +36,8 @@ pub(super) async fn watch(
     let table = table.filter(|_| shape == Shape::Table);
     let table = table.map(|table| tables::encoder(table, query)).transpose()?;
     let shape = resource::held_shape(&informer, shape)?;
-    let filter = resource::filter(&informer, target, &mut options)?;
+    let selection = resource::selection(&informer, target, &mut options)?;
+    server.loops.turns.index(std::slice::from_ref(&informer), &selection).await;
     let Verb::Watch { bookmarks, initial, timeout } = options.verb else {
         return Err(error::nothing_there());
     };
@@ -50,8 +51,8 @@ pub(super) async fn watch(
     let drawn = || Duration::from_secs(rand::random_range(TIMEOUT_SECONDS));
     let subscription = Subscription {
         informers: vec![informer.clone()],
-        filter,
-        from: From::Ordered(begin(initial, options.asked)),
+        selection,
+        from: StartAt::Ordered(begin(initial, options.asked)),
         resync: None,
         timeout: Some(timeout.unwrap_or_else(drawn).min(TIMEOUT_MAX)),
     };
@@ -60,7 +61,7 @@ pub(super) async fn watch(
         encoder = encoder.with_tables(table, tables::now);
     }
     let subscriber = server.hub.subscribe(subscription).map_err(|error| refused(&error))?;
-    let stream = WatchStream::new(subscriber, encoder, format, server.groups.clone());
+    let stream = WatchStream::new(subscriber, encoder, format, server.loops.clone());
     let (status, headers) = match handshake {
         Some(handshake) => (StatusCode::SWITCHING_PROTOCOLS, handshake.headers()),
         None => (StatusCode::OK, stream_headers(informer.reader.age(Instant::now()).as_secs())),

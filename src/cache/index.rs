@@ -1,0 +1,393 @@
+//! Indexes: which objects have a value at a path, and what left each value and when.
+//!
+//! client-go's `Indexer`, with a memory: a reader that asks by a value reads the objects, the changes and the
+//! departures of that value alone, however many others the cache holds. The indexes are behind the cache's lock and
+//! change with the store in one step.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+use super::Revision;
+use crate::k8s::{IndexPath, IndexPaths, Key, Object, ResourceVersion};
+
+/// Keys of one value that are kept in a sorted list; beyond it, in a tree. Nearly all values have fewer.
+const FEW: usize = 64;
+
+/// What an index entry costs beside its key, about, in bytes: the reference, its place, its share of the value's own.
+const ENTRY_BYTES: usize = 48;
+/// What a value costs, about, in bytes.
+const VALUE_BYTES: usize = 160;
+
+/// All indexes of one cache.
+#[derive(Debug)]
+pub(super) struct Indexes {
+    /// The paths in use, those of the indexes among them.
+    pub(super) paths: Arc<IndexPaths>,
+    pub(super) all: Vec<Index>,
+}
+
+/// The objects by their values at one path.
+#[derive(Debug)]
+pub(super) struct Index {
+    pub(super) path: IndexPath,
+    /// Whether every object of the store is in it.
+    pub(super) complete: bool,
+    /// Changes up to this revision are not noted in it.
+    pub(super) begun: Revision,
+    /// Departures up to this revision are not known.
+    pub(super) floor: Revision,
+    values: HashMap<Arc<str>, Posting>,
+    /// The values that each change of the journal touched, oldest first.
+    changes: VecDeque<(Revision, Arc<str>)>,
+    /// The values that objects left, oldest first.
+    departures: VecDeque<(Revision, Arc<str>)>,
+    entries: usize,
+}
+
+/// What is known of one value.
+#[derive(Debug, Default)]
+struct Posting {
+    keys: Keys,
+    /// Changes in the journal that touch the value, oldest first.
+    changes: VecDeque<Revision>,
+    /// Oldest first.
+    departures: VecDeque<Departure>,
+}
+
+/// An object that left a value: it is gone, or has another value.
+#[derive(Clone, Debug)]
+pub(super) struct Departure {
+    pub(super) revision: Revision,
+    /// When the object came to be, 0 if before the first list.
+    pub(super) created: Revision,
+    pub(super) key: Key,
+    pub(super) uid: Box<str>,
+    pub(super) version: ResourceVersion,
+}
+
+/// Sorted keys.
+#[derive(Debug)]
+enum Keys {
+    Few(Vec<Key>),
+    Many(BTreeSet<Key>),
+}
+
+/// One committed step as the indexes see it.
+pub(super) struct Step<'a> {
+    pub(super) revision: Revision,
+    /// The state before; `None` if there was none.
+    pub(super) before: Option<&'a Arc<Object>>,
+    /// The state after; `None` for a deletion.
+    pub(super) after: Option<&'a Arc<Object>>,
+    /// When the object came to be.
+    pub(super) created: Revision,
+    /// The version of the change.
+    pub(super) version: &'a ResourceVersion,
+}
+
+impl Default for Keys {
+    fn default() -> Self {
+        Self::Few(Vec::new())
+    }
+}
+
+impl Keys {
+    fn insert(&mut self, key: Key) -> bool {
+        match self {
+            Self::Few(keys) => match keys.binary_search(&key) {
+                Ok(_) => false,
+                Err(at) if keys.len() < FEW => {
+                    keys.insert(at, key);
+                    true
+                }
+                Err(_) => {
+                    let mut many: BTreeSet<Key> = keys.drain(..).collect();
+                    many.insert(key);
+                    *self = Self::Many(many);
+                    true
+                }
+            },
+            Self::Many(keys) => keys.insert(key),
+        }
+    }
+
+    fn remove(&mut self, key: &Key) -> bool {
+        match self {
+            Self::Few(keys) => match keys.binary_search(key) {
+                Ok(at) => {
+                    keys.remove(at);
+                    true
+                }
+                Err(_) => false,
+            },
+            Self::Many(keys) => keys.remove(key),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Few(keys) => keys.len(),
+            Self::Many(keys) => keys.len(),
+        }
+    }
+
+    fn extend_into(&self, out: &mut Vec<Key>) {
+        match self {
+            Self::Few(keys) => out.extend(keys.iter().cloned()),
+            Self::Many(keys) => out.extend(keys.iter().cloned()),
+        }
+    }
+
+    fn contains(&self, key: &Key) -> bool {
+        match self {
+            Self::Few(keys) => keys.binary_search(key).is_ok(),
+            Self::Many(keys) => keys.contains(key),
+        }
+    }
+}
+
+impl Indexes {
+    pub(super) fn new() -> Self {
+        Self { paths: Arc::new(IndexPaths::new(Vec::new())), all: Vec::new() }
+    }
+
+    pub(super) fn get(&self, path: &IndexPath) -> Option<&Index> {
+        self.all.iter().find(|index| index.path == *path)
+    }
+
+    pub(super) fn get_mut(&mut self, path: &IndexPath) -> Option<&mut Index> {
+        self.all.iter_mut().find(|index| index.path == *path)
+    }
+
+    /// Takes a step of the store. Calls `touched` with each index's path and each value that the step concerns.
+    pub(super) fn take(&mut self, step: &Step<'_>, mut touched: impl FnMut(&IndexPath, &str)) {
+        let paths = &self.paths;
+        for index in &mut self.all {
+            index.take(step, paths, &mut touched);
+        }
+    }
+
+    /// Another history begins: nothing before this revision is known.
+    pub(super) fn begin(&mut self, revision: Revision) {
+        for index in &mut self.all {
+            index.changes.clear();
+            index.departures.clear();
+            (index.begun, index.floor) = (revision, revision);
+            index.values.values_mut().for_each(|posting| {
+                posting.changes.clear();
+                posting.departures.clear();
+            });
+            index.values.retain(|_, posting| posting.keys.len() > 0);
+        }
+    }
+
+    /// Replaces the state of an object without a step: for the first list, and another history's.
+    pub(super) fn replace(&mut self, before: Option<&Arc<Object>>, after: Option<&Arc<Object>>) {
+        for index in &mut self.all {
+            if let Some(object) = before {
+                index.remove(object, &self.paths);
+            }
+            if let Some(object) = after {
+                index.insert(object, &self.paths);
+            }
+        }
+    }
+
+    /// Forgets changes that left the journal, and departures beyond `departures_max`.
+    pub(super) fn trim(&mut self, journal_base: Revision, departures_max: usize) {
+        for index in &mut self.all {
+            index.trim(journal_base, departures_max);
+        }
+    }
+}
+
+impl Index {
+    pub(super) fn new(path: IndexPath, now: Revision) -> Self {
+        Self {
+            path,
+            complete: false,
+            begun: now,
+            floor: now,
+            values: HashMap::new(),
+            changes: VecDeque::new(),
+            departures: VecDeque::new(),
+            entries: 0,
+        }
+    }
+
+    /// Bytes it takes, about.
+    pub(super) fn bytes(&self) -> usize {
+        let text: usize = self.values.keys().map(|value| value.len()).sum();
+        let logged = (self.changes.len() * 2 + self.departures.len() * 6) * size_of::<(Revision, Arc<str>)>();
+        self.entries * ENTRY_BYTES + self.values.len() * VALUE_BYTES + text + logged
+    }
+
+    /// How many values it has.
+    pub(super) fn values(&self) -> usize {
+        self.values.values().filter(|posting| posting.keys.len() > 0).count()
+    }
+
+    /// How many objects have one of these values, at most.
+    pub(super) fn count(&self, values: &[String]) -> usize {
+        self.postings(values).map(|posting| posting.keys.len()).sum()
+    }
+
+    /// The keys of the objects that have one of these values, sorted, each once.
+    pub(super) fn keys(&self, values: &[String]) -> Vec<Key> {
+        let mut keys = Vec::new();
+        self.postings(values).for_each(|posting| posting.keys.extend_into(&mut keys));
+        if values.len() > 1 {
+            keys.sort_unstable();
+            keys.dedup();
+        }
+        keys
+    }
+
+    /// Whether an object with this key has one of these values.
+    pub(super) fn has(&self, values: &[String], key: &Key) -> bool {
+        self.postings(values).any(|posting| posting.keys.contains(key))
+    }
+
+    /// The changes of the journal after a revision that touch one of these values, oldest first, each once.
+    pub(super) fn changes_after(&self, values: &[String], revision: Revision) -> Vec<Revision> {
+        let mut changes = Vec::new();
+        for posting in self.postings(values) {
+            let at = posting.changes.partition_point(|change| *change <= revision);
+            changes.extend(posting.changes.range(at..));
+        }
+        if values.len() > 1 {
+            changes.sort_unstable();
+            changes.dedup();
+        }
+        changes
+    }
+
+    /// What left one of these values after a revision, oldest first.
+    pub(super) fn departures_after<'a>(
+        &'a self,
+        values: &'a [String],
+        revision: Revision,
+    ) -> Vec<&'a Departure> {
+        let mut departures = Vec::new();
+        for posting in self.postings(values) {
+            let at = posting.departures.partition_point(|departure| departure.revision <= revision);
+            departures.extend(posting.departures.range(at..));
+        }
+        if values.len() > 1 {
+            departures.sort_by_key(|departure| departure.revision);
+        }
+        departures
+    }
+
+    /// Puts an object of the store into it, which may be in it already.
+    pub(super) fn insert(&mut self, object: &Arc<Object>, paths: &IndexPaths) {
+        let Some(slot) = paths.slot(&self.path) else { return };
+        for value in object.values(paths).get(slot).iter() {
+            self.entries += usize::from(self.posting_mut(value).keys.insert(object.key().clone()));
+        }
+    }
+
+    fn remove(&mut self, object: &Arc<Object>, paths: &IndexPaths) {
+        let Some(slot) = paths.slot(&self.path) else { return };
+        for value in object.values(paths).get(slot).iter() {
+            if let Some(posting) = self.values.get_mut(value) {
+                self.entries -= usize::from(posting.keys.remove(object.key()));
+            }
+        }
+    }
+
+    fn take(&mut self, step: &Step<'_>, paths: &IndexPaths, touched: &mut impl FnMut(&IndexPath, &str)) {
+        let Some(slot) = paths.slot(&self.path) else { return };
+        let before = step.before.map(|object| object.values(paths));
+        let after = step.after.map(|object| object.values(paths));
+        let before = before.as_ref().map(|values| values.get(slot));
+        let after = after.as_ref().map(|values| values.get(slot));
+        let key = step.before.or(step.after).map(|object| object.key());
+        let Some(key) = key else { return };
+        let mut told: Vec<&Arc<str>> = Vec::new();
+        for value in before.into_iter().chain(after).flat_map(|values| values.iter()) {
+            if told.contains(&value) {
+                continue;
+            }
+            told.push(value);
+            let (was, is) =
+                [before, after].map(|values| values.is_some_and(|one| one.contains(value))).into();
+            self.touch(value, step.revision);
+            if is {
+                self.entries += usize::from(self.posting_mut(value).keys.insert(key.clone()));
+            } else if was && let Some(object) = step.before {
+                self.depart(value, object, step);
+            }
+            touched(&self.path, value);
+        }
+    }
+
+    fn touch(&mut self, value: &Arc<str>, revision: Revision) {
+        let value = self.shared(value);
+        self.posting_mut(&value).changes.push_back(revision);
+        self.changes.push_back((revision, value));
+    }
+
+    fn depart(&mut self, value: &Arc<str>, object: &Arc<Object>, step: &Step<'_>) {
+        let value = self.shared(value);
+        let departure = Departure {
+            revision: step.revision,
+            created: step.created,
+            key: object.key().clone(),
+            uid: object.uid().into(),
+            version: step.version.clone(),
+        };
+        let posting = self.posting_mut(&value);
+        let removed = posting.keys.remove(object.key());
+        posting.departures.push_back(departure);
+        self.entries -= usize::from(removed);
+        self.departures.push_back((step.revision, value));
+    }
+
+    fn trim(&mut self, journal_base: Revision, departures_max: usize) {
+        while let Some((revision, _)) = self.changes.front()
+            && *revision <= journal_base
+            && let Some((_, value)) = self.changes.pop_front()
+        {
+            if let Some(posting) = self.values.get_mut(&value) {
+                posting.changes.pop_front();
+            }
+            self.drop_if_empty(&value);
+        }
+        while self.departures.len() > departures_max
+            && let Some((revision, value)) = self.departures.pop_front()
+        {
+            self.floor = revision;
+            if let Some(posting) = self.values.get_mut(&value) {
+                posting.departures.pop_front();
+            }
+            self.drop_if_empty(&value);
+        }
+    }
+
+    fn drop_if_empty(&mut self, value: &Arc<str>) {
+        let is_empty = |posting: &Posting| {
+            posting.keys.len() == 0 && posting.changes.is_empty() && posting.departures.is_empty()
+        };
+        if self.values.get(value).is_some_and(is_empty) {
+            self.values.remove(value);
+        }
+    }
+
+    /// The text of a value that is held already, so that it is held once.
+    fn shared(&self, value: &Arc<str>) -> Arc<str> {
+        self.values.get_key_value(value).map_or(value, |(held, _)| held).clone()
+    }
+
+    fn posting_mut(&mut self, value: &Arc<str>) -> &mut Posting {
+        // Looked up first: an entry would take another reference to the text each time.
+        if !self.values.contains_key(value) {
+            self.values.insert(value.clone(), Posting::default());
+        }
+        self.values.get_mut(value).expect("it was just put there")
+    }
+
+    fn postings<'a>(&'a self, values: &'a [String]) -> impl Iterator<Item = &'a Posting> {
+        values.iter().filter_map(|value| self.values.get(value.as_str()))
+    }
+}

@@ -1,0 +1,363 @@
+//! Reading a cache by index: what has a value, what changed there, what left.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::index::Index;
+use super::scope::value_scope;
+use super::shared::Shared;
+use super::{Batch, CatchUp, Cursor, Lost, Reader, Revision, ScopeWake, Snapshot};
+use crate::k8s::{IndexPath, IndexPaths, Key, Object};
+
+/// Indexes that a cache has at once. Each is some 100 bytes an object and a little of each change.
+pub const INDEXES_MAX: usize = 16;
+
+/// Paths that are read together at once. More, and what uses them reads objects by itself.
+const PATHS_MAX: usize = 64;
+
+/// How long an index is kept after its last use: agents that restart come back within it.
+const IDLE_MAX: Duration = Duration::from_secs(600);
+
+/// JSON that a turn of building an index looks at, in bytes: about a millisecond.
+const TURN_BYTES: usize = 512 << 10;
+
+/// A condition that an index answers: one of these values at a path.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct IndexTerm {
+    /// Where the values are.
+    pub path: IndexPath,
+    /// Sorted, each once.
+    pub values: Vec<String>,
+}
+
+/// An index in figures.
+#[derive(Clone, Debug)]
+pub struct IndexSummary {
+    /// What it is over.
+    pub path: IndexPath,
+    /// Whether it holds every object; else it is being built.
+    pub complete: bool,
+    /// Values that objects have.
+    pub values: usize,
+    /// Bytes that it takes, about.
+    pub bytes: usize,
+    /// Streams and requests that use it now.
+    pub users: usize,
+}
+
+/// Who uses which paths and indexes. Beside the cache's lock.
+#[derive(Debug, Default)]
+pub(super) struct Uses(Mutex<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    paths: Vec<(IndexPath, usize)>,
+    indexes: Vec<IndexUses>,
+}
+
+#[derive(Debug)]
+struct IndexUses {
+    path: IndexPath,
+    users: usize,
+    /// When it was first seen without users.
+    idle_since: Option<Instant>,
+}
+
+/// Paths that somebody looks at: until it is dropped, values at them are read together with all others in use.
+#[derive(Debug)]
+pub struct UsedPaths {
+    shared: Arc<Shared>,
+    paths: Vec<IndexPath>,
+}
+
+/// A complete index in use; it stays until this is dropped.
+#[derive(Debug)]
+pub struct UsedIndex {
+    shared: Arc<Shared>,
+    term: IndexTerm,
+}
+
+/// An index that is being built, in turns.
+#[derive(Debug)]
+pub struct IndexBuilder {
+    shared: Arc<Shared>,
+    path: IndexPath,
+    snapshot: Snapshot,
+    last: Option<Key>,
+}
+
+/// A piece of a catch-up; with the last one the state that the reader then has everything of, and the keys in it that
+/// have one of the values, sorted.
+pub type CatchUpToState = (CatchUp, Option<(Snapshot, Vec<Key>)>);
+
+/// There are as many indexes as there may be, and all are in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("all {INDEXES_MAX} indexes are in use")]
+pub struct IndexesInUse;
+
+impl Uses {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Counts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Counts {
+    fn index_mut(&mut self, path: &IndexPath) -> &mut IndexUses {
+        let at = self.indexes.iter().position(|uses| uses.path == *path);
+        let at = at.unwrap_or_else(|| {
+            self.indexes.push(IndexUses { path: path.clone(), users: 0, idle_since: None });
+            self.indexes.len() - 1
+        });
+        &mut self.indexes[at]
+    }
+}
+
+impl Reader {
+    /// The paths in use: values of objects are read at all of them together.
+    pub fn paths(&self) -> Arc<IndexPaths> {
+        self.shared.read().indexes.paths.clone()
+    }
+
+    /// Has values at these paths read together with those at all others in use. `None` where there are too many: then
+    /// who looks at them reads objects by itself.
+    pub fn use_paths(&self, paths: &[IndexPath]) -> Option<UsedPaths> {
+        let mut counts = self.shared.uses.lock();
+        self.add_paths(&mut counts, paths)?;
+        for (path, users) in &mut counts.paths {
+            *users += usize::from(paths.contains(path));
+        }
+        Some(UsedPaths { shared: self.shared.clone(), paths: paths.to_vec() })
+    }
+
+    /// Puts paths among those in use, and takes others out that nobody uses where there are too many.
+    fn add_paths(&self, counts: &mut Counts, paths: &[IndexPath]) -> Option<()> {
+        let known = |counts: &Counts, path: &IndexPath| counts.paths.iter().any(|(one, _)| one == path);
+        let new: Vec<_> = paths.iter().filter(|path| !known(counts, path)).cloned().collect();
+        if new.is_empty() {
+            return Some(());
+        }
+        let mut kept = counts.paths.clone();
+        if kept.len() + new.len() > PATHS_MAX {
+            let indexed = |path: &IndexPath| counts.indexes.iter().any(|uses| uses.path == *path);
+            kept.retain(|(path, users)| *users > 0 || indexed(path) || paths.contains(path));
+        }
+        if kept.len() + new.len() > PATHS_MAX {
+            return None;
+        }
+        kept.extend(new.into_iter().map(|path| (path, 0)));
+        counts.paths = kept;
+        let all = counts.paths.iter().map(|(path, _)| path.clone()).collect();
+        self.shared.write().indexes.paths = Arc::new(IndexPaths::new(all));
+        Some(())
+    }
+
+    /// The index that answers a term, if there is one and it is complete.
+    pub fn use_index(&self, term: &IndexTerm) -> Option<UsedIndex> {
+        let mut counts = self.shared.uses.lock();
+        let complete = self.shared.read().indexes.get(&term.path).is_some_and(|index| index.complete);
+        if !complete {
+            return None;
+        }
+        let uses = counts.index_mut(&term.path);
+        (uses.users, uses.idle_since) = (uses.users + 1, None);
+        Some(UsedIndex { shared: self.shared.clone(), term: term.clone() })
+    }
+
+    /// Begins to build an index, or to build it again where nobody has built it to its end.
+    ///
+    /// # Errors
+    /// [`IndexesInUse`].
+    pub fn build_index(&self, path: &IndexPath, now: Instant) -> Result<IndexBuilder, IndexesInUse> {
+        self.expire_indexes(now);
+        let mut counts = self.shared.uses.lock();
+        if self.shared.read().indexes.get(path).is_none() {
+            while self.shared.read().indexes.all.len() >= INDEXES_MAX {
+                let idle = counts.indexes.iter().filter(|uses| uses.users == 0);
+                let oldest = idle.min_by_key(|uses| uses.idle_since.unwrap_or(now));
+                let oldest = oldest.map(|uses| uses.path.clone()).ok_or(IndexesInUse)?;
+                self.drop_index(&mut counts, &oldest);
+            }
+            self.add_paths(&mut counts, std::slice::from_ref(path)).ok_or(IndexesInUse)?;
+            counts.index_mut(path);
+            let mut state = self.shared.write();
+            let revision = state.store.cursor.revision;
+            state.indexes.all.push(Index::new(path.clone(), revision));
+        }
+        let snapshot = self.snapshot();
+        Ok(IndexBuilder { shared: self.shared.clone(), path: path.clone(), snapshot, last: None })
+    }
+
+    /// Drops indexes that nobody has used for a while. To be called now and then.
+    pub fn expire_indexes(&self, now: Instant) {
+        let mut counts = self.shared.uses.lock();
+        let mut over = Vec::new();
+        for uses in counts.indexes.iter_mut().filter(|uses| uses.users == 0) {
+            let since = *uses.idle_since.get_or_insert(now);
+            if now.saturating_duration_since(since) >= IDLE_MAX {
+                over.push(uses.path.clone());
+            }
+        }
+        over.iter().for_each(|path| self.drop_index(&mut counts, path));
+    }
+
+    fn drop_index(&self, counts: &mut Counts, path: &IndexPath) {
+        counts.indexes.retain(|uses| uses.path != *path);
+        let mut state = self.shared.write();
+        let at = state.indexes.all.iter().position(|index| index.path == *path);
+        let dropped = at.map(|at| state.indexes.all.swap_remove(at));
+        // It may be large: not under the lock.
+        drop(state);
+        drop(dropped);
+    }
+
+    /// The indexes in figures.
+    pub fn indexes(&self) -> Vec<IndexSummary> {
+        let mut counts = self.shared.uses.lock();
+        let state = self.shared.read();
+        let summary = |index: &Index| IndexSummary {
+            path: index.path.clone(),
+            complete: index.complete,
+            values: index.values(),
+            bytes: index.bytes(),
+            users: counts.index_mut(&index.path).users,
+        };
+        state.indexes.all.iter().map(summary).collect()
+    }
+}
+
+impl Drop for UsedPaths {
+    fn drop(&mut self) {
+        let mut counts = self.shared.uses.lock();
+        for (path, users) in &mut counts.paths {
+            *users -= usize::from(self.paths.contains(path));
+        }
+    }
+}
+
+impl Drop for UsedIndex {
+    fn drop(&mut self) {
+        self.shared.uses.lock().index_mut(&self.term.path).users -= 1;
+    }
+}
+
+impl IndexBuilder {
+    /// Builds on for one turn, and tells whether the index is complete. Costs about a millisecond.
+    pub fn turn(&mut self) -> bool {
+        let paths = self.shared.read().indexes.paths.clone();
+        let mut bytes = 0;
+        let mut objects: Vec<Arc<Object>> = Vec::new();
+        for object in self.snapshot.after(self.last.as_ref()) {
+            bytes += object.json().len();
+            // Read without the lock; the values stay with the object.
+            object.values(&paths);
+            objects.push(object.clone());
+            if bytes >= TURN_BYTES {
+                break;
+            }
+        }
+        let mut state = self.shared.write();
+        let state = &mut *state;
+        let (store, indexes) = (&state.store, &mut state.indexes);
+        let paths = indexes.paths.clone();
+        // It may have been dropped; who asked for it looks again.
+        let Some(index) = indexes.get_mut(&self.path) else { return true };
+        for object in &objects {
+            // What has changed meanwhile is in it already.
+            if store.get(object.key()).is_some_and(|stored| Arc::ptr_eq(stored, object)) {
+                index.insert(object, &paths);
+            }
+        }
+        match objects.last() {
+            Some(last) => {
+                self.last = Some(last.key().clone());
+                false
+            }
+            None => {
+                index.complete = true;
+                true
+            }
+        }
+    }
+}
+
+impl UsedIndex {
+    /// The condition that it answers.
+    pub fn term(&self) -> &IndexTerm {
+        &self.term
+    }
+
+    /// How many objects have one of the values.
+    pub fn count(&self) -> usize {
+        let state = self.shared.read();
+        state.indexes.get(&self.term.path).map_or(0, |index| index.count(&self.term.values))
+    }
+
+    /// The current state, and the keys of the objects that have one of the values, sorted. Costs these keys.
+    pub fn snapshot(&self) -> (Snapshot, Vec<Key>) {
+        let state = self.shared.read();
+        let keys = state.indexes.get(&self.term.path).map(|index| index.keys(&self.term.values));
+        (state.store.clone(), keys.unwrap_or_default())
+    }
+
+    /// As [`Reader::changes_after`], the changes alone that touch one of the values.
+    ///
+    /// Shape: revisions rise; the cursor after them is beyond changes that touch none.
+    pub fn changes_after(&self, cursor: Cursor, len_max: usize) -> Option<Batch> {
+        let state = self.shared.read();
+        let head = state.store.cursor;
+        let in_journal = cursor.revision >= state.journal().base_revision();
+        if cursor.history != head.history || cursor.revision > head.revision || !in_journal {
+            return None;
+        }
+        let index = state.indexes.get(&self.term.path)?;
+        // Changes before the index was begun are not noted in it.
+        if cursor.revision < index.begun {
+            return None;
+        }
+        let revisions = index.changes_after(&self.term.values, cursor.revision);
+        let caught_up = revisions.len() <= len_max;
+        let changes: Option<Vec<_>> =
+            revisions.iter().take(len_max).map(|revision| state.journal().get(*revision).cloned()).collect();
+        let changes = changes?;
+        let (revision, position) = match changes.last() {
+            Some(last) if !caught_up => (last.revision, last.position.clone()),
+            _ => (head.revision, state.store.position.clone()),
+        };
+        Some(Batch { changes, cursor: Cursor { revision, ..cursor }, position, caught_up })
+    }
+
+    /// As [`Reader::catch_up`], of the objects alone that have or had one of the values.
+    ///
+    /// # Errors
+    /// [`Lost`] when what left the values since the cursor is no longer known.
+    pub fn catch_up(&self, cursor: Cursor, len_max: usize) -> Result<CatchUp, Lost> {
+        self.shared.read().catch_up_in(cursor, &self.term.path, &self.term.values, len_max)
+    }
+
+    /// As [`UsedIndex::catch_up`]; with the last piece the state that the reader then has everything of, and its keys.
+    ///
+    /// # Errors
+    /// Those of [`UsedIndex::catch_up`].
+    pub fn catch_up_to_state(&self, cursor: Cursor, len_max: usize) -> Result<CatchUpToState, Lost> {
+        let state = self.shared.read();
+        let piece = state.catch_up_in(cursor, &self.term.path, &self.term.values, len_max)?;
+        let keys = state.indexes.get(&self.term.path).map(|index| index.keys(&self.term.values));
+        let then = piece.done.then(|| (state.store.clone(), keys.unwrap_or_default()));
+        Ok((piece, then))
+    }
+
+    /// A wake-up at each commit that touches the value; `None` where there are several values.
+    pub fn wake(&self) -> Option<ScopeWake> {
+        let [value] = &*self.term.values else { return None };
+        Some(Shared::wake_at(&self.shared, value_scope(&self.term.path, value)))
+    }
+}
+
+impl Index {
+    /// Whether what left its values since a revision is known.
+    pub(super) fn knows_departures_since(&self, revision: Revision) -> bool {
+        revision >= self.floor
+    }
+}

@@ -1,0 +1,275 @@
+//! Which objects a subscription or a list asks for, and how that is looked at in one informer.
+
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use crate::cache::{IndexTerm, Reader, Snapshot, UsedIndex, UsedPaths};
+use crate::k8s::{FieldSelector, IndexPath, IndexPaths, Key, LabelSelector, Object, Terms, Test};
+
+/// Scope and selectors. The default one selects everything. Selections that mean the same are equal, however they
+/// were written.
+#[derive(Clone, Debug)]
+pub struct Selection {
+    /// Namespaces in key order; empty for all (and for cluster-scoped resources).
+    namespaces: Vec<String>,
+    /// One object only.
+    pub name: Option<String>,
+    /// What must hold of labels and fields.
+    terms: Arc<Terms>,
+}
+
+/// A selection as it is applied to the objects of one informer: values are read together with those that other
+/// selections look at, and equality is answered by an index where there is one.
+#[derive(Debug)]
+pub struct Matcher {
+    selection: Arc<Selection>,
+    reader: Reader,
+    paths: Arc<IndexPaths>,
+    /// The slot of each term's path; `None` where objects are read for this selection alone.
+    slots: Option<Vec<usize>>,
+    index: Option<UsedIndex>,
+    used: Option<UsedPaths>,
+}
+
+/// The objects of one state that may be selected.
+#[derive(Clone, Debug)]
+pub struct Candidates {
+    /// The state.
+    pub snapshot: Snapshot,
+    /// The keys that an index gave, sorted; `None` for all in scope.
+    keys: Option<Arc<[Key]>>,
+}
+
+impl Default for Selection {
+    fn default() -> Self {
+        Self { namespaces: Vec::new(), name: None, terms: Arc::new(Terms::new(Vec::new())) }
+    }
+}
+
+impl PartialEq for Selection {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.namespaces, &self.name, self.terms.terms())
+            == (&other.namespaces, &other.name, other.terms.terms())
+    }
+}
+
+impl Eq for Selection {}
+
+impl Hash for Selection {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.namespaces, &self.name, self.terms.terms()).hash(state);
+    }
+}
+
+impl Selection {
+    /// A selection; namespaces in any order, none for all.
+    pub fn new(
+        mut namespaces: Vec<String>,
+        name: Option<String>,
+        labels: &LabelSelector,
+        fields: &FieldSelector,
+    ) -> Self {
+        // As keys are ordered: `a-b/` comes before `a/`, and pieces are handed out one after the other.
+        namespaces.sort_by_cached_key(|namespace| format!("{namespace}/"));
+        namespaces.dedup();
+        let terms = labels.terms().iter().chain(fields.terms()).cloned().collect();
+        Self { namespaces, name, terms: Arc::new(Terms::new(terms)) }
+    }
+
+    /// The namespaces it is restricted to; empty for all.
+    pub fn namespaces(&self) -> &[String] {
+        &self.namespaces
+    }
+
+    /// Whether it selects everything.
+    pub fn is_all(&self) -> bool {
+        self.namespaces.is_empty() && self.name.is_none() && !self.selects()
+    }
+
+    /// Whether it looks at the objects' content, so that a change can make one enter or leave.
+    pub fn selects(&self) -> bool {
+        !self.terms.is_empty()
+    }
+
+    /// Whether a key is in scope; never changes for one object.
+    pub fn in_scope(&self, key: &Key) -> bool {
+        (self.namespaces.is_empty() || self.namespaces.iter().any(|namespace| namespace == key.namespace()))
+            && self.name.as_deref().is_none_or(|name| name == key.name())
+    }
+
+    /// Whether an object is selected. Reads its JSON; a [`Matcher`] does not for each selection.
+    pub fn matches(&self, object: &Object) -> bool {
+        self.in_scope(object.key()) && self.terms.matches(object)
+    }
+
+    /// The terms of equality, any of which an index may answer. Empty where one object is named: nothing is faster.
+    pub fn index_terms(&self) -> Vec<IndexTerm> {
+        if self.name.is_some() {
+            return Vec::new();
+        }
+        let is_key = |path: &IndexPath| match path {
+            IndexPath::Field(field) => matches!(&*field.path, "metadata.name" | "metadata.namespace"),
+            IndexPath::Label(_) => false,
+        };
+        let equality = self.terms.terms().iter().filter(|term| !is_key(&term.path));
+        let indexed = equality.filter_map(|term| match &term.test {
+            Test::In(values) => Some(IndexTerm { path: term.path.clone(), values: values.clone() }),
+            Test::NotIn(_) | Test::Exists | Test::Missing | Test::Greater(_) | Test::Less(_) => None,
+        });
+        indexed.collect()
+    }
+
+    /// The term for which an index is built where none of them has one: of a field before that of a label, as fields
+    /// tell objects further apart.
+    pub fn index_wanted(&self) -> Option<IndexTerm> {
+        let terms = self.index_terms();
+        let field = terms.iter().find(|term| matches!(term.path, IndexPath::Field(_)));
+        field.or(terms.first()).cloned()
+    }
+
+    /// The selected objects of a state after a key, in key order. Costs what the scope holds.
+    pub fn objects<'a>(
+        &'a self,
+        snapshot: &'a Snapshot,
+        after: Option<&'a Key>,
+    ) -> Box<dyn Iterator<Item = &'a Arc<Object>> + Send + 'a> {
+        Box::new(self.in_reach(snapshot, after).filter(move |object| self.matches(object)))
+    }
+
+    /// The objects of the scope after a key, in key order, whatever their content; a few beyond it.
+    fn in_reach<'a>(
+        &'a self,
+        snapshot: &'a Snapshot,
+        after: Option<&'a Key>,
+    ) -> Box<dyn Iterator<Item = &'a Arc<Object>> + Send + 'a> {
+        if let (Some(name), [] | [_]) = (&self.name, &*self.namespaces) {
+            let key = Key::new(self.namespaces.first().map_or("", String::as_str), name);
+            // Without a namespace, a namespaced object of this name has to be searched for below.
+            if let Some(object) = snapshot.get(&key) {
+                let wanted = after.is_none_or(|after| key > *after);
+                return Box::new(wanted.then_some(object).into_iter());
+            }
+        }
+        if self.namespaces.is_empty() {
+            return Box::new(snapshot.after(after));
+        }
+        let pieces =
+            self.namespaces.iter().flat_map(move |namespace| snapshot.namespace_after(namespace, after));
+        Box::new(pieces)
+    }
+}
+
+impl Matcher {
+    /// Applies a selection to an informer's objects.
+    pub fn new(selection: Arc<Selection>, reader: &Reader) -> Self {
+        let used = selection.selects().then(|| reader.use_paths(selection.terms.paths())).flatten();
+        Self::with(selection, reader, used)
+    }
+
+    /// The same for a single look: what it looks at is not kept with the objects unless others look at it too.
+    pub fn once(selection: Arc<Selection>, reader: &Reader) -> Self {
+        Self::with(selection, reader, None)
+    }
+
+    fn with(selection: Arc<Selection>, reader: &Reader, used: Option<UsedPaths>) -> Self {
+        let paths = reader.paths();
+        let slots = selection.terms.slots_in(&paths);
+        let index = best_index(&selection, reader);
+        Self { selection, reader: reader.clone(), paths, slots, index, used }
+    }
+
+    /// The selection.
+    pub fn selection(&self) -> &Arc<Selection> {
+        &self.selection
+    }
+
+    /// The index that answers one of its terms.
+    pub fn index(&self) -> Option<&UsedIndex> {
+        self.index.as_ref()
+    }
+
+    /// Takes up the paths that are in use now. To be called before objects are looked at.
+    pub fn refresh(&mut self) {
+        if self.selection.selects() {
+            self.refresh_to(&self.reader.paths());
+        }
+    }
+
+    /// As [`Matcher::refresh`], with the paths at hand.
+    pub(super) fn refresh_to(&mut self, paths: &Arc<IndexPaths>) {
+        if paths.generation() != self.paths.generation() {
+            self.slots = self.selection.terms.slots_in(paths);
+            self.paths = paths.clone();
+        }
+    }
+
+    /// Whether the values that it looks at are read together with those that others look at.
+    pub(super) fn reads_together(&self) -> bool {
+        self.used.is_some()
+    }
+
+    /// Whether an object is selected.
+    pub fn matches(&self, object: &Object) -> bool {
+        self.selection.in_scope(object.key()) && self.terms_hold(object)
+    }
+
+    fn terms_hold(&self, object: &Object) -> bool {
+        match &self.slots {
+            _ if !self.selection.selects() => true,
+            Some(slots) => self.selection.terms.hold(&object.values(&self.paths), slots),
+            None => self.selection.terms.matches(object),
+        }
+    }
+
+    /// The objects of the current state that may be selected.
+    pub fn candidates(&self) -> Candidates {
+        match &self.index {
+            Some(index) => {
+                let (snapshot, keys) = index.snapshot();
+                Candidates { snapshot, keys: Some(keys.into()) }
+            }
+            None => Candidates { snapshot: self.reader.snapshot(), keys: None },
+        }
+    }
+
+    /// The selected objects among candidates, after a key, in key order.
+    pub fn objects<'a>(
+        &'a self,
+        candidates: &'a Candidates,
+        after: Option<&'a Key>,
+    ) -> impl Iterator<Item = &'a Arc<Object>> + Send + 'a {
+        self.reach(candidates, after).filter(move |object| self.matches(object))
+    }
+
+    /// The candidates after a key, in key order, selected or not: each is work to look at.
+    pub fn reach<'a>(
+        &'a self,
+        candidates: &'a Candidates,
+        after: Option<&'a Key>,
+    ) -> Box<dyn Iterator<Item = &'a Arc<Object>> + Send + 'a> {
+        let Some(keys) = &candidates.keys else {
+            return self.selection.in_reach(&candidates.snapshot, after);
+        };
+        let at = after.map_or(0, |after| keys.partition_point(|key| key <= after));
+        Box::new(keys[at..].iter().filter_map(|key| candidates.snapshot.get(key)))
+    }
+}
+
+impl Candidates {
+    /// All of a state.
+    pub fn all(snapshot: Snapshot) -> Self {
+        Self { snapshot, keys: None }
+    }
+
+    /// Those that an index gave, sorted.
+    pub(super) fn of_keys(snapshot: Snapshot, keys: Vec<Key>) -> Self {
+        Self { snapshot, keys: Some(keys.into()) }
+    }
+}
+
+/// Of the indexes that answer a term of a selection, that with the fewest objects.
+fn best_index(selection: &Selection, reader: &Reader) -> Option<UsedIndex> {
+    let terms = selection.index_terms();
+    let indexes = terms.iter().filter_map(|term| reader.use_index(term));
+    indexes.min_by_key(UsedIndex::count)
+}

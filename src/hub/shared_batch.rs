@@ -1,0 +1,150 @@
+//! Batches of changes that many subscribers take, made once for all of them.
+//!
+//! All subscribers that keep up and select everything of an informer have the same next events. The first of them makes
+//! the batch. What a transport renders of it stays with it, so that a thousand streams cost one rendering and a thousand
+//! writes.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use bytes::Bytes;
+
+use super::Config;
+use super::event::Event;
+use super::project::{position_after, project_unfiltered};
+use crate::cache::{Batch, Change, Cursor, Reader};
+use crate::k8s::ResourceVersion;
+
+/// Kinds of transports that render a batch.
+pub const RENDERINGS: usize = 7;
+
+/// Batches of one informer that are kept for subscribers that have not taken them: what one needs that is a little late.
+const BATCHES_MAX: usize = 64;
+/// What they may hold together, in bytes of objects.
+const BYTES_MAX: usize = 1 << 20;
+
+/// Changes from one place in an informer's journal to another.
+#[derive(Debug)]
+pub struct SharedBatch {
+    from: Cursor,
+    batch: Batch,
+    bytes: usize,
+    /// What transports made of it, by their own numbers; this room does not look.
+    rendered: [OnceLock<Rendered>; RENDERINGS],
+}
+
+/// A batch as a transport sends it.
+#[derive(Clone, Debug)]
+pub struct Rendered {
+    /// All of it, in one piece.
+    pub bytes: Bytes,
+    /// How many bytes at its beginning are the transport's own frame.
+    pub framing: usize,
+}
+
+/// The latest batches of an informer.
+#[derive(Debug, Default)]
+pub(super) struct SharedBatches(Mutex<Recent>);
+
+#[derive(Debug, Default)]
+struct Recent {
+    batches: VecDeque<Arc<SharedBatch>>,
+    bytes: usize,
+}
+
+impl SharedBatch {
+    /// Its events, in order.
+    pub fn events(&self) -> impl Iterator<Item = Event> {
+        self.batch.changes.iter().map(|change| project_unfiltered(change))
+    }
+
+    /// Its changes, in order.
+    pub(super) fn changes(&self) -> &[Arc<Change>] {
+        &self.batch.changes
+    }
+
+    /// How many events it has.
+    pub fn len(&self) -> usize {
+        self.batch.changes.len()
+    }
+
+    /// Whether it has none; never so.
+    pub fn is_empty(&self) -> bool {
+        self.batch.changes.is_empty()
+    }
+
+    /// The version up to which a client has everything once it took the last event.
+    pub fn position(&self) -> ResourceVersion {
+        position_after(&self.batch.changes[self.batch.changes.len() - 1])
+    }
+
+    /// What a transport made of it, or makes now.
+    pub fn rendered(&self, transport: usize, make: impl FnOnce() -> Rendered) -> &Rendered {
+        self.rendered[transport].get_or_init(make)
+    }
+
+    /// Bytes of its objects.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Where a reader is that has taken it.
+    pub(super) fn end(&self) -> (Cursor, &ResourceVersion) {
+        (self.batch.cursor, &self.batch.position)
+    }
+}
+
+impl SharedBatches {
+    /// The changes after a place, if it is in the journal and there are any.
+    pub(super) fn after(&self, cursor: Cursor, reader: &Reader, config: &Config) -> Option<Arc<SharedBatch>> {
+        let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // The newest is what most ask for.
+        if let Some(batch) = recent.batches.iter().rev().find(|batch| batch.from == cursor) {
+            return Some(batch.clone());
+        }
+        let mut batch = reader.changes_after(cursor, config.batch_len_max)?;
+        let bytes = bounded(&mut batch, config.batch_bytes_max)?;
+        let batch = Arc::new(SharedBatch { from: cursor, batch, bytes, rendered: Default::default() });
+        recent.push(batch.clone());
+        Some(batch)
+    }
+
+    /// Forgets them: nobody is there who would take them.
+    pub(super) fn clear(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Recent::default();
+    }
+}
+
+impl Recent {
+    fn push(&mut self, batch: Arc<SharedBatch>) {
+        self.bytes += batch.bytes;
+        self.batches.push_back(batch);
+        while self.batches.len() > BATCHES_MAX || (self.bytes > BYTES_MAX && self.batches.len() > 1) {
+            let Some(oldest) = self.batches.pop_front() else { break };
+            self.bytes -= oldest.bytes;
+        }
+    }
+}
+
+/// Leaves of a batch what fits into these bytes, and at least one change; how many bytes those are. `None` without any.
+fn bounded(batch: &mut Batch, bytes_max: usize) -> Option<usize> {
+    let mut bytes = 0;
+    let fitting = batch.changes.iter().take_while(|change| {
+        let fits = bytes < bytes_max;
+        if fits {
+            bytes += change.object.json().len();
+        }
+        fits
+    });
+    let count = fitting.count();
+    if count < batch.changes.len() {
+        batch.changes.truncate(count);
+        batch.caught_up = false;
+    }
+    if !batch.caught_up {
+        let last = batch.changes.last()?;
+        batch.cursor.revision = last.revision;
+        batch.position = position_after(last);
+    }
+    (count > 0).then_some(bytes)
+}

@@ -1,0 +1,415 @@
+//! What a source hands out next: the initial state, changes, a catch-up. No async, no clock.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use super::super::event::{Event, EventKind, Payload, ResetReason};
+use super::super::live::LivePosition;
+use super::super::project::{
+    AMID, differing, loses_order, position_after, project_change, project_latest, project_past,
+};
+use super::super::shared_batch::SharedBatch;
+use super::super::token::TokenKind;
+use super::super::{Candidates, Config};
+use super::{BatchBuilder, Difference, Phase, Pulled, Source};
+use crate::cache::{Batch, CatchUp, Gone, Lost};
+use crate::k8s::Key;
+
+/// Objects that are looked at for one batch, whether they match or not: about a millisecond.
+const LOOKED_AT_MAX: usize = 4096;
+
+/// How far objects of a state were handed out.
+enum Put {
+    /// Up to this key, if any; there may be more.
+    Until(Option<Key>),
+    /// To the end.
+    All,
+}
+
+impl Source {
+    /// Whether it reads what changed since it fell behind.
+    pub(in crate::hub) fn is_catching_up(&self) -> bool {
+        matches!(self.phase, Phase::CatchUp)
+    }
+
+    /// Hands out the next objects of the initial state, or of a resync.
+    ///
+    /// # Errors
+    /// Where the state is gone, and the client must start over.
+    pub(in crate::hub) fn pull_snapshot(
+        &mut self,
+        index: usize,
+        batch: &mut BatchBuilder,
+    ) -> Result<Pulled, ResetReason> {
+        self.matcher.refresh();
+        if let Phase::Snapshot { state, last, kind } = &mut self.phase {
+            let kind = *kind;
+            if let Some(state) = state.get() {
+                let last = last.take();
+                return Ok(match self.put_objects(index, &state, last.as_ref(), kind, batch) {
+                    Put::Until(last) => {
+                        if let Phase::Snapshot { last: place, .. } = &mut self.phase {
+                            *place = last;
+                        }
+                        Pulled::More
+                    }
+                    Put::All => self.end_snapshot(state),
+                });
+            }
+            if self.ordered {
+                return Err(ResetReason::Lagged);
+            }
+            let last = last.take();
+            // From here on events have no order, so a client cut off must start over.
+            self.position = AMID;
+            self.phase = Phase::Moving { last, kind };
+        }
+        if matches!(self.phase, Phase::Moving { .. }) {
+            return self.pull_moving(index, batch);
+        }
+        Ok(Pulled::Done)
+    }
+
+    fn end_snapshot(&mut self, state: Candidates) -> Pulled {
+        self.cursor = state.snapshot.cursor;
+        self.position = state.snapshot.position;
+        self.phase = Phase::Live;
+        Pulled::Done
+    }
+
+    /// Hands out the objects of a state after a key.
+    fn put_objects(
+        &self,
+        index: usize,
+        state: &Candidates,
+        after: Option<&Key>,
+        kind: EventKind,
+        batch: &mut BatchBuilder,
+    ) -> Put {
+        let mut last = None;
+        for (looked_at, object) in self.matcher.reach(state, after).enumerate() {
+            if batch.is_full() || looked_at == LOOKED_AT_MAX {
+                return Put::Until(last.or_else(|| after.cloned()));
+            }
+            last = Some(object.key().clone());
+            if self.matcher.matches(object) {
+                let payload = Payload::Object(object.clone());
+                batch.push(Event { source: index, kind, payload, position: self.position.clone() });
+            }
+        }
+        Put::All
+    }
+
+    /// Goes on with the initial state where the client was slow: first what changed of the keys that it was given, then
+    /// the keys behind them, as they are at the same moment.
+    fn pull_moving(&mut self, index: usize, batch: &mut BatchBuilder) -> Result<Pulled, ResetReason> {
+        loop {
+            if batch.is_full() {
+                return Ok(Pulled::More);
+            }
+            let Phase::Moving { last, kind } = &self.phase else { return Ok(Pulled::Done) };
+            let (last, kind) = (last.clone(), *kind);
+            let len_max = batch.len_max - batch.events.len();
+            let (since, history) = (self.cursor.revision, self.wake.borrow().history);
+            let (piece, state) = self.catch_up_to_state(len_max).map_err(|_| {
+                if history == self.cursor.history { ResetReason::Lagged } else { ResetReason::HistoryLost }
+            })?;
+            // A resync's client has the keys behind, too.
+            let has =
+                |key: &Key| kind == EventKind::Modified || last.as_ref().is_some_and(|last| key <= last);
+            let count = piece.entries.len();
+            for (at, entry) in piece.entries.into_iter().enumerate().filter(|(_, entry)| has(&entry.key)) {
+                let revision = entry.revision;
+                if let Some((kind, payload)) =
+                    project_latest(&self.matcher, since, TokenKind::PerEvent, entry)
+                {
+                    batch.push(Event { source: index, kind, payload, position: AMID });
+                }
+                if batch.is_full() && at + 1 < count {
+                    self.cursor.revision = revision;
+                    return Ok(Pulled::More);
+                }
+            }
+            self.cursor = piece.cursor;
+            let Some(state) = state else { continue };
+            if batch.is_full() {
+                // What it is given behind is of the moment at which it has everything up to there.
+                continue;
+            }
+            match self.put_objects(index, &state, last.as_ref(), kind, batch) {
+                Put::Until(last) => {
+                    self.phase = Phase::Moving { last, kind };
+                    return Ok(Pulled::More);
+                }
+                Put::All => return Ok(self.end_snapshot(state)),
+            }
+        }
+    }
+
+    fn catch_up_to_state(&self, len_max: usize) -> Result<(CatchUp, Option<Candidates>), Lost> {
+        let reader = &self.informer.reader;
+        Ok(match self.matcher.index() {
+            Some(index) => {
+                let (piece, state) = index.catch_up_to_state(self.cursor, len_max)?;
+                (piece, state.map(|(snapshot, keys)| Candidates::of_keys(snapshot, keys)))
+            }
+            None => {
+                let (piece, state) = reader.catch_up_to_state(self.cursor, len_max)?;
+                (piece, state.map(Candidates::all))
+            }
+        })
+    }
+
+    /// The next changes, of a source that is live and selects everything.
+    pub(in crate::hub) fn pull_shared(&mut self, config: &Config) -> Option<Arc<SharedBatch>> {
+        if !self.can_share() {
+            return None;
+        }
+        let mark = *self.wake.borrow();
+        if mark.history != self.cursor.history || mark.revision <= self.cursor.revision {
+            return None;
+        }
+        let batch = self.informer.batch_after(self.cursor, config)?;
+        let (cursor, position) = batch.end();
+        self.cursor = cursor;
+        self.position = position.clone();
+        Some(batch)
+    }
+
+    /// Whether its next events equal those of every other source that is live with the same selection.
+    fn can_share(&self) -> bool {
+        let live = matches!(self.phase, Phase::Live) && self.holds_beyond.is_none() && !self.resync_due;
+        live && !self.informer.is_over()
+    }
+
+    /// Its position, if it is live and has taken all that there was.
+    pub(in crate::hub) fn live_position(&self) -> Option<LivePosition> {
+        let live = matches!(self.phase, Phase::Live) && !self.resync_due && !self.informer.is_over();
+        let here = || LivePosition {
+            informer: self.informer.clone(),
+            cursor: self.cursor,
+            position: self.position.clone(),
+            holds_beyond: self.holds_beyond.clone(),
+        };
+        (live && self.is_at_head()).then(here)
+    }
+
+    /// Goes on from where a live view has brought it.
+    pub(in crate::hub) fn advance_to(&mut self, position: &LivePosition) {
+        self.cursor = position.cursor;
+        self.position = position.position.clone();
+    }
+
+    /// Whether it has taken all there was when it last looked.
+    pub(in crate::hub) fn is_at_head(&self) -> bool {
+        let mark = self.wake.borrow();
+        mark.history == self.cursor.history && mark.revision == self.cursor.revision
+    }
+
+    /// Hands out the next changes.
+    pub(in crate::hub) fn pull_changes(
+        &mut self,
+        index: usize,
+        batch: &mut BatchBuilder,
+    ) -> Result<Pulled, ResetReason> {
+        self.matcher.refresh();
+        // A relist since: see `locate`. What this replica has not reached yet, another may have told the client.
+        if self.holds_beyond.as_ref().is_some_and(|token| self.informer.reader.skipped_since(token)) {
+            return Err(ResetReason::TokenTooOld);
+        }
+        let mut looked_at = 0;
+        loop {
+            if batch.is_full() {
+                return Ok(Pulled::More);
+            }
+            if let Phase::Ahead { token_kind } = self.phase {
+                match self.meet(token_kind)? {
+                    Pulled::More => continue,
+                    Pulled::Done => return Ok(Pulled::Done),
+                }
+            }
+            if matches!(self.phase, Phase::Past { .. }) {
+                self.pull_past(index, batch);
+                continue;
+            }
+            if matches!(self.phase, Phase::Difference(_)) {
+                self.pull_difference(index, batch);
+                continue;
+            }
+            if matches!(self.phase, Phase::CatchUp) {
+                if looked_at >= LOOKED_AT_MAX {
+                    return Ok(Pulled::More);
+                }
+                looked_at += len_max_of(batch);
+                if self.pull_catch_up(index, batch)? {
+                    self.phase = Phase::Live;
+                }
+                continue;
+            }
+            let quiet = self.scope.as_ref().and_then(|scope| scope.head_if_quiet_since(self.cursor));
+            if let Some((head, position)) = quiet {
+                (self.cursor, self.position) = (head, position);
+                return Ok(Pulled::Done);
+            }
+            let len_max = batch.len_max - batch.events.len();
+            if looked_at >= LOOKED_AT_MAX {
+                return Ok(Pulled::More);
+            }
+            let Some(run) = self.changes_after(len_max) else {
+                if self.ordered {
+                    return Err(ResetReason::Lagged);
+                }
+                self.phase = Phase::CatchUp;
+                continue;
+            };
+            looked_at += run.changes.len();
+            for change in &run.changes {
+                // A relist loses the order in which objects stopped matching. Another replica, resumed from this
+                // position, might never send those deletions; so end the watch.
+                if self.ordered && loses_order(self.matcher.selection(), change) {
+                    return Err(ResetReason::Lagged);
+                }
+                self.cursor.revision = change.revision;
+                self.position = position_after(change);
+                if let Some((kind, payload)) = project_change(&self.matcher, change) {
+                    batch.push(Event { source: index, kind, payload, position: self.position.clone() });
+                    if batch.is_full() && change.revision != run.cursor.revision {
+                        return Ok(Pulled::More);
+                    }
+                }
+            }
+            self.cursor = run.cursor;
+            if run.caught_up {
+                self.position = run.position;
+                return Ok(Pulled::Done);
+            }
+        }
+    }
+
+    /// Hands out what changed before the cache's history, until the batch is full.
+    fn pull_past(&mut self, index: usize, batch: &mut BatchBuilder) {
+        let Phase::Past { past, next } = &mut self.phase else { return };
+        let before = batch.events.len();
+        loop {
+            let at = *next;
+            if at == past.gone.len() + past.changed.len() {
+                self.position = past.position.clone();
+                // With the last one the client has everything.
+                if let Some(last) = batch.events[before..].last_mut() {
+                    last.position = self.position.clone();
+                }
+                self.phase = Phase::Live;
+                return;
+            }
+            if batch.is_full() {
+                return;
+            }
+            *next += 1;
+            let event = if let Some(gone) = past.gone.get(at) {
+                let Gone { key, uid, version } = gone.clone();
+                self.matcher
+                    .selection()
+                    .in_scope(&key)
+                    .then_some((EventKind::Deleted, Payload::Identity { key, uid, version }))
+            } else {
+                self.position = AMID;
+                project_past(&self.matcher, &past.changed[at - past.gone.len()])
+            };
+            if let Some((kind, payload)) = event {
+                batch.push(Event { source: index, kind, payload, position: self.position.clone() });
+            }
+        }
+    }
+
+    /// Hands out what differs between two informers, until the batch is full. The position stays that of the old
+    /// one until the end: whoever is cut off in between must start over, and does, as it is fenced.
+    fn pull_difference(&mut self, index: usize, batch: &mut BatchBuilder) {
+        let Phase::Difference(difference) = &mut self.phase else { return };
+        let Difference { old, new, last } = &mut **difference;
+        let after = last.take();
+        let (before, now) = [&*old, &*new].map(|state| self.matcher.objects(state, after.as_ref())).into();
+        let (mut before, mut now) = (before.peekable(), now.peekable());
+        let mut reached = None;
+        while !batch.is_full() {
+            let order = match (before.peek(), now.peek()) {
+                (Some(before), Some(now)) => before.key().cmp(now.key()),
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (None, None) => {
+                    self.cursor = new.snapshot.cursor;
+                    self.position = new.snapshot.position.clone();
+                    drop((before, now));
+                    self.phase = Phase::Live;
+                    return;
+                }
+            };
+            let was = if order.is_le() { before.next() } else { None };
+            let is = if order.is_ge() { now.next() } else { None };
+            reached = was.or(is).map(|object| object.key().clone());
+            for (kind, payload) in differing(was, is, &new.snapshot.position) {
+                batch.push(Event { source: index, kind, payload, position: self.position.clone() });
+            }
+        }
+        drop((before, now));
+        *last = reached.or(after);
+    }
+
+    /// Whether nothing is left to catch up with.
+    fn pull_catch_up(&mut self, index: usize, batch: &mut BatchBuilder) -> Result<bool, ResetReason> {
+        let len_max = batch.len_max - batch.events.len();
+        // Of this piece, not of the whole catch-up: an object that came within an earlier piece is known by now.
+        let since = self.cursor.revision;
+        let history = self.wake.borrow().history;
+        let piece = self.catch_up(len_max).map_err(|_| {
+            if history == self.cursor.history { ResetReason::Lagged } else { ResetReason::HistoryLost }
+        })?;
+        let (count, before) = (piece.entries.len(), batch.events.len());
+        for (at, entry) in piece.entries.into_iter().enumerate() {
+            let revision = entry.revision;
+            let token_kind =
+                if self.holds_beyond.is_some() { TokenKind::Bookmark } else { TokenKind::PerEvent };
+            if let Some((kind, payload)) = project_latest(&self.matcher, since, token_kind, entry) {
+                batch.push(Event { source: index, kind, payload, position: AMID });
+            }
+            if batch.is_full() && at + 1 < count {
+                self.cursor.revision = revision;
+                self.position = AMID;
+                return Ok(false);
+            }
+        }
+        self.cursor = piece.cursor;
+        self.position = if piece.done { piece.position } else { AMID };
+        // With the last one the client has everything.
+        if let Some(last) = batch.events[before..].last_mut() {
+            last.position = self.position.clone();
+        }
+        Ok(piece.done)
+    }
+
+    /// The next changes of the journal that may be of the selection.
+    fn changes_after(&self, len_max: usize) -> Option<Batch> {
+        // An ordered source has to see each change that a relist found.
+        match self.matcher.index().filter(|_| !self.ordered) {
+            Some(index) => {
+                index.changes_after(self.cursor, len_max).or_else(|| self.all_changes_after(len_max))
+            }
+            None => self.all_changes_after(len_max),
+        }
+    }
+
+    fn all_changes_after(&self, len_max: usize) -> Option<Batch> {
+        self.informer.reader.changes_after(self.cursor, len_max)
+    }
+
+    fn catch_up(&self, len_max: usize) -> Result<CatchUp, Lost> {
+        match self.matcher.index() {
+            Some(index) => index.catch_up(self.cursor, len_max),
+            None => self.informer.reader.catch_up(self.cursor, len_max),
+        }
+    }
+}
+
+/// Objects that a piece of a catch-up may hold, all of which are looked at.
+fn len_max_of(batch: &BatchBuilder) -> usize {
+    batch.len_max - batch.events.len()
+}

@@ -1,0 +1,185 @@
+//! The body of a list, for `/v1` and `/api` alike: walked in turns, written piece by piece as the socket drains.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::Buf as _;
+
+use super::body::FramesBody;
+use super::turns::Turns;
+use crate::encode::Frames;
+use crate::hub::{Candidates, Generations, HeldState, Holding, Informer, Matcher, Selection};
+use crate::k8s::{Key, Object};
+use tokio::time::Instant;
+
+/// Objects whose content is looked at in one turn: at most some five microseconds each.
+const LOOKED_AT_MAX: usize = 400;
+/// Objects that are passed by in one turn without a look at their content.
+const PASSED_MAX: usize = 20_000;
+
+/// The objects of some informers at one moment that are selected.
+pub(super) struct Listing {
+    states: Vec<HeldState>,
+    matchers: Vec<Matcher>,
+    turns: Arc<Turns>,
+}
+
+/// Where a walk through a listing is.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    /// The informer, by its place in the list.
+    pub(super) source: usize,
+    /// The last key that was passed.
+    pub(super) after: Option<Key>,
+}
+
+/// How a page ends: its last object, and how many objects are left where that is known.
+pub(super) type PageEnd = (Place, Option<usize>);
+
+/// What writes a list.
+pub(super) trait ListWriter: Send + 'static {
+    /// Appends an object.
+    fn object(&mut self, object: &Object, out: &mut Frames);
+    /// Appends the end.
+    fn end(&mut self, out: &mut Frames);
+}
+
+/// Why a walk stopped.
+enum Stopped {
+    /// The visitor wanted to.
+    Visitor,
+    /// The turn is over.
+    Turn,
+    /// Nothing is left.
+    End,
+}
+
+impl Listing {
+    /// Lists these states of informers; they are held from now on, for a bounded time.
+    pub(super) fn new(
+        informers: &[Arc<Informer>],
+        selection: &Arc<Selection>,
+        states: Vec<Candidates>,
+        generations: &Generations,
+        turns: Arc<Turns>,
+    ) -> Self {
+        let now = Instant::now();
+        let matchers = informers.iter().map(|informer| Matcher::once(selection.clone(), &informer.reader));
+        let states = states.into_iter().map(|state| generations.hold(state, Holding::Exact, now));
+        Self { states: states.collect(), matchers: matchers.collect(), turns }
+    }
+
+    /// The current states of informers, of the objects that may be selected.
+    pub(super) fn current(informers: &[Arc<Informer>], selection: &Arc<Selection>) -> Vec<Candidates> {
+        let candidates =
+            |informer: &Arc<Informer>| Matcher::once(selection.clone(), &informer.reader).candidates();
+        informers.iter().map(candidates).collect()
+    }
+
+    /// Where a page of `limit` objects ends; `None` if nothing is left behind it. How many are left is said where nothing
+    /// is selected by content.
+    pub(super) async fn end_of_page(&self, from: &Place, limit: usize) -> Option<PageEnd> {
+        let (mut place, mut left) = (from.clone(), limit);
+        let mut last = None;
+        self.walk(&mut place, |_, _| {
+            left -= 1;
+            left > 0
+        })
+        .await;
+        if left > 0 {
+            return None;
+        }
+        last.get_or_insert(place.clone());
+        let selects = self.matchers.iter().any(|matcher| matcher.selection().selects());
+        let counts = !selects && self.states.len() == 1;
+        let mut more = 0;
+        self.walk(&mut place, |_, _| {
+            more += 1;
+            counts
+        })
+        .await;
+        (more > 0).then(|| (last, counts.then_some(more))).and_then(|(last, more)| Some((last?, more)))
+    }
+
+    /// Visits selected objects until the visitor says that it has enough, in turns.
+    async fn walk(&self, place: &mut Place, mut visit: impl FnMut(&Object, &Place) -> bool) {
+        loop {
+            let permit = self.turns.take().await;
+            let stopped = self.turn(place, &mut visit);
+            drop(permit);
+            if !matches!(stopped, Ok(Stopped::Turn)) {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Walks on for one turn. Fails where a state could not be held any longer.
+    fn turn(&self, place: &mut Place, visit: &mut dyn FnMut(&Object, &Place) -> bool) -> io::Result<Stopped> {
+        let mut passed = 0;
+        while let (Some(state), Some(matcher)) =
+            (self.states.get(place.source), self.matchers.get(place.source))
+        {
+            let most = if matcher.selection().selects() { LOOKED_AT_MAX } else { PASSED_MAX };
+            let state = state.get().ok_or_else(|| io::Error::new(io::ErrorKind::TimedOut, "too slow"))?;
+            let after = place.after.take();
+            for object in matcher.reach(&state, after.as_ref()) {
+                passed += 1;
+                if matcher.matches(object) && !visit(object, place) {
+                    place.after = Some(object.key().clone());
+                    return Ok(Stopped::Visitor);
+                }
+                if passed >= most {
+                    place.after = Some(object.key().clone());
+                    return Ok(Stopped::Turn);
+                }
+            }
+            place.source += 1;
+        }
+        Ok(Stopped::End)
+    }
+
+    /// Writes at most `limit` objects from a place on, and the end.
+    pub(super) fn into_body<W: ListWriter>(
+        self,
+        from: Place,
+        limit: usize,
+        head: Frames,
+        writer: W,
+        bytes_max: usize,
+    ) -> FramesBody {
+        let state = Some((self, from, limit, head, writer, bytes_max));
+        FramesBody::new(futures_util::stream::unfold(state, async |state| {
+            let (listing, mut place, mut left, mut frames, mut writer, bytes_max) = state?;
+            loop {
+                let permit = listing.turns.take().await;
+                let stopped = match left {
+                    0 => Ok(Stopped::End),
+                    _ => listing.turn(&mut place, &mut |object, _| {
+                        writer.object(object, &mut frames);
+                        left -= 1;
+                        left > 0 && frames.remaining() < bytes_max
+                    }),
+                };
+                drop(permit);
+                match stopped {
+                    Err(error) => return Some((Err(error), None)),
+                    Ok(Stopped::End) => {}
+                    Ok(Stopped::Visitor) if left == 0 => {}
+                    Ok(Stopped::Visitor) => {
+                        frames.cut();
+                        let rest = (listing, place, left, Frames::new(), writer, bytes_max);
+                        return Some((Ok(frames), Some(rest)));
+                    }
+                    Ok(Stopped::Turn) => {
+                        tokio::task::yield_now().await;
+                        continue;
+                    }
+                }
+                writer.end(&mut frames);
+                frames.cut();
+                return Some((Ok(frames), None));
+            }
+        }))
+    }
+}

@@ -1,0 +1,424 @@
+//! The loops that write to everything that is live: one on each core, for all views.
+//!
+//! A task for each stream costs as much as the kernel's work for a small event: it is woken, it looks at what is new, and
+//! all it touches has left the processor's cache since the last time. So one task writes to all streams that have caught
+//! up, one system call each. A stream that does not take all of a write goes on by itself until it has caught up again.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use bytes::{Buf as _, Bytes};
+use tokio::io::{AsyncRead as _, ReadBuf};
+use tokio::sync::mpsc::{self, error::TrySendError};
+use tokio::sync::{Notify, watch};
+use tokio::task::coop::unconstrained;
+use tokio::time::{Instant, sleep_until};
+use tokio_stream::wrappers::WatchStream;
+use tokio_stream::{StreamExt as _, StreamMap};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::stream::{Attached, READ_BYTES};
+use super::turns::Turns;
+use crate::cache::Mark;
+use crate::encode::{Encoder, Format, Frames, Framing};
+use crate::hub::{Config, Group, Informer, InformerId, Live, LivePlace, Member, Pacer, Pause, Round, Told};
+
+/// Streams that are written to before other tasks are let run.
+const TURN: usize = 128;
+
+/// Streams that may wait to be taken into a loop.
+const JOINING_MAX: usize = 4096;
+
+/// The loops of a server.
+pub(super) struct LiveLoops {
+    config: Config,
+    drain: CancellationToken,
+    tasks: TaskTracker,
+    /// Each begins with its first stream.
+    loops: Vec<Mutex<Option<mpsc::Sender<Joining>>>>,
+    next: AtomicUsize,
+    pub(super) turns: Arc<Turns>,
+}
+
+/// A stream on its way into a loop.
+struct Joining {
+    place: LivePlace,
+    stream: Box<Attached>,
+}
+
+/// One loop.
+struct LiveLoop {
+    loops: Arc<LiveLoops>,
+    joining: mpsc::Receiver<Joining>,
+    live: Live<Listener>,
+    /// Commits of the informers that are followed.
+    commits: StreamMap<InformerId, WatchStream<Mark>>,
+    signs: Arc<Signs>,
+    pacer: Pacer,
+}
+
+/// A stream in a loop.
+struct Listener {
+    stream: Box<Attached>,
+    /// Wakes the loop when the client says something, or leaves.
+    waker: Waker,
+}
+
+/// Streams whose clients said something.
+#[derive(Default)]
+struct Signs {
+    keys: Mutex<Vec<usize>>,
+    wake: Notify,
+}
+
+struct Sign {
+    key: usize,
+    signs: Arc<Signs>,
+}
+
+/// How a stream leaves.
+enum Leave {
+    /// The client is gone.
+    Gone,
+    /// It did not take all: this is left.
+    With(Bytes),
+}
+
+impl Wake for Sign {
+    fn wake(self: Arc<Self>) {
+        self.signs.keys.lock().unwrap_or_else(PoisonError::into_inner).push(self.key);
+        self.signs.wake.notify_one();
+    }
+}
+
+impl Member for Listener {
+    type Kind = (Format, Framing);
+    type Encoder = Encoder;
+
+    fn kind(&self) -> Self::Kind {
+        (self.stream.format(), self.stream.framing())
+    }
+
+    fn encoder(&self, informers: &[Arc<Informer>]) -> Encoder {
+        Encoder::new(self.stream.format(), informers.iter().map(|informer| &**informer))
+    }
+}
+
+// === impl LiveLoops ===
+
+impl LiveLoops {
+    pub(super) fn new(config: Config, drain: CancellationToken, tasks: TaskTracker) -> Arc<Self> {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let loops = (0..cores).map(|_| Mutex::default()).collect();
+        Arc::new(Self { config, drain, tasks, loops, next: AtomicUsize::new(0), turns: Turns::new() })
+    }
+
+    /// Whether no stream is taken in any more, as the process ends.
+    pub(super) fn is_closed(&self) -> bool {
+        self.drain.is_cancelled()
+    }
+
+    /// Takes a stream in that has caught up.
+    pub(super) fn join(self: &Arc<Self>, place: LivePlace, stream: Box<Attached>) {
+        let number = self.next.fetch_add(1, Ordering::Relaxed) % self.loops.len();
+        let mut open = self.loops[number].lock().unwrap_or_else(PoisonError::into_inner);
+        let mut joining = Joining { place, stream };
+        if let Some(sender) = &*open {
+            match sender.try_send(joining) {
+                Ok(()) => return,
+                // It goes on by itself, and tries again.
+                Err(TrySendError::Full(back)) => return self.release(back.stream, Frames::new(), false),
+                // That loop has just ended.
+                Err(TrySendError::Closed(back)) => joining = back,
+            }
+        }
+        let (sender, receiver) = mpsc::channel(JOINING_MAX);
+        let live_loop = LiveLoop {
+            loops: self.clone(),
+            joining: receiver,
+            live: Live::new(self.config),
+            commits: StreamMap::new(),
+            signs: Arc::default(),
+            pacer: Pacer::new(Instant::now()),
+        };
+        // There is room in it.
+        let _ = sender.try_send(joining);
+        *open = Some(sender);
+        self.tasks.spawn(unconstrained(live_loop.run()));
+    }
+
+    /// Lets a stream go on by itself, with what is left to write.
+    fn release(&self, stream: Box<Attached>, rest: Frames, last: bool) {
+        self.tasks.spawn(stream.run(rest, last));
+    }
+}
+
+// === impl LiveLoop ===
+
+impl LiveLoop {
+    /// Serves its streams until the process ends.
+    async fn run(mut self) {
+        let drained = self.loops.drain.clone();
+        let signs = self.signs.clone();
+        loop {
+            if drained.is_cancelled() {
+                return self.dissolve();
+            }
+            self.deliver().await;
+            self.admit_all();
+            self.hear();
+            let round = self.live.due(Instant::now());
+            self.send(round).await;
+            let at = self.live.next_due();
+            tokio::select! {
+                biased;
+                Some(_) = self.commits.next(), if !self.commits.is_empty() => self.gather().await,
+                Some(joining) = self.joining.recv() => {
+                    // What came before it is in its past.
+                    self.deliver().await;
+                    self.admit(joining);
+                }
+                () = signs.wake.notified() => {}
+                () = sleep_until(at.unwrap_or_else(Instant::now)), if at.is_some() => {}
+                () = drained.cancelled() => {}
+            }
+        }
+    }
+
+    /// Waits for more where there just was something, and a moment where telling all streams takes many times as long.
+    async fn gather(&mut self) {
+        match self.pacer.before_round(Instant::now(), self.live.crowd()) {
+            Pause::None => {}
+            Pause::Until(at) => sleep_until(at).await,
+            Pause::Yield { most, quiet } => {
+                let wakes: Vec<watch::Receiver<Mark>> =
+                    self.live.informers().map(|informer| informer.reader.wake()).collect();
+                let commits = || wakes.iter().map(|wake| wake.borrow().commits).sum::<u64>();
+                let began = Instant::now();
+                let (mut seen, mut changed) = (commits(), began);
+                while began.elapsed() < most && changed.elapsed() < quiet {
+                    tokio::task::yield_now().await;
+                    let now = commits();
+                    if now != seen {
+                        (seen, changed) = (now, Instant::now());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends all that is new.
+    async fn deliver(&mut self) {
+        let followed: Vec<InformerId> = self.live.informers().map(|informer| informer.id()).collect();
+        for informer in followed {
+            loop {
+                let began = Instant::now();
+                let round = self.live.advance(informer, began);
+                let (more, events) = (round.more, round.told.iter().map(|(_, told)| len_of(told)).max());
+                self.send(round).await;
+                if let Some(events) = events {
+                    let now = Instant::now();
+                    self.pacer.sent(now, now - began, events);
+                }
+                if !more {
+                    break;
+                }
+                if let (Some(_), Pause::Until(at)) = (events, self.pacer.before_round(Instant::now(), 0)) {
+                    sleep_until(at).await;
+                }
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    /// Writes a round to the members of each view that it concerns.
+    async fn send(&mut self, round: Round) {
+        for key in round.leaving {
+            self.release(key, Frames::new(), false);
+        }
+        let mut written = 0;
+        for (view, told) in &round.told {
+            let mut leaving = Vec::new();
+            let groups = self.live.groups_mut(*view).0.len();
+            for at in 0..groups {
+                let (groups, mut members) = self.live.groups_mut(*view);
+                // A stream that has left may have taken the view with it.
+                let Some(group) = groups.get_mut(at) else { break };
+                let (bytes, events) = render(group, told);
+                if bytes.is_empty() {
+                    continue;
+                }
+                let mut count = 0;
+                for key in &group.members {
+                    let stream = &mut members.get_mut(*key).stream;
+                    match stream.try_write(&bytes) {
+                        Poll::Ready(Ok(count)) if count == bytes.len() => {}
+                        Poll::Ready(Ok(count)) => leaving.push((*key, Leave::With(bytes.slice(count..)))),
+                        Poll::Pending => leaving.push((*key, Leave::With(bytes.clone()))),
+                        Poll::Ready(Err(_)) => leaving.push((*key, Leave::Gone)),
+                    }
+                    count += 1;
+                    written += 1;
+                    if written % TURN == 0 {
+                        tokio::task::yield_now().await;
+                    }
+                }
+                if let Some(key) = group.members.first() {
+                    members.get_mut(*key).stream.count(count * events, count * bytes.len());
+                }
+            }
+            self.let_go(leaving).await;
+        }
+    }
+
+    /// Lets streams go on by themselves that did not take all.
+    async fn let_go(&mut self, mut leaving: Vec<(usize, Leave)>) {
+        if leaving.is_empty() {
+            return;
+        }
+        // While the others were written to, they have had time to read: to go on by itself for a moment would cost a
+        // stream as much as a whole round.
+        tokio::task::yield_now().await;
+        leaving.retain_mut(|(key, leave)| !self.catches_up(*key, leave));
+        for (key, leave) in leaving {
+            match leave {
+                Leave::Gone => drop(self.take_out(key)),
+                Leave::With(rest) => {
+                    let mut frames = Frames::new();
+                    frames.share(rest);
+                    self.release(key, frames, false);
+                }
+            }
+        }
+    }
+
+    /// Whether a stream takes now what it did not take before.
+    fn catches_up(&mut self, key: usize, leave: &mut Leave) -> bool {
+        let (Leave::With(rest), Some(member)) = (&mut *leave, self.live.member_mut(key)) else {
+            return false;
+        };
+        match member.stream.try_write(rest) {
+            Poll::Ready(Ok(count)) => {
+                rest.advance(count);
+                rest.is_empty()
+            }
+            Poll::Pending => false,
+            Poll::Ready(Err(_)) => {
+                *leave = Leave::Gone;
+                false
+            }
+        }
+    }
+
+    /// Takes a stream out, at its place.
+    fn take_out(&mut self, key: usize) -> Box<Attached> {
+        let (Listener { mut stream, .. }, place) = self.live.leave(key);
+        stream.advance_to(&place);
+        for source in &place.sources {
+            if !self.live.follows(source.informer.id()) {
+                self.commits.remove(&source.informer.id());
+            }
+        }
+        stream
+    }
+
+    fn release(&mut self, key: usize, rest: Frames, last: bool) {
+        let stream = self.take_out(key);
+        self.loops.release(stream, rest, last);
+    }
+
+    /// Takes in streams that have come.
+    fn admit_all(&mut self) {
+        while let Ok(joining) = self.joining.try_recv() {
+            self.admit(joining);
+        }
+    }
+
+    fn admit(&mut self, joining: Joining) {
+        let Joining { place, stream } = joining;
+        for source in &place.sources {
+            let id = source.informer.id();
+            if !self.commits.contains_key(&id) {
+                // Seen before the view is made: a commit in between wakes.
+                self.commits.insert(id, WatchStream::from_changes(source.informer.reader.wake()));
+            }
+        }
+        let ids: Vec<_> = place.sources.iter().map(|source| source.informer.id()).collect();
+        let listener = Listener { stream, waker: Waker::noop().clone() };
+        match self.live.join(place, listener, Instant::now()) {
+            Ok(key) => {
+                if let Some(member) = self.live.member_mut(key) {
+                    member.waker = Waker::from(Arc::new(Sign { key, signs: self.signs.clone() }));
+                }
+                self.listen(key);
+                // What came while it was on its way.
+                self.signs.wake.notify_one();
+            }
+            // Something of its selection came in between; it takes that by itself and comes back.
+            Err(Listener { stream, .. }) => {
+                ids.iter().filter(|id| !self.live.follows(**id)).for_each(|id| {
+                    self.commits.remove(id);
+                });
+                self.loops.release(stream, Frames::new(), false);
+            }
+        }
+    }
+
+    /// Takes what clients said.
+    fn hear(&mut self) {
+        let keys = std::mem::take(&mut *self.signs.keys.lock().unwrap_or_else(PoisonError::into_inner));
+        keys.into_iter().for_each(|key| self.listen(key));
+    }
+
+    /// Reads what a client says, if it is there, and waits for more.
+    fn listen(&mut self, key: usize) {
+        // A key may be another stream's by now, of which nothing is to be read.
+        let Some(member) = self.live.member_mut(key) else { return };
+        let mut context = Context::from_waker(&member.waker);
+        let mut space = [0; READ_BYTES];
+        let mut buffer = ReadBuf::new(&mut space);
+        match Pin::new(&mut member.stream.socket).poll_read(&mut context, &mut buffer) {
+            Poll::Pending => {}
+            Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
+                let mut stream = self.take_out(key);
+                let mut frames = Frames::new();
+                let last = stream.said(buffer.filled(), &mut frames);
+                self.loops.release(stream, frames, last);
+            }
+            // It has left.
+            Poll::Ready(_) => drop(self.take_out(key)),
+        }
+    }
+
+    /// Every stream goes on by itself, and ends by itself.
+    fn dissolve(mut self) {
+        self.joining.close();
+        while let Ok(Joining { stream, .. }) = self.joining.try_recv() {
+            self.loops.release(stream, Frames::new(), false);
+        }
+        for key in self.live.keys() {
+            self.release(key, Frames::new(), false);
+        }
+    }
+}
+
+/// What is written to the members of a group, in one piece, and how many events that is.
+fn render(group: &mut Group<Listener>, told: &Told) -> (Bytes, usize) {
+    let framing = group.kind().1;
+    match told {
+        Told::Shared(batch) => (group.encoder.shared(batch, framing), batch.len()),
+        Told::Events(events) => (group.encoder.whole(events, framing), events.len()),
+        Told::Heartbeat => (group.encoder.whole_heartbeat(framing), 0),
+    }
+}
+
+fn len_of(told: &Told) -> usize {
+    match told {
+        Told::Shared(batch) => batch.len(),
+        Told::Events(events) => events.len(),
+        Told::Heartbeat => 0,
+    }
+}

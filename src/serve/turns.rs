@@ -1,0 +1,88 @@
+//! Work in turns: no request keeps a core for longer than a millisecond or two, and one core is left to live events.
+
+use std::sync::Arc;
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::Instant;
+
+use super::{ApiError, metrics};
+use crate::hub::{Informer, Selection};
+
+/// Requests that may wait for a turn; beyond it new ones are refused.
+const WAITING_MAX: usize = 1024;
+
+/// Turns are taken on one core fewer than there are.
+#[derive(Debug)]
+pub(super) struct Turns {
+    permits: Semaphore,
+    waiting: std::sync::atomic::AtomicUsize,
+}
+
+impl Turns {
+    pub(super) fn new() -> Arc<Self> {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Arc::new(Self { permits: Semaphore::new((cores - 1).max(1)), waiting: Default::default() })
+    }
+
+    /// Refuses a request where too many wait already.
+    ///
+    /// # Errors
+    /// 503 with `Retry-After`.
+    pub(super) fn admit(&self) -> Result<(), ApiError> {
+        if self.waiting.load(std::sync::atomic::Ordering::Relaxed) < WAITING_MAX {
+            return Ok(());
+        }
+        metrics::limit_hit("turns_waiting_max");
+        Err(ApiError::unavailable(format!("{WAITING_MAX} requests wait for their turn already"), 1))
+    }
+
+    /// Waits for a turn, which lasts until the permit is dropped.
+    pub(super) async fn take(&self) -> Option<SemaphorePermit<'_>> {
+        use std::sync::atomic::Ordering::Relaxed;
+        if let Ok(permit) = self.permits.try_acquire() {
+            return Some(permit);
+        }
+        struct Waiting<'a>(&'a std::sync::atomic::AtomicUsize);
+        impl Drop for Waiting<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Relaxed);
+            }
+        }
+        self.waiting.fetch_add(1, Relaxed);
+        let _waiting = Waiting(&self.waiting);
+        // It is never closed.
+        self.permits.acquire().await.ok()
+    }
+
+    /// Builds the index that a selection asks for in each of these informers, where there is none that answers it.
+    pub(super) async fn index(&self, informers: &[Arc<Informer>], selection: &Selection) {
+        for informer in informers {
+            self.index_one(informer, selection).await;
+        }
+    }
+
+    async fn index_one(&self, informer: &Informer, selection: &Selection) {
+        let Some(wanted) = selection.index_wanted() else { return };
+        let is_answered =
+            || selection.index_terms().iter().any(|term| informer.reader.use_index(term).is_some());
+        if is_answered() {
+            return;
+        }
+        // One builds; the others wait, and a client that leaves ends what it began.
+        let _building = informer.building().lock().await;
+        if is_answered() {
+            return;
+        }
+        // Where all indexes are in use, objects are looked through.
+        let Ok(mut builder) = informer.reader.build_index(&wanted.path, Instant::now()) else { return };
+        loop {
+            let permit = self.take().await;
+            let complete = builder.turn();
+            drop(permit);
+            if complete {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+}
