@@ -13,10 +13,13 @@ use crate::server::{QUIET, Server};
 use crate::simulator::{Rhythm, Simulator};
 
 /// What is sent, and how.
-struct Shape {
-    name: &'static str,
-    resource: &'static str,
-    rhythm: Rhythm,
+pub(crate) struct Shape {
+    pub(crate) name: &'static str,
+    /// What changes.
+    pub(crate) resource: &'static str,
+    /// What each stream follows, and its parameters.
+    pub(crate) follows: &'static str,
+    pub(crate) rhythm: Rhythm,
 }
 
 /// One measurement of one side.
@@ -46,7 +49,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     }
     for clients in bench.pick([100, 1000, MANY_CLIENTS].as_slice(), [20].as_slice()) {
         for shape in &shapes(bench, *clients) {
-            compare(bench, &mut simulator, &server, *clients, shape)?;
+            compare(bench, "fan-out", &mut simulator, &server, *clients, shape)?;
         }
     }
     Ok(())
@@ -62,26 +65,35 @@ fn shapes(bench: &Bench, clients: usize) -> Vec<Shape> {
     let (pods, configmaps) = ("pods", "configmaps");
     if clients >= MANY_CLIENTS {
         return vec![
-            Shape { name: "5 KB, 20/s", resource: pods, rhythm: every(50, 1) },
-            Shape { name: "500 B, bursts of 100", resource: configmaps, rhythm: every(500, 100) },
+            Shape { name: "5 KB, 20/s", resource: pods, follows: pods, rhythm: every(50, 1) },
+            Shape {
+                name: "500 B, bursts of 100",
+                resource: configmaps,
+                follows: configmaps,
+                rhythm: every(500, 100),
+            },
         ];
     }
+    let shape = |name, resource, rhythm| Shape { name, resource, follows: resource, rhythm };
     vec![
-        Shape { name: "5 KB, 100/s", resource: pods, rhythm: every(10, 1) },
-        Shape { name: "500 B, 100/s", resource: configmaps, rhythm: every(10, 1) },
-        Shape { name: "5 KB, bursts of 30", resource: pods, rhythm: every(300, 30) },
-        Shape { name: "500 B, bursts of 200", resource: configmaps, rhythm: every(300, 200) },
+        shape("5 KB, 100/s", pods, every(10, 1)),
+        shape("500 B, 100/s", configmaps, every(10, 1)),
+        shape("5 KB, bursts of 30", pods, every(300, 30)),
+        shape("500 B, bursts of 200", configmaps, every(300, 200)),
     ]
 }
 
-fn compare(
+/// Sends the same events through informerd, a plain write loop and axum.
+pub(crate) fn compare(
     bench: &mut Bench,
+    group: &'static str,
     simulator: &mut Simulator,
     server: &Server,
     clients: usize,
     shape: &Shape,
 ) -> anyhow::Result<()> {
-    let path = format!("/v1/watch/{}?sendInitialEvents=false", shape.resource);
+    let sign = if shape.follows.contains('?') { '&' } else { '?' };
+    let path = format!("/v1/watch/{}{sign}sendInitialEvents=false", shape.follows);
     let readers = Readers::connect(server.address, clients, Some(&path), Measure::Count)?;
     // Each begins with a bookmark.
     readers.wait_for(clients as u64)?;
@@ -116,7 +128,7 @@ fn compare(
     for (metric, unit, figure) in figures {
         let middle = |of: &[Sample]| median(of.iter().map(figure).collect());
         for (what, of) in [(PLAIN, &limit), (AXUM, &usual)] {
-            let row = Row::new("fan-out", &*case).value(metric, middle(&ours), unit);
+            let row = Row::new(group, &*case).value(metric, middle(&ours), unit);
             bench.report.add(row.against(what, middle(of)));
         }
     }

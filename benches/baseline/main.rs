@@ -29,6 +29,7 @@ mod process;
 mod real_server;
 mod report;
 mod scoped;
+mod selected;
 mod server;
 mod simulator;
 mod snapshot;
@@ -100,7 +101,7 @@ struct Bench {
 /// A group's name and what it measures.
 type Group = (&'static str, fn(&mut Bench) -> anyhow::Result<()>);
 
-const GROUPS: [Group; 15] = [
+const GROUPS: [Group; 16] = [
     ("decode", decode::run),
     ("commit", commit::run),
     ("first-sync", first_sync::run),
@@ -108,6 +109,7 @@ const GROUPS: [Group; 15] = [
     ("fan-out", fanout::run),
     ("latency", latency::run),
     ("scoped", scoped::run),
+    ("selected", selected::run),
     ("initial", initial::run),
     ("ingest", ingest::run),
     ("not-modified", not_modified::run),

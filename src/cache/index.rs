@@ -4,7 +4,8 @@
 //! departures of that value alone, however many others the cache holds. The indexes are behind the cache's lock and
 //! change with the store in one step.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use super::Revision;
@@ -262,7 +263,8 @@ impl Index {
         changes
     }
 
-    /// What left one of these values after a revision, oldest first.
+    /// What left these values after a revision, oldest first: of each object that left several of them, the last one it
+    /// left.
     pub(super) fn departures_after<'a>(
         &'a self,
         values: &'a [String],
@@ -274,7 +276,11 @@ impl Index {
             departures.extend(posting.departures.range(at..));
         }
         if values.len() > 1 {
-            departures.sort_by_key(|departure| departure.revision);
+            // An object that went from one of the values to another has not left them.
+            let mut seen = HashSet::new();
+            departures.sort_by_key(|departure| Reverse(departure.revision));
+            departures.retain(|departure| seen.insert((&departure.key, &departure.uid)));
+            departures.reverse();
         }
         departures
     }

@@ -7,8 +7,12 @@ use super::object::{Stored, exact, key_of};
 use super::status::Status;
 use super::table::EventType;
 
-/// Namespaces, nodes and apps that loaded pods are spread over.
+/// Namespaces that loaded objects are spread over.
 const SPREAD: usize = 100;
+
+/// Nodes that loaded pods are spread over at most, and pods of each at first.
+const NODES: usize = 10_000;
+const PODS_PER_NODE: usize = 10;
 
 /// Objects created under one lock.
 const BATCH_LEN: usize = 500;
@@ -17,7 +21,7 @@ impl Cluster {
     /// Creates `n` objects of about `bytes_per_object` (at least some 600; pods some 3,200) bytes of compact JSON each.
     ///
     /// Shape: `load-0000000` and so on, spread over namespaces `load-00` to `load-99`; pods with `spec.nodeName`
-    /// `node-00` to `node-99`, label `app` and a status; other kinds with labels and one long string.
+    /// `node-00` to `node-9999`, ten on each at first, label `app` and a status; other kinds with labels and one long string.
     /// Numbers go on after objects of earlier loads.
     ///
     /// # Errors
@@ -46,7 +50,7 @@ fn load_one(state: &mut State, resource: &str, at: usize, bytes: usize) {
     let spread = at % SPREAD;
     let name = format!("load-{at:07}");
     let namespace = if kind.is_namespaced() { format!("load-{spread:02}") } else { String::new() };
-    let (app, node) = (format!("app-{:02}", at % 50), format!("node-{:02}", at / SPREAD % SPREAD));
+    let (app, node) = (format!("app-{:02}", at % 50), format!("node-{:02}", at / PODS_PER_NODE % NODES));
     let in_namespace =
         if namespace.is_empty() { String::new() } else { format!(r#""namespace":"{namespace}","#) };
     let api_version = kind.api_version(kind.preferred());

@@ -20,7 +20,7 @@ use crate::checker::{Checker, View};
 use crate::dice::Dice;
 use crate::fault::{Fault, Hits};
 use crate::plan::{Habits, Keeps, Pace};
-use crate::replica::{Inbox, Replica};
+use crate::replica::{Inbox, Lists, Replica};
 use crate::trace::Trace;
 use crate::truth::{RESOURCES, Truth};
 
@@ -60,9 +60,6 @@ impl Wake for Flag {
         self.driver.notify_one();
     }
 }
-
-/// Of each resource the lists begun, where none was under way.
-type Lists = [Option<u64>; 2];
 
 type Turn = Pin<Box<dyn Future<Output = (Subscriber, Option<Delivery>)>>>;
 
@@ -171,7 +168,8 @@ impl Client {
         match &self.connection {
             None => Some(at),
             Some(connection) => {
-                let has_more = !connection.unread.is_empty() || connection.flag.set.load(Ordering::Relaxed);
+                let woken = connection.turn.is_some() && connection.flag.set.load(Ordering::Relaxed);
+                let has_more = !connection.unread.is_empty() || woken;
                 (has_more || connection.has_mail()).then_some(at)
             }
         }
@@ -320,12 +318,12 @@ impl Client {
         let replica = &around.replicas[connection.replica];
         let Some(inbox) = connection.inbox.clone() else { return false };
         let mut inbox = inbox.borrow_mut();
-        let mut lists = around.lists_settled(connection.replica);
+        let mut behind = [false; 2];
         for (at, source) in self.habits.sources.iter().enumerate() {
             connection.drained[at] = connection.drained[at].max(inbox.seen[*source]);
             if replica.revision(*source).saturating_sub(connection.drained[at]) > around.journal_len_max {
                 self.checker.fell_behind(at, around.hits);
-                lists[*source] = None;
+                behind[*source] = true;
             }
         }
         let events = std::mem::take(&mut inbox.events);
@@ -334,7 +332,10 @@ impl Client {
             connection.last_sign = around.now;
         }
         let came = !events.is_empty();
-        connection.unread.extend(events.into_iter().map(|event| (event, lists)));
+        connection.unread.extend(events.into_iter().map(|(event, lists)| {
+            let known = [0, 1].map(|index: usize| lists[index].filter(|_| !behind[index]));
+            (event, known)
+        }));
         if let Some(subscriber) = inbox.released.take() {
             drop(inbox);
             around.hits.count(Fault::LeftView);

@@ -59,7 +59,8 @@ struct Follower {
 /// What a stream that has caught up was sent.
 #[derive(Default)]
 pub(crate) struct Inbox {
-    pub(crate) events: Vec<Event>,
+    /// With the lists begun when they were sent.
+    pub(crate) events: Vec<(Event, Lists)>,
     pub(crate) heartbeat: bool,
     /// The revision of each cache when it was last sent all that there was.
     pub(crate) seen: [u64; 2],
@@ -75,6 +76,9 @@ impl Member for Follower {
 
     fn encoder(&self, _: &[Arc<Informer>]) {}
 }
+
+/// Of each resource the lists begun, where none was under way.
+pub(crate) type Lists = [Option<u64>; 2];
 
 /// A future whose polls are counted.
 struct Counted<F> {
@@ -200,7 +204,7 @@ impl Replica {
     }
 
     /// Sends all that is new to the streams that have caught up, as a server's loop does.
-    pub(crate) fn advance_live(&self, now: Instant) {
+    pub(crate) fn advance_live(&self, now: Instant, lists: Lists) {
         self.hub.tend(now);
         self.builders.borrow_mut().retain_mut(|builder| !builder.turn());
         let mut live = self.live.borrow_mut();
@@ -217,14 +221,14 @@ impl Replica {
             loop {
                 let round = live.advance(informer, now);
                 let more = round.more;
-                send(&mut live, round);
+                send(&mut live, round, lists);
                 if !more {
                     break;
                 }
             }
         }
         let round = live.due(now);
-        send(&mut live, round);
+        send(&mut live, round, lists);
         let seen = [0, 1].map(|index| self.revision(index));
         for key in live.keys() {
             if let Some(member) = live.member_mut(key) {
@@ -306,7 +310,7 @@ pub(crate) fn hub_config(batch_len_max: usize, bookmark_seconds: u64) -> hub::Co
 }
 
 /// Hands a round to the streams that it concerns. One that has not read what it was sent before leaves with this.
-fn send(live: &mut Live<Follower>, round: Round) {
+fn send(live: &mut Live<Follower>, round: Round, lists: Lists) {
     for key in round.leaving {
         release(live, key);
     }
@@ -323,7 +327,7 @@ fn send(live: &mut Live<Follower>, round: Round) {
             if !inbox.events.is_empty() && !events.is_empty() {
                 leaving.push(*key);
             }
-            inbox.events.extend(events.iter().cloned());
+            inbox.events.extend(events.iter().map(|event| (event.clone(), lists)));
             inbox.heartbeat |= events.is_empty();
         }
         leaving.into_iter().for_each(|key| release(live, key));

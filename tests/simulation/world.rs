@@ -456,7 +456,9 @@ impl World {
             let now = Instant::now();
             for at in 0..self.replicas.len() {
                 if self.dice.chance(0.8) {
-                    self.replicas[at].advance_live(now);
+                    let (replica, lists) = (&self.replicas[at], self.lists_of(at));
+                    let settled = [0, 1].map(|index| replica.is_watching(index).then_some(lists[index]));
+                    replica.advance_live(now, settled);
                 } else {
                     self.driver.notify_one();
                 }

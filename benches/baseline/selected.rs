@@ -1,0 +1,170 @@
+//! Streams that follow a part of an informer: what a change costs, however many there are.
+
+use std::time::Duration;
+
+use crate::Bench;
+use crate::client::{Measure, NUMBER, Readers};
+use crate::fanout::{self, Shape};
+use crate::report::Row;
+use crate::server::{QUIET, Server, get};
+use crate::simulator::{Rhythm, Simulator};
+
+const GROUP: &str = "selected";
+const LOOKUP: &str = "lookup";
+/// JSON of a pod, in bytes.
+const POD_BYTES: usize = 5000;
+
+/// Some streams and what is changed meanwhile.
+struct Case {
+    name: &'static str,
+    streams: usize,
+    /// What each asks for; `{}` is its number.
+    query: String,
+    /// Of every so many changes, one is of a stream's selection.
+    frames_per_event: f64,
+}
+
+/// What a case came to.
+struct Outcome {
+    /// CPU time of informerd for each change, in microseconds.
+    cpu_us: f64,
+    /// Resident memory of informerd, in bytes.
+    rss: f64,
+    /// From a change in the API server to its arrival, in microseconds.
+    p99: f64,
+}
+
+pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
+    let pods = bench.pick(100_000, 1_000);
+    let (few, many) = bench.pick((100, 10_000), (10, 100));
+    let mut simulator = Simulator::start()?;
+    simulator.load("pods", pods, POD_BYTES)?;
+    let per_second = bench.pick(8_000, 400);
+    let node = format!("/v1/watch/pods?sendInitialEvents=false&fieldSelector=spec.nodeName%3Dnode-{NUMBER}");
+    let ip_in = format!(
+        "/v1/watch/pods?sendInitialEvents=false&fieldSelector=spec.nodeName%3Dnode-{NUMBER}&labelSelector=load%20in%20(true,other)"
+    );
+    let nobody =
+        format!("/v1/watch/pods?sendInitialEvents=false&labelSelector=load!%3Dtrue,app!%3Dx{NUMBER}");
+    let idle = Case { name: "no stream", streams: 0, query: String::new(), frames_per_event: 0.0 };
+    let base = measure(bench, &mut simulator, &idle, per_second)?;
+    report(bench, "no stream", per_second, &base, &base);
+    // The simulator's nodes have ten pods each, so as many nodes as there are pods by ten.
+    let share = |streams: usize| streams as f64 / (pods as f64 / 10.0);
+    let cases = [
+        Case {
+            name: "few streams of a node each",
+            streams: few,
+            query: node.clone(),
+            frames_per_event: share(few),
+        },
+        Case { name: "streams of a node each", streams: many, query: node, frames_per_event: share(many) },
+        Case {
+            name: "streams of a node each, and in (a,b)",
+            streams: many,
+            query: ip_in,
+            frames_per_event: share(many),
+        },
+        Case {
+            name: "distinct selections of !=, none matches",
+            streams: bench.pick(1_000, 50),
+            query: nobody,
+            frames_per_event: 0.0,
+        },
+    ];
+    for case in &cases {
+        let outcome = measure(bench, &mut simulator, case, per_second)?;
+        report(bench, &format!("{} {}", case.streams, case.name), per_second, &outcome, &base);
+    }
+    lookup(bench, &simulator)?;
+    one_selection(bench)
+}
+
+fn measure(
+    bench: &Bench,
+    simulator: &mut Simulator,
+    case: &Case,
+    per_second: usize,
+) -> anyhow::Result<Outcome> {
+    let ticks = bench.pick(1_000, 20);
+    let rhythm = Rhythm { ticks, events_per_tick: per_second / 200, interval: Duration::from_millis(5) };
+    let (server, _) = Server::start(&simulator.url, &["pods"], &QUIET)?;
+    let readers = match case.streams {
+        0 => None,
+        streams => Some(Readers::connect(server.address, streams, Some(&case.query), Measure::Latency)?),
+    };
+    if let Some(readers) = &readers {
+        // The bookmark that begins each stream.
+        readers.wait_for(case.streams as u64)?;
+        readers.take_latencies()?;
+    }
+    let usage = server.usage()?;
+    let seen = readers.as_ref().map(Readers::seen).transpose()?;
+    simulator.begin_every("pods", rhythm, 7)?;
+    simulator.end()?;
+    let expected = (rhythm.events() as f64 * case.frames_per_event * 0.9) as u64;
+    let mut p99 = 0.0;
+    if let (Some(readers), Some(seen)) = (&readers, seen) {
+        readers.wait_for(seen.frames + expected)?;
+        let latencies = readers.take_latencies()?;
+        p99 = latencies.get(latencies.len() * 99 / 100).copied().map_or(0.0, f64::from);
+    }
+    let after = server.usage()?;
+    let cpu_us = (after.cpu_seconds - usage.cpu_seconds) * 1e6 / rhythm.events() as f64;
+    Ok(Outcome { cpu_us, rss: after.rss, p99 })
+}
+
+fn report(bench: &mut Bench, case: &str, per_second: usize, outcome: &Outcome, base: &Outcome) {
+    let case = format!("{case}, {per_second}/s");
+    let row = Row::new(GROUP, case.clone()).value("server CPU", outcome.cpu_us, "us/event");
+    bench.report.add(row.against("no stream", base.cpu_us));
+    if outcome.p99 > 0.0 {
+        bench.report.add(Row::new(GROUP, case.clone()).value("p99", outcome.p99 / 1000.0, "ms"));
+    }
+    let row = Row::new(GROUP, case).value("resident", outcome.rss / f64::from(1 << 20), "MiB");
+    bench.report.add(row.against("no stream", base.rss / f64::from(1 << 20)));
+}
+
+/// Many streams of one selection, and over two informers, beside a plain write loop to as many sockets.
+fn one_selection(bench: &mut Bench) -> anyhow::Result<()> {
+    let mut simulator = Simulator::start()?;
+    simulator.load("pods", 1000, POD_BYTES)?;
+    simulator.load("configmaps", 1000, 640)?;
+    let (server, _) = Server::start(&simulator.url, &["pods", "configmaps"], &QUIET)?;
+    simulator.touch_all("pods", 1000)?;
+    let rhythm =
+        Rhythm { ticks: bench.pick(60, 10), events_per_tick: 1, interval: Duration::from_millis(50) };
+    let shapes = [
+        ("everything, 20/s", "pods"),
+        ("one selection of !=, 20/s", "pods?labelSelector=app!%3Dnope"),
+        ("one selection of =, 20/s", "pods?labelSelector=load%3Dtrue"),
+        ("two informers, 20/s", "pods,configmaps"),
+    ];
+    for (name, follows) in shapes {
+        let shape = Shape { name, resource: "pods", follows, rhythm };
+        fanout::compare(bench, GROUP, &mut simulator, &server, bench.pick(1_000, 20), &shape)?;
+    }
+    Ok(())
+}
+
+/// A list of ten pods of one node, out of all.
+fn lookup(bench: &mut Bench, simulator: &Simulator) -> anyhow::Result<()> {
+    let (server, _) = Server::start(&simulator.url, &["pods"], &QUIET)?;
+    let path = "/v1/snapshot/pods?fieldSelector=spec.nodeName%3Dnode-42";
+    let before = server.usage()?;
+    let body = get(server.address, path)?;
+    let built = server.usage()?;
+    anyhow::ensure!(!body.is_empty(), "an empty answer");
+    let rounds = bench.pick(500, 20);
+    for _ in 0..rounds {
+        get(server.address, path)?;
+    }
+    let after = server.usage()?;
+    let first = (built.cpu_seconds - before.cpu_seconds) * 1e3;
+    let row = Row::new(LOOKUP, "list of a node's pods, the first, which builds the index");
+    bench.report.add(row.value("server CPU", first, "ms"));
+    let each = (after.cpu_seconds - built.cpu_seconds) * 1e3 / f64::from(rounds);
+    let row = Row::new(LOOKUP, "list of a node's pods by index");
+    bench.report.add(row.value("server CPU", each, "ms").against("the first", first));
+    Ok(())
+}
