@@ -16,6 +16,9 @@ pub enum Delta {
     PassGone(Object),
     /// The pass is complete at this resourceVersion: what it did not name is gone.
     PassEnd(ResourceVersion),
+    /// An older answer of the API server came before this pass: it is of the history that the cache holds only if it
+    /// contradicts nothing of it.
+    PassDoubted,
     /// The pass failed: forget it.
     PassAbort,
     /// What the API server tells is of another history than what the cache holds, though its versions may be beyond:

@@ -12,6 +12,8 @@ use crate::k8s::{Key, Object, ResourceVersion};
 #[derive(Debug, Default)]
 pub(super) struct Pass {
     named: HashMap<Key, Named>,
+    /// Whether the API server answered with an older version before this list.
+    pub(super) doubted: bool,
 }
 
 /// An object of the list, beside what the cache has.
@@ -35,14 +37,6 @@ pub(super) struct Outcome {
     pub(super) gone: Vec<(Arc<Object>, Option<ResourceVersion>)>,
     /// Changed and new objects by rising resourceVersion, so that the position after each is the object's.
     pub(super) changed: Vec<Arc<Object>>,
-}
-
-/// Whether a list is of the history that the cache is of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum History {
-    Same,
-    /// The API server's versions went back.
-    Other,
 }
 
 impl Named {
@@ -82,11 +76,35 @@ impl Pass {
         self.named.remove(key);
     }
 
-    /// Ends the pass; in which history tells what a version means.
-    pub(super) fn end(self, state: &State, history: History) -> Outcome {
-        let changed = self.named.values().filter_map(|named| match (named, history) {
-            (Named::Changed(object), _) | (Named::Rewritten(object), History::Other) => Some(object.clone()),
-            (Named::Same, _) | (Named::Rewritten(_), History::Same) => None,
+    /// Whether the API server's versions went back behind what the cache holds (an etcd restored from a backup, another
+    /// cluster behind the same address; U30): the list as a whole is older, or it names an object in an older state.
+    ///
+    /// A doubted list may be of a restored cluster that has passed the version of the cache since. Of the history that
+    /// the cache holds, a list has each object that did not change since the cache's version exactly as it is held.
+    /// Where one differs, the list is of another history. Where none does, all that may differ between the two
+    /// histories is named at versions beyond the cache's, or not at all: taken as changes and deletions, it makes the
+    /// cache and every reader of it right.
+    pub(super) fn is_of_other_history(&self, state: &State, version: &ResourceVersion) -> bool {
+        let seen = &state.store.position;
+        let contradicts = |named: &Named| match named {
+            Named::Same => false,
+            Named::Rewritten(_) => self.doubted,
+            Named::Changed(object) => {
+                let is_known = object.resource_version() <= seen;
+                let held = state.store.objects.get(object.key()).map(|stored| &stored.object);
+                let is_older = held.is_some_and(|held| object.resource_version() < held.resource_version());
+                is_older || self.doubted && is_known
+            }
+        };
+        version < seen || self.named.values().any(contradicts)
+    }
+
+    /// Ends the pass. In another history the same version of an object may be another state.
+    pub(super) fn end(self, state: &State, is_other: bool) -> Outcome {
+        let changed = self.named.values().filter_map(|named| match named {
+            Named::Changed(object) => Some(object.clone()),
+            Named::Rewritten(object) if is_other => Some(object.clone()),
+            Named::Same | Named::Rewritten(_) => None,
         });
         let mut changed: Vec<_> = changed.collect();
         changed.sort_by(|a, b| {
@@ -101,10 +119,4 @@ impl Pass {
         });
         Outcome { gone: unnamed.chain(replaced).collect(), changed }
     }
-}
-
-/// Whether a list at `listed` shows that the API server's versions went back behind what was seen (an etcd
-/// restored from a backup, another cluster behind the same address; U30).
-pub(super) fn went_back(listed: &ResourceVersion, seen: &ResourceVersion) -> bool {
-    listed < seen
 }

@@ -8,7 +8,7 @@ use imbl::OrdMap;
 
 use super::index::{Indexes, Step};
 use super::journal::Journal;
-use super::pass::{History, Outcome, Pass, went_back};
+use super::pass::{Outcome, Pass};
 use super::past::Pasts;
 use super::scope::Touched;
 use super::{Change, ChangeKind, Commit, Config, Cursor, Delta, Located, Revision, Snapshot, Stored};
@@ -116,6 +116,11 @@ impl State {
         match delta {
             Delta::PassBegin => self.pass = Some(Pass::default()),
             Delta::PassAbort => self.pass = None,
+            Delta::PassDoubted => {
+                if let Some(pass) = &mut self.pass {
+                    pass.doubted = true;
+                }
+            }
             Delta::OtherHistory => self.outdated = self.synced,
             Delta::PassItem(object) => {
                 if let Some(mut pass) = self.pass.take() {
@@ -140,9 +145,12 @@ impl State {
     }
 
     fn end_pass(&mut self, pass: Pass, version: ResourceVersion, commit: &mut Commit) {
-        let back = self.outdated || self.synced && went_back(&version, &self.store.position);
-        let history = if back { History::Other } else { History::Same };
-        let Outcome { changed, gone } = pass.end(self, history);
+        let back = self.synced && (self.outdated || pass.is_of_other_history(self, &version));
+        if pass.doubted {
+            // What the API server tells of an earlier version may be of either history.
+            self.pasts.close();
+        }
+        let Outcome { changed, gone } = pass.end(self, back);
         if !self.synced || back {
             self.begin_history(&changed, &gone, version, commit);
             commit.history_lost = back;

@@ -464,6 +464,11 @@ fn a_list_that_went_back_replaces_also_what_has_the_same_version() {
         let json: serde_json::Value = serde_json::from_slice(object.json()).unwrap();
         json["data"].as_str().unwrap().to_owned()
     };
+    let doubted = |version: u64, data: &str| {
+        let mut deltas = list(version, data);
+        deltas.insert(2, Delta::PassDoubted);
+        deltas
+    };
     writer.commit(list(5, "before"));
     // As another release of the API server may write it: no change.
     assert_eq!(writer.commit(list(5, "rewritten")).changes(), 0);
@@ -471,6 +476,59 @@ fn a_list_that_went_back_replaces_also_what_has_the_same_version() {
     let commit = writer.commit(list(3, "restored"));
     assert!(commit.history_lost);
     assert_eq!(data(), "restored");
+    // A restored cluster that has passed what was seen.
+    let commit = writer.commit(doubted(9, "restored again"));
+    assert!(commit.history_lost);
+    assert_eq!(data(), "restored again");
+    assert!(!writer.commit(doubted(12, "restored again")).history_lost);
+}
+
+/// A cache at version 10 with `a@2`, `b@5` and `c@9`, and the lists of which the last one came after an older answer.
+fn doubted(list: &[Object], version: u64) -> (Commit, Writer, Reader) {
+    let (mut writer, reader) = new_cache(ROOMY);
+    let first = [object("a", 1, 2), object("b", 2, 5), object("c", 3, 9)].map(Delta::PassItem);
+    let mut deltas = vec![Delta::PassBegin];
+    deltas.extend(first);
+    deltas.push(Delta::PassEnd(10.into()));
+    writer.commit(deltas);
+    let mut deltas = vec![Delta::PassBegin];
+    deltas.extend(list.iter().cloned().map(Delta::PassItem));
+    deltas.extend([Delta::PassDoubted, Delta::PassEnd(version.into())]);
+    (writer.commit(deltas), writer, reader)
+}
+
+#[test]
+fn a_doubted_list_that_contradicts_what_is_held_is_of_another_history_however_far_it_is() {
+    let [a, b, c] = [object("a", 1, 2), object("b", 2, 5), object("c", 3, 9)];
+    for (contradiction, what) in [
+        (object("c", 3, 7), "an older state"),
+        (object("c", 4, 9), "another object at the same version"),
+        (object("d", 4, 9), "an object that should have been seen"),
+        (object("a", 1, 7), "a change that should have been seen"),
+    ] {
+        let mut list = vec![a.clone(), b.clone(), c.clone()];
+        list.retain(|object| object.key() != contradiction.key());
+        list.push(contradiction);
+        let (commit, _writer, reader) = doubted(&list, 30);
+        assert!(commit.history_lost, "{what}");
+        assert_eq!(reader.locate(&10.into()), Located::Lost, "{what}");
+    }
+    // Every change and every deletion may have come since.
+    for list in [vec![a.clone(), b.clone(), c.clone()], vec![a, object("b", 2, 20)], vec![object("b", 5, 20)]]
+    {
+        let (commit, _writer, reader) = doubted(&list, 30);
+        assert!(!commit.history_lost, "{list:?}");
+        assert!(matches!(reader.locate(&10.into()), Located::At(_)), "{list:?}");
+    }
+}
+
+#[test]
+fn a_list_that_names_an_older_state_begins_a_new_history_without_a_doubt() {
+    let (_, mut writer, _reader) = doubted(&[object("a", 1, 2), object("b", 2, 20)], 30);
+    let pass = |item| vec![Delta::PassBegin, Delta::PassItem(item), Delta::PassEnd(40.into())];
+    assert!(writer.commit(pass(object("b", 2, 19))).history_lost);
+    // One that was missed by the watch is not.
+    assert!(!writer.commit(pass(object("c", 9, 35))).history_lost);
 }
 
 #[test]

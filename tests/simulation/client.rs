@@ -23,6 +23,7 @@ use crate::plan::{Habits, Keeps, Pace};
 use crate::replica::{Inbox, Lists, Replica};
 use crate::trace::Trace;
 use crate::truth::{RESOURCES, Truth};
+use crate::world::Restored;
 
 /// Without an event or a heartbeat for longer, a stream is not what it should be: the heartbeat's interval and what
 /// a driver's step may add.
@@ -39,9 +40,25 @@ pub(crate) struct Around<'a> {
     pub(crate) journal_len_max: u64,
     pub(crate) driver: &'a Arc<Notify>,
     pub(crate) trace: &'a Trace,
+    /// Where the caches were when the cluster was put back.
+    pub(crate) restored: Option<Restored>,
 }
 
 impl Around<'_> {
+    /// Whether caches of a replica began another history since the cluster was put back.
+    fn has_noticed(&self, replica: usize, resources: &[usize]) -> bool {
+        resources.iter().all(|index| self.replicas[replica].history(*index) > 0)
+    }
+
+    /// Whether each cache of a replica is of the cluster as it is: it began another history, or has listed and found
+    /// nothing that contradicts what it held.
+    fn has_listed_since_restore(&self, replica: usize) -> bool {
+        let (of, lists) = (&self.replicas[replica], self.lists[replica]);
+        let Some(restored) = &self.restored else { return of.history(0) == 0 && of.history(1) == 0 };
+        let listed = |index: usize| of.is_watching(index) && lists[index] > restored.lists[replica][index];
+        [0, 1].into_iter().all(|index| of.history(index) > 0 || listed(index))
+    }
+
     /// The lists begun by a replica's informers, where none is under way.
     fn lists_settled(&self, replica: usize) -> Lists {
         [0, 1].map(|index| self.replicas[replica].is_watching(index).then_some(self.lists[replica][index]))
@@ -123,6 +140,8 @@ pub(crate) struct Client {
     connection: Option<Connection>,
     /// Where it was connected last.
     last: Option<(usize, u64)>,
+    /// Whether its last event came from a cache that had not noticed a restore.
+    is_of_first_history: bool,
     pub(crate) next_at: Instant,
     /// It does not read until then.
     stalled_until: Option<Instant>,
@@ -133,7 +152,17 @@ impl Client {
         let habits = Habits::roll(&mut dice);
         let checker = Checker::new(habits.sources.clone(), habits.wanted.clone());
         let next_at = now + dice.millis(0, 20_000);
-        Self { number, habits, checker, dice, connection: None, last: None, next_at, stalled_until: None }
+        Self {
+            number,
+            habits,
+            checker,
+            dice,
+            connection: None,
+            last: None,
+            is_of_first_history: true,
+            next_at,
+            stalled_until: None,
+        }
     }
 
     pub(crate) fn is_connected_to(&self, replica: usize) -> bool {
@@ -355,16 +384,27 @@ impl Client {
         Ok(())
     }
 
+    /// Whether tokens mean one thing in one history and another in the other, and the replica cannot know which: those
+    /// beyond what it had seen itself when the cluster was put back.
+    fn may_be_of_either_history(&self, tokens: &[u64], replica: usize, around: &Around<'_>) -> bool {
+        let (Some(restored), Some((last, _))) = (&around.restored, self.last) else { return false };
+        let sources = &self.habits.sources;
+        if last == replica {
+            return false;
+        }
+        let one_of_two = [last, replica].into_iter().any(|replica| !around.has_noticed(replica, sources));
+        let beyond = |(source, token): (&usize, &u64)| *token > restored.positions[replica][*source];
+        one_of_two || self.is_of_first_history && sources.iter().zip(tokens).any(beyond)
+    }
+
     fn connect(&mut self, around: &Around<'_>) {
         let number = match self.last {
             Some((last, _)) if self.dice.chance(0.6) => last,
             _ => self.dice.below(around.replicas.len()),
         };
         let replica = &around.replicas[number];
-        // Tokens of a cluster that was put back mean nothing to a replica that has not noticed.
-        let noticed =
-            replica.readers.iter().all(|reader| reader.mark().history + 1 == around.truth.eras.len() as u64);
-        if !noticed {
+        // Tokens of a cluster that was put back mean nothing to a replica that has not listed since.
+        if !around.has_listed_since_restore(number) {
             self.next_at = around.now + Duration::from_secs(1);
             return;
         }
@@ -378,6 +418,8 @@ impl Client {
         };
         // Whoever waits for its first bookmark has nothing to come back with.
         let tokens = tokens.filter(|_| self.checker.is_base_known());
+        let tokens = tokens.filter(|tokens| !self.may_be_of_either_history(tokens, number, around));
+        self.is_of_first_history = !around.has_noticed(number, sources);
         let from = match &tokens {
             None if self.habits.from_now && around.truth.eras.len() == 1 => {
                 self.checker.start_anew(false);

@@ -53,6 +53,8 @@ pub(crate) struct Meter {
     pub(crate) heard_part: Option<Instant>,
     /// Something came that was complete in itself.
     pub(crate) heard: Option<Instant>,
+    /// The lowest version of a list that arrived whole since the cluster was restored.
+    pub(crate) listed_since_restore: Option<u64>,
 }
 
 impl Ask {
@@ -83,6 +85,7 @@ impl Meter {
             unmarked_streams: 0,
             heard_part: None,
             heard: None,
+            listed_since_restore: None,
         }
     }
 
@@ -127,6 +130,12 @@ impl Meter {
     pub(crate) fn heard(&mut self, now: Instant) {
         self.heard_part = Some(now);
         self.heard = Some(now);
+    }
+
+    /// A list or a probe arrived whole.
+    pub(crate) fn listed_at(&mut self, version: u64) {
+        let lowest = self.listed_since_restore.map_or(version, |lowest| lowest.min(version));
+        self.listed_since_restore = Some(lowest);
     }
 
     /// All that may have made a request necessary.

@@ -257,6 +257,11 @@ impl Replica {
         self.readers[index].mark().revision.0
     }
 
+    /// Which history a cache is of: 0 until it noticed that the cluster was put back.
+    pub(crate) fn history(&self, index: usize) -> u64 {
+        self.readers[index].mark().history
+    }
+
     /// The version of a cache; 0 before its first list.
     pub(crate) fn position(&self, index: usize) -> u64 {
         number(&self.readers[index].snapshot().position)

@@ -28,6 +28,9 @@ const OVERDUE_MIN: Duration = Duration::from_secs(240);
 /// Events of a watch that may be sent again.
 const REPLAYED_MAX: usize = 8;
 
+/// Bytes of a list among which its own version stands.
+const HEAD_BYTES: usize = 400;
+
 /// What all connections of a link are to do now.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Order {
@@ -79,6 +82,8 @@ pub(crate) struct Wire {
     /// What it answers, and whether the end of a streaming list has passed.
     ask: Ask,
     marked: bool,
+    /// The first bytes of a list, which tell its version.
+    head: Vec<u8>,
     born: Instant,
     last_byte: Instant,
 }
@@ -166,6 +171,7 @@ impl Wire {
             broken: false,
             ask,
             marked: false,
+            head: Vec::new(),
             born: Instant::now(),
             last_byte: Instant::now(),
         }
@@ -187,7 +193,12 @@ impl Wire {
                 Some(End::Clean) => {
                     // How far the API server is says nothing of how far the cache is.
                     if !self.watch && self.counts && !self.broken && self.ask != Ask::Head {
-                        self.link.meter(self.resource, |meter| meter.heard(Instant::now()));
+                        let version =
+                            matches!(self.ask, Ask::List | Ask::Probe).then(|| listed_version(&self.head));
+                        self.link.meter(self.resource, |meter| {
+                            meter.heard(Instant::now());
+                            version.flatten().into_iter().for_each(|version| meter.listed_at(version));
+                        });
                     }
                     return None;
                 }
@@ -219,6 +230,8 @@ impl Wire {
             return None;
         }
         self.sent += chunk.len();
+        let room = HEAD_BYTES.saturating_sub(self.head.len()).min(chunk.len());
+        self.head.extend_from_slice(&chunk[..room]);
         self.last_byte = Instant::now();
         let (watch, now) = (self.watch, Instant::now());
         if self.counts {
@@ -398,4 +411,11 @@ impl Wire {
             data = rest;
         }
     }
+}
+
+/// The version of a list, which its head tells.
+fn listed_version(head: &[u8]) -> Option<u64> {
+    let text = String::from_utf8_lossy(head);
+    let (_, rest) = text.split_once(r#""resourceVersion":""#)?;
+    rest.split('"').next()?.parse().ok()
 }

@@ -29,6 +29,9 @@ const SETTLED_PASSES: usize = 12;
 /// Passes at one moment at most: beyond this something spins.
 const PASSES_MAX: usize = 100_000;
 
+/// Rounds of writes in which a restored cluster may pass what was seen of it before.
+const OVERTAKING_STEPS: usize = 40;
+
 /// Lists that a reflector may need to believe that the cluster was put back.
 const BELIEVED_AFTER: u64 = 12;
 
@@ -57,8 +60,17 @@ pub(crate) struct World {
     backup: Option<Backup>,
     /// The definition of the custom resource while it is removed.
     removed: Option<Value>,
-    /// Versions may not reach what was seen by everyone before the cluster was put back: then nobody could tell.
-    version_max: u64,
+    /// What was so when the cluster was put back.
+    restored: Option<Restored>,
+}
+
+/// What the replicas were like when the cluster was put back, by replica and resource.
+#[derive(Clone, Copy)]
+pub(crate) struct Restored {
+    /// The versions of the caches.
+    pub(crate) positions: [[u64; 2]; 2],
+    /// The lists that were begun.
+    pub(crate) lists: [[u64; 2]; 2],
 }
 
 /// What happens in one step.
@@ -118,7 +130,7 @@ impl World {
             writes: 0,
             backup: None,
             removed: None,
-            version_max: u64::MAX,
+            restored: None,
             profile,
         };
         for _ in 0..world.dice.below(30) {
@@ -246,14 +258,14 @@ impl World {
                 let (definition, version) = (self.removed.clone(), self.cluster.revision());
                 self.backup = Some(Backup { cluster: self.cluster.fork(), definition, version });
             }
-            Step::Restore => self.restore(),
+            Step::Restore => return self.restore().await,
         }
         Ok(())
     }
 
     /// Writes something somewhere.
     fn write(&mut self) {
-        if self.cluster.revision() + 3 >= self.version_max {
+        if self.cluster.revision() + 3 >= self.version_max() {
             return;
         }
         let resource = if self.removed.is_none() && self.dice.chance(0.35) { 1 } else { 0 };
@@ -341,7 +353,7 @@ impl World {
     }
 
     fn change_definition(&mut self) {
-        if self.cluster.revision() + 30 >= self.version_max {
+        if self.cluster.revision() + 30 >= self.version_max() {
             return;
         }
         self.set_clock();
@@ -374,18 +386,35 @@ impl World {
         self.api.lock().unwrap().behind = Some((behind, until));
     }
 
-    fn restore(&mut self) {
-        let Some(backup) = self.backup.take() else { return };
-        // A cache that has not gone beyond the backup cannot see that others have, and none can once the new history has
-        // overtaken it: what a version means would depend on where it is taken. That is left to the verifier.
-        let positions = self.replicas.iter().flat_map(|replica| [0, 1].map(|index| replica.position(index)));
-        let reached = positions.min().unwrap_or(0);
+    /// The version that a restored cluster may not reach yet: what a cache has seen, until the API server has told that
+    /// cache an older version. A cache that was told nothing older cannot know of the restore; only a comparison finds
+    /// the difference.
+    fn version_max(&self) -> u64 {
+        let Some(restored) = &self.restored else { return u64::MAX };
+        let seen = (0..2).flat_map(|at| [0, 1].map(|resource| (at, resource)));
+        let untold = seen.filter(|(at, resource)| {
+            let listed = self.links[*at].meter(*resource, |meter| meter.listed_since_restore);
+            let replica = &self.replicas[*at];
+            replica.history(*resource) == 0
+                && listed.is_none_or(|listed| listed >= restored.positions[*at][*resource])
+        });
+        untold.map(|(at, resource)| restored.positions[at][resource]).min().unwrap_or(u64::MAX)
+    }
+
+    async fn restore(&mut self) -> Result<(), String> {
+        let Some(backup) = self.backup.take() else { return Ok(()) };
+        let positions = [0, 1].map(|at: usize| [0, 1].map(|index| self.replicas[at].position(index)));
+        let reached = positions.into_iter().flatten().min().unwrap_or(0);
+        // A cache that has not gone beyond the backup cannot see that others have.
         if backup.version + 12 > reached || self.truth.eras.len() > 1 {
-            return;
+            return Ok(());
         }
         self.trace.say(|| format!("restored to {}", backup.version));
         self.hits.count(Fault::Restored);
-        self.version_max = reached;
+        self.restored = Some(Restored { positions, lists: [0, 1].map(|at| self.lists_of(at)) });
+        for link in &self.links {
+            [0, 1].into_iter().for_each(|index| link.meter(index, |meter| meter.listed_since_restore = None));
+        }
         self.truth.put_back(backup.version);
         self.removed = backup.definition;
         self.cluster = backup.cluster;
@@ -393,6 +422,28 @@ impl World {
         let current = api_server(&self.cluster, &self.profile);
         *self.api.lock().unwrap() = Api { current, behind: None };
         self.links.iter().for_each(|link| link.order(Fault::CutReset));
+        if self.dice.chance(0.6) {
+            return self.overtake().await;
+        }
+        Ok(())
+    }
+
+    /// Writers go on after the cluster was put back, until the new history is beyond what was seen of the old one.
+    async fn overtake(&mut self) -> Result<(), String> {
+        let seen = self.restored.iter().flat_map(|restored| restored.positions.into_iter().flatten());
+        let seen = seen.max().unwrap_or(0);
+        for _ in 0..OVERTAKING_STEPS {
+            let pause = self.dice.millis(20, 1_500);
+            self.pass(pause).await?;
+            for _ in 0..self.dice.below(8) {
+                self.write();
+            }
+            if self.cluster.revision() > seen {
+                self.hits.count(Fault::Overtaken);
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Lifts all faults, and waits until everyone agrees.
@@ -427,11 +478,16 @@ impl World {
         for (at, replica) in self.replicas.iter().enumerate() {
             for (resource, name) in RESOURCES.into_iter().enumerate() {
                 let snapshot = replica.readers[resource].snapshot();
-                let held = snapshot
-                    .after(None)
-                    .map(|object| (object.key().as_str().to_owned(), number(object.resource_version())));
+                let held = snapshot.after(None).map(|object| {
+                    let content = object.field("data.write").map(|text| text.into_owned());
+                    (
+                        object.key().as_str().to_owned(),
+                        number(object.resource_version()),
+                        content.unwrap_or_default(),
+                    )
+                });
                 let truth = self.truth.log(resource).now();
-                let there = truth.iter().map(|(key, seen)| (key.clone(), seen.version));
+                let there = truth.iter().map(|(key, seen)| (key.clone(), seen.version, seen.content.clone()));
                 if !held.eq(there) {
                     let held: Vec<_> = snapshot.after(None).collect();
                     return Err(format!("P1: in the end replica {at} holds {held:?} of {name}"));
@@ -511,6 +567,7 @@ impl World {
             journal_len_max: self.profile.cache.journal_len_max as u64,
             driver: &self.driver,
             trace: &self.trace,
+            restored: self.restored,
         };
         for client in &mut self.clients {
             client.run(&around).map_err(|why| describe(client, &why))?;

@@ -125,6 +125,9 @@ impl Machine {
 
     /// A list is complete.
     fn listed(&mut self, version: ResourceVersion, moment: Moment, deltas: &mut Vec<Delta>) {
+        if mem::take(&mut self.doubted) {
+            deltas.push(Delta::PassDoubted);
+        }
         deltas.push(Delta::PassEnd(version.clone()));
         self.version = version;
         self.older = Older::default();
@@ -384,6 +387,7 @@ impl Machine {
         deltas: &mut Vec<Delta>,
     ) -> Reaction {
         deltas.push(Delta::PassAbort);
+        self.doubted = true;
         self.older.answers += 1;
         self.older.since.get_or_insert(moment.now);
         let delay = self.older.backoff.next(moment.entropy).max(least);

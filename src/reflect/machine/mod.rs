@@ -111,6 +111,10 @@ pub struct Machine {
     soon_ended: u32,
     /// When the API server last told its version, by a list or a probe.
     last_probe: Option<Instant>,
+    /// The API server answered with an older version than what was seen: it is behind, or was restored from a backup.
+    /// A list that is not older proves neither (a restored cluster passes what was seen once writers go on), so it is
+    /// checked against what the cache holds.
+    doubted: bool,
     /// The connection was lost, and with it may be who answered.
     suspicious: bool,
     /// The last watch brought nothing new.
@@ -171,6 +175,7 @@ impl Machine {
             undecodable_here: 0,
             soon_ended: 0,
             last_probe: None,
+            doubted: false,
             suspicious: false,
             quiet: false,
             silence_max: config.silence_max,
@@ -422,6 +427,7 @@ impl Machine {
                 self.trust(moment);
                 return self.open(moment);
             }
+            self.doubted = true;
             let sentence = format!("the API server is at {version}, but {} was seen already", self.version);
             return self.relist(RelistReason::WentBack, sentence, moment, deltas);
         }

@@ -50,6 +50,7 @@ fn show(deltas: &[Delta], step: Option<&Step>) -> String {
             Delta::PassItem(object) => format!("item {object:?}"),
             Delta::PassGone(object) => format!("gone {object:?}"),
             Delta::PassEnd(version) => format!("end {version}"),
+            Delta::PassDoubted => "doubted".into(),
             Delta::PassAbort => "abort".into(),
             Delta::OtherHistory => "other".into(),
             Delta::Apply(object) => format!("put {object:?}"),
@@ -605,7 +606,7 @@ fn an_older_answer_is_not_taken_until_it_is_newer() {
          woke             => begin > list
          page 8 a@3       => abort > sleep 3.2
          woke             => begin > list >=10
-         page 11 a@3      => item a@3 end 11 > watch 11",
+         page 11 a@3      => item a@3 doubted end 11 > watch 11",
     );
     assert!(!run.reaction.older);
     let run = check_streaming(
@@ -639,7 +640,37 @@ fn answers_that_stay_older_are_believed_in_the_end() {
          wait 3000
          fail behind => abort > sleep 6.4
          woke        => begin > list
-         page 7 a@3  => item a@3 end 7 > watch 7",
+         page 7 a@3  => item a@3 doubted end 7 > watch 7
+         opened
+         error 410   => > sleep 1
+         woke        => begin > list
+         page 9 a@3  => item a@3 end 9 > watch 9",
+    );
+}
+
+#[test]
+fn a_restored_cluster_that_passed_what_was_seen_is_checked_against_what_is_held() {
+    // The probe tells an older version, and until the list writers have gone on.
+    check_synced(
+        "rst          => > probe
+         probed 7     => begin > list
+         page 12 a@11 => item a@11 doubted end 12 > watch 12
+         opened
+         wait 120000
+         error 410    => begin > list
+         page 13 a@11 => item a@11 end 13 > watch 13",
+    );
+    check_streaming(
+        "opened
+         end 10    => end 10
+         wait 60000
+         error 410 => begin > stream
+         opened
+         end 9     => abort > sleep 0.8
+         woke      => begin > stream >=10
+         opened
+         add a@11  => item a@11
+         end 12    => doubted end 12",
     );
 }
 
