@@ -425,6 +425,26 @@ impl Reader {
         self.shared.read().locate(version)
     }
 
+    /// As [`Reader::locate`], for a client that lists and then watches from the list's version. After the API server's
+    /// versions went back a version may be of either history. One that a list of this history carried
+    /// ([`Reader::note_listed`]) is taken for this history's: a client of the old one that holds exactly that version
+    /// was told to start over where it was connected.
+    pub fn locate_listed(&self, version: &ResourceVersion) -> Located {
+        let state = self.shared.read();
+        if state.was_listed(version) { state.locate_in_history(version) } else { state.locate(version) }
+    }
+
+    /// A client was given a list with the version of this snapshot, or an earlier one of the same state.
+    pub fn note_listed(&self, snapshot: &Snapshot, version: &ResourceVersion) {
+        let is_new = {
+            let state = self.shared.read();
+            state.is_ambiguous(version) && !state.was_listed(version)
+        };
+        if is_new {
+            self.shared.write().note_listed(snapshot.cursor, version);
+        }
+    }
+
     /// The version from which on the journal has every change.
     pub fn complete_since(&self) -> ResourceVersion {
         self.shared.read().journal().base_version().clone()

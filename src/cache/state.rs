@@ -19,6 +19,10 @@ const BEFORE_ALL: Revision = Revision(0);
 /// Relists whose gap is remembered; beyond them tokens from before are lost.
 const GAPS_LEN_MAX: usize = 64;
 
+/// Versions of lists that are remembered after a restore: many more than lists are answered between a list and the watch
+/// that follows it.
+const LISTED_LEN_MAX: usize = 1000;
+
 /// A deletion, remembered longer than the journal remembers it.
 #[derive(Clone, Debug)]
 pub(super) struct Tombstone {
@@ -63,6 +67,8 @@ pub(super) struct State {
     gaps: VecDeque<(ResourceVersion, ResourceVersion)>,
     /// Versions up to this one were given out before the API server's went back: what was then is not what is now.
     taken_back: ResourceVersion,
+    /// Versions up to `taken_back` that lists of this history carried, newest last.
+    listed: VecDeque<ResourceVersion>,
     pub(super) synced: bool,
     /// Lists after the first.
     pub(super) relists: u64,
@@ -93,6 +99,7 @@ impl State {
             begin: zero.clone(),
             gaps: VecDeque::new(),
             taken_back: zero,
+            listed: VecDeque::new(),
             synced: false,
             relists: 0,
             outdated: false,
@@ -223,7 +230,11 @@ impl State {
         self.indexes.begin(revision);
         if self.synced {
             self.store.cursor.history += 1;
-            self.taken_back = self.store.position.clone();
+            // After two restores the first history may be the one that was furthest.
+            if self.store.position > self.taken_back {
+                self.taken_back = self.store.position.clone();
+            }
+            self.listed.clear();
             // A version from before may be one of the time that was taken back.
             self.pasts.close();
         }
@@ -374,13 +385,39 @@ impl State {
         self.advance(position);
     }
 
+    /// A client was given a list of the history of `cursor` at this version.
+    pub(super) fn note_listed(&mut self, cursor: Cursor, version: &ResourceVersion) {
+        if cursor.history != self.store.cursor.history
+            || !self.is_ambiguous(version)
+            || self.was_listed(version)
+        {
+            return;
+        }
+        if self.listed.len() >= LISTED_LEN_MAX {
+            self.listed.pop_front();
+        }
+        self.listed.push_back(version.clone());
+    }
+
+    /// Whether a version may be of the time that was taken back, or of now.
+    pub(super) fn is_ambiguous(&self, version: &ResourceVersion) -> bool {
+        *version <= self.taken_back
+    }
+
+    /// Whether a version that may be of either history is one that a client of this one has listed.
+    pub(super) fn was_listed(&self, version: &ResourceVersion) -> bool {
+        self.listed.contains(version)
+    }
+
     /// Where a reader continues that has everything up to `version`.
     pub(super) fn locate(&self, version: &ResourceVersion) -> Located {
+        // Nobody can tell which history it is of. Whoever starts over is right in any case.
+        if self.is_ambiguous(version) { Located::Lost } else { self.locate_in_history(version) }
+    }
+
+    /// Where a reader continues whose version is of this history.
+    pub(super) fn locate_in_history(&self, version: &ResourceVersion) -> Located {
         let head = self.store.cursor;
-        // Of the time that was taken back, or of now: nobody can tell. Whoever starts over is right in any case.
-        if *version <= self.taken_back {
-            return Located::Lost;
-        }
         let revision = match version.partial_cmp(&self.store.position) {
             Some(Ordering::Greater) => return Located::Ahead,
             Some(Ordering::Less) if *version < self.begin || self.is_in_gap(version) => return Located::Lost,

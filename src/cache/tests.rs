@@ -446,6 +446,54 @@ fn versions_that_went_back_begin_a_new_history() {
 }
 
 #[test]
+fn after_two_restores_versions_of_the_first_history_stay_lost() {
+    let mut upstream = Upstream::default();
+    ["a", "b", "c", "d", "e", "f"].iter().for_each(|name| upstream.put(name));
+    let mut replica = Replica::new(ROOMY);
+    replica.list(&upstream);
+    for names in [&["a", "b", "c", "d"][..], &["a", "b"]] {
+        let mut restored = Upstream::default();
+        names.iter().for_each(|name| restored.put(name));
+        replica.list(&restored);
+        upstream = restored;
+    }
+    while upstream.version < 9 {
+        upstream.put("a");
+        replica.watch(&upstream, 10);
+        assert_eq!(replica.reader.locate(&6.into()), Located::Lost, "at {}", upstream.version);
+    }
+    assert!(matches!(replica.reader.locate(&7.into()), Located::At(_)));
+}
+
+#[test]
+fn a_version_that_a_list_of_the_new_history_carried_is_watched_from() {
+    let mut upstream = Upstream::default();
+    ["a", "b", "c", "d", "e", "f"].iter().for_each(|name| upstream.put(name));
+    let mut replica = Replica::new(ROOMY);
+    replica.list(&upstream);
+    let old = replica.reader.snapshot();
+    let mut restored = Upstream::default();
+    ["a", "b"].iter().for_each(|name| restored.put(name));
+    replica.list(&restored);
+    let head = replica.reader.snapshot();
+    let locate = |version: u64| replica.reader.locate_listed(&version.into());
+    assert_eq!(locate(2), Located::Lost, "nobody has listed it");
+    // A page of the old history is no list of the new one.
+    replica.reader.note_listed(&old, &2.into());
+    assert_eq!(locate(2), Located::Lost);
+    replica.reader.note_listed(&head, &2.into());
+    assert_eq!(locate(2), Located::At(head.cursor));
+    assert_eq!(replica.reader.locate(&2.into()), Located::Lost, "a token may be of either history");
+    restored.put("c");
+    replica.watch(&restored, 10);
+    let locate = |version: u64| replica.reader.locate_listed(&version.into());
+    assert_eq!((locate(2), locate(3)), (Located::At(head.cursor), Located::Lost));
+    // Another restore, and it means nothing again.
+    replica.list(&Upstream::default());
+    assert_eq!(replica.reader.locate_listed(&2.into()), Located::Lost);
+}
+
+#[test]
 fn a_list_that_went_back_replaces_also_what_has_the_same_version() {
     let (mut writer, reader) = new_cache(ROOMY);
     let decoder = || {

@@ -256,8 +256,10 @@ impl Source {
         // Until something comes, a list of this cache has the version that the other one ended with. Refused, its client
         // would list for ever; who holds that version of the other one was told to list, where it was connected.
         let is_listed = self.informer.fence() == Some(version) && reader.summary().position == *version;
-        let located =
-            if is_listed { reader.locate(version) } else { self.locate(TokenKind::PerEvent, version) };
+        let located = match is_listed || !version.is_zero() && !self.is_fenced(version) {
+            true => reader.locate_listed(version),
+            false => Located::Lost,
+        };
         match located {
             Located::At(cursor) if reader.changes_after(cursor, 0).is_none() => Located::Lost,
             located @ (Located::At(_) | Located::Ahead | Located::Lost) => located,

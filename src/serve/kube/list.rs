@@ -77,6 +77,7 @@ pub(super) async fn list(
         Asked::Version(version) if exact => at_exactly(&state.snapshot, version)?,
         Asked::Version(_) | Asked::Any | Asked::Newest => state.snapshot.position.clone(),
     };
+    informer.reader.note_listed(&state.snapshot, &version);
     let compress = compresses(headers) && state.snapshot.bytes >= COMPRESSED_BYTES_MIN;
     let shown = Shown { informer: informer.clone(), state, version, selection, after, limit, request, id };
     let body = shown.into_body(server, shape, held, table).await;

@@ -9,6 +9,7 @@ use tokio::time::{Instant, timeout};
 
 use super::{OBJECTS, PATIENCE, Trial, cluster_with, counter, object, says, until_state};
 use crate::support::check::expected;
+use crate::support::client::Stream;
 use crate::support::eventually;
 use crate::support::server::{Informerd, TestServer, serve_config};
 
@@ -253,7 +254,20 @@ async fn a_cluster_that_was_restored_from_a_backup_is_taken_over_with_a_reset() 
     println!("restored from a backup: taken over after {:.1?}", began.elapsed());
     assert_eq!(trial.follower.resets.len(), 1, "{:?}", trial.follower.resets);
     assert_eq!(trial.counter("relists_total", &[("reason", "went_back")]).await, 1);
+    // Clients of the Kubernetes interface list and watch from the list's version, which the old history had, too.
+    let path = "/apis/faults.example.com/v1/restored";
+    let list = trial.server.get(path).await.json();
+    let version = list["metadata"]["resourceVersion"].as_str().expect("a version");
+    let target = format!("{path}?watch=1&resourceVersion={version}");
+    let mut watch = Stream::http(trial.server.address, &target, &[]).await.expect("a watch");
     restored.create(&trial.resource, object("after", 1)).unwrap();
+    let event = timeout(PATIENCE, watch.next()).await.expect("in time").expect("an event");
+    assert_eq!((&*event.kind, &event.object["metadata"]["name"]), ("ADDED", &json!("after")));
+    // A version that no list carried may be of either history.
+    let target = format!("{path}?watch=1&resourceVersion={}", restored.revision());
+    let mut watch = Stream::http(trial.server.address, &target, &[]).await.expect("a watch");
+    let event = timeout(PATIENCE, watch.next()).await.expect("in time").expect("an event");
+    assert_eq!((&*event.kind, &event.object["code"]), ("ERROR", &json!(410)));
     let wanted = expected(&restored, &trial.resource, |_| true);
     trial.follower.wait_for_state(&wanted).await;
     trial.is_watching().await;
