@@ -14,6 +14,10 @@ const HEALTHY: Duration = Duration::from_secs(10);
 /// `tools/cache/reflector.go`, `VeryShortWatchError`.
 const SHORT: Duration = Duration::from_secs(1);
 
+/// A watch on which a silence took this part of the time that it may be silent is idle. What the server says just before
+/// the end of a watch that it was asked to end early is no sign of life.
+const IDLE: f64 = 0.85;
+
 /// How a watch ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchEnd {
@@ -82,6 +86,10 @@ pub enum RelistReason {
 #[derive(Clone, Debug)]
 pub(super) struct Watching {
     opened: Instant,
+    /// When the last event came.
+    last: Instant,
+    /// The longest time between two events.
+    gap: Duration,
     /// Whether anything new came.
     pub(super) progressed: bool,
 }
@@ -105,7 +113,21 @@ pub(super) enum Verdict {
 
 impl Watching {
     pub(super) fn new(opened: Instant) -> Self {
-        Self { opened, progressed: false }
+        Self { opened, last: opened, gap: Duration::ZERO, progressed: false }
+    }
+
+    /// An event came, bookmarks included.
+    pub(super) fn heard(&mut self, now: Instant) {
+        self.gap = self.gap.max(now.saturating_duration_since(self.last));
+        self.last = now;
+    }
+
+    /// Whether a silence was about as long as a watch may be silent, or as this one lived; nothing if it lived too short
+    /// for that to say how the next one does.
+    pub(super) fn is_idle(&self, now: Instant, silence_max: Duration) -> Option<bool> {
+        let lived = now.saturating_duration_since(self.opened);
+        let gap = self.gap.max(now.saturating_duration_since(self.last));
+        (lived * 2 >= silence_max).then(|| gap >= lived.min(silence_max).mul_f64(IDLE))
     }
 
     pub(super) fn verdict(&self, now: Instant) -> Verdict {

@@ -16,6 +16,7 @@ mod fault;
 mod meter;
 mod network;
 mod plan;
+mod quiet;
 mod replica;
 mod report;
 mod trace;
@@ -36,6 +37,11 @@ fn one_seed_is_one_history() {
         assert_eq!(first.result, second.result, "seed {seed}");
         assert_eq!(first.digest, second.digest, "seed {seed}");
     }
+}
+
+#[test]
+fn an_idle_kind_costs_few_requests_and_its_version_is_young() {
+    quiet::check();
 }
 
 #[test]

@@ -74,6 +74,8 @@ pub(crate) struct Profile {
     pub(crate) window_events_max: usize,
     /// Between the API server's bookmarks, in seconds.
     pub(crate) bookmark_seconds: u64,
+    /// Whether nothing is ever written to the second resource.
+    pub(crate) idle: bool,
     pub(crate) chunk_bytes_max: usize,
     pub(crate) latency_ms_max: u64,
     /// Whether the cluster itself is tampered with: restarts, compaction, definitions, backups.
@@ -151,7 +153,9 @@ impl Profile {
             hub: hub_config(batch, dice.pick(&[5, 60])),
             streaming,
             window_events_max: if calm { 100_000 } else { dice.weighted(&[(6, 1), (20, 2), (100_000, 4)]) },
-            bookmark_seconds: dice.pick(&[7, 60]),
+            // Faster and slower than every timeout.
+            bookmark_seconds: dice.pick(&[1, 7, 20, 29, 35, 60, 100, 280, 1000]),
+            idle: dice.chance(0.25),
             chunk_bytes_max,
             latency_ms_max,
             cluster_faults: !calm && dice.chance(0.6),

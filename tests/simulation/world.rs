@@ -268,7 +268,8 @@ impl World {
         if self.cluster.revision() + 3 >= self.version_max() {
             return;
         }
-        let resource = if self.removed.is_none() && self.dice.chance(0.35) { 1 } else { 0 };
+        let other = self.removed.is_none() && !self.profile.idle && self.dice.chance(0.35);
+        let resource = usize::from(other);
         let (namespace, name) = (self.dice.pick(&NAMESPACES), self.dice.pick(&NAMES));
         let there = self.cluster.get(RESOURCES[resource], namespace, name).is_some();
         let deletes = self.dice.chance(0.3);
@@ -477,6 +478,11 @@ impl World {
     fn final_check(&self) -> Result<(), String> {
         for (at, replica) in self.replicas.iter().enumerate() {
             for (resource, name) in RESOURCES.into_iter().enumerate() {
+                // A bookmark, or the end of a quiet watch, tells how far the API server is.
+                let (position, head) = (replica.position(resource), self.cluster.revision());
+                if position < head {
+                    return Err(format!("in the end replica {at} has {name} at {position}, and not {head}"));
+                }
                 let snapshot = replica.readers[resource].snapshot();
                 let held = snapshot.after(None).map(|object| {
                     let content = object.field("data.write").map(|text| text.into_owned());

@@ -58,6 +58,12 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(300);
 /// The part of the silence that is left out at most.
 const SILENCE_SPREAD: f64 = 0.15;
 
+/// What is left of `silence_max` for the end of a quiet watch to arrive, before the connection is taken for dead.
+const QUIET_GRACE: Duration = Duration::from_secs(2);
+
+/// With a shorter `silence_max` quiet watches are not ended by the server, which takes whole seconds only.
+const QUIET_MIN: Duration = Duration::from_secs(5);
+
 /// How the machine goes about it.
 #[derive(Clone, Copy, Debug)]
 pub struct MachineConfig {
@@ -65,7 +71,11 @@ pub struct MachineConfig {
     pub page_size: u32,
     /// How everything is listed.
     pub initial_list: InitialList,
-    /// Without a byte on an open watch, after which its connection is taken for dead. Up to a seventh less is waited, so
+    /// Without a byte on an open watch, after which its connection is taken for dead.
+    ///
+    /// Where watches are quiet for as long, the server is asked to end them within this time (`timeoutSeconds`). It says
+    /// how far it is in a bookmark just before, so that the version of an idle resource stays young, and the connection
+    /// is kept for the next watch. Only a watch that does not end is taken for dead. Up to a seventh less is waited, so
     /// that not all come back at once.
     pub silence_max: Duration,
 }
@@ -119,6 +129,8 @@ pub struct Machine {
     suspicious: bool,
     /// The last watch brought nothing new.
     quiet: bool,
+    /// The last watch was silent for about as long as a watch may be, so that the next one is ended early.
+    idle: bool,
     /// How long the watch may be silent.
     silence_max: Duration,
     message: Option<String>,
@@ -178,6 +190,7 @@ impl Machine {
             doubted: false,
             suspicious: false,
             quiet: false,
+            idle: false,
             silence_max: config.silence_max,
             message: None,
             retry_at: None,
@@ -257,9 +270,8 @@ impl Machine {
         if self.is_streaming_list() {
             return self.on_initial_event(event, moment, deltas);
         }
-        if !matches!(self.state, State::Watching(_)) {
-            return Reaction::default();
-        }
+        let State::Watching(watching) = &mut self.state else { return Reaction::default() };
+        watching.heard(moment.now);
         match event {
             WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                 self.advance(object.resource_version().clone());
@@ -294,6 +306,9 @@ impl Machine {
         }
         let State::Watching(watching) = &self.state else { return Reaction::default() };
         let verdict = watching.verdict(moment.now);
+        if let Some(idle) = watching.is_idle(moment.now, self.config.silence_max) {
+            self.idle = idle;
+        }
         self.quiet = !watching.progressed;
         let mut failed = None;
         if let WatchEnd::Broken(failure) = &end {
@@ -534,8 +549,14 @@ impl Machine {
     fn watch_step(&mut self, from: WatchFrom, moment: Moment) -> Step {
         let entropy = moment.entropy.clamp(0.0, 1.0);
         self.silence_max = self.config.silence_max.mul_f64(1.0 - entropy * SILENCE_SPREAD);
-        let spread = WATCH_TIMEOUT_SPREAD.mul_f64(entropy);
-        let timeout = Duration::from_secs((WATCH_TIMEOUT + spread).as_secs());
+        // A streaming list may take longer than its watch may be silent.
+        let is_list = matches!(from, WatchFrom::Everything(_));
+        let timeout = if self.idle && !is_list && self.config.silence_max >= QUIET_MIN {
+            self.silence_max - QUIET_GRACE
+        } else {
+            WATCH_TIMEOUT + WATCH_TIMEOUT_SPREAD.mul_f64(entropy)
+        };
+        let timeout = Duration::from_secs(timeout.as_secs());
         Step::Watch { request: WatchRequest { from, timeout }, deadline: timeout + WATCH_GRACE }
     }
 

@@ -782,6 +782,39 @@ fn timeouts_are_spread_over_a_minute_and_the_deadline_lies_behind() {
     }
 }
 
+#[test]
+fn a_quiet_watch_is_ended_by_the_server_within_the_silence_and_a_lively_one_lives_long() {
+    let timeout = |run: &Run| match &run.reaction.step {
+        Some(Step::Watch { request, .. }) => request.timeout.as_secs(),
+        step => panic!("{step:?}"),
+    };
+    // The first one falls silent; from then on the server is asked to speak before.
+    let mut run = check_synced("silent => > watch 10");
+    assert_eq!(timeout(&run), 28);
+    assert!(Duration::from_secs(28) < run.machine.silence_max());
+    for version in [11, 12] {
+        run.input("opened");
+        run.input("wait 26000");
+        run.input(&format!("mark {version}"));
+        run.input("wait 2000");
+        assert_eq!(run.input("eof"), format!("> watch {version}"));
+        assert_eq!(timeout(&run), 28);
+    }
+    // Something happens: no early end is needed, until it is quiet again.
+    run.input("opened");
+    for version in [13, 14] {
+        run.input("wait 10000");
+        run.input(&format!("mod a@{version}"));
+    }
+    run.input("wait 8000");
+    assert_eq!(run.input("eof"), "> watch 14");
+    assert_eq!(timeout(&run), 240);
+    run.input("opened");
+    run.input("wait 30000");
+    assert_eq!(run.input("silent"), "> watch 14");
+    assert_eq!(timeout(&run), 28);
+}
+
 fn any_input() -> impl Strategy<Value = String> {
     let fixed = [
         "opened",
