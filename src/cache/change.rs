@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Revision;
-use crate::k8s::{Object, ResourceVersion};
+use crate::k8s::{Key, Object, ResourceVersion};
 
 /// What the reflector asks of the cache.
 #[derive(Debug)]
@@ -28,6 +28,8 @@ pub enum Delta {
     Apply(Object),
     /// DELETED on the watch: the last state, at the version of the deletion.
     Delete(Object),
+    /// An object is, from this version on, one that is not held, such as one that grew too large: it is told as deleted.
+    Unheld(Key, ResourceVersion),
     /// Everything up to here has been seen.
     Bookmark(ResourceVersion),
 }

@@ -147,6 +147,7 @@ impl State {
             }
             Delta::Apply(object) => self.put(object, commit),
             Delta::Delete(object) => self.remove(object, commit),
+            Delta::Unheld(key, version) => self.let_go(&key, &version, commit),
             Delta::Bookmark(version) => self.advance(&version),
         }
     }
@@ -323,6 +324,21 @@ impl State {
                 self.remove_at(Arc::new(object), old, at, commit);
             }
             None => self.skip(&position, commit),
+        }
+    }
+
+    /// An object that is there upstream is not held from a version on.
+    fn let_go(&mut self, key: &Key, version: &ResourceVersion, commit: &mut Commit) {
+        if let Some(pass) = &mut self.pass {
+            return pass.gone(key);
+        }
+        let position = self.at_least(version);
+        match self.store.objects.get(key).map(|stored| stored.object.clone()) {
+            Some(old) if old.resource_version() < version => {
+                let at = Removal { version: version.clone(), position: position.clone(), reached: position };
+                self.remove_at(old.clone(), old, at, commit);
+            }
+            Some(_) | None => self.skip(&position, commit),
         }
     }
 

@@ -494,6 +494,26 @@ fn a_version_that_a_list_of_the_new_history_carried_is_watched_from() {
 }
 
 #[test]
+fn an_object_that_is_not_held_from_a_version_on_is_deleted_there() {
+    let mut upstream = Upstream::default();
+    ["a", "b"].iter().for_each(|name| upstream.put(name));
+    let mut replica = Replica::new(ROOMY);
+    replica.list(&upstream);
+    let before = replica.reader.snapshot().cursor;
+    let unheld = |version: u64| vec![Delta::Unheld(Key::new("", "b"), version.into())];
+    assert_eq!(replica.writer.commit(unheld(2)).duplicates, 1, "an older state, sent again");
+    assert_eq!(replica.writer.commit(unheld(5)).deleted, 1);
+    assert_eq!(replica.writer.commit(unheld(6)).duplicates, 1, "it is not there");
+    let batch = replica.reader.changes_after(before, 10).unwrap();
+    let told: Vec<_> =
+        batch.changes.iter().map(|c| (c.kind, c.version.clone(), c.position.clone())).collect();
+    assert_eq!(told, [(ChangeKind::Deleted, 5.into(), 5.into())]);
+    assert_eq!(batch.position, 6.into());
+    // Small again.
+    assert_eq!(replica.writer.commit(vec![Delta::Apply(object("b", 2, 7))]).added, 1);
+}
+
+#[test]
 fn a_list_that_went_back_replaces_also_what_has_the_same_version() {
     let (mut writer, reader) = new_cache(ROOMY);
     let decoder = || {

@@ -124,7 +124,7 @@ limits! {
     /// gets RESET
     tombstones_len_max: Count = 65_536, least 16, "INFORMERD_TOMBSTONES_LEN_MAX";
     /// Bytes of one object's JSON [default 8MiB: etcd refuses writes above 1.5 MiB, JSON needs more]; larger ones are
-    /// skipped and counted
+    /// skipped and counted, and one that grows beyond it is told as deleted
     object_bytes_max: Size = 8 << 20, least 64 << 10, "INFORMERD_OBJECT_BYTES_MAX";
     /// Bytes of one line of an upstream watch [default 16MiB: the largest object, its managedFields and the frame]
     line_bytes_max: Size = 16 << 20, least 64 << 10, "INFORMERD_LINE_BYTES_MAX";

@@ -358,12 +358,11 @@ impl Pump {
                         self.metrics.event(&event);
                         Input::Event(event)
                     }
+                    Err(error @ DecodeError::TooLarge { .. }) => self.too_large(error),
                     // As in a list in pages: one object that cannot be taken does not keep out the others.
-                    Err(
-                        error @ (DecodeError::Missing(_)
-                        | DecodeError::Slash(_)
-                        | DecodeError::TooLarge { .. }),
-                    ) if machine.is_streaming_list() => {
+                    Err(error @ (DecodeError::Missing(_) | DecodeError::Slash(_)))
+                        if machine.is_streaming_list() =>
+                    {
                         self.skipped(&error);
                         warn!(key = key_in(line), %error, "skipped an object that cannot be read");
                         continue;
@@ -379,6 +378,18 @@ impl Pump {
             if let Some(step) = self.feed(machine, input) {
                 return Some(step);
             }
+        }
+    }
+
+    /// An object that is too large is told as deleted, and what follows goes on: any tenant can write such a one.
+    fn too_large(&self, error: DecodeError) -> Input {
+        self.skipped(&error);
+        match error {
+            DecodeError::TooLarge { bytes, limit, key, version } => {
+                warn!(%key, bytes, limit, "an object is too large to be held, and told as deleted");
+                Input::Unheld(key, version)
+            }
+            error => Input::WatchEnded(WatchEnd::Undecodable(error.to_string())),
         }
     }
 

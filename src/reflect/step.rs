@@ -34,6 +34,8 @@ pub enum Input {
     WatchRefused(Failure),
     /// The watch brought an event.
     Event(WatchEvent),
+    /// The watch brought an object in a state that cannot be held: it is too large.
+    Unheld(Key, ResourceVersion),
     /// The watch is over.
     WatchEnded(WatchEnd),
     /// The delay is over.

@@ -62,6 +62,7 @@ faults! {
     StaleWatch = "watch on an API server that is behind",
     StaleList = "list of an API server that is behind",
     Restored = "cluster restored from a backup",
+    Oversized = "object too large to be held",
     Overtaken = "restored cluster passed what was seen, writers going on",
     DefinitionRemoved = "definition of a custom resource removed",
     DefinitionCreated = "definition created again",

@@ -74,6 +74,8 @@ pub(crate) struct Profile {
     pub(crate) window_events_max: usize,
     /// Between the API server's bookmarks, in seconds.
     pub(crate) bookmark_seconds: u64,
+    /// How often a write makes an object too large to be held.
+    pub(crate) oversized_chance: f64,
     /// Whether nothing is ever written to the second resource.
     pub(crate) idle: bool,
     pub(crate) chunk_bytes_max: usize,
@@ -155,6 +157,7 @@ impl Profile {
             window_events_max: if calm { 100_000 } else { dice.weighted(&[(6, 1), (20, 2), (100_000, 4)]) },
             // Faster and slower than every timeout.
             bookmark_seconds: dice.pick(&[1, 7, 20, 29, 35, 60, 100, 280, 1000]),
+            oversized_chance: dice.weighted(&[(0.0, 3), (0.05, 1), (0.3, 1)]),
             idle: dice.chance(0.25),
             chunk_bytes_max,
             latency_ms_max,

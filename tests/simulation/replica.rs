@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::network::Link;
 use crate::plan::Profile;
 use crate::truth::RESOURCES;
-use crate::wire::LINE_BYTES_MAX;
+use crate::wire::{LINE_BYTES_MAX, OBJECT_BYTES_MAX};
 
 /// Polls of one reflector in a second of virtual time: beyond this it spins. Chunks of a byte and pages of two
 /// objects make a few hundred.
@@ -138,7 +138,7 @@ impl Replica {
                 decode: DecodeOptions {
                     drop_managed_fields: true,
                     drop_last_applied: true,
-                    object_bytes_max: LINE_BYTES_MAX,
+                    object_bytes_max: OBJECT_BYTES_MAX,
                 },
                 machine: profile.machine,
                 line_bytes_max: LINE_BYTES_MAX,

@@ -19,6 +19,9 @@ use crate::network::{Body, Framed, Link, Weather};
 /// Longer than the longest line that the simulation's informers take.
 pub(crate) const LINE_BYTES_MAX: usize = 16 << 10;
 
+/// The largest object that the simulation's informers hold.
+pub(crate) const OBJECT_BYTES_MAX: usize = 8 << 10;
+
 /// A watch without a byte for this long may be given up by its client.
 const QUIET_MIN: Duration = Duration::from_secs(25);
 

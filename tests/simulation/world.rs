@@ -17,6 +17,7 @@ use crate::plan::{NAMES, NAMESPACES, ORDERED, Profile};
 use crate::replica::{Replica, number};
 use crate::trace::Trace;
 use crate::truth::{RESOURCES, Seen, Truth};
+use crate::wire::OBJECT_BYTES_MAX;
 
 /// The custom resource's definition.
 const DEFINITION: &str = "widgets.demo.informerd.dev";
@@ -290,6 +291,12 @@ impl World {
         if let Some(color) = self.dice.pick(&[None, Some("red"), Some("blue")]) {
             object["data"]["color"] = color.into();
         }
+        // The custom resource's definition counts what it takes along.
+        let oversized = resource == 0 && self.dice.chance(self.profile.oversized_chance);
+        if oversized {
+            self.hits.count(Fault::Oversized);
+            object["data"]["much"] = "x".repeat(OBJECT_BYTES_MAX).into();
+        }
         self.set_clock();
         let exists = there && !deletes;
         let stored = if exists {
@@ -299,7 +306,9 @@ impl World {
         };
         let seen = Seen::of(&stored.expect("the simulation writes what is right"));
         self.trace.say(|| format!("write {} {namespace}/{name} {seen:?}", RESOURCES[resource]));
-        self.truth.note(resource, seen.version, &format!("{namespace}/{name}"), Some(seen));
+        // Informers do not hold it: to their clients it is gone.
+        let held = (!oversized).then_some(seen.clone());
+        self.truth.note(resource, seen.version, &format!("{namespace}/{name}"), held);
     }
 
     fn delete(&mut self, resource: usize, namespace: &str, name: &str) {

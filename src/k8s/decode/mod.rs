@@ -97,6 +97,10 @@ pub enum DecodeError {
         bytes: usize,
         /// `object_bytes_max`.
         limit: usize,
+        /// Which object.
+        key: Key,
+        /// In which state.
+        version: ResourceVersion,
     },
     /// A watch event of a type that is not known; never skipped, because what it means is not known (U11).
     #[error("unknown watch event type {0:?}")]
@@ -245,7 +249,8 @@ impl Decoder {
         let body = &self.scratch[1..];
         let bytes = prefix.len() + body.len() + 1;
         if bytes > self.options.object_bytes_max || u32::try_from(bytes).is_err() {
-            return Err(DecodeError::TooLarge { bytes, limit: self.options.object_bytes_max });
+            let (key, limit) = (found.key(&name), self.options.object_bytes_max);
+            return Err(DecodeError::TooLarge { bytes, limit, key, version });
         }
         let mut json = Vec::with_capacity(bytes);
         json.extend_from_slice(prefix.as_bytes());
@@ -258,7 +263,7 @@ impl Decoder {
             }
         };
         Ok(Object {
-            key: Key::new(found.namespace.as_deref().unwrap_or(""), &name),
+            key: found.key(&name),
             resource_version: version,
             json: Bytes::from(json),
             uid: shift(found.uid),
@@ -314,6 +319,12 @@ struct Found {
     uid: Span,
     version: Span,
     labels: Span,
+}
+
+impl Found {
+    fn key(&self, name: &str) -> Key {
+        Key::new(self.namespace.as_deref().unwrap_or(""), name)
+    }
 }
 
 struct ObjectSeed<'d> {

@@ -28,7 +28,7 @@ use self::listing::{Older, Pass, Streaming};
 use super::step::{Failure, Input, Moment, Probed, Question, Reaction, Step, Witness};
 use super::watching::{EndReason, RelistReason, Verdict, WatchEnd, Watching};
 use crate::cache::{Condition, Delta, Phase};
-use crate::k8s::{ResourceVersion, Status, WatchEvent};
+use crate::k8s::{Key, ResourceVersion, Status, WatchEvent};
 use crate::upstream::{Backoff, FailureKind, Refusal, WatchFrom, WatchRequest};
 
 /// Between the beginnings of two lists, at least.
@@ -209,6 +209,7 @@ impl Machine {
             Input::ProbeFailed(failure) => self.on_probe_failed(failure, moment),
             Input::WatchOpened => self.on_opened(moment),
             Input::WatchRefused(failure) => self.on_refused(failure, moment, deltas),
+            Input::Unheld(key, version) => self.on_unheld(key, version, moment, deltas),
             Input::WatchEnded(end) => self.on_ended(end, moment, deltas),
             Input::Woke => self.on_woke(moment, deltas),
         }
@@ -286,6 +287,29 @@ impl Machine {
                 deltas.push(Delta::Bookmark(resource_version));
             }
             WatchEvent::Error(status) => return self.on_error(status, moment, deltas),
+        }
+        Reaction::default()
+    }
+
+    /// What cannot be held does not keep out what follows: asked for again, it would come again.
+    fn on_unheld(
+        &mut self,
+        key: Key,
+        version: ResourceVersion,
+        moment: Moment,
+        deltas: &mut Vec<Delta>,
+    ) -> Reaction {
+        if let State::Watching(watching) = &mut self.state {
+            watching.heard(moment.now);
+            self.advance(version.clone());
+        }
+        let is_open = match &self.state {
+            State::Watching(_) => true,
+            State::Streaming(streaming) => streaming.is_open(),
+            State::Listing(_) | State::Probing(_) | State::Opening | State::BackingOff(_) => false,
+        };
+        if is_open {
+            deltas.push(Delta::Unheld(key, version));
         }
         Reaction::default()
     }

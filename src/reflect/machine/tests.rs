@@ -54,6 +54,7 @@ fn show(deltas: &[Delta], step: Option<&Step>) -> String {
             Delta::PassAbort => "abort".into(),
             Delta::OtherHistory => "other".into(),
             Delta::Apply(object) => format!("put {object:?}"),
+            Delta::Unheld(key, version) => format!("unheld {key}@{version}"),
             Delta::Delete(object) => format!("del {object:?}"),
             Delta::Bookmark(version) => format!("mark {version}"),
         })
@@ -139,6 +140,10 @@ impl Run {
                 let sentence = if rest[0] == "504" { "Too large resource version: 9" } else { "said so" };
                 let status = Status::failure(rest[0].parse().unwrap(), reason, sentence);
                 Input::Event(WatchEvent::Error(status))
+            }
+            "large" => {
+                let (name, version) = rest[0].split_once('@').expect("name@version");
+                Input::Unheld(Key::new("", name), ResourceVersion::new(version))
             }
             "eof" => Input::WatchEnded(WatchEnd::Eof),
             "rst" => Input::WatchEnded(WatchEnd::Broken(Failure {
@@ -813,6 +818,16 @@ fn a_quiet_watch_is_ended_by_the_server_within_the_silence_and_a_lively_one_live
     run.input("wait 30000");
     assert_eq!(run.input("silent"), "> watch 14");
     assert_eq!(timeout(&run), 28);
+}
+
+#[test]
+fn an_object_too_large_is_let_go_and_the_watch_goes_on() {
+    check_synced(
+        "large a@11 => unheld a@11
+         mod b@12   => put b@12
+         eof        => > watch 12",
+    );
+    check_streaming("large a@9\nopened\nadd a@3 => item a@3\nlarge a@9 => unheld a@9\nend 10 => end 10");
 }
 
 fn any_input() -> impl Strategy<Value = String> {
