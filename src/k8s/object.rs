@@ -72,13 +72,14 @@ impl Object {
         (self.json.slice(..self.version.start as usize), self.json.slice(self.version.end as usize..))
     }
 
-    /// The JSON of `metadata`, by reference, and where in it the text of its `resourceVersion` is. Costs a look at what
-    /// stands before it.
+    /// The JSON of `metadata`, by reference, and where in it the text of its `resourceVersion` is. Of metadata that is
+    /// there twice it is the one that counts, which holds that version. Costs a look at what stands before it.
     pub fn metadata(&self) -> (Bytes, Range<usize>) {
         let mut found = None;
         let mut reader = serde_json::Deserializer::from_slice(&self.json);
         // It stops at what it looks for, which is an error to the reader.
-        let _ = reader.deserialize_map(MetadataSeeker { found: &mut found });
+        let version_at = self.json.as_ptr() as usize + self.version.start as usize;
+        let _ = reader.deserialize_map(MetadataSeeker { version_at, found: &mut found });
         let text: &str = found.expect("the decoder only takes objects with metadata");
         let metadata = self.json.slice_ref(text.as_bytes());
         let start = metadata.as_ptr() as usize - self.json.as_ptr() as usize;
@@ -137,6 +138,8 @@ impl fmt::Debug for Object {
 
 /// Looks for the JSON of `metadata` among an object's members, and stops there.
 struct MetadataSeeker<'f, 'de> {
+    /// The address of the version's text.
+    version_at: usize,
     found: &'f mut Option<&'de str>,
 }
 
@@ -150,8 +153,13 @@ impl<'de> Visitor<'de> for MetadataSeeker<'_, 'de> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = map.next_key()?.map(MemberKey::new) {
             if key.text == "metadata" {
-                *self.found = Some(map.next_value::<&RawValue>()?.get());
-                return Ok(());
+                let text = map.next_value::<&RawValue>()?.get();
+                let start = text.as_ptr() as usize;
+                if (start..start + text.len()).contains(&self.version_at) {
+                    *self.found = Some(text);
+                    return Ok(());
+                }
+                continue;
             }
             map.next_value::<IgnoredAny>()?;
         }

@@ -199,6 +199,11 @@ fn compare(input: &str, node: &Node<'_>, drop: bool, found: Result<Object, Decod
     let moved = [&before[..], b"777", &after[..]].concat();
     let moved = json::parse(std::str::from_utf8(&moved).unwrap()).expect("another version is JSON as well");
     assert_eq!(moved.get("metadata").unwrap().get("resourceVersion").unwrap().text, "\"777\"");
+    let meta = kept_node.get("metadata").unwrap();
+    let (metadata, version_at) = object.metadata();
+    assert_eq!(&*metadata, meta.text.as_bytes(), "the metadata that counts");
+    assert_eq!(metadata[version_at], object.json()[before.len()..object.json().len() - after.len()]);
+    super::encode::check(&object);
     fields(&object, &kept_node, "");
     let again = Decoder::new(resource(), options(drop)).object(kept).expect("what is kept can be read");
     assert_eq!(again.json(), object.json(), "reading what is kept changes nothing");

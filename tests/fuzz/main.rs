@@ -10,6 +10,7 @@
 
 mod config;
 mod decode;
+mod encode;
 mod engine;
 mod fields;
 mod http;
