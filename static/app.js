@@ -985,7 +985,8 @@ class Informers {
 
   /** What is wrong, and when it is tried again; '' while all is well. */
   troubleOf(informer) {
-    if (!informer.lastError || informer.state === 'watching') return '';
+    const stale = informer.stale ? 'the API server has not been heard for longer than a watch may be silent' : '';
+    if (!informer.lastError || (informer.state === 'watching' && !stale)) return stale;
     const retry = (informer.retryInSeconds ?? 0) - (performance.now() - this.heardAt) / 1000;
     return retry >= 1 ? `${informer.lastError}; next try in ${age(retry * 1000)}` : informer.lastError;
   }
@@ -1014,7 +1015,7 @@ class Informers {
   show(item) {
     const { informer } = item;
     const heard = this.ageOf(informer);
-    const stale = heard === null || heard > STALE_SECONDS;
+    const stale = heard === null || informer.stale || heard > STALE_SECONDS;
     const problem = this.troubleOf(informer);
     const trouble = problem !== '';
     item.dot.dataset.tone = !informer.synced ? (trouble ? 'bad' : 'wait') : trouble || stale || this.ok === false ? 'wait' : 'good';

@@ -24,6 +24,10 @@ pub(super) fn describe() {
         "informerd_informers_replaced_total",
         "Times another definition or configuration of a resource took over from the one before."
     );
+    describe_counter!(
+        "informerd_informers_failed_total",
+        "Times a reflector ended by a bug, and another one was started in its place."
+    );
     describe_counter!("informerd_discovery_requests_total", "Times the API server was asked for its kinds.");
     describe_counter!(
         "informerd_config_reloads_total",
@@ -47,6 +51,7 @@ pub(super) fn describe() {
         counter!("informerd_config_reloads_total", "outcome" => outcome.as_str()).absolute(0);
     }
     counter!("informerd_informers_replaced_total").absolute(0);
+    counter!("informerd_informers_failed_total").absolute(0);
     gauge!("informerd_config_last_reload_successful").set(1.0);
 }
 
@@ -71,6 +76,10 @@ impl Metrics {
 
     pub(super) fn started(&self, started: Started, count: usize) {
         counter!("informerd_informers_started_total", "started" => started.as_str()).increment(count as u64);
+    }
+
+    pub(super) fn failed(&self, count: usize) {
+        counter!("informerd_informers_failed_total").increment(count as u64);
     }
 
     pub(super) fn stopped_idle(&self, count: usize) {

@@ -105,10 +105,14 @@ pub enum Phase {
     Starting,
     /// A list is under way.
     Listing,
+    /// A watch was asked for, and the head of its answer is awaited, or that of a probe before it.
+    Connecting,
     /// The watch is open.
     Watching,
     /// Waiting before the next try.
     BackingOff,
+    /// What kept the cache true has ended by a bug. Nothing will change until another one takes its place.
+    Failed,
 }
 
 /// What keeps a cache true is doing, and what went wrong last, in a sentence.
@@ -505,6 +509,12 @@ impl Reader {
     /// What keeps the cache true is doing.
     pub fn condition(&self) -> Condition {
         self.shared.condition.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What kept the cache true has ended and cannot say so itself.
+    pub fn set_failed(&self, why: &str) {
+        let failed = Condition { phase: Phase::Failed, message: Some(why.to_owned()), retry_at: None };
+        *self.shared.condition.lock().unwrap_or_else(PoisonError::into_inner) = failed;
     }
 
     /// How long ago the API server was last heard; since the start if never.

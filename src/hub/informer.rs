@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use sha1::{Digest as _, Sha1};
 use tokio::time::Instant;
@@ -92,6 +93,8 @@ pub struct Informer {
     /// Digest of what decides which objects the cache holds and how they look: a place in one cache means nothing
     /// in another whose digest differs.
     pub selection: u64,
+    /// Not hearing of the API server for longer is worth telling: its watch may be silent for as long as this.
+    pub stale_after: Duration,
     /// Up to here versions were given out by another cache of this name, with another selection.
     pub(super) fence: Option<ResourceVersion>,
     pub(super) shared: Arc<Shared>,
@@ -150,9 +153,15 @@ impl Informer {
             started: Started::Configuration,
             awaited: true,
             selection: 0,
+            stale_after: Duration::MAX,
             fence: None,
             shared: Arc::new(shared),
         }
+    }
+
+    /// Whether the API server was not heard of for longer than the watch may be silent.
+    pub fn is_stale(&self, now: Instant) -> bool {
+        self.reader.age(now) > self.stale_after
     }
 
     /// Which informer this is a description of.

@@ -384,13 +384,11 @@ impl Pump {
     /// An object that is too large is told as deleted, and what follows goes on: any tenant can write such a one.
     fn too_large(&self, error: DecodeError) -> Input {
         self.skipped(&error);
-        match error {
-            DecodeError::TooLarge { bytes, limit, key, version } => {
-                warn!(%key, bytes, limit, "an object is too large to be held, and told as deleted");
-                Input::Unheld(key, version)
-            }
-            error => Input::WatchEnded(WatchEnd::Undecodable(error.to_string())),
-        }
+        let DecodeError::TooLarge { bytes, limit, key, version } = error else {
+            return Input::WatchEnded(WatchEnd::Undecodable(error.to_string()));
+        };
+        warn!(%key, bytes, limit, "an object is too large to be held, and told as deleted");
+        Input::Unheld(key, version)
     }
 
     /// What failed, counted. An error answer does not make the cache younger: it says nothing of the resource.

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::listener::serve_router;
 use super::params::Params;
 use super::{ApiError, Bound, Config};
+use crate::cache::Phase;
 use crate::hub::{Hub, Informer, Started};
 
 /// What the admin listener tells of.
@@ -57,10 +58,10 @@ impl Admin {
         serve_router(bound, admin_router(self), config, until).await;
     }
 
-    /// Each check by name; the error is a sentence.
-    fn checks(&self) -> Vec<(String, Result<(), String>)> {
+    /// Each check by name; a sentence for what is wrong, or is worth telling though all is well.
+    fn checks(&self) -> Vec<(String, Result<Option<String>, String>)> {
         let now = Instant::now();
-        let draining = if self.drain.is_cancelled() { Err("shutting down".to_owned()) } else { Ok(()) };
+        let draining = if self.drain.is_cancelled() { Err("shutting down".to_owned()) } else { Ok(None) };
         let mut checks = vec![("shutdown".to_owned(), draining)];
         for pending in self.hub.pending().into_iter().filter(|pending| pending.awaited) {
             checks.push((format!("informer/{}", pending.name), Err(pending.message)));
@@ -71,10 +72,13 @@ impl Admin {
             let age = informer.reader.age(now);
             let stale = self.unready_after.is_some_and(|limit| age > limit);
             let why = condition.message.unwrap_or_else(|| "the first list is under way".to_owned());
+            let heard = || format!("the API server was last heard {} s ago", age.as_secs());
             let result = match (synced, stale) {
+                _ if condition.phase == Phase::Failed => Err(why),
                 (false, _) => Err(format!("not synced: {why}")),
-                (true, true) => Err(format!("the API server was last heard {} s ago", age.as_secs())),
-                (true, false) => Ok(()),
+                (true, true) => Err(heard()),
+                // Reads go on from the cache.
+                (true, false) => Ok(informer.is_stale(now).then(heard)),
             };
             checks.push((format!("informer/{}", informer.name), result));
         }
@@ -109,7 +113,8 @@ async fn readyz(State(admin): State<Admin>, RawQuery(query): RawQuery) -> Result
     let mut text = String::new();
     for (name, result) in checks {
         text.push_str(&match result {
-            Ok(()) => format!("[+]{name} ok\n"),
+            Ok(None) => format!("[+]{name} ok\n"),
+            Ok(Some(told)) => format!("[+]{name} ok: {told}\n"),
             Err(why) => format!("[-]{name} failed: {why}\n"),
         });
     }
@@ -130,6 +135,7 @@ async fn metrics(State(admin): State<Admin>) -> Response {
         set("informerd_cache_bytes", summary.bytes as f64);
         set("informerd_cache_synced", f64::from(u8::from(summary.synced)));
         set("informerd_cache_age_seconds", informer.reader.age(now).as_secs_f64());
+        set("informerd_cache_stale", f64::from(u8::from(informer.is_stale(now))));
         set("informerd_cache_journal_changes", summary.journal_len as f64);
         set("informerd_cache_journal_bytes", summary.journal_bytes as f64);
         set("informerd_cache_tombstones", summary.tombstones as f64);

@@ -58,6 +58,8 @@ struct ResourceInfo {
     tombstones: usize,
     changes: u64,
     age_seconds: f64,
+    /// Whether that is longer than the watch may be silent.
+    stale: bool,
     subscribers: usize,
     lists: u64,
     relists: u64,
@@ -115,8 +117,10 @@ fn info(informer: &Informer, now: Instant) -> ResourceInfo {
         state: match condition.phase {
             Phase::Starting => "starting",
             Phase::Listing => "listing",
+            Phase::Connecting => "connecting",
             Phase::Watching => "watching",
             Phase::BackingOff => "backing off",
+            Phase::Failed => "failed",
         },
         synced: summary.synced,
         resource_version: if summary.synced { summary.position.to_string() } else { String::new() },
@@ -127,6 +131,7 @@ fn info(informer: &Informer, now: Instant) -> ResourceInfo {
         tombstones: summary.tombstones,
         changes: summary.revision.0,
         age_seconds: seconds(informer.reader.age(now)),
+        stale: informer.is_stale(now),
         subscribers: informer.subscribers(),
         lists: figures.lists,
         relists: figures.relists,

@@ -1,5 +1,6 @@
 //! A kind to which nothing happens: what it costs the API server, and how old its version is.
 
+use std::io::Write as _;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -43,7 +44,9 @@ pub(crate) fn check() {
             let quiet = live(bookmark_seconds, silence_seconds, streaming);
             let Quiet { requests_per_hour, version_age_max } = quiet;
             let what = format!("bookmarks each {bookmark_seconds} s, silence_max {silence_seconds} s");
-            println!("{what}: {requests_per_hour} requests an hour, version {version_age_max:?} old at most");
+            let told =
+                format!("{requests_per_hour} requests an hour, version {version_age_max:?} old at most");
+            let _ = writeln!(std::io::stderr(), "{what}: {told}");
             let is_lively = bookmark_seconds < silence_seconds;
             let most = if is_lively { REQUESTS_PER_HOUR_LIVELY_MAX } else { REQUESTS_PER_HOUR_MAX };
             assert!(requests_per_hour <= most, "{what}: {requests_per_hour} requests an hour");

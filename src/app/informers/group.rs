@@ -22,6 +22,9 @@ use crate::upstream::{Client, Selectors, Target};
 /// How long a new informer that is complete may take to be as far as the one it replaces; then readers start over.
 const REPLACE_WAIT: Duration = Duration::from_secs(10);
 
+/// What is told of an informer whose reflector panicked.
+const PANICKED: &str = "the reflector panicked, which is a bug (see the log); another one starts and takes its place once it is complete";
+
 /// What informers are made with.
 pub(super) struct Maker {
     pub(super) client: Client,
@@ -81,7 +84,7 @@ pub(super) enum Successor {
     /// This one of the current followers stays; its name may be another.
     Same { scope: Scope, name: String },
     /// Another one.
-    New(Follower),
+    New(Box<Follower>),
 }
 
 /// What one follower is to be.
@@ -133,7 +136,8 @@ impl Maker {
             reflector = reflector.verified(verify.clone());
         }
         let stats = reflector.stats();
-        let informer = informer(spec, resource, wanted, started, reader, figures(stats.clone()));
+        let mut informer = informer(spec, resource, wanted, started, reader, figures(stats.clone()));
+        informer.stale_after = self.limits.watch_silence_max;
         info!(informer = informer.name, scope = %informer.scope, started = started.as_str(), "informer starts");
         let cancel = self.cancel.child_token();
         let task = tokio::spawn(reflector.run(cancel.clone()));
@@ -222,7 +226,12 @@ fn informer(
 impl Follower {
     /// Whether a reflector keeps it true.
     pub(super) fn is_running(&self) -> bool {
-        matches!(self.state, State::Running { .. })
+        matches!(&self.state, State::Running { task, .. } if !task.is_finished())
+    }
+
+    /// Whether its reflector panicked: it ends by itself in no other way.
+    fn has_failed(&self) -> bool {
+        matches!(&self.state, State::Running { task, cancel, .. } if task.is_finished() && !cancel.is_cancelled())
     }
 
     /// How often the API server said that it does not serve the resource, since the last look at its kinds.
@@ -345,7 +354,7 @@ impl Group {
                 let Wanted { scope, name, .. } = wanted.clone();
                 return Successor::Same { scope, name };
             }
-            Successor::New(maker.start(&self.spec, resource, wanted, self.started))
+            Successor::New(Box::new(maker.start(&self.spec, resource, wanted, self.started)))
         };
         wanted.iter().map(successor).collect()
     }
@@ -386,7 +395,7 @@ impl Group {
         let mut followers = Vec::new();
         for successor in successors {
             match successor {
-                Successor::New(follower) => followers.push(follower),
+                Successor::New(follower) => followers.push(*follower),
                 Successor::Same { scope, name } => {
                     let old = self.current.iter_mut().find(|old| old.informer.scope == scope);
                     let Some(old) = old else { continue };
@@ -421,6 +430,22 @@ impl Group {
         Some((ids, self.current.iter().map(|follower| follower.informer.clone()).collect()))
     }
 
+    /// Looks for reflectors that panicked, says so of their informers, and forgets successors that never will be complete.
+    /// Tells whether there are any: then others are to take their place.
+    pub(super) fn look_for_failures(&mut self) -> bool {
+        let has_failed = |successor: &Successor| match successor {
+            Successor::New(follower) => follower.has_failed(),
+            Successor::Same { .. } => false,
+        };
+        let next = self.next.take_if(|next| next.followers.iter().any(has_failed));
+        if next.is_some() {
+            self.problem = Some(PANICKED.to_owned());
+        }
+        let failed = self.current.iter().filter(|follower| follower.has_failed());
+        let told = failed.map(|follower| follower.informer.reader.set_failed(PANICKED)).count();
+        next.is_some() || told > 0 && self.next.is_none()
+    }
+
     /// Says of the followers what is true of the group.
     pub(super) fn describe(&mut self) {
         for follower in &mut self.current {
@@ -449,6 +474,7 @@ fn renamed(old: &Informer, resource: &Resource, name: String, same_names: bool) 
     let mut informer =
         Informer::new(resource.clone(), old.scope.clone(), old.reader.clone(), old.figures.clone());
     informer.name = name;
+    informer.stale_after = old.stale_after;
     informer.selectors.clone_from(&old.selectors);
     informer.metadata_only = old.metadata_only;
     informer.dropped = old.dropped.clone();
@@ -498,4 +524,77 @@ fn selection(spec: &WatchSpec, resource: &Resource, scope: &Scope) -> u64 {
     };
     format!("{rest:?}").hash(&mut hasher);
     hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::k8s::ResourceParts;
+
+    fn follower(task: JoinHandle<()>) -> Follower {
+        let limits = cache::Config { journal_len_max: 1, journal_bytes_max: 1, tombstones_len_max: 1 };
+        let (_, reader) = cache::cache(limits, Instant::now());
+        let resource = Resource::new(ResourceParts { plural: "pods".into(), ..Default::default() });
+        let informer = Informer::new(resource, Scope::All, reader, Arc::new(Figures::default));
+        let (stats, cancel) = (Arc::default(), CancellationToken::new());
+        Follower { informer, state: State::Running { stats, not_found_before: 0, cancel, task } }
+    }
+
+    fn spec() -> WatchSpec {
+        WatchSpec {
+            resource: "pods".into(),
+            namespaces: Vec::new(),
+            namespaces_are_default: false,
+            label_selector: None,
+            field_selector: None,
+            keep_managed_fields: false,
+            keep_last_applied: false,
+            metadata_only: false,
+            drop: Default::default(),
+        }
+    }
+
+    async fn ended(task: &JoinHandle<()>) {
+        while !task.is_finished() {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_reflector_that_panicked_is_told_of_and_replaced() {
+        let panicked = tokio::spawn(async { panic!("a bug") });
+        ended(&panicked).await;
+        let current = vec![follower(panicked), follower(tokio::spawn(std::future::pending()))];
+        let started = Started::Configuration;
+        let mut group =
+            Group { id: 0, spec: spec(), started, awaited: true, current, next: None, problem: None };
+        assert!(group.look_for_failures());
+        let phase = |group: &Group, at: usize| group.current[at].informer.reader.condition().phase;
+        assert_eq!((phase(&group, 0), group.current[0].is_running()), (Phase::Failed, false));
+        assert_eq!((phase(&group, 1), group.current[1].is_running()), (Phase::Starting, true));
+        // One that was told to end has not failed.
+        let stopped = follower(tokio::spawn(async {}));
+        if let State::Running { task, cancel, .. } = &stopped.state {
+            ended(task).await;
+            cancel.cancel();
+        }
+        group.current = vec![stopped];
+        assert!(!group.look_for_failures());
+    }
+
+    #[tokio::test]
+    async fn successors_that_panic_do_not_keep_out_the_next_ones() {
+        let panicked = tokio::spawn(async { panic!("a bug") });
+        ended(&panicked).await;
+        let old = follower(tokio::spawn(std::future::pending()));
+        let resource = old.informer.resource.clone();
+        let followers = vec![Successor::New(Box::new(follower(panicked)))];
+        let waiting = tokio::spawn(async {}).abort_handle();
+        let next = Some(Next { resource, wanted: Vec::new(), followers, generation: 1, waiting });
+        let (started, current) = (Started::Configuration, vec![old]);
+        let mut group = Group { id: 0, spec: spec(), started, awaited: true, current, next, problem: None };
+        assert!(group.look_for_failures());
+        assert!(group.next.is_none() && group.problem.is_some());
+        assert!(!group.look_for_failures());
+    }
 }

@@ -18,7 +18,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::{debug, error, info, warn};
 
 use super::metrics::Metrics;
 use crate::config::{self, WatchSpec};
@@ -77,6 +77,9 @@ struct Informers {
     ask_at: Instant,
     tick_at: Instant,
     backoff: Backoff,
+    /// Before this no reflector that panicked is replaced.
+    restart_at: Instant,
+    restart_backoff: Backoff,
     /// Why it could not be asked.
     trouble: Option<String>,
     /// Who waits for it.
@@ -164,6 +167,8 @@ impl Informers {
             ask_at: Instant::now(),
             tick_at: Instant::now(),
             backoff: Backoff::default(),
+            restart_at: Instant::now(),
+            restart_backoff: Backoff::default(),
             trouble: None,
             demands: Vec::new(),
             completing: JoinSet::new(),
@@ -433,8 +438,25 @@ impl Informers {
         if self.groups.iter().any(missing) {
             self.ask_soon();
         }
+        self.look_for_failures();
         self.retire();
         self.tell_pending();
+    }
+
+    /// Has others take the place of reflectors that panicked, ever more slowly: the same object may end them, too.
+    fn look_for_failures(&mut self) {
+        if Instant::now() < self.restart_at {
+            return;
+        }
+        let failed = self.groups.iter_mut().filter_map(|group| group.look_for_failures().then_some(group.id));
+        let failed = failed.count();
+        if failed > 0 {
+            error!(failed, "reflectors panicked, and others take their place");
+            self.metrics.failed(failed);
+            self.restart_at = Instant::now() + self.restart_backoff.next(rand::random());
+            // Each group is settled when discovery has answered.
+            self.ask_soon();
+        }
     }
 
     /// Tells the hub what is not there, or not as it should be.

@@ -229,7 +229,8 @@ impl Machine {
     pub fn condition(&self) -> Condition {
         let phase = match self.state {
             State::Listing(_) | State::Streaming(_) => Phase::Listing,
-            State::Probing(_) | State::Opening | State::Watching(_) => Phase::Watching,
+            State::Probing(_) | State::Opening => Phase::Connecting,
+            State::Watching(_) => Phase::Watching,
             State::BackingOff(_) => Phase::BackingOff,
         };
         Condition { phase, message: self.message.clone(), retry_at: self.retry_at }

@@ -25,6 +25,16 @@ fn object(text: &str) -> Object {
     Decoder::new(resource, options).object(&json).unwrap()
 }
 
+fn reset() -> Input {
+    let (kind, sentence) = (FailureKind::Transport, "reset".to_owned());
+    Input::WatchEnded(WatchEnd::Broken(Failure { kind, sentence, retry_after: None }))
+}
+
+fn unheld(text: &str) -> Input {
+    let (name, version) = text.split_once('@').expect("name@version");
+    Input::Unheld(Key::new("", name), ResourceVersion::new(version))
+}
+
 fn kind(word: &str) -> FailureKind {
     FailureKind::ALL.into_iter().find(|kind| kind.as_str() == word).expect("a kind of failure")
 }
@@ -141,16 +151,9 @@ impl Run {
                 let status = Status::failure(rest[0].parse().unwrap(), reason, sentence);
                 Input::Event(WatchEvent::Error(status))
             }
-            "large" => {
-                let (name, version) = rest[0].split_once('@').expect("name@version");
-                Input::Unheld(Key::new("", name), ResourceVersion::new(version))
-            }
+            "large" => unheld(rest[0]),
             "eof" => Input::WatchEnded(WatchEnd::Eof),
-            "rst" => Input::WatchEnded(WatchEnd::Broken(Failure {
-                kind: FailureKind::Transport,
-                sentence: "reset".into(),
-                retry_after: None,
-            })),
+            "rst" => reset(),
             "silent" => Input::WatchEnded(WatchEnd::Silent),
             "overdue" => Input::WatchEnded(WatchEnd::Overdue),
             "disorder" => Input::WatchEnded(WatchEnd::Doubted(Doubt::Disorder)),

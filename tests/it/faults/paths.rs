@@ -6,7 +6,7 @@ use informerd::config::UpstreamSource;
 use informerd::sim::{Cut, Failure, Fault, Requests, Verb};
 use tokio::time::Instant;
 
-use super::{Trial, cluster_with, says, until_state};
+use super::{Trial, cluster_with, counter, says, until_state};
 use crate::support::client;
 use crate::support::eventually;
 use crate::support::proxy::Proxy;
@@ -85,6 +85,28 @@ async fn a_half_open_connection_is_noticed_and_readers_are_told_how_old_the_cach
     assert_eq!(client::get(trial.server.admin, "/readyz", &[]).await.status(), 200);
     assert!(trial.counter("watch_ends_total", &[("reason", "silent")]).await > silent);
     assert_eq!(trial.costs().await.0, before.0, "the version was still good");
+}
+
+/// A process that is stopped takes connections and answers nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hung_api_server_shows_in_the_state_the_probe_and_a_metric() {
+    let (trial, _relay) = over_relay("hung-shows", Relay::to, |config| {
+        config.limits.watch_silence_max = Duration::from_secs(1);
+    })
+    .await;
+    for verb in [Verb::Watch, Verb::List] {
+        trial.faults().hang_next(100, &trial.requests(verb));
+    }
+    trial.faults().cut_watches(&trial.requests(Verb::Watch), Cut::Clean);
+    let hung = |state: &serde_json::Value| state["state"] == "connecting" && state["stale"] == true;
+    until_state(&trial.server, &trial.resource, "no answer, and an old cache", hung).await;
+    // Reads go on from the cache, so it is ready.
+    let ready = client::get(trial.server.admin, "/readyz?verbose", &[]).await;
+    assert_eq!(ready.status(), 200, "{}", ready.text());
+    let line = format!("[+]informer/{} ok: the API server was last heard", trial.resource);
+    assert!(ready.text().contains(&line), "{}", ready.text());
+    let stale = counter(&trial.server, "informerd_cache_stale", &[("resource", &trial.resource)]).await;
+    assert_eq!(stale, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
