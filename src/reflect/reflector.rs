@@ -97,12 +97,15 @@ impl Reflector {
         };
         // Twice the time in which a dead connection is noticed, and some to come back.
         let reach_max = machine.silence_max * 2 + Duration::from_secs(30);
+        let decoder = || {
+            let decoder = Decoder::new(target.resource.clone(), decode);
+            if target.metadata_only { decoder.metadata_only() } else { decoder }
+        };
         let mut verifier =
-            Verifier::new(target.clone(), writer.reader(), stats.clone(), seed.wrapping_add(1));
+            Verifier::new(target.clone(), writer.reader(), stats.clone(), (seed.wrapping_add(1), decoder()));
         verifier.reach_max = reach_max;
-        let decoder = Decoder::new(target.resource.clone(), decode);
         let pump = Pump {
-            decoder: if target.metadata_only { decoder.metadata_only() } else { decoder },
+            decoder: decoder(),
             metrics,
             stats,
             doubts: verifier.doubts.clone(),
@@ -120,7 +123,8 @@ impl Reflector {
     /// resourceVersion, which stays, is another.
     #[must_use]
     pub fn dropping(mut self, dropped: DropPaths) -> Self {
-        self.pump.decoder = self.pump.decoder.dropping(dropped);
+        self.pump.decoder = self.pump.decoder.dropping(dropped.clone());
+        self.verifier.decoder = self.verifier.decoder.dropping(dropped);
         self
     }
 
@@ -303,8 +307,8 @@ impl Pump {
             let (chunk, over) = tokio::select! {
                 // First, or a busy watch would never be doubted.
                 biased;
-                () = self.doubts.raised(), if !machine.is_streaming_list() => {
-                    (None, Some(WatchEnd::Doubted(Doubt::Differs)))
+                doubt = self.doubts.raised(), if !machine.is_streaming_list() => {
+                    (None, Some(WatchEnd::Doubted(doubt)))
                 }
                 // Waiting for a chunk takes none, so it can be begun anew.
                 next = next_chunk(&mut stream, deadline, machine.silence_max()) => next,

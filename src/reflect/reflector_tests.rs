@@ -734,3 +734,28 @@ async fn what_a_list_does_not_heal_is_not_listed_for_again_and_again() {
     after(1.0).await;
     assert_eq!(stats.read().relists, 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn other_content_under_the_same_version_is_found_by_a_sample_and_healed() {
+    let rewritten = || match list(20, "", "a@3") {
+        Answer::Whole(code, accept, body) => {
+            Answer::Whole(code, accept, body.replace(r#""spec":{}"#, r#""spec":{"of":"another history"}"#))
+        }
+        other => other,
+    };
+    // The list, the comparison by names and versions, the sample, and what is listed then.
+    let answers = vec![list(20, "", "a@3"), quiet(), list(20, "", "a@3"), rewritten(), rewritten()];
+    let server = Server::new(answers, quiet);
+    let (reader, stats) = run_verified(&server);
+    let last = verified(&stats).await;
+    assert_eq!(
+        (last.outcome.as_str(), last.missing, last.extra, last.stale),
+        ("different", 0, 0, 1),
+        "{:?}",
+        server.requests()
+    );
+    after(1.0).await;
+    assert_eq!((stats.read().relists, reader.mark().history), (1, 1));
+    let held = reader.newest().unwrap();
+    assert_eq!(held.field("spec.of").as_deref(), Some("another history"));
+}

@@ -7,6 +7,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use futures_util::future::FutureExt;
@@ -16,11 +17,12 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::{debug, warn};
 
-use super::compare::{Comparison, Difference, DifferenceKind};
+use super::compare::{Comparison, Difference, DifferenceKind, ObjectState};
 use super::metrics::Verifications;
 use super::stats::Stats;
+use super::watching::Doubt;
 use crate::cache::{CatchUpEntry, Cursor, Phase, Reader};
-use crate::k8s::{DecodeError, ResourceVersion, identities};
+use crate::k8s::{DecodeError, Decoder, Key, Object, ResourceVersion, identities};
 use crate::upstream::{AsOf, Client, FailureKind, PageRequest, Target, UpstreamError};
 
 /// Objects of a page. Of each only the metadata comes, a kilobyte or two.
@@ -34,6 +36,10 @@ const UNSTEADY_RETRY: Duration = Duration::from_secs(30);
 
 /// What changed in the cache is read in pieces of this length.
 const CHANGES_LEN_MAX: usize = 4096;
+
+/// Objects whose content is compared, too, each with a request of its own. Names and versions do not show a cluster
+/// restored from a backup that wrote the same objects at the same versions once more.
+const SAMPLE_LEN: usize = 8;
 
 /// Differences that are named in the log.
 const DIFFERENCES_LOGGED_MAX: usize = 10;
@@ -86,7 +92,11 @@ pub enum VerifyError {
 
 /// The door by which the pump learns of differences.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Doubts(Arc<Notify>);
+pub(super) struct Doubts {
+    raised: Arc<Notify>,
+    /// Whether it is for content that differs under the same version.
+    rewritten: Arc<AtomicBool>,
+}
 
 /// Compares one cache with the API server.
 pub(super) struct Verifier {
@@ -100,8 +110,12 @@ pub(super) struct Verifier {
     pub(super) random: StdRng,
     /// `None` for never.
     pub(super) verify: Option<Verify>,
+    /// Reads objects as the pump does.
+    pub(super) decoder: Decoder,
     /// What differed the last time.
     last: Vec<Difference>,
+    /// What it was.
+    last_doubt: Option<Doubt>,
 }
 
 /// What came of a comparison, from a closed set.
@@ -120,25 +134,32 @@ pub enum VerifyOutcome {
 // === impl Doubts ===
 
 impl Doubts {
-    fn raise(&self) {
-        self.0.notify_one();
+    fn raise(&self, doubt: Doubt) {
+        self.rewritten.store(doubt == Doubt::Rewritten, Ordering::Relaxed);
+        self.raised.notify_one();
     }
 
     /// Waits until there is one.
-    pub(super) async fn raised(&self) {
-        self.0.notified().await;
+    pub(super) async fn raised(&self) -> Doubt {
+        self.raised.notified().await;
+        if self.rewritten.load(Ordering::Relaxed) { Doubt::Rewritten } else { Doubt::Differs }
     }
 
     /// A list was taken: whatever was doubted before is settled.
     pub(super) fn settle(&self) {
-        let _ = self.0.notified().now_or_never();
+        let _ = self.raised.notified().now_or_never();
     }
 }
 
 // === impl Verifier ===
 
 impl Verifier {
-    pub(super) fn new(target: Target, reader: Reader, stats: Arc<Stats>, seed: u64) -> Self {
+    pub(super) fn new(
+        target: Target,
+        reader: Reader,
+        stats: Arc<Stats>,
+        (seed, decoder): (u64, Decoder),
+    ) -> Self {
         Self {
             metrics: Verifications::new(&target.resource),
             target,
@@ -148,7 +169,9 @@ impl Verifier {
             reach_max: Duration::ZERO,
             random: StdRng::seed_from_u64(seed),
             verify: None,
+            decoder,
             last: Vec::new(),
+            last_doubt: None,
         }
     }
 
@@ -177,7 +200,12 @@ impl Verifier {
         let comparing = verify(client, &self.target, &self.reader, self.reach_max);
         let ended = timeout(RUN_TIMEOUT, comparing).await.unwrap_or(Err(VerifyError::Late));
         let outcome = match ended {
-            Ok(verification) => self.judge(verification),
+            Ok(mut verification) if verification.differences.is_empty() => {
+                let sampling = timeout(RUN_TIMEOUT, self.sample(client)).await;
+                verification.differences = sampling.unwrap_or_default();
+                self.judge(verification, Doubt::Rewritten)
+            }
+            Ok(verification) => self.judge(verification, Doubt::Differs),
             Err(error) => {
                 let outcome = error.outcome();
                 if outcome == VerifyOutcome::Failed {
@@ -193,13 +221,45 @@ impl Verifier {
         self.metrics.ended(outcome, now);
     }
 
-    fn judge(&mut self, verification: Verification) -> VerifyOutcome {
+    /// Compares the content of a few objects with the API server's, and tells whose differs under the same version.
+    async fn sample(&mut self, client: &Client) -> Vec<Difference> {
+        let mut rewritten = Vec::new();
+        for key in self.sampled_keys() {
+            let (only, all) = (self.target.only(&key), PageRequest::default());
+            let Ok(answer) = client.list_page(&only, &all).await else { continue };
+            let Ok(page) = self.decoder.list(&answer.body) else { continue };
+            let held = self.reader.snapshot().get(&key).cloned();
+            let listed = page.objects.into_iter().find(|object| *object.key() == key);
+            let (Some(held), Some(listed)) = (held, listed) else { continue };
+            if is_rewritten(&held, &listed) {
+                let (listed, held) = (Some(ObjectState::from(&listed)), Some(ObjectState::from(&*held)));
+                rewritten.push(Difference { key, listed, held });
+            }
+        }
+        rewritten
+    }
+
+    fn sampled_keys(&mut self) -> Vec<Key> {
+        let snapshot = self.reader.snapshot();
+        let mut places: Vec<usize> = Vec::new();
+        for _ in 0..SAMPLE_LEN.min(snapshot.len()) {
+            places.push(self.random.random_range(0..snapshot.len()));
+        }
+        places.sort_unstable();
+        places.dedup();
+        let objects = snapshot.after(None).enumerate();
+        let sampled = objects.filter(|(place, _)| places.binary_search(place).is_ok());
+        sampled.map(|(_, object)| object.key().clone()).collect()
+    }
+
+    fn judge(&mut self, verification: Verification, doubt: Doubt) -> VerifyOutcome {
         let Verification { resource_version, objects, differences } = verification;
         let outcome = if differences.is_empty() { VerifyOutcome::Equal } else { VerifyOutcome::Different };
         self.stats.verified(outcome, &differences);
         if differences.is_empty() {
             debug!(%resource_version, objects, "the cache is what the API server has");
             self.last = differences;
+            self.last_doubt = None;
             return outcome;
         }
         for difference in differences.iter().take(DIFFERENCES_LOGGED_MAX) {
@@ -208,14 +268,26 @@ impl Verifier {
         }
         differences.iter().for_each(|difference| self.metrics.different(difference.kind()));
         // What a list did not heal, such as an object too large to be taken, the next one will not heal either.
-        let healed_before = self.last == differences;
+        // Nor does it where API servers of different releases answer in turn, each writing one state in its own way.
+        let again = doubt == Doubt::Rewritten && self.last_doubt == Some(doubt);
+        let healed_before = self.last == differences || again;
         warn!(%resource_version, objects, differences = differences.len(), listing = !healed_before, "compared");
         if !healed_before {
-            self.doubts.raise();
+            self.doubts.raise(doubt);
         }
         self.last = differences;
+        self.last_doubt = Some(doubt);
         outcome
     }
+}
+
+/// Whether two objects are the same state of the same object by their names, and are not by their content.
+fn is_rewritten(held: &Object, listed: &Object) -> bool {
+    let tree = |object: &Object| serde_json::from_slice::<serde_json::Value>(object.json()).ok();
+    held.uid() == listed.uid()
+        && held.resource_version() == listed.resource_version()
+        && held.json() != listed.json()
+        && tree(held) != tree(listed)
 }
 
 /// Whether a cache is complete and kept true by an open watch.

@@ -42,6 +42,9 @@ pub enum Doubt {
     Disorder,
     /// A comparison with the API server found differences.
     Differs,
+    /// A comparison found an object whose content is another one under the same version. A list heals that only as one of
+    /// another history: in one history a version is one state.
+    Rewritten,
 }
 
 /// Why a watch ended, from a closed set: [`WatchEnd`], or an ERROR event.
@@ -167,6 +170,9 @@ impl WatchEnd {
             Self::Undecodable(error) => format!("the watch brought something that cannot be read: {error}"),
             Self::Doubted(Doubt::Disorder) => "the API server told events out of order".to_owned(),
             Self::Doubted(Doubt::Differs) => "a comparison with the API server found differences".to_owned(),
+            Self::Doubted(Doubt::Rewritten) => {
+                "a comparison with the API server found other content under the same version".to_owned()
+            }
         }
     }
 }
@@ -177,7 +183,7 @@ impl Doubt {
     pub(super) fn relist_reason(self) -> RelistReason {
         match self {
             Self::Disorder => RelistReason::Disorder,
-            Self::Differs => RelistReason::Verify,
+            Self::Differs | Self::Rewritten => RelistReason::Verify,
         }
     }
 }

@@ -26,7 +26,7 @@ use tokio::time::Instant;
 
 use self::listing::{Older, Pass, Streaming};
 use super::step::{Failure, Input, Moment, Probed, Question, Reaction, Step, Witness};
-use super::watching::{EndReason, RelistReason, Verdict, WatchEnd, Watching};
+use super::watching::{Doubt, EndReason, RelistReason, Verdict, WatchEnd, Watching};
 use crate::cache::{Condition, Delta, Phase};
 use crate::k8s::{Key, ResourceVersion, Status, WatchEvent};
 use crate::upstream::{Backoff, FailureKind, Refusal, WatchFrom, WatchRequest};
@@ -346,6 +346,9 @@ impl Machine {
         }
         if let WatchEnd::Undecodable(_) = end {
             self.undecodable_here += 1;
+        }
+        if end == WatchEnd::Doubted(Doubt::Rewritten) {
+            deltas.push(Delta::OtherHistory);
         }
         let reaction = match &end {
             WatchEnd::Doubted(doubt) => self.relist(doubt.relist_reason(), end.sentence(), moment, deltas),

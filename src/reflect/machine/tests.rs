@@ -519,7 +519,7 @@ fn case_27_a_silent_watch_is_opened_anew_at_once() {
 
 #[test]
 fn a_streaming_list_is_one_pass_until_its_mark_and_then_the_watch() {
-    let run = check_streaming(
+    let mut run = check_streaming(
         "opened
          add b@4   => item b@4
          add a@9   => item a@9
@@ -527,9 +527,13 @@ fn a_streaming_list_is_one_pass_until_its_mark_and_then_the_watch() {
          del a@12  => gone a@12
          end 12    => end 12
          mod c@13  => put c@13
-         wait 60000
-         eof       => > watch 13",
+         wait 60000",
     );
+    assert_eq!(run.machine.condition().phase, Phase::Watching);
+    assert_eq!(run.input("eof"), "> watch 13");
+    // Until the head of an answer is there.
+    assert_eq!(run.machine.condition().phase, Phase::Connecting);
+    run.input("opened");
     assert_eq!(run.machine.condition().phase, Phase::Watching);
 }
 
