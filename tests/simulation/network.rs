@@ -167,7 +167,7 @@ impl Link {
         let (api, behind_until) = self.api_for(resource, ask);
         let (parts, _) = request.into_parts();
         let response = api.call(Request::from_parts(parts, Bytes::new())).await;
-        self.wrap(resource, ask, behind_until, response)
+        self.wrap(resource, (ask, lasts(&path)), behind_until, response)
     }
 
     /// Chooses the API server behind the address.
@@ -236,7 +236,7 @@ impl Link {
     fn wrap(
         self: Arc<Self>,
         resource: usize,
-        ask: Ask,
+        (ask, lasts): (Ask, Duration),
         behind_until: Option<Instant>,
         response: Response<Body>,
     ) -> Result<Response<Body>, io::Error> {
@@ -264,10 +264,17 @@ impl Link {
             let state = &mut *state;
             WirePlan::roll(&state.weather, watch, code == 200, behind_until, &mut state.dice[resource])
         };
-        let wire = Wire::new(body, self.clone(), resource, ask, code, plan);
+        let wire = Wire::new(body, self.clone(), resource, ask, code, plan.lasting(lasts));
         let frames = stream::unfold(wire, Wire::next).fuse();
         Ok(Response::from_parts(parts, StreamBody::new(frames).boxed_unsync()))
     }
+}
+
+/// After which time a watch asks to be ended.
+fn lasts(path: &str) -> Duration {
+    let seconds =
+        path.split_once("timeoutSeconds=").and_then(|(_, rest)| rest.split('&').next()?.parse().ok());
+    seconds.map_or(Duration::MAX, Duration::from_secs)
 }
 
 fn status_body(code: u16) -> String {

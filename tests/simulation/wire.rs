@@ -25,9 +25,6 @@ pub(crate) const OBJECT_BYTES_MAX: usize = 8 << 10;
 /// A watch without a byte for this long may be given up by its client.
 const QUIET_MIN: Duration = Duration::from_secs(25);
 
-/// A watch asks to be ended after this long at least, and is given up some seconds later.
-const OVERDUE_MIN: Duration = Duration::from_secs(240);
-
 /// Events of a watch that may be sent again.
 const REPLAYED_MAX: usize = 8;
 
@@ -53,6 +50,8 @@ pub(crate) struct WirePlan {
     latency_ms_max: u64,
     /// When the API server that is behind ends it.
     ends_at: Option<Instant>,
+    /// When a watch asked to be ended, from its beginning; it is given up some seconds later.
+    lasts: Duration,
 }
 
 impl std::fmt::Debug for Dice {
@@ -125,8 +124,16 @@ impl WirePlan {
             chunk_bytes_max: weather.chunk_bytes_max,
             latency_ms_max: weather.latency_ms_max,
             ends_at: ends_at.filter(|_| watch),
+            lasts: Duration::MAX,
             dice,
         }
+    }
+}
+
+impl WirePlan {
+    /// Of a watch that asked to be ended after a time.
+    pub(crate) fn lasting(self, lasts: Duration) -> Self {
+        Self { lasts, ..self }
     }
 }
 
@@ -135,7 +142,7 @@ impl Drop for Wire {
         if !self.watch {
             return;
         }
-        let given_up = self.last_byte.elapsed() >= QUIET_MIN || self.born.elapsed() >= OVERDUE_MIN;
+        let given_up = self.last_byte.elapsed() >= QUIET_MIN || self.born.elapsed() >= self.plan.lasts;
         let quiet = self.end.is_none() && given_up;
         // A mark that is still on its way is none, its last piece, too (seed 1062919).
         let unmarked = self.ask == Ask::Stream && (!self.marked || self.passing || !self.out.is_empty());
