@@ -466,7 +466,7 @@ fn difference(log: &Log, wanted: &Wanted, fold: &Fold, position: u64) -> Option<
 }
 
 /// Which write an object is of.
-fn content_of(object: &informerd::k8s::Object) -> String {
+pub(crate) fn content_of(object: &informerd::k8s::Object) -> String {
     let json: serde_json::Value = serde_json::from_slice(object.json()).unwrap();
     json["data"]["write"].as_str().unwrap_or_default().to_owned()
 }

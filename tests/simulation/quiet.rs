@@ -7,6 +7,7 @@ use std::time::Duration;
 use informerd::reflect::InitialList;
 use informerd::sim::{ApiHandler, ApiServerConfig, Cluster, StreamingLists};
 use serde_json::json;
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
 use crate::dice::Dice;
@@ -70,7 +71,7 @@ fn live(bookmark_seconds: u64, silence_seconds: u64, streaming: StreamingLists) 
         current.faults().streaming_lists(streaming);
         let api = Arc::new(Mutex::new(Api { current, behind: None }));
         let link = Link::new(0, [2, 3].map(|which| Dice::new(1, which)), api, Arc::default(), Trace::off());
-        let replica = Replica::start(0, 1, &profile, &link);
+        let replica = Replica::start(0, 1, &profile, &link, &Arc::new(Notify::new()));
         write(&cluster);
         // The first watch of a streaming list learns that the kind is idle.
         sleep(Duration::from_secs(120)).await;
