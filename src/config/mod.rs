@@ -73,7 +73,7 @@ pub struct Serve {
     pub admin_listen: Option<SocketAddr>,
     /// Origins whose pages may read answers.
     pub allow_origins: Vec<Origin>,
-    /// Hosts that a loopback listener answers beside localhost and addresses; other listeners answer to any.
+    /// Host names to answer beside addresses, localhost, names without a dot and names within a cluster.
     pub allow_hosts: Vec<HostName>,
     /// Which requests that the caches cannot answer are handed on to the API server.
     pub pass_through: PassThrough,

@@ -103,8 +103,8 @@ pub struct BrowserSettings {
         value_delimiter = ','
     )]
     pub allow_origin: Option<Vec<Origin>>,
-    /// Host header to answer beside localhost and addresses [repeatable; default: none on a loopback listener, so that no web page
-    /// reads the cluster through DNS rebinding; other listeners answer to any]
+    /// Host name to answer, or *.NAME for all below it [repeatable; default: addresses, localhost, names without a dot,
+    /// *.svc and *.cluster.local, so that no web page reads the cluster through DNS rebinding]
     #[arg(long, env = "INFORMERD_ALLOW_HOST", value_name = "HOST", value_delimiter = ',')]
     pub allow_host: Option<Vec<HostName>>,
 }

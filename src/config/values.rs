@@ -73,7 +73,7 @@ pub enum PassThrough {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin(String);
 
-/// A host name as in a `Host` header, without port.
+/// A host name as in a `Host` header, without port; `*.` before it stands for all names below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostName(String);
 
@@ -313,10 +313,11 @@ impl FromStr for HostName {
     fn from_str(text: &str) -> Result<Self, String> {
         let name = text.trim().to_ascii_lowercase();
         let character = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-        if !name.is_empty() && name.chars().all(character) {
+        let plain = name.strip_prefix("*.").unwrap_or(&name);
+        if !plain.is_empty() && plain.chars().all(character) {
             return Ok(Self(name));
         }
-        Err("expected a host name like informerd.example, without a port".to_owned())
+        Err("expected a host name like informerd.example or *.example, without a port".to_owned())
     }
 }
 
@@ -353,7 +354,15 @@ mod tests {
         ] {
             check::<Origin>(text, fits);
         }
-        for (text, fits) in [("informerd.web.svc", true), ("*", false), ("a:80", false), ("", false)] {
+        for (text, fits) in [
+            ("informerd.web.svc", true),
+            ("*.example", true),
+            ("*", false),
+            ("*.", false),
+            ("a.*", false),
+            ("a:80", false),
+            ("", false),
+        ] {
             check::<HostName>(text, fits);
         }
     }

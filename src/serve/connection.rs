@@ -74,7 +74,7 @@ pub(super) struct Connection<S> {
 pub(super) struct Served {
     pub(super) router: Router,
     pub(super) config: Arc<Config>,
-    pub(super) loopback: bool,
+    pub(super) door: guard::Door,
     pub(super) connected: Connected,
     pub(super) drain: CancellationToken,
     /// Where a stream that takes the connection over goes on.
@@ -280,7 +280,7 @@ impl Served {
         let (mut parts, body) = request.into_parts();
         let (route, method) = (metrics::route(parts.uri.path()), metrics::method(&parts.method));
         let (head, version) = (parts.method == Method::HEAD, parts.version);
-        let response = match guard::check(&parts, &self.config, self.loopback) {
+        let response = match guard::check(&parts, &self.config, self.door) {
             Err(error) => error.into_response(),
             Ok(origin) => {
                 let preflight = origin.as_ref().and_then(|_| guard::preflight(&parts));

@@ -1,37 +1,40 @@
 //! What a request must keep to before anything looks at it: sizes, and who may ask.
 //!
-//! A listener on the loopback has no password but that only local programs reach it. A web page in the user's
-//! browser must not, neither by its own name resolving to 127.0.0.1 (DNS rebinding: the `Host` header then
-//! is the page's) nor by a cross-site request (the `Origin` header then is the page's).
-
-use std::net::IpAddr;
+//! Listeners have no authentication but who can connect, and a browser can connect wherever its user can. A web page
+//! must not read through it, neither by its own name resolving to the listener's address (the `Host` header then is
+//! the page's, see [`host`]) nor by a cross-site request (the `Origin` header then is the page's).
 
 use axum::http::{HeaderValue, Method, StatusCode, header, request::Parts};
 use axum::response::{IntoResponse, Response};
 
 use super::metrics::limit_hit;
-use super::{ApiError, Config};
+use super::{ApiError, Config, host};
+
+/// Which listener a request came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Door {
+    Data,
+    Admin,
+}
+
+/// Probes of the admin listener. They answer under every name, since a kubelet sends whatever `Host` the pod's manifest
+/// says, and a refused probe would restart the pod.
+const PROBES: [&str; 3] = ["/livez", "/readyz", "/healthz"];
 
 /// Checks a request. Gives the origin that is to be allowed by CORS, where there is one.
-pub(super) fn check(parts: &Parts, config: &Config, loopback: bool) -> Result<Option<HeaderValue>, ApiError> {
+pub(super) fn check(parts: &Parts, config: &Config, door: Door) -> Result<Option<HeaderValue>, ApiError> {
     sizes(parts, config)?;
-    let host = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok());
-    let host = host.or(parts.uri.authority().map(|authority| authority.as_str())).unwrap_or("");
-    if loopback
-        && !host.is_empty()
-        && !is_local(host)
-        && !config.allow_hosts.iter().any(|name| name == name_of(host))
-    {
-        limit_hit("host");
-        let message = format!(
-            "Host {host:?} is not served on a loopback listener, so that a web page cannot reach it through \
-             DNS; use localhost or 127.0.0.1, or allow the name with --allow-host"
-        );
-        return Err(ApiError::new(StatusCode::FORBIDDEN, "Forbidden", message));
-    }
+    let host = if door == Door::Admin && PROBES.contains(&parts.uri.path()) {
+        None
+    } else {
+        let host = host::requested(parts)?;
+        host.map(|host| host::check(host, &config.allow_hosts)).transpose()?;
+        host
+    };
     let Some(origin) = parts.headers.get(header::ORIGIN) else { return Ok(None) };
     let text = origin.to_str().unwrap_or("");
-    let own = text.split_once("://").is_some_and(|(_, authority)| authority.eq_ignore_ascii_case(host));
+    let authority = text.split_once("://").map(|(_, authority)| authority);
+    let own = host.zip(authority).is_some_and(|(host, authority)| authority.eq_ignore_ascii_case(host));
     if own {
         return Ok(None);
     }
@@ -85,41 +88,4 @@ pub(super) fn allow(headers: &mut axum::http::HeaderMap, origin: HeaderValue) {
     headers.append(header::VARY, HeaderValue::from_static("Origin"));
     let exposed = HeaderValue::from_static("age, etag, informerd-resume, informerd-continue");
     headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
-}
-
-/// The host without its port.
-fn name_of(host: &str) -> &str {
-    match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((address, _)) => address,
-        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
-    }
-}
-
-/// Names that DNS does not decide: localhost, and addresses, which no rebinding can point elsewhere.
-fn is_local(host: &str) -> bool {
-    let name = name_of(host).trim_end_matches('.').to_ascii_lowercase();
-    name == "localhost" || name.ends_with(".localhost") || name.parse::<IpAddr>().is_ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_names_that_dns_does_not_decide_are_local() {
-        for host in [
-            "localhost",
-            "localhost:8090",
-            "LOCALHOST.",
-            "127.0.0.1:1",
-            "10.0.0.1:80",
-            "[::1]:80",
-            "a.localhost",
-        ] {
-            assert!(is_local(host), "{host}");
-        }
-        for host in ["example.com", "localhost.example.com", "127.0.0.1.nip.io", "xlocalhost", "[::1", ""] {
-            assert!(!is_local(host), "{host}");
-        }
-    }
 }

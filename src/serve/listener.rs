@@ -18,6 +18,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
 
 use super::connection::{Connected, Connection, Served};
+use super::guard::Door;
 use super::stream::Socket;
 use super::{ApiError, Config, Server, Upstream, metrics};
 use crate::hub::Hub;
@@ -92,12 +93,11 @@ pub async fn serve(bound: Bound, hub: Hub, config: Config, upstream: Upstream, d
     let timeout = config.drain_timeout;
     let server = Server::new(hub, config.clone(), upstream, drain.clone());
     let tasks = server.tasks.clone();
-    let loopback = bound.address().is_none_or(|address| address.ip().is_loopback());
     let acceptor = Acceptor {
         router: super::router(server),
         places: Arc::new(Semaphore::new(config.connections_max)),
         config: Arc::new(config),
-        loopback,
+        door: Door::Data,
         drain: drain.clone(),
         tasks,
     };
@@ -112,7 +112,7 @@ pub(super) async fn serve_router(bound: Bound, router: Router, config: Config, d
         router,
         places: Arc::new(Semaphore::new(config.connections_max)),
         config: Arc::new(config),
-        loopback: false,
+        door: Door::Admin,
         drain,
         tasks: TaskTracker::new(),
     };
@@ -124,7 +124,7 @@ struct Acceptor {
     router: Router,
     places: Arc<Semaphore>,
     config: Arc<Config>,
-    loopback: bool,
+    door: Door,
     drain: CancellationToken,
     tasks: TaskTracker,
 }
@@ -186,7 +186,7 @@ impl Acceptor {
         let served = Served {
             router: self.router.clone(),
             config: self.config.clone(),
-            loopback: self.loopback,
+            door: self.door,
             connected: Connected::new(permit),
             drain: self.drain.clone(),
             tasks: self.tasks.clone(),

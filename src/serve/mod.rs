@@ -10,6 +10,7 @@ mod api_error;
 mod body;
 mod connection;
 mod guard;
+mod host;
 mod kube;
 mod list_body;
 mod listener;
@@ -77,7 +78,8 @@ pub struct Config {
     pub batch_bytes_max: usize,
     /// Origins of web pages that may read, beside the server's own.
     pub allow_origins: Vec<String>,
-    /// `Host` names that are taken, beside those of the loopback.
+    /// Host names that are answered beside addresses and the names that no stranger can register; `*.` before one
+    /// stands for all below it.
     pub allow_hosts: Vec<String>,
 }
 

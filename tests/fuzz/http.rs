@@ -105,6 +105,8 @@ fn check_target(input: &[u8]) {
             assert!(input.len() <= URL_BYTES_MAX);
         }
         400 | 404 | 406 | 410 | 414 => answer.is_a_status(),
+        // It names another host than the Host header does.
+        403 if !text.starts_with('/') => answer.is_a_status(),
         // Kubernetes' word for options that exclude each other.
         422 if text.starts_with("/api") => answer.is_a_status(),
         _ => {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use informerd::config::{HostName, Listen, Origin};
 use serde_json::{Value, json};
-use tokio::net::UnixStream;
+use tokio::net::{TcpStream, UnixStream};
 
 use crate::support::client::{self, Response, exchange, get, head, request};
 use crate::support::server::TestServer;
@@ -40,6 +40,61 @@ async fn a_name_that_dns_could_point_here_is_not_served_on_the_loopback() {
     assert!(refused["message"].as_str().unwrap().contains("--allow-host"), "{refused}");
     let probe = get(server.admin, "/livez", &[("Host", "pod-ip.example")]).await;
     assert_eq!(probe.status(), 200, "a probe comes by any name");
+    for (host, code) in [("evil.example", 403), ("informerd.internal", 200), ("10.0.0.1:8091", 200)] {
+        assert_eq!(get(server.admin, "/metrics", &[("Host", host)]).await.status(), code, "{host}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_within_a_cluster_and_without_a_dot_are_served() {
+    let server = TestServer::start_with(&["pods"], |config| {
+        config.allow_hosts = vec!["*.apps.example".parse::<HostName>().unwrap()];
+    })
+    .await;
+    for (host, code) in [
+        ("informerd", 200),
+        ("informerd:8090", 200),
+        ("informerd.web.svc:8090", 200),
+        ("informerd.web.svc.cluster.local", 200),
+        ("informerd.apps.example", 200),
+        ("apps.example", 403),
+        // A namespace may be called like a top-level domain.
+        ("informerd.dev", 403),
+        ("informerd.web.svc.evil.example", 403),
+    ] {
+        let answer = server.get_with(SNAPSHOT, &[("Host", host)]).await;
+        assert_eq!(answer.status(), code, "{host}");
+    }
+    let refused = server.get_with(SNAPSHOT, &[("Host", "informerd.dev:8090")]).await.json();
+    assert!(refused["message"].as_str().unwrap().contains("--allow-host informerd.dev "), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_names_no_host_or_two_is_refused() {
+    let server = TestServer::start(&["pods"]).await;
+    for (first, host, code) in [
+        ("GET /v1/snapshot/pods HTTP/1.1", &b""[..], 400),
+        ("GET /v1/snapshot/pods HTTP/1.1", b"Host:\r\n", 400),
+        ("GET /v1/snapshot/pods HTTP/1.1", b"Host: localhost\r\nHost: localhost\r\n", 400),
+        ("GET /v1/snapshot/pods HTTP/1.1", b"Host: caf\xc3\xa9\r\n", 400),
+        ("GET /v1/snapshot/pods HTTP/1.1", b"Host: localhost, evil.example\r\n", 400),
+        ("GET /v1/snapshot/pods HTTP/1.1", b"Host: user@localhost\r\n", 400),
+        ("GET http://evil.example/v1/snapshot/pods HTTP/1.1", b"Host: localhost\r\n", 403),
+        ("GET http://evil.example/v1/snapshot/pods HTTP/1.1", b"Host: evil.example\r\n", 403),
+        ("GET http://localhost/v1/snapshot/pods HTTP/1.1", b"", 400),
+        ("GET http://localhost/v1/snapshot/pods HTTP/1.1", b"Host: localhost\r\n", 200),
+        // No browser speaks HTTP/1.0, which needs no Host; an origin is then nobody's own.
+        ("GET /v1/snapshot/pods HTTP/1.0", b"", 200),
+        ("GET /v1/snapshot/pods HTTP/1.0", b"Origin: http://\r\n", 403),
+    ] {
+        let request = [first.as_bytes(), b"\r\nConnection: close\r\n", host, b"\r\n"].concat();
+        let socket = TcpStream::connect(server.address).await.unwrap();
+        let answer = exchange(socket, "GET", &request).await;
+        assert_eq!(answer.status(), code, "{}", String::from_utf8_lossy(&request));
+        if code != 200 {
+            assert_eq!(answer.json()["kind"], "Status");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
