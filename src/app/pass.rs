@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::Request;
 
 use crate::config::{self, Listen};
-use crate::serve::{Bounded, Forward, Forwarded, PassThrough, Passed};
+use crate::serve::{Bounded, Forward, Forwarded, PassConfig, PassThrough, Passed};
 use crate::upstream::Client;
 
 /// What the configuration lets through.
@@ -23,8 +23,13 @@ pub(super) fn through(config: &config::Serve, client: &Client) -> Option<PassThr
             Ok(answer.map(axum::body::Body::new))
         })
     });
-    let limits = &config.limits;
-    Some(PassThrough::new(passed, forward, limits.pass_through_max, limits.pass_through_body_bytes_max))
+    let pass = PassConfig {
+        passed,
+        proxies: config.pass_through_proxy.iter().map(config::Proxied::to_string).collect(),
+        concurrent_max: config.limits.pass_through_max,
+        body_bytes_max: config.limits.pass_through_body_bytes_max,
+    };
+    Some(PassThrough::new(pass, forward))
 }
 
 /// Tells an operator who may not have meant it who acts with informerd's permissions now.

@@ -30,7 +30,7 @@ pub use settings::{
     SyncSettings, UpstreamSettings, WatchSettings,
 };
 pub use values::{
-    AdminListen, HostName, InitialList, Listen, LogFilter, LogFormat, Origin, PassThrough, Unready,
+    AdminListen, HostName, InitialList, Listen, LogFilter, LogFormat, Origin, PassThrough, Proxied, Unready,
     VerifyInterval,
 };
 pub use watch::{WatchEntry, WatchSpec};
@@ -77,6 +77,8 @@ pub struct Serve {
     pub allow_hosts: Vec<HostName>,
     /// Which requests that the caches cannot answer are handed on to the API server.
     pub pass_through: PassThrough,
+    /// Resources whose subresource `proxy` is handed on, too.
+    pub pass_through_proxy: Vec<Proxied>,
     /// How everything is listed.
     pub initial_list: InitialList,
     /// Time between comparisons of each cache with the API server; `None` for none.
@@ -268,6 +270,7 @@ impl Source {
             allow_origins: browser.allow_origin.unwrap_or_default(),
             allow_hosts: browser.allow_host.unwrap_or_default(),
             pass_through: pass.pass_through.unwrap_or_default(),
+            pass_through_proxy: pass.pass_through_proxy.unwrap_or_default(),
             initial_list: sync.initial_list.unwrap_or_default(),
             verify_interval: sync.verify_interval.unwrap_or_default().0,
             limits,
@@ -326,6 +329,7 @@ impl Serve {
         let watches: Vec<String> = watches.iter().map(WatchSpec::to_string).collect();
         let origins: Vec<&str> = allow_origins.iter().map(Origin::as_str).collect();
         let hosts: Vec<&str> = allow_hosts.iter().map(HostName::as_str).collect();
+        let proxies: Vec<String> = self.pass_through_proxy.iter().map(Proxied::to_string).collect();
         let mut fields = vec![
             ("watch", watches.join("; ")),
             ("on_demand", patterns.join(",")),
@@ -337,6 +341,7 @@ impl Serve {
             ("allow_origins", origins.join(",")),
             ("allow_hosts", hosts.join(",")),
             ("pass_through", self.pass_through.to_string()),
+            ("pass_through_proxy", proxies.join(",")),
             ("initial_list", self.initial_list.to_string()),
             ("verify_interval", VerifyInterval(self.verify_interval).to_string()),
             ("drain_timeout", Span::of(self.drain_timeout).to_string()),
@@ -396,6 +401,7 @@ impl Demo {
             allow_origins: Vec::new(),
             allow_hosts: Vec::new(),
             pass_through: PassThrough::Off,
+            pass_through_proxy: Vec::new(),
             initial_list: InitialList::default(),
             verify_interval: VerifyInterval::default().0,
             limits: self.limits.clone(),

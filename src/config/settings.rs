@@ -10,7 +10,7 @@ use super::limits::{LimitFile, LimitSettings};
 use super::on_demand::Pattern;
 use super::quantity::Span;
 use super::values::{
-    AdminListen, HostName, InitialList, Listen, LogFilter, LogFormat, Origin, PassThrough, Unready,
+    AdminListen, HostName, InitialList, Listen, LogFilter, LogFormat, Origin, PassThrough, Proxied, Unready,
     VerifyInterval,
 };
 use super::watch::{WatchEntry, check_resource};
@@ -123,6 +123,17 @@ pub struct PassSettings {
         hide_possible_values = true
     )]
     pub pass_through: Option<PassThrough>,
+    /// Resource whose subresource proxy is handed on, too: nodes, pods or services [repeatable or comma-separated; default
+    /// none: even a GET may change something behind it]
+    #[arg(
+        long,
+        env = "INFORMERD_PASS_THROUGH_PROXY",
+        value_name = "RESOURCE",
+        value_enum,
+        hide_possible_values = true,
+        value_delimiter = ','
+    )]
+    pub pass_through_proxy: Option<Vec<Proxied>>,
 }
 
 /// How the caches are kept true.
@@ -219,6 +230,7 @@ struct File {
     allow_origins: Option<Vec<String>>,
     allow_hosts: Option<Vec<String>>,
     pass_through: Option<String>,
+    pass_through_proxy: Option<Vec<String>>,
     initial_list: Option<String>,
     verify_interval: Option<String>,
     drain_timeout: Option<String>,
@@ -275,7 +287,10 @@ impl ServeSettings {
                 allow_origin: self.browser.allow_origin.or(lower.browser.allow_origin),
                 allow_host: self.browser.allow_host.or(lower.browser.allow_host),
             },
-            pass: PassSettings { pass_through: self.pass.pass_through.or(lower.pass.pass_through) },
+            pass: PassSettings {
+                pass_through: self.pass.pass_through.or(lower.pass.pass_through),
+                pass_through_proxy: self.pass.pass_through_proxy.or(lower.pass.pass_through_proxy),
+            },
             sync: SyncSettings {
                 initial_list: self.sync.initial_list.or(lower.sync.initial_list),
                 verify_interval: self.sync.verify_interval.or(lower.sync.verify_interval),
@@ -358,7 +373,13 @@ impl File {
                 allow_origin: parse_list("allowOrigins", list("allowOrigins", self.allow_origins)?)?,
                 allow_host: parse_list("allowHosts", list("allowHosts", self.allow_hosts)?)?,
             },
-            pass: PassSettings { pass_through: text_of("passThrough", self.pass_through, environment)? },
+            pass: PassSettings {
+                pass_through: text_of("passThrough", self.pass_through, environment)?,
+                pass_through_proxy: parse_list(
+                    "passThroughProxy",
+                    list("passThroughProxy", self.pass_through_proxy)?,
+                )?,
+            },
             sync: SyncSettings {
                 initial_list: text_of("initialList", self.initial_list, environment)?,
                 verify_interval: text_of("verifyInterval", self.verify_interval, environment)?,

@@ -69,6 +69,17 @@ pub enum PassThrough {
     All,
 }
 
+/// A resource with the subresource `proxy`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Proxied {
+    /// `nodes/proxy`: the kubelet's own interface.
+    Nodes,
+    /// `pods/proxy`: what listens in a pod.
+    Pods,
+    /// `services/proxy`: what listens behind a Service.
+    Services,
+}
+
 /// An origin as a browser sends it (`https://app.example:8443`), or `*`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin(String);
@@ -273,6 +284,27 @@ impl fmt::Display for PassThrough {
     }
 }
 
+// === impl Proxied ===
+
+impl FromStr for Proxied {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        <Self as clap::ValueEnum>::from_str(text.trim(), false)
+            .map_err(|_| "expected nodes, pods or services".to_owned())
+    }
+}
+
+impl fmt::Display for Proxied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nodes => "nodes",
+            Self::Pods => "pods",
+            Self::Services => "services",
+        })
+    }
+}
+
 // === impl Origin ===
 
 impl Origin {
@@ -379,5 +411,7 @@ mod tests {
         check::<InitialList>("pages", false);
         check::<PassThrough>("reads", true);
         check::<PassThrough>("writes", false);
+        check::<Proxied>("services", true);
+        check::<Proxied>("deployments", false);
     }
 }

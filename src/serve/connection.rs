@@ -1,8 +1,10 @@
 //! One connection, of HTTP/1.1 or HTTP/2: hyper over a socket that is closed when its peer takes nothing.
 
 use std::convert::Infallible;
+use std::fmt;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,6 +34,10 @@ use crate::encode::Frames;
 #[derive(Clone)]
 pub(super) struct Connected(#[expect(dead_code, reason = "held, not read")] Arc<Place>);
 
+/// Where a connection comes from; `None` over a Unix socket.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Peer(pub(super) Option<SocketAddr>);
+
 /// Given back, and counted as closed, when it is dropped.
 struct Place(#[expect(dead_code, reason = "held, not read")] OwnedSemaphorePermit);
 
@@ -39,6 +45,15 @@ impl Connected {
     pub(super) fn new(permit: OwnedSemaphorePermit) -> Self {
         metrics::connections().increment(1.0);
         Self(Arc::new(Place(permit)))
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(address) => write!(f, "{address}"),
+            None => f.write_str("unix socket"),
+        }
     }
 }
 
@@ -76,6 +91,7 @@ pub(super) struct Served {
     pub(super) config: Arc<Config>,
     pub(super) door: guard::Door,
     pub(super) connected: Connected,
+    pub(super) peer: Peer,
     pub(super) drain: CancellationToken,
     /// Where a stream that takes the connection over goes on.
     pub(super) tasks: TaskTracker,
@@ -280,7 +296,7 @@ impl Served {
         let (mut parts, body) = request.into_parts();
         let (route, method) = (metrics::route(parts.uri.path()), metrics::method(&parts.method));
         let (head, version) = (parts.method == Method::HEAD, parts.version);
-        let response = match guard::check(&parts, &self.config, self.door) {
+        let mut response = match guard::check(&parts, &self.config, self.door) {
             Err(error) => error.into_response(),
             Ok(origin) => {
                 let preflight = origin.as_ref().and_then(|_| guard::preflight(&parts));
@@ -288,6 +304,7 @@ impl Served {
                     Some(response) => response,
                     None => {
                         parts.extensions.insert(self.connected.clone());
+                        parts.extensions.insert(self.peer);
                         let request = Request::from_parts(parts, Body::new(body));
                         let router = self.router.clone();
                         router.oneshot(request).await.unwrap_or_else(|never| match never {})
@@ -299,6 +316,7 @@ impl Served {
                 response
             }
         };
+        guard::seal(response.headers_mut());
         metrics::request(route, method, response.status().as_u16(), began);
         finish(response, head, version)
     }

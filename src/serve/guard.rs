@@ -4,8 +4,11 @@
 //! must not read through it, neither by its own name resolving to the listener's address (the `Host` header then is
 //! the page's, see [`host`]) nor by a cross-site request (the `Origin` header then is the page's).
 
-use axum::http::{HeaderValue, Method, StatusCode, header, request::Parts};
+use std::borrow::Cow;
+
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header, request::Parts};
 use axum::response::{IntoResponse, Response};
+use percent_encoding::percent_decode_str;
 
 use super::metrics::limit_hit;
 use super::{ApiError, Config, host};
@@ -24,6 +27,7 @@ const PROBES: [&str; 3] = ["/livez", "/readyz", "/healthz"];
 /// Checks a request. Gives the origin that is to be allowed by CORS, where there is one.
 pub(super) fn check(parts: &Parts, config: &Config, door: Door) -> Result<Option<HeaderValue>, ApiError> {
     sizes(parts, config)?;
+    whole_path(parts.uri.path())?;
     let host = if door == Door::Admin && PROBES.contains(&parts.uri.path()) {
         None
     } else {
@@ -31,11 +35,15 @@ pub(super) fn check(parts: &Parts, config: &Config, door: Door) -> Result<Option
         host.map(|host| host::check(host, &config.allow_hosts)).transpose()?;
         host
     };
-    let Some(origin) = parts.headers.get(header::ORIGIN) else { return Ok(None) };
+    let Some(origin) = parts.headers.get(header::ORIGIN) else {
+        same_site(parts, door)?;
+        return Ok(None);
+    };
     let text = origin.to_str().unwrap_or("");
     let authority = text.split_once("://").map(|(_, authority)| authority);
     let own = host.zip(authority).is_some_and(|(host, authority)| authority.eq_ignore_ascii_case(host));
     if own {
+        same_site(parts, door)?;
         return Ok(None);
     }
     if config.allow_origins.iter().any(|allowed| allowed == text || allowed == "*") {
@@ -45,6 +53,54 @@ pub(super) fn check(parts: &Parts, config: &Config, door: Door) -> Result<Option
     let message =
         format!("Origin {text:?} may not read this server; allow it with --allow-origin {text:?} if it may");
     Err(ApiError::new(StatusCode::FORBIDDEN, "Forbidden", message))
+}
+
+/// Refuses what a page of another origin makes a browser ask for without CORS: an image, a script, a form, a link. Its
+/// answer cannot be read by the page, but what is passed through may have an effect all the same. Only the dashboard may
+/// be linked to; of the admin listener, where nothing has an effect, everything may.
+///
+/// Source: W3C Fetch Metadata Request Headers, section 2.3. Browsers send them to `https://` and to the loopback.
+fn same_site(parts: &Parts, door: Door) -> Result<(), ApiError> {
+    let field = |name: &str| parts.headers.get(name).map(HeaderValue::as_bytes);
+    let linked = match door {
+        Door::Data => parts.uri.path() == "/",
+        Door::Admin => field("sec-fetch-mode") == Some(b"navigate"),
+    };
+    if linked || matches!(field("sec-fetch-site"), None | Some(b"same-origin" | b"none")) {
+        return Ok(());
+    }
+    limit_hit("fetch_site");
+    let message = "a page of another origin asked for this (Sec-Fetch-Site); it may with CORS, if its origin is allowed with \
+                   --allow-origin";
+    Err(ApiError::forbidden(message))
+}
+
+/// How many times a path is decoded to look for `..`: once by the API server, and once more by what a proxy of its hands
+/// the path to.
+const PATH_DECODINGS: usize = 2;
+
+/// Refuses a path with a segment `.` or `..`, also an encoded one: what is passed through would leave the path that was
+/// looked at here. No object has such a name.
+fn whole_path(path: &str) -> Result<(), ApiError> {
+    let mut path = Cow::Borrowed(path);
+    for _ in 0..=PATH_DECODINGS {
+        if path.split(['/', '\\']).any(|segment| matches!(segment, "." | "..")) {
+            limit_hit("path");
+            return Err(ApiError::bad_request(
+                "the path has a segment \".\" or \"..\", which is not followed",
+            ));
+        }
+        let Ok(decoded) = percent_decode_str(&path).decode_utf8() else { return Ok(()) };
+        path = Cow::Owned(decoded.into_owned());
+    }
+    Ok(())
+}
+
+/// Forbids a browser to take an answer for something else than it says, or to run it with this server's origin: objects
+/// and logs may hold whatever their authors like. The dashboard has a policy of its own.
+pub(super) fn seal(headers: &mut HeaderMap) {
+    headers.entry(header::X_CONTENT_TYPE_OPTIONS).or_insert(HeaderValue::from_static("nosniff"));
+    headers.entry(header::CONTENT_SECURITY_POLICY).or_insert(HeaderValue::from_static("sandbox"));
 }
 
 fn sizes(parts: &Parts, config: &Config) -> Result<(), ApiError> {
@@ -83,9 +139,38 @@ pub(super) fn preflight(parts: &Parts) -> Option<Response> {
 }
 
 /// Lets a page of an allowed origin read an answer.
-pub(super) fn allow(headers: &mut axum::http::HeaderMap, origin: HeaderValue) {
+pub(super) fn allow(headers: &mut HeaderMap, origin: HeaderValue) {
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
     headers.append(header::VARY, HeaderValue::from_static("Origin"));
     let exposed = HeaderValue::from_static("age, etag, informerd-resume, informerd-continue");
     headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dot_segments_are_refused_however_they_are_encoded() {
+        for path in [
+            "/api/v1/../v1",
+            "/..",
+            "/.",
+            "/a/./b",
+            "/%2e%2e/x",
+            "/a/%2E./b",
+            "/a%2f..%2fb",
+            "/a/..%2fb",
+            "/%252e%252e/x",
+            "/a/..\\b",
+            "/a/%2e%2e%5cb",
+        ] {
+            assert!(whole_path(path).is_err(), "{path}");
+        }
+        for path in
+            ["/", "/api/v1/pods", "/a/...", "/a..b", "/a/%ff", "/a/.b", "/apis/example.com/v1", "/%2e%2eb"]
+        {
+            assert!(whole_path(path).is_ok(), "{path}");
+        }
+    }
 }

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
 
-use super::connection::{Connected, Connection, Served};
+use super::connection::{Connected, Connection, Peer, Served};
 use super::guard::Door;
 use super::stream::Socket;
 use super::{ApiError, Config, Server, Upstream, metrics};
@@ -150,9 +150,9 @@ impl Acceptor {
                 let (socket, peer) = listener.accept().await?;
                 self.tune(&socket);
                 debug!(%peer, "connection accepted");
-                self.spawn(socket);
+                self.spawn(socket, Peer(Some(peer)));
             }
-            Bound::Unix(listener, _) => self.spawn(listener.accept().await?.0),
+            Bound::Unix(listener, _) => self.spawn(listener.accept().await?.0, Peer(None)),
         }
         Ok(())
     }
@@ -177,7 +177,7 @@ impl Acceptor {
         }
     }
 
-    fn spawn(&self, socket: impl Socket) {
+    fn spawn(&self, socket: impl Socket, peer: Peer) {
         let Ok(permit) = self.places.clone().try_acquire_owned() else {
             metrics::limit_hit("connections_max");
             self.tasks.spawn(refuse(socket, self.config.connections_max));
@@ -188,6 +188,7 @@ impl Acceptor {
             config: self.config.clone(),
             door: self.door,
             connected: Connected::new(permit),
+            peer,
             drain: self.drain.clone(),
             tasks: self.tasks.clone(),
         };

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use crate::encode::Format;
 
 /// Limits and rules that a client can run into; the label values of `informerd_http_limit_hits_total`.
-const LIMITS: [&str; 13] = [
+const LIMITS: [&str; 16] = [
     "connections_max",
     "subscribers_max",
     "streams_per_connection_max",
@@ -18,8 +18,11 @@ const LIMITS: [&str; 13] = [
     "pass_through_max",
     "pass_through_body_bytes_max",
     "pass_through_body_timeout",
+    "pass_through_proxy",
     "host",
     "origin",
+    "fetch_site",
+    "path",
 ];
 
 /// Why streams end, seen from here; the label values of `informerd_http_stream_closes_total`.

@@ -35,7 +35,7 @@ pub use api_error::ApiError;
 pub use kube::FetchDefinition;
 pub use listener::{Bound, serve};
 pub use metrics::describe;
-pub use pass::{Bounded, Forward, Forwarded, PassThrough, Passed};
+pub use pass::{Bounded, Forward, Forwarded, PassConfig, PassThrough, Passed};
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -16,9 +16,12 @@ use axum::response::Response;
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::BodyExt as _;
+use percent_encoding::percent_decode_str;
 use tokio::sync::Semaphore;
 use tokio::time::{Sleep, sleep};
+use tracing::info;
 
+use super::connection::Peer;
 use super::{ApiError, metrics};
 
 /// What a request says that the API server has to know. All else stays here: `Authorization`, `Impersonate-*`, cookies,
@@ -77,25 +80,36 @@ pub enum Passed {
     All,
 }
 
+/// What may be handed on, and how much at once.
+#[derive(Clone, Debug)]
+pub struct PassConfig {
+    /// Which methods.
+    pub passed: Passed,
+    /// Resources whose subresource `proxy` is handed on: `services`.
+    pub proxies: Vec<String>,
+    /// Requests at once.
+    pub concurrent_max: usize,
+    /// Bytes of a request's body.
+    pub body_bytes_max: usize,
+}
+
 /// Hands on what the cache cannot answer.
 pub struct PassThrough {
-    passed: Passed,
+    config: PassConfig,
     forward: Forward,
-    concurrent_max: usize,
-    body_bytes_max: usize,
     places: Arc<Semaphore>,
 }
 
 impl PassThrough {
-    /// Hands on so many requests at once, with bodies of so many bytes.
-    pub fn new(passed: Passed, forward: Forward, concurrent_max: usize, body_bytes_max: usize) -> Self {
-        let places = Arc::new(Semaphore::new(concurrent_max));
-        Self { passed, forward, concurrent_max, body_bytes_max, places }
+    /// Hands on what the configuration allows.
+    pub fn new(config: PassConfig, forward: Forward) -> Self {
+        let places = Arc::new(Semaphore::new(config.concurrent_max));
+        Self { config, forward, places }
     }
 
     /// Whether requests of this method are handed on.
     pub(super) fn passes(&self, method: &Method) -> bool {
-        match self.passed {
+        match self.config.passed {
             Passed::Reads => method == Method::GET,
             Passed::All => true,
         }
@@ -104,9 +118,31 @@ impl PassThrough {
     /// The API server's answer.
     ///
     /// # Errors
-    /// 501 for an upgrade, 503 where too many are under way, 413 for a body that is too large and 408 for one that is too
+    /// 403 for a proxy that is not allowed, 501 for an upgrade, 503 where too many are under way, 413 for a body that is too large and 408 for one that is too
     /// slow, 502 where the API server did not answer.
     pub(super) async fn pass(&self, request: &Parts, body: Body) -> Result<Response, ApiError> {
+        self.check_proxy(request.uri.path())?;
+        let mut log = WriteLog::begin(request);
+        let answer = self.pass_checked(request, body).await;
+        log.end(answer.as_ref().map_or_else(ApiError::code, Response::status));
+        answer
+    }
+
+    /// A `GET` of `services/…/proxy/delete?id=1` is a write of whatever listens there, made with informerd's identity.
+    fn check_proxy(&self, path: &str) -> Result<(), ApiError> {
+        let Some(resource) = proxied(path) else { return Ok(()) };
+        if self.config.proxies.contains(&resource) {
+            return Ok(());
+        }
+        metrics::limit_hit("pass_through_proxy");
+        let message = format!(
+            "{resource}/proxy is not passed through, since even a GET may change something behind it; allow it with \
+             --pass-through-proxy {resource} (passThroughProxy)"
+        );
+        Err(ApiError::forbidden(message))
+    }
+
+    async fn pass_checked(&self, request: &Parts, body: Body) -> Result<Response, ApiError> {
         if request.headers.contains_key(header::UPGRADE) {
             let message = "connections that change their protocol (exec, attach, port-forward, and watches of what is not \
                            cached over a WebSocket) are not passed through; connect to the API server itself";
@@ -116,15 +152,15 @@ impl PassThrough {
             metrics::limit_hit("pass_through_max");
             let message = format!(
                 "all {} requests that may be passed through at once are under way",
-                self.concurrent_max
+                self.config.concurrent_max
             );
             return Err(ApiError::unavailable(message, 1));
         };
-        if body.size_hint().lower() > self.body_bytes_max as u64 {
+        if body.size_hint().lower() > self.config.body_bytes_max as u64 {
             return Err(self.refusal(Trouble::TooLarge));
         }
         let trouble = Arc::<OnceLock<Trouble>>::default();
-        let body = Bounded::new(body, self.body_bytes_max, trouble.clone());
+        let body = Bounded::new(body, self.config.body_bytes_max, trouble.clone());
         // The path alone: whom it is sent to is not the client's choice.
         let target = request.uri.path_and_query().map_or("/", |target| target.as_str());
         let mut forwarded = Request::builder().method(request.method.clone()).uri(target);
@@ -158,7 +194,7 @@ impl PassThrough {
         match trouble {
             Trouble::TooLarge => {
                 metrics::limit_hit("pass_through_body_bytes_max");
-                let message = format!("the body exceeds the limit of {} bytes", self.body_bytes_max);
+                let message = format!("the body exceeds the limit of {} bytes", self.config.body_bytes_max);
                 ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message)
             }
             Trouble::TooSlow => {
@@ -167,6 +203,68 @@ impl PassThrough {
                 ApiError::new(StatusCode::REQUEST_TIMEOUT, "Timeout", message)
             }
             Trouble::Broken(why) => ApiError::bad_request(format!("the body cannot be read: {why}")),
+        }
+    }
+}
+
+/// The resource whose subresource `proxy` a path names: `services`. The path is decoded as the API server decodes it,
+/// and read with and without empty segments, as servers differ there.
+fn proxied(path: &str) -> Option<String> {
+    let path = percent_decode_str(path).decode_utf8_lossy();
+    let all: Vec<&str> = path.trim_matches('/').split('/').collect();
+    let filled: Vec<&str> = all.iter().copied().filter(|segment| !segment.is_empty()).collect();
+    let resource = |segments: &[&str]| {
+        let rest = match segments {
+            ["api", _, rest @ ..] | ["apis", _, _, rest @ ..] => rest,
+            _ => return None,
+        };
+        match rest {
+            ["namespaces", _, resource, _, "proxy", ..] => Some((*resource).to_owned()),
+            ["namespaces", ..] => None,
+            // The form of API servers before 1.10 names the resource behind the verb.
+            ["proxy", "namespaces", _, resource, ..] => Some((*resource).to_owned()),
+            ["proxy", resource, ..] | [resource, _, "proxy", ..] => Some((*resource).to_owned()),
+            _ => None,
+        }
+    };
+    resource(&all).or_else(|| resource(&filled))
+}
+
+/// Logs a write when it is answered, or given up by its client. The query stays out of the log: behind a proxy it may
+/// hold anything.
+struct WriteLog(Option<Write>);
+
+struct Write {
+    method: Method,
+    path: String,
+    peer: String,
+}
+
+// === impl WriteLog ===
+
+impl WriteLog {
+    fn begin(request: &Parts) -> Self {
+        let reads = [Method::GET, Method::HEAD, Method::OPTIONS].contains(&request.method);
+        let write = || Write {
+            method: request.method.clone(),
+            path: request.uri.path().to_owned(),
+            peer: request.extensions.get::<Peer>().map(Peer::to_string).unwrap_or_default(),
+        };
+        Self((!reads).then(write))
+    }
+
+    fn end(&mut self, code: StatusCode) {
+        if let Some(Write { method, path, peer }) = self.0.take() {
+            info!(%method, path, peer, code = code.as_u16(), "passed a write through");
+        }
+    }
+}
+
+impl Drop for WriteLog {
+    fn drop(&mut self) {
+        if let Some(Write { method, path, peer }) = self.0.take() {
+            // It may have been carried out.
+            info!(%method, path, peer, "the client left a write that was passed through");
         }
     }
 }
@@ -239,6 +337,35 @@ mod tests {
         (Bounded::new(body, 4, trouble.clone()), trouble)
     }
 
+    #[test]
+    fn a_proxy_is_known_wherever_a_path_names_it() {
+        for (path, resource) in [
+            ("/api/v1/namespaces/a/services/b/proxy", "services"),
+            ("/api/v1/namespaces/a/services/b:80/proxy/delete", "services"),
+            ("/api/v1/namespaces/a/services/b/%70roxy/", "services"),
+            ("/api/v1/namespaces%2fa/services/b/proxy", "services"),
+            ("/api/v1/namespaces/a/pods/b/proxy/x", "pods"),
+            ("/api/v1/nodes/b/proxy/stats", "nodes"),
+            ("/api/v1//nodes/b/proxy/stats", "nodes"),
+            ("/api/v1/nodes//proxy", "nodes"),
+            ("/api/v1/proxy/nodes/b", "nodes"),
+            ("/api/v1/proxy/namespaces/a/services/b", "services"),
+            ("/apis/example.com/v1/namespaces/a/widgets/b/proxy", "widgets"),
+        ] {
+            assert_eq!(proxied(path).as_deref(), Some(resource), "{path}");
+        }
+        for path in [
+            "/api/v1/namespaces/proxy/services/b",
+            "/api/v1/namespaces/a/services/proxy",
+            "/api/v1/namespaces/a/services/proxy/status",
+            "/api/v1/namespaces/a/pods/proxy/log",
+            "/api/v1/nodes/proxy",
+            "/openapi/v3/proxy",
+        ] {
+            assert_eq!(proxied(path), None, "{path}");
+        }
+    }
+
     #[tokio::test]
     async fn a_body_may_be_as_large_as_its_limit_and_no_larger() {
         let (body, trouble) = bounded(Body::from("abcd"));
@@ -260,5 +387,73 @@ mod tests {
         assert!(body.collect().await.is_err());
         assert_eq!(trouble.get(), Some(&Trouble::TooSlow));
         assert_eq!(begun.elapsed().as_secs(), BODY_TIMEOUT.as_secs());
+    }
+
+    /// What is logged while a future runs.
+    async fn logged(future: impl Future<Output = ()>) -> String {
+        use tracing::instrument::WithSubscriber as _;
+
+        #[derive(Clone, Default)]
+        struct Lines(Arc<std::sync::Mutex<Vec<u8>>>);
+        impl std::io::Write for Lines {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                self.0.lock().unwrap().write(bytes)
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let subscriber =
+            tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+        future.with_subscriber(subscriber).await;
+        let bytes = lines.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    fn pass_through(forward: Forward) -> PassThrough {
+        let config =
+            PassConfig { passed: Passed::All, proxies: Vec::new(), concurrent_max: 1, body_bytes_max: 4 };
+        PassThrough::new(config, forward)
+    }
+
+    fn request(method: &str, target: &str) -> Parts {
+        let mut request = Request::builder().method(method).uri(target).body(()).unwrap();
+        request.extensions_mut().insert(Peer(Some(([10, 0, 0, 1], 4711).into())));
+        request.into_parts().0
+    }
+
+    #[tokio::test]
+    async fn a_write_is_logged_with_its_path_its_peer_and_its_answer() {
+        let pass = pass_through(Arc::new(|_| Box::pin(async { Ok(Response::new(Body::empty())) })));
+        let log = logged(async {
+            pass.pass(&request("GET", "/api/v1/nodes"), Body::empty()).await.unwrap();
+            pass.pass(&request("DELETE", "/api/v1/nodes/a?secret=1"), Body::empty()).await.unwrap();
+            pass.pass(&request("POST", "/api/v1/nodes"), Body::from("large")).await.unwrap_err();
+        })
+        .await;
+        let lines: Vec<&str> = log.lines().collect();
+        assert_eq!(lines.len(), 2, "{log}");
+        for (line, told) in [
+            (lines[0], [r#"method=DELETE path="/api/v1/nodes/a""#, r#"peer="10.0.0.1:4711""#, "code=200"]),
+            (lines[1], [r#"method=POST path="/api/v1/nodes""#, r#"peer="10.0.0.1:4711""#, "code=413"]),
+        ] {
+            assert!(told.iter().all(|told| line.contains(told)) && !line.contains("secret"), "{line}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_write_that_its_client_leaves_is_logged() {
+        let pass = pass_through(Arc::new(|_| Box::pin(std::future::pending())));
+        let log = logged(async {
+            let request = request("PUT", "/api/v1/nodes/a");
+            let mut write = Box::pin(pass.pass(&request, Body::empty()));
+            let pending =
+                std::future::poll_fn(|context| Poll::Ready(write.as_mut().poll(context).is_pending()));
+            assert!(pending.await);
+        })
+        .await;
+        assert!(log.contains("PUT") && log.contains("the client left"), "{log}");
     }
 }

@@ -71,6 +71,7 @@ fn running() -> &'static Running {
             allow_origins: Vec::new(),
             allow_hosts: Vec::new(),
             pass_through: Default::default(),
+            pass_through_proxy: Vec::new(),
             limits: Limits::DEFAULT,
             drain_timeout: Duration::from_secs(1),
             unready_after: None,

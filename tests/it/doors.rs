@@ -131,6 +131,49 @@ async fn a_page_of_another_origin_reads_nothing_unless_it_is_allowed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_a_page_elsewhere_embeds_or_links_to_is_not_served_but_the_dashboard() {
+    let server = TestServer::start_with(&["pods"], |config| {
+        config.allow_origins = vec!["https://app.example".parse::<Origin>().unwrap()];
+    })
+    .await;
+    for path in
+        [SNAPSHOT, "/v1/watch/pods?timeoutSeconds=1", "/v1/resources", "/api/v1/pods", "/openapi.json"]
+    {
+        for (site, code) in [("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)] {
+            for mode in ["no-cors", "navigate"] {
+                let headers = [("Sec-Fetch-Site", site), ("Sec-Fetch-Mode", mode)];
+                let answer = server.get_with(path, &headers).await;
+                assert_eq!(answer.status(), code, "{site} {mode} {path}");
+            }
+        }
+        let allowed = [("Sec-Fetch-Site", "cross-site"), ("Origin", "https://app.example")];
+        assert_eq!(server.get_with(path, &allowed).await.status(), 200, "{path}");
+    }
+    let link = [("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Mode", "navigate")];
+    assert_eq!(server.get_with("/", &link).await.status(), 200);
+    // As from the targets of a Prometheus.
+    assert_eq!(get(server.admin, "/metrics", &link).await.status(), 200);
+    let image = [("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Mode", "no-cors")];
+    assert_eq!(get(server.admin, "/metrics", &image).await.status(), 403);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_but_the_dashboard_may_run_in_a_browser() {
+    let server = TestServer::start(&["pods"]).await;
+    let policy = |answer: &Response| answer.header("content-security-policy");
+    for path in
+        [SNAPSHOT, "/v1/watch/pods?timeoutSeconds=1", "/v1/resources", "/api/v1/pods", "/none", "/a/%2e%2e/b"]
+    {
+        let answer = server.get(path).await;
+        assert_eq!(policy(&answer).as_deref(), Some("sandbox"), "{path}");
+        assert_eq!(answer.header("x-content-type-options").as_deref(), Some("nosniff"), "{path}");
+    }
+    let page = server.get("/").await;
+    assert!(policy(&page).unwrap().contains("script-src 'self'"), "{}", page.head);
+    assert_eq!(server.get("/a/%2e%2e/b").await.status(), 400);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_unix_socket_is_a_door_like_the_other() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("informerd.sock");

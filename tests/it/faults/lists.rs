@@ -182,12 +182,12 @@ async fn check_behind(name: &str, how: InitialList) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_api_server_that_is_behind_is_waited_for_in_pages() {
-    check_behind("behind-page", InitialList::Page).await;
+    Box::pin(check_behind("behind-page", InitialList::Page)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_api_server_that_is_behind_is_waited_for_in_streams() {
-    check_behind("behind-stream", InitialList::Auto).await;
+    Box::pin(check_behind("behind-stream", InitialList::Auto)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use informerd::config::{PassThrough, UpstreamSource};
+use informerd::config::{PassThrough, Proxied, UpstreamSource};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -100,6 +100,45 @@ async fn reads_are_answered_by_the_cache_or_else_by_the_api_server() {
     let refused = status(&exec, 501, "NotImplemented");
     assert!(refused["message"].as_str().unwrap().contains("exec"), "{refused}");
     assert_eq!(upstream(&server, "GET", &format!("{DEFAULT_PODS}/a/exec")), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_is_passed_through_only_where_it_is_allowed_by_name() {
+    let proxies = |proxies: Vec<Proxied>| {
+        TestServer::start_with(&["pods"], |config| {
+            config.pass_through = PassThrough::All;
+            config.pass_through_proxy = proxies;
+        })
+    };
+    let service = "/api/v1/namespaces/default/services/a/proxy/delete?id=1";
+    let encoded = "/api/v1/namespaces/default/services%2fa/%70roxy/delete?id=1";
+    let pod = "/api/v1/namespaces/default/pods/a/proxy";
+    let server = proxies(Vec::new()).await;
+    for target in [service, encoded, pod, "/api/v1/nodes/node-1/proxy/stats"] {
+        for method in ["GET", "POST", "DELETE"] {
+            let refused = status(&send(&server, method, target).await, 403, "Forbidden");
+            let message = refused["message"].as_str().unwrap();
+            assert!(message.contains("--pass-through-proxy"), "{method} {target}: {message}");
+            assert_eq!(upstream(&server, method, target), 0);
+        }
+    }
+    let server = proxies(vec![Proxied::Services]).await;
+    assert_eq!(server.get(service).await.status(), 404, "the simulator has no proxy");
+    assert_eq!(upstream(&server, "GET", "/api/v1/namespaces/default/services/a/proxy"), 1);
+    status(&server.get(pod).await, 403, "Forbidden");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_api_server_answers_cannot_run_in_a_browser_and_a_path_stays_where_it_is() {
+    let server = start(PassThrough::All).await;
+    let answer = server.get(CONFIG_MAPS).await;
+    assert_eq!(answer.header("content-security-policy").as_deref(), Some("sandbox"));
+    assert_eq!(answer.header("x-content-type-options").as_deref(), Some("nosniff"));
+    for path in ["/api/v1/../v1/configmaps", "/api/v1/%2e%2e/v1/configmaps", "/api/v1/a%2f..%2fconfigmaps"] {
+        status(&server.get(path).await, 400, "BadRequest");
+        status(&send(&server, "DELETE", path).await, 400, "BadRequest");
+        assert_eq!(upstream(&server, "GET", path) + upstream(&server, "DELETE", path), 0, "{path}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -117,7 +117,8 @@ impl std::ops::DerefMut for TestServer {
 impl Informerd {
     /// Starts against whatever a configuration names, and waits until each informer has its first list.
     pub(crate) async fn start(config: config::Serve) -> Self {
-        let informerd = Self::start_unsynced(config).await;
+        // In a box, as a configuration is large and is moved through every step of the start.
+        let informerd = Box::pin(Self::start_unsynced(config)).await;
         informerd.synced().await;
         informerd
     }
@@ -214,6 +215,7 @@ pub(crate) fn serve_config(upstream: UpstreamSource, resources: &[&str]) -> conf
         allow_origins: Vec::new(),
         allow_hosts: Vec::new(),
         pass_through: config::PassThrough::default(),
+        pass_through_proxy: Vec::new(),
         initial_list: config::InitialList::default(),
         verify_interval: None,
         limits: Limits::DEFAULT,
