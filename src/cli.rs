@@ -7,7 +7,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::config::{
     self, AdminListen, Check, CheckVerify, ConfigError, Count, Demo, LimitSettings, ListenSettings, Log,
-    LogSettings, Output, Quantity, ServeSettings, Source, UpstreamSettings, WatchSettings, WatchSpec,
+    LogSettings, Output, PassSettings, Quantity, ServeSettings, Source, UpstreamSettings, WatchSettings,
+    WatchSpec,
 };
 
 const SERVE_EXAMPLES: &str = "\
@@ -169,6 +170,12 @@ pub struct CheckArgs {
     /// Which cluster.
     #[command(flatten)]
     pub upstream: UpstreamSettings,
+    /// Where serve would listen.
+    #[command(flatten)]
+    pub listen: ListenSettings,
+    /// What serve would hand on.
+    #[command(flatten)]
+    pub pass: PassSettings,
     /// What is logged.
     #[command(flatten)]
     pub log: LogSettings,
@@ -235,9 +242,10 @@ impl CheckArgs {
     /// # Errors
     /// [`ConfigError`].
     pub fn load(self) -> Result<Check, ConfigError> {
-        let Self { config, output, verify, against, watch, upstream, log } = self;
-        let settings = ServeSettings { watch, upstream, log, ..ServeSettings::default() };
+        let Self { config, output, verify, against, watch, upstream, listen, pass, log } = self;
+        let settings = ServeSettings { watch, upstream, listen, pass, log, ..ServeSettings::default() };
         let serve = Source { file: config, settings }.load()?;
+        let exposure = serve.exposure();
         let on_demand = serve.on_demand;
         let (wildcards, named): (Vec<_>, Vec<_>) =
             on_demand.patterns.iter().cloned().partition(config::Pattern::is_wildcard);
@@ -246,6 +254,7 @@ impl CheckArgs {
             watches: serve.watches.into_iter().chain(named).collect(),
             wildcards,
             upstream: serve.upstream,
+            exposure,
             output: output.unwrap_or_default(),
             verify: match against {
                 Some(url) => Some(CheckVerify::running(url)?),

@@ -19,6 +19,9 @@ const DIFFERENCES_TOLD_MAX: usize = 100;
 struct Finding {
     what: String,
     ok: bool,
+    /// It is right, and may not be what was meant.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    warning: bool,
     detail: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     differences: Vec<Told>,
@@ -54,8 +57,13 @@ pub async fn check(config: config::Check) -> anyhow::Result<bool> {
             writeln!(out, "{report}")?;
         }
         Output::Text => {
-            for Finding { what, ok, detail, differences } in &findings {
-                writeln!(out, "{} {what}: {detail}", if *ok { "ok  " } else { "FAIL" })?;
+            for Finding { what, ok, warning, detail, differences } in &findings {
+                let outcome = match (ok, warning) {
+                    (false, _) => "FAIL",
+                    (true, true) => "WARN",
+                    (true, false) => "ok  ",
+                };
+                writeln!(out, "{outcome} {what}: {detail}")?;
                 for Told { key, kind, listed, held } in differences.iter().take(DIFFERENCES_TOLD_MAX) {
                     let state = |state: &Option<ToldState>| {
                         state.as_ref().map_or("nothing".to_owned(), ToldState::text)
@@ -84,6 +92,7 @@ async fn examine(config: &config::Check) -> Vec<Finding> {
         "configuration",
         Ok(format!("{} watches, from {}", config.watches.len(), config.upstream)),
     )];
+    findings.extend(config.exposure.as_deref().map(Finding::exposed));
     let client = match Client::connect(upstream_config(&config.upstream, &config.limits)).await {
         Ok(client) => client,
         Err(error) => {
@@ -185,7 +194,12 @@ async fn permissions(client: &Client, target: &Target) -> Vec<Finding> {
 impl Finding {
     fn new(what: &str, result: Result<String, String>) -> Self {
         let (what, ok) = (what.to_owned(), result.is_ok());
-        Self { what, ok, detail: result.unwrap_or_else(|why| why), differences: Vec::new() }
+        let detail = result.unwrap_or_else(|why| why);
+        Self { what, ok, warning: false, detail, differences: Vec::new() }
+    }
+
+    fn exposed(exposure: &str) -> Self {
+        Self { warning: true, ..Self::new("listener", Ok(exposure.to_owned())) }
     }
 
     fn compared(what: &str, result: Result<Verification, String>) -> Self {

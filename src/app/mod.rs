@@ -18,7 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use tracing::{Instrument as _, info, info_span};
+use tracing::{Instrument as _, info, info_span, warn};
 
 use crate::config::{self, HostName, Limits, Listen, Origin};
 use crate::hub::Hub;
@@ -99,7 +99,9 @@ impl App {
         let (address, admin_address) = (data.address(), admin.as_ref().and_then(http::Bound::address));
         let shown =
             |address: Option<SocketAddr>| address.map_or("none".to_owned(), |address| address.to_string());
-        pass::warn(&config);
+        if let Some(exposure) = config.exposure() {
+            warn!(exposure, "the data listener has no authentication");
+        }
         info!(listen = %config.listen, address = shown(address), admin = shown(admin_address), "listening");
         let http_config = http_config(&config);
         let admin = admin.map(|bound| {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::Request;
 
-use crate::config::{self, Listen};
+use crate::config;
 use crate::serve::{Bounded, Forward, Forwarded, PassConfig, PassThrough, Passed};
 use crate::upstream::Client;
 
@@ -30,19 +30,4 @@ pub(super) fn through(config: &config::Serve, client: &Client) -> Option<PassThr
         body_bytes_max: config.limits.pass_through_body_bytes_max,
     };
     Some(PassThrough::new(pass, forward))
-}
-
-/// Tells an operator who may not have meant it who acts with informerd's permissions now.
-pub(super) fn warn(config: &config::Serve) {
-    let near = match &config.listen {
-        Listen::Tcp(address) => address.ip().is_loopback(),
-        Listen::Unix(_) => true,
-    };
-    if config.pass_through != config::PassThrough::Off && !near {
-        tracing::warn!(
-            pass_through = %config.pass_through,
-            listen = %config.listen,
-            "whoever reaches this listener acts with informerd's permissions at the API server"
-        );
-    }
 }

@@ -6,6 +6,7 @@
 //! name; the flag wins over the variable, the variable over the file.
 
 mod expand;
+mod exposure;
 mod limits;
 mod on_demand;
 mod quantity;
@@ -127,6 +128,8 @@ pub struct Check {
     pub wildcards: Vec<Pattern>,
     /// Which API server.
     pub upstream: UpstreamSource,
+    /// What everyone who can connect could do, where others than local processes can.
+    pub exposure: Option<String>,
     /// Form of the report.
     pub output: Output,
     /// What is compared with the API server's own list; `None` for nothing.

@@ -269,3 +269,21 @@ async fn check_verify_compares_once_and_names_what_differs() {
     // One made for it has seen nothing be lost.
     assert_eq!(check(&server, "services", &[]).await.0, Some(0));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_warns_of_a_listener_that_others_reach_and_names_secrets() {
+    let server = TestServer::start(&["secrets"]).await;
+    let warning = async |more: &[&str]| {
+        let (code, report) = check(&server, "secrets", more).await;
+        assert_eq!(code, Some(0), "a warning is no failure: {report}");
+        let findings = report["findings"].as_array().unwrap().clone();
+        let warned = findings.iter().find(|one| one["warning"] == true);
+        warned.map(|one| one["detail"].as_str().unwrap().to_owned())
+    };
+    assert_eq!(warning(&[]).await, None);
+    assert_eq!(warning(&["--listen=unix:/run/informerd.sock"]).await, None);
+    let exposed = warning(&["--listen=0.0.0.0:8090", "--pass-through=reads"]).await.unwrap();
+    for told in ["0.0.0.0:8090 has no authentication", "SECRETS WITH THEIR CONTENT", "--pass-through=reads"] {
+        assert!(exposed.contains(told), "{told}: {exposed}");
+    }
+}
