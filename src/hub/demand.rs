@@ -32,6 +32,14 @@ pub enum SubscribeError {
         /// Why it is not known.
         why: String,
     },
+    /// No resource has so long a name.
+    #[error("no resource has a name of {len} bytes, as {name:?}... has")]
+    TooLong {
+        /// How the name begins.
+        name: String,
+        /// Its length, in bytes.
+        len: usize,
+    },
     /// No informer for a name.
     #[error("no informer for {name:?}; there are informers for {known}")]
     Unknown {

@@ -77,6 +77,13 @@ pub struct Pending {
     pub awaited: bool,
 }
 
+/// Longest name of a resource, in bytes: a plural, a version and a group with dots between them, which API servers allow
+/// 63, 63 and 253. A longer one is not looked for.
+const NAME_LEN_MAX: usize = 63 + 1 + 63 + 1 + 253;
+
+/// Bytes of such a name that its refusal repeats.
+const NAME_SHOWN_LEN_MAX: usize = 63;
+
 /// Time between two ends of streams at shutdown, so that clients come back one after the other.
 const DRAIN_STEP: Duration = Duration::from_millis(2);
 
@@ -260,6 +267,10 @@ impl Hub {
     /// # Errors
     /// [`SubscribeError::Unknown`] with the names there are, [`SubscribeError::Pending`].
     pub fn resolve(&self, name: &str) -> Result<Vec<Arc<Informer>>, SubscribeError> {
+        if name.len() > NAME_LEN_MAX {
+            let shown: String = name.chars().take(NAME_SHOWN_LEN_MAX).collect();
+            return Err(SubscribeError::TooLong { name: shown, len: name.len() });
+        }
         // Read first: what is pending is taken off that list only when its informer is there.
         let pending = self.0.waiting.borrow().pending.iter().find(|pending| pending.name == name).cloned();
         let (informers, names) = {
@@ -300,6 +311,9 @@ impl Hub {
                 Ok(found) => return Ok(found),
                 Err(error) => error,
             };
+            if matches!(error, SubscribeError::TooLong { .. }) {
+                return Err(error);
+            }
             let unknown = matches!(error, SubscribeError::Unknown { .. });
             match &self.0.demand {
                 Some(demand) if unknown => match timeout_at(deadline, Demand::ask(demand, name)).await {

@@ -30,7 +30,7 @@ use super::stream::{Socket, Takeover, WatchStream};
 use super::{Config, guard, metrics};
 use crate::encode::Frames;
 
-/// A connection's place among `connections_max`, for as long as anything of it lives.
+/// A connection's place among those of its listener, for as long as anything of it lives.
 #[derive(Clone)]
 pub(super) struct Connected(#[expect(dead_code, reason = "held, not read")] Arc<Place>);
 
@@ -39,10 +39,11 @@ pub(super) struct Connected(#[expect(dead_code, reason = "held, not read")] Arc<
 pub(super) struct Peer(pub(super) Option<SocketAddr>);
 
 /// Given back, and counted as closed, when it is dropped.
-struct Place(#[expect(dead_code, reason = "held, not read")] OwnedSemaphorePermit);
+struct Place(#[expect(dead_code, reason = "held, not read")] Option<OwnedSemaphorePermit>);
 
 impl Connected {
-    pub(super) fn new(permit: OwnedSemaphorePermit) -> Self {
+    /// With the permit of a listener that has some.
+    pub(super) fn new(permit: Option<OwnedSemaphorePermit>) -> Self {
         metrics::connections().increment(1.0);
         Self(Arc::new(Place(permit)))
     }

@@ -18,6 +18,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
 
 use super::connection::{Connected, Connection, Peer, Served};
+use super::crowd::{ADMIN_CONNECTIONS_MAX, Crowd};
 use super::guard::Door;
 use super::stream::Socket;
 use super::{ApiError, Config, Server, Upstream, metrics};
@@ -35,6 +36,8 @@ pub enum Bound {
 const BACKLOG: i32 = 4096;
 /// How long to wait when the process has no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Refused connections that are told so at once: each has a socket and a task, which are what there is no room for.
+const REFUSALS_MAX: usize = 64;
 /// How long a refused connection may take its answer.
 const REFUSE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -95,10 +98,11 @@ pub async fn serve(bound: Bound, hub: Hub, config: Config, upstream: Upstream, d
     let tasks = server.tasks.clone();
     let acceptor = Acceptor {
         router: super::router(server),
-        places: Arc::new(Semaphore::new(config.connections_max)),
+        places: Places::Fixed(Arc::new(Semaphore::new(config.connections_max))),
         config: Arc::new(config),
         door: Door::Data,
         drain: drain.clone(),
+        refusals: Arc::new(Semaphore::new(REFUSALS_MAX)),
         tasks,
     };
     acceptor.run(bound).await;
@@ -110,19 +114,29 @@ pub(super) async fn serve_router(bound: Bound, router: Router, config: Config, d
     let timeout = config.drain_timeout;
     let acceptor = Acceptor {
         router,
-        places: Arc::new(Semaphore::new(config.connections_max)),
+        places: Places::Newest(Crowd::new(ADMIN_CONNECTIONS_MAX)),
         config: Arc::new(config),
         door: Door::Admin,
         drain,
+        refusals: Arc::new(Semaphore::new(REFUSALS_MAX)),
         tasks: TaskTracker::new(),
     };
     acceptor.run(bound).await;
     acceptor.end(timeout).await;
 }
 
+/// Who gets in where all places are taken.
+enum Places {
+    /// Nobody: the newest is told so.
+    Fixed(Arc<Semaphore>),
+    /// The newest, and another connection is closed.
+    Newest(Arc<Crowd>),
+}
+
 struct Acceptor {
     router: Router,
-    places: Arc<Semaphore>,
+    places: Places,
+    refusals: Arc<Semaphore>,
     config: Arc<Config>,
     door: Door,
     drain: CancellationToken,
@@ -178,10 +192,12 @@ impl Acceptor {
     }
 
     fn spawn(&self, socket: impl Socket, peer: Peer) {
-        let Ok(permit) = self.places.clone().try_acquire_owned() else {
-            metrics::limit_hit("connections_max");
-            self.tasks.spawn(refuse(socket, self.config.connections_max));
-            return;
+        let (permit, seat) = match &self.places {
+            Places::Fixed(places) => match places.clone().try_acquire_owned() {
+                Ok(permit) => (Some(permit), None),
+                Err(_) => return self.refuse(socket),
+            },
+            Places::Newest(crowd) => (None, Some(crowd.enter(peer.0))),
         };
         let served = Served {
             router: self.router.clone(),
@@ -192,7 +208,28 @@ impl Acceptor {
             drain: self.drain.clone(),
             tasks: self.tasks.clone(),
         };
-        self.tasks.spawn(Connection { socket, served }.run());
+        let run = Connection { socket, served }.run();
+        match seat {
+            None => self.tasks.spawn(run),
+            Some(seat) => self.tasks.spawn(async move {
+                tokio::select! {
+                    () = run => {}
+                    () = seat.closed() => {}
+                }
+            }),
+        };
+    }
+
+    /// Tells a client that there is no place for it; where many are told so already, closes its connection at once.
+    fn refuse(&self, socket: impl Socket) {
+        metrics::limit_hit("connections_max");
+        if let Ok(place) = self.refusals.clone().try_acquire_owned() {
+            let max = self.config.connections_max;
+            self.tasks.spawn(async move {
+                refuse(socket, max).await;
+                drop(place);
+            });
+        }
     }
 
     async fn end(&self, limit: Duration) {

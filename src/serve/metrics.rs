@@ -6,8 +6,9 @@ use tokio::time::Instant;
 use crate::encode::Format;
 
 /// Limits and rules that a client can run into; the label values of `informerd_http_limit_hits_total`.
-const LIMITS: [&str; 16] = [
+const LIMITS: [&str; 17] = [
     "connections_max",
+    "admin_connections_max",
     "subscribers_max",
     "streams_per_connection_max",
     "header_bytes_max",

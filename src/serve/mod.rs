@@ -9,6 +9,7 @@ mod admin;
 mod api_error;
 mod body;
 mod connection;
+mod crowd;
 mod guard;
 mod host;
 mod kube;

@@ -107,9 +107,10 @@ async fn resolve(server: &Server, name: &str, deadline: Instant) -> Result<Vec<A
             ApiError::unavailable(error.to_string(), 30)
         }
         SubscribeError::NotOnDemand { .. } => ApiError::forbidden(error.to_string()),
-        SubscribeError::Full { .. } | SubscribeError::Unknown { .. } | SubscribeError::NoKind { .. } => {
-            ApiError::not_found(error.to_string())
-        }
+        SubscribeError::Full { .. }
+        | SubscribeError::Unknown { .. }
+        | SubscribeError::TooLong { .. }
+        | SubscribeError::NoKind { .. } => ApiError::not_found(error.to_string()),
     })
 }
 

@@ -95,6 +95,7 @@ pub(super) fn refused(error: &SubscribeError) -> ApiError {
         }
         SubscribeError::Pending { .. }
         | SubscribeError::Unknown { .. }
+        | SubscribeError::TooLong { .. }
         | SubscribeError::NoKind { .. }
         | SubscribeError::NotOnDemand { .. }
         | SubscribeError::Exhausted { .. } => ApiError::not_found(error.to_string()),

@@ -22,6 +22,9 @@ const CONCURRENCY: usize = 8;
 /// Names suggested for one that is not known.
 const NEAR_LEN_MAX: usize = 3;
 
+/// Longest word, in bytes, that near names are looked for: that of a DNS label, which the plural of a resource is.
+const WORD_LEN_MAX: usize = 63;
+
 /// The resources of an API server, in the order in which kubectl prefers them: the core group, then the
 /// groups in the server's order, each with its preferred version first.
 #[derive(Clone, Debug, Default)]
@@ -92,7 +95,27 @@ impl Discovery {
     ///
     /// Source: `k8s.io/client-go/restmapper` `shortcut.go`, `k8s.io/apimachinery/pkg/api/meta/restmapper.go`.
     pub fn resolve(&self, name: &str) -> Result<Resource, ResolveError> {
-        let word = name.split('.').next().unwrap_or_default().to_ascii_lowercase();
+        self.lookup(name).map_err(|entry| match entry {
+            Some(entry) => ResolveError::NotWatchable {
+                name: Resource::new(entry.parts.clone()).canonical(),
+                verbs: entry.verbs.clone(),
+            },
+            None => ResolveError::Unknown {
+                name: name.to_owned(),
+                near: self.near(&word_of(name)),
+                broken: self.broken.iter().map(|broken| broken.group_version.clone()).collect(),
+            },
+        })
+    }
+
+    /// As [`Discovery::resolve`], where nobody reads why not: near names are not looked for.
+    pub fn find(&self, name: &str) -> Option<Resource> {
+        self.lookup(name).ok()
+    }
+
+    /// What a name stands for, or else what it names that cannot be watched.
+    fn lookup(&self, name: &str) -> Result<Resource, Option<&Entry>> {
+        let word = word_of(name);
         let named = |entry: &&Entry| Resource::new(entry.parts.clone()).answers_to(name);
         let candidates: Vec<_> = self.entries.iter().filter(named).collect();
         let best = candidates
@@ -100,18 +123,7 @@ impl Discovery {
             .filter(|entry| entry.watchable())
             .min_by_key(|entry| rank(&entry.parts, &word))
             .map(|entry| Resource::new(entry.parts.clone()));
-        match (best, candidates.first()) {
-            (Some(resource), _) => Ok(resource),
-            (None, Some(entry)) => Err(ResolveError::NotWatchable {
-                name: Resource::new(entry.parts.clone()).canonical(),
-                verbs: entry.verbs.clone(),
-            }),
-            (None, None) => Err(ResolveError::Unknown {
-                name: name.to_owned(),
-                near: self.near(&word),
-                broken: self.broken.iter().map(|broken| broken.group_version.clone()).collect(),
-            }),
-        }
+        best.ok_or_else(|| candidates.first().copied())
     }
 
     /// What has become of a resource that a name stood for: in the same version as long as that is served, else in
@@ -150,17 +162,20 @@ impl Discovery {
     /// Known names that are close to an unknown one.
     fn near(&self, word: &str) -> Vec<String> {
         let mut near: Vec<(usize, String)> = Vec::new();
+        if word.len() > WORD_LEN_MAX {
+            return Vec::new();
+        }
+        // A typo in a third of the letters is a different word.
+        let distance_max = 1 + word.len() / 4;
+        let comparable = |name: &&String| !name.is_empty() && name.len().abs_diff(word.len()) <= distance_max;
         for entry in self.entries.iter().filter(|entry| entry.watchable()) {
             // Short names are all close to each other.
             let names = [&entry.parts.plural, &entry.parts.singular];
-            let best =
-                names.into_iter().filter(|name| !name.is_empty()).map(|name| distance(word, name)).min();
+            let best = names.into_iter().filter(comparable).map(|name| strsim::levenshtein(word, name)).min();
+            let close = best.filter(|distance| word.len() > 2 && *distance <= distance_max);
+            let Some(distance) = close else { continue };
             let canonical = Resource::new(entry.parts.clone()).canonical();
-            // A typo in a third of the letters is a different word.
-            let close = best.filter(|distance| word.len() > 2 && *distance <= 1 + word.len() / 4);
-            if let Some(distance) = close
-                && near.iter().all(|(_, known)| *known != canonical)
-            {
+            if near.iter().all(|(_, known)| *known != canonical) {
                 near.push((distance, canonical));
             }
         }
@@ -185,20 +200,9 @@ fn rank(parts: &ResourceParts, word: &str) -> u8 {
     }
 }
 
-/// Levenshtein's distance, in characters.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, left) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, right) in b.iter().enumerate() {
-            let substituted = diagonal + usize::from(left != *right);
-            diagonal = row[j + 1];
-            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
+/// The resource's own word of a name: `deploy` of `deploy.apps`.
+fn word_of(name: &str) -> String {
+    name.split('.').next().unwrap_or_default().to_ascii_lowercase()
 }
 
 fn did_you_mean(near: &[String]) -> String {

@@ -191,11 +191,20 @@ async fn a_server_that_refuses_the_forms_is_asked_plainly() {
     assert_eq!(*count.lock().unwrap(), 4);
 }
 
-proptest::proptest! {
-    #[test]
-    fn the_distance_is_a_metric(a in "[a-c]{0,6}", b in "[a-c]{0,6}", c in "[a-c]{0,6}") {
-        proptest::prop_assert_eq!(distance(&a, &b), distance(&b, &a));
-        proptest::prop_assert_eq!(distance(&a, &b) == 0, a == b);
-        proptest::prop_assert!(distance(&a, &c) <= distance(&a, &b) + distance(&b, &c));
-    }
+#[test]
+fn near_names_are_not_looked_for_where_no_resource_is_called_so() {
+    let parts = |plural: &str| Entry {
+        parts: ResourceParts { plural: plural.into(), ..ResourceParts::default() },
+        verbs: vec!["list".to_owned(), "watch".to_owned()],
+    };
+    let entries = ["a".repeat(WORD_LEN_MAX), "pods".to_owned()].iter().map(|plural| parts(plural)).collect();
+    let discovery = Discovery { entries, broken: Vec::new() };
+    let near = |name: &str| match discovery.resolve(name) {
+        Err(ResolveError::Unknown { near, .. }) => near.len(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(near(&"a".repeat(WORD_LEN_MAX - 1)), 1);
+    assert_eq!(near(&"a".repeat(WORD_LEN_MAX + 1)), 0);
+    assert_eq!(near("pod"), 1);
+    assert!(discovery.find("pod").is_none());
 }

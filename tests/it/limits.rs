@@ -47,6 +47,68 @@ async fn a_connection_too_many_is_told_so_and_the_next_one_is_taken() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn idle_connections_to_the_admin_listener_do_not_hold_up_a_probe() {
+    let server = TestServer::start_with(&["pods"], |config| {
+        config.limits.header_timeout = Duration::from_secs(60);
+    })
+    .await;
+    let mut idle = Vec::new();
+    for _ in 0..600 {
+        idle.push(TcpStream::connect(server.admin).await.unwrap());
+    }
+    let probe = client::get(server.admin, "/livez", &[]).await;
+    assert_eq!((probe.status(), probe.text()), (200, "ok"));
+    // The oldest made room for the newer ones.
+    let mut oldest = idle.swap_remove(0);
+    let mut end = Vec::new();
+    let _ = in_time("its end", oldest.read_to_end(&mut end)).await;
+    assert!(end.is_empty());
+    let hits = r#"informerd_http_limit_hits_total{limit="admin_connections_max"}"#;
+    assert!(metric(&server, hits).await >= 300.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refusals_are_few_at_a_time() {
+    let server = TestServer::start_with(&["pods"], |config| config.limits.connections_max = 1).await;
+    let _stream = Stream::sse(server.address, WATCH, None).await.unwrap();
+    let mut refused = Vec::new();
+    for _ in 0..400 {
+        refused.push(TcpStream::connect(server.address).await.unwrap());
+    }
+    // Each is told or closed, and none has to say anything for it.
+    let mut told = 0;
+    for mut socket in refused {
+        let mut answer = Vec::new();
+        let _ = in_time("an end", socket.read_to_end(&mut answer)).await;
+        told += usize::from(answer.starts_with(b"HTTP/1.1 503"));
+        assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 503"));
+    }
+    assert!((1..400).contains(&told), "{told}");
+    assert_eq!(server.get("/v1/resources").await.status(), 503, "one alone is told");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_no_resource_can_have_is_not_looked_for() {
+    let server = TestServer::start_with(&["pods"], |config| {
+        config.on_demand.patterns = vec!["*".parse().unwrap()];
+    })
+    .await;
+    let name = "x".repeat(7000);
+    let before = server.api.requests().len();
+    for (path, code) in [
+        (format!("/v1/snapshot/{name}"), 404),
+        (format!("/v1/watch/{name}"), 404),
+        (format!("/api/v1/{name}"), 404),
+    ] {
+        let refused = server.get(&path).await;
+        assert_eq!((refused.status(), refused.json()["reason"].as_str()), (code, Some("NotFound")));
+        assert!(refused.body.len() < 1000, "the name is not repeated whole");
+    }
+    let asked = server.api.requests()[before..].iter().filter(|request| request.contains("/apis")).count();
+    assert_eq!(asked, 0, "the API server is not asked for it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_subscription_too_many_is_told_so_and_the_next_one_is_taken() {
     let server = TestServer::start_with(&["pods"], |config| config.limits.subscribers_max = 1).await;
     let first = Stream::ndjson(server.address, WATCH, None).await.unwrap();

@@ -69,10 +69,13 @@ impl Informers {
         }
         let patterns = || self.on_demand.shown();
         let refuse = |why| Verdict::Answer(Err(SubscribeError::NoKind { why, patterns: patterns() }));
-        let resource = match discovery.resolve(name) {
-            Ok(resource) => resource,
-            Err(_) if !fresh => return Verdict::Later,
-            Err(error) => return refuse(error.to_string()),
+        let resource = match discovery.find(name) {
+            Some(resource) => resource,
+            None if !fresh => return Verdict::Later,
+            None => match discovery.resolve(name) {
+                Ok(resource) => resource,
+                Err(error) => return refuse(error.to_string()),
+            },
         };
         let canonical = resource.canonical();
         let follows =

@@ -238,7 +238,7 @@ impl Informers {
     /// Where clients may start informers, a name means what it means in the cluster, whichever informers run.
     fn tell_names(&self) {
         if let (Some(discovery), true) = (self.discovery.clone(), self.on_demand.is_on()) {
-            let names = move |name: &str| discovery.resolve(name).ok().map(|found| found.canonical());
+            let names = move |name: &str| discovery.find(name).map(|found| found.canonical());
             self.hub.set_names(Arc::new(names));
         }
         self.tell_offered();
@@ -276,7 +276,7 @@ impl Informers {
         let Some(discovery) = &self.discovery else { return Ok(()) };
         let mut seen: Vec<Resource> = Vec::new();
         for spec in specs {
-            let Ok(resource) = discovery.resolve(&spec.resource) else { continue };
+            let Some(resource) = discovery.find(&spec.resource) else { continue };
             if seen.iter().any(|other| other.canonical() == resource.canonical()) {
                 return Err(twice(&resource, spec));
             }

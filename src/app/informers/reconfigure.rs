@@ -53,7 +53,7 @@ impl Informers {
 
     /// The group that is, or would be, of a watch.
     fn find(&self, spec: &WatchSpec) -> Option<usize> {
-        let meant = self.discovery.as_ref().and_then(|discovery| discovery.resolve(&spec.resource).ok());
+        let meant = self.discovery.as_ref().and_then(|discovery| discovery.find(&spec.resource));
         let of_resource = |group: &super::Group| match (&meant, group.resource()) {
             (Some(meant), Some(resource)) => meant.canonical() == resource.canonical(),
             (_, _) => false,

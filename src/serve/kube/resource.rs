@@ -53,6 +53,7 @@ fn refused(error: &SubscribeError) -> ApiError {
         SubscribeError::NotOnDemand { .. }
         | SubscribeError::Full { .. }
         | SubscribeError::Unknown { .. }
+        | SubscribeError::TooLong { .. }
         | SubscribeError::NoKind { .. } => error::nothing_there(),
     }
 }
