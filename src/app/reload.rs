@@ -92,16 +92,16 @@ impl Reloader {
     async fn reload(&self) {
         match self.take().await {
             Ok(changes) if changes == Changes::default() => {
-                info!("the configuration was read again: nothing to change");
                 reloaded(ReloadOutcome::Unchanged);
+                info!("the configuration was read again: nothing to change");
             }
             Ok(Changes { added, changed, removed }) => {
-                info!(added, changed, removed, "the configuration was read again");
                 reloaded(ReloadOutcome::Applied);
+                info!(added, changed, removed, "the configuration was read again");
             }
             Err(why) => {
-                error!(error = why, "the configuration is refused; the one before goes on");
                 reloaded(ReloadOutcome::Refused);
+                error!(error = why, "the configuration is refused; the one before goes on");
             }
         }
     }
