@@ -17,6 +17,7 @@ use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, info, info_span, warn};
 
@@ -35,6 +36,8 @@ pub struct App {
     pub address: Option<SocketAddr>,
     /// Where probes and metrics are answered.
     pub admin_address: Option<SocketAddr>,
+    leaving: CancellationToken,
+    shutdown_delay: Duration,
     drain: CancellationToken,
     cancel: CancellationToken,
     data: JoinHandle<()>,
@@ -88,6 +91,7 @@ impl App {
             .await
             .context("cannot connect to the API server")?;
         let (drain, cancel) = (CancellationToken::new(), CancellationToken::new());
+        let (leaving, shutdown_delay) = (CancellationToken::new(), config.shutdown_delay);
         let (demand_door, demands) = mpsc::channel(INBOX_LEN);
         let (reload_door, reloads) = mpsc::channel(INBOX_LEN);
         // Asked also where nothing may start on demand yet: a file may allow it later.
@@ -104,13 +108,14 @@ impl App {
         }
         info!(listen = %config.listen, address = shown(address), admin = shown(admin_address), "listening");
         let http_config = http_config(&config);
+        let health = http::Admin {
+            hub: hub.clone(),
+            render,
+            unready_after: config.unready_after,
+            leaving: leaving.clone(),
+        };
         let admin = admin.map(|bound| {
-            let admin = http::Admin {
-                hub: hub.clone(),
-                render,
-                unready_after: config.unready_after,
-                drain: drain.clone(),
-            };
+            let admin = health.clone();
             // The admin listener drains fast: nothing on it is worth waiting for.
             let admin_config =
                 http::Config { drain_timeout: Duration::from_millis(100), ..http_config.clone() };
@@ -118,7 +123,7 @@ impl App {
         });
         let upstream =
             http::Upstream { pass: pass::through(&config, &client), definition: definitions::fetch(&client) };
-        let data = http::serve(data, hub.clone(), http_config, upstream, drain.clone());
+        let data = http::serve(data, health, http_config, upstream, drain.clone());
         let data = tokio::spawn(data.instrument(info_span!("http")));
         tokio::spawn(tend(hub.clone(), cancel.clone()));
         let reload = Arc::new(Notify::new());
@@ -129,7 +134,19 @@ impl App {
         }
         let inbox = informers::Inbox { demands, reloads };
         let informers = tokio::spawn(informers::run(config, client, hub.clone(), inbox, cancel.clone()));
-        Ok(Self { hub, address, admin_address, drain, cancel, data, admin, informers, reload })
+        Ok(Self {
+            hub,
+            address,
+            admin_address,
+            leaving,
+            shutdown_delay,
+            drain,
+            cancel,
+            data,
+            admin,
+            informers,
+            reload,
+        })
     }
 
     /// Reads the configuration again, as SIGHUP does.
@@ -149,12 +166,45 @@ impl App {
             }
         };
         info!("stopping");
-        self.stop().await;
-        failed.unwrap_or(Ok(()))
+        match failed {
+            // Nothing is served any more that is worth waiting for.
+            Some(failed) => {
+                self.drain().await;
+                failed
+            }
+            None => {
+                tokio::select! {
+                    () = self.leave() => {}
+                    // Whoever asks twice does not want to wait.
+                    () = signals.stop() => {}
+                }
+                self.drain().await;
+                Ok(())
+            }
+        }
     }
 
-    /// Drains: unready, streams end, connections close; then the informers and the admin listener stop.
+    /// Stops as SIGTERM does: unready and serving for the shutdown delay, then drained.
     pub async fn stop(self) {
+        self.leave().await;
+        self.drain().await;
+    }
+
+    /// Unready from now on, and serving all the same until a Service has taken notice.
+    async fn leave(&self) {
+        self.leaving.cancel();
+        if !self.shutdown_delay.is_zero() {
+            info!(
+                delay_seconds = self.shutdown_delay.as_secs_f64(),
+                "unready, and serving until the delay is over"
+            );
+            sleep(self.shutdown_delay).await;
+        }
+    }
+
+    /// Drains: streams end, connections close; then the informers and the admin listener stop.
+    async fn drain(self) {
+        self.leaving.cancel();
         self.drain.cancel();
         let _ = self.data.await;
         self.cancel.cancel();
@@ -211,6 +261,11 @@ impl Signals {
             hangup: signal(SignalKind::hangup())?,
             on_hangup,
         })
+    }
+
+    /// Waits until it is to stop.
+    async fn stop(&mut self) {
+        while matches!(self.recv().await, Signal::Reload) {}
     }
 
     async fn recv(&mut self) -> Signal {

@@ -86,7 +86,9 @@ pub struct Serve {
     pub verify_interval: Option<Duration>,
     /// Limits.
     pub limits: Limits,
-    /// Time for streams to end after SIGTERM.
+    /// Time after SIGTERM to be unready and serve all the same.
+    pub shutdown_delay: Duration,
+    /// Time for streams to end after that.
     pub drain_timeout: Duration,
     /// Not ready when the API server was last heard longer ago; `None` for always ready once synced.
     pub unready_after: Option<Duration>,
@@ -277,6 +279,7 @@ impl Source {
             initial_list: sync.initial_list.unwrap_or_default(),
             verify_interval: sync.verify_interval.unwrap_or_default().0,
             limits,
+            shutdown_delay: life.shutdown_delay.map_or(Duration::ZERO, Quantity::plain),
             drain_timeout: life.drain_timeout.map_or(DRAIN_TIMEOUT, Quantity::plain),
             unready_after,
             log: Log::resolve(log),
@@ -347,6 +350,7 @@ impl Serve {
             ("pass_through_proxy", proxies.join(",")),
             ("initial_list", self.initial_list.to_string()),
             ("verify_interval", VerifyInterval(self.verify_interval).to_string()),
+            ("shutdown_delay", Span::of(self.shutdown_delay).to_string()),
             ("drain_timeout", Span::of(self.drain_timeout).to_string()),
             ("unready_after", Unready(self.unready_after).to_string()),
             ("log", self.log.filter.to_string()),
@@ -408,6 +412,7 @@ impl Demo {
             initial_list: InitialList::default(),
             verify_interval: VerifyInterval::default().0,
             limits: self.limits.clone(),
+            shutdown_delay: Duration::ZERO,
             drain_timeout: DEMO_DRAIN_TIMEOUT,
             unready_after: None,
             log: self.log.clone(),

@@ -154,6 +154,10 @@ pub struct SyncSettings {
 #[derive(clap::Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Life")]
 pub struct LifeSettings {
+    /// Time after SIGTERM to be unready and serve all the same, before streams end [default 0s; behind a Service 5s, in which
+    /// it stops to send clients]
+    #[arg(long, env = "INFORMERD_SHUTDOWN_DELAY", value_name = "TIME")]
+    pub shutdown_delay: Option<Span>,
     /// Time for streams to end after SIGTERM [default 25s: below the 30s after which a kubelet kills]
     #[arg(long, env = "INFORMERD_DRAIN_TIMEOUT", value_name = "TIME")]
     pub drain_timeout: Option<Span>,
@@ -233,6 +237,7 @@ struct File {
     pass_through_proxy: Option<Vec<String>>,
     initial_list: Option<String>,
     verify_interval: Option<String>,
+    shutdown_delay: Option<String>,
     drain_timeout: Option<String>,
     unready_after: Option<String>,
     log: Option<String>,
@@ -296,6 +301,7 @@ impl ServeSettings {
                 verify_interval: self.sync.verify_interval.or(lower.sync.verify_interval),
             },
             life: LifeSettings {
+                shutdown_delay: self.life.shutdown_delay.or(lower.life.shutdown_delay),
                 drain_timeout: self.life.drain_timeout.or(lower.life.drain_timeout),
                 unready_after: self.life.unready_after.or(lower.life.unready_after),
             },
@@ -385,6 +391,7 @@ impl File {
                 verify_interval: text_of("verifyInterval", self.verify_interval, environment)?,
             },
             life: LifeSettings {
+                shutdown_delay: text_of("shutdownDelay", self.shutdown_delay, environment)?,
                 drain_timeout: text_of("drainTimeout", self.drain_timeout, environment)?,
                 unready_after: text_of("unreadyAfter", self.unready_after, environment)?,
             },

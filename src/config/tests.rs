@@ -35,6 +35,7 @@ fn defaults_are_those_of_the_help() {
     assert_eq!(config.listen.to_string(), "127.0.0.1:8090");
     assert_eq!(config.admin_listen.unwrap().to_string(), "0.0.0.0:8091");
     assert_eq!(config.drain_timeout, Duration::from_secs(25));
+    assert_eq!(config.shutdown_delay, Duration::ZERO);
     assert_eq!(config.unready_after, None);
     assert_eq!(config.upstream, UpstreamSource::Infer);
     assert_eq!(config.log.filter.as_str(), "info");

@@ -29,16 +29,13 @@ pub struct Admin {
     /// Unready once an informer has not heard of the API server for this long; `None` for never, as reads go
     /// on from the cache.
     pub unready_after: Option<Duration>,
-    /// Cancelled at shutdown.
-    pub drain: CancellationToken,
+    /// Cancelled where a shutdown begins.
+    pub leaving: CancellationToken,
 }
 
 /// The routes of the admin listener.
 pub fn admin_router(admin: Admin) -> Router {
-    Router::new()
-        .route("/livez", get(livez))
-        .route("/healthz", get(readyz))
-        .route("/readyz", get(readyz))
+    probes(admin.clone())
         .route("/metrics", get(metrics))
         .fallback(|uri: axum::http::Uri| async move {
             let path = uri.path().to_owned();
@@ -52,6 +49,15 @@ pub fn admin_router(admin: Admin) -> Router {
         .with_state(admin)
 }
 
+/// The probes alone: clients of the Kubernetes interface ask for them on the data listener.
+pub(super) fn probes<S: Clone + Send + Sync + 'static>(admin: Admin) -> Router<S> {
+    let probes = Router::new()
+        .route("/livez", get(livez))
+        .route("/healthz", get(readyz))
+        .route("/readyz", get(readyz));
+    probes.with_state(admin)
+}
+
 impl Admin {
     /// Serves until `until` is cancelled: later than the data listener, so that a drain can be seen.
     pub async fn serve(self, bound: Bound, config: Config, until: CancellationToken) {
@@ -61,7 +67,7 @@ impl Admin {
     /// Each check by name; a sentence for what is wrong, or is worth telling though all is well.
     fn checks(&self) -> Vec<(String, Result<Option<String>, String>)> {
         let now = Instant::now();
-        let draining = if self.drain.is_cancelled() { Err("shutting down".to_owned()) } else { Ok(None) };
+        let draining = if self.leaving.is_cancelled() { Err("shutting down".to_owned()) } else { Ok(None) };
         let mut checks = vec![("shutdown".to_owned(), draining)];
         for pending in self.hub.pending().into_iter().filter(|pending| pending.awaited) {
             checks.push((format!("informer/{}", pending.name), Err(pending.message)));

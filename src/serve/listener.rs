@@ -21,8 +21,7 @@ use super::connection::{Connected, Connection, Peer, Served};
 use super::crowd::{ADMIN_CONNECTIONS_MAX, Crowd};
 use super::guard::Door;
 use super::stream::Socket;
-use super::{ApiError, Config, Server, Upstream, metrics};
-use crate::hub::Hub;
+use super::{Admin, ApiError, Config, Server, Upstream, metrics};
 
 /// A bound listener.
 pub enum Bound {
@@ -92,12 +91,12 @@ impl Drop for Bound {
 
 /// Serves the data interface until `drain` is cancelled and the connections have ended, or the drain timeout
 /// is over.
-pub async fn serve(bound: Bound, hub: Hub, config: Config, upstream: Upstream, drain: CancellationToken) {
+pub async fn serve(bound: Bound, admin: Admin, config: Config, upstream: Upstream, drain: CancellationToken) {
     let timeout = config.drain_timeout;
-    let server = Server::new(hub, config.clone(), upstream, drain.clone());
+    let server = Server::new(admin.hub.clone(), config.clone(), upstream, drain.clone());
     let tasks = server.tasks.clone();
     let acceptor = Acceptor {
-        router: super::router(server),
+        router: super::router(server, admin),
         places: Places::Fixed(Arc::new(Semaphore::new(config.connections_max))),
         config: Arc::new(config),
         door: Door::Data,

@@ -130,8 +130,8 @@ impl Server {
 }
 
 /// The routes of the data listener.
-fn router(server: Server) -> Router {
-    Router::new()
+fn router(server: Server, admin: Admin) -> Router {
+    admin::probes(admin)
         .route("/", get(page::index))
         .route("/static/{file}", get(page::file))
         .route("/openapi.json", get(page::openapi))

@@ -73,6 +73,7 @@ fn running() -> &'static Running {
             pass_through: Default::default(),
             pass_through_proxy: Vec::new(),
             limits: Limits::DEFAULT,
+            shutdown_delay: Duration::ZERO,
             drain_timeout: Duration::from_secs(1),
             unready_after: None,
             log: Log::default(),

@@ -43,6 +43,35 @@ async fn streams_end_with_a_fresh_token_and_as_their_transport_has_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn before_it_drains_it_is_unready_and_serves_for_the_shutdown_delay() {
+    let delay = Duration::from_secs(2);
+    let mut server = TestServer::start_with(&["pods"], |config| config.shutdown_delay = delay).await;
+    server.cluster.create("pods", mk_pod("default", "a", "web")).unwrap();
+    server.caught_up("pods").await;
+    let (address, admin, cluster) = (server.address, server.admin, server.cluster.clone());
+    let mut stream = Stream::sse(address, WATCH, None).await.unwrap();
+    stream.until("SYNCED").await;
+    let began = Instant::now();
+    let served = async {
+        in_time("unready", async { while client::get(admin, "/readyz", &[]).await.status() == 200 {} }).await;
+        // Where clients ask it, too.
+        assert_eq!(client::get(address, "/readyz", &[]).await.status(), 503);
+        assert_eq!(client::get(admin, "/livez", &[]).await.status(), 200);
+        assert_eq!(client::get(address, "/v1/snapshot/pods", &[]).await.status(), 200);
+        let mut late = Stream::sse(address, WATCH, None).await.unwrap();
+        late.until("SYNCED").await;
+        cluster.create("pods", mk_pod("default", "b", "web")).unwrap();
+        assert_eq!(stream.next().await.unwrap().name(), "b");
+        assert_eq!(late.next().await.unwrap().name(), "b");
+        assert!(began.elapsed() < delay, "all of this is within the delay: {:?}", began.elapsed());
+        let Item::Event(last) = in_time("the last event", stream.item()).await else { panic!("no bookmark") };
+        assert_eq!(last.kind, "BOOKMARK");
+        assert!(began.elapsed() >= delay, "{:?}", began.elapsed());
+    };
+    tokio::join!(server.informerd.stop(), served);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn while_it_drains_it_is_alive_and_not_ready_and_takes_nobody_new() {
     let mut server = TestServer::start_with(&["pods"], |config| {
         config.limits.send_buffer_bytes = 4 << 10;

@@ -219,6 +219,7 @@ pub(crate) fn serve_config(upstream: UpstreamSource, resources: &[&str]) -> conf
         initial_list: config::InitialList::default(),
         verify_interval: None,
         limits: Limits::DEFAULT,
+        shutdown_delay: Duration::ZERO,
         drain_timeout: Duration::from_secs(2),
         unready_after: None,
         log: Log::default(),
