@@ -23,7 +23,12 @@ pub fn cache(config: Config, now: Instant) -> (Writer, Reader) {
     let shared = Arc::new(Shared {
         state: RwLock::new(State::new(config)),
         uses: Uses::default(),
-        condition: Mutex::new(Condition { phase: Phase::Starting, message: None, retry_at: None }),
+        condition: Mutex::new(Condition {
+            phase: Phase::Starting,
+            message: None,
+            retry_at: None,
+            forbidden: false,
+        }),
         born: now,
         heard_ms: AtomicU64::new(0),
         asked_tx: watch::Sender::new(()),
@@ -124,6 +129,8 @@ pub struct Condition {
     pub message: Option<String>,
     /// When the next try comes, while backing off.
     pub retry_at: Option<Instant>,
+    /// Whether what went wrong is that the API server forbids it.
+    pub forbidden: bool,
 }
 
 /// A run of changes.

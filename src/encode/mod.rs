@@ -13,7 +13,7 @@ mod ws;
 pub use encoder::{Clock, Encoder, Format, Framing, Kubernetes};
 pub use frames::Frames;
 pub use list::{ListEncoder, ListFormat, partial};
-pub use table::{IncludeObject, TableEncoder};
+pub use table::{IncludeObject, TableEncoder, TableVersion};
 pub use ws::{
     ClientFrame, FrameError, FrameParser, WsFrame, accept_key, close_frame, ping_frame, pong_frame,
 };

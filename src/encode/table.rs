@@ -24,11 +24,22 @@ pub enum IncludeObject {
     None,
 }
 
+/// The version of `meta.k8s.io` in which a table is written. Both look the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TableVersion {
+    /// `v1`.
+    #[default]
+    V1,
+    /// `v1beta1`, for clients from before Kubernetes 1.15.
+    V1Beta1,
+}
+
 /// Writes tables of one resource: lists and single objects piece by piece, watch events one table each.
 #[derive(Debug)]
 pub struct TableEncoder {
     table: Arc<Table>,
     include: IncludeObject,
+    version: TableVersion,
     /// Whether clients know the columns by now.
     has_told_columns: bool,
     /// Whether the table has rows by now.
@@ -56,10 +67,29 @@ impl IncludeObject {
     }
 }
 
+impl TableVersion {
+    fn api_version(self) -> &'static str {
+        match self {
+            Self::V1 => "meta.k8s.io/v1",
+            Self::V1Beta1 => "meta.k8s.io/v1beta1",
+        }
+    }
+
+    /// The beginning of a row's object, up to its metadata.
+    fn partial_head(self) -> &'static str {
+        match self {
+            Self::V1 => PARTIAL_HEAD,
+            Self::V1Beta1 => {
+                r#"{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1beta1","metadata":"#
+            }
+        }
+    }
+}
+
 impl TableEncoder {
     /// Nothing yet.
-    pub fn new(table: Arc<Table>, include: IncludeObject) -> Self {
-        Self { table, include, has_told_columns: false, has_rows: false, text: String::new() }
+    pub fn new(table: Arc<Table>, include: IncludeObject, version: TableVersion) -> Self {
+        Self { table, include, version, has_told_columns: false, has_rows: false, text: String::new() }
     }
 
     /// Appends the beginning of a table, up to its rows, with the version of the list or the single object.
@@ -71,7 +101,8 @@ impl TableEncoder {
         out: &mut Frames,
     ) {
         self.text.clear();
-        self.text.push_str(r#"{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{"#);
+        let api_version = self.version.api_version();
+        self.add(format_args!(r#"{{"kind":"Table","apiVersion":"{api_version}","metadata":{{"#));
         if let Some(version) = version {
             self.add(format_args!(r#""resourceVersion":"{}""#, version.json()));
         }
@@ -109,7 +140,7 @@ impl TableEncoder {
             IncludeObject::None => out.put("null"),
             IncludeObject::Metadata => match metadata() {
                 Some(object) => {
-                    out.put(PARTIAL_HEAD);
+                    out.put(self.version.partial_head());
                     out.share(json.slice_ref(object.metadata.get().as_bytes()));
                     out.put("}");
                 }
@@ -148,10 +179,8 @@ impl TableEncoder {
         } else {
             String::new()
         };
-        let version = version.json();
-        self.add(format_args!(
-            r#","object":{{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{{"resourceVersion":"{version}"{mark}}}}}}}"#
-        ));
+        let (version, head) = (version.json(), self.version.partial_head());
+        self.add(format_args!(r#","object":{head}{{"resourceVersion":"{version}"{mark}}}}}}}"#));
         out.put(&self.text);
         self.end(out);
     }
@@ -218,7 +247,7 @@ mod tests {
         let list = |include: IncludeObject, rows: usize, next| {
             let (table, version, map) = (&table, &version, map.clone());
             move |out: &mut Frames| {
-                let mut encoder = TableEncoder::new(table.clone(), include);
+                let mut encoder = TableEncoder::new(table.clone(), include, TableVersion::V1);
                 encoder.head(Some(version), next, out);
                 (0..rows).for_each(|_| encoder.row(&map, NOW, out));
                 encoder.end(out);
@@ -252,7 +281,7 @@ mod tests {
     #[test]
     fn columns_are_told_once_in_a_watch() {
         let (table, version) = (table("pods"), ResourceVersion::from(9));
-        let mut encoder = TableEncoder::new(table, IncludeObject::None);
+        let mut encoder = TableEncoder::new(table, IncludeObject::None, TableVersion::V1);
         let pod = Bytes::from_static(br#"{"metadata":{"name":"p"},"status":{"phase":"Failed"}}"#);
         let head = r#"{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"9"},"columnDefinitions":"#;
         let row = r#"{"cells":["p","0/0","Failed","0","<unknown>","<none>","<none>","<none>","<none>"],"conditions":[{"type":"Completed","status":"True","reason":"Failed","message":"The pod failed."}],"object":null}"#;
@@ -262,6 +291,28 @@ mod tests {
             |out| encoder.bookmark(&version, true, out),
             &format!(
                 r#"{head}null,"rows":[{{"cells":["",null,null,null,null,null,null,null,null],"object":{{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{{"resourceVersion":"9","annotations":{{"k8s.io/initial-events-end":"true"}}}}}}}}]}}"#
+            ),
+        );
+    }
+
+    #[test]
+    fn the_older_version_is_named_in_the_table_and_its_rows() {
+        let mut encoder =
+            TableEncoder::new(table("configmaps"), IncludeObject::Metadata, TableVersion::V1Beta1);
+        let version = ResourceVersion::from(7);
+        let map = Bytes::from_static(br#"{"metadata":{"name":"a"}}"#);
+        let head = r#"{"kind":"Table","apiVersion":"meta.k8s.io/v1beta1","metadata":{"resourceVersion":"7"},"columnDefinitions":"#;
+        let partial = r#"{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1beta1","metadata":"#;
+        check(
+            |out| encoder.single(&version, &map, NOW, out),
+            &format!(
+                r#"{head}…,"rows":[{{"cells":["a",0,"<unknown>"],"object":{partial}{{"name":"a"}}}}}}]}}"#
+            ),
+        );
+        check(
+            |out| encoder.bookmark(&version, false, out),
+            &format!(
+                r#"{head}null,"rows":[{{"cells":["",null,null],"object":{partial}{{"resourceVersion":"7"}}}}}}]}}"#
             ),
         );
     }

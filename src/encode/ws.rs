@@ -41,6 +41,12 @@ pub enum FrameError {
     /// A close frame with a code that may not stand in one (RFC 6455 section 7.4).
     #[error("a close frame has no valid code")]
     CloseCode,
+    /// A continuation of nothing, or a new message before the end of the one under way (RFC 6455 section 5.4).
+    #[error("a frame does not continue the message under way")]
+    OutOfOrder,
+    /// A text, or the reason of a close frame, is not UTF-8.
+    #[error("a text is not UTF-8")]
+    NotUtf8,
     /// A frame is longer than we take.
     #[error("a frame is longer than {CLIENT_FRAME_BYTES_MAX} bytes")]
     TooLong,
@@ -53,8 +59,19 @@ pub type WsFrame = Vec<u8>;
 #[derive(Debug, Default)]
 pub struct FrameParser {
     buffer: Vec<u8>,
+    /// The message of which not every fragment has come.
+    message: Option<Message>,
 }
 
+/// What is to be known of a message under way.
+#[derive(Debug)]
+struct Message {
+    is_text: bool,
+    /// The bytes of a character that ends in the next fragment: three at most.
+    unfinished: Vec<u8>,
+}
+
+const CONTINUATION: u8 = 0x0;
 const TEXT: u8 = 0x1;
 const CLOSE: u8 = 0x8;
 const PING: u8 = 0x9;
@@ -66,7 +83,8 @@ impl FrameError {
     pub fn close_code(self) -> u16 {
         match self {
             Self::TooLong => 1009,
-            Self::Unmasked | Self::Unknown | Self::Control | Self::CloseCode => 1002,
+            Self::NotUtf8 => 1007,
+            Self::Unmasked | Self::Unknown | Self::Control | Self::CloseCode | Self::OutOfOrder => 1002,
         }
     }
 }
@@ -161,8 +179,31 @@ impl FrameParser {
             CLOSE => ClientFrame::Close(close_code(&payload)?),
             PING => ClientFrame::Ping(payload),
             PONG => ClientFrame::Pong,
-            _ => ClientFrame::Data,
+            _ => {
+                self.fragment(opcode, &payload, last)?;
+                ClientFrame::Data
+            }
         }))
+    }
+
+    /// Takes a frame of a message. Nothing of it is kept but what is needed to know whether it is a message.
+    fn fragment(&mut self, opcode: u8, payload: &[u8], last: bool) -> Result<(), FrameError> {
+        let mut message = match (opcode, self.message.take()) {
+            (CONTINUATION, Some(message)) => message,
+            (CONTINUATION, None) | (_, Some(_)) => return Err(FrameError::OutOfOrder),
+            (_, None) => Message { is_text: opcode == TEXT, unfinished: Vec::new() },
+        };
+        if message.is_text {
+            message.unfinished.extend_from_slice(payload);
+            let valid = match std::str::from_utf8(&message.unfinished) {
+                Ok(text) => text.len(),
+                Err(error) if error.error_len().is_none() && !last => error.valid_up_to(),
+                Err(_) => return Err(FrameError::NotUtf8),
+            };
+            message.unfinished.drain(..valid);
+        }
+        self.message = (!last).then_some(message);
+        Ok(())
     }
 }
 
@@ -170,7 +211,10 @@ impl FrameParser {
 fn close_code(payload: &[u8]) -> Result<Option<u16>, FrameError> {
     match (payload, payload.first_chunk().map(|code| u16::from_be_bytes(*code))) {
         ([], _) => Ok(None),
-        (_, Some(code @ (1000..=1003 | 1007..=1014 | 3000..=4999))) => Ok(Some(code)),
+        (_, Some(code @ (1000..=1003 | 1007..=1014 | 3000..=4999))) => {
+            std::str::from_utf8(&payload[2..]).map_err(|_| FrameError::NotUtf8)?;
+            Ok(Some(code))
+        }
         (_, _) => Err(FrameError::CloseCode),
     }
 }
@@ -241,6 +285,43 @@ mod tests {
             let mut parser = FrameParser::default();
             parser.push(&bytes);
             assert_eq!(parser.next_frame(), Err(error), "{bytes:x?}");
+        }
+    }
+
+    #[test]
+    fn fragments_are_one_message_and_text_is_utf8() {
+        const BINARY: u8 = 0x2;
+        type Frames<'a> = &'a [(u8, &'a [u8])];
+        let outcome = |frames: Frames<'_>| {
+            let mut parser = FrameParser::default();
+            frames.iter().for_each(|(first, payload)| parser.push(&masked(*first, payload)));
+            loop {
+                match parser.next_frame() {
+                    Ok(Some(_)) => {}
+                    Ok(None) => return None,
+                    Err(error) => return Some((error, error.close_code())),
+                }
+            }
+        };
+        let disorder = Some((FrameError::OutOfOrder, 1002));
+        let not_utf8 = Some((FrameError::NotUtf8, 1007));
+        let cases: [(Frames<'_>, _); 12] = [
+            (&[(TEXT, b"a"), (CONTINUATION, b"b"), (FINAL, b"c"), (FINAL | TEXT, b"d")], None),
+            (&[(TEXT, b"a"), (FINAL | PING, b""), (FINAL, b"c")], None),
+            // One character in three fragments.
+            (&[(TEXT, b"\xe2"), (CONTINUATION, b"\x82"), (FINAL, b"\xac")], None),
+            (&[(FINAL | BINARY, b"\xff")], None),
+            (&[(BINARY, b"\xff"), (FINAL, b"\xff")], None),
+            (&[(FINAL, b"stray")], disorder),
+            (&[(TEXT, b"a"), (FINAL | TEXT, b"b")], disorder),
+            (&[(BINARY, b"a"), (FINAL | BINARY, b"b")], disorder),
+            (&[(FINAL | TEXT, b"\xff")], not_utf8),
+            (&[(FINAL | TEXT, b"\xe2\x82")], not_utf8),
+            (&[(TEXT, b"\xe2"), (CONTINUATION, b"a")], not_utf8),
+            (&[(FINAL | CLOSE, b"\x03\xe8\xff")], not_utf8),
+        ];
+        for (frames, expected) in cases {
+            assert_eq!(outcome(frames), expected, "{frames:x?}");
         }
     }
 

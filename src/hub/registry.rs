@@ -319,6 +319,10 @@ impl Hub {
                 Some(demand) if unknown => match timeout_at(deadline, Demand::ask(demand, name)).await {
                     // Found now, unless it is gone again in this very moment.
                     Ok(Ok(())) => return self.resolve(name),
+                    // As where nothing starts on demand: this was followed, and is not any more.
+                    Ok(Err(SubscribeError::NotOnDemand { resource, .. })) if self.was_followed(&resource) => {
+                        return Err(error);
+                    }
                     Ok(Err(refused)) => return Err(refused),
                     Err(_) => return Err(SubscribeError::late(name)),
                 },
@@ -329,6 +333,12 @@ impl Hub {
                 return Err(error);
             }
         }
+    }
+
+    /// Whether there was an informer of a resource that is gone.
+    fn was_followed(&self, resource: &str) -> bool {
+        let of = |name: &String| name.split('/').next() == Some(resource);
+        self.read().departed.keys().any(of)
     }
 
     /// Begins a subscription. Its place is taken now, not at the first poll, so that nothing in between is

@@ -258,9 +258,6 @@ impl<'a> Parser<'a> {
 
     fn set(&mut self) -> Result<Vec<String>, SelectorError> {
         self.rest = &self.rest[1..];
-        if skip_blanks(self.rest).starts_with(')') {
-            return Err(self.expected("a label value"));
-        }
         let mut values = Vec::new();
         loop {
             self.rest = skip_blanks(self.rest);
@@ -508,6 +505,11 @@ mod tests {
             ("app>5", false),
             ("empty=", true),
             ("empty in (,x)", true),
+            ("empty in ()", true),
+            ("empty notin ( )", false),
+            ("app in ()", false),
+            ("missing in ()", false),
+            ("missing notin ()", true),
             ("in in (x)", false),
         ] {
             let parsed = LabelSelector::parse(selector).unwrap();

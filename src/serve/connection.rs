@@ -188,6 +188,7 @@ impl Served {
         let mut http = hyper::server::conn::http1::Builder::new();
         http.timer(TokioTimer::new())
             .header_read_timeout(config.header_timeout)
+            .max_headers(guard::HEADER_FIELDS_READ_MAX)
             // Beyond our own limit, so that what is a little too large gets a Status and what is much too
             // large is cut off while it is read.
             .max_header_size((config.header_bytes_max + config.url_bytes_max) * 2)
@@ -295,7 +296,8 @@ impl Served {
     async fn answer(&self, request: Request<Incoming>) -> Answer {
         let began = Instant::now();
         let (mut parts, body) = request.into_parts();
-        let (route, method) = (metrics::route(parts.uri.path()), metrics::method(&parts.method));
+        let (route, method) =
+            (metrics::route(parts.uri.path(), parts.uri.query()), metrics::method(&parts.method));
         let (head, version) = (parts.method == Method::HEAD, parts.version);
         let mut response = match guard::check(&parts, &self.config, self.door) {
             Err(error) => error.into_response(),

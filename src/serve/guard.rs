@@ -6,12 +6,12 @@
 
 use std::borrow::Cow;
 
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header, request::Parts};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header, request::Parts};
 use axum::response::{IntoResponse, Response};
 use percent_encoding::percent_decode_str;
 
 use super::metrics::limit_hit;
-use super::{ApiError, Config, host};
+use super::{ApiError, Config, host, websocket};
 
 /// Which listener a request came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +35,10 @@ pub(super) fn check(parts: &Parts, config: &Config, door: Door) -> Result<Option
         host.map(|host| host::check(host, &config.allow_hosts)).transpose()?;
         host
     };
+    if websocket::is_upgrade(&parts.headers) && parts.version < Version::HTTP_11 {
+        // RFC 6455, section 4.2.1.
+        return Err(ApiError::bad_request("a WebSocket begins with a request of HTTP/1.1 or later"));
+    }
     let Some(origin) = parts.headers.get(header::ORIGIN) else {
         same_site(parts, door)?;
         return Ok(None);
@@ -103,7 +107,21 @@ pub(super) fn seal(headers: &mut HeaderMap) {
     headers.entry(header::CONTENT_SECURITY_POLICY).or_insert(HeaderValue::from_static("sandbox"));
 }
 
+/// Header fields that a request may have, as many as most servers take.
+const HEADER_FIELDS_MAX: usize = 100;
+
+/// Header fields that are read at all: a request with more is ended without a `Status`. Room for each is made for every
+/// request.
+pub(super) const HEADER_FIELDS_READ_MAX: usize = 1000;
+
 fn sizes(parts: &Parts, config: &Config) -> Result<(), ApiError> {
+    let fields = parts.headers.len();
+    if fields > HEADER_FIELDS_MAX {
+        limit_hit("header_fields_max");
+        let message = format!("{fields} header fields exceed the limit of {HEADER_FIELDS_MAX}");
+        let code = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+        return Err(ApiError::new(code, "RequestHeaderFieldsTooLarge", message));
+    }
     let url = parts.uri.path_and_query().map_or(0, |both| both.as_str().len());
     if url > config.url_bytes_max {
         limit_hit("url_bytes_max");

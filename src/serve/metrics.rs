@@ -6,12 +6,13 @@ use tokio::time::Instant;
 use crate::encode::Format;
 
 /// Limits and rules that a client can run into; the label values of `informerd_http_limit_hits_total`.
-const LIMITS: [&str; 17] = [
+const LIMITS: [&str; 18] = [
     "connections_max",
     "admin_connections_max",
     "subscribers_max",
     "streams_per_connection_max",
     "header_bytes_max",
+    "header_fields_max",
     "url_bytes_max",
     "header_timeout",
     "snapshot_pages_max",
@@ -94,7 +95,7 @@ pub(super) fn request(route: &'static str, method: &'static str, code: u16, bega
 }
 
 /// The route of a path, from a closed set.
-pub(super) fn route(path: &str) -> &'static str {
+pub(super) fn route(path: &str, query: Option<&str>) -> &'static str {
     match path {
         "/" => "page",
         "/v1/resources" => "resources",
@@ -102,8 +103,10 @@ pub(super) fn route(path: &str) -> &'static str {
         _ if path.starts_with("/v1/snapshot/") => "snapshot",
         _ if path.starts_with("/v1/watch/") => "watch",
         _ if path.starts_with("/static/") => "static",
+        "/livez" | "/readyz" | "/healthz" => "probe",
+        "/metrics" => "metrics",
         "/api" | "/apis" | "/version" | "/version/" => "kubernetes",
-        _ if path.starts_with("/api/") || path.starts_with("/apis/") => "kubernetes",
+        _ if path.starts_with("/api/") || path.starts_with("/apis/") => super::kube::operation(path, query),
         _ => "other",
     }
 }

@@ -1,9 +1,13 @@
 //! How a request becomes a WebSocket: the handshake of RFC 6455. What follows is a stream like any other.
 
 use axum::http::{HeaderMap, HeaderValue, header};
+use base64::Engine as _;
 
 use super::ApiError;
 use crate::encode::accept_key;
+
+/// Bytes of a client's key (RFC 6455, section 4.1).
+const KEY_BYTES: usize = 16;
 
 /// What a client's handshake asks for.
 #[derive(Debug)]
@@ -29,8 +33,9 @@ impl Handshake {
             return Err(ApiError::invalid("Sec-WebSocket-Version", version, "expected 13"));
         }
         let key = text(header::SEC_WEBSOCKET_KEY);
-        if key.is_empty() {
-            return Err(ApiError::invalid("Sec-WebSocket-Key", key, "expected a key"));
+        let decoded = base64::engine::general_purpose::STANDARD.decode(key);
+        if !decoded.is_ok_and(|nonce| nonce.len() == KEY_BYTES) {
+            return Err(ApiError::invalid("Sec-WebSocket-Key", key, "expected 16 bytes in base64"));
         }
         Ok(Self { key: key.to_owned() })
     }

@@ -93,11 +93,8 @@ fn requirement(rest: &mut &[Token]) -> Option<Requirement> {
     }
 }
 
-/// What stands between commas, each a word or nothing; nothing at all is no set.
+/// What stands between commas, each a word or nothing; nothing at all is the empty value.
 fn values(tokens: &[Token]) -> Option<Vec<String>> {
-    if tokens.is_empty() {
-        return None;
-    }
     let values = tokens.split(|token| *token == Token::Sign(",")).map(|piece| match piece {
         [] => Some(String::new()),
         [Token::Word(value)] => is_value(value).then(|| value.clone()),

@@ -8,9 +8,11 @@ use super::engine::{Target, chunks};
 /// Longest payload taken.
 const PAYLOAD_BYTES_MAX: usize = 4096;
 
-/// RFC 6455 sections 5.2 and 5.5: the frames, and the close code of what is wrong with the rest.
+/// RFC 6455 sections 5.2, 5.4, 5.5 and 8.1: the frames, and the close code of what is wrong with the rest.
 fn read(mut bytes: &[u8]) -> (Vec<ClientFrame>, Option<u16>) {
     let mut frames = Vec::new();
+    // All of the message under way, and whether it is a text.
+    let mut message: Option<(bool, Vec<u8>)> = None;
     loop {
         let [first, second, rest @ ..] = bytes else { return (frames, None) };
         let (last, reserved, opcode) = (first >> 7 == 1, first >> 4 & 7, first & 15);
@@ -45,12 +47,31 @@ fn read(mut bytes: &[u8]) -> (Vec<ClientFrame>, Option<u16>) {
                     if !matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999) {
                         return (frames, Some(1002));
                     }
+                    if std::str::from_utf8(&payload[2..]).is_err() {
+                        return (frames, Some(1007));
+                    }
                     ClientFrame::Close(Some(code))
                 }
             },
             9 => ClientFrame::Ping(payload),
             10 => ClientFrame::Pong,
-            _ => ClientFrame::Data,
+            _ => {
+                if (opcode == 0) != message.is_some() {
+                    return (frames, Some(1002));
+                }
+                let (is_text, mut whole) = message.take().unwrap_or((opcode == 1, Vec::new()));
+                whole.extend(payload);
+                let wrong = match std::str::from_utf8(&whole) {
+                    Ok(_) => false,
+                    // A character may end in the next fragment.
+                    Err(error) => last || error.error_len().is_some(),
+                };
+                if is_text && wrong {
+                    return (frames, Some(1007));
+                }
+                message = (!last).then_some((is_text, whole));
+                ClientFrame::Data
+            }
         });
     }
 }
@@ -87,13 +108,16 @@ fn frames_are_those_of_the_standard_however_they_are_cut() {
     let frames =
         (any::<u8>(), 0..140_usize, any::<[u8; 4]>(), any::<u8>()).prop_map(|(first, len, mask, fill)| {
             // Mostly what a client does say.
-            let first = if fill % 4 == 0 { first } else { [0x81, 0x88, 0x89, 0x8A][usize::from(first % 4)] };
+            let said = [0x81, 0x88, 0x89, 0x8A, 0x01, 0x00, 0x80, 0x02];
+            let first = if fill % 4 == 0 { first } else { said[usize::from(first % 8)] };
             let len = if first == 0x88 && fill % 3 > 0 { 2 } else { len };
             let mut frame = match u8::try_from(len).ok().filter(|len| *len < 126) {
                 Some(len) => vec![first, 0x80 | len],
                 None => vec![first, 0xFE, (len >> 8) as u8, len as u8],
             };
             frame.extend(mask);
+            // A close code, text, or bytes that are no text, as the case may be.
+            let fill = if fill % 5 > 0 { fill % 128 } else { fill };
             frame.extend((0..len).map(|at| [3, fill][at % 2] ^ mask[at % 4]));
             frame
         });

@@ -156,6 +156,20 @@ async fn a_url_or_head_that_is_too_long_is_refused_with_its_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn header_fields_that_are_too_many_are_refused_with_a_status() {
+    let server = TestServer::start(&["pods"]).await;
+    // With Host and Connection.
+    for (fields, code) in [(98, 200), (99, 431), (200, 431), (900, 431)] {
+        let headers: Vec<(&str, &str)> = (0..fields).map(|_| ("X-A", "b")).collect();
+        let answer = server.get_with("/v1/snapshot/pods", &headers).await;
+        assert_eq!(answer.status(), code, "{fields}");
+        if code != 200 {
+            assert_eq!(answer.json()["reason"], "RequestHeaderFieldsTooLarge", "{fields}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_head_that_does_not_arrive_in_time_ends_its_connection() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.limits.header_timeout = Duration::from_millis(200);

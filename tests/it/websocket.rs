@@ -77,6 +77,8 @@ async fn a_handshake_that_is_not_one_is_refused_by_name() {
         (vec![HANDSHAKE[0], HANDSHAKE[1]], "Sec-WebSocket-Version"),
         (vec![HANDSHAKE[0], HANDSHAKE[1], ("Sec-WebSocket-Version", "8")], "Sec-WebSocket-Version"),
         (vec![HANDSHAKE[0], HANDSHAKE[2]], "Sec-WebSocket-Key"),
+        (vec![HANDSHAKE[0], HANDSHAKE[2], ("Sec-WebSocket-Key", "dGVuIGJ5dGVz")], "Sec-WebSocket-Key"),
+        (vec![HANDSHAKE[0], HANDSHAKE[2], ("Sec-WebSocket-Key", "not base64 at all!!")], "Sec-WebSocket-Key"),
     ] {
         let socket = TcpStream::connect(server.address).await.unwrap();
         let request = head("GET", WATCH, "localhost", &headers, "Upgrade, close");
@@ -84,7 +86,35 @@ async fn a_handshake_that_is_not_one_is_refused_by_name() {
         assert_eq!(answer.status(), 400, "{headers:?}");
         assert_eq!(answer.json()["details"]["causes"][0]["field"], field);
     }
+    let request = head("GET", WATCH, "localhost", &HANDSHAKE, "Upgrade").replace("HTTP/1.1", "HTTP/1.0");
+    let socket = TcpStream::connect(server.address).await.unwrap();
+    let old = client::exchange(socket, "GET", request.as_bytes()).await;
+    assert_eq!((old.status(), &old.json()["reason"]), (400, &json!("BadRequest")));
     assert_eq!(server.hub.subscribers(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_message_ends_the_connection_with_the_code_of_the_rfc() {
+    let server = TestServer::start(&["pods"]).await;
+    for (frames, code) in [
+        (vec![masked(0x80, b"stray")], 1002u16),
+        (vec![masked(0x01, b"begin"), masked(0x81, b"amid")], 1002),
+        (vec![masked(0x81, b"\xff")], 1007),
+        (vec![masked(0x01, b"\xe2"), masked(0x80, b"a")], 1007),
+    ] {
+        let (mut socket, _) = shake_hands(&server).await;
+        socket.write_all(&frames.concat()).await.unwrap();
+        let close = in_time("a close frame", async {
+            loop {
+                let (first, payload) = frame(&mut socket).await;
+                if first == 0x88 {
+                    break payload;
+                }
+            }
+        })
+        .await;
+        assert_eq!(close, code.to_be_bytes(), "{frames:x?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

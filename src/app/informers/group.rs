@@ -164,7 +164,12 @@ impl Maker {
         writer.commit(vec![Delta::PassBegin, Delta::PassEnd(position)]);
         writer.heard(now);
         let message = Some(why.to_owned());
-        writer.set_condition(Condition { phase: Phase::BackingOff, message, retry_at: None });
+        writer.set_condition(Condition {
+            phase: Phase::BackingOff,
+            message,
+            retry_at: None,
+            forbidden: false,
+        });
         let old = &follower.informer;
         let figures = old.figures.clone();
         let mut informer = Informer::new(old.resource.clone(), old.scope.clone(), reader, figures);

@@ -345,7 +345,8 @@ impl Machine {
             return self.list_failed(failure, Then::List, moment);
         }
         self.paged_until = Some(moment.now + PAGED_FOR);
-        self.message = Some(failure.sentence);
+        // A server that knows no streaming lists says so by refusing; nothing is wrong with that.
+        self.message = (failure.kind != FailureKind::Refused).then_some(failure.sentence);
         let step = self.begin_pass(moment, deltas);
         Reaction { failed: Some(failure.kind), fell_back: true, ..Reaction::step(step) }
     }

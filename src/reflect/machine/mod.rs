@@ -135,6 +135,8 @@ pub struct Machine {
     silence_max: Duration,
     message: Option<String>,
     retry_at: Option<Instant>,
+    /// Whether the last failure was that the API server forbids what was asked.
+    forbidden: bool,
 }
 
 #[derive(Debug)]
@@ -194,6 +196,7 @@ impl Machine {
             silence_max: config.silence_max,
             message: None,
             retry_at: None,
+            forbidden: false,
         };
         let step = machine.begin_pass(moment, deltas);
         (machine, step)
@@ -201,6 +204,12 @@ impl Machine {
 
     /// Takes what happened. An input that does not answer the step under way changes nothing.
     pub fn on(&mut self, input: Input, moment: Moment, deltas: &mut Vec<Delta>) -> Reaction {
+        // Where a streaming list is forbidden, pages may be allowed.
+        if let Input::PageFailed(failure) | Input::WatchRefused(failure) = &input {
+            let decides =
+                matches!(input, Input::PageFailed(_)) || self.config.initial_list == InitialList::Stream;
+            self.forbidden = decides && failure.kind == FailureKind::Forbidden;
+        }
         match input {
             Input::Event(event) => self.on_event(event, moment, deltas),
             Input::Page(page) => self.on_page(page, moment, deltas),
@@ -233,7 +242,8 @@ impl Machine {
             State::Watching(_) => Phase::Watching,
             State::BackingOff(_) => Phase::BackingOff,
         };
-        Condition { phase, message: self.message.clone(), retry_at: self.retry_at }
+        let forbidden = self.forbidden && self.message.is_some();
+        Condition { phase, message: self.message.clone(), retry_at: self.retry_at, forbidden }
     }
 
     fn on_opened(&mut self, moment: Moment) -> Reaction {

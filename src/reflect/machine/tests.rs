@@ -943,3 +943,30 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn that_a_server_knows_no_streaming_lists_is_no_error() {
+    let (mut run, first) = Run::new(InitialList::Auto);
+    assert_eq!(first, "begin > stream");
+    run.input("refuse refused");
+    assert_eq!(run.machine.condition().message, None);
+    // What may be wrong is told.
+    let (mut run, _) = Run::new(InitialList::Auto);
+    run.input("refuse forbidden");
+    assert_eq!(run.machine.condition().message.as_deref(), Some("it was forbidden"));
+}
+
+#[test]
+fn a_list_that_is_forbidden_is_known_as_such_until_another_thing_is_wrong() {
+    let (mut run, _) = Run::new(InitialList::Auto);
+    run.input("refuse forbidden");
+    assert!(!run.machine.condition().forbidden, "pages may be allowed");
+    run.input("fail forbidden");
+    assert!(run.machine.condition().forbidden);
+    run.input("woke");
+    run.input("fail unavailable");
+    assert!(!run.machine.condition().forbidden);
+    let (mut run, _) = Run::new(InitialList::Stream);
+    run.input("refuse forbidden");
+    assert!(run.machine.condition().forbidden);
+}

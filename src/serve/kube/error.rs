@@ -22,6 +22,15 @@ pub(super) fn elsewhere(resource: &Resource, followed: &str) -> ApiError {
     ApiError::of_status(status).uncached()
 }
 
+/// 403: informerd itself may not list the resource.
+pub(super) fn may_not_list(resource: &Resource, why: &str) -> ApiError {
+    let message = format!("{resource} is forbidden: this informerd may not list it: {why}");
+    let mut status = Status::failure(403, "Forbidden", message);
+    let (group, kind) = (resource.group().to_owned(), resource.plural().to_owned());
+    status.details = Some(Details { group, kind, ..Details::default() });
+    ApiError::of_status(status).uncached()
+}
+
 /// 422: parameters that cannot be together.
 pub(super) fn invalid_options(causes: Vec<Cause>) -> ApiError {
     let mut each: Vec<_> = causes.iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect();

@@ -24,7 +24,7 @@ pub(super) async fn get(
     let table = tables::table(server, &informer, headers).await?;
     let shape = negotiate::shape(headers, Answer::Object, informer.resource.kind(), table.is_some())?;
     let encoder = table.filter(|_| shape == Shape::Table);
-    let encoder = encoder.map(|table| tables::encoder(table, query)).transpose()?;
+    let encoder = encoder.map(|table| tables::encoder(table, query, headers)).transpose()?;
     let shape = resource::held_shape(&informer, shape)?;
     resource::reached(&informer, &get_options(query)?).await?;
     let snapshot = informer.reader.snapshot();

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use axum::http::HeaderMap;
 use axum::response::Response;
+use bytes::Bytes;
+use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::super::body::FramesBody;
@@ -22,6 +24,11 @@ use crate::cache::Snapshot;
 use crate::encode::{Frames, ListEncoder, ListFormat, TableEncoder};
 use crate::hub::{Candidates, Informer, Selection};
 use crate::k8s::{Key, Object, ResourceVersion};
+
+/// The kind whose tables are in the order in which the API server matches: by precedence, then by name.
+///
+/// Source: `k8s.io/kubernetes/pkg/printers/internalversion`, `printFlowSchemaList`.
+const BY_PRECEDENCE: &str = "flowschemas.flowcontrol.apiserver.k8s.io";
 
 /// Smaller lists are not worth the time. Source: apiserver `endpoints/handlers/responsewriters/writers.go`,
 /// `defaultGzipThresholdBytes`.
@@ -45,6 +52,8 @@ struct Shown {
 enum Writer {
     List(ListEncoder, Shape),
     Table(TableEncoder),
+    /// The rows of a page in an order of their own, written at its end: such kinds have few objects.
+    ByPrecedence(TableEncoder, Vec<(i64, Bytes)>),
 }
 
 pub(super) async fn list(
@@ -59,7 +68,7 @@ pub(super) async fn list(
     let kind = format!("{}List", informer.resource.kind());
     let shape = negotiate::shape(headers, Answer::List, &kind, table.is_some())?;
     let table = table.filter(|_| shape == Shape::Table);
-    let table = table.map(|table| tables::encoder(table, query)).transpose()?;
+    let table = table.map(|table| tables::encoder(table, query, headers)).transpose()?;
     let held = resource::held_shape(&informer, shape)?;
     let request = fingerprint(&informer, target, &options);
     let selection = Arc::new(resource::selection(&informer, target, &mut options)?);
@@ -149,7 +158,10 @@ impl Shown {
         let writer = match table {
             Some(mut table) => {
                 table.head(Some(&self.version), next, &mut head);
-                Writer::Table(table)
+                match self.informer.resource.canonical() == BY_PRECEDENCE {
+                    true => Writer::ByPrecedence(table, Vec::new()),
+                    false => Writer::Table(table),
+                }
             }
             None => {
                 let (kind, api_version) = (format!("{}List", of.kind()), of.api_version());
@@ -177,10 +189,30 @@ impl Shown {
     }
 }
 
+/// The precedence of a flow schema.
+fn precedence(json: &[u8]) -> i64 {
+    let schema = serde_json::from_slice::<FlowSchema>(json).ok();
+    schema.map(|schema| schema.spec.matching_precedence).unwrap_or_default()
+}
+
+#[derive(Deserialize)]
+struct FlowSchema {
+    spec: FlowSchemaSpec,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct FlowSchemaSpec {
+    matching_precedence: i64,
+}
+
 impl ListWriter for Writer {
     fn object(&mut self, object: &Object, out: &mut Frames) {
         match self {
             Self::Table(table) => table.row(object.json(), tables::now(), out),
+            Self::ByPrecedence(_, rows) => {
+                rows.push((precedence(object.json()), object.json().clone()));
+            }
             Self::List(list, Shape::Metadata) => list.metadata(object, out),
             Self::List(list, Shape::Whole | Shape::Table) => list.object(object.json().clone(), out),
         }
@@ -188,6 +220,13 @@ impl ListWriter for Writer {
 
     fn end(&mut self, out: &mut Frames) {
         match self {
+            Self::ByPrecedence(table, rows) => {
+                // Stable: objects of one precedence stay in the order of their names.
+                rows.sort_by_key(|(precedence, _)| *precedence);
+                rows.iter().for_each(|(_, json)| table.row(json, tables::now(), out));
+                table.end(out);
+                out.put("\n");
+            }
             Self::Table(table) => {
                 table.end(out);
                 out.put("\n");

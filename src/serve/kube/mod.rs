@@ -61,6 +61,21 @@ pub(super) async fn answer(
     }
 }
 
+/// What a request is counted as: a list, a watch, a get, or something else. Watches last, and are judged otherwise.
+pub(super) fn operation(path: &str, query: Option<&str>) -> &'static str {
+    match Place::parse(path) {
+        Place::Objects(target) if target.name.is_some() => "kubernetes-get",
+        Place::Objects(_) if Query::parse(query).is_ok_and(|query| query.is_watch()) => "kubernetes-watch",
+        Place::Objects(_) => "kubernetes-list",
+        Place::Version
+        | Place::CoreVersions
+        | Place::Groups
+        | Place::Group(_)
+        | Place::Resources { .. }
+        | Place::Nothing => "kubernetes",
+    }
+}
+
 /// What the caches can tell.
 async fn cached(server: &Server, place: Place, request: &Parts) -> Result<Response, ApiError> {
     match place {

@@ -7,6 +7,7 @@ use axum::http::HeaderMap;
 use axum::http::header::ACCEPT;
 
 use super::super::ApiError;
+use crate::encode::TableVersion;
 
 /// How objects are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +78,16 @@ fn not_acceptable(message: String) -> ApiError {
     ApiError::new(axum::http::StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
 }
 
+/// The version in which a client that gets a table takes it: that which it names first.
+pub(super) fn table_version(headers: &HeaderMap) -> TableVersion {
+    let clauses = clauses(headers);
+    let first = clauses.iter().find(|clause| clause.is_json() && clause.converted() == Some("Table"));
+    match first.and_then(|clause| clause.get("v")) {
+        Some("v1beta1") => TableVersion::V1Beta1,
+        Some(_) | None => TableVersion::V1,
+    }
+}
+
 /// Whether a table is what a client likes best.
 pub(super) fn wants_table(headers: &HeaderMap) -> bool {
     clauses(headers).first().is_some_and(|clause| clause.is_json() && clause.converted() == Some("Table"))
@@ -123,8 +134,13 @@ impl Clause {
 
     /// The kind that objects are to be converted to, in the version that is known; empty for another version.
     fn converted(&self) -> Option<&str> {
-        let known = self.get("g") == Some("meta.k8s.io") && self.get("v") == Some("v1");
-        self.get("as").map(|kind| if known { kind } else { "" })
+        let kind = self.get("as")?;
+        let known = match self.get("v") {
+            Some("v1") => true,
+            Some("v1beta1") => kind == "Table",
+            Some(_) | None => false,
+        };
+        Some(if known && self.get("g") == Some("meta.k8s.io") { kind } else { "" })
     }
 }
 
@@ -176,6 +192,22 @@ mod tests {
             for (has_table, expected) in [(true, Shape::Table), (false, Shape::Whole)] {
                 assert_eq!(shape(&headers, answer, "Pod", has_table).ok(), Some(expected), "{answer:?}");
             }
+        }
+    }
+
+    #[test]
+    fn a_table_has_the_version_that_a_client_names_first() {
+        let of = |version: &str| format!("application/json;as=Table;v={version};g=meta.k8s.io");
+        for (accept, expected) in [
+            (of("v1"), TableVersion::V1),
+            (of("v1beta1"), TableVersion::V1Beta1),
+            (format!("{},{}", of("v1"), of("v1beta1")), TableVersion::V1),
+            (format!("{},{}", of("v2"), of("v1beta1")), TableVersion::V1Beta1),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(ACCEPT, accept.parse().unwrap());
+            assert_eq!(shape(&headers, Answer::List, "PodList", true).ok(), Some(Shape::Table), "{accept}");
+            assert_eq!(table_version(&headers), expected, "{accept}");
         }
     }
 

@@ -79,6 +79,11 @@ impl Query {
         self.0.iter().find(|(other, _)| other == name).map(|(_, value)| &**value)
     }
 
+    /// Whether a watch is asked for.
+    pub(super) fn is_watch(&self) -> bool {
+        self.flag("watch").unwrap_or(false)
+    }
+
     fn text(&self, name: &str) -> &str {
         self.get(name).unwrap_or_default()
     }
@@ -139,7 +144,7 @@ impl ListOptions {
         let labels = LabelSelector::parse(labels)
             .map_err(|error| ApiError::bad_request(labels::refusal(labels, &error.to_string())))?;
         let fields = parse_fields(query.text("fieldSelector"))?;
-        let watch = query.flag("watch").unwrap_or(false);
+        let watch = query.is_watch();
         let causes = if watch { causes_of_watch(query) } else { causes_of_list(query) };
         if !causes.is_empty() {
             return Err(invalid_options(causes));
@@ -225,9 +230,11 @@ fn causes_of_watch(query: &Query) -> Vec<Cause> {
         if matching != "NotOlderThan" {
             causes.push(unsupported(matching, r#""NotOlderThan""#));
         }
-        if !query.text("continue").is_empty() {
-            causes.push(forbidden(MATCH, "resourceVersionMatch is forbidden when continue is provided"));
-        }
+    }
+    // Without a version, API servers take a watch for one that asks for the initial events, and add the match themselves.
+    let starts = initial || matches!(query.text("resourceVersion"), "" | "0");
+    if !query.text("continue").is_empty() && (starts || !matching.is_empty()) {
+        causes.push(forbidden(MATCH, "resourceVersionMatch is forbidden when continue is provided"));
     }
     causes
 }
@@ -335,6 +342,12 @@ mod tests {
         ] {
             refused(query, 422, &format!(r#"ListOptions.meta.k8s.io "" is invalid: {why}"#));
         }
+        for query in ["watch=1&continue=x", "watch=1&continue=x&resourceVersion=0"] {
+            refused(query, 422, {
+                r#"ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden when continue is provided"#
+            });
+        }
+        assert!(parse("watch=1&continue=x&resourceVersion=5").is_ok());
         assert!(parse("watch=1&resourceVersionMatch=NotOlderThan").is_err());
         assert!(parse("resourceVersionMatch=Exact&resourceVersion=0").is_err());
         assert!(parse("resourceVersionMatch=Exact").is_err());

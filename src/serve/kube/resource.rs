@@ -39,8 +39,29 @@ pub(super) async fn informer(server: &Server, target: &Target) -> Result<Arc<Inf
         let followed: Vec<_> = found.iter().map(|informer| informer.scope.to_string()).collect();
         return Err(error::elsewhere(&resource, &followed.join(", ")));
     };
-    synced(informer, deadline).await?;
+    complete(informer, deadline).await?;
     Ok(informer.clone())
+}
+
+/// Between two looks at why an informer is not complete.
+const CONDITION_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Waits until an informer is complete.
+///
+/// # Errors
+/// 403 as soon as it is known that it may not list, which clients do not try again as they do a 503; else 503.
+async fn complete(informer: &Informer, deadline: Instant) -> Result<(), ApiError> {
+    loop {
+        let condition = informer.reader.condition();
+        if condition.forbidden && !informer.reader.mark().synced {
+            return Err(error::may_not_list(&informer.resource, &condition.message.unwrap_or_default()));
+        }
+        let now = Instant::now();
+        let outcome = synced(informer, deadline.min(now + CONDITION_INTERVAL)).await;
+        if outcome.is_ok() || now >= deadline {
+            return outcome;
+        }
+    }
 }
 
 fn refused(error: &SubscribeError) -> ApiError {

@@ -52,7 +52,11 @@ pub(super) async fn table(
 ///
 /// # Errors
 /// 400 where it asks for more or less of the objects than there is.
-pub(super) fn encoder(table: Arc<Table>, query: &Query) -> Result<TableEncoder, ApiError> {
+pub(super) fn encoder(
+    table: Arc<Table>,
+    query: &Query,
+    headers: &HeaderMap,
+) -> Result<TableEncoder, ApiError> {
     let asked = query.get("includeObject").unwrap_or_default();
     let include = IncludeObject::parse(asked).ok_or_else(|| {
         let text: String = asked.chars().take(200).collect();
@@ -62,7 +66,7 @@ pub(super) fn encoder(table: Arc<Table>, query: &Query) -> Result<TableEncoder, 
         );
         ApiError::bad_request(message)
     })?;
-    Ok(TableEncoder::new(table, include))
+    Ok(TableEncoder::new(table, include, negotiate::table_version(headers)))
 }
 
 /// The moment at which ages are told.

@@ -34,7 +34,7 @@ pub(super) async fn watch(
     let table = tables::table(server, &informer, headers).await?;
     let shape = negotiate::shape(headers, Answer::Watch, informer.resource.kind(), table.is_some())?;
     let table = table.filter(|_| shape == Shape::Table);
-    let table = table.map(|table| tables::encoder(table, query)).transpose()?;
+    let table = table.map(|table| tables::encoder(table, query, headers)).transpose()?;
     let shape = resource::held_shape(&informer, shape)?;
     let selection = resource::selection(&informer, target, &mut options)?;
     server.loops.turns.index(std::slice::from_ref(&informer), &selection).await;

@@ -55,6 +55,51 @@ async fn case_31_a_list_is_the_api_servers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_table_has_the_version_that_was_asked_for() {
+    let server = server().await;
+    for version in ["v1", "v1beta1"] {
+        let accept = format!("application/json;as=Table;v={version};g=meta.k8s.io");
+        for path in [PODS, &*format!("{DEFAULT_PODS}/a")] {
+            let table = server.get_with(path, &[("Accept", &accept)]).await.json();
+            let told = format!("meta.k8s.io/{version}");
+            assert_eq!((&table["kind"], &table["apiVersion"]), (&json!("Table"), &json!(told)), "{path}");
+            assert_eq!(table["rows"][0]["object"]["apiVersion"], told, "{path}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_set_is_the_set_of_the_empty_value() {
+    let server = server().await;
+    let of = |selector: &str| format!("{PODS}?labelSelector={selector}");
+    assert_eq!(names(&server.get(&of("app+in+()")).await), Vec::<String>::new());
+    assert_eq!(names(&server.get(&of("app+notin+()")).await).len(), 6);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_watches_and_gets_are_counted_apart() {
+    let server = server().await;
+    let counts = async || {
+        let page = client::get(server.admin, "/metrics", &[]).await;
+        ["kubernetes-list", "kubernetes-watch", "kubernetes-get", "kubernetes"].map(|route| {
+            let series =
+                format!(r#"informerd_http_requests_total{{route="{route}",method="GET",code="200"}} "#);
+            page.text().lines().find_map(|line| line.strip_prefix(&series)?.parse::<u64>().ok()).unwrap_or(0)
+        })
+    };
+    let before = counts().await;
+    server.get(PODS).await;
+    server.get(&format!("{DEFAULT_PODS}/a")).await;
+    server.get("/api/v1").await;
+    Stream::http(server.address, &format!("{PODS}?watch=1&timeoutSeconds=1"), &[]).await.unwrap();
+    let after = counts().await;
+    for (before, after) in before.iter().zip(after) {
+        // Other tests count in the same process.
+        assert!(after > *before, "{before:?} {after:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn case_32_a_missing_namespace_is_an_empty_list() {
     let server = server().await;
     let list = server.get("/api/v1/namespaces/none/pods").await;

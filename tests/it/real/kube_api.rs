@@ -135,7 +135,7 @@ const REFUSED: [&str; 21] = [
 ];
 
 /// Those that an old release does not know, words otherwise, or takes.
-const REFUSED_LATELY: [&str; 19] = [
+const REFUSED_LATELY: [&str; 21] = [
     "/api/v1/pods?fieldSelector=spec.x%3D1",
     "/api/v1/configmaps?labelSelector=number%3Ex",
     "/api/v1/configmaps?labelSelector=-a%3Db",
@@ -155,9 +155,11 @@ const REFUSED_LATELY: [&str; 19] = [
     "/api/v1/configmaps?watch=1&sendInitialEvents=true&resourceVersionMatch=Exact",
     "/api/v1/configmaps?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&continue=x",
     "/api/v1/configmaps?watch=1&resourceVersionMatch=NotOlderThan",
+    "/api/v1/configmaps?watch=1&continue=x",
+    "/api/v1/configmaps?watch=1&continue=x&resourceVersion=0",
 ];
 
-const SHOWN: [&str; 20] = [
+const SHOWN: [&str; 22] = [
     "/api/v1/configmaps",
     "/api/v1/pods",
     "/api/v1/namespaces",
@@ -172,6 +174,8 @@ const SHOWN: [&str; 20] = [
     "/api/v1/configmaps?labelSelector=name+in+(a,b)",
     "/api/v1/configmaps?labelSelector=app,name+notin+(a,b),!none",
     "/api/v1/configmaps?labelSelector=number%3E4,number%3C6",
+    "/api/v1/configmaps?labelSelector=app+in+()",
+    "/api/v1/configmaps?labelSelector=app+notin+(+)",
     "/api/v1/configmaps?fieldSelector=metadata.name%3Da,metadata.namespace!%3Dx",
     "/api/v1/pods?fieldSelector=spec.nodeName%3D,status.phase%3DPending",
     "/api/v1/namespaces?fieldSelector=status.phase%3DActive",

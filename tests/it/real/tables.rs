@@ -195,6 +195,30 @@ async fn every_cell_is_the_servers(version: Version) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn flow_schemas_are_in_the_order_in_which_they_match() {
+    let Some(api) = Envtest::start(Version::V1_20, Options::default()).await else { return };
+    let client = envtest::client(&api.kubeconfig_path()).await;
+    let path = "/apis/flowcontrol.apiserver.k8s.io/v1beta1/flowschemas";
+    // The API server makes them, one after the other.
+    let exempt_last = async {
+        while list(&client, path, "application/json").await["items"].as_array().unwrap().len() < 10 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    crate::support::in_time("the flow schemas", exempt_last).await;
+    let server = Informerd::start(serve_config(kubeconfig(api.kubeconfig_path()), &["flowschemas"])).await;
+    let names = |table: &Value| -> Vec<String> {
+        let rows = table["rows"].as_array().unwrap();
+        rows.iter().map(|row| row["cells"][0].as_str().unwrap().to_owned()).collect()
+    };
+    let theirs = names(&list(&client, path, AS_TABLE).await);
+    let ours = server.get_with(path, &[("Accept", AS_TABLE)]).await.json();
+    assert_eq!(names(&ours), theirs);
+    assert_ne!(theirs.last().map(String::as_str), Some("workload-leader-election"), "not by name");
+    api.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_cell_is_the_servers_on_1_20() {
     Box::pin(every_cell_is_the_servers(Version::V1_20)).await;
 }

@@ -101,6 +101,24 @@ async fn informers_come_and_go_and_the_others_notice_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_watch_that_is_removed_is_not_found_also_where_something_may_start_on_demand() {
+    let configured = Configured::start(
+        cluster(),
+        "watch: [{resource: pods}, {resource: services}]\nonDemand: [configmaps]",
+    )
+    .await;
+    let address = configured.server.address;
+    configured.put("watch: [{resource: pods}]\nonDemand: [configmaps]");
+    configured.follows(&["pods"]).await;
+    for path in ["/v1/snapshot/services", "/v1/watch/services", "/api/v1/services"] {
+        let refused = client::get(address, path, &[]).await;
+        assert_eq!((refused.status(), refused.json()["reason"].as_str()), (404, Some("NotFound")), "{path}");
+    }
+    // What was never followed is another matter.
+    assert_eq!(client::get(address, "/v1/snapshot/nodes", &[]).await.status(), 403);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_changed_informer_serves_on_and_then_tells_the_difference() {
     let web = "watch: [{resource: pods, labelSelector: app=web}, {resource: configmaps}]";
     let configured = Configured::start(cluster(), web).await;

@@ -150,6 +150,21 @@ async fn who_asks_for_what_cannot_be_listed_is_told_why_in_time() {
         let message = refused.json()["message"].as_str().unwrap().to_owned();
         assert!(message.contains("configmaps is not complete yet: forbidden"), "{door}: {message}");
     }
+    // Kubernetes' clients try a 503 again and again.
+    for path in ["/api/v1/configmaps", "/api/v1/configmaps?watch=1", "/api/v1/namespaces/web/configmaps/a"] {
+        let refused = server.get(path).await;
+        assert_eq!(refused.status(), 403, "{path}: {}", refused.text());
+        let refused = refused.json();
+        assert_eq!(
+            (&refused["reason"], &refused["details"]["kind"]),
+            (&"Forbidden".into(), &"configmaps".into())
+        );
+        let message = refused["message"].as_str().unwrap();
+        assert!(
+            message.starts_with("configmaps is forbidden: this informerd may not list it: "),
+            "{message}"
+        );
+    }
     assert_eq!(client::get(server.admin, "/readyz", &[]).await.status(), 200, "clients make nobody unready");
     server.api.faults().clear();
     server.cluster.create("pods", mk_pod("default", "a", "web")).unwrap();
