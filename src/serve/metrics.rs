@@ -56,6 +56,7 @@ pub fn describe() {
         "informerd_http_write_stalls_total",
         "Connections closed because the peer took nothing."
     );
+    describe_caches();
     counter!("informerd_http_write_stalls_total").absolute(0);
     // Visible without being set: several servers may share a process, as in tests.
     connections().increment(0.0);
@@ -69,6 +70,26 @@ pub fn describe() {
                 .absolute(0);
         }
     }
+}
+
+/// Describes the sizes of caches, which the admin listener reads at the scrape.
+fn describe_caches() {
+    describe_gauge!("informerd_cache_objects", "Objects held.");
+    describe_gauge!("informerd_cache_bytes", Unit::Bytes, "Bytes of the JSON of the objects held.");
+    describe_gauge!("informerd_cache_synced", "Whether the cache was complete once.");
+    describe_gauge!(
+        "informerd_cache_age_seconds",
+        Unit::Seconds,
+        "Time since the API server was last heard of the resource."
+    );
+    describe_gauge!("informerd_cache_journal_changes", "Changes in the journal.");
+    describe_gauge!(
+        "informerd_cache_journal_bytes",
+        Unit::Bytes,
+        "Bytes of superseded objects in the journal."
+    );
+    describe_gauge!("informerd_cache_tombstones", "Deletions remembered beyond the journal.");
+    describe_gauge!("informerd_cache_subscribers", "Subscribers that read the cache now.");
 }
 
 /// Connections open now, over all listeners.

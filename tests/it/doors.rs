@@ -234,12 +234,15 @@ async fn probes_tell_what_works_and_what_does_not() {
 fn series(page: &str) -> BTreeMap<String, f64> {
     let mut series = BTreeMap::new();
     let mut types: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut helped: BTreeSet<&str> = BTreeSet::new();
     for line in page.lines().filter(|line| !line.is_empty()) {
         if let Some(comment) = line.strip_prefix("# ") {
             let mut words = comment.splitn(3, ' ');
             let (keyword, name) = (words.next().unwrap(), words.next().unwrap());
             assert!(matches!(keyword, "HELP" | "TYPE"), "{line}");
-            if keyword == "TYPE" {
+            if keyword == "HELP" {
+                assert!(helped.insert(name), "{name} has its help twice");
+            } else {
                 let kind = words.next().unwrap();
                 assert!(matches!(kind, "counter" | "gauge" | "histogram"), "{line}");
                 assert!(types.insert(name, kind).is_none(), "{name} has its type twice");
@@ -253,6 +256,8 @@ fn series(page: &str) -> BTreeMap<String, f64> {
         let known =
             types.contains_key(family) || stem.is_some_and(|stem| types.get(stem) == Some(&"histogram"));
         assert!(known, "{line} has no type");
+        let helps = |name: &str| helped.contains(name);
+        assert!(helps(family) || stem.is_some_and(helps), "{line} has no help");
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
         assert!(family.chars().all(plain), "{line}");
         assert!(series.insert(name.to_owned(), value).is_none(), "{name} is there twice");
@@ -287,10 +292,45 @@ async fn metrics_are_prometheus_text_without_a_series_twice() {
     }
 }
 
+/// Runs `promtool check metrics` over a page.
+fn check_by_promtool(page: &str) {
+    use std::io::Write as _;
+    use std::process::{Command, Stdio};
+
+    let mut command = Command::new("promtool");
+    command.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut promtool = match command.spawn() {
+        Ok(promtool) => promtool,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            println!("skipped: no promtool; apt-get install prometheus");
+            return;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    promtool.stdin.take().unwrap().write_all(page.as_bytes()).unwrap();
+    let output = promtool.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success() && told.is_empty(), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_are_as_promtool_wants_them() {
+    let server = TestServer::start(&["configmaps", "pods"]).await;
+    server.get("/v1/snapshot/configmaps").await;
+    server.get("/api/v1/pods").await;
+    let _stream = client::Stream::sse(server.address, "/v1/watch/configmaps", None).await.unwrap();
+    let page = get(server.admin, "/metrics", &[]).await.text().to_owned();
+    tokio::task::spawn_blocking(move || check_by_promtool(&page)).await.unwrap();
+}
+
 /// The query parameters of a path in the description.
 fn documented(document: &Value, path: &str) -> BTreeSet<String> {
     let parameters = document["paths"][path]["get"]["parameters"].as_array().cloned().unwrap_or_default();
-    let query = parameters.iter().filter(|parameter| parameter["in"] == "query");
+    let whole = parameters.iter().map(|parameter| match parameter["$ref"].as_str() {
+        Some(pointer) => document.pointer(pointer.trim_start_matches('#')).unwrap(),
+        None => parameter,
+    });
+    let query = whole.filter(|parameter| parameter["in"] == "query");
     query
         .map(|parameter| {
             assert!(parameter["schema"].is_object() && parameter["description"].is_string(), "{parameter}");
@@ -302,11 +342,17 @@ fn documented(document: &Value, path: &str) -> BTreeSet<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_description_names_every_parameter_and_none_else() {
     let server = TestServer::start(&["pods"]).await;
+    server.cluster.create("pods", mk_pod("default", "a", "web")).unwrap();
+    server.caught_up("pods").await;
     let document = server.get("/openapi.json").await.json();
     assert_eq!(document["openapi"], "3.1.0");
     for (documented_as, address, path) in [
-        ("/v1/snapshot/{target}", server.address, SNAPSHOT),
-        ("/v1/watch/{target}", server.address, "/v1/watch/pods"),
+        ("/v1/snapshot/{resources}", server.address, SNAPSHOT),
+        ("/v1/snapshot/{resources}/{namespace}", server.address, "/v1/snapshot/pods/default"),
+        ("/v1/snapshot/{resources}/{namespace}/{name}", server.address, "/v1/snapshot/pods/default/a"),
+        ("/v1/watch/{resources}", server.address, "/v1/watch/pods"),
+        ("/v1/watch/{resources}/{namespace}", server.address, "/v1/watch/pods/default"),
+        ("/v1/watch/{resources}/{namespace}/{name}", server.address, "/v1/watch/pods/default/a"),
         ("/v1/resources", server.address, "/v1/resources"),
         ("/livez", server.admin, "/livez"),
         ("/readyz", server.admin, "/readyz"),
@@ -315,15 +361,21 @@ async fn the_description_names_every_parameter_and_none_else() {
         let refused = get(address, &format!("{path}?nonsense=1"), &[]).await.json();
         let message = refused["message"].as_str().unwrap().to_owned();
         let accepted = message.rsplit_once("accepted are ").unwrap().1;
-        let accepted: BTreeSet<_> =
+        let mut accepted: BTreeSet<_> =
             accepted.split(", ").filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        // A path has one namespace or the query some.
+        if documented_as.contains("{namespace}") {
+            accepted.remove("namespace");
+        }
         assert_eq!(documented(&document, documented_as), accepted, "{documented_as}");
     }
-    for path in document["paths"].as_object().unwrap().keys() {
-        let tag = &document["paths"][path]["get"]["tags"][0];
-        let address = if tag == "admin" { server.admin } else { server.address };
-        let answer = request(address, "HEAD", &path.replace("{target}", "pods"), &[]).await;
+    let filled = [("{resources}", "pods"), ("{namespace}", "default"), ("{name}", "a")];
+    for (path, item) in document["paths"].as_object().unwrap() {
+        let address = if item["get"]["tags"][0] == "admin" { server.admin } else { server.address };
+        let target = filled.iter().fold(path.clone(), |path, (segment, value)| path.replace(segment, value));
+        let answer = request(address, "HEAD", &target, &[]).await;
         assert_eq!(answer.status(), 200, "{path} is there");
+        assert!(item["get"]["operationId"].is_string(), "{path} has a name for generators");
     }
 }
 

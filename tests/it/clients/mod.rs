@@ -3,6 +3,7 @@
 //!
 //! The Python and Node libraries are found by `INFORMERD_PYTHON` and `INFORMERD_NODE_MODULES`.
 
+mod generated;
 mod kube_rs;
 mod kubectl;
 mod node;
