@@ -74,6 +74,10 @@ const WRITE_BUFFER_BYTES: usize = 64 << 10;
 /// Requests that a connection of HTTP/2 may have under way, each of which may be a stream.
 const HTTP2_REQUESTS_MAX: u32 = 256;
 
+/// How long an answer may make no progress after its client has closed its half of the connection, as `nc -N` does when
+/// it has asked. Whether such a client still reads is only known once something is written to it.
+const HALF_CLOSED_MAX: Duration = Duration::from_secs(5);
+
 /// A connection of HTTP/2 on which nothing comes is asked this often whether there is still somebody, ...
 const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(30);
 /// ... and closed when no answer comes for this long.
@@ -101,7 +105,7 @@ pub(super) struct Served {
 /// A socket that hyper has while it serves it.
 type Io<S> = TokioIo<Begun<StallGuard<S>>>;
 
-/// What a connection of HTTP/2 has to do.
+/// What a connection has to do.
 #[derive(Default)]
 struct Load {
     /// Requests that came.
@@ -167,15 +171,16 @@ impl<S: Socket> Connection<S> {
     /// Serves requests until the peer leaves, or the drain ends the connection.
     pub(super) async fn run(self) {
         let Self { socket, served } = self;
-        let socket = StallGuard::new(socket, served.config.write_stall_timeout);
+        let load = Arc::new(Load::default());
+        let socket = StallGuard::new(socket, served.config.write_stall_timeout, load.clone());
         let recognized = tokio::select! {
             recognized = timeout(served.config.header_timeout, recognize(socket)) => recognized,
             () = served.drain.cancelled() => return,
         };
         match recognized {
-            Ok(Ok(Some((Spoken::Http1, socket)))) => served.http1(TokioIo::new(socket)).await,
+            Ok(Ok(Some((Spoken::Http1, socket)))) => served.http1(TokioIo::new(socket), load).await,
             // In a box, as the others would have to have room for it.
-            Ok(Ok(Some((Spoken::Http2, socket)))) => Box::pin(served.http2(TokioIo::new(socket))).await,
+            Ok(Ok(Some((Spoken::Http2, socket)))) => Box::pin(served.http2(TokioIo::new(socket), load)).await,
             Ok(Ok(None) | Err(_)) => {}
             Err(_) => metrics::limit_hit("header_timeout"),
         }
@@ -183,7 +188,7 @@ impl<S: Socket> Connection<S> {
 }
 
 impl Served {
-    async fn http1<S: Socket>(self, io: Io<S>) {
+    async fn http1<S: Socket>(self, io: Io<S>, load: Arc<Load>) {
         let config = &self.config;
         let mut http = hyper::server::conn::http1::Builder::new();
         http.timer(TokioTimer::new())
@@ -196,11 +201,15 @@ impl Served {
         let taken = Arc::new(Mutex::new(None));
         let (served, taker) = (self.clone(), taken.clone());
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-            let (served, taker) = (served.clone(), taker.clone());
+            let (served, taker, under_way) = (served.clone(), taker.clone(), UnderWay::begin(&load));
             async move {
                 match served.answer(request).await {
-                    Answer::Whole(response) => Ok::<_, Infallible>(response),
+                    Answer::Whole(response) => {
+                        Ok::<_, Infallible>(response.map(|body| Counted { body, _under_way: under_way }))
+                    }
                     Answer::Stream(response, stream) => {
+                        // As an API server does, a stream ends with what its client says.
+                        drop(under_way);
                         let takeover = Takeover::new(stream, &response);
                         *taker.lock().unwrap_or_else(PoisonError::into_inner) = Some(takeover);
                         // hyper is let go before it could ask again.
@@ -241,7 +250,7 @@ impl Served {
     }
 
     /// Streams share the connection here, so hyper writes them: it alone knows how much of each the client takes.
-    async fn http2<S: Socket>(self, io: Io<S>) {
+    async fn http2<S: Socket>(self, io: Io<S>, load: Arc<Load>) {
         let config = &self.config;
         let headers = u32::try_from((config.header_bytes_max + config.url_bytes_max) * 2).unwrap_or(u32::MAX);
         let mut http = hyper::server::conn::http2::Builder::new(Spawner(self.tasks.clone()));
@@ -251,8 +260,7 @@ impl Served {
             .max_send_buf_size(WRITE_BUFFER_BYTES)
             .keep_alive_interval(HTTP2_PING_INTERVAL)
             .keep_alive_timeout(HTTP2_PING_TIMEOUT);
-        let (served, load) = (self.clone(), Arc::new(Load::default()));
-        let begun = load.clone();
+        let (served, begun) = (self.clone(), load.clone());
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             let (served, under_way) = (served.clone(), UnderWay::begin(&begun));
             async move {
@@ -368,16 +376,23 @@ struct StallGuard<S> {
     timeout: Duration,
     /// Runs while a write waits.
     stalled: Option<Pin<Box<Sleep>>>,
+    /// The answers under way, for which the end of what the client says is kept back.
+    load: Arc<Load>,
+    /// Runs after that end, anew with each write.
+    half_closed: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> StallGuard<S> {
-    fn new(inner: S, timeout: Duration) -> Self {
-        Self { inner, timeout, stalled: None }
+    fn new(inner: S, timeout: Duration, load: Arc<Load>) -> Self {
+        Self { inner, timeout, stalled: None, load, half_closed: None }
     }
 
     fn watch<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.stalled = None;
+            if let Some(half_closed) = &mut self.half_closed {
+                half_closed.as_mut().reset(Instant::now() + HALF_CLOSED_MAX);
+            }
             return written;
         }
         let timeout = self.timeout;
@@ -403,7 +418,16 @@ impl<S: AsyncRead + Unpin> AsyncRead for StallGuard<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().inner).poll_read(context, buffer)
+        let this = self.get_mut();
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut this.inner).poll_read(context, buffer);
+        let ended = matches!(read, Poll::Ready(Ok(()))) && buffer.filled().len() == before;
+        if !ended || buffer.remaining() == 0 || this.load.under_way.load(Ordering::Relaxed) == 0 {
+            return read;
+        }
+        // hyper takes the end for a client that has left, and drops the answer that it writes.
+        let half_closed = this.half_closed.get_or_insert_with(|| Box::pin(sleep(HALF_CLOSED_MAX)));
+        half_closed.as_mut().poll(context).map(Ok)
     }
 }
 

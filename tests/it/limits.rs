@@ -234,6 +234,23 @@ async fn websocket_that_never_reads(server: &TestServer) -> Option<TcpStream> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_has_said_all_it_has_to_say_gets_its_whole_answer() {
+    let server = TestServer::start(&["pods"]).await;
+    server.cluster.bulk_load("pods", 2000, 6000).unwrap();
+    server.caught_up("pods").await;
+    for path in ["/v1/snapshot/pods", "/api/v1/pods", "/v1/resources"] {
+        // As `nc -N` does.
+        let mut socket = TcpStream::connect(server.address).await.unwrap();
+        socket.write_all(head("GET", path, "localhost", &[], "keep-alive").as_bytes()).await.unwrap();
+        socket.shutdown().await.unwrap();
+        let answer = exchange(socket, "GET", b"").await;
+        assert!(answer.complete && answer.status() == 200, "{path}: {} bytes", answer.body.len());
+        let items = answer.json()["items"].as_array().map_or(0, Vec::len);
+        assert_eq!(items, if path == "/v1/resources" { 0 } else { 2000 }, "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn rubbish_is_refused_and_the_server_goes_on() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.limits.header_timeout = Duration::from_millis(300);
