@@ -3,8 +3,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::Parser;
-use informerd::cli::{self, Args, Command};
+use informerd::cli::{self, Command};
 use informerd::{app, config, rbac, telemetry};
 
 /// glibc's allocator gives little back after the peak of a list, and its arenas grow with the threads.
@@ -17,7 +16,7 @@ const EXIT_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     // Help without a command goes to stderr with code 2, and a wrong flag too: clap does both.
-    match run(Args::parse().command) {
+    match run(cli::parse().command) {
         Ok(code) => code,
         Err(error) => {
             let usage = error.is::<config::ConfigError>() || error.is::<rbac::RbacError>();
@@ -36,8 +35,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             block_on(app::serve(config, metrics))?;
         }
         Command::Demo(args) => {
-            let config = args.resolve()?;
-            let metrics = prepare(&config.log)?;
+            let config = config::Demo::resolve(*args)?;
+            let metrics = prepare(&config.log())?;
             block_on(app::demo(config, metrics))?;
         }
         Command::Check(args) => {
@@ -48,6 +47,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Rbac(args) => {
             print(rbac::manifest(&args.watches()?, &args.name, &args.service_account)?.as_bytes())?;
         }
+        Command::ConfigSchema => print(&cli::config_schema())?,
         Command::Completions { shell } => print(&cli::completions(shell))?,
         Command::Man { command } => match cli::man(command.as_deref()) {
             Ok(page) => print(&page)?,

@@ -66,7 +66,7 @@ fn print(app: &App, config: &config::Demo, kubeconfig: &str) -> anyhow::Result<(
     let (curl, base) = match app.address {
         Some(address) => ("curl".to_owned(), format!("http://{address}")),
         None => {
-            let path = config.listen.to_string();
+            let path = config.settings.listen.to_string();
             (
                 format!("curl --unix-socket {}", path.trim_start_matches("unix:")),
                 "http://localhost".to_owned(),

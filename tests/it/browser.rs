@@ -80,7 +80,13 @@ impl World {
 }
 
 async fn spawn(server: &str, address: SocketAddr) -> Child {
-    let mut informerd = Command::new(env!("CARGO_BIN_EXE_informerd"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_informerd"));
+    // Those for tests are no settings.
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("INFORMERD_"))
+    {
+        command.env_remove(name);
+    }
+    let mut informerd = command
         .args(["serve", "--server", server, "--watch", "pods", "--watch", "nodes"])
         .args(["--listen", &address.to_string(), "--admin-listen", "off", "--log", "warn"])
         .stdin(Stdio::null())

@@ -53,9 +53,15 @@ fn a_wrong_flag_names_itself_its_value_and_what_is_accepted() {
         &[],
         &["--watch", "pods?ns=web", "unknown parameter \"ns\"", "labelSelector"],
     );
-    refuses(&["serve", "--listen", "8090"], &[], &["--listen", "'8090'", "ADDRESS:PORT"]);
-    refuses(&["serve", "--page-size", "many"], &[], &["--page-size", "'many'", "whole number"]);
-    refuses(&["serve", "--log-format", "xml"], &[], &["--log-format", "'xml'", "auto, text, json"]);
+    refuses(
+        &["serve", "--listen", "8090"],
+        &[],
+        &["error: --listen \"8090\": expected ADDRESS:PORT", "--help"],
+    );
+    refuses(&["serve", "--page-size", "many"], &[], &["--page-size \"many\": expected a whole number"]);
+    refuses(&["serve", "--page-size", "-5"], &[], &["--page-size \"-5\": expected a whole number"]);
+    refuses(&["serve", "--log-format", "xml"], &[], &["--log-format \"xml\": expected auto, text or json"]);
+    refuses(&["serve", "--log", "inof"], &[], &["--log \"inof\": \"inof\" is no level; expected a level"]);
     refuses(&["demo", "--rate", "-1"], &[], &["--rate", "expected a number from 0"]);
     refuses(&["serve", "--wach", "pods"], &[], &["--wach", "--watch"]);
 }
@@ -95,7 +101,31 @@ fn a_flag_wins_over_the_environment_and_the_environment_over_the_file() {
     let environment = [("INFORMERD_WATCH", "pods; services")];
     assert_eq!(resources(&[], &environment), r#"resources: ["pods", "services"]"#);
     assert_eq!(resources(&["--watch=nodes"], &environment), r#"resources: ["nodes"]"#);
-    refuses(&["serve"], &[("INFORMERD_WATCH", "pods"), ("INFORMERD_LISTEN", "x")], &["--listen", "'x'"]);
+}
+
+#[test]
+fn a_wrong_variable_is_named_as_such() {
+    let pods = ("INFORMERD_WATCH", "pods");
+    let expected = "error: INFORMERD_LISTEN \"x\": expected ADDRESS:PORT";
+    refuses(&["serve"], &[pods, ("INFORMERD_LISTEN", "x")], &[expected]);
+    refuses(&["check"], &[pods, ("INFORMERD_PAGE_SIZE", "x")], &["error: INFORMERD_PAGE_SIZE \"x\""]);
+    refuses(
+        &["demo"],
+        &[("INFORMERD_RATE", "-1")],
+        &["error: INFORMERD_RATE \"-1\": expected a number from 0"],
+    );
+    let expected = "INFORMERD_LOGFORMAT: no setting has this variable; INFORMERD_LOG_FORMAT is one";
+    refuses(&["serve"], &[pods, ("INFORMERD_LOGFORMAT", "json")], &[expected]);
+    // A flag wins over a variable, also where both say which cluster.
+    let kubeconfig = ("INFORMERD_KUBECONFIG", "/does/not/exist");
+    let output = informerd(&["check", "--watch=pods", "--server=http://127.0.0.1:1"], &[kubeconfig]);
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert!(stdout.contains("from http://127.0.0.1:1"), "{stdout}");
+}
+
+#[test]
+fn the_schema_of_the_configuration_is_printed() {
+    prints(&["config-schema"], &["\"$schema\"", "\"journalLenMax\"", "\"logFormat\""]);
 }
 
 #[test]
@@ -123,7 +153,7 @@ fn completions_and_manual_pages_are_printed() {
     prints(&["completions", "fish"], &["complete -c informerd"]);
     prints(&["man"], &[".TH informerd", "rbac"]);
     prints(&["man", "serve"], &[".TH", "journal"]);
-    refuses(&["man", "nothing"], &[], &["no command \"nothing\"", "serve, demo, check, rbac"]);
+    refuses(&["man", "nothing"], &[], &["no command \"nothing\"", "serve, demo, check, rbac, config-schema"]);
 }
 
 #[test]
