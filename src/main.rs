@@ -20,8 +20,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             let usage = error.is::<config::ConfigError>() || error.is::<rbac::RbacError>();
-            // The log may not have been started, and a person is reading: plain text.
-            let _ = writeln!(std::io::stderr(), "error: {error:#}");
+            telemetry::last_words(&error);
             if usage { ExitCode::from(EXIT_USAGE) } else { ExitCode::FAILURE }
         }
     }
@@ -42,7 +41,11 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Check(args) => {
             let config = args.load()?;
             prepare(&config.log)?;
-            return Ok(if block_on(app::check(config))? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+            return Ok(match block_on(app::check(config))? {
+                app::Verdict::Right => ExitCode::SUCCESS,
+                app::Verdict::Wrong => ExitCode::FAILURE,
+                app::Verdict::Misconfigured => ExitCode::from(EXIT_USAGE),
+            });
         }
         Command::Rbac(args) => {
             print(rbac::manifest(&args.watches()?, &args.name, &args.service_account)?.as_bytes())?;

@@ -5,6 +5,7 @@ use std::io::Write as _;
 use serde::Serialize;
 
 use super::compare::Comparer;
+use super::informers::fits;
 use super::upstream_config;
 use crate::config::{self, Output, WatchSpec};
 use crate::k8s::Resource;
@@ -20,6 +21,9 @@ struct Finding {
     what: String,
     ok: bool,
     detail: String,
+    /// Whether `serve` would refuse to start.
+    #[serde(skip)]
+    misconfigured: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     differences: Vec<Told>,
 }
@@ -40,13 +44,29 @@ struct ToldState {
     resource_version: Option<String>,
 }
 
-/// Tells whether configuration, connection and permissions are right; `false` where they are not.
+/// What came of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Everything is right.
+    Right,
+    /// Something is wrong, or differs.
+    Wrong,
+    /// The configuration is such that `serve` would refuse it.
+    Misconfigured,
+}
+
+/// Tells whether configuration, connection and permissions are right.
 ///
 /// # Errors
 /// What kept it from telling: standard output.
-pub async fn check(config: config::Check) -> anyhow::Result<bool> {
+pub async fn check(config: config::Check) -> anyhow::Result<Verdict> {
     let findings = examine(&config).await;
-    let ok = findings.iter().all(|finding| finding.ok);
+    let verdict = match findings.iter().any(|finding| finding.misconfigured) {
+        true => Verdict::Misconfigured,
+        false if findings.iter().all(|finding| finding.ok) => Verdict::Right,
+        false => Verdict::Wrong,
+    };
+    let ok = verdict == Verdict::Right;
     let mut out = std::io::stdout().lock();
     match config.output {
         Output::Json => {
@@ -54,7 +74,7 @@ pub async fn check(config: config::Check) -> anyhow::Result<bool> {
             writeln!(out, "{report}")?;
         }
         Output::Text => {
-            for Finding { what, ok, detail, differences } in &findings {
+            for Finding { what, ok, detail, differences, .. } in &findings {
                 writeln!(out, "{} {what}: {detail}", if *ok { "ok  " } else { "FAIL" })?;
                 for Told { key, kind, listed, held } in differences.iter().take(DIFFERENCES_TOLD_MAX) {
                     let state = |state: &Option<ToldState>| {
@@ -70,7 +90,7 @@ pub async fn check(config: config::Check) -> anyhow::Result<bool> {
             }
         }
     }
-    Ok(ok)
+    Ok(verdict)
 }
 
 /// What may start is only known once somebody asks.
@@ -87,7 +107,7 @@ async fn examine(config: &config::Check) -> Vec<Finding> {
     let client = match Client::connect(upstream_config(&config.upstream, &config.limits)).await {
         Ok(client) => client,
         Err(error) => {
-            findings.push(Finding::new("connection", Err(error.sentence())));
+            findings.push(Finding::refused("connection", error.sentence()));
             return findings;
         }
     };
@@ -116,6 +136,7 @@ async fn examine(config: &config::Check) -> Vec<Finding> {
             None
         }
     };
+    let mut seen: Vec<Resource> = Vec::new();
     for spec in &config.watches {
         let resource = match discovery.resolve(&spec.resource) {
             Ok(resource) => resource,
@@ -124,6 +145,11 @@ async fn examine(config: &config::Check) -> Vec<Finding> {
                 continue;
             }
         };
+        if let Err(why) = fits(spec, &resource, &seen) {
+            findings.push(Finding::refused(&spec.to_string(), why));
+            continue;
+        }
+        seen.push(resource.clone());
         for target in targets(spec, &resource) {
             let permissions = permissions(&client, &target).await;
             let allowed = permissions.iter().all(|finding| finding.ok);
@@ -185,7 +211,13 @@ async fn permissions(client: &Client, target: &Target) -> Vec<Finding> {
 impl Finding {
     fn new(what: &str, result: Result<String, String>) -> Self {
         let (what, ok) = (what.to_owned(), result.is_ok());
-        Self { what, ok, detail: result.unwrap_or_else(|why| why), differences: Vec::new() }
+        let detail = result.unwrap_or_else(|why| why);
+        Self { what, ok, detail, misconfigured: false, differences: Vec::new() }
+    }
+
+    /// What keeps `serve` from starting.
+    fn refused(what: &str, why: String) -> Self {
+        Self { misconfigured: true, ..Self::new(what, Err(why)) }
     }
 
     fn compared(what: &str, result: Result<Verification, String>) -> Self {
