@@ -385,7 +385,9 @@ impl Demo {
             Some(_) => general.values().admin_listen,
             None => Some(table::loopback(ADMIN_PORT)),
         };
-        let settings = General { admin_listen, ..general.values() };
+        // More would scroll away what the demo prints to try.
+        let log = general.log.clone().map_or(LogFilter::WARN, |given| given.value);
+        let settings = General { admin_listen, log, ..general.values() };
         Ok(Self { rate, seed, pods, api_listen, kubeconfig_out, settings, limits: limits.resolve()? })
     }
 

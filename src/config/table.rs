@@ -96,7 +96,7 @@ macro_rules! general {
             }
             "Logs" {
                 /// Level or filter, as in info,informerd::upstream=debug [default {default}: lifecycle; nothing for each
-                /// change]
+                /// change; warn in demo, where more would scroll its instructions away]
                 log: LogFilter = LogFilter::INFO, Restart;
                 /// Form of the log on stderr: text, json or auto [default {default}: text on a terminal, json elsewhere]
                 log_format: LogFormat = LogFormat::Auto, Restart;
@@ -114,7 +114,8 @@ macro_rules! limits {
             "Limits" {
                 /// Connections open at once [default {default}: about 12 KiB each, so 120 MiB]; more are answered 503
                 connections_max: Count = 10_000, Restart, least 1;
-                /// Resources × namespaces in one stream [default {default}: more than a cluster has kinds worth joining]; more is 400
+                /// Informers that one stream joins, of which a resource watched in several namespaces has one for each [default
+                /// {default}: more than a cluster has kinds worth joining]; more is 400
                 streams_per_connection_max: Count = 100, Restart, least 1;
                 /// Subscriptions at once over all connections [default {default}: two for each connection]; more are answered 503
                 subscribers_max: Count = 20_000, Restart, least 1;

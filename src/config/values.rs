@@ -228,6 +228,9 @@ impl LogFilter {
     /// Lifecycle, and what an operator has to know.
     pub const INFO: Self = Self(Cow::Borrowed("info"));
 
+    /// What somebody has to know.
+    pub(super) const WARN: Self = Self(Cow::Borrowed("warn"));
+
     /// Levels, as text and as the number that means the same.
     const LEVELS: [&str; 12] =
         ["off", "error", "warn", "info", "debug", "trace", "0", "1", "2", "3", "4", "5"];

@@ -128,6 +128,31 @@ fn a_wrong_variable_is_named_as_such() {
     assert!(stdout.contains("from http://127.0.0.1:1"), "{stdout}");
 }
 
+#[test]
+fn the_demo_begins_with_what_to_try_and_nothing_scrolls_it_away() {
+    use std::io::BufRead as _;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_informerd"));
+    let inherited = std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("INFORMERD_"));
+    inherited.for_each(|(name, _)| {
+        command.env_remove(name);
+    });
+    command.args(["demo", "--listen=127.0.0.1:0", "--admin-listen=off", "--rate=50", "--log-format=text"]);
+    let mut demo = command
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("the binary is there");
+    let lines = std::io::BufReader::new(demo.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let banner: Vec<String> = lines.take_while(|line| !line.starts_with("Ctrl-C")).collect();
+    let page = banner.iter().find_map(|line| line.trim().strip_prefix("the page")).expect("the page").trim();
+    let server = page.trim_end_matches('/');
+    assert!(banner.iter().any(|line| line.contains(&format!("kubectl --server {server} get"))), "{banner:?}");
+    assert!(banner.len() < 24, "fits a terminal: {}", banner.len());
+    demo.kill().unwrap();
+    let log = String::from_utf8(demo.wait_with_output().unwrap().stderr).unwrap();
+    assert_eq!(log, "", "a log line would push the banner away");
+}
+
 /// The API server of a simulator, for a process to connect to.
 fn api_server() -> (tokio::runtime::Runtime, ApiServer) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
