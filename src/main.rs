@@ -7,7 +7,7 @@ use informerd::cli::{self, Command};
 use informerd::{app, config, rbac, telemetry};
 
 /// glibc's allocator gives little back after the peak of a list, and its arenas grow with the threads.
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "jemalloc"))]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
