@@ -10,7 +10,7 @@ use super::upstream_config;
 use crate::config::{self, Output, WatchSpec};
 use crate::k8s::Resource;
 use crate::reflect::{Difference, ObjectState, Verification};
-use crate::upstream::{Client, Selectors, Target};
+use crate::upstream::{Client, PageRequest, Selectors, Target};
 
 /// Differences that a text report names; a JSON report names all.
 const DIFFERENCES_TOLD_MAX: usize = 100;
@@ -154,6 +154,9 @@ async fn examine(config: &config::Check) -> Vec<Finding> {
             let permissions = permissions(&client, &target).await;
             let allowed = permissions.iter().all(|finding| finding.ok);
             findings.extend(permissions);
+            if allowed && !target.selectors.field.is_empty() {
+                findings.push(selected(&client, &target).await);
+            }
             if let (Some(comparer), true) = (&comparer, allowed) {
                 let what = format!("compare {} in {}", target.resource, place(&target));
                 findings.push(Finding::compared(&what, comparer.compare(spec, &target).await));
@@ -204,6 +207,15 @@ async fn permissions(client: &Client, target: &Target) -> Vec<Finding> {
         findings.push(Finding::new(&format!("{verb} {} in {}", target.resource, place(target)), result));
     }
     findings
+}
+
+/// Whether the API server takes the field selector: only it knows which fields a kind may be selected by.
+async fn selected(client: &Client, target: &Target) -> Finding {
+    let page = PageRequest { limit: 1, metadata_only: true, ..PageRequest::default() };
+    let result = client.list_page(target, &page).await;
+    let field = &target.selectors.field;
+    let result = result.map(|_| format!("fieldSelector {field} is taken")).map_err(|error| error.sentence());
+    Finding::new(&format!("select {} in {}", target.resource, place(target)), result)
 }
 
 // === impl Finding ===

@@ -218,6 +218,20 @@ fn check_refuses_what_serve_refuses_and_both_say_so_with_exit_code_2() {
 }
 
 #[test]
+fn check_finds_a_field_selector_that_the_api_server_does_not_take() {
+    let (_runtime, api) = api_server();
+    let server = format!("--server={}", api.url());
+    let check = |selector: &str| {
+        let output = informerd(&["check", &server, &format!("--watch=pods?fieldSelector={selector}")], &[]);
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (code, report) = check("spec.nodeName=node-1");
+    assert!(code == Some(0) && report.contains("fieldSelector spec.nodeName=node-1 is taken"), "{report}");
+    let (code, report) = check("spec.nope=1");
+    assert!(code == Some(1) && report.contains("FAIL select pods in all namespaces: "), "{report}");
+}
+
+#[test]
 fn a_failure_names_the_api_server_and_what_is_in_the_way() {
     let output = informerd(&["check", "--watch=pods", "--server=http://me:secret@127.0.0.1:1"], &[]);
     let report = String::from_utf8(output.stdout).unwrap();
