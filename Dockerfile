@@ -15,14 +15,14 @@ COPY . .
 # jemalloc fixes the page size when it is built; 64 KiB pages work on every arm64 kernel, 4 KiB ones only on some.
 # Line tables are stripped (backtraces keep their function names): they are most of the size.
 ENV RUSTFLAGS="-C target-feature=+crt-static" \
-    CARGO_PROFILE_RELEASE_STRIP=debuginfo
+    CARGO_PROFILE_DIST_STRIP=debuginfo
 RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
     --mount=type=cache,target=/usr/local/cargo/git,sharing=locked \
     --mount=type=cache,target=/src/target,sharing=locked \
     arch="$(uname -m)" target="$(uname -m)-unknown-linux-gnu" \
     && if [ "$arch" = aarch64 ]; then export JEMALLOC_SYS_WITH_LG_PAGE=16; fi \
-    && cargo build --release --locked --bin informerd --target "$target" \
-    && install -D "target/$target/release/informerd" /out/informerd
+    && cargo build --profile dist --features jemalloc --locked --bin informerd --target "$target" \
+    && install -D "target/$target/dist/informerd" /out/informerd
 
 FROM scratch
 LABEL org.opencontainers.image.title="informerd" \

@@ -1,14 +1,12 @@
 //! The command line: what was typed. [`config`] says what it means.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::config::{
-    self, AdminListen, Check, CheckVerify, ConfigError, Count, Demo, LimitSettings, ListenSettings, Log,
-    LogSettings, Output, PassSettings, Quantity, ServeSettings, Source, UpstreamSettings, WatchSettings,
-    WatchSpec,
+    self, Check, CheckVerify, ConfigError, DemoArguments, Output, ServeSettings, Setting, Source, WatchSpec,
 };
 
 const SERVE_EXAMPLES: &str = "\
@@ -61,6 +59,7 @@ Examples:
   informerd check --config informerd.yaml --verify --against http://127.0.0.1:8090
       Whether what a running informerd holds is. Only what stays different is told, as both move on.
 
+The other settings of serve are taken, too, so that its arguments can be given as they are, and are checked.
 Exit codes: 0 fine, 1 something is wrong or differs, 2 wrong usage or configuration.";
 
 const RBAC_EXAMPLES: &str = "\
@@ -70,6 +69,7 @@ Examples:
   informerd rbac --watch 'pods?namespace=web' --service-account web:api
       A Role and its binding in the namespace web.
 
+The other settings of serve are taken, too, so that its arguments can be given as they are.
 Nothing is asked of a cluster, so names that are not built in need their group: certificates.cert-manager.io.";
 
 /// The Kubernetes informer as a daemon: lists and watches the API server once, and serves snapshots and
@@ -89,13 +89,15 @@ pub enum Command {
     #[command(after_help = SERVE_EXAMPLES)]
     Serve(Box<ServeArgs>),
     /// Serve an embedded cluster with life in it: no Kubernetes needed
-    Demo(Box<DemoArgs>),
+    Demo(Box<DemoArguments>),
     /// Tell whether configuration, connection and permissions are right
     #[command(after_help = CHECK_EXAMPLES)]
     Check(Box<CheckArgs>),
     /// Print the least Role or ClusterRole for what is watched
     #[command(after_help = RBAC_EXAMPLES)]
-    Rbac(RbacArgs),
+    Rbac(Box<RbacArgs>),
+    /// Print the JSON Schema of the configuration file, for an editor
+    ConfigSchema,
     /// Print a completion script: informerd completions bash > /etc/bash_completion.d/informerd
     Completions {
         /// Shell to print it for
@@ -119,35 +121,6 @@ pub struct ServeArgs {
     pub settings: ServeSettings,
 }
 
-/// What was typed to `demo`.
-#[derive(clap::Args, Clone, Debug)]
-pub struct DemoArgs {
-    /// Events a second in the embedded cluster [default 2: a person can follow]
-    #[arg(long, env = "INFORMERD_RATE", value_name = "N", value_parser = rate, allow_hyphen_values = true, help_heading = "Embedded cluster")]
-    pub rate: Option<f64>,
-    /// Seed of all that happens [default: another each time, told at start]
-    #[arg(long, env = "INFORMERD_SEED", value_name = "N", help_heading = "Embedded cluster")]
-    pub seed: Option<u64>,
-    /// Pods to add to those that live, to see it with many [default 0]
-    #[arg(long, env = "INFORMERD_PODS", value_name = "N", help_heading = "Embedded cluster")]
-    pub pods: Option<Count>,
-    /// Where the embedded API server listens [default 127.0.0.1:0: any free port]
-    #[arg(long, env = "INFORMERD_API_LISTEN", value_name = "ADDR", help_heading = "Embedded cluster")]
-    pub api_listen: Option<SocketAddr>,
-    /// Where to write the kubeconfig for it [default: a file in the temporary folder, told at start]
-    #[arg(long, env = "INFORMERD_KUBECONFIG_OUT", value_name = "FILE", help_heading = "Embedded cluster")]
-    pub kubeconfig_out: Option<PathBuf>,
-    /// Where to listen.
-    #[command(flatten)]
-    pub listen: ListenSettings,
-    /// What is logged.
-    #[command(flatten)]
-    pub log: LogSettings,
-    /// Limits.
-    #[command(flatten)]
-    pub limits: LimitSettings,
-}
-
 /// What was typed to `check`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct CheckArgs {
@@ -164,21 +137,9 @@ pub struct CheckArgs {
     /// Compare what a running informerd holds instead: http://127.0.0.1:8090 [default: none]
     #[arg(long, value_name = "URL", requires = "verify")]
     pub against: Option<String>,
-    /// What to watch.
+    /// All that serve takes, so that what it would refuse is refused here.
     #[command(flatten)]
-    pub watch: WatchSettings,
-    /// Which cluster.
-    #[command(flatten)]
-    pub upstream: UpstreamSettings,
-    /// Where serve would listen.
-    #[command(flatten)]
-    pub listen: ListenSettings,
-    /// What serve would hand on.
-    #[command(flatten)]
-    pub pass: PassSettings,
-    /// What is logged.
-    #[command(flatten)]
-    pub log: LogSettings,
+    pub settings: ServeSettings,
 }
 
 /// What was typed to `rbac`.
@@ -193,9 +154,9 @@ pub struct RbacArgs {
     /// Service account to bind to, NAMESPACE:NAME [default default:informerd]
     #[arg(long, value_name = "ACCOUNT", default_value = "default:informerd", hide_default_value = true)]
     pub service_account: crate::rbac::ServiceAccount,
-    /// What to watch.
+    /// All that serve takes, so that its arguments can be given as they are.
     #[command(flatten)]
-    pub watch: WatchSettings,
+    pub settings: ServeSettings,
 }
 
 // === impl ServeArgs ===
@@ -207,33 +168,6 @@ impl ServeArgs {
     }
 }
 
-// === impl DemoArgs ===
-
-impl DemoArgs {
-    /// Applies the defaults and checks the limits.
-    ///
-    /// # Errors
-    /// [`ConfigError`] from the limits.
-    pub fn resolve(self) -> Result<Demo, ConfigError> {
-        let loopback = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let ListenSettings { listen, admin_listen } = self.listen;
-        // On loopback both, unlike serve: no kubelet probes a demo, and a laptop may be in a café.
-        let AdminListen(admin_listen) =
-            admin_listen.unwrap_or(AdminListen(Some(loopback(config::ADMIN_PORT))));
-        Ok(Demo {
-            listen: listen.unwrap_or(config::Listen::Tcp(loopback(config::DATA_PORT))),
-            admin_listen,
-            api_listen: self.api_listen.unwrap_or(loopback(0)),
-            kubeconfig_out: self.kubeconfig_out,
-            rate: self.rate.unwrap_or(2.0),
-            seed: self.seed,
-            pods: self.pods.map_or(0, Quantity::plain),
-            limits: self.limits.resolve()?,
-            log: Log::resolve(self.log),
-        })
-    }
-}
-
 // === impl CheckArgs ===
 
 impl CheckArgs {
@@ -242,8 +176,7 @@ impl CheckArgs {
     /// # Errors
     /// [`ConfigError`].
     pub fn load(self) -> Result<Check, ConfigError> {
-        let Self { config, output, verify, against, watch, upstream, listen, pass, log } = self;
-        let settings = ServeSettings { watch, upstream, listen, pass, log, ..ServeSettings::default() };
+        let Self { config, output, verify, against, settings } = self;
         let serve = Source { file: config, settings }.load()?;
         let exposure = serve.exposure();
         let on_demand = serve.on_demand;
@@ -275,15 +208,84 @@ impl RbacArgs {
     /// # Errors
     /// [`ConfigError`].
     pub fn watches(&self) -> Result<Vec<WatchSpec>, ConfigError> {
-        let settings = ServeSettings { watch: self.watch.clone(), ..ServeSettings::default() };
-        Source { file: self.config.clone(), settings }.watches(&|name| std::env::var(name).ok())
+        Source { file: self.config.clone(), settings: self.settings.clone() }
+            .watches(&|name| std::env::var(name).ok())
     }
+}
+
+/// Headings of the help that `check` shows; it takes the other settings of `serve`, too.
+const CHECK_HEADINGS: &[&str] = &["What to watch", "Which cluster", "Staying true", "Logs"];
+
+/// Headings of the help that `rbac` shows.
+const RBAC_HEADINGS: &[&str] = &["What to watch"];
+
+/// What is typed, and read from the environment. Prints help or what is wrong, and ends the process then.
+pub fn parse() -> Args {
+    let unknown = unknown_variables(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()));
+    let read = unknown.and_then(|()| Args::from_arg_matches(&command().try_get_matches()?));
+    read.unwrap_or_else(|error| error.exit())
+}
+
+/// The commands with their flags.
+pub fn command() -> clap::Command {
+    let quiet = |command: clap::Command, headings: &'static [&'static str]| {
+        command.mut_args(move |arg| {
+            let heading = arg.get_help_heading().map(str::to_owned);
+            arg.hide(heading.is_some_and(|heading| !headings.contains(&&*heading)))
+        })
+    };
+    Args::command().mut_subcommands(|command| match command.get_name() {
+        "check" => quiet(command, CHECK_HEADINGS),
+        "rbac" => quiet(command, RBAC_HEADINGS),
+        _ => command,
+    })
+}
+
+/// Refuses variables that look like a setting and are none, as unknown flags and keys are refused.
+///
+/// # Errors
+/// The first such variable, and the one that may have been meant.
+fn unknown_variables(names: impl Iterator<Item = String>) -> Result<(), clap::Error> {
+    let known: BTreeSet<String> =
+        config::settings().iter().map(Setting::variable).chain(["INFORMERD_CONFIG".to_owned()]).collect();
+    let is_unknown =
+        |name: &String| name.starts_with("INFORMERD_") && !known.contains(name) && !is_of_a_service(name);
+    let mut unknown: Vec<String> = names.filter(is_unknown).collect();
+    unknown.sort_unstable();
+    let Some(name) = unknown.first() else { return Ok(()) };
+    let near = known.iter().map(|other| (strsim::jaro(name, other), other));
+    let near = near.max_by(|(one, _), (other, _)| one.total_cmp(other));
+    let hint = match near {
+        Some((likeness, other)) if likeness > LIKENESS_MIN => format!("; {other} is one"),
+        _ => String::new(),
+    };
+    let message = format!(
+        "{name}: no setting has this variable{hint}\n\nFor more information, try 'informerd serve --help'.\n"
+    );
+    Err(clap::Error::raw(clap::error::ErrorKind::UnknownArgument, message))
+}
+
+/// How alike two names are, from 0 to 1, when one may have been meant for the other. Source: clap's own suggestions.
+const LIKENESS_MIN: f64 = 0.7;
+
+/// Whether the kubelet sets a variable, in every pod beside a Service called `informerd` or `informerd-…`.
+///
+/// Source: `k8s.io/kubernetes/pkg/kubelet/envvars`.
+fn is_of_a_service(name: &str) -> bool {
+    let ends = |rest: &str| rest.is_empty() || rest.starts_with('_');
+    let has = |word: &str| name.match_indices(word).any(|(at, _)| ends(&name[at + word.len()..]));
+    name.ends_with("_SERVICE_HOST") || has("_SERVICE_PORT") || has("_PORT")
+}
+
+/// The JSON Schema of the configuration file.
+pub fn config_schema() -> Vec<u8> {
+    format!("{:#}\n", config::schema()).into_bytes()
 }
 
 /// The completion script for a shell.
 pub fn completions(shell: clap_complete::Shell) -> Vec<u8> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Args::command(), "informerd", &mut script);
+    clap_complete::generate(shell, &mut command(), "informerd", &mut script);
     script
 }
 
@@ -292,7 +294,7 @@ pub fn completions(shell: clap_complete::Shell) -> Vec<u8> {
 /// # Errors
 /// The command's name and those there are, if there is none of that name.
 pub fn man(name: Option<&str>) -> Result<Vec<u8>, clap::Error> {
-    let mut command = Args::command();
+    let mut command = command();
     command.build();
     let page = match name {
         None => command,
@@ -310,27 +312,20 @@ pub fn man(name: Option<&str>) -> Result<Vec<u8>, clap::Error> {
     Ok(roff)
 }
 
-fn rate(text: &str) -> Result<f64, String> {
-    text.parse::<f64>()
-        .ok()
-        .filter(|rate| (0.0..=100_000.0).contains(rate))
-        .ok_or_else(|| "expected a number from 0 (nothing happens by itself) to 100000".to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::Limits;
 
     fn subcommand(name: &str) -> clap::Command {
-        let mut command = Args::command();
+        let mut command = command();
         command.build();
         command.find_subcommand(name).unwrap().clone()
     }
 
     #[test]
     fn the_command_line_is_consistent() {
-        Args::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]
@@ -345,51 +340,88 @@ mod tests {
     }
 
     #[test]
-    fn a_service_named_informerd_configures_nothing() {
+    fn a_service_named_informerd_configures_nothing_and_is_not_refused() {
         // The kubelet sets INFORMERD_SERVICE_HOST, INFORMERD_PORT and more in every pod beside such a Service.
         for name in ["serve", "demo", "check", "rbac"] {
             for option in subcommand(name).get_opts() {
                 let variable = option.get_env().and_then(std::ffi::OsStr::to_str).unwrap_or_default();
                 let taken = ["INFORMERD_SERVICE", "INFORMERD_PORT"];
                 assert!(!taken.iter().any(|prefix| variable.starts_with(prefix)), "{variable}");
+                assert!(!is_of_a_service(variable), "{variable}");
             }
+        }
+        let service = [
+            "INFORMERD_SERVICE_HOST",
+            "INFORMERD_SERVICE_PORT",
+            "INFORMERD_SERVICE_PORT_HTTP",
+            "INFORMERD_PORT",
+            "INFORMERD_PORT_8090_TCP",
+            "INFORMERD_PORT_8090_TCP_ADDR",
+            "INFORMERD_SHARED_SERVICE_HOST",
+            "INFORMERD_SHARED_PORT_80_TCP_PROTO",
+        ];
+        assert!(unknown_variables(service.into_iter().map(str::to_owned)).is_ok());
+    }
+
+    #[test]
+    fn a_variable_of_no_setting_is_refused_with_the_one_that_may_have_been_meant() {
+        let refused = |name: &str| unknown_variables([name.to_owned()].into_iter()).unwrap_err().to_string();
+        assert!(refused("INFORMERD_LOGFORMAT").contains("; INFORMERD_LOG_FORMAT is one"));
+        assert!(refused("INFORMERD_WACTH").contains("INFORMERD_WATCH is one"));
+        assert!(refused("INFORMERD_XYZZY").contains("INFORMERD_XYZZY: no setting has this variable"));
+        for known in ["INFORMERD_CONFIG", "INFORMERD_WATCH", "INFORMERD_RATE", "INFORMER_LOG", "PATH"] {
+            assert!(unknown_variables([known.to_owned()].into_iter()).is_ok(), "{known}");
         }
     }
 
     #[test]
-    fn every_setting_has_a_key_of_its_name() {
-        let limits: Vec<String> = Limits::DEFAULT.list().iter().map(config::Limit::key).collect();
-        for option in subcommand("serve").get_opts().filter(|option| option.get_id() != "config") {
-            let mut words = option.get_long().unwrap().split('-');
-            let mut key = words.next().unwrap().to_owned();
-            for word in words {
-                key.push_str(&word[..1].to_uppercase());
-                key.push_str(&word[1..]);
-            }
-            let lists = ["namespace", "allowOrigin", "allowHost"];
-            let yaml = if limits.contains(&format!("limits.{key}")) {
-                format!("limits: {{{key}: }}")
-            } else if lists.contains(&&*key) {
-                format!("{key}s: ")
-            } else {
-                format!("{key}: ")
+    fn every_setting_has_a_flag_a_variable_and_a_key() {
+        let (serve, demo) = (subcommand("serve"), subcommand("demo"));
+        for setting in config::settings() {
+            let command = if setting.key.is_some() { &serve } else { &demo };
+            let option = command.get_opts().find(|option| option.get_id() == setting.name);
+            let option = option.unwrap_or_else(|| panic!("no flag for {}", setting.name));
+            assert_eq!(format!("--{}", option.get_long().unwrap()), setting.flag());
+            assert_eq!(option.get_env().unwrap().to_str(), Some(&*setting.variable()));
+            let Some(key) = &setting.key else { continue };
+            let yaml = match key.split_once('.') {
+                Some((group, key)) => format!("{group}: {{{key}: }}"),
+                None => format!("{key}: "),
             };
             ServeSettings::from_yaml(&yaml, &|_| None).unwrap();
         }
+        // And there is no flag that is not in the table.
+        for option in serve.get_opts().filter(|option| option.get_id() != "config") {
+            assert!(config::settings().iter().any(|setting| setting.name == option.get_id()), "{option}");
+        }
+    }
+
+    #[test]
+    fn check_and_rbac_take_every_flag_of_serve() {
+        for name in ["check", "rbac"] {
+            let command = subcommand(name);
+            for option in subcommand("serve").get_opts() {
+                let found = command.get_opts().any(|other| other.get_long() == option.get_long());
+                assert!(found, "{name} {option}");
+            }
+        }
+        let help = subcommand("rbac").render_long_help().to_string();
+        assert!(help.contains("--watch") && !help.contains("--journal-len-max"), "{help}");
     }
 
     #[test]
     fn help_tells_every_option_its_default_and_every_limit() {
         let mut serve = subcommand("serve");
         let help = serve.render_help().to_string();
-        for limit in Limits::DEFAULT.list() {
-            assert!(help.contains(&limit.flag()), "{}", limit.name);
+        for (limit, _) in Limits::DEFAULT.list() {
+            assert!(help.contains(&format!("--{}", limit.replace('_', "-"))), "{limit}");
         }
         for name in ["serve", "demo", "check"] {
             for option in subcommand(name).get_opts() {
                 let help = option.get_help().unwrap().to_string();
                 let told = help.contains("default") || option.get_id() == "watch";
                 assert!(told, "{name} --{}: {help}", option.get_id());
+                assert!(!help.contains('{'), "{name} --{}: {help}", option.get_id());
             }
         }
         for heading in ["What to watch:", "Which cluster:", "Listeners:", "Limits:", "Logs:", "Examples:"] {
@@ -400,12 +432,14 @@ mod tests {
     #[test]
     fn a_flag_may_be_repeated_or_take_a_list() {
         let args = ["informerd", "serve", "--watch", "pods;services", "--watch", "nodes", "--namespace=a,b"];
-        let Command::Serve(serve) = Args::try_parse_from(args).unwrap().command else { panic!() };
-        let watch = serve.settings.watch.watch.unwrap();
+        let matches = command().try_get_matches_from(args).unwrap();
+        let Command::Serve(serve) = Args::from_arg_matches(&matches).unwrap().command else { panic!() };
+        let general = serve.settings.general;
+        let watch = config::Value::plain(general.watch.unwrap().value);
         assert_eq!(
             watch.iter().map(|entry| &*entry.resource).collect::<Vec<_>>(),
             ["pods", "services", "nodes"]
         );
-        assert_eq!(serve.settings.watch.namespace.unwrap(), ["a", "b"]);
+        assert_eq!(config::Value::plain(general.namespace.unwrap().value), ["a", "b"]);
     }
 }

@@ -34,9 +34,12 @@
 //!
 //! - **Architecture invariant:** `k8s`, `cache`, `encode`, `reflect/machine` and what is pure of `hub` have no
 //!   async fn, no clock and no socket. Time and randomness are arguments, so any run can be repeated.
-//! - **Architecture invariant:** `serve` never sees `upstream` or `reflect`: a client's request never becomes one to
-//!   the API server. What it can do is ask the hub for an informer; whether one starts, or discovery is asked, `app`
-//!   decides, within limits. Where the operator lets requests through that no cache can answer, `app` hands `serve` a
+//! - **Architecture invariant:** `serve` never sees `upstream` or `reflect`: reads are answered from the cache. What
+//!   clients can cause at the API server is bounded, however many they are: an informer on demand (`on_demand_max`),
+//!   discovery for an unknown name (once a second), the version an informer's server is at, for a token ahead of the
+//!   cache (once every two seconds for each informer), one list of a version from before the start for clients that
+//!   outlived a restart, and a custom resource's definition for its columns (once a minute). `app` decides on each. Where
+//!   the operator lets requests through that no cache can answer (`pass_through_max` at once), `app` hands `serve` a
 //!   function for them.
 //! - **Architecture invariant:** `encode` never sees a socket, `cache` never sees a format.
 //! - **Architecture invariant:** one [`cache::Writer`] per cache, not `Clone`. Readers never hold up the writer.

@@ -3,12 +3,11 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::Parser;
-use informerd::cli::{self, Args, Command};
+use informerd::cli::{self, Command};
 use informerd::{app, config, rbac, telemetry};
 
 /// glibc's allocator gives little back after the peak of a list, and its arenas grow with the threads.
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "jemalloc"))]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -17,12 +16,11 @@ const EXIT_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     // Help without a command goes to stderr with code 2, and a wrong flag too: clap does both.
-    match run(Args::parse().command) {
+    match run(cli::parse().command) {
         Ok(code) => code,
         Err(error) => {
             let usage = error.is::<config::ConfigError>() || error.is::<rbac::RbacError>();
-            // The log may not have been started, and a person is reading: plain text.
-            let _ = writeln!(std::io::stderr(), "error: {error:#}");
+            telemetry::last_words(&error);
             if usage { ExitCode::from(EXIT_USAGE) } else { ExitCode::FAILURE }
         }
     }
@@ -36,18 +34,23 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             block_on(app::serve(config, metrics))?;
         }
         Command::Demo(args) => {
-            let config = args.resolve()?;
-            let metrics = prepare(&config.log)?;
+            let config = config::Demo::resolve(*args)?;
+            let metrics = prepare(&config.log())?;
             block_on(app::demo(config, metrics))?;
         }
         Command::Check(args) => {
             let config = args.load()?;
             prepare(&config.log)?;
-            return Ok(if block_on(app::check(config))? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+            return Ok(match block_on(app::check(config))? {
+                app::Verdict::Right => ExitCode::SUCCESS,
+                app::Verdict::Wrong => ExitCode::FAILURE,
+                app::Verdict::Misconfigured => ExitCode::from(EXIT_USAGE),
+            });
         }
         Command::Rbac(args) => {
             print(rbac::manifest(&args.watches()?, &args.name, &args.service_account)?.as_bytes())?;
         }
+        Command::ConfigSchema => print(&cli::config_schema())?,
         Command::Completions { shell } => print(&cli::completions(shell))?,
         Command::Man { command } => match cli::man(command.as_deref()) {
             Ok(page) => print(&page)?,

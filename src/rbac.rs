@@ -9,61 +9,7 @@ use std::fmt::Write;
 use std::str::FromStr;
 
 use crate::config::WatchSpec;
-use crate::k8s::is_built_in_group;
-
-/// Resources of a stock cluster that can be listed and watched: plural, group, short names and singular, and
-/// whether it lives in namespaces. Where groups share a name, kubectl's choice comes first.
-///
-/// Source: `kubectl api-resources --verbs=list,watch`.
-const BUILT_IN: &[(&str, &str, &[&str], bool)] = &[
-    ("configmaps", "", &["cm", "configmap"], true),
-    ("endpoints", "", &["ep", "endpoint"], true),
-    ("events", "", &["ev", "event"], true),
-    ("limitranges", "", &["limits", "limitrange"], true),
-    ("namespaces", "", &["ns", "namespace"], false),
-    ("nodes", "", &["no", "node"], false),
-    ("persistentvolumeclaims", "", &["pvc", "persistentvolumeclaim"], true),
-    ("persistentvolumes", "", &["pv", "persistentvolume"], false),
-    ("pods", "", &["po", "pod"], true),
-    ("podtemplates", "", &["podtemplate"], true),
-    ("replicationcontrollers", "", &["rc", "replicationcontroller"], true),
-    ("resourcequotas", "", &["quota", "resourcequota"], true),
-    ("secrets", "", &["secret"], true),
-    ("serviceaccounts", "", &["sa", "serviceaccount"], true),
-    ("services", "", &["svc", "service"], true),
-    ("controllerrevisions", "apps", &["controllerrevision"], true),
-    ("daemonsets", "apps", &["ds", "daemonset"], true),
-    ("deployments", "apps", &["deploy", "deployment"], true),
-    ("replicasets", "apps", &["rs", "replicaset"], true),
-    ("statefulsets", "apps", &["sts", "statefulset"], true),
-    ("horizontalpodautoscalers", "autoscaling", &["hpa", "horizontalpodautoscaler"], true),
-    ("cronjobs", "batch", &["cj", "cronjob"], true),
-    ("jobs", "batch", &["job"], true),
-    ("certificatesigningrequests", "certificates.k8s.io", &["csr", "certificatesigningrequest"], false),
-    ("leases", "coordination.k8s.io", &["lease"], true),
-    ("endpointslices", "discovery.k8s.io", &["endpointslice"], true),
-    ("events", "events.k8s.io", &["ev", "event"], true),
-    ("ingressclasses", "networking.k8s.io", &["ingressclass"], false),
-    ("ingresses", "networking.k8s.io", &["ing", "ingress"], true),
-    ("networkpolicies", "networking.k8s.io", &["netpol", "networkpolicy"], true),
-    ("poddisruptionbudgets", "policy", &["pdb", "poddisruptionbudget"], true),
-    ("clusterrolebindings", "rbac.authorization.k8s.io", &["clusterrolebinding"], false),
-    ("clusterroles", "rbac.authorization.k8s.io", &["clusterrole"], false),
-    ("rolebindings", "rbac.authorization.k8s.io", &["rolebinding"], true),
-    ("roles", "rbac.authorization.k8s.io", &["role"], true),
-    ("priorityclasses", "scheduling.k8s.io", &["pc", "priorityclass"], false),
-    ("csidrivers", "storage.k8s.io", &["csidriver"], false),
-    ("csinodes", "storage.k8s.io", &["csinode"], false),
-    ("storageclasses", "storage.k8s.io", &["sc", "storageclass"], false),
-    ("volumeattachments", "storage.k8s.io", &["volumeattachment"], false),
-    (
-        "customresourcedefinitions",
-        "apiextensions.k8s.io",
-        &["crd", "crds", "customresourcedefinition"],
-        false,
-    ),
-    ("apiservices", "apiregistration.k8s.io", &["apiservice"], false),
-];
+use crate::k8s::{built_in_named, is_built_in_group};
 
 /// Who gets the permissions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -161,16 +107,12 @@ fn resolve(typed: &str) -> Result<(String, String, bool), RbacError> {
         None if is_version(rest) => "",
         _ => rest,
     };
-    let named =
-        |(plural, _, names, _): &&(&str, &str, &[&str], bool)| *plural == word || names.contains(&word);
-    let mut candidates = BUILT_IN.iter().filter(named);
-    let found = match (rest, candidates.clone().find(|(_, of, _, _)| *of == group)) {
-        (_, Some(found)) => Some(found),
-        ("", None) => candidates.next(),
-        (_, None) => None,
-    };
+    let found = built_in_named(word, Some(group)).or_else(|| match rest {
+        "" => built_in_named(word, None),
+        _ => None,
+    });
     match found {
-        Some((plural, group, _, namespaced)) => Ok(((*plural).to_owned(), (*group).to_owned(), *namespaced)),
+        Some(kind) => Ok((kind.plural.to_owned(), kind.group.to_owned(), kind.namespaced)),
         None if !group.is_empty() => Ok((word.to_owned(), group.to_owned(), true)),
         None => Err(RbacError::UnknownResource(typed.to_owned())),
     }
@@ -369,6 +311,21 @@ subjects:
             "watch \"certificates\": not a built-in resource; write its plural and group, as in \
              certificates.cert-manager.io"
         );
+    }
+
+    #[test]
+    fn every_kind_that_has_columns_has_a_role_of_its_scope() {
+        for kind in crate::k8s::BUILT_IN {
+            let made =
+                made(&format!("namespaces: [web]\nwatch: [{{resource: {}}}]", kind.canonical())).unwrap();
+            let role = if kind.namespaced { "kind: Role\n" } else { "kind: ClusterRole\n" };
+            assert!(made.contains(role) && made.contains(kind.plural), "{kind:?}: {made}");
+        }
+        for name in
+            ["runtimeclasses", "validatingwebhookconfigurations", "vac", "flowschemas", "servicecidrs"]
+        {
+            assert!(made(&format!("watch: [{{resource: {name}}}]")).is_ok(), "{name}");
+        }
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! `informerd_<room>_`; names are written in full (`informerd_hub_resets_total`), so that what is on the page
 //! can be found in the code. Here is the recorder behind the facade, and what belongs to the whole process.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -12,6 +13,9 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
 
 use crate::config::{Log, LogFormat};
+
+/// Whether a log in JSON was started, in which a line of plain text would be lost.
+static JSON_LOG: AtomicBool = AtomicBool::new(false);
 
 /// Time between two rounds of upkeep. Histograms hold their raw samples until then.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
@@ -119,9 +123,34 @@ pub fn init_log(log: &Log) -> anyhow::Result<()> {
     } else {
         builder.with_ansi(terminal && std::env::var_os("NO_COLOR").is_none()).with_target(false).try_init()
     };
+    JSON_LOG.store(json && started.is_ok(), Ordering::Relaxed);
     started.map_err(|error| anyhow::anyhow!(error)).context("cannot start the log")?;
     log_panics();
     Ok(())
+}
+
+/// Tells why the process ends: as a line of the log where that is JSON, else as text for a person, who may not have
+/// started a log at all.
+pub fn last_words(error: &anyhow::Error) {
+    let words = sentences(error);
+    if JSON_LOG.load(Ordering::Relaxed) && tracing::enabled!(tracing::Level::ERROR) {
+        tracing::error!(error = words, "ends");
+    } else {
+        let _ = writeln!(std::io::stderr(), "error: {words}");
+    }
+}
+
+/// An error and its causes, without a cause that the text before it ends with.
+fn sentences(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 /// A panic in a task would otherwise be a line of plain text among JSON, or lost with the task.

@@ -292,10 +292,12 @@ function podStatus(pod) {
 
 const GOOD = new Set(['Running', 'Ready', 'Active', 'Bound', 'True', 'Available', 'Healthy', 'Established']);
 const QUIET = new Set(['Completed', 'Succeeded', 'Complete', 'Normal', '']);
+const BAD = /Err|BackOff|Fail|^Not|Never|Unknown|Invalid|Evicted|Killed|Lost|CannotRun|Exceeded|Unhealthy|Degraded|Unavailable|Unexpected|Denied|Rejected|Signal:|ExitCode:|OutOf|NodeAffinity|Shutdown|^False$/;
 const WAIT = /^(Pending|ContainerCreating|PodInitializing|Terminating|Init:(\d+\/\d+|ContainerCreating)|Progressing|Released|Warning|Suspended|.*SchedulingDisabled)$/;
 
+/** A word that is not known is no error: it has no color. */
 function tone(reason) {
-  const of = GOOD.has(reason) ? 'good' : QUIET.has(reason) ? 'quiet' : WAIT.test(reason) ? 'wait' : 'bad';
+  const of = GOOD.has(reason) ? 'good' : QUIET.has(reason) ? 'quiet' : WAIT.test(reason) ? 'wait' : BAD.test(reason) ? 'bad' : '';
   return { text: reason, sort: reason, tone: of };
 }
 
@@ -358,10 +360,43 @@ const COLUMNS = {
     { ...AGE, label: 'Seen', read: eventTime, first: 1 }],
 };
 
-function columnsFor(informer) {
+function ownColumns(informer) {
   const known = COLUMNS[informer.kind];
-  if (known && /^(v1|apps\/v1|batch\/v1|events\.k8s\.io\/v1)$/.test(informer.apiVersion)) return known;
-  return [...(informer.namespaced ? [NAMESPACE] : []), NAME, text('Status', 160, anyStatus), AGE];
+  return known && /^(v1|apps\/v1|batch\/v1|events\.k8s\.io\/v1)$/.test(informer.apiVersion) ? known : null;
+}
+
+function columnsFor(informer) {
+  const learned = LEARNED.get(id(informer)) ?? [];
+  const status = learned.some((c) => /^(status|phase)$/i.test(c.label)) ? [] : [text('Status', 160, anyStatus)];
+  return ownColumns(informer) ?? [...(informer.namespaced ? [NAMESPACE] : []), NAME, ...status, ...learned, AGE];
+}
+
+const LEARNED = new Map(); // columns of custom resources, by informer
+const LEARN_MS = 2_000; // the objects are shown without them rather than later
+const LEARNED_MAX = 8;
+const CUSTOM = 'Custom resource definition column (in JSONPath format): ';
+
+/** The columns of a custom resource's definition, as `kubectl get` shows them; null where there is nothing to wait for. */
+function learn(informer) {
+  if (ownColumns(informer) || LEARNED.has(id(informer))) return null;
+  const accept = 'application/json;as=Table;v=v1;g=meta.k8s.io';
+  const path = `/apis/${informer.apiVersion}/${informer.resource.split('.')[0]}?limit=1&includeObject=None`;
+  return fetch(path, { headers: { accept }, signal: AbortSignal.timeout(LEARN_MS) })
+    .then((answer) => (answer.ok ? answer.json() : {}))
+    .then((table) => LEARNED.set(id(informer), list(table.columnDefinitions).map(customColumn).filter(Boolean).slice(0, LEARNED_MAX)))
+    .catch(() => {}); // not reached: asked again when it is chosen again
+}
+
+/** Only of paths that name one member after another; the age has a column already. */
+function customColumn({ name, type, description = '', priority = 0 }) {
+  const path = description.startsWith(CUSTOM) ? description.slice(CUSTOM.length) : '';
+  if (!/^(\.[\w-]+)+$/.test(path) || path === '.metadata.creationTimestamp' || path === '.metadata.name') return null;
+  const value = (o) => path.slice(1).split('.').reduce((at, member) => at?.[member], o);
+  const low = priority > 0 ? { low: 1 } : {};
+  if (type === 'date') return { ...AGE, label: name, ...low, read: (o) => time(value(o)) };
+  if (type === 'integer' || type === 'number') return count(name, (o) => ({ text: value(o) ?? '', sort: value(o) ?? -Infinity, tone: '' }), low);
+  const shown = (o) => (value(o) === undefined ? '' : typeof value(o) === 'object' ? JSON.stringify(value(o)) : String(value(o)));
+  return text(name, 130, (o) => (/status|phase|ready/i.test(name) ? tone(shown(o)) : shown(o)), low);
 }
 
 // === Filter ===
@@ -1089,6 +1124,14 @@ function select(informer) {
   selection.object = null;
   panel.close();
   feed?.close();
+  feed = null;
+  table.reset(informer);
+  const learning = learn(informer);
+  if (learning) learning.then(() => { if (!feed && id(selection.informer) === id(informer)) follow(informer); });
+  else follow(informer);
+}
+
+function follow(informer) {
   table.reset(informer);
   const path = watchPath(informer.resource, confined(informer));
   showCurl($('curl'), path);

@@ -1,6 +1,6 @@
 //! Baselines: what informerd costs beside the least that could be done, as ratios in one run.
 //!
-//! `cargo bench` runs everything and prints a table; `docs/benchmarks.md` tells what is measured and how.
+//! `cargo bench --features jemalloc` runs everything and prints a table; `docs/benchmarks.md` tells what is measured and how.
 //! Servers under measurement, the simulator and the plain loops are processes of their own: this binary,
 //! started again with a role, and `informerd` itself.
 #![expect(clippy::print_stdout, reason = "the table and the answers of the roles go to standard output")]
@@ -44,7 +44,7 @@ use clap::{Parser, ValueEnum};
 use report::Report;
 
 /// As the daemon, so that what is measured in this process allocates as it does there.
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "jemalloc"))]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -135,6 +135,11 @@ fn main() -> anyhow::Result<()> {
     }
     // Without --bench it is `cargo test` that asks whether the benchmarks still run.
     let quick = args.quick || !args.bench;
+    let shipped = cfg!(feature = "jemalloc");
+    anyhow::ensure!(
+        quick || shipped,
+        "what is measured has to be what is shipped: cargo bench --features jemalloc"
+    );
     let mut bench =
         Bench { quick, chosen: args.filter.is_some(), seconds: args.seconds, report: Report::default() };
     for (name, run) in GROUPS {

@@ -5,11 +5,12 @@ use std::io::Write as _;
 use serde::Serialize;
 
 use super::compare::Comparer;
+use super::informers::fits;
 use super::upstream_config;
 use crate::config::{self, Output, WatchSpec};
 use crate::k8s::Resource;
 use crate::reflect::{Difference, ObjectState, Verification};
-use crate::upstream::{Client, Selectors, Target};
+use crate::upstream::{Client, PageRequest, Selectors, Target};
 
 /// Differences that a text report names; a JSON report names all.
 const DIFFERENCES_TOLD_MAX: usize = 100;
@@ -23,6 +24,9 @@ struct Finding {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     warning: bool,
     detail: String,
+    /// Whether `serve` would refuse to start.
+    #[serde(skip)]
+    misconfigured: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     differences: Vec<Told>,
 }
@@ -43,13 +47,29 @@ struct ToldState {
     resource_version: Option<String>,
 }
 
-/// Tells whether configuration, connection and permissions are right; `false` where they are not.
+/// What came of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Everything is right.
+    Right,
+    /// Something is wrong, or differs.
+    Wrong,
+    /// The configuration is such that `serve` would refuse it.
+    Misconfigured,
+}
+
+/// Tells whether configuration, connection and permissions are right.
 ///
 /// # Errors
 /// What kept it from telling: standard output.
-pub async fn check(config: config::Check) -> anyhow::Result<bool> {
+pub async fn check(config: config::Check) -> anyhow::Result<Verdict> {
     let findings = examine(&config).await;
-    let ok = findings.iter().all(|finding| finding.ok);
+    let verdict = match findings.iter().any(|finding| finding.misconfigured) {
+        true => Verdict::Misconfigured,
+        false if findings.iter().all(|finding| finding.ok) => Verdict::Right,
+        false => Verdict::Wrong,
+    };
+    let ok = verdict == Verdict::Right;
     let mut out = std::io::stdout().lock();
     match config.output {
         Output::Json => {
@@ -57,7 +77,7 @@ pub async fn check(config: config::Check) -> anyhow::Result<bool> {
             writeln!(out, "{report}")?;
         }
         Output::Text => {
-            for Finding { what, ok, warning, detail, differences } in &findings {
+            for Finding { what, ok, warning, detail, differences, .. } in &findings {
                 let outcome = match (ok, warning) {
                     (false, _) => "FAIL",
                     (true, true) => "WARN",
@@ -78,7 +98,7 @@ pub async fn check(config: config::Check) -> anyhow::Result<bool> {
             }
         }
     }
-    Ok(ok)
+    Ok(verdict)
 }
 
 /// What may start is only known once somebody asks.
@@ -96,7 +116,7 @@ async fn examine(config: &config::Check) -> Vec<Finding> {
     let client = match Client::connect(upstream_config(&config.upstream, &config.limits)).await {
         Ok(client) => client,
         Err(error) => {
-            findings.push(Finding::new("connection", Err(error.sentence())));
+            findings.push(Finding::refused("connection", error.sentence()));
             return findings;
         }
     };
@@ -125,6 +145,7 @@ async fn examine(config: &config::Check) -> Vec<Finding> {
             None
         }
     };
+    let mut seen: Vec<Resource> = Vec::new();
     for spec in &config.watches {
         let resource = match discovery.resolve(&spec.resource) {
             Ok(resource) => resource,
@@ -133,10 +154,18 @@ async fn examine(config: &config::Check) -> Vec<Finding> {
                 continue;
             }
         };
+        if let Err(why) = fits(spec, &resource, &seen) {
+            findings.push(Finding::refused(&spec.to_string(), why));
+            continue;
+        }
+        seen.push(resource.clone());
         for target in targets(spec, &resource) {
             let permissions = permissions(&client, &target).await;
             let allowed = permissions.iter().all(|finding| finding.ok);
             findings.extend(permissions);
+            if allowed && !target.selectors.field.is_empty() {
+                findings.push(selected(&client, &target).await);
+            }
             if let (Some(comparer), true) = (&comparer, allowed) {
                 let what = format!("compare {} in {}", target.resource, place(&target));
                 findings.push(Finding::compared(&what, comparer.compare(spec, &target).await));
@@ -189,17 +218,31 @@ async fn permissions(client: &Client, target: &Target) -> Vec<Finding> {
     findings
 }
 
+/// Whether the API server takes the field selector: only it knows which fields a kind may be selected by.
+async fn selected(client: &Client, target: &Target) -> Finding {
+    let page = PageRequest { limit: 1, metadata_only: true, ..PageRequest::default() };
+    let result = client.list_page(target, &page).await;
+    let field = &target.selectors.field;
+    let result = result.map(|_| format!("fieldSelector {field} is taken")).map_err(|error| error.sentence());
+    Finding::new(&format!("select {} in {}", target.resource, place(target)), result)
+}
+
 // === impl Finding ===
 
 impl Finding {
     fn new(what: &str, result: Result<String, String>) -> Self {
         let (what, ok) = (what.to_owned(), result.is_ok());
         let detail = result.unwrap_or_else(|why| why);
-        Self { what, ok, warning: false, detail, differences: Vec::new() }
+        Self { what, ok, warning: false, detail, misconfigured: false, differences: Vec::new() }
     }
 
     fn exposed(exposure: &str) -> Self {
         Self { warning: true, ..Self::new("listener", Ok(exposure.to_owned())) }
+    }
+
+    /// What keeps `serve` from starting.
+    fn refused(what: &str, why: String) -> Self {
+        Self { misconfigured: true, ..Self::new(what, Err(why)) }
     }
 
     fn compared(what: &str, result: Result<Verification, String>) -> Self {

@@ -66,7 +66,7 @@ fn print(app: &App, config: &config::Demo, kubeconfig: &str) -> anyhow::Result<(
     let (curl, base) = match app.address {
         Some(address) => ("curl".to_owned(), format!("http://{address}")),
         None => {
-            let path = config.listen.to_string();
+            let path = config.settings.listen.to_string();
             (
                 format!("curl --unix-socket {}", path.trim_start_matches("unix:")),
                 "http://localhost".to_owned(),
@@ -91,12 +91,19 @@ fn print(app: &App, config: &config::Demo, kubeconfig: &str) -> anyhow::Result<(
             "  probes, metrics curl -s 'http://{admin}/readyz?verbose'; curl -s http://{admin}/metrics"
         )?;
     }
-    writeln!(out, "\nand with kubectl, to see it in the streams:\n")?;
+    if app.address.is_some() {
+        writeln!(out, "\nkubectl reads from informerd, too:\n")?;
+        writeln!(out, "  kubectl --server {base} get deployments -A")?;
+        writeln!(out, "  kubectl --server {base} get pods -A --watch")?;
+    }
+    writeln!(
+        out,
+        "\nand changes the embedded cluster itself, which the page and the streams show at once:\n"
+    )?;
     writeln!(out, "  export KUBECONFIG={kubeconfig}")?;
-    writeln!(out, "  kubectl get deployments -A")?;
     writeln!(out, "  kubectl -n shop scale deployment web --replicas 5")?;
     writeln!(out, "  kubectl -n shop delete pod -l app=web")?;
-    writeln!(out, "\nCtrl-C ends it.\n")?;
+    writeln!(out, "\nCtrl-C ends it. Warnings are logged; --log info tells more.\n")?;
     out.flush()?;
     Ok(())
 }

@@ -25,7 +25,7 @@ use crate::config::{self, HostName, Limits, Listen, Origin};
 use crate::hub::Hub;
 use crate::{hub, reflect, serve as http, telemetry, upstream};
 
-pub use check::check;
+pub use check::{Verdict, check};
 pub use demo::demo;
 
 /// A running informerd. Dropping it does not stop it; [`App::stop`] does.
@@ -89,7 +89,7 @@ impl App {
         let admin = admin.transpose()?;
         let client = upstream::Client::connect(upstream_config(&config.upstream, &config.limits))
             .await
-            .context("cannot connect to the API server")?;
+            .map_err(|error| config::ConfigError::Cluster(error.sentence()))?;
         let (drain, cancel) = (CancellationToken::new(), CancellationToken::new());
         let (leaving, shutdown_delay) = (CancellationToken::new(), config.shutdown_delay);
         let (demand_door, demands) = mpsc::channel(INBOX_LEN);

@@ -520,7 +520,8 @@ impl Reader {
 
     /// What kept the cache true has ended and cannot say so itself.
     pub fn set_failed(&self, why: &str) {
-        let failed = Condition { phase: Phase::Failed, message: Some(why.to_owned()), retry_at: None };
+        let message = Some(why.to_owned());
+        let failed = Condition { phase: Phase::Failed, message, retry_at: None, forbidden: false };
         *self.shared.condition.lock().unwrap_or_else(PoisonError::into_inner) = failed;
     }
 

@@ -7,34 +7,36 @@
 
 mod expand;
 mod exposure;
+mod layer;
 mod limits;
 mod on_demand;
 mod quantity;
+mod schema;
+mod setting;
 mod settings;
+mod table;
 mod values;
 mod watch;
 
-use std::fmt::Display;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::time::Duration;
 
 use crate::k8s::DropPaths;
 
 pub use expand::Environment;
-pub use limits::{Limit, LimitSettings, Limits};
 pub use on_demand::{OnDemand, Pattern};
 pub use quantity::{Count, Quantity, QuantityError, Size, Span};
-pub use settings::{
-    BrowserSettings, KindSettings, LifeSettings, ListenSettings, LogSettings, PassSettings, ServeSettings,
-    SyncSettings, UpstreamSettings, WatchSettings,
-};
+pub use schema::schema;
+pub use setting::Origin as GivenBy;
+pub use setting::{Form, Given, Maybe, Namespaces, Reload, Scalar, Setting, Switch, Value, Wrong};
+pub use settings::{DemoArguments, ServeSettings};
+pub use table::{DemoSettings, Embedded, General, GeneralSettings, LimitSettings, Limits, settings};
 pub use values::{
-    AdminListen, HostName, InitialList, Listen, LogFilter, LogFormat, Origin, PassThrough, Proxied, Unready,
-    VerifyInterval,
+    AdminListen, ApiListen, FilePath, HostName, InitialList, Listen, LogFilter, LogFormat, Name, Origin,
+    PassThrough, Proxied, Rate, Seed, ServerUrl, Unready, VerifyInterval,
 };
-pub use watch::{WatchEntry, WatchSpec};
+pub use watch::{FileWatch, WatchEntry, WatchSpec, Watches};
 
 /// Which API server, and with whose credentials.
 pub use crate::upstream::Source as UpstreamSource;
@@ -44,15 +46,6 @@ pub const DATA_PORT: u16 = 8090;
 
 /// Port of the admin listener.
 pub const ADMIN_PORT: u16 = 8091;
-
-/// Time for streams to end after SIGTERM.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(25);
-
-/// Time an informer that started on demand runs though nobody uses it.
-const ON_DEMAND_IDLE: Duration = Duration::from_secs(300);
-
-/// Time between two looks at which kinds there are.
-const DISCOVERY_INTERVAL: Duration = Duration::from_secs(600);
 
 /// In the demo a person waits for the prompt.
 const DEMO_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -94,6 +87,8 @@ pub struct Serve {
     pub unready_after: Option<Duration>,
     /// What is logged.
     pub log: Log,
+    /// What this was made of, for the log and to tell at a reload what has changed.
+    pub settings: Box<General>,
     /// Where this came from; `None` in the demo.
     pub source: Option<Source>,
 }
@@ -101,10 +96,6 @@ pub struct Serve {
 /// What `demo` does.
 #[derive(Clone, Debug)]
 pub struct Demo {
-    /// Where clients connect.
-    pub listen: Listen,
-    /// Where probes and metrics are answered; `None` for nowhere.
-    pub admin_listen: Option<SocketAddr>,
     /// Where the embedded cluster's API server listens; port 0 for any.
     pub api_listen: SocketAddr,
     /// Where the kubeconfig for the embedded cluster is written; `None` for a file in the temporary folder.
@@ -115,10 +106,10 @@ pub struct Demo {
     pub seed: Option<u64>,
     /// Pods beyond those that live, to see how it feels with many.
     pub pods: usize,
+    /// Listeners and logs.
+    pub settings: General,
     /// Limits.
     pub limits: Limits,
-    /// What is logged.
-    pub log: Log,
 }
 
 /// What `check` looks at.
@@ -230,7 +221,10 @@ pub enum ConfigError {
     },
     /// Settings of which only one may be given.
     #[error("{0} and {1} cannot both be given; choose one of kubeconfig (with context), in-cluster, server")]
-    Conflict(&'static str, &'static str),
+    Conflict(String, String),
+    /// A configuration that cannot be right, as is known once the cluster has been asked.
+    #[error("{0}")]
+    Cluster(String),
     /// Nothing to watch.
     #[error(
         "nothing to watch; name a resource, as in --watch pods, INFORMERD_WATCH=pods, or watch: in the file, or let \
@@ -255,34 +249,59 @@ impl Source {
     /// # Errors
     /// [`ConfigError`].
     pub fn resolve(&self, environment: Environment<'_>) -> Result<Serve, ConfigError> {
-        let ServeSettings { watch, kinds, upstream, listen, browser, pass, sync, life, log, limits } =
-            self.merged(environment)?;
-        let (watches, patterns, template) = resolve_watches(watch, environment)?;
-        let idle = span("onDemandIdle (--on-demand-idle)", kinds.on_demand_idle, ON_DEMAND_IDLE)?;
-        let interval =
-            span("discoveryInterval (--discovery-interval)", kinds.discovery_interval, DISCOVERY_INTERVAL)?;
+        let ServeSettings { general, limits } = self.merged(environment)?;
         let limits = limits.resolve()?;
-        let unready_after = unready_after(life.unready_after, &limits)?;
+        let values = general.values();
+        let settings = Box::new(values.clone());
+        let General {
+            watch,
+            namespace,
+            keep_managed_fields,
+            keep_last_applied,
+            on_demand: patterns,
+            on_demand_idle: idle,
+            discovery_interval,
+            kubeconfig,
+            context,
+            in_cluster,
+            server,
+            listen,
+            admin_listen,
+            allow_origin,
+            allow_host,
+            pass_through,
+            pass_through_proxy,
+            initial_list,
+            verify_interval,
+            shutdown_delay,
+            drain_timeout,
+            unready_after,
+            log,
+            log_format,
+        } = values;
+        let defaults = watch::WatchDefaults { namespaces: namespace, keep_managed_fields, keep_last_applied };
+        let (watches, template) = resolve_watches(watch, &patterns, &defaults, environment)?;
+        check_unready_after(unready_after, &general, &limits)?;
+        let upstream = UpstreamChoice { kubeconfig, context, in_cluster, server }.resolve(&general)?;
         Ok(Serve {
             watches,
             on_demand: OnDemand { patterns, idle, template },
-            discovery_interval: interval,
-            upstream: resolve_upstream(upstream)?,
-            listen: listen.listen.unwrap_or(Listen::Tcp((Ipv4Addr::LOCALHOST, DATA_PORT).into())),
-            admin_listen: listen
-                .admin_listen
-                .map_or(Some((Ipv4Addr::UNSPECIFIED, ADMIN_PORT).into()), |admin| admin.0),
-            allow_origins: browser.allow_origin.unwrap_or_default(),
-            allow_hosts: browser.allow_host.unwrap_or_default(),
-            pass_through: pass.pass_through.unwrap_or_default(),
-            pass_through_proxy: pass.pass_through_proxy.unwrap_or_default(),
-            initial_list: sync.initial_list.unwrap_or_default(),
-            verify_interval: sync.verify_interval.unwrap_or_default().0,
+            discovery_interval,
+            upstream,
+            listen,
+            admin_listen,
+            allow_origins: allow_origin,
+            allow_hosts: allow_host,
+            pass_through,
+            pass_through_proxy,
+            initial_list,
+            verify_interval,
             limits,
-            shutdown_delay: life.shutdown_delay.map_or(Duration::ZERO, Quantity::plain),
-            drain_timeout: life.drain_timeout.map_or(DRAIN_TIMEOUT, Quantity::plain),
+            shutdown_delay,
+            drain_timeout,
             unready_after,
-            log: Log::resolve(log),
+            log: Log { filter: log, format: log_format },
+            settings,
             source: Some(self.clone()),
         })
     }
@@ -293,10 +312,12 @@ impl Source {
     /// # Errors
     /// [`ConfigError`].
     pub fn watches(&self, environment: Environment<'_>) -> Result<Vec<WatchSpec>, ConfigError> {
-        let (mut watches, patterns, template) =
-            resolve_watches(self.merged(environment)?.watch, environment)?;
+        let General { watch, namespace, keep_managed_fields, keep_last_applied, on_demand, .. } =
+            self.merged(environment)?.general.values();
+        let defaults = watch::WatchDefaults { namespaces: namespace, keep_managed_fields, keep_last_applied };
+        let (mut watches, template) = resolve_watches(watch, &on_demand, &defaults, environment)?;
         let of = |pattern: &Pattern| WatchSpec { resource: pattern.to_string(), ..template.clone() };
-        watches.extend(patterns.iter().map(of));
+        watches.extend(on_demand.iter().map(of));
         Ok(watches)
     }
 
@@ -319,64 +340,43 @@ impl CheckVerify {
     /// # Errors
     /// [`ConfigError::Setting`] for what is no such URL.
     pub fn running(url: String) -> Result<Self, ConfigError> {
-        Ok(Self::Running { url: check_url("against (--against)", url)? })
+        let checked = url.parse::<ServerUrl>();
+        checked.map(|_| Self::Running { url: url.clone() }).map_err(|problem| ConfigError::Setting {
+            key: "--against".to_owned(),
+            value: url,
+            problem,
+        })
     }
 }
 
 // === impl Serve ===
 
 impl Serve {
-    /// The fields worth a line in the log at start. A list by hand, so that what is secret has to be added
-    /// here to leak. Limits are told only where they are not the default.
+    /// Each setting and its value, for the log at start: limits only where they are not the default, and the watches as
+    /// they were resolved. A value that may hold a secret hides it where it is shown as text ([`ServerUrl`]).
     pub fn loggable(&self) -> Vec<(&'static str, String)> {
-        let Self { watches, upstream, listen, admin_listen, allow_origins, allow_hosts, limits, .. } = self;
-        let OnDemand { patterns, idle, .. } = &self.on_demand;
-        let patterns: Vec<&str> = patterns.iter().map(Pattern::as_str).collect();
-        let watches: Vec<String> = watches.iter().map(WatchSpec::to_string).collect();
-        let origins: Vec<&str> = allow_origins.iter().map(Origin::as_str).collect();
-        let hosts: Vec<&str> = allow_hosts.iter().map(HostName::as_str).collect();
-        let proxies: Vec<String> = self.pass_through_proxy.iter().map(Proxied::to_string).collect();
-        let mut fields = vec![
-            ("watch", watches.join("; ")),
-            ("on_demand", patterns.join(",")),
-            ("on_demand_idle", Span::of(*idle).to_string()),
-            ("discovery_interval", Span::of(self.discovery_interval).to_string()),
-            ("upstream", upstream.to_string()),
-            ("listen", listen.to_string()),
-            ("admin_listen", AdminListen(*admin_listen).to_string()),
-            ("allow_origins", origins.join(",")),
-            ("allow_hosts", hosts.join(",")),
-            ("pass_through", self.pass_through.to_string()),
-            ("pass_through_proxy", proxies.join(",")),
-            ("initial_list", self.initial_list.to_string()),
-            ("verify_interval", VerifyInterval(self.verify_interval).to_string()),
-            ("shutdown_delay", Span::of(self.shutdown_delay).to_string()),
-            ("drain_timeout", Span::of(self.drain_timeout).to_string()),
-            ("unready_after", Unready(self.unready_after).to_string()),
-            ("log", self.log.filter.to_string()),
-        ];
+        let watches: Vec<String> = self.watches.iter().map(WatchSpec::to_string).collect();
+        let mut fields = self.settings.list();
+        // The cluster is told as what came of the four settings together.
+        fields.retain(|(name, _)| {
+            !matches!(*name, "watch" | "kubeconfig" | "context" | "in_cluster" | "server")
+        });
+        fields.insert(0, ("upstream", self.upstream.to_string()));
+        fields.insert(0, ("watch", watches.join("; ")));
         if let Some(file) = self.source.as_ref().and_then(|source| source.file.as_ref()) {
             fields.push(("config", file.display().to_string()));
         }
-        let changed = limits.list().into_iter().filter(|limit| limit.value != limit.default);
-        fields.extend(changed.map(|limit| (limit.name, limit.value)));
+        let defaults = Limits::DEFAULT.list();
+        fields.extend(self.limits.list().into_iter().filter(|limit| !defaults.contains(limit)));
         fields
     }
-}
 
-impl Serve {
     /// The settings in which another configuration differs and that hold until the process ends.
     pub fn fixed_differences(&self, other: &Self) -> Vec<&'static str> {
-        const CHANGEABLE: [&str; 3] = ["watch", "on_demand", "on_demand_idle"];
-        let (ours, theirs) = (self.loggable(), other.loggable());
-        let differs = |list: &[(&'static str, String)], other: &[(&'static str, String)]| -> Vec<_> {
-            list.iter().filter(|setting| !other.contains(setting)).map(|(name, _)| *name).collect()
-        };
-        let mut names = differs(&ours, &theirs);
-        names.extend(differs(&theirs, &ours));
-        names.retain(|name| !CHANGEABLE.contains(name));
+        let mut names = self.settings.differences(&other.settings);
+        names.extend(self.limits.differences(&other.limits));
+        names.retain(|name| table::find(name).is_none_or(|setting| setting.reload == Reload::Restart));
         names.sort_unstable();
-        names.dedup();
         names
     }
 }
@@ -384,6 +384,29 @@ impl Serve {
 // === impl Demo ===
 
 impl Demo {
+    /// Applies the defaults and checks the limits.
+    ///
+    /// # Errors
+    /// [`ConfigError`] from the limits.
+    pub fn resolve(arguments: DemoArguments) -> Result<Self, ConfigError> {
+        let DemoArguments { demo, general, limits } = arguments;
+        let Embedded { rate, seed, pods, api_listen, kubeconfig_out } = demo.values();
+        // On loopback both, unlike serve: no kubelet probes a demo, and a laptop may be in a café.
+        let admin_listen = match general.admin_listen {
+            Some(_) => general.values().admin_listen,
+            None => Some(table::loopback(ADMIN_PORT)),
+        };
+        // More would scroll away what the demo prints to try.
+        let log = general.log.clone().map_or(LogFilter::WARN, |given| given.value);
+        let settings = General { admin_listen, log, ..general.values() };
+        Ok(Self { rate, seed, pods, api_listen, kubeconfig_out, settings, limits: limits.resolve()? })
+    }
+
+    /// What is logged.
+    pub fn log(&self) -> Log {
+        Log { filter: self.settings.log.clone(), format: self.settings.log_format }
+    }
+
     /// The configuration with which `serve` runs against the embedded cluster at `url`.
     pub fn serve(&self, url: String, resources: &[&str]) -> Serve {
         let template = WatchSpec {
@@ -398,53 +421,41 @@ impl Demo {
             drop: DropPaths::default(),
         };
         let spec = |resource: &&str| WatchSpec { resource: (*resource).to_owned(), ..template.clone() };
+        let settings = Box::new(General { drain_timeout: DEMO_DRAIN_TIMEOUT, ..self.settings.clone() });
         Serve {
             watches: resources.iter().map(spec).collect(),
-            on_demand: OnDemand { patterns: Vec::new(), idle: ON_DEMAND_IDLE, template },
-            discovery_interval: DISCOVERY_INTERVAL,
+            on_demand: OnDemand { patterns: Vec::new(), idle: settings.on_demand_idle, template },
+            discovery_interval: settings.discovery_interval,
             upstream: UpstreamSource::Server { url },
-            listen: self.listen.clone(),
-            admin_listen: self.admin_listen,
+            listen: settings.listen.clone(),
+            admin_listen: settings.admin_listen,
             allow_origins: Vec::new(),
             allow_hosts: Vec::new(),
-            pass_through: PassThrough::Off,
+            pass_through: settings.pass_through,
             pass_through_proxy: Vec::new(),
-            initial_list: InitialList::default(),
-            verify_interval: VerifyInterval::default().0,
+            initial_list: settings.initial_list,
+            verify_interval: settings.verify_interval,
             limits: self.limits.clone(),
-            shutdown_delay: Duration::ZERO,
-            drain_timeout: DEMO_DRAIN_TIMEOUT,
-            unready_after: None,
-            log: self.log.clone(),
+            shutdown_delay: settings.shutdown_delay,
+            drain_timeout: settings.drain_timeout,
+            unready_after: settings.unready_after,
+            log: self.log(),
+            settings,
             source: None,
         }
     }
 }
 
-// === impl Log ===
-
-impl Log {
-    /// Applies the defaults.
-    pub fn resolve(settings: LogSettings) -> Self {
-        Self { filter: settings.log.unwrap_or_default(), format: settings.log_format.unwrap_or_default() }
-    }
-}
-
-/// The watches, the patterns of what may start on demand, and what each of those is like.
+/// The watches, and what each informer is like that may start on demand.
 fn resolve_watches(
-    settings: WatchSettings,
+    watch: Vec<WatchEntry>,
+    patterns: &[Pattern],
+    defaults: &watch::WatchDefaults,
     environment: Environment<'_>,
-) -> Result<(Vec<WatchSpec>, Vec<Pattern>, WatchSpec), ConfigError> {
-    let WatchSettings { watch, namespace, keep_managed_fields, keep_last_applied, on_demand } = settings;
-    let patterns = on_demand.unwrap_or_default();
-    let defaults = watch::WatchDefaults {
-        namespaces: namespace.unwrap_or_default(),
-        keep_managed_fields: keep_managed_fields.unwrap_or(false),
-        keep_last_applied: keep_last_applied.unwrap_or(false),
-    };
+) -> Result<(Vec<WatchSpec>, WatchSpec), ConfigError> {
     let mut watches: Vec<WatchSpec> = Vec::new();
-    for entry in watch.unwrap_or_default() {
-        let spec = entry.resolve(&defaults, environment)?;
+    for entry in watch {
+        let spec = entry.resolve(defaults, environment)?;
         // Aliases (`po`, `pods`) come out after discovery; here only what is plainly the same.
         if watches.iter().any(|other| other.resource.eq_ignore_ascii_case(&spec.resource)) {
             return Err(ConfigError::Setting {
@@ -458,61 +469,59 @@ fn resolve_watches(
     if watches.is_empty() && patterns.is_empty() {
         return Err(ConfigError::NothingToWatch);
     }
-    let template = WatchEntry::default().resolve(&defaults, environment)?;
-    Ok((watches, patterns, template))
-}
-
-/// A time that is no less than a second.
-fn span(key: &str, given: Option<Span>, default: Duration) -> Result<Duration, ConfigError> {
-    let span = given.map_or(default, Quantity::plain);
-    if span < Duration::from_secs(1) {
-        let (value, problem) = (Span::of(span).to_string(), "expected at least 1s".to_owned());
-        return Err(ConfigError::Setting { key: key.to_owned(), value, problem });
-    }
-    Ok(span)
+    let template = WatchEntry::default().resolve(defaults, environment)?;
+    Ok((watches, template))
 }
 
 /// When a cache is too old to be ready. On a resource where nothing happens, nothing is heard for as long as a watch may
 /// be silent: a shorter time would make informerd unready and ready again for ever.
-fn unready_after(given: Option<Unready>, limits: &Limits) -> Result<Option<Duration>, ConfigError> {
-    let Some(after) = given.and_then(|unready| unready.0) else { return Ok(None) };
+fn check_unready_after(
+    unready_after: Option<Duration>,
+    given: &GeneralSettings,
+    limits: &Limits,
+) -> Result<(), ConfigError> {
     let silence = limits.watch_silence_max;
-    if after <= silence {
-        return Err(ConfigError::Setting {
-            key: "unreadyAfter (--unready-after)".to_owned(),
-            value: Span::of(after).to_string(),
-            problem: format!(
-                "expected more than watchSilenceMax (--watch-silence-max), which is {}: for that long nothing is heard where \
-                 nothing happens",
-                Span::of(silence)
-            ),
-        });
-    }
-    Ok(Some(after))
+    let Some(after) = unready_after.filter(|after| *after <= silence) else { return Ok(()) };
+    let problem = format!(
+        "expected more than watchSilenceMax (--watch-silence-max), which is {}: for that long nothing is heard where nothing \
+         happens",
+        Span::of(silence)
+    );
+    Err(table::wrong("unready_after", given.origin("unready_after"), &Span::of(after), problem))
 }
 
-fn resolve_upstream(settings: UpstreamSettings) -> Result<UpstreamSource, ConfigError> {
-    let UpstreamSettings { kubeconfig, context, in_cluster, server } = settings;
-    let in_cluster = in_cluster.unwrap_or(false);
-    let named = kubeconfig.is_some() || context.is_some();
-    match (server, in_cluster, named) {
-        (None, false, false) => Ok(UpstreamSource::Infer),
-        (None, true, false) => Ok(UpstreamSource::InCluster),
-        (None, false, true) => Ok(UpstreamSource::Kubeconfig { path: kubeconfig, context }),
-        (Some(url), false, false) => Ok(UpstreamSource::Server { url: check_url("server (--server)", url)? }),
-        (Some(_), true, _) => Err(ConfigError::Conflict("--server", "--in-cluster")),
-        (Some(_), false, true) => Err(ConfigError::Conflict("--server", "--kubeconfig or --context")),
-        (None, true, true) => Err(ConfigError::Conflict("--in-cluster", "--kubeconfig or --context")),
-    }
+/// The settings that together say which cluster.
+struct UpstreamChoice {
+    kubeconfig: Option<PathBuf>,
+    context: Option<String>,
+    in_cluster: bool,
+    server: Option<String>,
 }
 
-fn check_url(key: &str, url: String) -> Result<String, ConfigError> {
-    let uri = url.parse::<http::Uri>().ok();
-    if uri.is_some_and(|uri| matches!(uri.scheme_str(), Some("http" | "https"))) {
-        return Ok(url);
+impl UpstreamChoice {
+    fn resolve(self, given: &GeneralSettings) -> Result<UpstreamSource, ConfigError> {
+        let Self { kubeconfig, context, in_cluster, server } = self;
+        let named = match (&kubeconfig, &context) {
+            (None, None) => None,
+            (Some(_), _) => Some("kubeconfig"),
+            (None, Some(_)) => Some("context"),
+        };
+        let conflict = |one: &str, other: &str| {
+            let name = |name: &str| {
+                table::find(name).map_or_else(String::new, |setting| setting.named(given.origin(name)))
+            };
+            Err(ConfigError::Conflict(name(one), name(other)))
+        };
+        match (server, in_cluster, named) {
+            (None, false, None) => Ok(UpstreamSource::Infer),
+            (None, true, None) => Ok(UpstreamSource::InCluster),
+            (None, false, Some(_)) => Ok(UpstreamSource::Kubeconfig { path: kubeconfig, context }),
+            (Some(url), false, None) => Ok(UpstreamSource::Server { url }),
+            (Some(_), true, _) => conflict("server", "in_cluster"),
+            (Some(_), false, Some(other)) => conflict("server", other),
+            (None, true, Some(other)) => conflict("in_cluster", other),
+        }
     }
-    let problem = "expected http://HOST[:PORT] or https://HOST[:PORT]".to_owned();
-    Err(ConfigError::Setting { key: key.to_owned(), value: url, problem })
 }
 
 fn read(path: &Path) -> Result<String, ConfigError> {
@@ -526,24 +535,6 @@ fn expand(key: &str, value: &str, environment: Environment<'_>) -> Result<String
         value: value.to_owned(),
         name,
     })
-}
-
-/// Reads the value of a key as the flag of the same name would.
-fn parse<T: FromStr<Err: Display>>(key: &str, value: String) -> Result<T, ConfigError> {
-    value.parse().map_err(|problem: T::Err| ConfigError::Setting {
-        key: key.to_owned(),
-        problem: problem.to_string(),
-        value,
-    })
-}
-
-/// Expands and reads the value of a key that may be missing.
-fn text_of<T: FromStr<Err: Display>>(
-    key: &str,
-    value: Option<String>,
-    environment: Environment<'_>,
-) -> Result<Option<T>, ConfigError> {
-    value.map(|value| parse(key, expand(key, &value, environment)?)).transpose()
 }
 
 /// `journal_len_max` as the file writes it: `journalLenMax`.

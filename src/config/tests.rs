@@ -102,7 +102,7 @@ fn readiness_outlasts_the_silence_of_a_watch() {
     let refused = made(&["--watch=pods", "--unready-after=30s"], "").unwrap_err().to_string();
     assert_eq!(
         refused,
-        "unreadyAfter (--unready-after) \"30s\": expected more than watchSilenceMax (--watch-silence-max), which is 30s: \
+        "--unready-after \"30s\": expected more than watchSilenceMax (--watch-silence-max), which is 30s: \
          for that long nothing is heard where nothing happens"
     );
     let config = made(&["--watch=pods", "--unready-after=30s", "--watch-silence-max=20s"], "").unwrap();
@@ -129,11 +129,7 @@ fn the_cluster_is_one_choice() {
     let config = made(&["--in-cluster"], PODS).unwrap();
     assert_eq!(config.upstream, UpstreamSource::InCluster);
     refused(&["--in-cluster", "--server=http://a"], PODS, "--server and --in-cluster cannot both be given");
-    refused(
-        &["--server=localhost:8001"],
-        PODS,
-        r#"server (--server) "localhost:8001": expected http://HOST"#,
-    );
+    refused(&["--server=localhost:8001"], PODS, r#"--server "localhost:8001": expected http://HOST"#);
     let secret = UpstreamSource::Server { url: "https://me:secret@host:1".to_owned() };
     assert_eq!(secret.to_string(), "https://host:1");
 }
@@ -180,18 +176,160 @@ fn camel_case_follows_the_words() {
     assert_eq!(camel_case("log"), "log");
 }
 
-/// The limits as the README's table has them.
-fn limits_table() -> String {
-    let row = |limit: Limit| {
-        let why = limit.why.replace(&format!("[default {}: ", limit.default), "(").replace(']', ")");
-        format!("| `{}` | {} | {why} |\n", limit.flag(), limit.default)
-    };
-    Limits::DEFAULT.list().into_iter().map(row).collect()
+#[test]
+fn an_error_names_the_place_where_the_value_was_given() {
+    refused(&["--on-demand-idle=10ms"], PODS, r#"--on-demand-idle "10ms": expected at least 1s"#);
+    refused(&[], &format!("{PODS}onDemandIdle: 10ms\n"), r#"onDemandIdle "10ms": expected at least 1s"#);
+    refused(&["--header-bytes-max=100"], PODS, r#"--header-bytes-max "100": expected at least 8KiB"#);
+    let file = format!("{PODS}limits: {{headerBytesMax: 100}}\n");
+    refused(&[], &file, r#"limits.headerBytesMax "100": expected at least 8KiB"#);
+    refused(&[], &format!("{PODS}server: 'http://a'\ninCluster: true\n"), "server and inCluster cannot both");
+    refused(&["--in-cluster=perhaps"], PODS, r#"--in-cluster "perhaps": expected true or false"#);
 }
 
 #[test]
-fn the_readme_has_every_limit() {
-    let readme = include_str!("../../README.md");
-    let table = limits_table();
-    assert!(readme.contains(&table), "the README's table of limits should be\n{table}");
+fn a_negative_number_is_a_wrong_number() {
+    refused(&["--watch=pods", "--page-size", "-5"], "", r#"--page-size "-5": expected a whole number"#);
+    refused(&["--watch=pods", "--drain-timeout", "-5s"], "", r#"--drain-timeout "-5s": expected a time"#);
+    refused(&["--watch=pods", "--unready-after", "-1m"], "", r#"--unready-after "-1m": expected a time"#);
+}
+
+#[test]
+fn every_setting_that_changes_is_told_at_a_reload_or_applied() {
+    let base = made(&[], PODS).unwrap();
+    let changed = |yaml: &str| base.fixed_differences(&made(&[], yaml).unwrap());
+    let applied = "watch: [{resource: nodes}]\nnamespaces: [a]\nonDemand: [pods]\nonDemandIdle: 1m\nkeepLastApplied: true\n";
+    assert_eq!(changed(applied), [""; 0]);
+    for (yaml, name) in [
+        ("logFormat: json", "log_format"),
+        ("log: debug", "log"),
+        ("server: 'http://me:secret@a'", "server"),
+        ("allowHosts: [a]", "allow_host"),
+        ("limits: {pageSize: 7}", "page_size"),
+    ] {
+        assert_eq!(changed(&format!("{PODS}{yaml}\n")), [name], "{yaml}");
+    }
+    // A password that changed is told of without being told.
+    let one = made(&[], &format!("{PODS}server: 'http://me:one@a'\n")).unwrap();
+    let other = made(&[], &format!("{PODS}server: 'http://me:two@a'\n")).unwrap();
+    assert_eq!(one.fixed_differences(&other), ["server"]);
+    assert!(one.loggable().iter().all(|(_, value)| !value.contains("one")));
+}
+
+#[test]
+fn every_limit_says_its_default_and_why() {
+    for limit in settings().iter().filter(|setting| setting.is_limit()) {
+        let told = format!("[default {}: ", limit.default);
+        assert!(limit.help.contains(&told), "{}: {told:?} not in {:?}", limit.name, limit.help);
+    }
+}
+
+#[test]
+fn the_schema_has_every_key_and_its_default_fits() {
+    let schema = schema();
+    let of = |key: &str| match key.split_once('.') {
+        Some((group, key)) => schema["properties"][group]["properties"][key].clone(),
+        None => schema["properties"][key].clone(),
+    };
+    for setting in settings() {
+        let Some(key) = &setting.key else { continue };
+        let found = of(key);
+        assert_eq!(found["description"], setting.help, "{key}");
+        if !setting.default.is_empty() {
+            let default = &found["default"];
+            let text = default.as_str().map_or_else(|| default.to_string(), str::to_owned);
+            assert_eq!(text, setting.default, "{key}");
+        }
+    }
+    for key in FileWatch::KEYS {
+        let found = &schema["properties"]["watch"]["items"]["properties"][key];
+        assert!(found["description"].is_string(), "{key}");
+        let value = match found["type"].as_str() {
+            Some("array") => "[web]",
+            Some("boolean") => "true",
+            _ => "web",
+        };
+        let yaml = match key {
+            "resource" => "watch: [{resource: pods}]".to_owned(),
+            key => format!("watch: [{{resource: pods, {key}: {value}}}]"),
+        };
+        ServeSettings::from_yaml(&yaml, &|_| None).unwrap();
+    }
+}
+
+/// The limits as the README's table has them.
+fn limits_table() -> String {
+    let limits = settings().iter().filter(|setting| setting.is_limit());
+    limits.map(|limit| format!("| `{}` | {} | {} |\n", limit.flag(), limit.default, reason(limit))).collect()
+}
+
+/// What a setting does, and why its default is what it is, without the default.
+fn reason(setting: &Setting) -> String {
+    let at = ["[default", "[repeatable"].iter().find_map(|mark| setting.help.find(mark));
+    let (before, rest) = setting.help.split_at(at.unwrap_or(setting.help.len()));
+    let (within, after) = rest.trim_start_matches('[').split_once(']').unwrap_or_default();
+    let within = within.replace(&format!("default {}", setting.default), "");
+    let within = within.trim_start_matches([':', ',', ' ']);
+    if within.is_empty() { format!("{}{after}", before.trim()) } else { format!("{before}({within}){after}") }
+}
+
+/// docs/settings.md.
+fn page() -> String {
+    let mut page = "# Settings\n\n\
+        <!-- Made from src/config/table.rs: UPDATE_DOCS=1 cargo test --lib every_document -->\n\n\
+        Every setting has a flag, a variable and a key of the file given with `--config`. The flag wins over the variable, the\n\
+        variable over the file. What says *restart* holds until the process ends; a reload warns of it. The rest is applied\n\
+        when the file changes, or on SIGHUP. A flag, a variable or a key that does not exist is refused, as is a value that\n\
+        does not fit, with exit code 2. `informerd config-schema` prints a JSON Schema of the file, for an editor.\n"
+        .to_owned();
+    let mut heading = "";
+    for setting in settings() {
+        if setting.heading != heading {
+            heading = setting.heading;
+            let of = if setting.key.is_none() { " (demo)" } else { "" };
+            page.push_str(&format!(
+                "\n## {heading}{of}\n\n| flag, variable, key | default | reload | what it does, and why its default is what it is |\n\
+                 |---|---|---|---|\n"
+            ));
+        }
+        let key = setting.key.as_ref().map_or_else(String::new, |key| format!("<br>`{key}`"));
+        let default =
+            if setting.default.is_empty() { String::new() } else { format!("`{}`", setting.default) };
+        let reload = match setting.reload {
+            Reload::Applied => "applied",
+            Reload::Restart => "restart",
+        };
+        page.push_str(&format!(
+            "| `{} {}`<br>`{}`{key} | {default} | {reload} | {} |\n",
+            setting.flag(),
+            setting.form.value_name(),
+            setting.variable(),
+            reason(setting).replace('|', "\\|")
+        ));
+    }
+    page
+}
+
+#[test]
+fn every_document_has_the_table_of_settings() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let schema = format!("{:#}\n", schema());
+    let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
+    let head = "| limit | default | what it bounds |\n|---|---|---|\n";
+    let (before, rest) = readme.split_once(head).expect("the table of limits");
+    let (_, after) = rest.split_once("\n\n").expect("its end");
+    let readme = format!("{before}{head}{}\n{after}", limits_table());
+    for (file, text) in
+        [("README.md", readme), ("docs/settings.md", page()), ("docs/config.schema.json", schema)]
+    {
+        let path = root.join(file);
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            std::fs::write(&path, &text).unwrap();
+        }
+        let found = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            found == text,
+            "{file} is not what the table of settings gives: UPDATE_DOCS=1 cargo test --lib every_document"
+        );
+    }
 }

@@ -1,12 +1,14 @@
 //! Values of single settings: each knows how it is written, and says so when it is written otherwise.
 
+use std::borrow::Cow;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::quantity::{Quantity, Span};
+use super::quantity::{Count, Quantity, Size, Span};
+use super::setting::{Form, Scalar};
 
 /// Where clients connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +33,7 @@ pub struct VerifyInterval(pub Option<Duration>);
 
 /// A filter of log lines whose syntax is checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LogFilter(String);
+pub struct LogFilter(Cow<'static, str>);
 
 /// Form of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -88,6 +90,41 @@ pub struct Origin(String);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostName(String);
 
+/// A file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilePath(PathBuf);
+
+/// A name that is not checked here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name(String);
+
+/// A URL with `http` or `https`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerUrl(String);
+
+/// Where the demo's API server listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ApiListen(SocketAddr);
+
+/// Events a second in the demo.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rate(f64);
+
+/// Seed of the demo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seed(u64);
+
+/// An address with its port. `localhost` is the loopback of IPv4, where the default listens, too.
+fn address(text: &str) -> Option<SocketAddr> {
+    let text = text.trim();
+    let of_localhost =
+        |port: &str| port.parse().ok().map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    match text.rsplit_once(':') {
+        Some((host, port)) if host.eq_ignore_ascii_case("localhost") => of_localhost(port),
+        _ => text.parse().ok(),
+    }
+}
+
 // === impl Listen ===
 
 impl FromStr for Listen {
@@ -99,8 +136,9 @@ impl FromStr for Listen {
             Some(_) => {
                 Err("expected an absolute path after unix:, as in unix:/run/informerd.sock".to_owned())
             }
-            None => text.trim().parse().map(Self::Tcp).map_err(|_| {
-                "expected ADDRESS:PORT, as in 127.0.0.1:8090 or [::1]:8090, or unix:/path".to_owned()
+            None => address(text).map(Self::Tcp).ok_or_else(|| {
+                "expected ADDRESS:PORT, as in 127.0.0.1:8090, localhost:8090 or [::1]:8090, or unix:/path"
+                    .to_owned()
             }),
         }
     }
@@ -123,10 +161,9 @@ impl FromStr for AdminListen {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.trim() {
             "off" => Ok(Self(None)),
-            address => address
-                .parse()
-                .map(|address| Self(Some(address)))
-                .map_err(|_| "expected ADDRESS:PORT, as in 0.0.0.0:8091, or off".to_owned()),
+            text => address(text).map(|address| Self(Some(address))).ok_or_else(|| {
+                "expected ADDRESS:PORT, as in 0.0.0.0:8091 or localhost:8091, or off".to_owned()
+            }),
         }
     }
 }
@@ -172,12 +209,6 @@ impl VerifyInterval {
     const LEAST: Duration = Duration::from_millis(100);
 }
 
-impl Default for VerifyInterval {
-    fn default() -> Self {
-        Self(Some(Duration::from_secs(3600)))
-    }
-}
-
 impl FromStr for VerifyInterval {
     type Err = String;
 
@@ -205,6 +236,16 @@ impl fmt::Display for VerifyInterval {
 // === impl LogFilter ===
 
 impl LogFilter {
+    /// Lifecycle, and what an operator has to know.
+    pub const INFO: Self = Self(Cow::Borrowed("info"));
+
+    /// What somebody has to know.
+    pub(super) const WARN: Self = Self(Cow::Borrowed("warn"));
+
+    /// Levels, as text and as the number that means the same.
+    const LEVELS: [&str; 12] =
+        ["off", "error", "warn", "info", "debug", "trace", "0", "1", "2", "3", "4", "5"];
+
     /// The filter's text.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -213,18 +254,42 @@ impl LogFilter {
 
 impl Default for LogFilter {
     fn default() -> Self {
-        Self("info".to_owned())
+        Self::INFO
     }
 }
 
 impl FromStr for LogFilter {
     type Err = String;
 
+    /// The filter's own parser takes a bare word for a target, so that `inof` would silence everything else: here a bare
+    /// word is a level.
     fn from_str(text: &str) -> Result<Self, String> {
-        tracing_subscriber::EnvFilter::try_new(text).map(|_| Self(text.to_owned())).map_err(|error| {
-            format!("{error}; expected a level (error, warn, info, debug, trace, off) or target=level,…")
-        })
+        let expected = "expected a level (error, warn, info, debug, trace, off) or target=level, several joined by commas";
+        let level = |word: &str| Self::LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word));
+        for directive in directives(text) {
+            // A span's fields, in brackets, may hold an = of their own.
+            let outside = directive.rsplit_once(']').map_or(directive, |(_, after)| after);
+            let fits = match outside.rsplit_once('=') {
+                Some((_, last)) => level(last.trim()),
+                None => directive.contains('[') || level(directive),
+            };
+            if !fits {
+                return Err(format!("{directive:?} is no level; {expected}"));
+            }
+        }
+        if directives(text).next().is_none() {
+            return Err(expected.to_owned());
+        }
+        let filter = directives(text).collect::<Vec<_>>().join(",");
+        tracing_subscriber::EnvFilter::try_new(&filter)
+            .map(|_| Self(Cow::Owned(filter)))
+            .map_err(|error| format!("{error}; {expected}"))
     }
+}
+
+/// The parts of a filter.
+fn directives(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|part| !part.is_empty())
 }
 
 impl fmt::Display for LogFilter {
@@ -240,6 +305,16 @@ impl FromStr for LogFormat {
 
     fn from_str(text: &str) -> Result<Self, String> {
         <Self as clap::ValueEnum>::from_str(text, false).map_err(|_| "expected auto, text or json".to_owned())
+    }
+}
+
+impl fmt::Display for LogFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Text => "text",
+            Self::Json => "json",
+        })
     }
 }
 
@@ -353,6 +428,202 @@ impl FromStr for HostName {
     }
 }
 
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for HostName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+// === impl FilePath ===
+
+impl FromStr for FilePath {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.is_empty() {
+            true => Err("expected a file".to_owned()),
+            false => Ok(Self(text.into())),
+        }
+    }
+}
+
+impl fmt::Display for FilePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0.display())
+    }
+}
+
+// === impl Name ===
+
+impl FromStr for Name {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.is_empty() {
+            true => Err("expected a name".to_owned()),
+            false => Ok(Self(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+// === impl ServerUrl ===
+
+impl FromStr for ServerUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let uri = text.parse::<http::Uri>().ok();
+        if uri.is_some_and(|uri| matches!(uri.scheme_str(), Some("http" | "https"))) {
+            return Ok(Self(text.to_owned()));
+        }
+        Err("expected http://HOST[:PORT] or https://HOST[:PORT]".to_owned())
+    }
+}
+
+impl fmt::Display for ServerUrl {
+    /// Without the password that may stand before an `@`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.0.split_once("://"), self.0.rsplit_once('@')) {
+            (Some((scheme, _)), Some((_, host))) => write!(f, "{scheme}://{host}"),
+            _ => f.write_str(&self.0),
+        }
+    }
+}
+
+// === impl ApiListen ===
+
+impl FromStr for ApiListen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let expected = "expected ADDRESS:PORT, as in 127.0.0.1:6443 or localhost:0";
+        address(text).map(Self).ok_or_else(|| expected.to_owned())
+    }
+}
+
+impl fmt::Display for ApiListen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+// === impl Rate ===
+
+impl FromStr for Rate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.trim()
+            .parse::<f64>()
+            .ok()
+            .filter(|rate| (0.0..=100_000.0).contains(rate))
+            .map(Self)
+            .ok_or_else(|| "expected a number from 0 (nothing happens by itself) to 100000".to_owned())
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+// === impl Seed ===
+
+impl FromStr for Seed {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.trim().parse().map(Self).map_err(|_| "expected a whole number from 0".to_owned())
+    }
+}
+
+impl fmt::Display for Seed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+// === impl Scalar ===
+
+/// Values whose plain form is themselves, is wrapped by them, or is a quantity.
+macro_rules! scalars {
+    (itself: $($kind:ty = $form:expr),+; wraps: $($wrapper:ident($plain:ty) = $wrapper_form:expr),+; quantity: $($quantity:ty = $quantity_form:expr),+;) => {
+        $(impl Scalar for $kind {
+            type Plain = Self;
+            const FORM: Form = $form;
+
+            fn dressed(plain: &Self) -> Self {
+                plain.clone()
+            }
+
+            fn undressed(self) -> Self {
+                self
+            }
+        })+
+        $(impl Scalar for $wrapper {
+            type Plain = $plain;
+            const FORM: Form = $wrapper_form;
+
+            fn dressed(plain: &$plain) -> Self {
+                Self(plain.clone())
+            }
+
+            fn undressed(self) -> $plain {
+                self.0
+            }
+        })+
+        $(impl Scalar for $quantity {
+            type Plain = <$quantity as Quantity>::Plain;
+            const FORM: Form = $quantity_form;
+
+            fn dressed(plain: &Self::Plain) -> Self {
+                <Self as Quantity>::of(*plain)
+            }
+
+            fn undressed(self) -> Self::Plain {
+                Quantity::plain(self)
+            }
+        })+
+    };
+}
+
+scalars! {
+    itself:
+        Listen = Form::Text("ADDR"),
+        LogFilter = Form::Text("FILTER"),
+        LogFormat = Form::OneOf(&["auto", "text", "json"]),
+        InitialList = Form::OneOf(&["auto", "stream", "page"]),
+        PassThrough = Form::OneOf(&["off", "reads", "all"]),
+        Origin = Form::Text("ORIGIN"),
+        HostName = Form::Text("HOST"),
+        Proxied = Form::Text("RESOURCE"),
+        super::Pattern = Form::Text("PATTERN");
+    wraps:
+        AdminListen(Option<SocketAddr>) = Form::Text("ADDR"),
+        Unready(Option<Duration>) = Form::SpanOrOff,
+        VerifyInterval(Option<Duration>) = Form::SpanOrOff,
+        FilePath(PathBuf) = Form::Text("FILE"),
+        Name(String) = Form::Text("NAME"),
+        ServerUrl(String) = Form::Text("URL"),
+        ApiListen(SocketAddr) = Form::Text("ADDR"),
+        Rate(f64) = Form::Number,
+        Seed(u64) = Form::Count;
+    quantity: Count = Form::Count, Size = Form::Size, Span = Form::Span;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -400,9 +671,32 @@ mod tests {
     }
 
     #[test]
-    fn filters_and_spans_are_checked() {
-        check::<LogFilter>("info,informerd::upstream=debug", true);
-        check::<LogFilter>("informerd=loud", false);
+    fn localhost_is_the_loopback() {
+        assert_eq!("localhost:8090".parse::<Listen>().unwrap().to_string(), "127.0.0.1:8090");
+        assert_eq!("LOCALHOST:0".parse::<AdminListen>().unwrap().to_string(), "127.0.0.1:0");
+        assert_eq!("localhost:1".parse::<ApiListen>().unwrap().to_string(), "127.0.0.1:1");
+        for text in ["localhost", "localhost:", "localhost:70000", "localhost.example:1", "example:1"] {
+            check::<Listen>(text, false);
+        }
+    }
+
+    #[test]
+    fn a_filter_of_no_level_is_refused_and_not_taken_for_a_target() {
+        for text in ["info", "WARN", "off", "info,informerd::upstream=debug", "3", " debug , kube=off"] {
+            check::<LogFilter>(text, true);
+        }
+        for text in ["[reflector{resource=pods}]=debug", "info,[http]", "informerd[http]=trace"] {
+            check::<LogFilter>(text, true);
+        }
+        for text in ["inof", "informerd", "info,debgu", "informerd=loud", "kube=inof", "", ",", "info,=x"] {
+            check::<LogFilter>(text, false);
+        }
+        let error = "info,debgu".parse::<LogFilter>().unwrap_err();
+        assert!(error.starts_with("\"debgu\" is no level; expected a level (error, warn"), "{error}");
+    }
+
+    #[test]
+    fn words_and_spans_are_checked() {
         assert_eq!("5m".parse(), Ok(Unready(Some(Duration::from_secs(300)))));
         check::<Unready>("never", false);
         check::<LogFormat>("json", true);

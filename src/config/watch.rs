@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::setting::{Form, Value, Wrong};
 use super::{ConfigError, Environment, expand};
 use crate::k8s::{DropPaths, FieldSelector, LabelSelector};
 
@@ -54,6 +55,26 @@ pub struct WatchSpec {
     pub metadata_only: bool,
     /// What is not held of the objects.
     pub drop: DropPaths,
+}
+
+/// What to watch, as it was given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Watches(pub Vec<WatchEntry>);
+
+/// One resource to watch, as the file has it.
+#[derive(serde::Deserialize, Debug)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct FileWatch {
+    resource: String,
+    #[serde(default)]
+    namespaces: Vec<String>,
+    label_selector: Option<String>,
+    field_selector: Option<String>,
+    keep_managed_fields: Option<bool>,
+    keep_last_applied: Option<bool>,
+    metadata_only: Option<bool>,
+    #[serde(default)]
+    drop: Vec<String>,
 }
 
 /// What watches take that say nothing themselves.
@@ -163,6 +184,92 @@ impl WatchEntry {
             metadata_only: metadata_only.unwrap_or(false),
             drop: dropped,
             resource,
+        })
+    }
+}
+
+impl fmt::Display for WatchEntry {
+    /// The form in which it can be typed again.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let truth = |name: &str, value: Option<bool>| value.map(|value| format!("{name}={value}"));
+        let text = |name: &str, value: &Option<String>| value.as_ref().map(|value| format!("{name}={value}"));
+        let namespaces = self.namespaces.iter().map(|namespace| format!("namespace={namespace}"));
+        let single = [
+            text("labelSelector", &self.label_selector),
+            text("fieldSelector", &self.field_selector),
+            truth("keepManagedFields", self.keep_managed_fields),
+            truth("keepLastApplied", self.keep_last_applied),
+            truth("metadataOnly", self.metadata_only),
+        ];
+        let dropped = self.drop.iter().map(|path| format!("drop={path}"));
+        let parts: Vec<String> = namespaces.chain(single.into_iter().flatten()).chain(dropped).collect();
+        f.write_str(&self.resource)?;
+        if parts.is_empty() { Ok(()) } else { write!(f, "?{}", parts.join("&")) }
+    }
+}
+
+// === impl Watches ===
+
+impl Value for Watches {
+    type Plain = Vec<WatchEntry>;
+    type Yaml = Vec<FileWatch>;
+    const FORM: Form = Form::Watches;
+
+    fn from_texts(texts: &[String]) -> Result<Self, Wrong> {
+        let parse =
+            |text: &String| text.parse().map_err(|problem| Wrong { value: text.trim().to_owned(), problem });
+        texts.iter().map(parse).collect::<Result<_, _>>().map(Self)
+    }
+
+    fn from_yaml(
+        yaml: Vec<FileWatch>,
+        _key: &str,
+        environment: Environment<'_>,
+    ) -> Result<Self, ConfigError> {
+        yaml.into_iter().map(|watch| watch.entry(environment)).collect::<Result<_, _>>().map(Self)
+    }
+
+    fn plain(self) -> Vec<WatchEntry> {
+        self.0
+    }
+
+    fn text(plain: &Vec<WatchEntry>) -> String {
+        let watches: Vec<String> = plain.iter().map(WatchEntry::to_string).collect();
+        watches.join("; ")
+    }
+}
+
+// === impl FileWatch ===
+
+impl FileWatch {
+    /// Keys of one watch, for the schema.
+    pub(super) const KEYS: [&str; 8] = [
+        "resource",
+        "namespaces",
+        "labelSelector",
+        "fieldSelector",
+        "keepManagedFields",
+        "keepLastApplied",
+        "metadataOnly",
+        "drop",
+    ];
+
+    fn entry(self, environment: Environment<'_>) -> Result<WatchEntry, ConfigError> {
+        let resource = expand("watch: resource", &self.resource, environment)?;
+        check_resource(&resource).map_err(|problem| ConfigError::Setting {
+            key: "watch: resource".to_owned(),
+            value: resource.clone(),
+            problem,
+        })?;
+        Ok(WatchEntry {
+            resource,
+            namespaces: self.namespaces,
+            label_selector: self.label_selector,
+            field_selector: self.field_selector,
+            keep_managed_fields: self.keep_managed_fields,
+            keep_last_applied: self.keep_last_applied,
+            metadata_only: self.metadata_only,
+            drop: self.drop,
         })
     }
 }

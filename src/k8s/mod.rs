@@ -5,6 +5,7 @@
 
 mod decode;
 mod index_path;
+mod kinds;
 mod lines;
 mod name;
 mod object;
@@ -19,6 +20,7 @@ pub use decode::{
     identities,
 };
 pub use index_path::{FieldPath, IndexPath, IndexPaths, IndexValues, Values};
+pub use kinds::{BUILT_IN, BuiltIn, FieldLabel, built_in, built_in_named};
 pub use lines::{LineSplitter, LineTooLong};
 pub use name::{Key, Resource, ResourceParts, is_built_in_group};
 pub use object::Object;

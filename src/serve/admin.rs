@@ -108,8 +108,14 @@ async fn livez(RawQuery(query): RawQuery) -> Result<Response, ApiError> {
     Ok(text.into_response())
 }
 
-async fn readyz(State(admin): State<Admin>, RawQuery(query): RawQuery) -> Result<Response, ApiError> {
+async fn readyz(
+    State(admin): State<Admin>,
+    uri: axum::http::Uri,
+    RawQuery(query): RawQuery,
+) -> Result<Response, ApiError> {
     let params = Params::parse(query.as_deref(), &["verbose"])?;
+    // As `/healthz`, too.
+    let asked = uri.path().trim_start_matches('/');
     let checks = admin.checks();
     let ready = checks.iter().all(|(_, result)| result.is_ok());
     let code = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
@@ -124,7 +130,7 @@ async fn readyz(State(admin): State<Admin>, RawQuery(query): RawQuery) -> Result
             Err(why) => format!("[-]{name} failed: {why}\n"),
         });
     }
-    text.push_str(if ready { "readyz check passed\n" } else { "readyz check failed\n" });
+    text.push_str(&format!("{asked} check {}\n", if ready { "passed" } else { "failed" }));
     Ok((code, text).into_response())
 }
 

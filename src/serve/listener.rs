@@ -63,9 +63,11 @@ impl Bound {
         if std::os::unix::net::UnixStream::connect(path).is_ok() {
             return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process listens on the socket"));
         }
-        let stale = std::fs::symlink_metadata(path)
-            .is_ok_and(|found| std::os::unix::fs::FileTypeExt::is_socket(&found.file_type()));
-        if stale {
+        if let Ok(found) = std::fs::symlink_metadata(path) {
+            if !std::os::unix::fs::FileTypeExt::is_socket(&found.file_type()) {
+                let why = "a file that is no socket is there; remove it, or choose another path";
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
+            }
             std::fs::remove_file(path)?;
         }
         Ok(Self::Unix(UnixListener::bind(path)?, path.to_owned()))

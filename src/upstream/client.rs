@@ -308,7 +308,7 @@ impl Client {
             Verb::Forward => Duration::MAX,
         };
         let answer = match timeout(limit, session.kube.send(request.map(Body::from))).await {
-            Ok(answer) => answer.map_err(UpstreamError::from),
+            Ok(answer) => answer.map_err(|error| UpstreamError::unreached(&session.server, error)),
             Err(_) => Err(UpstreamError::Idle(limit)),
         };
         match &answer {

@@ -87,6 +87,11 @@ pub enum FailureKind {
 // === impl UpstreamError ===
 
 impl UpstreamError {
+    /// A request without an answer, to the server of an address.
+    pub(super) fn unreached(server: &str, source: kube::Error) -> Self {
+        Self::Transport(Box::new(Unreached { server: server.into(), source }))
+    }
+
     /// What kind.
     pub fn kind(&self) -> FailureKind {
         match self {
@@ -130,15 +135,18 @@ impl UpstreamError {
     pub fn sentence(&self) -> String {
         match self {
             Self::Refused(refusal) => refusal.sentence(),
-            Self::Config(source) => format!("{self}: {}", chain(source.as_ref())),
+            Self::Config(source) => chain(source.as_ref()),
             Self::Transport(source) if self.is_tls() => {
                 format!(
-                    "{self}: {}: compare the certificates of the API server and of the client with the authority that \
+                    "{self}{}: {}: compare the certificates of the API server and of the client with the authority that \
                      each is checked against",
+                    at(source.as_ref()),
                     innermost(source.as_ref())
                 )
             }
-            Self::Transport(source) => format!("{self}: {}", innermost(source.as_ref())),
+            Self::Transport(source) => {
+                format!("{self}{}: {}", at(source.as_ref()), innermost(source.as_ref()))
+            }
             Self::Garbage(source) => format!("{self}: {source}"),
             Self::BodyTooLarge { .. } | Self::Idle(_) => self.to_string(),
         }
@@ -148,6 +156,23 @@ impl UpstreamError {
 impl From<kube::Error> for UpstreamError {
     fn from(error: kube::Error) -> Self {
         Self::Transport(Box::new(error))
+    }
+}
+
+/// The request that had no answer.
+#[derive(Debug, thiserror::Error)]
+#[error("no answer from {server}")]
+struct Unreached {
+    server: Box<str>,
+    #[source]
+    source: kube::Error,
+}
+
+/// Which server had no answer, where that is known.
+fn at(error: &(dyn Error + Send + Sync + 'static)) -> String {
+    match error.downcast_ref::<Unreached>() {
+        Some(Unreached { server, .. }) if !server.is_empty() => format!(" at {server}"),
+        _ => String::new(),
     }
 }
 

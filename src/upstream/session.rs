@@ -6,7 +6,7 @@
 //! building the client anew from its [`Source`].
 
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
@@ -46,6 +46,8 @@ pub(super) struct Sessions {
 /// One `kube::Client`.
 pub(super) struct Session {
     pub(super) kube: kube::Client,
+    /// The API server's address, for what goes wrong; empty for a client that was handed in.
+    pub(super) server: Arc<str>,
     forget: Arc<dyn Fn() + Send + Sync>,
     /// Requests in a row that reached nobody.
     unreached: AtomicU32,
@@ -60,7 +62,7 @@ impl Sessions {
     }
 
     pub(super) fn over(kube: kube::Client) -> Self {
-        let session = Session::new(Connected { kube, forget: Arc::new(|| {}) });
+        let session = Session::new(Connected { kube, forget: Arc::new(|| {}) }, "");
         Self { current: ArcSwap::from_pointee(session), config: None, renewed: Mutex::new(None) }
     }
 
@@ -139,9 +141,9 @@ impl Sessions {
 }
 
 impl Session {
-    fn new(connected: Connected) -> Self {
+    fn new(connected: Connected, server: &str) -> Self {
         let Connected { kube, forget } = connected;
-        Self { kube, forget, unreached: AtomicU32::new(0) }
+        Self { kube, server: server.into(), forget, unreached: AtomicU32::new(0) }
     }
 }
 
@@ -163,30 +165,73 @@ async fn build(config: &Config) -> Result<Session, UpstreamError> {
         // Without TLS the system's roots are not needed, and a minimal image has none.
         kube.root_cert = Some(Vec::new());
     }
+    let server = address(&kube.cluster_url);
     // Building may run an exec plugin, which blocks.
     let built = tokio::task::spawn_blocking(move || connector::connect(kube)).await;
     match built {
-        Ok(connected) => connected.map(Session::new).map_err(UpstreamError::Config),
+        Ok(connected) => {
+            connected.map(|connected| Session::new(connected, &server)).map_err(UpstreamError::Config)
+        }
         Err(error) => Err(UpstreamError::Config(Box::new(error))),
     }
 }
 
+/// Why a source gives no address and credentials, where kube's own words do not say what to do.
+#[derive(Debug, thiserror::Error)]
+enum SourceError {
+    /// Nothing names a cluster.
+    #[error(
+        "no cluster is named: $KUBECONFIG is not set, ~/.kube/config does not exist, and this is not a pod \
+         ($KUBERNETES_SERVICE_HOST is not set); give --kubeconfig or --server, or see `informerd demo`, which needs no cluster"
+    )]
+    NoCluster,
+    /// In-cluster, and not in one.
+    #[error(
+        "--in-cluster needs a pod's service account, and this is not a pod ($KUBERNETES_SERVICE_HOST is not set); without it \
+         the kubeconfig is used"
+    )]
+    NotInPod,
+    /// A kubeconfig without that context.
+    #[error("{kubeconfig} has no context {context:?}; it has {known}")]
+    UnknownContext { kubeconfig: String, context: String, known: String },
+}
+
 async fn load(source: &Source) -> Result<kube::Config, Box<dyn Error + Send + Sync>> {
+    let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
     match source {
+        Source::Infer if default_kubeconfig().is_none() && !in_pod => Err(SourceError::NoCluster.into()),
+        Source::InCluster if !in_pod => Err(SourceError::NotInPod.into()),
         Source::Infer if default_kubeconfig().is_none() => Ok(kube::Config::incluster()?),
-        Source::Infer => Ok(kube::Config::from_kubeconfig(&KubeConfigOptions::default()).await?),
         Source::InCluster => Ok(kube::Config::incluster()?),
         Source::Server { url } => Ok(kube::Config::new(url.parse::<http::Uri>()?)),
-        Source::Kubeconfig { path, context } => {
-            let options = KubeConfigOptions { context: context.clone(), ..Default::default() };
-            Ok(match path {
-                Some(path) => {
-                    kube::Config::from_custom_kubeconfig(Kubeconfig::read_from(path)?, &options).await?
-                }
-                None => kube::Config::from_kubeconfig(&options).await?,
-            })
-        }
+        Source::Infer => of_kubeconfig(None, None).await,
+        Source::Kubeconfig { path, context } => of_kubeconfig(path.as_deref(), context.as_deref()).await,
     }
+}
+
+async fn of_kubeconfig(
+    path: Option<&Path>,
+    context: Option<&str>,
+) -> Result<kube::Config, Box<dyn Error + Send + Sync>> {
+    let kubeconfig = match path {
+        Some(path) => Kubeconfig::read_from(path)?,
+        None => Kubeconfig::read()?,
+    };
+    let known: Vec<&str> = kubeconfig.contexts.iter().map(|context| context.name.as_str()).collect();
+    if let Some(context) = context.filter(|context| !known.contains(context)) {
+        let kubeconfig = path.map_or("the kubeconfig".to_owned(), |path| path.display().to_string());
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        return Err(SourceError::UnknownContext { kubeconfig, context: context.to_owned(), known }.into());
+    }
+    let options = KubeConfigOptions { context: context.map(str::to_owned), ..Default::default() };
+    Ok(kube::Config::from_custom_kubeconfig(kubeconfig, &options).await?)
+}
+
+/// The address without a password.
+fn address(url: &http::Uri) -> String {
+    let host = url.authority().map_or("", |authority| authority.as_str());
+    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+    format!("{}://{host}", url.scheme_str().unwrap_or("https"))
 }
 
 /// What makes [`Source::Infer`] a kubeconfig. kube would fall back to the service account on *any* error in

@@ -3,7 +3,9 @@
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
 
-use informerd::config::{Count, ServeSettings, Size, Source, Span, WatchEntry, WatchSpec};
+use informerd::config::{
+    Count, GeneralSettings, Given, GivenBy, ServeSettings, Size, Source, Span, WatchEntry, WatchSpec, Watches,
+};
 use proptest::prelude::*;
 
 use super::engine::Target;
@@ -41,8 +43,7 @@ fn typed_again(spec: &WatchSpec) {
         return;
     }
     let entry: WatchEntry = shown.parse().unwrap_or_else(|error| panic!("{shown:?}: {error}"));
-    let settings = ServeSettings { watch: watch(entry), ..ServeSettings::default() };
-    let again = resolve(settings).unwrap_or_else(|error| panic!("{shown:?}: {error}")).swap_remove(0);
+    let again = resolve(watch(entry)).unwrap_or_else(|error| panic!("{shown:?}: {error}")).swap_remove(0);
     let trimmed = |value: &Option<String>| value.as_ref().map(|value| value.trim().to_owned());
     assert_eq!((&again.resource, &again.namespaces), (&spec.resource, &spec.namespaces), "{shown}");
     assert_eq!(trimmed(&again.label_selector), trimmed(&spec.label_selector), "{shown}");
@@ -53,8 +54,10 @@ fn typed_again(spec: &WatchSpec) {
     assert_eq!(kept(&again), kept(spec), "{shown}");
 }
 
-fn watch(entry: WatchEntry) -> informerd::config::WatchSettings {
-    informerd::config::WatchSettings { watch: Some(vec![entry]), ..Default::default() }
+fn watch(entry: WatchEntry) -> ServeSettings {
+    let given = Given { value: Watches(vec![entry]), origin: GivenBy::Flag };
+    let general = GeneralSettings { watch: Some(given), ..Default::default() };
+    ServeSettings { general, ..Default::default() }
 }
 
 const PARAMETERS: [&str; 7] = [
@@ -88,7 +91,7 @@ fn check_watch(input: &[u8]) {
         Ok(entry) => {
             assert!(fits, "taken");
             assert_eq!(entry.resource, resource);
-            if let Ok(specs) = resolve(ServeSettings { watch: watch(entry), ..ServeSettings::default() }) {
+            if let Ok(specs) = resolve(watch(entry)) {
                 specs.iter().for_each(typed_again);
             }
         }

@@ -6,7 +6,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use informerd::app::App;
-use informerd::config::{InitialList, Limits, Listen, Log, OnDemand, Serve, UpstreamSource, WatchSpec};
+use informerd::config::{
+    General, InitialList, Limits, Listen, Log, OnDemand, Serve, UpstreamSource, WatchSpec,
+};
 use informerd::k8s::DropPaths;
 use informerd::sim::{ApiServer, Cluster};
 use serde_json::{Value, json};
@@ -79,6 +81,7 @@ fn running() -> &'static Running {
             log: Log::default(),
             initial_list: InitialList::Auto,
             verify_interval: None,
+            settings: Box::new(General::DEFAULT),
             source: None,
         };
         let app =

@@ -10,6 +10,7 @@ use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
 use crate::support::browser::Browser;
+use crate::support::client;
 use crate::support::port::Port;
 
 /// A cluster in the test's hands, and informerd before it as a process of its own.
@@ -80,8 +81,15 @@ impl World {
 }
 
 async fn spawn(server: &str, address: SocketAddr) -> Child {
-    let mut informerd = Command::new(env!("CARGO_BIN_EXE_informerd"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_informerd"));
+    // Those for tests are no settings.
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("INFORMERD_"))
+    {
+        command.env_remove(name);
+    }
+    let mut informerd = command
         .args(["serve", "--server", server, "--watch", "pods", "--watch", "nodes"])
+        .args(["--on-demand", WIDGETS])
         .args(["--listen", &address.to_string(), "--admin-listen", "off", "--log", "warn"])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -141,6 +149,40 @@ async fn page_shows_informers_and_rows() {
     browser.until("document.querySelector('[aria-current] .objects').innerText === '3'").await;
     // Only if the policy sent with the page lets its own stylesheet in.
     assert_eq!(browser.eval::<String>("getComputedStyle(document.body).display").await, "grid");
+}
+
+/// A custom resource of the simulator, with the columns Color and Size.
+const WIDGETS: &str = "widgets.demo.informerd.dev";
+
+#[tokio::test]
+async fn a_custom_resource_has_the_columns_of_its_definition_and_only_known_troubles_are_red() {
+    let Some(browser) = Browser::start().await else { return };
+    let world = World::with_pods(&["web-1"]).await;
+    for (name, phase) in [("one", "Turning"), ("two", "TurningFailed"), ("three", "Ready")] {
+        let spec = json!({ "metadata": { "namespace": "shop", "name": name }, "spec": { "color": "red", "size": 7 } });
+        world.cluster.create(WIDGETS, spec).expect("the name is free");
+        let status = json!({ "status": { "phase": phase } });
+        world.cluster.patch(WIDGETS, "shop", name, &status).expect("it is there");
+    }
+    let snapshot = format!("/v1/snapshot/{WIDGETS}");
+    assert_eq!(client::get(world.port.address, &snapshot, &[]).await.status(), 200);
+    browser.open(&format!("{}#/{WIDGETS}", world.url())).await;
+    browser.until("informerd.state === 'live' && informerd.rows() === 3").await;
+    let header = "[...document.querySelectorAll('#header th')].map((cell) => cell.innerText.trim())";
+    browser.until(&format!("{header}.length === 6")).await;
+    let header: Vec<String> = browser.eval(header).await;
+    assert_eq!(header, ["Namespace", "Name", "Status", "Color", "Size", "Age"]);
+    browser.until(&format!("{} !== null", row("one"))).await;
+    for (name, text, tone) in [
+        ("one", "Turning red 7", ""),
+        ("two", "TurningFailed red 7", "bad"),
+        ("three", "Ready red 7", "good"),
+    ] {
+        let cells = format!("[...{}.cells]", row(name));
+        let found = format!("{cells}.slice(2, 5).map((cell) => cell.innerText.trim()).join(' ')");
+        assert_eq!(browser.eval::<String>(&found).await, text);
+        assert_eq!(browser.eval::<String>(&format!("{cells}[2].dataset.tone ?? ''")).await, tone, "{name}");
+    }
 }
 
 #[tokio::test]

@@ -2,6 +2,10 @@
 
 use std::process::{Command, Output};
 
+use informerd::sim::{ApiServer, Cluster};
+
+use crate::support::server::ANY_PORT;
+
 /// Runs informerd with nothing of the caller's settings in the environment.
 fn informerd(args: &[&str], environment: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_informerd"));
@@ -9,6 +13,7 @@ fn informerd(args: &[&str], environment: &[(&str, &str)]) -> Output {
     inherited.for_each(|(name, _)| {
         command.env_remove(name);
     });
+    command.env_remove("KUBERNETES_SERVICE_HOST");
     command.args(args).envs(environment.iter().copied()).output().expect("the binary is there")
 }
 
@@ -53,9 +58,15 @@ fn a_wrong_flag_names_itself_its_value_and_what_is_accepted() {
         &[],
         &["--watch", "pods?ns=web", "unknown parameter \"ns\"", "labelSelector"],
     );
-    refuses(&["serve", "--listen", "8090"], &[], &["--listen", "'8090'", "ADDRESS:PORT"]);
-    refuses(&["serve", "--page-size", "many"], &[], &["--page-size", "'many'", "whole number"]);
-    refuses(&["serve", "--log-format", "xml"], &[], &["--log-format", "'xml'", "auto, text, json"]);
+    refuses(
+        &["serve", "--listen", "8090"],
+        &[],
+        &["error: --listen \"8090\": expected ADDRESS:PORT", "--help"],
+    );
+    refuses(&["serve", "--page-size", "many"], &[], &["--page-size \"many\": expected a whole number"]);
+    refuses(&["serve", "--page-size", "-5"], &[], &["--page-size \"-5\": expected a whole number"]);
+    refuses(&["serve", "--log-format", "xml"], &[], &["--log-format \"xml\": expected auto, text or json"]);
+    refuses(&["serve", "--log", "inof"], &[], &["--log \"inof\": \"inof\" is no level; expected a level"]);
     refuses(&["demo", "--rate", "-1"], &[], &["--rate", "expected a number from 0"]);
     refuses(&["serve", "--wach", "pods"], &[], &["--wach", "--watch"]);
 }
@@ -95,7 +106,160 @@ fn a_flag_wins_over_the_environment_and_the_environment_over_the_file() {
     let environment = [("INFORMERD_WATCH", "pods; services")];
     assert_eq!(resources(&[], &environment), r#"resources: ["pods", "services"]"#);
     assert_eq!(resources(&["--watch=nodes"], &environment), r#"resources: ["nodes"]"#);
-    refuses(&["serve"], &[("INFORMERD_WATCH", "pods"), ("INFORMERD_LISTEN", "x")], &["--listen", "'x'"]);
+}
+
+#[test]
+fn a_wrong_variable_is_named_as_such() {
+    let pods = ("INFORMERD_WATCH", "pods");
+    let expected = "error: INFORMERD_LISTEN \"x\": expected ADDRESS:PORT";
+    refuses(&["serve"], &[pods, ("INFORMERD_LISTEN", "x")], &[expected]);
+    refuses(&["check"], &[pods, ("INFORMERD_PAGE_SIZE", "x")], &["error: INFORMERD_PAGE_SIZE \"x\""]);
+    refuses(
+        &["demo"],
+        &[("INFORMERD_RATE", "-1")],
+        &["error: INFORMERD_RATE \"-1\": expected a number from 0"],
+    );
+    let expected = "INFORMERD_LOGFORMAT: no setting has this variable; INFORMERD_LOG_FORMAT is one";
+    refuses(&["serve"], &[pods, ("INFORMERD_LOGFORMAT", "json")], &[expected]);
+    // A flag wins over a variable, also where both say which cluster.
+    let kubeconfig = ("INFORMERD_KUBECONFIG", "/does/not/exist");
+    let output = informerd(&["check", "--watch=pods", "--server=http://127.0.0.1:1"], &[kubeconfig]);
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert!(stdout.contains("from http://127.0.0.1:1"), "{stdout}");
+}
+
+#[test]
+fn the_demo_begins_with_what_to_try_and_nothing_scrolls_it_away() {
+    use std::io::BufRead as _;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_informerd"));
+    let inherited = std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("INFORMERD_"));
+    inherited.for_each(|(name, _)| {
+        command.env_remove(name);
+    });
+    command.args(["demo", "--listen=127.0.0.1:0", "--admin-listen=off", "--rate=50", "--log-format=text"]);
+    let mut demo = command
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("the binary is there");
+    let lines = std::io::BufReader::new(demo.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let banner: Vec<String> = lines.take_while(|line| !line.starts_with("Ctrl-C")).collect();
+    let page = banner.iter().find_map(|line| line.trim().strip_prefix("the page")).expect("the page").trim();
+    let server = page.trim_end_matches('/');
+    assert!(banner.iter().any(|line| line.contains(&format!("kubectl --server {server} get"))), "{banner:?}");
+    assert!(banner.len() < 24, "fits a terminal: {}", banner.len());
+    demo.kill().unwrap();
+    let log = String::from_utf8(demo.wait_with_output().unwrap().stderr).unwrap();
+    assert_eq!(log, "", "a log line would push the banner away");
+}
+
+/// The API server of a simulator, for a process to connect to.
+fn api_server() -> (tokio::runtime::Runtime, ApiServer) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let api = runtime.block_on(ApiServer::bind(Cluster::default(), ANY_PORT)).unwrap();
+    (runtime, api)
+}
+
+/// What `serve` and `check` say of a configuration that both refuse, with exit code 2.
+fn both_refuse(args: &[&str], environment: &[(&str, &str)], expected: &[&str]) {
+    let listeners = ["--listen=127.0.0.1:0", "--admin-listen=off", "--log-format=text"];
+    let Output { status, stderr, .. } = informerd(&[&["serve"], &listeners[..], args].concat(), environment);
+    let said = String::from_utf8(stderr).unwrap();
+    assert_eq!(status.code(), Some(2), "serve {args:?}: {said}");
+    let last = said.lines().last().unwrap_or_default().to_owned();
+    let Output { status, stdout, stderr } = informerd(&[&["check"], args].concat(), environment);
+    let report = String::from_utf8(stdout).unwrap();
+    let stderr = String::from_utf8_lossy(&stderr);
+    assert_eq!(status.code(), Some(2), "check {args:?}: {report}{stderr}");
+    for text in expected {
+        assert!(last.contains(text), "serve {args:?}: {text:?} not in\n{last}");
+        assert!(report.contains(text), "check {args:?}: {text:?} not in\n{report}");
+    }
+}
+
+#[test]
+fn check_refuses_what_serve_refuses_and_both_say_so_with_exit_code_2() {
+    let (_runtime, api) = api_server();
+    let server = format!("--server={}", api.url());
+    both_refuse(
+        &[&server, "--watch=nodes?namespace=web"],
+        &[],
+        &["nodes is cluster-scoped, so it cannot be watched in namespace \"web\""],
+    );
+    both_refuse(
+        &[&server, "--watch=pods", "--watch=po"],
+        &[],
+        &["pods is watched twice (as \"po\" the second time)"],
+    );
+    let watch = "--watch=pods";
+    both_refuse(&[watch, "--kubeconfig=/does/not/exist"], &[], &["/does/not/exist", "No such file"]);
+    let folder = tempfile::tempdir().unwrap();
+    let kubeconfig = folder.path().join("config");
+    std::fs::write(&kubeconfig, api.kubeconfig()).unwrap();
+    let path = kubeconfig.display().to_string();
+    both_refuse(
+        &[watch, "--kubeconfig", &path, "--context=prod"],
+        &[],
+        &[&format!("{path} has no context \"prod\"; it has ")],
+    );
+    both_refuse(
+        &[watch, "--context=prod"],
+        &[("KUBECONFIG", &path)],
+        &["the kubeconfig has no context \"prod\""],
+    );
+    let home = ("HOME", folder.path().to_str().unwrap());
+    let nowhere = [home, ("KUBECONFIG", "")];
+    both_refuse(
+        &[watch],
+        &nowhere,
+        &["no cluster is named: ", "give --kubeconfig or --server", "informerd demo"],
+    );
+    both_refuse(&[watch, "--in-cluster"], &nowhere, &["--in-cluster needs a pod's service account"]);
+}
+
+#[test]
+fn check_finds_a_field_selector_that_the_api_server_does_not_take() {
+    let (_runtime, api) = api_server();
+    let server = format!("--server={}", api.url());
+    let check = |selector: &str| {
+        let output = informerd(&["check", &server, &format!("--watch=pods?fieldSelector={selector}")], &[]);
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (code, report) = check("spec.nodeName=node-1");
+    assert!(code == Some(0) && report.contains("fieldSelector spec.nodeName=node-1 is taken"), "{report}");
+    let (code, report) = check("spec.nope=1");
+    assert!(code == Some(1) && report.contains("FAIL select pods in all namespaces: "), "{report}");
+}
+
+#[test]
+fn a_failure_names_the_api_server_and_what_is_in_the_way() {
+    let output = informerd(&["check", "--watch=pods", "--server=http://me:secret@127.0.0.1:1"], &[]);
+    let report = String::from_utf8(output.stdout).unwrap();
+    let expected = "the API server was not reached at http://127.0.0.1:1: ";
+    assert!(report.contains(expected) && !report.contains("secret"), "{report}");
+    assert_eq!(output.status.code(), Some(1));
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let listen = format!("--listen=unix:{}", file.path().display());
+    let serve = ["serve", "--watch=pods", "--server=http://127.0.0.1:1", &listen];
+    let output = informerd(&[&serve[..], &["--log-format=text"]].concat(), &[]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    let expected = "a file that is no socket is there; remove it, or choose another path";
+    assert!(
+        text.lines().last().is_some_and(|line| line.starts_with("error: ") && line.ends_with(expected)),
+        "{text}"
+    );
+    assert_eq!(output.status.code(), Some(1));
+    // Amid JSON it is JSON.
+    let output = informerd(&[&serve[..], &["--log-format=json"]].concat(), &[]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    let lines: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(lines.last().unwrap()["error"].as_str().unwrap().ends_with(expected), "{text}");
+}
+
+#[test]
+fn the_schema_of_the_configuration_is_printed() {
+    prints(&["config-schema"], &["\"$schema\"", "\"journalLenMax\"", "\"logFormat\""]);
 }
 
 #[test]
@@ -123,7 +287,7 @@ fn completions_and_manual_pages_are_printed() {
     prints(&["completions", "fish"], &["complete -c informerd"]);
     prints(&["man"], &[".TH informerd", "rbac"]);
     prints(&["man", "serve"], &[".TH", "journal"]);
-    refuses(&["man", "nothing"], &[], &["no command \"nothing\"", "serve, demo, check, rbac"]);
+    refuses(&["man", "nothing"], &[], &["no command \"nothing\"", "serve, demo, check, rbac, config-schema"]);
 }
 
 #[test]

@@ -213,6 +213,7 @@ async fn probes_tell_what_works_and_what_does_not() {
     }
     let verbose = "[+]shutdown ok\n[+]informer/pods ok\n[+]informer/services ok\nreadyz check passed\n";
     assert_eq!(probe("/readyz?verbose").await, (200, verbose.to_owned()));
+    assert!(probe("/healthz?verbose").await.1.ends_with("\nhealthz check passed\n"));
     assert_eq!(probe("/livez?verbose").await, (200, "[+]ping ok\nlivez check passed\n".to_owned()));
     assert_eq!(probe("/v1/snapshot/pods").await.0, 404, "no data on the admin listener");
     assert_eq!(request(server.admin, "POST", "/livez", &[]).await.status(), 405);

@@ -13,7 +13,6 @@ mod reconfigure;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::bail;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
@@ -265,10 +264,7 @@ impl Informers {
     /// What is wrong at the start ends the process: it is not a configuration that somebody relies on yet.
     fn check_first(&self) -> anyhow::Result<()> {
         let specs: Vec<_> = self.groups.iter().map(|group| group.spec.clone()).collect();
-        if let Err(why) = self.check(&specs) {
-            bail!(why);
-        }
-        Ok(())
+        Ok(self.check(&specs).map_err(config::ConfigError::Cluster)?)
     }
 
     /// Whether watches can be together, as far as their kinds are known.
@@ -277,10 +273,7 @@ impl Informers {
         let mut seen: Vec<Resource> = Vec::new();
         for spec in specs {
             let Some(resource) = discovery.find(&spec.resource) else { continue };
-            if seen.iter().any(|other| other.canonical() == resource.canonical()) {
-                return Err(twice(&resource, spec));
-            }
-            wanted(spec, &resource)?;
+            fits(spec, &resource, &seen)?;
             seen.push(resource);
         }
         Ok(())
@@ -489,6 +482,17 @@ impl Informers {
             group.stop().await;
         }
     }
+}
+
+/// Whether a watch can be beside those of other resources.
+///
+/// # Errors
+/// Why it cannot.
+pub(super) fn fits(spec: &WatchSpec, resource: &Resource, others: &[Resource]) -> Result<(), String> {
+    if others.iter().any(|other| other.canonical() == resource.canonical()) {
+        return Err(twice(resource, spec));
+    }
+    wanted(spec, resource).map(|_| ())
 }
 
 fn twice(resource: &Resource, spec: &WatchSpec) -> String {

@@ -273,3 +273,15 @@ fn paths_that_are_none_are_refused() {
     let huge = parse(".a[-9223372036854775808:9223372036854775807:9223372036854775807]").unwrap();
     assert!(huge.find(&tree).is_err());
 }
+
+#[test]
+fn columns_printers_and_the_table_of_kinds_agree() {
+    let printed: BTreeSet<&str> = PRINTERS.iter().map(|(name, _)| *name).collect();
+    // Those of a definition that names no columns, which no built-in kind prints.
+    let described: BTreeSet<&str> = columns::kinds().filter(|name| *name != "customresources").collect();
+    assert_eq!(printed, described, "a printer for each kind in columns.json, and none beside them");
+    let known: BTreeSet<String> = crate::k8s::BUILT_IN.iter().map(crate::k8s::BuiltIn::canonical).collect();
+    for name in printed.iter().filter(|name| **name != "*") {
+        assert!(known.contains(*name), "{name} has columns, and is not in k8s/kinds.rs");
+    }
+}

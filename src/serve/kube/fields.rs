@@ -1,73 +1,10 @@
 //! Field labels: which ones a kind knows, and where their values are.
 //!
 //! A field label is not always a path into the JSON, and a value that the API server computes is there even where the
-//! JSON leaves it out. Source: kubernetes `pkg/apis/*/v1/conversion.go` and `pkg/registry/*/*/strategy.go`.
+//! JSON leaves it out. Which labels a built-in kind has is in `k8s::BUILT_IN`.
 
 use super::super::ApiError;
-use crate::k8s::{FieldPath, FieldSelector, Resource};
-
-/// A field label: its path where that is another, and what it is where it is missing.
-type Label = (&'static str, Option<&'static str>, &'static str);
-
-const fn plain(label: &'static str) -> Label {
-    (label, None, "")
-}
-
-const PODS: &[Label] = &[
-    plain("spec.nodeName"),
-    plain("spec.restartPolicy"),
-    plain("spec.schedulerName"),
-    plain("spec.serviceAccountName"),
-    ("spec.hostNetwork", None, "false"),
-    plain("status.phase"),
-    plain("status.podIP"),
-    plain("status.podIPs"),
-    plain("status.nominatedNodeName"),
-    ("spec.host", Some("spec.nodeName"), ""),
-];
-
-const EVENTS: &[Label] = &[
-    plain("involvedObject.kind"),
-    plain("involvedObject.namespace"),
-    plain("involvedObject.name"),
-    plain("involvedObject.uid"),
-    plain("involvedObject.apiVersion"),
-    plain("involvedObject.resourceVersion"),
-    plain("involvedObject.fieldPath"),
-    plain("reason"),
-    plain("reportingComponent"),
-    ("source", Some("source.component"), ""),
-    plain("type"),
-];
-
-const NEW_EVENTS: &[Label] = &[
-    ("involvedObject.kind", Some("regarding.kind"), ""),
-    ("involvedObject.namespace", Some("regarding.namespace"), ""),
-    ("involvedObject.name", Some("regarding.name"), ""),
-    ("involvedObject.uid", Some("regarding.uid"), ""),
-    ("involvedObject.apiVersion", Some("regarding.apiVersion"), ""),
-    ("involvedObject.resourceVersion", Some("regarding.resourceVersion"), ""),
-    ("involvedObject.fieldPath", Some("regarding.fieldPath"), ""),
-    plain("reason"),
-    ("reportingComponent", Some("reportingController"), ""),
-    ("source", Some("deprecatedSource.component"), ""),
-    plain("type"),
-];
-
-/// Labels beside `metadata.name` and `metadata.namespace`, by group and plural.
-const LABELS: &[(&str, &str, &[Label])] = &[
-    ("", "pods", PODS),
-    ("", "events", EVENTS),
-    ("events.k8s.io", "events", NEW_EVENTS),
-    ("", "secrets", &[plain("type")]),
-    ("", "namespaces", &[plain("status.phase")]),
-    ("", "nodes", &[("spec.unschedulable", None, "false")]),
-    ("", "replicationcontrollers", &[("status.replicas", None, "0")]),
-    ("apps", "replicasets", &[("status.replicas", None, "0")]),
-    ("batch", "jobs", &[("status.successful", Some("status.succeeded"), "0")]),
-    ("certificates.k8s.io", "certificatesigningrequests", &[plain("spec.signerName")]),
-    ("resource.k8s.io", "resourceslices", &[plain("spec.nodeName"), plain("spec.driver")]),
-];
+use crate::k8s::{FieldPath, FieldSelector, Resource, built_in};
 
 /// A selector by field labels as one by paths. Of custom resources any scalar may be selected by: which ones the
 /// definition of a custom kind allows (`selectableFields`) is not told by discovery.
@@ -75,9 +12,7 @@ const LABELS: &[(&str, &str, &[Label])] = &[
 /// # Errors
 /// 400 where a kind does not know a label.
 pub(super) fn placed(resource: &Resource, fields: FieldSelector) -> Result<FieldSelector, ApiError> {
-    let (group, plural) = (resource.group(), resource.plural());
-    let labels = LABELS.iter().find(|(of, name, _)| *of == group && *name == plural);
-    let labels = labels.map(|(_, _, labels)| *labels).unwrap_or_default();
+    let labels = built_in(resource.plural(), resource.group()).map(|kind| kind.fields).unwrap_or_default();
     fields.placed(|label| {
         let at = |path: &str, missing| Ok(FieldPath { path: path.to_owned(), missing, arrays: false });
         if matches!(label, "metadata.name" | "metadata.namespace") || !resource.is_built_in() {

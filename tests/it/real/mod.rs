@@ -6,6 +6,7 @@ mod cluster;
 mod definitions;
 mod follower;
 mod history;
+mod kinds;
 mod kube_api;
 mod network;
 mod processes;

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use informerd::app::App;
-use informerd::config::{self, Limits, Listen, Log, OnDemand, UpstreamSource, WatchSpec};
+use informerd::config::{self, General, Limits, Listen, Log, OnDemand, UpstreamSource, WatchSpec};
 use informerd::hub::Hub;
 use informerd::k8s::DropPaths;
 use informerd::sim::{ApiServer, ApiServerConfig, Cluster, ClusterConfig};
@@ -223,6 +223,7 @@ pub(crate) fn serve_config(upstream: UpstreamSource, resources: &[&str]) -> conf
         drain_timeout: Duration::from_secs(2),
         unready_after: None,
         log: Log::default(),
+        settings: Box::new(General::DEFAULT),
         source: None,
     }
 }

@@ -1,0 +1,133 @@
+//! The JSON Schema of the configuration file, for editors that complete and check YAML.
+
+use serde_json::{Map, Value as Json, json};
+
+use super::setting::{Form, Setting};
+use super::table::settings;
+use super::watch::FileWatch;
+
+/// `$(NAME)` may stand anywhere in a value, so each pattern lets it pass.
+const REFERENCE: &str = r"\$\(";
+
+/// The schema: every key, its type, what it does, and its default.
+///
+/// Source: JSON Schema draft 7, which the YAML extensions of editors read.
+pub fn schema() -> Json {
+    let mut properties = Map::new();
+    let mut limits = Map::new();
+    for setting in settings() {
+        let Some(key) = &setting.key else { continue };
+        let described = described(setting);
+        match key.strip_prefix("limits.") {
+            Some(key) => limits.insert(key.to_owned(), described),
+            None => properties.insert(key.clone(), described),
+        };
+    }
+    let limits = json!({
+        "type": "object",
+        "description": "Everything that could grow has a bound.",
+        "additionalProperties": false,
+        "properties": limits,
+    });
+    properties.insert("limits".to_owned(), limits);
+    json!({
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "informerd",
+        "description": "Configuration of informerd serve --config",
+        "type": "object",
+        "additionalProperties": false,
+        "properties": properties,
+    })
+}
+
+fn described(setting: &Setting) -> Json {
+    let mut schema = of(setting.form);
+    if let Some(object) = schema.as_object_mut() {
+        object.insert("description".to_owned(), json!(setting.help));
+        if !setting.default.is_empty() {
+            object.insert("default".to_owned(), default(setting));
+        }
+    }
+    schema
+}
+
+/// The default with the type that the key has.
+fn default(setting: &Setting) -> Json {
+    match setting.form {
+        Form::Switch => json!(setting.default == "true"),
+        Form::Count => setting.default.parse::<u64>().map_or_else(|_| json!(setting.default), |n| json!(n)),
+        Form::Number
+        | Form::Size
+        | Form::Span
+        | Form::SpanOrOff
+        | Form::OneOf(_)
+        | Form::Text(_)
+        | Form::List(_)
+        | Form::Watches => json!(setting.default),
+    }
+}
+
+fn of(form: Form) -> Json {
+    let text = |pattern: &str| json!({"type": "string", "pattern": format!("^{pattern}$|{REFERENCE}")});
+    let span = "([0-9]+(ms|s|m|h))+";
+    match form {
+        Form::Count => {
+            json!({"type": ["integer", "string"], "minimum": 0, "pattern": format!("^[0-9_]+$|{REFERENCE}")})
+        }
+        Form::Number => json!({"type": ["number", "string"]}),
+        Form::Size => json!({
+            "type": ["integer", "string"],
+            "minimum": 0,
+            "pattern": format!("^[0-9]+ *([KMG]iB?|B)?$|{REFERENCE}"),
+        }),
+        Form::Span => text(span),
+        Form::SpanOrOff => text(&format!("(off|{span})")),
+        Form::Switch => json!({"type": "boolean"}),
+        Form::OneOf(words) => {
+            json!({"anyOf": [{"enum": words}, {"type": "string", "pattern": REFERENCE}]})
+        }
+        Form::Text(_) => json!({"type": "string"}),
+        Form::List(_) => json!({"type": "array", "items": {"type": "string"}}),
+        Form::Watches => json!({"type": "array", "items": watch()}),
+    }
+}
+
+/// One watch of the file.
+fn watch() -> Json {
+    let property = |key: &&str| {
+        let schema = match *key {
+            "resource" => {
+                json!({"type": "string", "description": "As kubectl takes it: pods, deploy, deployments.v1.apps"})
+            }
+            "namespaces" => texts("Only there; all namespaces where there are none"),
+            "labelSelector" => described_text("Only what the API server selects by it, in kubectl's grammar"),
+            "fieldSelector" => {
+                described_text("As labelSelector; which fields there are is up to the API server")
+            }
+            "keepManagedFields" => truth("Keep metadata.managedFields"),
+            "keepLastApplied" => truth("Keep the last-applied annotation"),
+            "metadataOnly" => truth("Fetch and hold the objects' metadata alone"),
+            _ => texts("Paths of members that are not held, such as .data"),
+        };
+        ((*key).to_owned(), schema)
+    };
+    let properties: Map<String, Json> = FileWatch::KEYS.iter().map(property).collect();
+    json!({
+        "type": "object",
+        "required": ["resource"],
+        "additionalProperties": false,
+        "properties": properties,
+    })
+}
+
+fn described_text(description: &str) -> Json {
+    json!({"type": "string", "description": description})
+}
+
+fn texts(description: &str) -> Json {
+    json!({"type": "array", "items": {"type": "string"}, "description": description})
+}
+
+fn truth(description: &str) -> Json {
+    json!({"type": "boolean", "description": description})
+}

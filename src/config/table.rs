@@ -1,0 +1,283 @@
+//! The table of settings: each defined once, with its flag, its variable, its key of the file, its unit, its default, the
+//! reason for that, and what a reload does with it.
+//!
+//! The row `journal_len_max` is the flag `--journal-len-max`, the variable `INFORMERD_JOURNAL_LEN_MAX` and the key
+//! `limits.journalLenMax`. `{default}` in a text stands for the default. A key with another name follows `as`. To add a
+//! setting, add its row, and use its value in `mod.rs`: help, manual page, JSON Schema and docs/settings.md follow.
+
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use super::expand::Environment;
+use super::layer::{file, layers};
+use super::on_demand::Pattern;
+use super::quantity::{Count, Quantity, Size, Span};
+use super::setting::{Given, Maybe, Namespaces, Origin, Reload, Setting, Switch, Value, key};
+use super::values::{
+    AdminListen, ApiListen, FilePath, HostName, InitialList, Listen, LogFilter, LogFormat, Name,
+    Origin as WebOrigin, PassThrough, Proxied, Rate, Seed, ServerUrl, Unready, VerifyInterval,
+};
+use super::watch::Watches;
+use super::{ADMIN_PORT, ConfigError, DATA_PORT};
+
+/// The settings of `serve` that are no limits.
+macro_rules! general {
+    ($make:ident) => {
+        $make! {
+            /// What to watch, where to listen, and how to behave.
+            names GeneralSettings, General, GeneralFile, general_rows, prefix "" nested limits: LimitFile;
+            "What to watch" {
+                /// Resource, or RESOURCE?QUERY as shown below [repeatable; in the variable separated by ;]
+                watch: Watches = Vec::new(), Applied;
+                /// Namespace for watches that name none [repeatable or comma-separated; default: all namespaces]
+                namespace as "namespaces": Namespaces = Vec::new(), Applied;
+                /// Keep metadata.managedFields [default {default}: bulky, and almost no client reads it]
+                keep_managed_fields: Switch = false, Applied;
+                /// Keep the last-applied annotation [default {default}: a second copy of the object]
+                keep_last_applied: Switch = false, Applied;
+                /// Resource whose informer starts when a client asks for it: PLURAL[.GROUP], *.GROUP, or * for all but
+                /// secrets [repeatable or comma-separated; default: none]
+                on_demand: Vec<Pattern> = Vec::new(), Applied;
+            }
+            "Kinds at run time" {
+                /// Time after which an informer that started on demand and that nobody uses stops [default {default}: a
+                /// client that polls each minute keeps it]
+                on_demand_idle: Span = Duration::from_secs(300), Applied, least Duration::from_secs(1);
+                /// Time between two looks at which kinds there are [default {default}: what breaks is noticed sooner, by
+                /// itself]
+                discovery_interval: Span = Duration::from_secs(600), Restart, least Duration::from_secs(1);
+            }
+            "Which cluster" {
+                /// Kubeconfig to use [default: as kubectl does, $KUBECONFIG or ~/.kube/config; without one, in-cluster]
+                kubeconfig: Maybe<FilePath> = None, Restart;
+                /// Context of the kubeconfig [default: its current context]
+                context: Maybe<Name> = None, Restart;
+                /// Use the pod's service account even where a kubeconfig is found [default {default}]
+                in_cluster: Switch = false, Restart;
+                /// API server without credentials, such as kubectl proxy: `http://127.0.0.1:8001` [default: none]
+                server: Maybe<ServerUrl> = None, Restart;
+            }
+            "Listeners" {
+                /// Where clients connect: ADDRESS:PORT, localhost:PORT or unix:/path [default {default}: a sidecar's data
+                /// stays in the pod]
+                listen: Listen = Listen::Tcp(LISTEN), Restart;
+                /// Probes and metrics: ADDRESS:PORT, localhost:PORT or off [default {default}, since a kubelet probes the
+                /// pod's address; 127.0.0.1:8091 in demo]
+                admin_listen: AdminListen = Some(ADMIN_LISTEN), Restart;
+            }
+            "Browsers" {
+                /// Origin whose pages may read answers, `https://app.example`, or * [repeatable; default: informerd's own
+                /// page]
+                allow_origin as "allowOrigins": Vec<WebOrigin> = Vec::new(), Restart;
+                /// Host name to answer, or *.NAME for all below it [repeatable; default: addresses, localhost, names without a
+                /// dot, *.svc and *.cluster.local, so that no web page reads the cluster through DNS rebinding]
+                allow_host as "allowHosts": Vec<HostName> = Vec::new(), Restart;
+            }
+            "Pass-through" {
+                /// Hand on to the API server what the caches cannot answer below /api, /apis and /openapi: off, reads or
+                /// all [default {default}: a client that reaches the listener would act with informerd's own permissions]
+                pass_through: PassThrough = PassThrough::Off, Restart;
+                /// Resource whose subresource proxy is handed on, too: nodes, pods or services [repeatable or
+                /// comma-separated; default: none, as even a GET may change something behind it]
+                pass_through_proxy: Vec<Proxied> = Vec::new(), Restart;
+            }
+            "Staying true" {
+                /// How to list: auto, stream or page [default {default}: as a stream, which costs the API server least; in
+                /// pages where it takes none]
+                initial_list: InitialList = InitialList::Auto, Restart;
+                /// Time between comparisons of each cache with the API server, or off [default {default}: what no event
+                /// tells is found the same day, for a list of names and versions each time]
+                verify_interval: VerifyInterval = Some(Duration::from_secs(3600)), Restart;
+            }
+            "Life" {
+                /// Time after SIGTERM to be unready and serve all the same, before streams end [default {default}; behind a
+                /// Service 5s, in which it stops to send clients]
+                shutdown_delay: Span = Duration::ZERO, Restart;
+                /// Time for streams to end after SIGTERM [default {default}: below the 30s after which a kubelet kills]
+                drain_timeout: Span = Duration::from_secs(25), Restart;
+                /// Not ready when the API server was last heard longer ago, or off [default {default}: stale answers, which
+                /// tell their age, beat none]
+                unready_after: Unready = None, Restart;
+            }
+            "Logs" {
+                /// Level or filter, as in info,informerd::upstream=debug [default {default}: lifecycle; nothing for each
+                /// change; warn in demo, where more would scroll its instructions away]
+                log: LogFilter = LogFilter::INFO, Restart;
+                /// Form of the log on stderr: text, json or auto [default {default}: text on a terminal, json elsewhere]
+                log_format: LogFormat = LogFormat::Auto, Restart;
+            }
+        }
+    };
+}
+
+/// Everything that could grow has a bound.
+macro_rules! limits {
+    ($make:ident) => {
+        $make! {
+            /// Limits, whose relations [`Limits::check_relations`] checks.
+            names LimitSettings, Limits, LimitFile, limit_rows, prefix "limits.";
+            "Limits" {
+                /// Connections open at once [default {default}: about 12 KiB each, so 120 MiB]; more are answered 503
+                connections_max: Count = 10_000, Restart, least 1;
+                /// Informers that one stream joins, of which a resource watched in several namespaces has one for each [default
+                /// {default}: more than a cluster has kinds worth joining]; more is 400
+                streams_per_connection_max: Count = 100, Restart, least 1;
+                /// Subscriptions at once over all connections [default {default}: two for each connection]; more are answered 503
+                subscribers_max: Count = 20_000, Restart, least 1;
+                /// Informers that run at once because clients asked for them [default {default}: each holds a cache and a journal]; more
+                /// are answered 503
+                on_demand_max: Count = 32, Restart, least 1;
+                /// Requests passed through to the API server at once [default {default}: a few people's; watches and logs last]; more are
+                /// answered 503
+                pass_through_max: Count = 64, Restart, least 1;
+                /// Bytes of the body of a request that is passed through [default {default}: what the API server takes]; more is 413
+                pass_through_body_bytes_max: Size = 3 << 20, Restart, least 1 << 10;
+                /// Bytes of a request's head [default {default}: room for a cookie jar on localhost]; more is 431
+                header_bytes_max: Size = 16 << 10, Restart, least 8 << 10;
+                /// Bytes of a request's path and query [default {default}: a selector over hundreds of names]; more is 414
+                url_bytes_max: Size = 8 << 10, Restart, least 256;
+                /// Time for a request's head to arrive [default {default}: slow links pass, slow-header attacks do not]
+                header_timeout: Span = Duration::from_secs(10), Restart, least Duration::from_millis(100);
+                /// Time a peer may take nothing while data waits for it [default {default}: a laptop changing networks passes]; then its
+                /// connection is closed
+                write_stall_timeout: Span = Duration::from_secs(60), Restart, least Duration::from_secs(1);
+                /// Kernel send buffer for each connection [default {default}: a stuck peer pins this and not the 4 MiB of autotuning]
+                send_buffer_bytes: Size = 64 << 10, Restart, least 4 << 10;
+                /// Changes each informer keeps for readers that are behind [default {default}: minutes of a busy cluster]; older
+                /// readers get the latest states instead of each change
+                journal_len_max: Count = 10_000, Restart, least 16;
+                /// Bytes of superseded objects in each informer's journal [default {default}: 10000 changes of 6 KiB pods fit]
+                journal_bytes_max: Size = 64 << 20, Restart, least 1 << 20;
+                /// Deletions each informer remembers beyond the journal [default {default}: about 10 MiB]; a reader away for longer
+                /// gets RESET
+                tombstones_len_max: Count = 65_536, Restart, least 16;
+                /// Bytes of one object's JSON [default {default}: etcd refuses writes above 1.5 MiB, JSON needs more]; larger ones are
+                /// skipped and counted, and one that grows beyond it is told as deleted
+                object_bytes_max: Size = 8 << 20, Restart, least 64 << 10;
+                /// Bytes of one line of an upstream watch [default {default}: the largest object, its managedFields and the frame]
+                line_bytes_max: Size = 16 << 20, Restart, least 64 << 10;
+                /// Objects asked for in one page of a list [default {default}: what kubectl and client-go ask for]
+                page_size: Count = 500, Restart, least 1;
+                /// Bytes of one page of an upstream list [default {default}: 500 objects of 512 KiB]; a larger page is
+                /// asked for in smaller ones
+                page_bytes_max: Size = 256 << 20, Restart, least 1 << 20;
+                /// Time without a byte on a watch after which its connection is taken for dead and it is opened anew [default 30s:
+                /// a half-open connection is noticed before anyone asks; an idle watch costs the API server one request in this time, and
+                /// says how far the server is; above the interval of the server's bookmarks (60s) it costs 13 an hour]
+                watch_silence_max: Span = Duration::from_secs(30), Restart, least Duration::from_millis(100);
+                /// Snapshots held for clients that page with limit and continue [default {default}: each pins what has changed since];
+                /// the oldest goes first, its continue is then 410
+                snapshot_pages_max: Count = 16, Restart, least 1;
+                /// Time such a snapshot is held after its last page [default {default}: etcd's compaction gives an API server's as long]
+                snapshot_pages_ttl: Span = Duration::from_secs(300), Restart, least Duration::from_secs(1);
+                /// Time between heartbeats on a quiet stream [default {default}: below the 30 to 60s idle timeouts of proxies]
+                heartbeat_interval: Span = Duration::from_secs(15), Restart, least Duration::from_millis(100);
+                /// Time between BOOKMARKs on a stream [default {default}: as an API server's, so that resume tokens stay fresh]
+                bookmark_interval: Span = Duration::from_secs(60), Restart, least Duration::from_millis(100);
+                /// Time to wait for a token that is ahead of the cache and of what the API server says it has reached, or for what
+                /// changed since one from before the start [default {default}: a replica is rarely further behind]; then RESET
+                resume_wait: Span = Duration::from_secs(10), Restart, least Duration::ZERO;
+                /// Changes taken from the journal in one go [default {default}: one wake-up, one write]
+                batch_len_max: Count = 256, Restart, least 1;
+                /// Bytes handed to a socket in one go [default {default}: four send buffers; one object always goes]
+                batch_bytes_max: Size = 256 << 10, Restart, least 4 << 10;
+            }
+        }
+    };
+}
+
+/// The settings of `demo` alone. They have no key: the demo reads no file.
+macro_rules! demo {
+    ($make:ident) => {
+        $make! {
+            /// The embedded cluster of the demo.
+            names DemoSettings, Embedded, NoFile, demo_rows, prefix "-";
+            "Embedded cluster" {
+                /// Events a second in the embedded cluster [default {default}: a person can follow]
+                rate: Rate = 2.0, Restart;
+                /// Seed of all that happens [default: another each time, told at start]
+                seed: Maybe<Seed> = None, Restart;
+                /// Pods to add to those that live, to see it with many [default {default}]
+                pods: Count = 0, Restart;
+                /// Where the embedded API server listens [default {default}: any free port]
+                api_listen: ApiListen = loopback(0), Restart;
+                /// Where to write the kubeconfig for it [default: a file in the temporary folder, told at start]
+                kubeconfig_out: Maybe<FilePath> = None, Restart;
+            }
+        }
+    };
+}
+
+const LISTEN: SocketAddr = loopback(DATA_PORT);
+
+const ADMIN_LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, ADMIN_PORT));
+
+/// An address of the loopback.
+pub(super) const fn loopback(port: u16) -> SocketAddr {
+    SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))
+}
+
+general!(layers);
+general!(file);
+limits!(layers);
+limits!(file);
+demo!(layers);
+
+/// The rows of the three tables, in their order.
+static SETTINGS: LazyLock<Vec<Setting>> =
+    LazyLock::new(|| [general_rows(), limit_rows(), demo_rows()].concat());
+
+/// Every setting.
+pub fn settings() -> &'static [Setting] {
+    &SETTINGS
+}
+
+/// The setting of a name.
+pub(super) fn find(name: &str) -> Option<&'static Setting> {
+    settings().iter().find(|setting| setting.name == name)
+}
+
+/// The error for a value that cannot stand, under the name that it was given with.
+pub(super) fn wrong(
+    name: &str,
+    origin: Option<Origin>,
+    value: &dyn std::fmt::Display,
+    problem: String,
+) -> ConfigError {
+    let key = find(name).map_or_else(|| name.to_owned(), |setting| setting.named(origin));
+    ConfigError::Setting { key, value: value.to_string(), problem }
+}
+
+/// The key of a setting; `None` where the table has no file.
+fn keyed(prefix: &str, given: Option<&str>, name: &str) -> Option<String> {
+    (prefix != "-").then(|| key(prefix, given, name))
+}
+
+/// The text of the help.
+fn help(lines: &[&str], default: &str) -> String {
+    lines.concat().trim().replace("{default}", default).replace('`', "")
+}
+
+/// What a flag or a variable says; `None` where neither is there, or where the command has no such flag.
+fn given<T: Value>(matches: &clap::ArgMatches, name: &str) -> Result<Option<Given<T>>, ConfigError> {
+    let Ok(Some(texts)) = matches.try_get_many::<String>(name) else { return Ok(None) };
+    let texts: Vec<String> = texts.cloned().collect();
+    let origin = match matches.value_source(name) {
+        Some(clap::parser::ValueSource::EnvVariable) => Origin::Variable,
+        _ => Origin::Flag,
+    };
+    let value = T::from_texts(&texts)
+        .map_err(|refused| wrong(name, Some(origin), &refused.value, refused.problem))?;
+    Ok(Some(Given { value, origin }))
+}
+
+/// Adds the flags of some settings to a command.
+pub(super) fn augment(command: clap::Command, chosen: impl Fn(&Setting) -> bool) -> clap::Command {
+    command.args(settings().iter().filter(|setting| chosen(setting)).map(Setting::arg))
+}
+
+/// Whether a setting is of `demo` alone.
+pub(super) fn is_of_demo(setting: &Setting) -> bool {
+    setting.key.is_none()
+}

@@ -1,0 +1,39 @@
+//! The table of built-in kinds beside what an API server says of itself.
+
+use informerd::k8s::{BuiltIn, built_in, built_in_named};
+use informerd::upstream::{Client, Config, Source};
+
+use crate::support::envtest::{Envtest, Options, Version};
+
+async fn check(version: Version) {
+    let Some(api) = Envtest::start(version, Options::default()).await else { return };
+    let source = Source::Kubeconfig { path: Some(api.kubeconfig_path()), context: None };
+    let client = Client::connect(Config::new(source)).await.unwrap();
+    let discovery = client.discover().await.unwrap();
+    let mut compared = 0;
+    for resource in discovery.resources().filter(|resource| resource.is_built_in()) {
+        let name = resource.canonical();
+        let kind = built_in(resource.plural(), resource.group());
+        let kind = kind.unwrap_or_else(|| panic!("{name} is not in k8s/kinds.rs"));
+        assert_eq!(kind.namespaced, resource.namespaced(), "{name}");
+        let parts = resource.parts();
+        for word in parts.short_names.iter().chain([&parts.singular]).filter(|word| !word.is_empty()) {
+            assert!(kind.names.contains(&&**word), "{name} is called {word}, too");
+            // What kubectl would take the word for.
+            let meant = discovery.resolve(word).unwrap().canonical();
+            assert_eq!(built_in_named(word, None).map(BuiltIn::canonical), Some(meant), "{word}");
+        }
+        compared += 1;
+    }
+    assert!(compared >= 8, "only {compared} kinds were told");
+}
+
+#[tokio::test]
+async fn built_in_kinds_are_what_an_old_api_server_says() {
+    check(Version::V1_20).await;
+}
+
+#[tokio::test]
+async fn built_in_kinds_are_what_a_current_api_server_says() {
+    check(Version::V1_36).await;
+}
