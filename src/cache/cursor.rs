@@ -17,20 +17,6 @@ pub struct Cursor {
     pub revision: Revision,
 }
 
-impl Cursor {
-    /// The earlier of two places in one history.
-    #[must_use]
-    pub fn min_of(self, other: Self) -> Self {
-        if other.revision < self.revision { other } else { self }
-    }
-
-    /// The later of two places in one history.
-    #[must_use]
-    pub fn max_of(self, other: Self) -> Self {
-        if other.revision > self.revision { other } else { self }
-    }
-}
-
 /// Where a resourceVersion from outside lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Located {

@@ -1,15 +1,14 @@
-//! Indexes: which objects have a value at a path, and what left each value and when.
+//! Indexes: which objects have a value at a path, and which changes of the journal touched it.
 //!
-//! client-go's `Indexer`, with a memory: a reader that asks by a value reads the objects, the changes and the
-//! departures of that value alone, however many others the cache holds. The indexes are behind the cache's lock and
-//! change with the store in one step.
+//! client-go's `Indexer`, with a memory: a reader that asks by a value reads the objects and the changes of that value
+//! alone, however many others the cache holds. The indexes are behind the cache's lock and change with the store in one
+//! step.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::Revision;
-use crate::k8s::{IndexPath, IndexPaths, Key, Object, ResourceVersion};
+use crate::k8s::{IndexPath, IndexPaths, Key, Object};
 
 /// Keys of one value that are kept in a sorted list; beyond it, in a tree. Nearly all values have fewer.
 const FEW: usize = 64;
@@ -35,13 +34,9 @@ pub(super) struct Index {
     pub(super) complete: bool,
     /// Changes up to this revision are not noted in it.
     pub(super) begun: Revision,
-    /// Departures up to this revision are not known.
-    pub(super) floor: Revision,
     values: HashMap<Arc<str>, Posting>,
     /// The values that each change of the journal touched, oldest first.
     changes: VecDeque<(Revision, Arc<str>)>,
-    /// The values that objects left, oldest first.
-    departures: VecDeque<(Revision, Arc<str>)>,
     entries: usize,
 }
 
@@ -51,19 +46,6 @@ struct Posting {
     keys: Keys,
     /// Changes in the journal that touch the value, oldest first.
     changes: VecDeque<Revision>,
-    /// Oldest first.
-    departures: VecDeque<Departure>,
-}
-
-/// An object that left a value: it is gone, or has another value.
-#[derive(Clone, Debug)]
-pub(super) struct Departure {
-    pub(super) revision: Revision,
-    /// When the object came to be, 0 if before the first list.
-    pub(super) created: Revision,
-    pub(super) key: Key,
-    pub(super) uid: Box<str>,
-    pub(super) version: ResourceVersion,
 }
 
 /// Sorted keys.
@@ -80,10 +62,6 @@ pub(super) struct Step<'a> {
     pub(super) before: Option<&'a Arc<Object>>,
     /// The state after; `None` for a deletion.
     pub(super) after: Option<&'a Arc<Object>>,
-    /// When the object came to be.
-    pub(super) created: Revision,
-    /// The version of the change.
-    pub(super) version: &'a ResourceVersion,
 }
 
 impl Default for Keys {
@@ -138,13 +116,6 @@ impl Keys {
             Self::Many(keys) => out.extend(keys.iter().cloned()),
         }
     }
-
-    fn contains(&self, key: &Key) -> bool {
-        match self {
-            Self::Few(keys) => keys.binary_search(key).is_ok(),
-            Self::Many(keys) => keys.contains(key),
-        }
-    }
 }
 
 impl Indexes {
@@ -172,11 +143,9 @@ impl Indexes {
     pub(super) fn begin(&mut self, revision: Revision) {
         for index in &mut self.all {
             index.changes.clear();
-            index.departures.clear();
-            (index.begun, index.floor) = (revision, revision);
+            index.begun = revision;
             index.values.values_mut().for_each(|posting| {
                 posting.changes.clear();
-                posting.departures.clear();
             });
             index.values.retain(|_, posting| posting.keys.len() > 0);
         }
@@ -194,10 +163,10 @@ impl Indexes {
         }
     }
 
-    /// Forgets changes that left the journal, and departures beyond `departures_max`.
-    pub(super) fn trim(&mut self, journal_base: Revision, departures_max: usize) {
+    /// Forgets changes that left the journal.
+    pub(super) fn trim(&mut self, journal_base: Revision) {
         for index in &mut self.all {
-            index.trim(journal_base, departures_max);
+            index.trim(journal_base);
         }
     }
 }
@@ -208,10 +177,8 @@ impl Index {
             path,
             complete: false,
             begun: now,
-            floor: now,
             values: HashMap::new(),
             changes: VecDeque::new(),
-            departures: VecDeque::new(),
             entries: 0,
         }
     }
@@ -219,7 +186,7 @@ impl Index {
     /// Bytes it takes, about.
     pub(super) fn bytes(&self) -> usize {
         let text: usize = self.values.keys().map(|value| value.len()).sum();
-        let logged = (self.changes.len() * 2 + self.departures.len() * 6) * size_of::<(Revision, Arc<str>)>();
+        let logged = self.changes.len() * 2 * size_of::<(Revision, Arc<str>)>();
         self.entries * ENTRY_BYTES + self.values.len() * VALUE_BYTES + text + logged
     }
 
@@ -244,11 +211,6 @@ impl Index {
         keys
     }
 
-    /// Whether an object with this key has one of these values.
-    pub(super) fn has(&self, values: &[String], key: &Key) -> bool {
-        self.postings(values).any(|posting| posting.keys.contains(key))
-    }
-
     /// The changes of the journal after a revision that touch one of these values, oldest first, each once.
     pub(super) fn changes_after(&self, values: &[String], revision: Revision) -> Vec<Revision> {
         let mut changes = Vec::new();
@@ -261,28 +223,6 @@ impl Index {
             changes.dedup();
         }
         changes
-    }
-
-    /// What left these values after a revision, oldest first: of each object that left several of them, the last one it
-    /// left.
-    pub(super) fn departures_after<'a>(
-        &'a self,
-        values: &'a [String],
-        revision: Revision,
-    ) -> Vec<&'a Departure> {
-        let mut departures = Vec::new();
-        for posting in self.postings(values) {
-            let at = posting.departures.partition_point(|departure| departure.revision <= revision);
-            departures.extend(posting.departures.range(at..));
-        }
-        if values.len() > 1 {
-            // An object that went from one of the values to another has not left them.
-            let mut seen = HashSet::new();
-            departures.sort_by_key(|departure| Reverse(departure.revision));
-            departures.retain(|departure| seen.insert((&departure.key, &departure.uid)));
-            departures.reverse();
-        }
-        departures
     }
 
     /// Puts an object of the store into it, which may be in it already.
@@ -321,8 +261,8 @@ impl Index {
             self.touch(value, step.revision);
             if is {
                 self.entries += usize::from(self.posting_mut(value).keys.insert(key.clone()));
-            } else if was && let Some(object) = step.before {
-                self.depart(value, object, step);
+            } else if was && let Some(posting) = self.values.get_mut(value) {
+                self.entries -= usize::from(posting.keys.remove(key));
             }
             touched(&self.path, value);
         }
@@ -334,23 +274,7 @@ impl Index {
         self.changes.push_back((revision, value));
     }
 
-    fn depart(&mut self, value: &Arc<str>, object: &Arc<Object>, step: &Step<'_>) {
-        let value = self.shared(value);
-        let departure = Departure {
-            revision: step.revision,
-            created: step.created,
-            key: object.key().clone(),
-            uid: object.uid().into(),
-            version: step.version.clone(),
-        };
-        let posting = self.posting_mut(&value);
-        let removed = posting.keys.remove(object.key());
-        posting.departures.push_back(departure);
-        self.entries -= usize::from(removed);
-        self.departures.push_back((step.revision, value));
-    }
-
-    fn trim(&mut self, journal_base: Revision, departures_max: usize) {
+    fn trim(&mut self, journal_base: Revision) {
         while let Some((revision, _)) = self.changes.front()
             && *revision <= journal_base
             && let Some((_, value)) = self.changes.pop_front()
@@ -360,21 +284,10 @@ impl Index {
             }
             self.drop_if_empty(&value);
         }
-        while self.departures.len() > departures_max
-            && let Some((revision, value)) = self.departures.pop_front()
-        {
-            self.floor = revision;
-            if let Some(posting) = self.values.get_mut(&value) {
-                posting.departures.pop_front();
-            }
-            self.drop_if_empty(&value);
-        }
     }
 
     fn drop_if_empty(&mut self, value: &Arc<str>) {
-        let is_empty = |posting: &Posting| {
-            posting.keys.len() == 0 && posting.changes.is_empty() && posting.departures.is_empty()
-        };
+        let is_empty = |posting: &Posting| posting.keys.len() == 0 && posting.changes.is_empty();
         if self.values.get(value).is_some_and(is_empty) {
             self.values.remove(value);
         }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::index::Index;
 use super::scope::value_scope;
 use super::shared::Shared;
-use super::{Batch, CatchUp, Cursor, Lost, Reader, Revision, ScopeWake, Snapshot};
+use super::{Batch, Cursor, Reader, ScopeWake, Snapshot};
 use crate::k8s::{IndexPath, IndexPaths, Key, Object};
 
 /// Indexes that a cache has at once. Each is some 100 bytes an object and a little of each change.
@@ -87,10 +87,6 @@ pub struct IndexBuilder {
     snapshot: Snapshot,
     last: Option<Key>,
 }
-
-/// A piece of a catch-up; with the last one the state that the reader then has everything of, and the keys in it that
-/// have one of the values, sorted.
-pub type CatchUpToState = (CatchUp, Option<(Snapshot, Vec<Key>)>);
 
 /// There are as many indexes as there may be, and all are in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -328,36 +324,9 @@ impl UsedIndex {
         Some(Batch { changes, cursor: Cursor { revision, ..cursor }, position, caught_up })
     }
 
-    /// As [`Reader::catch_up`], of the objects alone that have or had one of the values.
-    ///
-    /// # Errors
-    /// [`Lost`] when what left the values since the cursor is no longer known.
-    pub fn catch_up(&self, cursor: Cursor, len_max: usize) -> Result<CatchUp, Lost> {
-        self.shared.read().catch_up_in(cursor, &self.term.path, &self.term.values, len_max)
-    }
-
-    /// As [`UsedIndex::catch_up`]; with the last piece the state that the reader then has everything of, and its keys.
-    ///
-    /// # Errors
-    /// Those of [`UsedIndex::catch_up`].
-    pub fn catch_up_to_state(&self, cursor: Cursor, len_max: usize) -> Result<CatchUpToState, Lost> {
-        let state = self.shared.read();
-        let piece = state.catch_up_in(cursor, &self.term.path, &self.term.values, len_max)?;
-        let keys = state.indexes.get(&self.term.path).map(|index| index.keys(&self.term.values));
-        let then = piece.done.then(|| (state.store.clone(), keys.unwrap_or_default()));
-        Ok((piece, then))
-    }
-
     /// A wake-up at each commit that touches the value; `None` where there are several values.
     pub fn wake(&self) -> Option<ScopeWake> {
         let [value] = &*self.term.values else { return None };
         Some(Shared::wake_at(&self.shared, value_scope(&self.term.path, value)))
-    }
-}
-
-impl Index {
-    /// Whether what left its values since a revision is known.
-    pub(super) fn knows_departures_since(&self, revision: Revision) -> bool {
-        revision >= self.floor
     }
 }

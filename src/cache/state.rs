@@ -305,8 +305,7 @@ impl State {
         self.recent.insert(revision, recent);
         let previous = previous.map(|old| old.object);
         let version = object.resource_version().clone();
-        let step =
-            Step { revision, before: previous.as_ref(), after: Some(&object), created, version: &version };
+        let step = Step { revision, before: previous.as_ref(), after: Some(&object) };
         let touched = &mut self.touched;
         self.indexes.take(&step, |path, value| touched.note_value(path, value, revision));
         self.record(Change { revision, position, kind, object, previous, version, reached }, commit);
@@ -350,7 +349,7 @@ impl State {
             self.store.bytes -= old.object.json().len();
             created = self.recent.remove(&old.revision).map_or(created, |recent| recent.created);
         }
-        let step = Step { revision, before: Some(&previous), after: None, created, version: &version };
+        let step = Step { revision, before: Some(&previous), after: None };
         let touched = &mut self.touched;
         self.indexes.take(&step, |path, value| touched.note_value(path, value, revision));
         self.tombstones.push_back(Tombstone {
@@ -382,7 +381,7 @@ impl State {
         self.store.changed_at = change.reached.clone();
         self.touched.note(change.object.key(), change.revision);
         commit.evicted += self.journal.push(Arc::new(change), &self.config);
-        self.indexes.trim(self.journal.base_revision(), self.config.tombstones_len_max);
+        self.indexes.trim(self.journal.base_revision());
     }
 
     /// The position after something at `version`: never back, even if the server's order is not.

@@ -8,6 +8,7 @@
 //!
 //! All views of an informer are at one position, that of their [`Lane`].
 
+use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -199,6 +200,7 @@ impl<M: Member> Live<M> {
     pub fn join(&mut self, place: LivePlace, member: M, now: Instant) -> Result<usize, M> {
         let ids: Vec<_> = place.sources.iter().map(|source| source.informer.id()).collect();
         let Some(view) = self.view_for(&place, &ids, now) else { return Err(member) };
+        self.refresh(view);
         if !self.is_met(view, &place) {
             self.drop_view_if_empty(view);
             return Err(member);
@@ -306,6 +308,13 @@ impl<M: Member> Live<M> {
         })
     }
 
+    /// Takes the positions of a view's informers where nothing has changed but those.
+    fn refresh(&mut self, view: usize) {
+        for (lane, ..) in &self.views[view].sources {
+            self.lanes[*lane].refresh();
+        }
+    }
+
     /// Whether no change of a view lies between a subscriber and the view.
     fn is_met(&self, view: usize, place: &LivePlace) -> bool {
         let view = &self.views[view];
@@ -314,7 +323,11 @@ impl<M: Member> Live<M> {
             if source.holds_beyond.is_some() && lane.relists != lane.informer.reader.mark().relists {
                 return false;
             }
-            let (from, to) = (source.cursor.min_of(lane.cursor), source.cursor.max_of(lane.cursor));
+            // The position of a stream never goes back.
+            if source.cursor.revision > lane.cursor.revision || is_beyond(&source.position, &lane.position) {
+                return false;
+            }
+            let (from, to) = (source.cursor, lane.cursor);
             from == to || nothing_between(matcher, &lane.informer.reader, from, to, place.ordered)
         };
         view.sources.iter().zip(&place.sources).all(met)
@@ -510,10 +523,7 @@ impl<M: Member> Live<M> {
 
     fn due_of(&mut self, key: usize, now: Instant) -> Option<Told> {
         let told = if now >= self.views[key].bookmark_at {
-            for at in 0..self.views[key].sources.len() {
-                let lane = &mut self.lanes[self.views[key].sources[at].0];
-                lane.refresh();
-            }
+            self.refresh(key);
             Some(Told::Events(vec![self.bookmark(key)]))
         } else {
             (now >= self.views[key].heartbeat_at).then_some(Told::Heartbeat)
@@ -579,6 +589,11 @@ impl LivePosition {
     pub fn version(&self) -> &ResourceVersion {
         &self.position
     }
+}
+
+/// Whether a position is beyond another, or may be.
+fn is_beyond(position: &ResourceVersion, other: &ResourceVersion) -> bool {
+    position.partial_cmp(other).is_none_or(Ordering::is_gt)
 }
 
 /// Whether no change between two places of the journal is of a selection.

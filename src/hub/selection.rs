@@ -260,11 +260,6 @@ impl Candidates {
     pub fn all(snapshot: Snapshot) -> Self {
         Self { snapshot, keys: None }
     }
-
-    /// Those that an index gave, sorted.
-    pub(super) fn of_keys(snapshot: Snapshot, keys: Vec<Key>) -> Self {
-        Self { snapshot, keys: Some(keys.into()) }
-    }
 }
 
 /// Of the indexes that answer a term of a selection, that with the fewest objects.

@@ -111,7 +111,7 @@ impl Source {
             let (last, kind) = (last.clone(), *kind);
             let len_max = batch.len_max - batch.events.len();
             let (since, history) = (self.cursor.revision, self.wake.borrow().history);
-            let (piece, state) = self.catch_up_to_state(len_max).map_err(|_| {
+            let (piece, state) = self.catch_up(len_max).map_err(|_| {
                 if history == self.cursor.history { ResetReason::Lagged } else { ResetReason::HistoryLost }
             })?;
             // A resync's client has the keys behind, too.
@@ -146,18 +146,13 @@ impl Source {
         }
     }
 
-    fn catch_up_to_state(&self, len_max: usize) -> Result<(CatchUp, Option<Candidates>), Lost> {
-        let reader = &self.informer.reader;
-        Ok(match self.matcher.index() {
-            Some(index) => {
-                let (piece, state) = index.catch_up_to_state(self.cursor, len_max)?;
-                (piece, state.map(|(snapshot, keys)| Candidates::of_keys(snapshot, keys)))
-            }
-            None => {
-                let (piece, state) = reader.catch_up_to_state(self.cursor, len_max)?;
-                (piece, state.map(Candidates::all))
-            }
-        })
+    /// The next piece of a catch-up; with the last one the state that the client then has everything of.
+    ///
+    /// It looks through all that changed, whatever is selected: what left a value of an index since a cursor is known
+    /// only where no later change of the same object took its place in what is remembered.
+    fn catch_up(&self, len_max: usize) -> Result<(CatchUp, Option<Candidates>), Lost> {
+        let (piece, state) = self.informer.reader.catch_up_to_state(self.cursor, len_max)?;
+        Ok((piece, state.map(Candidates::all)))
     }
 
     /// The next changes, of a source that is live and selects everything.
@@ -360,7 +355,7 @@ impl Source {
         // Of this piece, not of the whole catch-up: an object that came within an earlier piece is known by now.
         let since = self.cursor.revision;
         let history = self.wake.borrow().history;
-        let piece = self.catch_up(len_max).map_err(|_| {
+        let (piece, _) = self.catch_up(len_max).map_err(|_| {
             if history == self.cursor.history { ResetReason::Lagged } else { ResetReason::HistoryLost }
         })?;
         let (count, before) = (piece.entries.len(), batch.events.len());
@@ -399,13 +394,6 @@ impl Source {
 
     fn all_changes_after(&self, len_max: usize) -> Option<Batch> {
         self.informer.reader.changes_after(self.cursor, len_max)
-    }
-
-    fn catch_up(&self, len_max: usize) -> Result<CatchUp, Lost> {
-        match self.matcher.index() {
-            Some(index) => index.catch_up(self.cursor, len_max),
-            None => self.informer.reader.catch_up(self.cursor, len_max),
-        }
     }
 }
 
