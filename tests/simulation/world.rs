@@ -22,8 +22,9 @@ use crate::wire::OBJECT_BYTES_MAX;
 /// The custom resource's definition.
 const DEFINITION: &str = "widgets.demo.informerd.dev";
 
-/// After all faults are lifted, everyone must agree within this time.
-const HEALING: Duration = Duration::from_secs(900);
+/// After all faults are lifted, everyone must agree within this time. A list that crawls, a few bytes at a time, has begun
+/// before and takes up to half an hour.
+const HEALING: Duration = Duration::from_secs(3600);
 
 /// Passes over the tasks that are ready without a reflector among them, after which what happened at one moment is over.
 const SETTLED_PASSES: usize = 12;
@@ -490,7 +491,10 @@ impl World {
                 // A bookmark, or the end of a quiet watch, tells how far the API server is.
                 let (position, head) = (replica.position(resource), self.cluster.revision());
                 if position < head {
-                    return Err(format!("in the end replica {at} has {name} at {position}, and not {head}"));
+                    let condition = replica.readers[resource].condition();
+                    return Err(format!(
+                        "in the end replica {at} has {name} at {position}, and not {head}: {condition:?}"
+                    ));
                 }
                 let snapshot = replica.readers[resource].snapshot();
                 let held = snapshot.after(None).map(|object| {
