@@ -330,3 +330,88 @@ impl UsedIndex {
         Some(Shared::wake_at(&self.shared, value_scope(&self.term.path, value)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::cache::{Config, Delta, Writer, cache};
+    use crate::k8s::{DecodeOptions, Decoder, Resource, ResourceParts};
+
+    /// An object with a label, or without.
+    fn object(name: u8, app: Option<u8>, version: u64) -> Object {
+        let options =
+            DecodeOptions { drop_managed_fields: true, drop_last_applied: true, object_bytes_max: 1 << 20 };
+        let labels = app.map_or("{}".to_owned(), |app| format!(r#"{{"app":"{app}"}}"#));
+        let text = format!(
+            r#"{{"metadata":{{"name":"o{name}","uid":"{name}","resourceVersion":"{version}","labels":{labels}}}}}"#
+        );
+        Decoder::new(Resource::new(ResourceParts::default()), options).object(&text).unwrap()
+    }
+
+    fn term(values: &[&str]) -> IndexTerm {
+        let values = values.iter().map(|value| (*value).to_owned()).collect();
+        IndexTerm { path: IndexPath::Label("app".into()), values }
+    }
+
+    fn has(object: &Object, values: &[String]) -> bool {
+        object.labels().iter().any(|(_, value)| values.iter().any(|one| *one == **value))
+    }
+
+    /// What an index gives is what a look at everything gives, now and for every cursor of the journal.
+    fn check(reader: &Reader, cursors: &[Cursor], values: &[&str]) {
+        let term = term(values);
+        let Some(used) = reader.use_index(&term) else { return };
+        let (snapshot, keys) = used.snapshot();
+        let expected = snapshot.after(None).filter(|object| has(object, &term.values));
+        assert_eq!(keys, expected.map(|object| object.key().clone()).collect::<Vec<_>>());
+        for cursor in cursors {
+            let Some(found) = used.changes_after(*cursor, 100) else { continue };
+            let all = reader.changes_after(*cursor, 100).expect("the index knows no more than the journal");
+            let touches = |change: &&Arc<crate::cache::Change>| {
+                let previous = change.previous.as_ref().is_some_and(|object| has(object, &term.values));
+                previous
+                    || change.kind != crate::cache::ChangeKind::Deleted && has(&change.object, &term.values)
+            };
+            let expected: Vec<_> = all.changes.iter().filter(touches).map(|change| change.revision).collect();
+            assert_eq!(found.changes.iter().map(|change| change.revision).collect::<Vec<_>>(), expected);
+            assert_eq!((found.cursor, found.position), (all.cursor, all.position));
+        }
+    }
+
+    fn commit(writer: &mut Writer, (name, app): (u8, u8), version: u64) {
+        let app = (app < 3).then_some(app);
+        let gone = name % 16 > 11;
+        let object = object(name % 5, app, version);
+        writer.commit(vec![if gone { Delta::Delete(object) } else { Delta::Apply(object) }]);
+    }
+
+    proptest! {
+        #[test]
+        fn an_index_agrees_with_a_look_at_everything(
+            steps in prop::collection::vec((any::<u8>(), 0..4u8), 1..60),
+            begins in 0..40usize,
+        ) {
+            let config = Config { journal_len_max: 8, journal_bytes_max: 1 << 20, tombstones_len_max: 16 };
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let now = runtime.block_on(async { Instant::now() });
+            let (mut writer, reader) = cache(config, now);
+            let first = (0..5).map(|name| Delta::PassItem(object(name, Some(name % 3), 1)));
+            let list = std::iter::once(Delta::PassBegin).chain(first).chain([Delta::PassEnd(1.into())]);
+            writer.commit(list.collect());
+            let (mut builder, mut cursors) = (None, Vec::new());
+            for (at, step) in steps.into_iter().enumerate() {
+                if at == begins {
+                    builder = reader.build_index(&term(&[]).path, now).ok();
+                }
+                commit(&mut writer, step, 2 + at as u64);
+                // A turn between two commits, until it is complete.
+                builder = builder.and_then(|mut builder: IndexBuilder| (!builder.turn()).then_some(builder));
+                cursors.push(reader.head().0);
+                check(&reader, &cursors, &["1"]);
+                check(&reader, &cursors, &["0", "2"]);
+            }
+        }
+    }
+}

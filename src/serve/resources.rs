@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::params::Params;
 use super::{ApiError, Server};
-use crate::cache::Phase;
+use crate::cache::{IndexSummary, Phase};
 use crate::hub::{Informer, Started};
 
 #[derive(Serialize)]
@@ -61,6 +61,7 @@ struct ResourceInfo {
     /// Whether that is longer than the watch may be silent.
     stale: bool,
     subscribers: usize,
+    indexes: Vec<IndexInfo>,
     lists: u64,
     relists: u64,
     watches: u64,
@@ -69,6 +70,19 @@ struct ResourceInfo {
     last_verify: Option<VerifyInfo>,
     last_error: Option<String>,
     retry_in_seconds: Option<f64>,
+}
+
+/// An index, which requests by equality made.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct IndexInfo {
+    path: String,
+    /// Whether it holds every object; else it is being built.
+    complete: bool,
+    values: usize,
+    /// About.
+    bytes: usize,
+    users: usize,
 }
 
 #[derive(Serialize)]
@@ -93,6 +107,13 @@ pub(super) async fn resources(
     let version = env!("CARGO_PKG_VERSION");
     let body = Resources { version, subscribers: server.hub.subscribers(), informers, pending };
     Ok(([(header::CACHE_CONTROL, "no-store")], Json(body)).into_response())
+}
+
+impl From<IndexSummary> for IndexInfo {
+    fn from(index: IndexSummary) -> Self {
+        let IndexSummary { path, complete, values, bytes, users } = index;
+        Self { path: path.to_string(), complete, values, bytes, users }
+    }
 }
 
 fn info(informer: &Informer, now: Instant) -> ResourceInfo {
@@ -133,6 +154,7 @@ fn info(informer: &Informer, now: Instant) -> ResourceInfo {
         age_seconds: seconds(informer.reader.age(now)),
         stale: informer.is_stale(now),
         subscribers: informer.subscribers(),
+        indexes: informer.reader.indexes().into_iter().map(IndexInfo::from).collect(),
         lists: figures.lists,
         relists: figures.relists,
         watches: figures.watches,

@@ -17,6 +17,7 @@ use crate::k8s::{
     ResourceVersion,
 };
 
+mod live;
 mod ordered;
 mod resuming;
 
