@@ -115,7 +115,7 @@ macro_rules! general {
 macro_rules! limits {
     ($make:ident) => {
         $make! {
-            /// Limits, whose relations [`Limits::check_relations`] checks.
+            /// Limits, whose relations `Limits::check_relations` checks.
             names LimitSettings, Limits, LimitFile, limit_rows, prefix "limits.";
             "Limits" {
                 /// Connections open at once [default {default}: about 12 KiB each, so 120 MiB]; more are answered 503
