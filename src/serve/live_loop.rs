@@ -29,6 +29,9 @@ use crate::hub::{Config, Group, Informer, InformerId, Live, LivePlace, Member, P
 /// Streams that are written to before other tasks are let run.
 const TURN: usize = 128;
 
+/// Rounds of one informer before other informers, new streams and the clock have their turn.
+const ROUNDS_MAX: usize = 16;
+
 /// Streams that may wait to be taken into a loop.
 const JOINING_MAX: usize = 4096;
 
@@ -167,11 +170,15 @@ impl LiveLoop {
             if drained.is_cancelled() {
                 return self.dissolve();
             }
-            self.deliver().await;
+            let more = self.deliver().await;
             self.admit_all();
             self.hear();
             let round = self.live.due(Instant::now());
             self.send(round).await;
+            if more {
+                tokio::task::yield_now().await;
+                continue;
+            }
             let at = self.live.next_due();
             tokio::select! {
                 biased;
@@ -210,11 +217,13 @@ impl LiveLoop {
         }
     }
 
-    /// Sends all that is new.
-    async fn deliver(&mut self) {
+    /// Sends what is new, and tells whether there is more: an informer may change faster than it is sent.
+    async fn deliver(&mut self) -> bool {
         let followed: Vec<InformerId> = self.live.informers().map(|informer| informer.id()).collect();
+        let mut unfinished = false;
         for informer in followed {
-            loop {
+            for number in 1..=ROUNDS_MAX {
+                let last = number == ROUNDS_MAX;
                 let began = Instant::now();
                 let round = self.live.advance(informer, began);
                 let (more, events) = (round.more, round.told.iter().map(|(_, told)| len_of(told)).max());
@@ -223,6 +232,7 @@ impl LiveLoop {
                     let now = Instant::now();
                     self.pacer.sent(now, now - began, events);
                 }
+                unfinished |= more && last;
                 if !more {
                     break;
                 }
@@ -232,6 +242,7 @@ impl LiveLoop {
                 tokio::task::yield_now().await;
             }
         }
+        unfinished
     }
 
     /// Writes a round to the members of each view that it concerns.
