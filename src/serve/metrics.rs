@@ -82,6 +82,10 @@ fn describe_caches() {
         Unit::Seconds,
         "Time since the API server was last heard of the resource."
     );
+    describe_gauge!(
+        "informerd_cache_stale",
+        "Whether the API server was not heard of the resource for longer than a watch may be silent."
+    );
     describe_gauge!("informerd_cache_journal_changes", "Changes in the journal.");
     describe_gauge!(
         "informerd_cache_journal_bytes",
