@@ -88,7 +88,7 @@ impl LabelSelector {
             parser.rest = skip_blanks(parser.rest);
             match parser.rest.strip_prefix(',') {
                 Some(rest) => parser.rest = skip_blanks(rest),
-                None if parser.rest.is_empty() => return Ok(Self { terms: canonical(terms)? }),
+                None if parser.rest.is_empty() => return Ok(Self { terms: canonical(terms, text)? }),
                 None => return Err(parser.expected("',' or the end")),
             }
         }
@@ -111,7 +111,7 @@ impl LabelSelector {
 }
 
 /// Sorts terms, and drops what is there twice.
-fn canonical(mut terms: Vec<Term>) -> Result<Vec<Term>, SelectorError> {
+fn canonical(mut terms: Vec<Term>, text: &str) -> Result<Vec<Term>, SelectorError> {
     for term in &mut terms {
         if let Test::In(values) | Test::NotIn(values) = &mut term.test {
             values.sort_unstable();
@@ -121,7 +121,7 @@ fn canonical(mut terms: Vec<Term>) -> Result<Vec<Term>, SelectorError> {
     terms.sort_unstable();
     terms.dedup();
     if terms.len() > SELECTOR_TERMS_MAX {
-        let message = format!("{} terms, expected at most {SELECTOR_TERMS_MAX}", terms.len());
+        let message = format!("{} terms in {text:?}, expected at most {SELECTOR_TERMS_MAX}", terms.len());
         return Err(SelectorError(message));
     }
     Ok(terms)
@@ -372,7 +372,7 @@ impl FieldSelector {
             let path = IndexPath::Field(FieldPath::new(path));
             terms.push(Term { path, test: if equal { Test::In(values) } else { Test::NotIn(values) } });
         }
-        Ok(Self { terms: canonical(terms)? })
+        Ok(Self { terms: canonical(terms, text)? })
     }
 
     /// Whether it matches everything.

@@ -1,6 +1,6 @@
 //! Field selectors, beside a reader that goes letter by letter.
 
-use informerd::k8s::{Decoder, FieldSelector, Object};
+use informerd::k8s::{Decoder, FieldSelector, Object, SELECTOR_TERMS_MAX};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -26,7 +26,10 @@ fn parse(text: &str) -> Option<Vec<Term>> {
         }
     }
     terms.push(term);
-    terms.iter().map(|term| term.trim()).filter(|term| !term.is_empty()).map(one).collect()
+    let terms = terms.iter().map(|term| term.trim()).filter(|term| !term.is_empty());
+    let terms: Vec<Term> = terms.map(one).collect::<Option<_>>()?;
+    let distinct: std::collections::BTreeSet<&Term> = terms.iter().collect();
+    (distinct.len() <= SELECTOR_TERMS_MAX).then_some(terms)
 }
 
 fn one(term: &str) -> Option<Term> {
@@ -38,7 +41,9 @@ fn one(term: &str) -> Option<Term> {
     }
     let path = path.trim();
     let odd = |c: char| c.is_whitespace() || "[]{}()*!\"'\\".contains(c);
-    if names(path).iter().any(|segment| segment.is_empty() || segment.contains(odd)) {
+    // A path has at most 32 names.
+    if names(path).len() > 32 || names(path).iter().any(|segment| segment.is_empty() || segment.contains(odd))
+    {
         return None;
     }
     let (mut plain, mut letters) = (String::new(), value.trim().chars());
