@@ -71,6 +71,9 @@ pub trait Member {
 
     /// Makes an encoder for its kind.
     fn encoder(&self, informers: &[Arc<Informer>]) -> Self::Encoder;
+
+    /// Tells an encoder up to which version of each informer its members have everything, for the tokens.
+    fn advance(encoder: &mut Self::Encoder, positions: &[ResourceVersion]);
 }
 
 /// The views of some subscribers, those of one core.
@@ -208,6 +211,10 @@ impl<M: Member> Live<M> {
         self.rearm(view, place.heartbeat_at, place.bookmark_at);
         let LivePlace { sources, ordered, leave_at, .. } = place;
         let group = self.group_for(view, &member, ordered);
+        // A group that is new knows no position yet, and one that was quiet an older one than the subscriber.
+        let lanes = self.views[view].sources.iter();
+        let positions: Vec<_> = lanes.map(|(lane, ..)| self.lanes[*lane].position.clone()).collect();
+        M::advance(&mut self.views[view].groups[group].encoder, &positions);
         let entry = self.members.vacant_entry();
         let key = entry.key();
         let group_members = &mut self.views[view].groups[group].members;

@@ -25,6 +25,7 @@ use super::turns::Turns;
 use crate::cache::Mark;
 use crate::encode::{Encoder, Format, Frames, Framing};
 use crate::hub::{Config, Group, Informer, InformerId, Live, LivePlace, Member, Pacer, Pause, Round, Told};
+use crate::k8s::ResourceVersion;
 
 /// Streams that are written to before other tasks are let run.
 const TURN: usize = 128;
@@ -107,6 +108,10 @@ impl Member for Listener {
 
     fn encoder(&self, informers: &[Arc<Informer>]) -> Encoder {
         Encoder::new(self.stream.format(), informers.iter().map(|informer| &**informer))
+    }
+
+    fn advance(encoder: &mut Encoder, positions: &[ResourceVersion]) {
+        encoder.advance_to(positions.iter());
     }
 }
 

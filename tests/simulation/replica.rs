@@ -13,7 +13,7 @@ use informerd::cache::{self, IndexBuilder, Phase, Reader};
 use informerd::hub::{
     self, Event, Figures, Hub, Informer, Live, LivePlace, Member, Round, Scope, Selection, Subscriber, Told,
 };
-use informerd::k8s::{DecodeOptions, Resource, ResourceParts};
+use informerd::k8s::{DecodeOptions, Resource, ResourceParts, ResourceVersion};
 use informerd::reflect::{Reflector, ReflectorConfig};
 use informerd::upstream::{Client, Config, Selectors, Source, Target};
 use tokio::sync::Notify;
@@ -75,6 +75,8 @@ impl Member for Follower {
     fn kind(&self) {}
 
     fn encoder(&self, _: &[Arc<Informer>]) {}
+
+    fn advance((): &mut (), _: &[ResourceVersion]) {}
 }
 
 /// Of each resource the lists begun, where none was under way.

@@ -13,6 +13,8 @@ impl Member for Follower {
     fn kind(&self) {}
 
     fn encoder(&self, _: &[Arc<Informer>]) {}
+
+    fn advance((): &mut (), _: &[ResourceVersion]) {}
 }
 
 fn selection(labels: &str) -> Selection {
