@@ -83,19 +83,6 @@ impl Generations {
         }
     }
 
-    /// How many states are held.
-    pub fn len(&self) -> usize {
-        let held = |queue: &Mutex<VecDeque<Held>>| {
-            lock(queue).iter().filter(|held| held.slot.strong_count() > 0).count()
-        };
-        held(&self.movable) + held(&self.exact)
-    }
-
-    /// Whether none is.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     fn queue(&self, holding: Holding) -> (&Mutex<VecDeque<Held>>, Duration) {
         match holding {
             Holding::Movable => (&self.movable, MOVING_HELD_MAX),

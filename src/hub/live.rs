@@ -139,7 +139,7 @@ enum Timer {
     Member(usize),
 }
 
-/// What is to be sent.
+/// What is to be sent to the members of a view.
 #[derive(Debug)]
 pub enum Told {
     /// Events of this view alone; at least one.
@@ -173,16 +173,6 @@ impl<M: Member> Live<M> {
             members: Slab::new(),
             timers: BTreeSet::new(),
         }
-    }
-
-    /// How many members there are.
-    pub fn len(&self) -> usize {
-        self.members.len()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.members.is_empty()
     }
 
     /// The informers that are followed.
@@ -406,7 +396,7 @@ impl<M: Member> Live<M> {
         (groups, Members(&mut self.members))
     }
 
-    /// The informers of a view, in its order.
+    /// How many members a view has; 0 for one that is gone.
     pub fn members_of(&self, view: usize) -> usize {
         self.views.get(view).map_or(0, |view| view.members)
     }
@@ -417,7 +407,7 @@ impl<M: Member> Live<M> {
         everything.map(|(view, _)| self.views[*view].members).filter(|members| *members >= CROWD).sum()
     }
 
-    /// Looks at the next changes of an informer, and gives what is to be sent to whom.
+    /// Projects the next changes of an informer for its views, and gives the events for each view that they concern.
     pub fn advance(&mut self, informer: InformerId, now: Instant) -> Round {
         let Some(key) = self.lanes_by_id.get(&informer).copied() else { return Round::default() };
         let lane = &mut self.lanes[key];
@@ -588,13 +578,6 @@ impl<M> Members<'_, M> {
     /// A member.
     pub fn get_mut(&mut self, key: usize) -> &mut M {
         &mut self.0[key].member
-    }
-}
-
-impl LivePosition {
-    /// A bookmark's position.
-    pub fn version(&self) -> &ResourceVersion {
-        &self.position
     }
 }
 

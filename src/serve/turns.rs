@@ -1,6 +1,7 @@
 //! Work in turns: no request keeps a core for longer than a millisecond or two, and one core is left to live events.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
@@ -15,13 +16,22 @@ const WAITING_MAX: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Turns {
     permits: Semaphore,
-    waiting: std::sync::atomic::AtomicUsize,
+    waiting: AtomicUsize,
+}
+
+/// Counts a request as waiting until it is dropped, be that because its client left.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Turns {
     pub(super) fn new() -> Arc<Self> {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        Arc::new(Self { permits: Semaphore::new((cores - 1).max(1)), waiting: Default::default() })
+        Arc::new(Self { permits: Semaphore::new((cores - 1).max(1)), waiting: AtomicUsize::new(0) })
     }
 
     /// Refuses a request where too many wait already.
@@ -29,7 +39,7 @@ impl Turns {
     /// # Errors
     /// 503 with `Retry-After`.
     pub(super) fn admit(&self) -> Result<(), ApiError> {
-        if self.waiting.load(std::sync::atomic::Ordering::Relaxed) < WAITING_MAX {
+        if self.waiting.load(Ordering::Relaxed) < WAITING_MAX {
             return Ok(());
         }
         metrics::limit_hit("turns_waiting_max");
@@ -38,17 +48,10 @@ impl Turns {
 
     /// Waits for a turn, which lasts until the permit is dropped.
     pub(super) async fn take(&self) -> Option<SemaphorePermit<'_>> {
-        use std::sync::atomic::Ordering::Relaxed;
         if let Ok(permit) = self.permits.try_acquire() {
             return Some(permit);
         }
-        struct Waiting<'a>(&'a std::sync::atomic::AtomicUsize);
-        impl Drop for Waiting<'_> {
-            fn drop(&mut self) {
-                self.0.fetch_sub(1, Relaxed);
-            }
-        }
-        self.waiting.fetch_add(1, Relaxed);
+        self.waiting.fetch_add(1, Ordering::Relaxed);
         let _waiting = Waiting(&self.waiting);
         // It is never closed.
         self.permits.acquire().await.ok()

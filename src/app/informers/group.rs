@@ -22,7 +22,7 @@ use crate::upstream::{Client, Selectors, Target};
 /// How long a new informer that is complete may take to be as far as the one it replaces; then readers start over.
 const REPLACE_WAIT: Duration = Duration::from_secs(10);
 
-/// What is told of an informer whose reflector panicked.
+/// The error that `/v1/resources` shows for an informer whose reflector panicked.
 const PANICKED: &str = "the reflector panicked, which is a bug (see the log); another one starts and takes its place once it is complete";
 
 /// What informers are made with.

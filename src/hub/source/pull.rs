@@ -120,8 +120,7 @@ impl Source {
             let count = piece.entries.len();
             for (at, entry) in piece.entries.into_iter().enumerate().filter(|(_, entry)| has(&entry.key)) {
                 let revision = entry.revision;
-                if let Some((kind, payload)) =
-                    project_latest(&self.matcher, since, TokenKind::PerEvent, entry)
+                if let Some((kind, payload)) = project_latest(&self.matcher, since, self.token_kind(), entry)
                 {
                     batch.push(Event { source: index, kind, payload, position: AMID });
                 }
@@ -144,6 +143,11 @@ impl Source {
                 Put::All => return Ok(self.end_snapshot(state)),
             }
         }
+    }
+
+    /// What the client of this source may hold beyond its token.
+    fn token_kind(&self) -> TokenKind {
+        if self.holds_beyond.is_some() { TokenKind::Bookmark } else { TokenKind::PerEvent }
     }
 
     /// The next piece of a catch-up; with the last one the state that the client then has everything of.
@@ -171,7 +175,7 @@ impl Source {
         Some(batch)
     }
 
-    /// Whether its next events equal those of every other source that is live with the same selection.
+    /// Whether its next events equal those of every other live source of its informer that selects everything.
     fn can_share(&self) -> bool {
         let live = matches!(self.phase, Phase::Live) && self.holds_beyond.is_none() && !self.resync_due;
         live && !self.informer.is_over()
@@ -361,9 +365,7 @@ impl Source {
         let (count, before) = (piece.entries.len(), batch.events.len());
         for (at, entry) in piece.entries.into_iter().enumerate() {
             let revision = entry.revision;
-            let token_kind =
-                if self.holds_beyond.is_some() { TokenKind::Bookmark } else { TokenKind::PerEvent };
-            if let Some((kind, payload)) = project_latest(&self.matcher, since, token_kind, entry) {
+            if let Some((kind, payload)) = project_latest(&self.matcher, since, self.token_kind(), entry) {
                 batch.push(Event { source: index, kind, payload, position: AMID });
             }
             if batch.is_full() && at + 1 < count {

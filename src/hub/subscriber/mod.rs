@@ -195,11 +195,6 @@ impl Subscriber {
         Some(LivePlace { sources, selection, ordered, leave_at, heartbeat_at, bookmark_at })
     }
 
-    /// When it ends by itself.
-    pub fn deadline(&self) -> Option<Instant> {
-        self.deadline
-    }
-
     /// What the client is to be told at the end, where that is an error.
     pub fn refusal(&self) -> Option<&Status> {
         self.refusal.as_ref()
