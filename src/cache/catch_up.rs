@@ -1,7 +1,8 @@
 //! What changed since a cursor, each object once: for readers that fell behind the journal.
 
-use super::state::{Recent, State, Tombstone};
+use super::state::{BEFORE_ALL, Recent, State, Tombstone};
 use super::{CatchUp, CatchUpEntry, Cursor, Lost, Revision};
+use crate::k8s::Key;
 
 impl State {
     /// The next `len_max` of what changed after a cursor, each object once in its latest state, by rising
@@ -22,7 +23,7 @@ impl State {
                 (_, None) => false,
             };
             if dead_first {
-                entries.extend(dead.next().map(Tombstone::entry));
+                entries.extend(dead.next().map(|tombstone| tombstone.entry()));
             } else if let Some((revision, recent)) = live.next() {
                 entries.push(recent.entry(*revision));
             } else {
@@ -38,8 +39,22 @@ impl State {
     }
 }
 
+impl State {
+    /// The object with a key, where it changed after a revision.
+    pub(super) fn recent_after(&self, key: &Key, revision: Revision) -> Option<CatchUpEntry> {
+        let stored = self.store.objects.get(key).filter(|stored| stored.revision > revision)?;
+        self.recent.get(&stored.revision).map(|recent| recent.entry(stored.revision))
+    }
+
+    /// The revision at which the object with a key came to be, or one before all that a reader can have.
+    pub(super) fn created(&self, key: &Key) -> Option<Revision> {
+        let stored = self.store.objects.get(key)?;
+        Some(self.recent.get(&stored.revision).map_or(BEFORE_ALL, |recent| recent.created))
+    }
+}
+
 impl Tombstone {
-    fn entry(&self) -> CatchUpEntry {
+    pub(super) fn entry(&self) -> CatchUpEntry {
         CatchUpEntry {
             revision: self.revision,
             created: self.created,
@@ -53,7 +68,7 @@ impl Tombstone {
 }
 
 impl Recent {
-    fn entry(&self, revision: Revision) -> CatchUpEntry {
+    pub(super) fn entry(&self, revision: Revision) -> CatchUpEntry {
         CatchUpEntry {
             revision,
             created: self.created,

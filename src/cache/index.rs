@@ -4,11 +4,13 @@
 //! alone, however many others the cache holds. The indexes are behind the cache's lock and change with the store in one
 //! step.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::Revision;
-use crate::k8s::{IndexPath, IndexPaths, Key, Object};
+use super::state::Tombstone;
+use crate::k8s::{IndexPath, IndexPaths, Key, Object, ResourceVersion};
 
 /// Keys of one value that are kept in a sorted list; beyond it, in a tree. Nearly all values have fewer.
 const FEW: usize = 64;
@@ -16,7 +18,9 @@ const FEW: usize = 64;
 /// What an index entry costs beside its key, about, in bytes: the reference, its place, its share of the value's own.
 const ENTRY_BYTES: usize = 48;
 /// What a value costs, about, in bytes.
-const VALUE_BYTES: usize = 160;
+const VALUE_BYTES: usize = 184;
+/// What a departure costs, about, in bytes: that of a deletion is shared with the cache's tombstone.
+const DEPARTURE_BYTES: usize = 200;
 
 /// All indexes of one cache.
 #[derive(Debug)]
@@ -38,6 +42,12 @@ pub(super) struct Index {
     /// The values that each change of the journal touched, oldest first.
     changes: VecDeque<(Revision, Arc<str>)>,
     entries: usize,
+    /// The values that an object left, by the revision of the departure, oldest first.
+    departures: VecDeque<(Revision, Arc<str>)>,
+    /// Departures up to this revision may be forgotten.
+    departures_floor: Revision,
+    /// Departures that were reached at this version or before it may be forgotten.
+    departures_begin: ResourceVersion,
 }
 
 /// What is known of one value.
@@ -46,6 +56,9 @@ struct Posting {
     keys: Keys,
     /// Changes in the journal that touch the value, oldest first.
     changes: VecDeque<Revision>,
+    /// Objects that had the value and were deleted or changed to another one, oldest first: remembered longer than the
+    /// journal remembers the change.
+    departures: VecDeque<Arc<Tombstone>>,
 }
 
 /// Sorted keys.
@@ -62,6 +75,8 @@ pub(super) struct Step<'a> {
     pub(super) before: Option<&'a Arc<Object>>,
     /// The state after; `None` for a deletion.
     pub(super) after: Option<&'a Arc<Object>>,
+    /// Makes what is remembered where the object left a value.
+    pub(super) departure: &'a dyn Fn() -> Arc<Tombstone>,
 }
 
 impl Default for Keys {
@@ -132,20 +147,31 @@ impl Indexes {
     }
 
     /// Takes a step of the store. Calls `touched` with each index's path and each value that the step concerns.
-    pub(super) fn take(&mut self, step: &Step<'_>, mut touched: impl FnMut(&IndexPath, &str)) {
+    /// Each index remembers up to `departures_max` departures.
+    pub(super) fn take(
+        &mut self,
+        step: &Step<'_>,
+        departures_max: usize,
+        mut touched: impl FnMut(&IndexPath, &str),
+    ) {
         let paths = &self.paths;
         for index in &mut self.all {
             index.take(step, paths, &mut touched);
+            index.trim_departures(departures_max);
         }
     }
 
     /// Another history begins: nothing before this revision is known.
-    pub(super) fn begin(&mut self, revision: Revision) {
+    pub(super) fn begin(&mut self, revision: Revision, version: &ResourceVersion) {
         for index in &mut self.all {
             index.changes.clear();
+            index.departures.clear();
             index.begun = revision;
+            index.departures_floor = revision;
+            index.departures_begin = version.clone();
             index.values.values_mut().for_each(|posting| {
                 posting.changes.clear();
+                posting.departures.clear();
             });
             index.values.retain(|_, posting| posting.keys.len() > 0);
         }
@@ -172,7 +198,8 @@ impl Indexes {
 }
 
 impl Index {
-    pub(super) fn new(path: IndexPath, now: Revision) -> Self {
+    /// An empty index of a cache that is at this revision and version.
+    pub(super) fn new(path: IndexPath, now: Revision, version: ResourceVersion) -> Self {
         Self {
             path,
             complete: false,
@@ -180,6 +207,9 @@ impl Index {
             values: HashMap::new(),
             changes: VecDeque::new(),
             entries: 0,
+            departures: VecDeque::new(),
+            departures_floor: now,
+            departures_begin: version,
         }
     }
 
@@ -187,7 +217,8 @@ impl Index {
     pub(super) fn bytes(&self) -> usize {
         let text: usize = self.values.keys().map(|value| value.len()).sum();
         let logged = self.changes.len() * 2 * size_of::<(Revision, Arc<str>)>();
-        self.entries * ENTRY_BYTES + self.values.len() * VALUE_BYTES + text + logged
+        let departures = self.departures.len() * DEPARTURE_BYTES;
+        self.entries * ENTRY_BYTES + self.values.len() * VALUE_BYTES + text + logged + departures
     }
 
     /// How many values it has.
@@ -223,6 +254,45 @@ impl Index {
             changes.dedup();
         }
         changes
+    }
+
+    /// The revision after which a reader has all departures of these values to learn of, where they are all remembered:
+    /// a reader that has taken what is up to `revision`, or a client that has everything up to `version`. The revision
+    /// that a version was located at may be beyond departures that the client has to learn of: it was found among the
+    /// last changes of objects, and one that left a value may have changed again since.
+    pub(super) fn departed_after(
+        &self,
+        values: &[String],
+        revision: Revision,
+        version: Option<&ResourceVersion>,
+    ) -> Option<Revision> {
+        let Some(version) = version else { return (revision >= self.departures_floor).then_some(revision) };
+        if version.partial_cmp(&self.departures_begin).is_none_or(Ordering::is_lt) {
+            return None;
+        }
+        let first = |posting: &Posting| {
+            let at = posting.departures.partition_point(|departure| departure.reached <= *version);
+            posting.departures.get(at).map(|departure| Revision(departure.revision.0 - 1))
+        };
+        let first = self.postings(values).filter_map(first).min();
+        Some(first.map_or(revision, |first| first.min(revision)).max(self.departures_floor))
+    }
+
+    /// Whether all departures after a revision are remembered.
+    pub(super) fn has_departures_after(&self, revision: Revision) -> bool {
+        revision >= self.departures_floor
+    }
+
+    /// Departures from one of these values after a revision, in no order, several of an object among them.
+    pub(super) fn departures_after<'a>(
+        &'a self,
+        values: &'a [String],
+        revision: Revision,
+    ) -> impl Iterator<Item = &'a Arc<Tombstone>> {
+        self.postings(values).flat_map(move |posting| {
+            let at = posting.departures.partition_point(|departure| departure.revision <= revision);
+            posting.departures.range(at..)
+        })
     }
 
     /// Puts an object of the store into it, which may be in it already.
@@ -263,6 +333,9 @@ impl Index {
                 self.entries += usize::from(self.posting_mut(value).keys.insert(key.clone()));
             } else if was && let Some(posting) = self.values.get_mut(value) {
                 self.entries -= usize::from(posting.keys.remove(key));
+                posting.departures.push_back((step.departure)());
+                let value = self.shared(value);
+                self.departures.push_back((step.revision, value));
             }
             touched(&self.path, value);
         }
@@ -286,8 +359,24 @@ impl Index {
         }
     }
 
+    fn trim_departures(&mut self, len_max: usize) {
+        while self.departures.len() > len_max
+            && let Some((revision, value)) = self.departures.pop_front()
+        {
+            if let Some(departure) =
+                self.values.get_mut(&value).and_then(|posting| posting.departures.pop_front())
+            {
+                self.departures_begin = departure.reached.clone();
+            }
+            self.departures_floor = revision;
+            self.drop_if_empty(&value);
+        }
+    }
+
     fn drop_if_empty(&mut self, value: &Arc<str>) {
-        let is_empty = |posting: &Posting| posting.keys.len() == 0 && posting.changes.is_empty();
+        let is_empty = |posting: &Posting| {
+            posting.keys.len() == 0 && posting.changes.is_empty() && posting.departures.is_empty()
+        };
         if self.values.get(value).is_some_and(is_empty) {
             self.values.remove(value);
         }

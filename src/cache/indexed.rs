@@ -1,5 +1,6 @@
 //! Reading a cache by index: what has a value, what changed there, what left.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -8,8 +9,9 @@ use tokio::time::Instant;
 use super::index::Index;
 use super::scope::value_scope;
 use super::shared::Shared;
-use super::{Batch, Cursor, Reader, ScopeWake, Snapshot};
-use crate::k8s::{IndexPath, IndexPaths, Key, Object};
+use super::state::Tombstone;
+use super::{Batch, CatchUp, Cursor, Reader, Revision, ScopeWake, Snapshot};
+use crate::k8s::{IndexPath, IndexPaths, Key, Object, ResourceVersion};
 
 /// Indexes that a cache has at once. Each is some 100 bytes an object and a little of each change.
 pub const INDEXES_MAX: usize = 16;
@@ -86,6 +88,17 @@ pub struct IndexBuilder {
     path: IndexPath,
     snapshot: Snapshot,
     last: Option<Key>,
+}
+
+/// A piece of a catch-up by index.
+#[derive(Debug)]
+pub struct IndexCatchUp {
+    /// What changed.
+    pub piece: CatchUp,
+    /// Where to continue with departures.
+    pub departed_after: Revision,
+    /// With the last piece the state that the reader then has everything of, and the keys that have one of the values.
+    pub state: Option<(Snapshot, Vec<Key>)>,
 }
 
 /// There are as many indexes as there may be, and all are in use.
@@ -178,8 +191,8 @@ impl Reader {
             self.add_paths(&mut counts, std::slice::from_ref(path)).ok_or(IndexesInUse)?;
             counts.index_mut(path);
             let mut state = self.shared.write();
-            let revision = state.store.cursor.revision;
-            state.indexes.all.push(Index::new(path.clone(), revision));
+            let (revision, version) = (state.store.cursor.revision, state.store.position.clone());
+            state.indexes.all.push(Index::new(path.clone(), revision, version));
         }
         let snapshot = self.snapshot();
         Ok(IndexBuilder { shared: self.shared.clone(), path: path.clone(), snapshot, last: None })
@@ -324,6 +337,64 @@ impl UsedIndex {
         Some(Batch { changes, cursor: Cursor { revision, ..cursor }, position, caught_up })
     }
 
+    /// Begins a catch-up by index for a reader behind the journal: the revision after which it has to learn of
+    /// departures. `version` is that of the client's token where the cursor was found by it. `None` where the index
+    /// does not remember all departures since: then the reader looks through everything that changed.
+    pub fn begin_catch_up(&self, cursor: Cursor, version: Option<&ResourceVersion>) -> Option<Revision> {
+        let state = self.shared.read();
+        if cursor.history != state.store.cursor.history {
+            return None;
+        }
+        state.indexes.get(&self.term.path)?.departed_after(&self.term.values, cursor.revision, version)
+    }
+
+    /// As [`Reader::catch_up_to_state`], what has or had one of the values alone: objects that changed after `cursor`,
+    /// and those that left after `departed_after`, by rising revision. A reader that has begun so may end with
+    /// [`Reader::catch_up_to_state`], but not the other way round. `None` where departures are no longer remembered.
+    pub fn catch_up_to_state(
+        &self,
+        cursor: Cursor,
+        departed_after: Revision,
+        len_max: usize,
+    ) -> Option<IndexCatchUp> {
+        let state = self.shared.read();
+        let head = state.store.cursor;
+        let index = state.indexes.get(&self.term.path)?;
+        if cursor.history != head.history || !index.has_departures_after(departed_after) {
+            return None;
+        }
+        let values = &self.term.values;
+        let keys = index.keys(values);
+        // One that was deleted and came back, of the same uid even, is another: a reader that was told of neither has to
+        // learn of both.
+        let is_back = |departure: &Tombstone| {
+            keys.binary_search(&departure.key).is_ok()
+                && state.created(&departure.key) == Some(departure.created)
+        };
+        // The last departure of each object, unless it came back: then its last change says all.
+        let mut departures: HashMap<(&Key, Revision), &Arc<Tombstone>> = HashMap::new();
+        for departure in index.departures_after(values, departed_after).filter(|one| !is_back(one)) {
+            let last = departures.entry((&departure.key, departure.created)).or_insert(departure);
+            if departure.revision > last.revision {
+                *last = departure;
+            }
+        }
+        let changed = keys.iter().filter_map(|key| state.recent_after(key, cursor.revision));
+        let gone = departures.into_values().map(|departure| departure.entry());
+        let mut entries: Vec<_> = changed.chain(gone).collect();
+        entries.sort_unstable_by_key(|entry| entry.revision);
+        let done = entries.len() <= len_max;
+        entries.truncate(len_max);
+        let (revision, position) = match entries.last() {
+            Some(last) if !done => (last.revision, last.position.clone()),
+            _ => (head.revision, state.store.position.clone()),
+        };
+        let reached = Cursor { revision: revision.max(cursor.revision), ..cursor };
+        let piece = CatchUp { entries, cursor: reached, position, done };
+        let state = done.then(|| (state.store.clone(), keys));
+        Some(IndexCatchUp { piece, departed_after: revision, state })
+    }
+
     /// A wake-up at each commit that touches the value; `None` where there are several values.
     pub fn wake(&self) -> Option<ScopeWake> {
         let [value] = &*self.term.values else { return None };
@@ -333,6 +404,8 @@ impl UsedIndex {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -387,6 +460,65 @@ mod tests {
         writer.commit(vec![if gone { Delta::Delete(object) } else { Delta::Apply(object) }]);
     }
 
+    /// A client of one value, and what it holds: the version of each object.
+    struct Client {
+        cursor: Cursor,
+        version: Option<ResourceVersion>,
+        held: BTreeMap<String, (String, String)>,
+        departed_after: Option<Revision>,
+    }
+
+    impl Client {
+        fn new(reader: &Reader, values: &[String], by_version: bool) -> Self {
+            let (cursor, version) = reader.head();
+            let (held, version) = (holding(reader, values), by_version.then_some(version));
+            Self { cursor, version, held, departed_after: None }
+        }
+
+        /// Takes a piece of a catch-up; gives whether it was the last. `None` where it can't go on by index.
+        fn take(&mut self, index: &UsedIndex, len_max: usize) -> Option<bool> {
+            let begun =
+                self.departed_after.or_else(|| index.begin_catch_up(self.cursor, self.version.as_ref()));
+            let since = self.cursor.revision;
+            let found = index.catch_up_to_state(self.cursor, begun?, len_max)?;
+            assert!(found.piece.entries.is_sorted_by_key(|entry| entry.revision));
+            for entry in found.piece.entries {
+                let key = entry.key.as_str().to_owned();
+                match entry.object.filter(|object| has(object, &index.term().values)) {
+                    Some(object) => {
+                        self.held.insert(key, (object.uid().into(), entry.version.to_string()));
+                    }
+                    // As the hub does: the client can't have it.
+                    None if entry.created > since => {}
+                    None if self.held.get(&key).is_some_and(|(uid, _)| **uid == *entry.uid) => {
+                        self.held.remove(&key);
+                    }
+                    None => {}
+                }
+            }
+            (self.cursor, self.departed_after) = (found.piece.cursor, Some(found.departed_after));
+            Some(found.piece.done)
+        }
+    }
+
+    fn holding(reader: &Reader, values: &[String]) -> BTreeMap<String, (String, String)> {
+        let held = |object: &Arc<Object>| {
+            let version = object.resource_version().to_string();
+            (object.key().as_str().to_owned(), (object.uid().to_owned(), version))
+        };
+        reader.snapshot().after(None).filter(|object| has(object, values)).map(held).collect()
+    }
+
+    fn listed(config: Config) -> (Writer, Reader, Instant) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let now = runtime.block_on(async { Instant::now() });
+        let (mut writer, reader) = cache(config, now);
+        let first = (0..5).map(|name| Delta::PassItem(object(name, Some(name % 3), 1)));
+        let list = std::iter::once(Delta::PassBegin).chain(first).chain([Delta::PassEnd(1.into())]);
+        writer.commit(list.collect());
+        (writer, reader, now)
+    }
+
     proptest! {
         #[test]
         fn an_index_agrees_with_a_look_at_everything(
@@ -394,12 +526,7 @@ mod tests {
             begins in 0..40usize,
         ) {
             let config = Config { journal_len_max: 8, journal_bytes_max: 1 << 20, tombstones_len_max: 16 };
-            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-            let now = runtime.block_on(async { Instant::now() });
-            let (mut writer, reader) = cache(config, now);
-            let first = (0..5).map(|name| Delta::PassItem(object(name, Some(name % 3), 1)));
-            let list = std::iter::once(Delta::PassBegin).chain(first).chain([Delta::PassEnd(1.into())]);
-            writer.commit(list.collect());
+            let (mut writer, reader, now) = listed(config);
             let (mut builder, mut cursors) = (None, Vec::new());
             for (at, step) in steps.into_iter().enumerate() {
                 if at == begins {
@@ -411,6 +538,43 @@ mod tests {
                 cursors.push(reader.head().0);
                 check(&reader, &cursors, &["1"]);
                 check(&reader, &cursors, &["0", "2"]);
+            }
+        }
+
+        /// Whoever catches up by index, a piece between two commits, ends with what the cache holds of its values:
+        /// from a cursor, or from a version whose cursor is searched among what survived.
+        #[test]
+        fn a_catch_up_by_index_ends_with_the_state(
+            steps in prop::collection::vec((any::<u8>(), 0..4u8), 1..60),
+            (joins, begins, by_version, len_max) in (0..30usize, 0..60usize, any::<bool>(), 1..4usize),
+            departures in 2..20usize,
+        ) {
+            let config = Config { journal_len_max: 2, journal_bytes_max: 1 << 20, tombstones_len_max: departures };
+            let (mut writer, reader, now) = listed(config);
+            let term = term(&["0", "2"]);
+            let mut builder = reader.build_index(&term.path, now).unwrap();
+            while !builder.turn() {}
+            let index = reader.use_index(&term).unwrap();
+            let (mut client, mut gone, mut done) = (None, false, false);
+            for (at, step) in steps.into_iter().enumerate() {
+                if at == joins {
+                    client = Some(Client::new(&reader, &term.values, by_version));
+                }
+                commit(&mut writer, step, 2 + at as u64);
+                let Some(client) = client.as_mut().filter(|_| at >= joins + begins && !gone && !done) else { continue };
+                if let (None, Some(version)) = (client.departed_after, &client.version) {
+                    match reader.locate(version) {
+                        crate::cache::Located::At(cursor) => client.cursor = cursor,
+                        _ => { gone = true; continue }
+                    }
+                }
+                match client.take(&index, len_max) {
+                    Some(last) => done = last,
+                    None => gone = true,
+                }
+                if done {
+                    prop_assert_eq!(&client.held, &holding(&reader, &term.values));
+                }
             }
         }
     }

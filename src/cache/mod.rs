@@ -41,7 +41,9 @@ mod store;
 pub use change::{Change, ChangeKind, Commit, Delta};
 pub use cursor::{Cursor, Located, Lost, Recalled, Revision};
 pub use head::{HeadAsked, HeadWriter};
-pub use indexed::{INDEXES_MAX, IndexBuilder, IndexSummary, IndexTerm, IndexesInUse, UsedIndex, UsedPaths};
+pub use indexed::{
+    INDEXES_MAX, IndexBuilder, IndexCatchUp, IndexSummary, IndexTerm, IndexesInUse, UsedIndex, UsedPaths,
+};
 pub use past::{Gone, Past, PastChange};
 pub use shared::{
     Batch, CatchUp, CatchUpEntry, Condition, Mark, PastWriter, Phase, Reader, ScopeWake, Summary, Writer,

@@ -15,7 +15,7 @@ use super::{Change, ChangeKind, Commit, Config, Cursor, Delta, Located, Revision
 use crate::k8s::{Key, Object, ResourceVersion};
 
 /// Objects of the first list were there before every revision that a reader can have.
-const BEFORE_ALL: Revision = Revision(0);
+pub(super) const BEFORE_ALL: Revision = Revision(0);
 /// Relists whose gap is remembered; beyond them tokens from before are lost.
 const GAPS_LEN_MAX: usize = 64;
 
@@ -23,8 +23,8 @@ const GAPS_LEN_MAX: usize = 64;
 /// that follows it.
 const LISTED_LEN_MAX: usize = 1000;
 
-/// A deletion, remembered longer than the journal remembers it.
-#[derive(Clone, Debug)]
+/// A deletion, or an object that left a value of an index: remembered longer than the journal remembers it.
+#[derive(Debug)]
 pub(super) struct Tombstone {
     pub(super) revision: Revision,
     pub(super) position: ResourceVersion,
@@ -32,7 +32,7 @@ pub(super) struct Tombstone {
     pub(super) key: Key,
     pub(super) uid: Box<str>,
     pub(super) version: ResourceVersion,
-    reached: ResourceVersion,
+    pub(super) reached: ResourceVersion,
 }
 
 /// Where a deletion lies: see [`Change`].
@@ -58,7 +58,7 @@ pub(super) struct State {
     pub(super) store: Snapshot,
     journal: Journal,
     pub(super) recent: BTreeMap<Revision, Recent>,
-    pub(super) tombstones: VecDeque<Tombstone>,
+    pub(super) tombstones: VecDeque<Arc<Tombstone>>,
     /// Deletions up to this revision may be forgotten.
     pub(super) floor: Revision,
     /// What came before this version is not known: the list that began this history, or a forgotten deletion.
@@ -228,7 +228,7 @@ impl State {
                 None => commit.count(ChangeKind::Added),
             }
         }
-        self.indexes.begin(revision);
+        self.indexes.begin(revision, &version);
         if self.synced {
             self.store.cursor.history += 1;
             // After two restores the first history may be the one that was furthest.
@@ -305,9 +305,15 @@ impl State {
         self.recent.insert(revision, recent);
         let previous = previous.map(|old| old.object);
         let version = object.resource_version().clone();
-        let step = Step { revision, before: previous.as_ref(), after: Some(&object) };
-        let touched = &mut self.touched;
-        self.indexes.take(&step, |path, value| touched.note_value(path, value, revision));
+        let (key, uid) = (object.key(), object.uid());
+        let departure = || {
+            let (position, reached) = (position.clone(), reached.clone());
+            let (key, uid, version) = (key.clone(), uid.into(), version.clone());
+            Arc::new(Tombstone { revision, position, created, key, uid, version, reached })
+        };
+        let step = Step { revision, before: previous.as_ref(), after: Some(&object), departure: &departure };
+        let (touched, departures_max) = (&mut self.touched, self.config.tombstones_len_max);
+        self.indexes.take(&step, departures_max, |path, value| touched.note_value(path, value, revision));
         self.record(Change { revision, position, kind, object, previous, version, reached }, commit);
     }
 
@@ -349,10 +355,7 @@ impl State {
             self.store.bytes -= old.object.json().len();
             created = self.recent.remove(&old.revision).map_or(created, |recent| recent.created);
         }
-        let step = Step { revision, before: Some(&previous), after: None };
-        let touched = &mut self.touched;
-        self.indexes.take(&step, |path, value| touched.note_value(path, value, revision));
-        self.tombstones.push_back(Tombstone {
+        let tombstone = Arc::new(Tombstone {
             revision,
             position: position.clone(),
             created,
@@ -361,10 +364,15 @@ impl State {
             version: version.clone(),
             reached: reached.clone(),
         });
+        let departure = || tombstone.clone();
+        let step = Step { revision, before: Some(&previous), after: None, departure: &departure };
+        let (touched, departures_max) = (&mut self.touched, self.config.tombstones_len_max);
+        self.indexes.take(&step, departures_max, |path, value| touched.note_value(path, value, revision));
+        self.tombstones.push_back(tombstone);
         while self.tombstones.len() > self.config.tombstones_len_max {
             if let Some(oldest) = self.tombstones.pop_front() {
                 self.floor = oldest.revision;
-                self.begin = oldest.reached;
+                self.begin = oldest.reached.clone();
             }
         }
         let kind = ChangeKind::Deleted;

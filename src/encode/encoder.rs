@@ -8,7 +8,8 @@ use super::list::PARTIAL_HEAD;
 use super::table::TableEncoder;
 use super::{Frames, REASON_ANNOTATION, RESUME_ANNOTATION, ws};
 use crate::hub::{
-    Event, EventKind, Informer, Payload, RENDERINGS, Rendered, ResetReason, ResumeToken, SharedBatch,
+    BOOKMARK_PART, Event, EventKind, Informer, Payload, RENDERINGS, Rendered, ResetReason, ResumeToken,
+    SharedBatch,
 };
 use crate::k8s::table::Timestamp;
 use crate::k8s::{INITIAL_EVENTS_END, Object, Resource, ResourceVersion, Status};
@@ -301,6 +302,10 @@ impl Encoder {
         }
         let mut token = String::new();
         write_token(&self.sources, &mut token);
+        if self.format != Format::Sse {
+            // Its clients get a token with bookmarks alone, and may hold events from after it.
+            let _ = write!(token, ",{BOOKMARK_PART}");
+        }
         let mut annotations = serde_json::Map::new();
         annotations.insert(RESUME_ANNOTATION.into(), token.into());
         if kind == EventKind::Synced {

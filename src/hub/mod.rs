@@ -36,7 +36,7 @@ pub use selection::{Candidates, Matcher, Selection};
 pub use shared_batch::{RENDERINGS, Rendered, SharedBatch};
 pub use subscriber::Subscriber;
 pub use subscription::{Begin, Delivery, StartAt, Subscription, VERSION_WAIT};
-pub use token::{ResumeToken, TokenError, TokenKind};
+pub use token::{BOOKMARK_PART, ResumeToken, TokenError, TokenKind};
 
 use std::time::Duration;
 

@@ -260,6 +260,11 @@ impl Candidates {
     pub fn all(snapshot: Snapshot) -> Self {
         Self { snapshot, keys: None }
     }
+
+    /// Those of a state that have these keys, which are sorted.
+    pub fn of_keys(snapshot: Snapshot, keys: Vec<Key>) -> Self {
+        Self { snapshot, keys: Some(keys.into()) }
+    }
 }
 
 /// Of the indexes that answer a term of a selection, that with the fewest objects.

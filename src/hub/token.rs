@@ -9,10 +9,17 @@ use crate::k8s::ResourceVersion;
 ///
 /// Versions are decimal numbers almost always. One of an aggregated API server may be any text; what of it
 /// would not stand in a header, a URL or between commas is written as `~` and two hexadecimal digits a byte.
+///
+/// The token of a bookmark ends with the part `.kind:bookmark`, as it means less: see [`TokenKind`]. Release 0.1.0 reads
+/// that part as one more resource, which the request does not name, and answers with RESET.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResumeToken {
     parts: Vec<(String, ResourceVersion)>,
+    kind: Option<TokenKind>,
 }
+
+/// The last part of a bookmark's token. No resource has a name that begins with a dot.
+pub const BOOKMARK_PART: &str = ".kind:bookmark";
 
 /// Why a token could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -53,8 +60,18 @@ impl ResumeToken {
             let version = unescape(version).ok_or_else(|| wrong(part))?;
             Ok((name.to_owned(), ResourceVersion::new(&version)))
         };
+        let (text, kind) = match text.strip_suffix(BOOKMARK_PART).and_then(|rest| rest.strip_suffix(',')) {
+            Some(rest) => (rest, Some(TokenKind::Bookmark)),
+            None => (text, None),
+        };
         let parts = text.split(',').map(part).collect::<Result<_, _>>()?;
-        Ok(Self { parts })
+        Ok(Self { parts, kind })
+    }
+
+    /// What it says of itself; `None` for a token of an event, of a snapshot, or of release 0.1.0, which wrote
+    /// all alike.
+    pub fn kind(&self) -> Option<TokenKind> {
+        self.kind
     }
 
     /// Writes the part of one informer.
@@ -94,7 +111,7 @@ impl ResumeToken {
 
 impl FromIterator<(String, ResourceVersion)> for ResumeToken {
     fn from_iter<T: IntoIterator<Item = (String, ResourceVersion)>>(parts: T) -> Self {
-        Self { parts: parts.into_iter().collect() }
+        Self { parts: parts.into_iter().collect(), kind: None }
     }
 }
 
@@ -105,6 +122,9 @@ impl fmt::Display for ResumeToken {
                 f.write_str(",")?;
             }
             Self::write_part(name, version, f)?;
+        }
+        if self.kind == Some(TokenKind::Bookmark) {
+            write!(f, ",{BOOKMARK_PART}")?;
         }
         Ok(())
     }
@@ -145,9 +165,23 @@ mod tests {
             "pods/ns-1:0",
             "pods:123456789012345678901234567890",
             "a:x~2C~C3~A9",
+            "pods:1,deployments.apps:2,.kind:bookmark",
         ] {
             assert_eq!(ResumeToken::parse(text).unwrap().to_string(), text);
         }
+    }
+
+    #[test]
+    fn a_bookmark_s_token_says_so_and_is_one_of_other_resources_to_older_releases() {
+        let token = ResumeToken::parse("pods:7,.kind:bookmark").unwrap();
+        assert_eq!((token.kind(), token.len()), (Some(TokenKind::Bookmark), 1));
+        assert_eq!(ResumeToken::parse("pods:7").unwrap().kind(), None);
+        // A kind that a later release may add: a part more than there are resources, which gives RESET.
+        let later = ResumeToken::parse("pods:7,.kind:later").unwrap();
+        assert_eq!((later.kind(), later.len()), (None, 2));
+        // Release 0.1.0 took `name:version` of these characters between commas, and compared the number of parts.
+        let (name, version) = BOOKMARK_PART.split_once(':').unwrap();
+        assert!(name.bytes().chain(version.bytes()).all(is_plain));
     }
 
     #[test]

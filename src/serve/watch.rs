@@ -14,7 +14,7 @@ use super::stream::WatchStream;
 use super::target::{self, FILTERS, Target};
 use super::{ApiError, Server, websocket};
 use crate::encode::{Encoder, Format};
-use crate::hub::{ResumeToken, StartAt, SubscribeError, Subscription};
+use crate::hub::{ResumeToken, StartAt, SubscribeError, Subscription, TokenKind};
 
 const PARAMS: [&str; 8] = [
     FILTERS[0],
@@ -129,10 +129,16 @@ fn transport(headers: &HeaderMap, params: &Params) -> Result<Format, ApiError> {
 fn from(headers: &HeaderMap, params: &Params, format: Format) -> Result<StartAt, ApiError> {
     let initial = params.boolean("sendInitialEvents")?;
     let parse = |name: &str, text: &str| {
-        let token = ResumeToken::parse(text);
-        // Only SSE gives a token with each event.
-        let from = if format == Format::Sse { StartAt::Token } else { StartAt::Bookmark };
-        token.map(from).map_err(|error| ApiError::invalid(name, text, &error.to_string()))
+        let token =
+            ResumeToken::parse(text).map_err(|error| ApiError::invalid(name, text, &error.to_string()))?;
+        // One that does not say what it is is that of an event over SSE, which alone gives a token with each event. Over
+        // the others it may be a bookmark's of release 0.1.0.
+        Ok(match token.kind() {
+            Some(TokenKind::Bookmark) => StartAt::Bookmark(token),
+            Some(TokenKind::PerEvent) => StartAt::Token(token),
+            None if format == Format::Sse => StartAt::Token(token),
+            None => StartAt::Bookmark(token),
+        })
     };
     if let Some(value) = headers.get("last-event-id").filter(|value| !value.is_empty()) {
         let text = value.to_str().map_err(|_| {
@@ -144,5 +150,30 @@ fn from(headers: &HeaderMap, params: &Params, format: Format) -> Result<StartAt,
         (Some(text), _) => parse("resume", text),
         (None, Some(false)) => Ok(StartAt::Now),
         (None, Some(true) | None) => Ok(StartAt::Start),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn start(query: &str, last_event_id: Option<&str>, format: Format) -> StartAt {
+        let params = Params::parse(Some(query), &PARAMS).unwrap();
+        let id =
+            last_event_id.map(|id| (header::HeaderName::from_static("last-event-id"), id.parse().unwrap()));
+        from(&id.into_iter().collect(), &params, format).unwrap()
+    }
+
+    #[test]
+    fn a_token_means_what_it_says_whatever_the_transport_it_comes_back_on() {
+        let bookmark = "resume=pods:7,.kind:bookmark";
+        for format in [Format::Sse, Format::Ndjson, Format::WebSocket] {
+            assert!(matches!(start(bookmark, None, format), StartAt::Bookmark(_)));
+            let from = start("", Some("pods:7,.kind:bookmark"), format);
+            assert!(matches!(from, StartAt::Bookmark(token) if token.len() == 1));
+        }
+        // One that does not say: an event's where each event has one, and perhaps an older release's bookmark elsewhere.
+        assert!(matches!(start("resume=pods:7", None, Format::Sse), StartAt::Token(_)));
+        assert!(matches!(start("resume=pods:7", None, Format::Ndjson), StartAt::Bookmark(_)));
     }
 }

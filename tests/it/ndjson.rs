@@ -48,7 +48,7 @@ async fn a_stream_of_lines_is_these_bytes() {
     let mut stream = open(Transport::Ndjson, &server, WATCH, None).await;
     assert_eq!(stream.header("content-type").as_deref(), Some("application/x-ndjson"));
     let mark = format!(
-        r#"{{"kind":"Pod","apiVersion":"v1","metadata":{{"resourceVersion":"{version}","annotations":{{"informerd.dev/resume":"pods:{version}","k8s.io/initial-events-end":"true"}}}}}}"#
+        r#"{{"kind":"Pod","apiVersion":"v1","metadata":{{"resourceVersion":"{version}","annotations":{{"informerd.dev/resume":"pods:{version},.kind:bookmark","k8s.io/initial-events-end":"true"}}}}}}"#
     );
     let events = stream.until("SYNCED").await;
     let lines: String = events.iter().map(|event| String::from_utf8_lossy(&event.raw)).collect();
@@ -193,7 +193,9 @@ async fn one_stream_joins_several_resources_under_one_token() {
         for recorder in &mut recorders {
             recorder.wait_for_state(&all(&server)).await;
             let token = recorder.token().unwrap();
-            let names: Vec<_> = token.split(',').filter_map(|part| part.split(':').next()).collect();
+            let versions = token.trim_end_matches(",.kind:bookmark");
+            assert_eq!(token, recorder.transport.bookmark(versions));
+            let names: Vec<_> = versions.split(',').filter_map(|part| part.split(':').next()).collect();
             assert_eq!(names, ["pods", "services", "namespaces"], "{token}");
             // Over a restart only the token of each event tells enough.
             let whole = round == 0 || matches!(recorder.transport, Transport::Sse);
@@ -222,7 +224,7 @@ async fn a_token_inside_the_journal_gives_exactly_what_was_missed() {
         let events = stream.until("BOOKMARK").await;
         let missed = ["ADDED b", "MODIFIED a", "MODIFIED a", "DELETED b", "BOOKMARK"];
         assert_eq!(told(&events), missed, "{transport:?}");
-        assert_eq!(events[4].token.as_deref(), Some(&*newest));
+        assert_eq!(events[4].token, Some(transport.bookmark(&newest)));
         let mut stream = open(transport, &server, WATCH, Some(&newest)).await;
         assert_eq!(told(&stream.until("BOOKMARK").await), ["BOOKMARK"], "{transport:?}");
     }
@@ -351,7 +353,7 @@ async fn without_initial_events_only_changes_come() {
         let mut stream = open(transport, &server, &target, None).await;
         let first = stream.next().await.unwrap();
         assert_eq!(first.kind, "BOOKMARK", "{transport:?}");
-        assert_eq!(first.token, Some(format!("pods:{}", server.cluster.revision())));
+        assert_eq!(first.token, Some(transport.bookmark(&format!("pods:{}", server.cluster.revision()))));
         create(&server, &format!("b{number}"));
         assert_eq!(told(&[stream.next().await.unwrap()]), [format!("ADDED b{number}")], "{transport:?}");
     }

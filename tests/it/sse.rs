@@ -191,7 +191,7 @@ async fn bookmarks_keep_the_token_of_a_quiet_filter_fresh() {
         let mut recorder = Recorder::connect(transport, server.address, &target).await;
         let name = format!("{transport:?}").to_lowercase();
         server.cluster.create("pods", mk_pod("default", &name, "web")).unwrap();
-        let token = format!("pods:{}", server.cluster.revision());
+        let token = transport.bookmark(&format!("pods:{}", server.cluster.revision()));
         recorder.wait_until("a fresh token", |recorder| recorder.token() == Some(&*token)).await;
         assert!(recorder.state().is_empty());
     }

@@ -10,7 +10,7 @@ use super::generations::{Generations, HeldState, Holding};
 use super::informer::Fate;
 use super::token::TokenKind;
 use super::{Candidates, CloseReason, Config, Informer, Matcher, Selection};
-use crate::cache::{Cursor, Located, Mark, Past, Recalled, ScopeWake, UsedIndex};
+use crate::cache::{Cursor, Located, Mark, Past, Recalled, Revision, ScopeWake, UsedIndex};
 use crate::k8s::{Key, ResourceVersion};
 
 mod pull;
@@ -25,6 +25,11 @@ pub(super) struct Source {
     scope: Option<ScopeWake>,
     phase: Phase,
     cursor: Cursor,
+    /// The version by which the cursor was found, until something is read from there. A cursor behind the journal is
+    /// found among the last changes of objects, and may be beyond earlier ones that the client has to learn of.
+    located_by: Option<ResourceVersion>,
+    /// How the catch-up under way finds what changed.
+    finding: Option<Finding>,
     /// The version up to which the client has everything; zero while its snapshot is under way.
     position: ResourceVersion,
     /// The token, where it does not cover all that the client holds.
@@ -54,6 +59,16 @@ enum Phase {
     CatchUp,
     /// Handing out how an informer differs from the one in its place.
     Difference(Box<Difference>),
+}
+
+/// How a catch-up finds what changed. It stays so to the catch-up's end: an index does not remember the departure of an
+/// object that changed again outside a value, once a look at everything has passed the departure by.
+#[derive(Clone, Copy)]
+enum Finding {
+    /// By looking at everything that changed.
+    Looking,
+    /// By index: what has a value now, and what left it after this revision.
+    ByIndex { departed_after: Revision },
 }
 
 /// The last state of an informer and that of its successor, handed out by key.
@@ -136,6 +151,8 @@ impl Source {
             scope,
             phase: Phase::Idle,
             cursor,
+            located_by: None,
+            finding: None,
             position,
             holds_beyond: None,
             resync_due: false,
@@ -174,7 +191,7 @@ impl Source {
         let state = self.matcher.candidates();
         self.cursor = state.snapshot.cursor;
         self.position = ResourceVersion::ZERO;
-        self.holds_beyond = None;
+        (self.holds_beyond, self.located_by, self.finding) = (None, None, None);
         self.hand_out(state, EventKind::Added, now);
     }
 
@@ -221,6 +238,7 @@ impl Source {
         self.wake = successor.reader.wake();
         self.scope = scope_wake(successor, &self.matcher);
         self.informer = successor.clone();
+        (self.located_by, self.finding) = (None, None);
         if idle {
             return Succession::Difference;
         }
@@ -279,6 +297,8 @@ impl Source {
     /// Begins after a version from a token.
     pub(super) fn begin_at(&mut self, cursor: Cursor, token_kind: TokenKind, version: ResourceVersion) {
         self.cursor = cursor;
+        self.located_by = Some(version.clone());
+        self.finding = None;
         self.holds_beyond = match token_kind {
             TokenKind::PerEvent => None,
             TokenKind::Bookmark => Some(version.clone()),
@@ -341,6 +361,7 @@ impl Source {
     /// Begins with what changed since a version from a token.
     pub(super) fn begin_past(&mut self, past: Arc<Past>, version: ResourceVersion) {
         self.cursor = past.cursor;
+        (self.located_by, self.finding) = (None, None);
         self.position = version;
         self.phase = Phase::Past { past, next: 0 };
     }

@@ -11,12 +11,22 @@ use super::super::project::{
 use super::super::shared_batch::SharedBatch;
 use super::super::token::TokenKind;
 use super::super::{Candidates, Config};
-use super::{BatchBuilder, Difference, Phase, Pulled, Source};
-use crate::cache::{Batch, CatchUp, Gone, Lost};
+use super::{BatchBuilder, Difference, Finding, Phase, Pulled, Source};
+use crate::cache::{Batch, CatchUpEntry, Cursor, Gone, IndexCatchUp, Lost, Revision, UsedIndex};
 use crate::k8s::Key;
 
 /// Objects that are looked at for one batch, whether they match or not: about a millisecond.
 const LOOKED_AT_MAX: usize = 4096;
+
+/// A piece of a catch-up.
+struct Piece {
+    entries: Vec<CatchUpEntry>,
+    /// Where the next piece begins.
+    cursor: Cursor,
+    finding: Finding,
+    /// With the last piece the state that the client then has everything of.
+    state: Option<Candidates>,
+}
 
 /// How far objects of a state were handed out.
 enum Put {
@@ -111,25 +121,24 @@ impl Source {
             let (last, kind) = (last.clone(), *kind);
             let len_max = batch.len_max - batch.events.len();
             let (since, history) = (self.cursor.revision, self.wake.borrow().history);
-            let (piece, state) = self.catch_up(len_max).map_err(|_| {
-                if history == self.cursor.history { ResetReason::Lagged } else { ResetReason::HistoryLost }
-            })?;
+            let lost = self.lost(history);
+            let Piece { entries, cursor, finding, state } = self.catch_up(len_max).map_err(|_| lost)?;
             // A resync's client has the keys behind, too.
             let has =
                 |key: &Key| kind == EventKind::Modified || last.as_ref().is_some_and(|last| key <= last);
-            let count = piece.entries.len();
-            for (at, entry) in piece.entries.into_iter().enumerate().filter(|(_, entry)| has(&entry.key)) {
+            let count = entries.len();
+            for (at, entry) in entries.into_iter().enumerate().filter(|(_, entry)| has(&entry.key)) {
                 let revision = entry.revision;
                 if let Some((kind, payload)) = project_latest(&self.matcher, since, self.token_kind(), entry)
                 {
                     batch.push(Event { source: index, kind, payload, position: AMID });
                 }
                 if batch.is_full() && at + 1 < count {
-                    self.cursor.revision = revision;
+                    self.take_until(revision);
                     return Ok(Pulled::More);
                 }
             }
-            self.cursor = piece.cursor;
+            self.take_piece(cursor, finding, state.is_some());
             let Some(state) = state else { continue };
             if batch.is_full() {
                 // What it is given behind is of the moment at which it has everything up to there.
@@ -150,13 +159,46 @@ impl Source {
         if self.holds_beyond.is_some() { TokenKind::Bookmark } else { TokenKind::PerEvent }
     }
 
-    /// The next piece of a catch-up; with the last one the state that the client then has everything of.
-    ///
-    /// It looks through all that changed, whatever is selected: what left a value of an index since a cursor is known
-    /// only where no later change of the same object took its place in what is remembered.
-    fn catch_up(&self, len_max: usize) -> Result<(CatchUp, Option<Candidates>), Lost> {
-        let (piece, state) = self.informer.reader.catch_up_to_state(self.cursor, len_max)?;
-        Ok((piece, state.map(Candidates::all)))
+    /// The next piece of a catch-up. What is taken of it is to be noted with [`Source::take_piece`] or
+    /// [`Source::take_until`].
+    fn catch_up(&mut self, len_max: usize) -> Result<Piece, Lost> {
+        let index = self.matcher.index();
+        let begin = |index: &UsedIndex| {
+            let departed_after = index.begin_catch_up(self.cursor, self.located_by.as_ref())?;
+            Some(Finding::ByIndex { departed_after })
+        };
+        let finding = self.finding.or_else(|| index.and_then(begin)).unwrap_or(Finding::Looking);
+        if let (Finding::ByIndex { departed_after }, Some(index)) = (finding, index)
+            && let Some(found) = index.catch_up_to_state(self.cursor, departed_after, len_max)
+        {
+            self.finding = Some(finding);
+            let IndexCatchUp { piece: found, departed_after, state } = found;
+            let state = state.map(|(snapshot, keys)| Candidates::of_keys(snapshot, keys));
+            let finding = Finding::ByIndex { departed_after };
+            return Ok(Piece { entries: found.entries, cursor: found.cursor, finding, state });
+        }
+        let finding = Finding::Looking;
+        self.finding = Some(finding);
+        let (found, state) = self.informer.reader.catch_up_to_state(self.cursor, len_max)?;
+        let state = state.map(Candidates::all);
+        Ok(Piece { entries: found.entries, cursor: found.cursor, finding, state })
+    }
+
+    /// Notes that all of a piece was taken.
+    fn take_piece(&mut self, cursor: Cursor, finding: Finding, is_last: bool) {
+        self.cursor = cursor;
+        self.finding = Some(finding);
+        if is_last {
+            (self.finding, self.located_by) = (None, None);
+        }
+    }
+
+    /// Notes that a piece was taken up to a revision.
+    fn take_until(&mut self, revision: Revision) {
+        self.cursor.revision = self.cursor.revision.max(revision);
+        if let Some(Finding::ByIndex { departed_after }) = &mut self.finding {
+            *departed_after = revision;
+        }
     }
 
     /// The next changes, of a source that is live and selects everything.
@@ -245,7 +287,8 @@ impl Source {
                 }
                 continue;
             }
-            let quiet = self.scope.as_ref().and_then(|scope| scope.head_if_quiet_since(self.cursor));
+            let scope = self.scope.as_ref().filter(|_| self.located_by.is_none());
+            let quiet = scope.and_then(|scope| scope.head_if_quiet_since(self.cursor));
             if let Some((head, position)) = quiet {
                 (self.cursor, self.position) = (head, position);
                 return Ok(Pulled::Done);
@@ -261,6 +304,7 @@ impl Source {
                 self.phase = Phase::CatchUp;
                 continue;
             };
+            self.located_by = None;
             looked_at += run.changes.len();
             for change in &run.changes {
                 // A relist loses the order in which objects stopped matching. Another replica, resumed from this
@@ -359,28 +403,33 @@ impl Source {
         // Of this piece, not of the whole catch-up: an object that came within an earlier piece is known by now.
         let since = self.cursor.revision;
         let history = self.wake.borrow().history;
-        let (piece, _) = self.catch_up(len_max).map_err(|_| {
-            if history == self.cursor.history { ResetReason::Lagged } else { ResetReason::HistoryLost }
-        })?;
-        let (count, before) = (piece.entries.len(), batch.events.len());
-        for (at, entry) in piece.entries.into_iter().enumerate() {
+        let lost = self.lost(history);
+        let Piece { entries, cursor, finding, state } = self.catch_up(len_max).map_err(|_| lost)?;
+        let (count, before) = (entries.len(), batch.events.len());
+        for (at, entry) in entries.into_iter().enumerate() {
             let revision = entry.revision;
             if let Some((kind, payload)) = project_latest(&self.matcher, since, self.token_kind(), entry) {
                 batch.push(Event { source: index, kind, payload, position: AMID });
             }
             if batch.is_full() && at + 1 < count {
-                self.cursor.revision = revision;
+                self.take_until(revision);
                 self.position = AMID;
                 return Ok(false);
             }
         }
-        self.cursor = piece.cursor;
-        self.position = if piece.done { piece.position } else { AMID };
+        self.take_piece(cursor, finding, state.is_some());
+        let done = state.is_some();
+        self.position = state.map_or(AMID, |state| state.snapshot.position);
         // With the last one the client has everything.
         if let Some(last) = batch.events[before..].last_mut() {
             last.position = self.position.clone();
         }
-        Ok(piece.done)
+        Ok(done)
+    }
+
+    /// Why a client starts over that cannot catch up.
+    fn lost(&self, history: u64) -> ResetReason {
+        if history == self.cursor.history { ResetReason::Lagged } else { ResetReason::HistoryLost }
     }
 
     /// The next changes of the journal that may be of the selection.

@@ -33,6 +33,16 @@ pub(crate) enum Transport {
     Http2,
 }
 
+impl Transport {
+    /// The token of a bookmark: over SSE that of its `id`, elsewhere one that says what it is.
+    pub(crate) fn bookmark(self, token: &str) -> String {
+        match self {
+            Self::Sse | Self::Http2 => token.to_owned(),
+            Self::Ndjson | Self::WebSocket => format!("{token},.kind:bookmark"),
+        }
+    }
+}
+
 /// An event as a client sees it.
 #[derive(Clone, Debug)]
 pub(crate) struct StreamEvent {
