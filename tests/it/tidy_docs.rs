@@ -1,0 +1,132 @@
+//! What the documents for maintainers keep to and a machine can check: files, types and functions that they name exist.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::tidy::rust_files;
+
+/// Documents that name parts of the code. They stand in code spans: `hub/live.rs`, `Live::advance`, `LiveLoop`.
+const MAPS: &[&str] = &["docs/architecture.md"];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(document: &str) -> String {
+    std::fs::read_to_string(root().join(document)).unwrap_or_else(|error| panic!("{document}: {error}"))
+}
+
+/// The Rust files below some folders: path from the root, and text.
+fn rust(folders: &[&str]) -> Vec<(String, String)> {
+    let mut files = Vec::new();
+    folders.iter().for_each(|folder| rust_files(&root().join(folder), &mut files));
+    assert!(!files.is_empty(), "no Rust files below {folders:?}");
+    let named = files.into_iter().map(|path| {
+        let name = path.strip_prefix(root()).expect("below the root").to_string_lossy().replace('\\', "/");
+        (name, std::fs::read_to_string(&path).expect("readable"))
+    });
+    named.collect()
+}
+
+/// What stands between backticks in a line of text; blocks of code are left out.
+fn code_spans(text: &str) -> Vec<&str> {
+    let mut spans = Vec::new();
+    let mut in_block = false;
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            in_block = !in_block;
+        } else if !in_block {
+            spans.extend(line.split('`').skip(1).step_by(2));
+        }
+    }
+    spans
+}
+
+fn is_word(text: &str) -> bool {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    text.starts_with(|c: char| c.is_ascii_alphabetic()) && text.chars().all(is_part)
+}
+
+fn is_type(word: &str) -> bool {
+    is_word(word)
+        && word.starts_with(|c: char| c.is_ascii_uppercase())
+        && word.contains(|c: char| c.is_ascii_lowercase())
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| !word.is_empty())
+}
+
+/// What the code declares: types, functions, constants, macros and modules, each as `struct Live` or `fn advance`.
+struct Declared(BTreeSet<String>);
+
+impl Declared {
+    fn of(sources: &[(String, String)]) -> Self {
+        let mut names = BTreeSet::new();
+        for (_, text) in sources {
+            let words: Vec<_> = words(text).collect();
+            for pair in words.windows(2) {
+                if let [
+                    "struct" | "enum" | "trait" | "type" | "fn" | "const" | "static" | "mod" | "macro_rules",
+                    _,
+                ] = pair
+                {
+                    names.insert(format!("{} {}", pair[0], pair[1]));
+                }
+            }
+        }
+        Self(names)
+    }
+
+    fn has(&self, kinds: &[&str], name: &str) -> bool {
+        kinds.iter().any(|kind| self.0.contains(&format!("{kind} {name}")))
+    }
+}
+
+/// Why a code span that names a part of the code is wrong; `None` where it is right, or names something else.
+fn wrong_name(span: &str, sources: &[(String, String)], declared: &Declared) -> Option<String> {
+    const TYPES: &[&str] = &["struct", "enum", "trait", "type"];
+    if span.ends_with(".rs") || span.ends_with('/') && !span.contains(' ') && !span.starts_with('/') {
+        let is_there = root().join(span).exists() || root().join("src").join(span).exists();
+        return (!is_there).then(|| format!("{span}: no such file"));
+    }
+    if let Some(name) = span.strip_suffix('!').filter(|name| is_word(name)) {
+        return (!declared.has(&["macro_rules"], name)).then(|| format!("{span}: no such macro"));
+    }
+    let name = span.strip_suffix("()").unwrap_or(span);
+    if let Some((parent, item)) = name.rsplit_once("::") {
+        let parent = parent.rsplit("::").next().unwrap_or(parent);
+        if !is_word(parent) || !is_word(item) {
+            return None;
+        }
+        let is_parent = declared.has(TYPES, parent) || declared.has(&["mod"], parent);
+        // A method or a variant, in a file that names its type.
+        let is_item = |(_, text): &&(String, String)| {
+            let mut words = words(text).collect::<Vec<_>>().into_iter().peekable();
+            words.by_ref().any(|word| word == parent) && text.contains(item)
+        };
+        let is_there = if is_type(item) {
+            sources.iter().any(|source| is_item(&source))
+        } else {
+            declared.has(&["fn"], item)
+        };
+        return (!is_parent || !is_there).then(|| format!("{span}: no such item"));
+    }
+    if span.ends_with("()") && is_word(name) {
+        return (!declared.has(&["fn"], name)).then(|| format!("{span}: no such function"));
+    }
+    (is_type(name) && !declared.has(TYPES, name)).then(|| format!("{span}: no such type"))
+}
+
+#[test]
+fn what_the_maps_name_exists() {
+    let sources = rust(&["src", "tests", "benches"]);
+    let declared = Declared::of(&sources);
+    let mut wrong = Vec::new();
+    for map in MAPS {
+        for span in code_spans(&read(map)) {
+            wrong.extend(wrong_name(span, &sources, &declared).map(|why| format!("{map}: {why}")));
+        }
+    }
+    assert!(wrong.is_empty(), "rename it there, too: {wrong:#?}");
+}
