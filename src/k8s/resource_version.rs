@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 /// A `metadata.resourceVersion`, comparable only within one resource of one API server.
 ///
-/// Decimal numbers of up to 128 bits without leading zeros compare as numbers (KEP-5504); anything else is
+/// Decimal numbers of up to 128 bits without leading zeros compare as numbers (U1); anything else is
 /// opaque and only equal to itself, so `partial_cmp` is `None` where Kubernetes promises no order.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct ResourceVersion(Repr);

@@ -1,12 +1,16 @@
-//! What the documents for maintainers keep to and a machine can check: files, types and functions that they name exist.
+//! What the documents for maintainers keep to and a machine can check: the files, types and functions that they name
+//! exist, and so do the rules that comments cite.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::tidy::rust_files;
 
 /// Documents that name parts of the code. They stand in code spans: `hub/live.rs`, `Live::advance`, `LiveLoop`.
 const MAPS: &[&str] = &["docs/architecture.md"];
+
+/// Documents whose headings define rules: `### U9 A server …`.
+const RULES: &[&str] = &["docs/architecture.md", "docs/semantics.md"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -129,4 +133,60 @@ fn what_the_maps_name_exists() {
         }
     }
     assert!(wrong.is_empty(), "rename it there, too: {wrong:#?}");
+}
+
+/// Whether a word is the number of a rule: U of the API server, D of its clients, P of informerd's promises.
+fn is_rule(word: &str) -> bool {
+    let number = word.strip_prefix(['U', 'D', 'P']).unwrap_or_default();
+    (1..=2).contains(&number.len()) && number.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// The rule that a line defines, if it is such a heading.
+fn defined_in(line: &str) -> Option<&str> {
+    let heading = line.strip_prefix("### ")?;
+    words(heading).next().filter(|word| is_rule(word))
+}
+
+/// Markdown files of the root and of `docs/`.
+fn documents() -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for folder in ["", "docs/"] {
+        for entry in std::fs::read_dir(root().join(folder)).expect("a folder") {
+            let name = entry.expect("readable").file_name().to_string_lossy().into_owned();
+            if name.ends_with(".md") {
+                let path = format!("{folder}{name}");
+                let text = read(&path);
+                found.push((path, text));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn every_rule_that_is_cited_is_defined_and_the_reverse() {
+    let mut defined = BTreeMap::new();
+    for document in RULES {
+        for rule in read(document).lines().filter_map(defined_in) {
+            let twice = defined.insert(rule.to_owned(), *document);
+            assert!(twice.is_none(), "{rule} is defined twice");
+        }
+    }
+    let (sources, documents) = (rust(&["src", "tests", "benches"]), documents());
+    let mut cited = BTreeSet::new();
+    let mut unknown = Vec::new();
+    for (path, text) in sources.iter().chain(&documents) {
+        // Only code and tests make a rule worth its place.
+        let counts = path.ends_with(".rs") && !path.ends_with("tidy_docs.rs");
+        for rule in words(text).filter(|word| is_rule(word)) {
+            match defined.contains_key(rule) {
+                true if counts => drop(cited.insert(rule)),
+                true => {}
+                false => unknown.push(format!("{path} cites {rule}")),
+            }
+        }
+    }
+    assert!(unknown.is_empty(), "define it in one of {RULES:?}: {unknown:#?}");
+    let unused: Vec<_> = defined.iter().filter(|(rule, _)| !cited.contains(&***rule)).collect();
+    assert!(unused.is_empty(), "no code or test cites these rules any more: {unused:?}");
 }
