@@ -7,7 +7,58 @@ use std::path::Path;
 use super::tidy::rust_files;
 
 /// Documents that name parts of the code. They stand in code spans: `hub/live.rs`, `Live::advance`, `LiveLoop`.
-const MAPS: &[&str] = &["docs/architecture.md"];
+const MAPS: &[&str] = &["docs/architecture.md", GLOSSARY];
+
+/// Rows of `| **word** | what carries it in the code | meaning |`.
+const GLOSSARY: &str = "docs/glossary.md";
+
+/// Rooms whose public types are the vocabulary of the house.
+const VOCABULARY: &[&str] = &["cache", "hub", "reflect", "encode"];
+
+/// Types that need no word of their own: each room has one.
+const PLAIN_TYPES: &[&str] = &["Config"];
+
+/// Words that have a meaning of their own here, and are more than the name of a type.
+const HOUSE_WORDS: &[&str] = &[
+    "bookmark",
+    "cache",
+    "catch-up",
+    "change",
+    "cursor",
+    "delta",
+    "event",
+    "frame",
+    "gap",
+    "generation",
+    "history",
+    "hub",
+    "index",
+    "informer",
+    "journal",
+    "lane",
+    "pass",
+    "position",
+    "projection",
+    "reflector",
+    "relist",
+    "resource",
+    "resourceVersion",
+    "revision",
+    "room",
+    "round",
+    "scope",
+    "selection",
+    "selector",
+    "setting",
+    "snapshot",
+    "store",
+    "subscriber",
+    "subscription",
+    "token",
+    "tombstone",
+    "turn",
+    "view",
+];
 
 /// Documents whose headings define rules: `### U9 A server …`.
 const RULES: &[&str] = &["docs/architecture.md", "docs/semantics.md"];
@@ -189,4 +240,62 @@ fn every_rule_that_is_cited_is_defined_and_the_reverse() {
     assert!(unknown.is_empty(), "define it in one of {RULES:?}: {unknown:#?}");
     let unused: Vec<_> = defined.iter().filter(|(rule, _)| !cited.contains(&***rule)).collect();
     assert!(unused.is_empty(), "no code or test cites these rules any more: {unused:?}");
+}
+
+/// The words that the glossary defines.
+fn glossary_words() -> Vec<String> {
+    let text = read(GLOSSARY);
+    let rows = text.lines().filter_map(|line| line.strip_prefix("| **")?.split_once("**"));
+    rows.map(|(word, _)| word.to_owned()).collect()
+}
+
+/// The types that a room's door names: `pub use` and `pub struct` of its `mod.rs`.
+fn types_at_the_door(room: &str) -> BTreeSet<String> {
+    let door = read(&format!("src/{room}/mod.rs"));
+    let mut types = BTreeSet::new();
+    for (at, start) in door.match_indices("\npub ") {
+        let item = &door[at + start.len()..];
+        let end = if item.starts_with("use ") { item.find(';') } else { item.find(['{', ';', '=']) };
+        let item = &item[..end.unwrap_or(item.len())];
+        if ["use ", "struct ", "enum ", "trait ", "type "].iter().any(|kind| item.starts_with(kind)) {
+            types.extend(words(item).filter(|word| is_type(word)).map(str::to_owned));
+        }
+    }
+    types
+}
+
+#[test]
+fn each_word_of_the_glossary_is_used_once_defined_and_carried_by_something() {
+    let words = glossary_words();
+    let mut used = rust(&["src"]).into_iter().map(|(_, text)| text).collect::<String>();
+    used.extend(documents().into_iter().filter(|(path, _)| path != GLOSSARY).map(|(_, text)| text));
+    let used = used.to_lowercase();
+    let mut seen = BTreeSet::new();
+    for word in &words {
+        assert!(seen.insert(word.to_lowercase()), "{word:?} is defined twice");
+        assert!(used.contains(&word.to_lowercase()), "{word:?} is used nowhere: remove it from {GLOSSARY}");
+    }
+    for line in read(GLOSSARY).lines().filter(|line| line.starts_with("| **")) {
+        let carriers = line.split(" | ").nth(1).unwrap_or_default();
+        assert!(carriers.contains('`'), "nothing carries the word of {line:?}");
+    }
+}
+
+#[test]
+fn the_words_of_the_house_are_defined() {
+    let words = glossary_words();
+    for word in HOUSE_WORDS {
+        assert!(words.iter().any(|defined| defined == word), "{word:?} is not defined in {GLOSSARY}");
+    }
+    let maps: String = MAPS.iter().map(|map| read(map)).collect();
+    let spans: BTreeSet<_> = code_spans(&maps).into_iter().flat_map(|span| span.split("::")).collect();
+    let mut undefined = Vec::new();
+    for room in VOCABULARY {
+        let types = types_at_the_door(room);
+        assert!(types.len() > 10, "the types of {room} were not found");
+        let missing =
+            types.iter().filter(|name| !spans.contains(&***name) && !PLAIN_TYPES.contains(&&***name));
+        undefined.extend(missing.map(|name| format!("{room}::{name}")));
+    }
+    assert!(undefined.is_empty(), "say in {GLOSSARY} what these types are: {undefined:#?}");
 }
