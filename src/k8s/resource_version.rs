@@ -30,14 +30,14 @@ impl ResourceVersion {
         }
     }
 
-    /// As it stands between the quotes of a JSON string, on one line.
+    /// The text between the quotes of a JSON string, escaped, on one line.
     pub fn json(&self) -> String {
         match &self.0 {
             Repr::Number(number) => number.to_string(),
             Repr::Opaque(text) => {
                 let quoted = serde_json::Value::from(&**text).to_string();
                 let mut plain = quoted[1..quoted.len() - 1].to_owned();
-                // Line ends to some readers of lines.
+                // Some clients split lines at these (D22).
                 for separator in ['\u{2028}', '\u{2029}', '\u{85}'] {
                     plain = plain.replace(separator, &format!("\\u{:04x}", u32::from(separator)));
                 }
