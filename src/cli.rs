@@ -1,4 +1,4 @@
-//! The command line: what was typed. [`config`] says what it means.
+//! The command line: its commands and flags. The room [`config`] gives them their meaning.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -88,9 +88,9 @@ pub enum Command {
     /// Watch a cluster and serve what it holds
     #[command(after_help = SERVE_EXAMPLES)]
     Serve(Box<ServeArgs>),
-    /// Serve an embedded cluster with life in it: no Kubernetes needed
+    /// Serve an embedded cluster in which things happen: no Kubernetes needed
     Demo(Box<DemoArguments>),
-    /// Tell whether configuration, connection and permissions are right
+    /// Check configuration, connection and permissions
     #[command(after_help = CHECK_EXAMPLES)]
     Check(Box<CheckArgs>),
     /// Print the least Role or ClusterRole for what is watched
@@ -110,7 +110,7 @@ pub enum Command {
     },
 }
 
-/// What was typed to `serve`.
+/// The arguments of `serve`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct ServeArgs {
     /// YAML file with the same settings [default: none]
@@ -121,7 +121,7 @@ pub struct ServeArgs {
     pub settings: ServeSettings,
 }
 
-/// What was typed to `check`.
+/// The arguments of `check`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct CheckArgs {
     /// YAML file as for serve [default: none]
@@ -137,12 +137,12 @@ pub struct CheckArgs {
     /// Compare what a running informerd holds instead: http://127.0.0.1:8090 [default: none]
     #[arg(long, value_name = "URL", requires = "verify")]
     pub against: Option<String>,
-    /// All that serve takes, so that what it would refuse is refused here.
+    /// All settings of `serve`, so that whatever it would refuse is refused here.
     #[command(flatten)]
     pub settings: ServeSettings,
 }
 
-/// What was typed to `rbac`.
+/// The arguments of `rbac`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct RbacArgs {
     /// YAML file as for serve [default: none]
@@ -154,7 +154,7 @@ pub struct RbacArgs {
     /// Service account to bind to, NAMESPACE:NAME [default default:informerd]
     #[arg(long, value_name = "ACCOUNT", default_value = "default:informerd", hide_default_value = true)]
     pub service_account: crate::rbac::ServiceAccount,
-    /// All that serve takes, so that its arguments can be given as they are.
+    /// All settings of `serve`, so that its arguments can be given unchanged.
     #[command(flatten)]
     pub settings: ServeSettings,
 }
@@ -162,7 +162,7 @@ pub struct RbacArgs {
 // === impl ServeArgs ===
 
 impl ServeArgs {
-    /// The layers of the configuration, which [`Source::load`] makes one of.
+    /// The layers of the configuration, which [`Source::load`] merges.
     pub fn source(self) -> Source {
         Source { file: self.config, settings: self.settings }
     }
@@ -219,7 +219,7 @@ const CHECK_HEADINGS: &[&str] = &["What to watch", "Which cluster", "Staying tru
 /// Headings of the help that `rbac` shows.
 const RBAC_HEADINGS: &[&str] = &["What to watch"];
 
-/// What is typed, and read from the environment. Prints help or what is wrong, and ends the process then.
+/// Reads the arguments and the environment. If help is wanted, or something is wrong, prints that and ends the process.
 pub fn parse() -> Args {
     let unknown = unknown_variables(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()));
     let read = unknown.and_then(|()| Args::from_arg_matches(&command().try_get_matches()?));
@@ -241,10 +241,10 @@ pub fn command() -> clap::Command {
     })
 }
 
-/// Refuses variables that look like a setting and are none, as unknown flags and keys are refused.
+/// Refuses `INFORMERD_*` variables of no setting, as unknown flags and keys are refused.
 ///
 /// # Errors
-/// The first such variable, and the one that may have been meant.
+/// The first such variable, with the one that was probably meant.
 fn unknown_variables(names: impl Iterator<Item = String>) -> Result<(), clap::Error> {
     let known: BTreeSet<String> =
         config::settings().iter().map(Setting::variable).chain(["INFORMERD_CONFIG".to_owned()]).collect();
@@ -265,10 +265,10 @@ fn unknown_variables(names: impl Iterator<Item = String>) -> Result<(), clap::Er
     Err(clap::Error::raw(clap::error::ErrorKind::UnknownArgument, message))
 }
 
-/// How alike two names are, from 0 to 1, when one may have been meant for the other. Source: clap's own suggestions.
+/// Similarity, from 0 to 1, above which one name is suggested for another. Source: clap's own suggestions.
 const LIKENESS_MIN: f64 = 0.7;
 
-/// Whether the kubelet sets a variable, in every pod beside a Service called `informerd` or `informerd-…`.
+/// Whether the kubelet sets this variable in pods of a namespace with a Service called `informerd` or `informerd-…`.
 ///
 /// Source: `k8s.io/kubernetes/pkg/kubelet/envvars`.
 fn is_of_a_service(name: &str) -> bool {
@@ -292,7 +292,7 @@ pub fn completions(shell: clap_complete::Shell) -> Vec<u8> {
 /// The manual page of a command, or of informerd itself.
 ///
 /// # Errors
-/// The command's name and those there are, if there is none of that name.
+/// If there is no such command; names the existing ones.
 pub fn man(name: Option<&str>) -> Result<Vec<u8>, clap::Error> {
     let mut command = command();
     command.build();
@@ -390,7 +390,7 @@ mod tests {
             };
             ServeSettings::from_yaml(&yaml, &|_| None).unwrap();
         }
-        // And there is no flag that is not in the table.
+        // No flag is missing from the table.
         for option in serve.get_opts().filter(|option| option.get_id() != "config") {
             assert!(config::settings().iter().any(|setting| setting.name == option.get_id()), "{option}");
         }

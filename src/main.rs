@@ -1,4 +1,4 @@
-//! The program: exit codes, and what must be done before anything else.
+//! The program: commands, exit codes, and the setup of the process.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -11,7 +11,7 @@ use informerd::{app, config, rbac, telemetry};
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Wrong usage or configuration; the same code that clap uses.
+/// Exit code for wrong usage or configuration, as clap uses it.
 const EXIT_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
@@ -62,9 +62,9 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
 
 fn prepare(log: &config::Log) -> anyhow::Result<telemetry::Metrics> {
     telemetry::init_log(log)?;
-    // Two providers in one binary make rustls refuse to choose; an error means one is installed, which is fine.
+    // With two crypto providers compiled in, rustls does not choose one by itself. An error means that one is installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    // Each client is a descriptor, and the usual soft limit of 1024 is far below connections_max.
+    // Each client takes a file descriptor, and the usual soft limit of 1024 is far below connections_max.
     if let Err(error) = rlimit::increase_nofile_limit(rlimit::INFINITY) {
         tracing::warn!(%error, "cannot raise the limit of open files");
     }
@@ -77,7 +77,7 @@ fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Resul
 
 fn print(bytes: &[u8]) -> anyhow::Result<()> {
     match std::io::stdout().write_all(bytes) {
-        // `informerd man | head` is no failure.
+        // A closed pipe, as in `informerd man | head`, is no failure.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         other => Ok(other?),
     }

@@ -1,8 +1,8 @@
-//! The least permissions for a configuration: `list` and `watch` on what is watched, and `get` on the definitions of custom
-//! resources by name, whose columns `kubectl get` shows.
+//! Prints the least permissions for a configuration: `list` and `watch` on the watched resources, and `get` on the
+//! definitions of custom resources, by name, for the columns that `kubectl get` shows.
 //!
-//! Nothing is asked of a cluster, so that the manifest can be made before there is one to ask. Built-in names
-//! are resolved by a table; anything else has to come with its group.
+//! It needs no cluster, so that the manifest can be made before there is one. A table resolves built-in names; other names
+//! need their group.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -11,7 +11,7 @@ use std::str::FromStr;
 use crate::config::WatchSpec;
 use crate::k8s::{built_in_named, is_built_in_group};
 
-/// Who gets the permissions.
+/// The service account that gets the permissions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceAccount {
     /// Its namespace.
@@ -20,15 +20,15 @@ pub struct ServiceAccount {
     pub name: String,
 }
 
-/// Why no manifest can be made.
+/// A configuration for which no manifest can be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RbacError {
-    /// A name that is not in the table and has no group.
+    /// A name that is not built in and has no group.
     #[error(
         "watch {0:?}: not a built-in resource; write its plural and group, as in certificates.cert-manager.io"
     )]
     UnknownResource(String),
-    /// Namespaces for a resource that has none.
+    /// Namespaces for a cluster-scoped resource.
     #[error("watch {0:?}: {1} is cluster-scoped and takes no namespace")]
     ClusterScoped(String, String),
 }
@@ -55,9 +55,8 @@ impl FromStr for ServiceAccount {
     }
 }
 
-/// A YAML manifest: a ClusterRole for what is watched in all namespaces, a Role in each namespace for what is
-/// watched there, and their bindings. Objects and rules are ordered, so that the same configuration gives the
-/// same text.
+/// The YAML manifest: a ClusterRole for resources that are watched in all namespaces, a Role in each namespace for those
+/// watched there, and their bindings. Objects and rules are sorted, so that the same configuration gives the same text.
 ///
 /// # Errors
 /// [`RbacError`] for a name that cannot be resolved without a cluster.
@@ -94,7 +93,7 @@ pub fn manifest(watches: &[WatchSpec], name: &str, account: &ServiceAccount) -> 
     Ok(objects.join("---\n"))
 }
 
-/// Plural, group, and whether it lives in namespaces (assumed of what is not built in).
+/// Plural, group, and whether the resource is namespaced (assumed if it is not built in).
 fn resolve(typed: &str) -> Result<(String, String, bool), RbacError> {
     let lower = typed.to_ascii_lowercase();
     if lower == "*" {
@@ -138,7 +137,7 @@ fn role(kind: &str, name: &str, namespace: Option<&str>, rules: &Rules) -> Strin
     yaml
 }
 
-/// A rule for the definitions of custom resources; nothing where there are none.
+/// The rule for the definitions of custom resources; empty without any.
 fn columns(definitions: &BTreeSet<String>) -> String {
     if definitions.is_empty() {
         return String::new();

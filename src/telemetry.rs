@@ -1,8 +1,8 @@
-//! Logs, metrics and what is told of a panic.
+//! Logs, metrics, and the report of a panic.
 //!
-//! Each room describes and records its metrics over the `metrics` facade under the prefix
-//! `informerd_<room>_`; names are written in full (`informerd_hub_resets_total`), so that what is on the page
-//! can be found in the code. Here is the recorder behind the facade, and what belongs to the whole process.
+//! Each room describes and records its metrics through the `metrics` facade under the prefix `informerd_<room>_`. Names are
+//! written in full (`informerd_hub_resets_total`), so that a name on the metrics page can be found in the code. This file
+//! has the recorder behind the facade, and the metrics of the process.
 
 use std::io::{IsTerminal, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,17 +14,17 @@ use tracing_subscriber::EnvFilter;
 
 use crate::config::{Log, LogFormat};
 
-/// Whether a log in JSON was started, in which a line of plain text would be lost.
+/// Whether the log is JSON, in which a line of plain text would be lost.
 static JSON_LOG: AtomicBool = AtomicBool::new(false);
 
-/// Time between two rounds of upkeep. Histograms hold their raw samples until then.
+/// Time between two rounds of upkeep. Until then histograms keep their raw samples.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Upper bounds for what lasts: 0.1 ms, as a snapshot from memory takes, to the minute of a long poll.
+/// Upper bounds of histograms of durations: from 0.1 ms (a snapshot from memory) to a minute (a long poll).
 const SECONDS_BUCKETS: [f64; 15] =
     [0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0, 60.0];
 
-/// Upper bounds for what has a size: 256 bytes to 256 MiB, in steps of four.
+/// Upper bounds of histograms of sizes: 256 bytes to 256 MiB, each four times the one before.
 const BYTES_BUCKETS: [f64; 11] = [
     256.0,
     1024.0,
@@ -39,11 +39,11 @@ const BYTES_BUCKETS: [f64; 11] = [
     268_435_456.0,
 ];
 
-/// Upper bounds for what is counted: changes behind, objects in a batch.
+/// Upper bounds of histograms of counts, such as objects in a batch.
 const COUNT_BUCKETS: [f64; 12] =
     [0.0, 1.0, 2.0, 5.0, 10.0, 25.0, 100.0, 250.0, 1000.0, 2500.0, 10_000.0, 100_000.0];
 
-/// The process's metrics. Cheap to clone; all clones show the same.
+/// The metrics of the process. Cheap to clone; clones share the recorder.
 #[derive(Clone)]
 pub struct Metrics {
     handle: PrometheusHandle,
@@ -67,24 +67,24 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// A recorder of one's own, for tests that look at what was counted: pass it to
-    /// `metrics::with_local_recorder`.
+    /// A separate recorder for tests that read what was counted: pass it to `metrics::with_local_recorder`.
     ///
     /// # Errors
-    /// Never, as long as the bounds in this file are not empty.
+    /// None, as the bounds in this file are not empty.
     pub fn local() -> anyhow::Result<(Self, metrics_exporter_prometheus::PrometheusRecorder)> {
         let recorder = builder()?.build_recorder();
         let handle = recorder.handle();
         Ok((Self { handle, process: metrics_process::Collector::default() }, recorder))
     }
 
-    /// All metrics in Prometheus' text format, those of the process read just now.
+    /// All metrics in Prometheus' text format. Those of the process are read now.
     pub fn render(&self) -> String {
         self.process.collect();
         self.handle.render()
     }
 
-    /// Keeps histograms from piling up their samples between scrapes. Runs until it is dropped or aborted.
+    /// Folds the raw samples of histograms from time to time, so that they do not grow between scrapes. Runs until it is
+    /// dropped or aborted.
     pub async fn upkeep(self) {
         let mut interval = tokio::time::interval(UPKEEP_INTERVAL);
         interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -101,14 +101,14 @@ impl std::fmt::Debug for Metrics {
     }
 }
 
-/// Starts the log on stderr, and has panics logged there too.
+/// Starts the log on stderr, and logs panics there, too.
 ///
 /// # Errors
-/// If a log is started already.
+/// If a log was started already.
 pub fn init_log(log: &Log) -> anyhow::Result<()> {
     let mut filter = EnvFilter::try_new(log.filter.as_str()).context("cannot read the log filter")?;
     if !log.filter.as_str().contains("kube_client") {
-        // It logs each failed connection as an error of its own; the reflector says it once, in a sentence.
+        // It logs an error for each failed connection, which the reflector logs once, in a sentence.
         filter = filter.add_directive("kube_client=off".parse().context("a constant")?);
     }
     let terminal = std::io::stderr().is_terminal();
@@ -129,8 +129,7 @@ pub fn init_log(log: &Log) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Tells why the process ends: as a line of the log where that is JSON, else as text for a person, who may not have
-/// started a log at all.
+/// Prints why the process ends: as a log line if the log is JSON, else as text, which also works before a log was started.
 pub fn last_words(error: &anyhow::Error) {
     let words = sentences(error);
     if JSON_LOG.load(Ordering::Relaxed) && tracing::enabled!(tracing::Level::ERROR) {
@@ -140,7 +139,7 @@ pub fn last_words(error: &anyhow::Error) {
     }
 }
 
-/// An error and its causes, without a cause that the text before it ends with.
+/// An error and its causes, leaving out a cause with which the text so far ends.
 fn sentences(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -153,7 +152,7 @@ fn sentences(error: &anyhow::Error) -> String {
     text
 }
 
-/// A panic in a task would otherwise be a line of plain text among JSON, or lost with the task.
+/// Logs panics, which otherwise would be lines of plain text among JSON.
 fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let payload = panic.payload();
@@ -176,9 +175,9 @@ fn log_panics() {
 }
 
 fn builder() -> anyhow::Result<PrometheusBuilder> {
-    // Recommended naming appends a missing `_total` or unit and leaves a full name alone, so it is a net under
-    // the rule that names are written in full. Without bounds a histogram would render as a summary, which
-    // cannot be added up over replicas.
+    // Recommended naming appends a missing `_total` or unit and does not change a full name, so it catches a name that is
+    // not written in full. Without bounds a histogram would be rendered as a summary, which cannot be summed over
+    // replicas.
     let suffix = |suffix: &str| Matcher::Suffix(suffix.to_owned());
     PrometheusBuilder::new()
         .with_recommended_naming(true)

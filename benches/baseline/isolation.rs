@@ -1,4 +1,4 @@
-//! Well-behaved clients among others: does anyone feel the clients that stall, trickle or vanish?
+//! Isolation (P5): latency of well-behaved clients while others stall, trickle or vanish.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! `informerd check`: configuration, connection and permissions, told plainly.
+//! `informerd check`: reports on configuration, connection and permissions.
 
 use std::io::Write as _;
 
@@ -12,15 +12,15 @@ use crate::k8s::Resource;
 use crate::reflect::{Difference, ObjectState, Verification};
 use crate::upstream::{Client, PageRequest, Selectors, Target};
 
-/// Differences that a text report names; a JSON report names all.
+/// Number of differences that a text report names; a JSON report names all.
 const DIFFERENCES_TOLD_MAX: usize = 100;
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Serialize)]
 struct Finding {
     what: String,
     ok: bool,
-    /// It is right, and may not be what was meant.
+    /// Right, but perhaps not what was meant.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     warning: bool,
     detail: String,
@@ -47,21 +47,21 @@ struct ToldState {
     resource_version: Option<String>,
 }
 
-/// What came of a check.
+/// The outcome of `informerd check`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Everything is right.
     Right,
     /// Something is wrong, or differs.
     Wrong,
-    /// The configuration is such that `serve` would refuse it.
+    /// `serve` would refuse the configuration.
     Misconfigured,
 }
 
-/// Tells whether configuration, connection and permissions are right.
+/// Checks configuration, connection and permissions, and prints a report.
 ///
 /// # Errors
-/// What kept it from telling: standard output.
+/// If the report could not be printed.
 pub async fn check(config: config::Check) -> anyhow::Result<Verdict> {
     let findings = examine(&config).await;
     let verdict = match findings.iter().any(|finding| finding.misconfigured) {
@@ -101,7 +101,7 @@ pub async fn check(config: config::Check) -> anyhow::Result<Verdict> {
     Ok(verdict)
 }
 
-/// What may start is only known once somebody asks.
+/// The findings for informers on demand, which are known only once a client asks.
 fn on_demand(pattern: &config::Pattern) -> Finding {
     let detail = "starts when a client asks for one; whether it may be read is not checked here".to_owned();
     Finding::new(&format!("on demand {pattern}"), Ok(detail))
@@ -175,7 +175,7 @@ async fn examine(config: &config::Check) -> Vec<Finding> {
     findings
 }
 
-/// What one watch lists: everything at once, or each namespace.
+/// The targets of a watch: one for all namespaces, or one for each.
 fn targets(spec: &WatchSpec, resource: &Resource) -> Vec<Target> {
     let namespaces = match &*spec.namespaces {
         namespaces if namespaces.is_empty() || !resource.namespaced() => vec![None],
@@ -201,7 +201,7 @@ async fn permissions(client: &Client, target: &Target) -> Vec<Finding> {
     let mut findings = Vec::new();
     for verb in ["list", "watch"] {
         let result = match client.can(verb, target).await {
-            // There is no permission for metadata alone.
+            // RBAC has no permission for metadata alone.
             Ok(access) if access.allowed && target.metadata_only => {
                 Ok("allowed; only metadata is asked for, though the permission covers all".to_owned())
             }
@@ -218,7 +218,7 @@ async fn permissions(client: &Client, target: &Target) -> Vec<Finding> {
     findings
 }
 
-/// Whether the API server takes the field selector: only it knows which fields a kind may be selected by.
+/// Whether the API server accepts the field selector. Only it knows by which fields a kind can be selected.
 async fn selected(client: &Client, target: &Target) -> Finding {
     let page = PageRequest { limit: 1, metadata_only: true, ..PageRequest::default() };
     let result = client.list_page(target, &page).await;
@@ -240,7 +240,7 @@ impl Finding {
         Self { warning: true, ..Self::new("listener", Ok(exposure.to_owned())) }
     }
 
-    /// What keeps `serve` from starting.
+    /// A finding that keeps `serve` from starting.
     fn refused(what: &str, why: String) -> Self {
         Self { misconfigured: true, ..Self::new(what, Err(why)) }
     }

@@ -1,4 +1,4 @@
-//! `informerd check --verify`: what an informerd holds, or would hold, beside the API server's own list.
+//! `informerd check --verify`: compares the content of an informerd's caches, or of new ones, with the API server's list.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,40 +16,40 @@ use crate::reflect::{
 };
 use crate::upstream::{Client, PageRequest, Target, UpstreamError};
 
-/// How long a first list may take.
+/// Time limit of a first list.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// How long a cache may take to reach what the API server listed: bookmarks come each minute.
+/// Time for a cache to reach the version of the API server's list. Bookmarks come once a minute.
 const REACH_MAX: Duration = Duration::from_secs(90);
 
-/// How long a running informerd is given to reach what the API server listed, in each round.
+/// Time in each round for a running informerd to reach the version of the API server's list.
 const RUNNING_REACH_SECONDS: u32 = 30;
 
-/// Only what differs this many times in a row is told: both sides move on while they are read.
+/// Number of rounds in which an object must differ to be reported, as both sides change while they are read.
 const ROUNDS: u32 = 3;
 
-/// Between two rounds.
+/// Time between two rounds.
 const ROUND_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Objects of a page.
+/// Objects in a page.
 const PAGE_LEN: u32 = 2000;
 
-/// Compares what is held with what the API server lists.
+/// Compares caches with the API server's lists.
 pub(super) struct Comparer<'c> {
     config: &'c config::Check,
     client: Client,
-    /// The informerd that holds it; `None` for one made for each comparison.
+    /// The running informerd; `None` to make a new cache for each comparison.
     running: Option<Client>,
 }
 
-/// Names and versions, all of one version of the whole.
+/// Names and versions of one list.
 struct Listing {
     version: ResourceVersion,
     objects: BTreeMap<Key, ObjectState>,
 }
 
 impl<'c> Comparer<'c> {
-    /// `None` where nothing is to be compared.
+    /// `None` if nothing is to be compared.
     pub(super) async fn new(config: &'c config::Check, client: &Client) -> Result<Option<Self>, String> {
         let running = match &config.verify {
             None => return Ok(None),
@@ -95,7 +95,7 @@ impl<'c> Comparer<'c> {
         };
         let reflector = Reflector::new(config, self.client.clone(), writer).dropping(spec.drop.clone());
         let cancel = CancellationToken::new();
-        // Ends with this function, however it ends.
+        // Stops the reflector when this function returns.
         let _end = cancel.clone().drop_guard();
         tokio::spawn(reflector.run(cancel));
         let mut wake = reader.wake();
@@ -112,7 +112,7 @@ impl<'c> Comparer<'c> {
         verify(&self.client, target, &reader, REACH_MAX).await.map_err(|error| error.to_string())
     }
 
-    /// Asks a running informerd for what it holds, and tells what differs in each of several rounds.
+    /// Reads the content of a running informerd, and returns the objects that differ in each of several rounds.
     async fn compare_running(&self, running: &Client, target: &Target) -> Result<Verification, String> {
         let mut always: Option<BTreeMap<Key, Difference>> = None;
         let mut round = 1;
@@ -139,7 +139,7 @@ impl<'c> Comparer<'c> {
     }
 }
 
-/// Names and versions at the API server.
+/// Names and versions as the API server lists them.
 async fn list(client: &Client, target: &Target) -> Result<Listing, String> {
     let mut request = PageRequest { limit: PAGE_LEN, metadata_only: true, ..PageRequest::default() };
     let mut listing: Option<Listing> = None;
@@ -154,7 +154,7 @@ async fn list(client: &Client, target: &Target) -> Result<Listing, String> {
     }
 }
 
-/// Names and versions in a running informerd, once it has reached a version, or after a while without.
+/// Names and versions as a running informerd lists them, once it has reached a version or a time limit has passed.
 async fn snapshot(client: &Client, target: &Target, reach: &ResourceVersion) -> Result<Listing, String> {
     let namespace = target.namespace.as_ref().map(|namespace| format!("/{namespace}")).unwrap_or_default();
     let path = format!("/v1/snapshot/{}{namespace}?limit={PAGE_LEN}", target.resource.canonical());
@@ -162,7 +162,7 @@ async fn snapshot(client: &Client, target: &Target, reach: &ResourceVersion) -> 
     let mut listing: Option<Listing> = None;
     loop {
         let body = match client.document(&next, "application/json").await {
-            // It is at a version of its own; what is newer than that shows as different, in each round.
+            // It did not reach that version. Objects that changed since are reported if they differ in each round.
             Err(UpstreamError::Refused(refusal))
                 if refusal.code == 504 && listing.is_none() && next != path =>
             {
@@ -180,7 +180,7 @@ async fn snapshot(client: &Client, target: &Target, reach: &ResourceVersion) -> 
     }
 }
 
-/// A listing with one more page, and the token of the next.
+/// Adds a page to a listing, and returns it with the token of the next one.
 fn take(listing: &mut Option<Listing>, page: IdentityPage) -> (Listing, Option<String>) {
     let IdentityPage { resource_version, continue_token, identities } = page;
     let objects = BTreeMap::new();
@@ -190,7 +190,7 @@ fn take(listing: &mut Option<Listing>, page: IdentityPage) -> (Listing, Option<S
     (whole, continue_token)
 }
 
-/// What differs, by key.
+/// The differences, by key.
 fn differences(listed: &Listing, held: &Listing) -> Vec<Difference> {
     let gone = held.objects.keys().filter(|key| !listed.objects.contains_key(*key));
     let keys = listed.objects.keys().chain(gone);

@@ -1,4 +1,4 @@
-//! The way to the API server for the definition of one custom resource.
+//! Asks the API server for the definition of a custom resource.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::upstream::Client;
 
 const PATH: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
-/// Asks for a definition by name, with informerd's own permissions; without, there are no columns.
+/// Asks for a definition by name, with informerd's own permissions. Without permission there are no columns.
 pub(super) fn fetch(client: &Client) -> FetchDefinition {
     let client = client.clone();
     Arc::new(move |name| {

@@ -1,4 +1,4 @@
-//! `informerd demo`: an embedded cluster with life in it, and informerd against it over a socket.
+//! `informerd demo`: an embedded cluster in which things happen, followed by informerd over a socket.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::{App, Hangup, Signals};
 use crate::sim::{ApiServer, Cluster, ClusterConfig, Scenario};
 use crate::{config, telemetry};
 
-/// What the demo watches: everything that lives in its cluster.
+/// The resources that the demo watches: all that its cluster uses.
 const RESOURCES: [&str; 9] = [
     "pods",
     "deployments.apps",
@@ -22,13 +22,13 @@ const RESOURCES: [&str; 9] = [
     "events",
     "widgets.demo.informerd.dev",
 ];
-/// Size of the extra pods: about what a real one weighs without managedFields.
+/// Size of the additional pods: about that of a real one without managedFields.
 const POD_BYTES: usize = 5 << 10;
 
 /// Serves the embedded cluster until a signal ends it.
 ///
 /// # Errors
-/// What could not be bound or written.
+/// If a listener could not be bound, or the kubeconfig not be written.
 pub async fn demo(config: config::Demo, metrics: telemetry::Metrics) -> anyhow::Result<()> {
     let signals = Signals::new(Hangup::Ends)?;
     let seed = config.seed.unwrap_or_else(rand::random);

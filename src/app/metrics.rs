@@ -1,41 +1,41 @@
-//! The metrics of what is wired here: which informers run, discovery, and configuration.
+//! Metrics of informers, discovery and configuration.
 
 use metrics::{counter, describe_counter, describe_gauge, gauge};
 
 use crate::hub::Started;
 
-/// What came of reading the configuration again.
+/// The outcome of reading the configuration again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReloadOutcome {
-    /// It holds now.
+    /// It was applied.
     Applied,
-    /// It was the same.
+    /// It has not changed.
     Unchanged,
-    /// It is wrong, and the one before goes on.
+    /// It is wrong, and the previous one stays in force.
     Refused,
 }
 
 /// Describes the metrics and makes them visible at zero.
 pub(super) fn describe() {
-    describe_gauge!("informerd_informers_running", "Informers now, by what they were started for.");
-    describe_counter!("informerd_informers_started_total", "Informers started, by what for.");
-    describe_counter!("informerd_informers_stopped_total", "Informers stopped, by why.");
+    describe_gauge!("informerd_informers_running", "Informers that run now, by what started them.");
+    describe_counter!("informerd_informers_started_total", "Informers started, by what started them.");
+    describe_counter!("informerd_informers_stopped_total", "Informers stopped, by reason.");
     describe_counter!(
         "informerd_informers_replaced_total",
-        "Times another definition or configuration of a resource took over from the one before."
+        "Informers replaced because their resource or configuration has changed."
     );
+    describe_counter!("informerd_informers_failed_total", "Reflectors that panicked and were replaced.");
     describe_counter!(
-        "informerd_informers_failed_total",
-        "Times a reflector ended by a bug, and another one was started in its place."
+        "informerd_discovery_requests_total",
+        "Discoveries: times the API server was asked for its kinds."
     );
-    describe_counter!("informerd_discovery_requests_total", "Times the API server was asked for its kinds.");
     describe_counter!(
         "informerd_config_reloads_total",
         "Times the configuration was read again, by outcome."
     );
     describe_gauge!(
         "informerd_config_last_reload_successful",
-        "Whether the configuration was right when it was read last."
+        "Whether the configuration was valid when it was last read."
     );
     for started in [Started::Configuration, Started::Demand] {
         gauge!("informerd_informers_running", "started" => started.as_str()).increment(0.0);
@@ -62,7 +62,7 @@ pub(super) fn reloaded(outcome: ReloadOutcome) {
     gauge!("informerd_config_last_reload_successful").set(f64::from(u8::from(successful)));
 }
 
-/// Counts informers. No state of its own.
+/// Counts informers.
 pub(super) struct Metrics;
 
 impl Metrics {

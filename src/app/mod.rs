@@ -1,4 +1,4 @@
-//! Wiring: bind, build, spawn, drain. The one file that sees every room.
+//! Wiring: binds listeners, builds the rooms, spawns tasks, drains. The one room that sees all others.
 
 mod check;
 mod compare;
@@ -30,7 +30,7 @@ pub use demo::demo;
 
 /// A running informerd. Dropping it does not stop it; [`App::stop`] does.
 pub struct App {
-    /// The informers, for whoever runs in the same process.
+    /// The informers, for code in the same process.
     pub hub: Hub,
     /// Where clients connect, unless it is a Unix socket.
     pub address: Option<SocketAddr>,
@@ -46,7 +46,7 @@ pub struct App {
     reload: Arc<Notify>,
 }
 
-/// Demands and reloads that wait in line; whoever brings more waits before the line.
+/// Length of the queues of demands and reloads; senders wait while they are full.
 const INBOX_LEN: usize = 64;
 
 /// Renders the metrics in the Prometheus text format.
@@ -55,7 +55,7 @@ pub type Render = Arc<dyn Fn() -> String + Send + Sync>;
 /// Serves a cluster until a signal ends it.
 ///
 /// # Errors
-/// What could not be bound, connected or read.
+/// If a listener could not be bound, or the configuration of the API server not be read.
 pub async fn serve(config: config::Serve, metrics: telemetry::Metrics) -> anyhow::Result<()> {
     let signals = Signals::new(Hangup::Reloads)?;
     for (field, value) in config.loggable() {
@@ -66,7 +66,7 @@ pub async fn serve(config: config::Serve, metrics: telemetry::Metrics) -> anyhow
     app.run(signals).await
 }
 
-/// Describes every room's metrics, so that each is visible before it counts.
+/// Describes the metrics of every room, so that each is visible before it is counted.
 pub fn describe_metrics() {
     metrics::describe();
     upstream::describe();
@@ -76,10 +76,10 @@ pub fn describe_metrics() {
 }
 
 impl App {
-    /// Binds, connects and starts; the first lists go on in the background.
+    /// Binds, connects and starts. The first lists run in the background.
     ///
     /// # Errors
-    /// What could not be bound, or a configuration of the API server that cannot be read.
+    /// If a listener could not be bound, or the configuration of the API server not be read.
     pub async fn start(config: config::Serve, render: Render) -> anyhow::Result<Self> {
         describe_metrics();
         let data = bind(&config.listen)?;
@@ -94,7 +94,7 @@ impl App {
         let (leaving, shutdown_delay) = (CancellationToken::new(), config.shutdown_delay);
         let (demand_door, demands) = mpsc::channel(INBOX_LEN);
         let (reload_door, reloads) = mpsc::channel(INBOX_LEN);
-        // Asked also where nothing may start on demand yet: a file may allow it later.
+        // Also if nothing may start on demand now: a reload of the file may allow it.
         let may_demand = config.on_demand.is_on() || config.source.is_some();
         let hub = match may_demand {
             true => Hub::with_demand(hub_config(&config), drain.clone(), demand_door),
@@ -116,7 +116,7 @@ impl App {
         };
         let admin = admin.map(|bound| {
             let admin = health.clone();
-            // The admin listener drains fast: nothing on it is worth waiting for.
+            // The admin listener drains fast, as it has no long answers.
             let admin_config =
                 http::Config { drain_timeout: Duration::from_millis(100), ..http_config.clone() };
             tokio::spawn(admin.serve(bound, admin_config, cancel.clone()).instrument(info_span!("admin")))
@@ -154,7 +154,7 @@ impl App {
         self.reload.notify_one();
     }
 
-    /// Runs until a signal, or until the informers cannot go on (a configuration that cannot be right).
+    /// Runs until a signal, or until the informers fail because the configuration does not fit the cluster.
     async fn run(mut self, mut signals: Signals) -> anyhow::Result<()> {
         let failed = loop {
             tokio::select! {
@@ -167,7 +167,7 @@ impl App {
         };
         info!("stopping");
         match failed {
-            // Nothing is served any more that is worth waiting for.
+            // No shutdown delay: the informers have failed.
             Some(failed) => {
                 self.drain().await;
                 failed
@@ -175,7 +175,7 @@ impl App {
             None => {
                 tokio::select! {
                     () = self.leave() => {}
-                    // Whoever asks twice does not want to wait.
+                    // A second signal ends the delay.
                     () = signals.stop() => {}
                 }
                 self.drain().await;
@@ -190,13 +190,13 @@ impl App {
         self.drain().await;
     }
 
-    /// Unready from now on, and serving all the same until a Service has taken notice.
+    /// Becomes unready, and serves on for the shutdown delay, in which a Service notices.
     async fn leave(&self) {
         self.leaving.cancel();
         if !self.shutdown_delay.is_zero() {
             info!(
                 delay_seconds = self.shutdown_delay.as_secs_f64(),
-                "unready, and serving until the delay is over"
+                "unready, and serving on until the delay is over"
             );
             sleep(self.shutdown_delay).await;
         }
@@ -216,10 +216,10 @@ impl App {
     }
 }
 
-/// How often the hub looks for what readers have held for too long.
+/// How often the hub checks for states that readers have held for too long.
 const TEND_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Lets the hub clean up until the process ends.
+/// Runs the hub's cleanup until the process ends.
 async fn tend(hub: Hub, cancel: CancellationToken) {
     let mut tick = tokio::time::interval(TEND_INTERVAL);
     loop {
@@ -230,18 +230,18 @@ async fn tend(hub: Hub, cancel: CancellationToken) {
     }
 }
 
-/// What a signal asks for.
+/// The meaning of a signal.
 enum Signal {
     Stop,
     Reload,
 }
 
-/// What SIGHUP does.
+/// The effect of SIGHUP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hangup {
     /// Reads the configuration again.
     Reloads,
-    /// Ends the process, as a terminal that closes expects.
+    /// Ends the process, as when its terminal is closed.
     Ends,
 }
 
@@ -263,7 +263,7 @@ impl Signals {
         })
     }
 
-    /// Waits until it is to stop.
+    /// Waits for a signal to stop.
     async fn stop(&mut self) {
         while matches!(self.recv().await, Signal::Reload) {}
     }

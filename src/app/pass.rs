@@ -1,4 +1,4 @@
-//! The way to the API server for requests of clients that the caches cannot answer.
+//! Pass-through: sends clients' requests that the caches cannot answer to the API server.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::config;
 use crate::serve::{Bounded, Forward, Forwarded, PassConfig, PassThrough, Passed};
 use crate::upstream::Client;
 
-/// What the configuration lets through.
+/// The pass-through that the configuration allows; `None` for none.
 pub(super) fn through(config: &config::Serve, client: &Client) -> Option<PassThrough> {
     let passed = match config.pass_through {
         config::PassThrough::Off => return None,

@@ -1,8 +1,8 @@
-//! The configuration while running: read again on SIGHUP and when its file has changed.
+//! Reads the configuration again on SIGHUP, and when its file has changed.
 //!
-//! Why the file is read every other second and not watched with inotify: a ConfigMap's file is a symbolic link into a
-//! folder that is swapped as a whole, which a watch on the file never sees, and one on its folders sees in pieces;
-//! some file systems have no inotify at all. The file is small, and its content says what a time stamp may not.
+//! Why the file is read every second and not watched with inotify: a ConfigMap's file is a symbolic link into a folder that
+//! is swapped as a whole. A watch on the file never sees that, and a watch on the folders sees it in pieces. Some file
+//! systems have no inotify at all. The file is small, and its content is more reliable than a time stamp.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
@@ -18,22 +18,22 @@ use super::informers::{Changes, Reload};
 use super::metrics::{ReloadOutcome, reloaded};
 use crate::config;
 
-/// Between two looks at the file.
+/// Time between two looks at the file.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Reads the configuration again.
 pub(super) struct Reloader {
-    /// From where.
+    /// The layers to read.
     pub(super) source: config::Source,
-    /// What holds; of what cannot be changed, what holds until the end.
+    /// The configuration with which the process started; settings that need a restart are compared with it.
     pub(super) running: config::Serve,
-    /// To whom it is handed.
+    /// Where a new configuration is sent.
     pub(super) door: mpsc::Sender<Reload>,
-    /// Told when it is to be read at once.
+    /// Makes it read the file at once.
     pub(super) trigger: Arc<Notify>,
 }
 
-/// The file's content, or why there is none, as far as it takes to see a difference.
+/// A digest of the file's content, or why it cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     Content(u64),
@@ -58,8 +58,8 @@ impl Reloader {
                 () = sleep(LOOK_INTERVAL) => false,
             };
             let seen = self.look().await;
-            // Twice the same, as an editor may be in the middle of writing it: half a list of watches is a
-            // configuration too.
+            // The same content twice: an editor may be in the middle of writing it, and half a list of watches is a valid
+            // configuration, too.
             let settled = seen == before;
             before = seen;
             if asked || (seen != taken && settled) {
@@ -101,7 +101,7 @@ impl Reloader {
             }
             Err(why) => {
                 reloaded(ReloadOutcome::Refused);
-                error!(error = why, "the configuration is refused; the one before goes on");
+                error!(error = why, "the configuration is refused; the previous one stays in force");
             }
         }
     }
@@ -109,7 +109,7 @@ impl Reloader {
     async fn take(&self) -> Result<Changes, String> {
         let config = self.load().await?;
         for setting in self.running.fixed_differences(&config) {
-            warn!(setting, "this setting holds until the process ends; restart it to change it");
+            warn!(setting, "a changed setting needs a restart to be applied");
         }
         let (answer, answered) = oneshot::channel();
         let reload = Reload { config: Box::new(config), answer };

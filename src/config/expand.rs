@@ -1,13 +1,13 @@
-//! `$(NAME)` from the environment, as in a pod's manifest.
+//! Expands `$(NAME)` from the environment, as in a pod's manifest.
 
-/// Looks a name up in the environment; a parameter, so that tests bring their own.
+/// Looks up a name in the environment. A parameter, so that tests can use their own.
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// Puts the environment's value in for each `$(NAME)`; `$$(` stands for `$(`, any other `$` for itself.
+/// Replaces each `$(NAME)` by its value. `$$(` stands for `$(`, any other `$` for itself.
 ///
 /// # Errors
-/// The name that is not set. The kubelet leaves such a reference as it is; a selector that then silently
-/// matches nothing is worse than not starting.
+/// The name that is not set. The kubelet leaves such a reference unchanged, but a selector that silently matches nothing
+/// is worse than not starting.
 ///
 /// Source: `k8s.io/kubernetes/third_party/forked/golang/expansion`.
 pub(super) fn expand(text: &str, environment: Environment<'_>) -> Result<String, String> {

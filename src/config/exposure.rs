@@ -1,12 +1,12 @@
-//! What a listener gives to everyone who can connect to it.
+//! What anyone who can connect to a listener may do.
 
 use super::{Listen, PassThrough, Pattern, Serve, WatchSpec};
 
-/// The resource whose content is worth a word of its own.
+/// The resource that the warning names separately.
 const SECRETS: &str = "secrets";
 
 impl Listen {
-    /// Whether only processes of this machine, or of this pod, can connect.
+    /// Whether only processes on this machine, or in this pod, can connect.
     pub fn is_local(&self) -> bool {
         match self {
             Self::Tcp(address) => address.ip().is_loopback(),
@@ -16,7 +16,8 @@ impl Listen {
 }
 
 impl Serve {
-    /// What everyone who can connect to the data listener may do, where others than local processes can; as a sentence.
+    /// A sentence that says what anyone who can connect to the data listener may do; `None` if only local processes can
+    /// connect.
     pub fn exposure(&self) -> Option<String> {
         if self.listen.is_local() {
             return None;

@@ -1,10 +1,11 @@
 //! The macros that turn the rows of `table.rs` into code.
 //!
-//! A table is a macro that hands its rows to the one it is given: `layers!` makes the flags, the variables, the layer of
-//! what was given, the configuration with defaults, and the rows as data; `file!` the keys of the file. A row that is not
-//! used is a field that is not read, which the compiler refuses.
+//! A table is a macro that passes its rows to another macro. `layers!` makes from them the flags, the variables, a struct of
+//! the values that were given, a struct of the values with defaults, and the rows as data. `file!` makes the keys of the
+//! file. The compiler refuses a row whose value is never used.
 
-/// Makes a layer (each setting with where it was given), the values with defaults applied, and the rows as data.
+/// Makes the struct of a layer (each value with the place where it was given), the struct of values with defaults applied,
+/// and the rows as data.
 macro_rules! layers {
     (
         $(#[doc = $about:literal])+
@@ -24,14 +25,14 @@ macro_rules! layers {
 
         $(#[doc = $about])+
         ///
-        /// As one source gave them; `None` where it is silent.
+        /// As one source gives them; `None` if it does not.
         #[derive(Clone, Debug, Default)]
         pub struct $given {
             $($($(#[doc = $doc])+ pub $name: Option<Given<$type>>,)+)+
         }
 
         impl $values {
-            /// What holds where nothing else is said.
+            /// The default of each setting.
             pub const DEFAULT: Self = Self { $($($name: $default,)+)+ };
 
             /// Each setting's name and its value as it would be written.
@@ -39,7 +40,7 @@ macro_rules! layers {
                 vec![$($((stringify!($name), <$type as Value>::text(&self.$name)),)+)+]
             }
 
-            /// The settings in which other values differ.
+            /// The names of the settings in which other values differ.
             pub fn differences(&self, other: &Self) -> Vec<&'static str> {
                 let mut names = Vec::new();
                 $($(if self.$name != other.$name {
@@ -50,7 +51,7 @@ macro_rules! layers {
         }
 
         impl $given {
-            /// These settings, and where they are silent the lower layer's. A list replaces the lower layer's list.
+            /// These settings, completed by those of the lower layer. A list replaces the lower layer's list.
             #[must_use]
             pub fn or(self, lower: Self) -> Self {
                 Self { $($($name: self.$name.or(lower.$name),)+)+ }
@@ -78,7 +79,7 @@ macro_rules! layers {
                 Ok(self)
             }
 
-            /// Reads what was typed, and the environment.
+            /// Reads flags and environment.
             pub(super) fn from_matches(matches: &clap::ArgMatches) -> Result<Self, ConfigError> {
                 let typed = Self { $($($name: given(matches, stringify!($name))?,)+)+ };
                 typed.checked()

@@ -1,4 +1,4 @@
-//! What must hold between the limits of `table.rs`.
+//! Relations between the limits of `table.rs`.
 
 use std::fmt::Display;
 
@@ -7,8 +7,8 @@ use super::quantity::{Count, Quantity, Size, Span};
 use super::setting::Origin;
 use super::table::{LimitSettings, Limits, find, wrong};
 
-// The relations that `check_relations` asks of every configuration hold for the defaults, and so do those that
-// only make sense of them.
+// The defaults satisfy the relations that `check_relations` demands of every configuration, and some that concern only
+// the defaults.
 const _: () = {
     let limits = &Limits::DEFAULT;
     assert!(limits.object_bytes_max <= limits.line_bytes_max);
@@ -33,17 +33,17 @@ impl Limits {
         }
     }
 
-    /// Checks what must hold between limits. `origin` tells where a limit was given, so that the error names that place.
+    /// Checks the relations between limits. `origin` says where a limit was given, for the error.
     fn check_relations(&self, origin: &dyn Fn(&str) -> Option<Origin>) -> Result<(), ConfigError> {
         let at_odds = |name: &str, value: &dyn Display, other: &str, bound: &dyn Display| {
             let key = find(other).and_then(|setting| setting.key.clone()).unwrap_or_default();
             wrong(name, origin(name), value, format!("expected at most {key}, which is {bound}"))
         };
         let sizes = [
-            // An object that cannot arrive in a line would be listed but never updated.
+            // An object that does not fit into a line could be listed but never updated.
             ("object_bytes_max", self.object_bytes_max, "line_bytes_max", self.line_bytes_max),
             ("line_bytes_max", self.line_bytes_max, "page_bytes_max", self.page_bytes_max),
-            // One change of the largest object must fit, or every reader would always be behind.
+            // One change of the largest object must fit into the journal, or every reader would always be behind.
             ("object_bytes_max", self.object_bytes_max, "journal_bytes_max", self.journal_bytes_max),
             ("url_bytes_max", self.url_bytes_max, "header_bytes_max", self.header_bytes_max),
         ];
@@ -57,7 +57,7 @@ impl Limits {
             let bound = Count::of(self.subscribers_max);
             return Err(at_odds(name, &Count::of(value), "subscribers_max", &bound));
         }
-        // Heartbeats are the pending data by which a silent dead peer is found.
+        // A dead peer is found by heartbeats that it does not take.
         let (name, value) = ("heartbeat_interval", self.heartbeat_interval);
         if value > self.write_stall_timeout {
             let bound = Span::of(self.write_stall_timeout);
@@ -71,7 +71,7 @@ impl LimitSettings {
     /// Applies the defaults and checks the relations.
     ///
     /// # Errors
-    /// [`ConfigError::Setting`] for a limit at odds with another.
+    /// [`ConfigError::Setting`] for a limit that contradicts another one.
     pub fn resolve(&self) -> Result<Limits, ConfigError> {
         let limits = self.values();
         limits.check_relations(&|name| self.origin(name))?;

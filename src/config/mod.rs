@@ -1,9 +1,9 @@
-//! What was meant: the layers of settings merged, defaults applied, limits checked.
+//! Configuration: merges the layers of settings, applies defaults, checks limits.
 //!
 //! In come the flags and the environment (as [`ServeSettings`], read by the command line) and the text of a
-//! YAML file; out go plain structs, [`Serve`], [`Demo`] and [`Check`], that the rest of the program obeys
-//! without asking again. Each setting has a flag, an `INFORMERD_*` variable and a key of the file under one
-//! name; the flag wins over the variable, the variable over the file.
+//! YAML file; out go plain structs, [`Serve`], [`Demo`] and [`Check`], which the rest of the program uses
+//! without further checks. Each setting has a flag, an `INFORMERD_*` variable and a key of the file under one
+//! name. The flag wins over the variable, the variable over the file.
 
 mod expand;
 mod exposure;
@@ -47,31 +47,31 @@ pub const DATA_PORT: u16 = 8090;
 /// Port of the admin listener.
 pub const ADMIN_PORT: u16 = 8091;
 
-/// In the demo a person waits for the prompt.
+/// Short, as in the demo a person waits for the prompt.
 const DEMO_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What `serve` does.
+/// The configuration of `serve`.
 #[derive(Clone, Debug)]
 pub struct Serve {
-    /// What to watch; empty only where informers start on demand.
+    /// What to watch; empty only if informers may start on demand.
     pub watches: Vec<WatchSpec>,
-    /// What clients may start.
+    /// The informers that clients may start.
     pub on_demand: OnDemand,
-    /// Time between two looks at which kinds there are.
+    /// Time between two requests for the API server's kinds.
     pub discovery_interval: Duration,
     /// Which API server.
     pub upstream: UpstreamSource,
     /// Where clients connect.
     pub listen: Listen,
-    /// Where probes and metrics are answered; `None` for nowhere.
+    /// Where probes and metrics are answered; `None` for no such listener.
     pub admin_listen: Option<SocketAddr>,
     /// Origins whose pages may read answers.
     pub allow_origins: Vec<Origin>,
     /// Host names to answer beside addresses, localhost, names without a dot and names within a cluster.
     pub allow_hosts: Vec<HostName>,
-    /// Which requests that the caches cannot answer are handed on to the API server.
+    /// Which requests that the caches cannot answer are passed through to the API server.
     pub pass_through: PassThrough,
-    /// Resources whose subresource `proxy` is handed on, too.
+    /// Resources whose subresource `proxy` is passed through, too.
     pub pass_through_proxy: Vec<Proxied>,
     /// How everything is listed.
     pub initial_list: InitialList,
@@ -79,21 +79,21 @@ pub struct Serve {
     pub verify_interval: Option<Duration>,
     /// Limits.
     pub limits: Limits,
-    /// Time after SIGTERM to be unready and serve all the same.
+    /// Time after SIGTERM in which the process is unready but serves on.
     pub shutdown_delay: Duration,
-    /// Time for streams to end after that.
+    /// Time after that for streams to end.
     pub drain_timeout: Duration,
-    /// Not ready when the API server was last heard longer ago; `None` for always ready once synced.
+    /// The process is unready if the API server was last heard longer ago than this; `None` for always ready once synced.
     pub unready_after: Option<Duration>,
     /// What is logged.
     pub log: Log,
-    /// What this was made of, for the log and to tell at a reload what has changed.
+    /// The settings that this was made of, for the log and to find at a reload what has changed.
     pub settings: Box<General>,
-    /// Where this came from; `None` in the demo.
+    /// The layers that this was made of; `None` in the demo.
     pub source: Option<Source>,
 }
 
-/// What `demo` does.
+/// The configuration of `demo`.
 #[derive(Clone, Debug)]
 pub struct Demo {
     /// Where the embedded cluster's API server listens; port 0 for any.
@@ -104,7 +104,7 @@ pub struct Demo {
     pub rate: f64,
     /// Seed of all that happens; `None` for another each time.
     pub seed: Option<u64>,
-    /// Pods beyond those that live, to see how it feels with many.
+    /// Number of additional pods, to try it with many.
     pub pods: usize,
     /// Listeners and logs.
     pub settings: General,
@@ -112,16 +112,16 @@ pub struct Demo {
     pub limits: Limits,
 }
 
-/// What `check` looks at.
+/// The configuration of `check`.
 #[derive(Clone, Debug)]
 pub struct Check {
     /// What would be watched, or might be on demand.
     pub watches: Vec<WatchSpec>,
-    /// Patterns that stand for more than one resource.
+    /// On-demand patterns that match more than one resource.
     pub wildcards: Vec<Pattern>,
     /// Which API server.
     pub upstream: UpstreamSource,
-    /// What everyone who can connect could do, where others than local processes can.
+    /// A sentence that says what anyone who can connect may do, if not only local processes can connect.
     pub exposure: Option<String>,
     /// Form of the report.
     pub output: Output,
@@ -138,9 +138,9 @@ pub struct Check {
 /// What `check --verify` compares with the API server's own list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CheckVerify {
-    /// A cache made for it, as `serve` would make it.
+    /// A new cache, made as `serve` would make it.
     Fresh,
-    /// What a running informerd holds.
+    /// The caches of a running informerd.
     Running {
         /// Where it listens: `http://127.0.0.1:8090`.
         url: String,
@@ -166,16 +166,16 @@ pub enum Output {
     Json,
 }
 
-/// The layers a configuration is made of, kept so that it can be made again when the file has changed.
+/// The layers of a configuration, kept so that it can be made again after the file has changed.
 #[derive(Clone, Debug)]
 pub struct Source {
     /// The file, if there is one.
     pub file: Option<PathBuf>,
-    /// What flags and environment said.
+    /// The settings of flags and environment.
     pub settings: ServeSettings,
 }
 
-/// Why a configuration cannot be used. The text names what is wrong and what would be accepted.
+/// A configuration that cannot be used. The text names what is wrong and what would be accepted.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -187,7 +187,7 @@ pub enum ConfigError {
         #[source]
         source: std::io::Error,
     },
-    /// The file's text is not what it should be.
+    /// The file's text is wrong.
     #[error("configuration {}: {source}", path.display())]
     File {
         /// The file.
@@ -202,7 +202,7 @@ pub enum ConfigError {
     /// A setting with a value that is not accepted.
     #[error("{key} {value:?}: {problem}")]
     Setting {
-        /// The file's key, and the flag where it differs.
+        /// The place where the value was given: a key, a flag or a variable.
         key: String,
         /// The value.
         value: String,
@@ -222,7 +222,7 @@ pub enum ConfigError {
     /// Settings of which only one may be given.
     #[error("{0} and {1} cannot both be given; choose one of kubeconfig (with context), in-cluster, server")]
     Conflict(String, String),
-    /// A configuration that cannot be right, as is known once the cluster has been asked.
+    /// The configuration does not fit the cluster, or no cluster was found.
     #[error("{0}")]
     Cluster(String),
     /// Nothing to watch.
@@ -244,7 +244,7 @@ impl Source {
         self.resolve(&|name| std::env::var(name).ok())
     }
 
-    /// As [`Source::load`], with an environment of the caller's for `$(NAME)`.
+    /// As [`Source::load`], with the caller's environment for `$(NAME)`.
     ///
     /// # Errors
     /// [`ConfigError`].
@@ -306,8 +306,7 @@ impl Source {
         })
     }
 
-    /// What would be watched, and what might be on demand (patterns for resources), whether or not the rest makes
-    /// sense.
+    /// The watches, and one for each on-demand pattern, without checking the other settings.
     ///
     /// # Errors
     /// [`ConfigError`].
@@ -335,10 +334,10 @@ impl Source {
 // === impl CheckVerify ===
 
 impl CheckVerify {
-    /// What is running at a URL.
+    /// An informerd that listens at a URL.
     ///
     /// # Errors
-    /// [`ConfigError::Setting`] for what is no such URL.
+    /// [`ConfigError::Setting`] if this is no such URL.
     pub fn running(url: String) -> Result<Self, ConfigError> {
         let checked = url.parse::<ServerUrl>();
         checked.map(|_| Self::Running { url: url.clone() }).map_err(|problem| ConfigError::Setting {
@@ -352,12 +351,12 @@ impl CheckVerify {
 // === impl Serve ===
 
 impl Serve {
-    /// Each setting and its value, for the log at start: limits only where they are not the default, and the watches as
-    /// they were resolved. A value that may hold a secret hides it where it is shown as text ([`ServerUrl`]).
+    /// Each setting and its value, for the log at start: limits only if they differ from the default, and the watches as
+    /// resolved. Values that may hold a secret hide it when formatted ([`ServerUrl`]).
     pub fn loggable(&self) -> Vec<(&'static str, String)> {
         let watches: Vec<String> = self.watches.iter().map(WatchSpec::to_string).collect();
         let mut fields = self.settings.list();
-        // The cluster is told as what came of the four settings together.
+        // The cluster is logged once, as the result of these four settings.
         fields.retain(|(name, _)| {
             !matches!(*name, "watch" | "kubeconfig" | "context" | "in_cluster" | "server")
         });
@@ -371,7 +370,7 @@ impl Serve {
         fields
     }
 
-    /// The settings in which another configuration differs and that hold until the process ends.
+    /// The changed settings in another configuration that only a restart applies.
     pub fn fixed_differences(&self, other: &Self) -> Vec<&'static str> {
         let mut names = self.settings.differences(&other.settings);
         names.extend(self.limits.differences(&other.limits));
@@ -391,12 +390,12 @@ impl Demo {
     pub fn resolve(arguments: DemoArguments) -> Result<Self, ConfigError> {
         let DemoArguments { demo, general, limits } = arguments;
         let Embedded { rate, seed, pods, api_listen, kubeconfig_out } = demo.values();
-        // On loopback both, unlike serve: no kubelet probes a demo, and a laptop may be in a café.
+        // Unlike in `serve`, both listeners are on the loopback: no kubelet probes a demo, and a laptop may be in a café.
         let admin_listen = match general.admin_listen {
             Some(_) => general.values().admin_listen,
             None => Some(table::loopback(ADMIN_PORT)),
         };
-        // More would scroll away what the demo prints to try.
+        // More log lines would scroll the demo's instructions away.
         let log = general.log.clone().map_or(LogFilter::WARN, |given| given.value);
         let settings = General { admin_listen, log, ..general.values() };
         Ok(Self { rate, seed, pods, api_listen, kubeconfig_out, settings, limits: limits.resolve()? })
@@ -446,7 +445,7 @@ impl Demo {
     }
 }
 
-/// The watches, and what each informer is like that may start on demand.
+/// The watches, and the template for informers on demand.
 fn resolve_watches(
     watch: Vec<WatchEntry>,
     patterns: &[Pattern],
@@ -456,7 +455,7 @@ fn resolve_watches(
     let mut watches: Vec<WatchSpec> = Vec::new();
     for entry in watch {
         let spec = entry.resolve(defaults, environment)?;
-        // Aliases (`po`, `pods`) come out after discovery; here only what is plainly the same.
+        // Aliases (`po`, `pods`) are compared after discovery; here only equal names.
         if watches.iter().any(|other| other.resource.eq_ignore_ascii_case(&spec.resource)) {
             return Err(ConfigError::Setting {
                 key: "watch".to_owned(),
@@ -473,8 +472,8 @@ fn resolve_watches(
     Ok((watches, template))
 }
 
-/// When a cache is too old to be ready. On a resource where nothing happens, nothing is heard for as long as a watch may
-/// be silent: a shorter time would make informerd unready and ready again for ever.
+/// Checks `unready_after` against the silence of a watch. On an idle resource nothing is heard for that long, so a shorter
+/// time would make informerd unready and ready in turns.
 fn check_unready_after(
     unready_after: Option<Duration>,
     given: &GeneralSettings,
@@ -490,7 +489,7 @@ fn check_unready_after(
     Err(table::wrong("unready_after", given.origin("unready_after"), &Span::of(after), problem))
 }
 
-/// The settings that together say which cluster.
+/// The settings that together choose the cluster.
 struct UpstreamChoice {
     kubeconfig: Option<PathBuf>,
     context: Option<String>,
@@ -537,7 +536,7 @@ fn expand(key: &str, value: &str, environment: Environment<'_>) -> Result<String
     })
 }
 
-/// `journal_len_max` as the file writes it: `journalLenMax`.
+/// The key of the file for a name: `journalLenMax` for `journal_len_max`.
 fn camel_case(name: &str) -> String {
     let mut words = name.split(['_', '-']);
     let mut camel = words.next().unwrap_or_default().to_owned();

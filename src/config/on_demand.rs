@@ -1,4 +1,4 @@
-//! Which informers may start when a client asks for their resource.
+//! Patterns for the resources whose informers may start when a client asks.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,22 +16,22 @@ pub struct Pattern(String);
 /// Informers that start at the first request for their resource, and stop when nobody uses them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OnDemand {
-    /// Which; empty for none.
+    /// The patterns; empty for none.
     pub patterns: Vec<Pattern>,
-    /// How long an informer runs that nobody uses.
+    /// How long an unused informer keeps running.
     pub idle: Duration,
-    /// What each is like: a watch without a resource.
+    /// The template for each informer: a watch without a resource.
     pub template: WatchSpec,
 }
 
-/// The resource that no wildcard stands for: who may read every object of a cluster may still not read these, as in
-/// Kubernetes' own role `view`.
+/// The resource that no wildcard matches, as in Kubernetes' own role `view`: the permission to read all other objects does
+/// not include these.
 const SECRETS: &str = "secrets";
 
 // === impl Pattern ===
 
 impl Pattern {
-    /// Whether it stands for a resource.
+    /// Whether it matches a resource.
     pub fn matches(&self, resource: &Resource) -> bool {
         let canonical = resource.canonical();
         match self.0.strip_prefix('*') {
@@ -41,7 +41,7 @@ impl Pattern {
         }
     }
 
-    /// Whether it stands for more than one resource.
+    /// Whether it matches more than one resource.
     pub fn is_wildcard(&self) -> bool {
         self.0.starts_with('*')
     }
@@ -79,7 +79,7 @@ impl OnDemand {
         !self.patterns.is_empty()
     }
 
-    /// Whether an informer of a resource may.
+    /// Whether an informer of this resource may start on demand.
     pub fn allows(&self, resource: &Resource) -> bool {
         self.patterns.iter().any(|pattern| pattern.matches(resource))
     }

@@ -1,17 +1,17 @@
-//! Counts, sizes and spans of time as people write them.
+//! Counts, sizes and times as people write them.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A kind of number with a unit: what a flag takes, and what the program then works with.
+/// A number with a unit: its text form, and the plain type that the program uses.
 pub trait Quantity: FromStr<Err = QuantityError> + fmt::Display + Copy {
-    /// What stands for the value in the help: `N`, `SIZE`, `TIME`.
+    /// The placeholder for the value in the help: `N`, `SIZE`, `TIME`.
     const VALUE_NAME: &'static str;
-    /// The plain type the program works with.
+    /// The plain type that the program uses.
     type Plain: Copy + PartialOrd;
 
-    /// Dresses a plain value up, so that it can be shown.
+    /// Wraps a plain value, so that it can be formatted.
     fn of(plain: Self::Plain) -> Self;
 
     /// The plain value.
@@ -30,7 +30,7 @@ pub struct Size(usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span(Duration);
 
-/// Text that is not the quantity asked for; says what would be.
+/// A text that is not such a quantity. Says what is accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
     /// Not a [`Count`].
@@ -44,10 +44,10 @@ pub enum QuantityError {
     Span,
 }
 
-/// Units of size, largest first so that the longest exact one is shown.
+/// Units of size, largest first, so that the largest exact one is shown.
 const SIZES: [(&str, usize); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
 
-/// Units of time in milliseconds. `ms` comes before `m` and `s`, of which it is made.
+/// Units of time in milliseconds. `ms` comes before `m` and `s`, with which it would be confused.
 const SPANS: [(&str, u64); 4] = [("ms", 1), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
 
 // === impl Count ===
@@ -104,8 +104,7 @@ impl FromStr for Size {
         let (digits, unit) = text.split_at(end);
         let factor = match unit.trim_start() {
             "" | "B" => 1,
-            // `Ki` is how a Kubernetes manifest writes it. `K` and `MB` are left out: half of those who
-            // type them mean 1000.
+            // `Ki` is the form of Kubernetes manifests. `K` and `MB` are refused, as they may mean 1000 or 1024.
             unit => SIZES
                 .iter()
                 .find(|(name, _)| unit == *name || unit == name.trim_end_matches('B'))

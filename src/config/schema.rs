@@ -6,7 +6,7 @@ use super::setting::{Form, Setting};
 use super::table::settings;
 use super::watch::FileWatch;
 
-/// `$(NAME)` may stand anywhere in a value, so each pattern lets it pass.
+/// `$(NAME)` may occur anywhere in a value, so each pattern allows it.
 const REFERENCE: &str = r"\$\(";
 
 /// The schema: every key, its type, what it does, and its default.
@@ -99,11 +99,13 @@ fn watch() -> Json {
             "resource" => {
                 json!({"type": "string", "description": "As kubectl takes it: pods, deploy, deployments.v1.apps"})
             }
-            "namespaces" => texts("Only there; all namespaces where there are none"),
-            "labelSelector" => described_text("Only what the API server selects by it, in kubectl's grammar"),
-            "fieldSelector" => {
-                described_text("As labelSelector; which fields there are is up to the API server")
-            }
+            "namespaces" => texts("Only these namespaces; all of them if empty"),
+            "labelSelector" => described_text(
+                "Only objects that the API server selects by this label selector, in kubectl's grammar",
+            ),
+            "fieldSelector" => described_text(
+                "As labelSelector, by fields; the API server decides which fields a kind can be selected by",
+            ),
             "keepManagedFields" => truth("Keep metadata.managedFields"),
             "keepLastApplied" => truth("Keep the last-applied annotation"),
             "metadataOnly" => truth("Fetch and hold the objects' metadata alone"),

@@ -1,7 +1,7 @@
-//! What every setting has: a name, a form, a default, and a place that it was given in.
+//! The parts of a setting: name, form, default, and the place where it was given.
 //!
-//! `table.rs` lists the settings. From a row of it the macros of `layer.rs` make the flag, the variable, the key of the
-//! file and the field of the configuration; [`Setting`] is the same row as data, for the help, the documentation, the JSON
+//! `table.rs` lists the settings. From each row the macros of `layer.rs` make the flag, the variable, the key of the
+//! file and the field of the configuration. [`Setting`] is the same row as data, for the help, the documentation, the JSON
 //! Schema and the tests.
 
 use std::fmt;
@@ -15,15 +15,15 @@ use super::{ConfigError, camel_case, expand};
 /// A row of the table of settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// Name in code and in the log: `journal_len_max`.
+    /// Its name in the code and the log: `journal_len_max`.
     pub name: &'static str,
-    /// Heading of the help under which it stands.
+    /// Its heading in the help.
     pub heading: &'static str,
     /// What it does, with its default and the reason for that.
     pub help: String,
     /// Key of the file: `limits.journalLenMax`; `None` for a setting of `demo`, which reads no file.
     pub key: Option<String>,
-    /// Its default as it would be written; empty where it has none.
+    /// Its default as text; empty if it has none.
     pub default: String,
     /// The least value that is accepted.
     pub least: Option<String>,
@@ -36,9 +36,9 @@ pub struct Setting {
 /// What a reload of the configuration does with a setting that has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reload {
-    /// Applies it.
+    /// The reload applies it.
     Applied,
-    /// Warns that the process has to be restarted for it.
+    /// The reload warns that only a restart applies it.
     Restart,
 }
 
@@ -59,9 +59,9 @@ pub enum Form {
     Switch,
     /// One of these words.
     OneOf(&'static [&'static str]),
-    /// Any other text, and what stands for it in the help.
+    /// Any other text, with its placeholder in the help.
     Text(&'static str),
-    /// Several, and what stands for one of them in the help; separated by commas in a variable.
+    /// Several texts, with the placeholder of one in the help; separated by commas in a variable.
     List(&'static str),
     /// Watches: `RESOURCE?QUERY`, separated by semicolons in a variable; objects in the file.
     Watches,
@@ -78,21 +78,21 @@ pub enum Origin {
     File,
 }
 
-/// A value, and where it was given.
+/// A value, and the place where it was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Given<T> {
     /// The value.
     pub value: T,
-    /// Where it was given, so that an error names that place.
+    /// The place where it was given, for error messages.
     pub origin: Origin,
 }
 
-/// A text that is not accepted, and what would be.
+/// A text that is not accepted, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrong {
     /// The text.
     pub value: String,
-    /// What is wrong with it.
+    /// What is wrong with it, and what is accepted.
     pub problem: String,
 }
 
@@ -103,7 +103,7 @@ pub trait Scalar: FromStr<Err: fmt::Display> + fmt::Display + Clone {
     /// How it is written.
     const FORM: Form;
 
-    /// The plain value, to be shown.
+    /// Wraps a plain value, so that it can be formatted.
     fn dressed(plain: &Self::Plain) -> Self;
 
     /// The plain value.
@@ -119,7 +119,7 @@ pub trait Value: Clone + Sized {
     /// How it is written.
     const FORM: Form;
 
-    /// Reads the texts of a flag or a variable; several only where the form takes several.
+    /// Reads the texts of a flag or a variable; more than one only for a form that allows several.
     ///
     /// # Errors
     /// The first text that is not accepted.
@@ -134,7 +134,7 @@ pub trait Value: Clone + Sized {
     /// The plain value.
     fn plain(self) -> Self::Plain;
 
-    /// A plain value as it would be written.
+    /// A plain value as text.
     fn text(plain: &Self::Plain) -> String;
 }
 
@@ -146,7 +146,7 @@ pub struct Maybe<T>(T);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Switch(bool);
 
-/// Namespaces. `$(NAME)` in them is expanded later, together with those of the watches.
+/// Namespaces. `$(NAME)` in them is expanded later, together with that in the watches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Namespaces(Vec<String>);
 
@@ -168,7 +168,7 @@ impl Setting {
         self.key.as_ref().is_some_and(|key| key.starts_with("limits."))
     }
 
-    /// Its name where it was given, for an error.
+    /// Its name at the place where it was given, for error messages.
     pub(super) fn named(&self, origin: Option<Origin>) -> String {
         let key = || self.key.clone().unwrap_or_else(|| self.flag());
         match origin {
@@ -179,8 +179,8 @@ impl Setting {
         }
     }
 
-    /// The flag for clap, which leaves the value's text to [`Value::from_texts`]: clap would blame a wrong variable on the
-    /// flag.
+    /// The flag for clap. clap does not check the value, which [`Value::from_texts`] does, as clap would blame the flag for a
+    /// wrong variable.
     pub(super) fn arg(&self) -> clap::Arg {
         let arg = clap::Arg::new(self.name)
             .long(self.long())
@@ -217,7 +217,7 @@ pub(super) fn key(prefix: &str, given: Option<&str>, name: &str) -> String {
 // === impl Form ===
 
 impl Form {
-    /// What stands for the value in the help.
+    /// The placeholder for the value in the help.
     pub const fn value_name(&self) -> &'static str {
         match self {
             Self::Count | Self::Number => "N",
@@ -244,10 +244,10 @@ impl<T: super::Quantity> Given<T> {
     }
 }
 
-/// The words of a [`Form::Switch`].
+/// The values of a [`Form::Switch`].
 const SWITCH: &[&str] = &["true", "false"];
 
-/// Values that completions offer, none of which clap checks.
+/// Values that completions offer. clap does not check them.
 #[derive(Clone)]
 struct Accepted(Form);
 
@@ -274,7 +274,7 @@ fn parse<T: FromStr<Err: fmt::Display>>(text: &str) -> Result<T, Wrong> {
     text.parse().map_err(|problem: T::Err| Wrong { value: text.to_owned(), problem: problem.to_string() })
 }
 
-/// The value that counts where a flag takes one.
+/// The value of a flag that takes one: the last.
 fn last(texts: &[String]) -> &str {
     texts.last().map(String::as_str).unwrap_or_default()
 }

@@ -1,31 +1,31 @@
-//! Settings as they were given: one layer from the flags and the environment, one from the file.
+//! Layers of settings: one from flags and environment, one from the file.
 
 use super::ConfigError;
 use super::expand::Environment;
 use super::setting::{Given, Origin, Setting};
 use super::table::{DemoSettings, GeneralFile, GeneralSettings, LimitSettings, augment, is_of_demo};
 
-/// Everything `serve` can be told, from one source.
+/// All settings of `serve`, as one source gives them.
 #[derive(Clone, Debug, Default)]
 pub struct ServeSettings {
-    /// What is no limit.
+    /// All but the limits.
     pub general: GeneralSettings,
     /// Limits.
     pub limits: Box<LimitSettings>,
 }
 
-/// Everything `demo` can be told.
+/// All settings of `demo`.
 #[derive(Clone, Debug, Default)]
 pub struct DemoArguments {
     /// The embedded cluster.
     pub demo: DemoSettings,
-    /// Listeners and logs; the rest has no flag here.
+    /// Listeners and logs; the other settings of `serve` have no flag in `demo`.
     pub general: GeneralSettings,
     /// Limits.
     pub limits: LimitSettings,
 }
 
-/// Headings of the help under which `demo` has the flags of `serve`.
+/// Headings of the help whose flags `demo` shares with `serve`.
 const DEMO_HEADINGS: [&str; 3] = ["Listeners", "Logs", "Limits"];
 
 // === impl ServeSettings ===
@@ -34,9 +34,9 @@ impl ServeSettings {
     /// Reads the text of a file.
     ///
     /// # Errors
-    /// What is wrong with the YAML or with a value, named by line or key.
+    /// What is wrong with the YAML or a value, with its line or key.
     pub fn from_yaml(text: &str, environment: Environment<'_>) -> Result<Self, ConfigError> {
-        // An empty file, or one of comments only, says nothing, which is not an error.
+        // An empty file, or one with comments only, is no error.
         let file: Option<GeneralFile> =
             serde_saphyr::from_str(text).map_err(|error| ConfigError::Yaml(error.to_string()))?;
         let mut file = file.unwrap_or_default();
@@ -44,11 +44,11 @@ impl ServeSettings {
         Ok(Self { general: file.given(environment)?, limits })
     }
 
-    /// These settings, and where they are silent the lower layer's. A list replaces the lower layer's list.
+    /// These settings, completed by those of the lower layer. A list replaces the lower layer's list.
     #[must_use]
     pub fn or(self, mut lower: Self) -> Self {
-        // The cluster is one choice, taken whole: `--server` is not at odds with a file's kubeconfig. A context alone picks
-        // within the file's kubeconfig.
+        // The cluster is one choice: `--server` replaces a file's kubeconfig and does not conflict with it. A context alone
+        // selects within the file's kubeconfig.
         if chooses_cluster(&self.general, |_| true) {
             lower.general.forget_cluster(|_| true);
         }
@@ -56,7 +56,7 @@ impl ServeSettings {
     }
 }
 
-/// Whether a source names a cluster, in a place that counts.
+/// Whether a layer chooses a cluster at one of these places.
 fn chooses_cluster(given: &GeneralSettings, counts: impl Fn(Origin) -> bool) -> bool {
     let GeneralSettings { kubeconfig, in_cluster, server, .. } = given;
     let origins = [origin(kubeconfig), origin(in_cluster), origin(server)];
@@ -83,7 +83,7 @@ impl GeneralSettings {
 
 // === impl clap::Args ===
 
-/// The error of a value, for clap to show and to exit with.
+/// The error of a value as an error of clap, which prints it and exits.
 fn refused(error: &ConfigError) -> clap::Error {
     let message = format!("{error}\n\nFor more information, try '--help'.\n");
     clap::Error::raw(clap::error::ErrorKind::ValueValidation, message)
@@ -93,7 +93,7 @@ impl clap::FromArgMatches for ServeSettings {
     fn from_arg_matches(matches: &clap::ArgMatches) -> Result<Self, clap::Error> {
         let read = || -> Result<Self, ConfigError> {
             let mut general = GeneralSettings::from_matches(matches)?;
-            // A flag wins over the variables, here too for the choice as a whole.
+            // For the choice of the cluster, too, a flag wins over all its variables.
             if chooses_cluster(&general, |origin| origin == Origin::Flag) {
                 general.forget_cluster(|origin| origin == Origin::Variable);
             }
@@ -139,7 +139,7 @@ impl clap::FromArgMatches for DemoArguments {
 impl clap::Args for DemoArguments {
     fn augment_args(command: clap::Command) -> clap::Command {
         let chosen = |setting: &Setting| is_of_demo(setting) || DEMO_HEADINGS.contains(&setting.heading);
-        // Its own settings first, as they are what makes it a demo.
+        // Its own settings first, as they matter most here.
         let command = augment(command, is_of_demo);
         augment(command, |setting| chosen(setting) && !is_of_demo(setting))
     }

@@ -1,9 +1,9 @@
-//! The table of settings: each defined once, with its flag, its variable, its key of the file, its unit, its default, the
-//! reason for that, and what a reload does with it.
+//! The table of settings. Each row defines one setting: type, default, what a reload does with it, least value, and the text
+//! of the help with the reason for the default.
 //!
-//! The row `journal_len_max` is the flag `--journal-len-max`, the variable `INFORMERD_JOURNAL_LEN_MAX` and the key
-//! `limits.journalLenMax`. `{default}` in a text stands for the default. A key with another name follows `as`. To add a
-//! setting, add its row, and use its value in `mod.rs`: help, manual page, JSON Schema and docs/settings.md follow.
+//! The row `journal_len_max` defines the flag `--journal-len-max`, the variable `INFORMERD_JOURNAL_LEN_MAX` and the key
+//! `limits.journalLenMax`; a key with another name follows `as`. `{default}` in a text stands for the default. To add a
+//! setting, add a row and use its value in `mod.rs`: help, manual page, JSON Schema and docs/settings.md follow.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::LazyLock;
@@ -21,7 +21,7 @@ use super::values::{
 use super::watch::Watches;
 use super::{ADMIN_PORT, ConfigError, DATA_PORT};
 
-/// The settings of `serve` that are no limits.
+/// The settings of `serve`, without the limits.
 macro_rules! general {
     ($make:ident) => {
         $make! {
@@ -41,11 +41,11 @@ macro_rules! general {
                 on_demand: Vec<Pattern> = Vec::new(), Applied;
             }
             "Kinds at run time" {
-                /// Time after which an informer that started on demand and that nobody uses stops [default {default}: a
-                /// client that polls each minute keeps it]
+                /// Time after which an unused informer that started on demand stops [default {default}: a client that
+                /// polls each minute keeps it]
                 on_demand_idle: Span = Duration::from_secs(300), Applied, least Duration::from_secs(1);
-                /// Time between two looks at which kinds there are [default {default}: what breaks is noticed sooner, by
-                /// itself]
+                /// Time between two requests for the API server's kinds [default {default}: a kind that breaks is
+                /// noticed sooner, by itself]
                 discovery_interval: Span = Duration::from_secs(600), Restart, least Duration::from_secs(1);
             }
             "Which cluster" {
@@ -62,47 +62,48 @@ macro_rules! general {
                 /// Where clients connect: ADDRESS:PORT, localhost:PORT or unix:/path [default {default}: a sidecar's data
                 /// stays in the pod]
                 listen: Listen = Listen::Tcp(LISTEN), Restart;
-                /// Probes and metrics: ADDRESS:PORT, localhost:PORT or off [default {default}, since a kubelet probes the
+                /// Probes and metrics: ADDRESS:PORT, localhost:PORT or off [default {default}, as the kubelet probes the
                 /// pod's address; 127.0.0.1:8091 in demo]
                 admin_listen: AdminListen = Some(ADMIN_LISTEN), Restart;
             }
             "Browsers" {
-                /// Origin whose pages may read answers, `https://app.example`, or * [repeatable; default: informerd's own
-                /// page]
+                /// Origin whose web pages may read answers, `https://app.example`, or * [repeatable; default: informerd's
+                /// own page]
                 allow_origin as "allowOrigins": Vec<WebOrigin> = Vec::new(), Restart;
                 /// Host name to answer, or *.NAME for all below it [repeatable; default: addresses, localhost, names without a
                 /// dot, *.svc and *.cluster.local, so that no web page reads the cluster through DNS rebinding]
                 allow_host as "allowHosts": Vec<HostName> = Vec::new(), Restart;
             }
             "Pass-through" {
-                /// Hand on to the API server what the caches cannot answer below /api, /apis and /openapi: off, reads or
-                /// all [default {default}: a client that reaches the listener would act with informerd's own permissions]
+                /// Pass requests below /api, /apis and /openapi that the caches cannot answer through to the API server:
+                /// off, reads or all [default {default}: a client that reaches the listener would act with informerd's own
+                /// permissions]
                 pass_through: PassThrough = PassThrough::Off, Restart;
-                /// Resource whose subresource proxy is handed on, too: nodes, pods or services [repeatable or
+                /// Resource whose subresource proxy is passed through, too: nodes, pods or services [repeatable or
                 /// comma-separated; default: none, as even a GET may change something behind it]
                 pass_through_proxy: Vec<Proxied> = Vec::new(), Restart;
             }
             "Staying true" {
-                /// How to list: auto, stream or page [default {default}: as a stream, which costs the API server least; in
-                /// pages where it takes none]
+                /// How to list: auto, stream or page [default {default}: as a stream, which costs the API server least, or
+                /// in pages if it supports none]
                 initial_list: InitialList = InitialList::Auto, Restart;
-                /// Time between comparisons of each cache with the API server, or off [default {default}: what no event
-                /// tells is found the same day, for a list of names and versions each time]
+                /// Time between comparisons of each cache with the API server, or off [default {default}: a lost event is
+                /// noticed within hours, at the cost of a list of names and versions each time]
                 verify_interval: VerifyInterval = Some(Duration::from_secs(3600)), Restart;
             }
             "Life" {
-                /// Time after SIGTERM to be unready and serve all the same, before streams end [default {default}; behind a
-                /// Service 5s, in which it stops to send clients]
+                /// Time after SIGTERM in which informerd is unready but serves on, before streams end [default {default};
+                /// behind a Service use 5s, in which the Service stops sending clients]
                 shutdown_delay: Span = Duration::ZERO, Restart;
                 /// Time for streams to end after SIGTERM [default {default}: below the 30s after which a kubelet kills]
                 drain_timeout: Span = Duration::from_secs(25), Restart;
-                /// Not ready when the API server was last heard longer ago, or off [default {default}: stale answers, which
-                /// tell their age, beat none]
+                /// Become unready when the API server was last heard longer ago than this, or off [default {default}: a
+                /// stale answer, which carries its age, is better than none]
                 unready_after: Unready = None, Restart;
             }
             "Logs" {
-                /// Level or filter, as in info,informerd::upstream=debug [default {default}: lifecycle; nothing for each
-                /// change; warn in demo, where more would scroll its instructions away]
+                /// Level or filter, as in info,informerd::upstream=debug [default {default}: lifecycle, without a line for
+                /// each change; warn in demo, where more would scroll its instructions away]
                 log: LogFilter = LogFilter::INFO, Restart;
                 /// Form of the log on stderr: text, json or auto [default {default}: text on a terminal, json elsewhere]
                 log_format: LogFormat = LogFormat::Auto, Restart;
@@ -115,18 +116,18 @@ macro_rules! general {
 macro_rules! limits {
     ($make:ident) => {
         $make! {
-            /// Limits, whose relations `Limits::check_relations` checks.
+            /// Limits. `Limits::check_relations` checks how they relate.
             names LimitSettings, Limits, LimitFile, limit_rows, prefix "limits.";
             "Limits" {
                 /// Connections open at once [default {default}: about 12 KiB each, so 120 MiB]; more are answered 503
                 connections_max: Count = 10_000, Restart, least 1;
-                /// Informers that one stream joins, of which a resource watched in several namespaces has one for each [default
+                /// Informers that one stream may join; a resource watched in several namespaces has one informer for each [default
                 /// {default}: more than a cluster has kinds worth joining]; more is 400
                 streams_per_connection_max: Count = 100, Restart, least 1;
                 /// Subscriptions at once over all connections [default {default}: two for each connection]; more are answered 503
                 subscribers_max: Count = 20_000, Restart, least 1;
-                /// Informers that run at once because clients asked for them [default {default}: each holds a cache and a journal]; more
-                /// are answered 503
+                /// Informers on demand that run at once [default {default}: each holds a cache and a journal]; requests for more are
+                /// answered 503
                 on_demand_max: Count = 32, Restart, least 1;
                 /// Requests passed through to the API server at once [default {default}: a few people's; watches and logs last]; more are
                 /// answered 503
@@ -137,12 +138,12 @@ macro_rules! limits {
                 header_bytes_max: Size = 16 << 10, Restart, least 8 << 10;
                 /// Bytes of a request's path and query [default {default}: a selector over hundreds of names]; more is 414
                 url_bytes_max: Size = 8 << 10, Restart, least 256;
-                /// Time for a request's head to arrive [default {default}: slow links pass, slow-header attacks do not]
+                /// Time for a request's head to arrive [default {default}: enough for slow links, too short for slow-header attacks]
                 header_timeout: Span = Duration::from_secs(10), Restart, least Duration::from_millis(100);
-                /// Time a peer may take nothing while data waits for it [default {default}: a laptop changing networks passes]; then its
-                /// connection is closed
+                /// Time for which a peer may take no byte while data waits for it [default {default}: enough for a laptop that changes
+                /// networks]; then its connection is closed
                 write_stall_timeout: Span = Duration::from_secs(60), Restart, least Duration::from_secs(1);
-                /// Kernel send buffer for each connection [default {default}: a stuck peer pins this and not the 4 MiB of autotuning]
+                /// Kernel send buffer of each connection [default {default}: a stuck peer pins this much, not the 4 MiB of autotuning]
                 send_buffer_bytes: Size = 64 << 10, Restart, least 4 << 10;
                 /// Changes each informer keeps for readers that are behind [default {default}: minutes of a busy cluster]; older
                 /// readers get the latest states instead of each change
@@ -153,34 +154,35 @@ macro_rules! limits {
                 /// gets RESET
                 tombstones_len_max: Count = 65_536, Restart, least 16;
                 /// Bytes of one object's JSON [default {default}: etcd refuses writes above 1.5 MiB, JSON needs more]; larger ones are
-                /// skipped and counted, and one that grows beyond it is told as deleted
+                /// skipped and counted, and one that grows beyond it is sent as deleted
                 object_bytes_max: Size = 8 << 20, Restart, least 64 << 10;
                 /// Bytes of one line of an upstream watch [default {default}: the largest object, its managedFields and the frame]
                 line_bytes_max: Size = 16 << 20, Restart, least 64 << 10;
-                /// Objects asked for in one page of a list [default {default}: what kubectl and client-go ask for]
+                /// Objects requested in one page of a list [default {default}: as kubectl and client-go do]
                 page_size: Count = 500, Restart, least 1;
                 /// Bytes of one page of an upstream list [default {default}: 500 objects of 512 KiB]; a larger page is
-                /// asked for in smaller ones
+                /// requested again in smaller ones
                 page_bytes_max: Size = 256 << 20, Restart, least 1 << 20;
-                /// Time without a byte on a watch after which its connection is taken for dead and it is opened anew [default 30s:
-                /// a half-open connection is noticed before anyone asks; an idle watch costs the API server one request in this time, and
-                /// says how far the server is; above the interval of the server's bookmarks (60s) it costs 13 an hour]
+                /// Time without a byte on a watch after which its connection counts as dead and the watch is opened again [default 30s:
+                /// a half-open connection is noticed soon; an idle watch costs the API server one request in this time, which also gives
+                /// its current version; with more than the server's bookmark interval (60s) it costs 13 requests an hour]
                 watch_silence_max: Span = Duration::from_secs(30), Restart, least Duration::from_millis(100);
-                /// Snapshots held for clients that page with limit and continue [default {default}: each pins what has changed since];
-                /// the oldest goes first, its continue is then 410
+                /// Snapshots held for clients that read in pages with limit and continue [default {default}: each keeps the objects alive
+                /// that have changed since]; beyond it the oldest is dropped, and its continue is 410
                 snapshot_pages_max: Count = 16, Restart, least 1;
-                /// Time such a snapshot is held after its last page [default {default}: etcd's compaction gives an API server's as long]
+                /// Time for which such a snapshot is held after its last page [default {default}: as long as etcd's compaction leaves an
+                /// API server's]
                 snapshot_pages_ttl: Span = Duration::from_secs(300), Restart, least Duration::from_secs(1);
                 /// Time between heartbeats on a quiet stream [default {default}: below the 30 to 60s idle timeouts of proxies]
                 heartbeat_interval: Span = Duration::from_secs(15), Restart, least Duration::from_millis(100);
-                /// Time between BOOKMARKs on a stream [default {default}: as an API server's, so that resume tokens stay fresh]
+                /// Time between BOOKMARKs on a stream [default {default}: as on an API server, so that resume tokens stay fresh]
                 bookmark_interval: Span = Duration::from_secs(60), Restart, least Duration::from_millis(100);
-                /// Time to wait for a token that is ahead of the cache and of what the API server says it has reached, or for what
-                /// changed since one from before the start [default {default}: a replica is rarely further behind]; then RESET
+                /// Time for which a stream waits if its token is ahead of the cache and of the API server, or is from before the start
+                /// and the changes since are being requested [default {default}: a replica is rarely further behind]; then RESET
                 resume_wait: Span = Duration::from_secs(10), Restart, least Duration::ZERO;
-                /// Changes taken from the journal in one go [default {default}: one wake-up, one write]
+                /// Changes taken from the journal at once [default {default}: one wake-up, one write]
                 batch_len_max: Count = 256, Restart, least 1;
-                /// Bytes handed to a socket in one go [default {default}: four send buffers; one object always goes]
+                /// Bytes written to a socket at once [default {default}: four send buffers]; a single object may exceed it
                 batch_bytes_max: Size = 256 << 10, Restart, least 4 << 10;
             }
         }
@@ -196,13 +198,13 @@ macro_rules! demo {
             "Embedded cluster" {
                 /// Events a second in the embedded cluster [default {default}: a person can follow]
                 rate: Rate = 2.0, Restart;
-                /// Seed of all that happens [default: another each time, told at start]
+                /// Seed of all that happens [default: a random one, printed at start]
                 seed: Maybe<Seed> = None, Restart;
-                /// Pods to add to those that live, to see it with many [default {default}]
+                /// Additional pods, to try it with many [default {default}]
                 pods: Count = 0, Restart;
                 /// Where the embedded API server listens [default {default}: any free port]
                 api_listen: ApiListen = loopback(0), Restart;
-                /// Where to write the kubeconfig for it [default: a file in the temporary folder, told at start]
+                /// Where to write the kubeconfig for it [default: a file in the temporary folder, named at start]
                 kubeconfig_out: Maybe<FilePath> = None, Restart;
             }
         }
@@ -238,7 +240,7 @@ pub(super) fn find(name: &str) -> Option<&'static Setting> {
     settings().iter().find(|setting| setting.name == name)
 }
 
-/// The error for a value that cannot stand, under the name that it was given with.
+/// The error for a value that is refused, with the name under which it was given.
 pub(super) fn wrong(
     name: &str,
     origin: Option<Origin>,
@@ -249,7 +251,7 @@ pub(super) fn wrong(
     ConfigError::Setting { key, value: value.to_string(), problem }
 }
 
-/// The key of a setting; `None` where the table has no file.
+/// The key of a setting; `None` for a table without a file.
 fn keyed(prefix: &str, given: Option<&str>, name: &str) -> Option<String> {
     (prefix != "-").then(|| key(prefix, given, name))
 }
@@ -259,7 +261,7 @@ fn help(lines: &[&str], default: &str) -> String {
     lines.concat().trim().replace("{default}", default).replace('`', "")
 }
 
-/// What a flag or a variable says; `None` where neither is there, or where the command has no such flag.
+/// The value of a flag or variable; `None` if neither is given, or the command has no such flag.
 fn given<T: Value>(matches: &clap::ArgMatches, name: &str) -> Result<Option<Given<T>>, ConfigError> {
     let Ok(Some(texts)) = matches.try_get_many::<String>(name) else { return Ok(None) };
     let texts: Vec<String> = texts.cloned().collect();

@@ -1,6 +1,6 @@
 use super::*;
 
-/// The configuration of a file under what is typed, or the error's text.
+/// The configuration made of flags and a file, or the error's text.
 fn made(typed: &[&str], yaml: &str) -> Result<Serve, String> {
     use clap::Parser;
     #[derive(Parser)]
@@ -209,7 +209,7 @@ fn every_setting_that_changes_is_told_at_a_reload_or_applied() {
     ] {
         assert_eq!(changed(&format!("{PODS}{yaml}\n")), [name], "{yaml}");
     }
-    // A password that changed is told of without being told.
+    // The change of a password is reported without the password.
     let one = made(&[], &format!("{PODS}server: 'http://me:one@a'\n")).unwrap();
     let other = made(&[], &format!("{PODS}server: 'http://me:two@a'\n")).unwrap();
     assert_eq!(one.fixed_differences(&other), ["server"]);
@@ -269,7 +269,7 @@ fn reason(setting: &Setting) -> String {
     let (before, rest) = setting.help.split_at(at.unwrap_or(setting.help.len()));
     let (within, after) = rest.trim_start_matches('[').split_once(']').unwrap_or_default();
     let within = within.replace(&format!("default {}", setting.default), "");
-    let within = within.trim_start_matches([':', ',', ' ']);
+    let within = within.trim_start_matches([':', ',', ';', ' ']);
     if within.is_empty() { format!("{}{after}", before.trim()) } else { format!("{before}({within}){after}") }
 }
 
@@ -278,8 +278,8 @@ fn page() -> String {
     let mut page = "# Settings\n\n\
         <!-- Made from src/config/table.rs: UPDATE_DOCS=1 cargo test --lib every_document -->\n\n\
         Every setting has a flag, a variable and a key of the file given with `--config`. The flag wins over the variable, the\n\
-        variable over the file. What says *restart* holds until the process ends; a reload warns of it. The rest is applied\n\
-        when the file changes, or on SIGHUP. A flag, a variable or a key that does not exist is refused, as is a value that\n\
+        variable over the file. A change of a setting marked *restart* needs a restart; a reload only warns of it. The others\n\
+        are applied when the file changes, or on SIGHUP. A flag, a variable or a key that does not exist is refused, as is a value that\n\
         does not fit, with exit code 2. `informerd config-schema` prints a JSON Schema of the file, for an editor.\n"
         .to_owned();
     let mut heading = "";

@@ -1,4 +1,4 @@
-//! Values of single settings: each knows how it is written, and says so when it is written otherwise.
+//! Types of the values of settings. Each parses its text, and says what is accepted if it cannot.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -19,11 +19,11 @@ pub enum Listen {
     Unix(PathBuf),
 }
 
-/// Where probes and metrics are answered; `None` for nowhere.
+/// Where probes and metrics are answered; `None` for no such listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdminListen(pub Option<SocketAddr>);
 
-/// How stale the cache may be before the process is not ready; `None` for as stale as it gets.
+/// How stale a cache may be before the process is unready; `None` for no bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unready(pub Option<Duration>);
 
@@ -59,13 +59,13 @@ pub enum InitialList {
     Page,
 }
 
-/// Which requests that the caches cannot answer are handed on to the API server.
+/// Which requests that the caches cannot answer are passed through to the API server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum PassThrough {
     /// None.
     #[default]
     Off,
-    /// Those that read.
+    /// GET requests.
     Reads,
     /// All of them.
     All,
@@ -76,9 +76,9 @@ pub enum PassThrough {
 pub enum Proxied {
     /// `nodes/proxy`: the kubelet's own interface.
     Nodes,
-    /// `pods/proxy`: what listens in a pod.
+    /// `pods/proxy`: a server in a pod.
     Pods,
-    /// `services/proxy`: what listens behind a Service.
+    /// `services/proxy`: the servers behind a Service.
     Services,
 }
 
@@ -114,7 +114,7 @@ pub struct Rate(f64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seed(u64);
 
-/// An address with its port. `localhost` is the loopback of IPv4, where the default listens, too.
+/// An address with its port. `localhost` is the loopback address of IPv4, as in the default.
 fn address(text: &str) -> Option<SocketAddr> {
     let text = text.trim();
     let of_localhost =
@@ -205,7 +205,7 @@ impl fmt::Display for Unready {
 // === impl VerifyInterval ===
 
 impl VerifyInterval {
-    /// Each comparison lists every object's metadata; more often than this nothing else would be done.
+    /// The shortest interval: each comparison lists every object's metadata.
     const LEAST: Duration = Duration::from_millis(100);
 }
 
@@ -236,13 +236,13 @@ impl fmt::Display for VerifyInterval {
 // === impl LogFilter ===
 
 impl LogFilter {
-    /// Lifecycle, and what an operator has to know.
+    /// Lifecycle, warnings and errors.
     pub const INFO: Self = Self(Cow::Borrowed("info"));
 
-    /// What somebody has to know.
+    /// Warnings and errors.
     pub(super) const WARN: Self = Self(Cow::Borrowed("warn"));
 
-    /// Levels, as text and as the number that means the same.
+    /// Levels, as words and as equivalent numbers.
     const LEVELS: [&str; 12] =
         ["off", "error", "warn", "info", "debug", "trace", "0", "1", "2", "3", "4", "5"];
 
@@ -261,13 +261,13 @@ impl Default for LogFilter {
 impl FromStr for LogFilter {
     type Err = String;
 
-    /// The filter's own parser takes a bare word for a target, so that `inof` would silence everything else: here a bare
-    /// word is a level.
+    /// Here a bare word is a level. The filter's own parser would take it for a target, so that the typo `inof` would silence
+    /// everything else.
     fn from_str(text: &str) -> Result<Self, String> {
         let expected = "expected a level (error, warn, info, debug, trace, off) or target=level, several joined by commas";
         let level = |word: &str| Self::LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word));
         for directive in directives(text) {
-            // A span's fields, in brackets, may hold an = of their own.
+            // The fields of a span, in brackets, may contain an = themselves.
             let outside = directive.rsplit_once(']').map_or(directive, |(_, after)| after);
             let fits = match outside.rsplit_once('=') {
                 Some((_, last)) => level(last.trim()),
@@ -493,7 +493,7 @@ impl FromStr for ServerUrl {
 }
 
 impl fmt::Display for ServerUrl {
-    /// Without the password that may stand before an `@`.
+    /// The URL without a password before an `@`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.0.split_once("://"), self.0.rsplit_once('@')) {
             (Some((scheme, _)), Some((_, host))) => write!(f, "{scheme}://{host}"),
@@ -558,7 +558,7 @@ impl fmt::Display for Seed {
 
 // === impl Scalar ===
 
-/// Values whose plain form is themselves, is wrapped by them, or is a quantity.
+/// Values whose plain form is the value itself, the value that it wraps, or a quantity.
 macro_rules! scalars {
     (itself: $($kind:ty = $form:expr),+; wraps: $($wrapper:ident($plain:ty) = $wrapper_form:expr),+; quantity: $($quantity:ty = $quantity_form:expr),+;) => {
         $(impl Scalar for $kind {

@@ -1,4 +1,4 @@
-//! What to watch: one resource, where, and which of its objects.
+//! A watch: one resource, its namespaces, and which of its objects.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,11 +7,11 @@ use super::setting::{Form, Value, Wrong};
 use super::{ConfigError, Environment, expand};
 use crate::k8s::{DropPaths, FieldSelector, LabelSelector};
 
-/// The parameters a watch takes, as in the HTTP interface.
+/// The parameters of a watch, named as in the HTTP interface.
 const ACCEPTED: &str =
     "namespace, labelSelector, fieldSelector, keepManagedFields, keepLastApplied, metadataOnly, drop";
 
-/// One resource to watch, as it was typed or stands in the file: nothing expanded, no defaults.
+/// One resource to watch, as it was typed or written in the file: nothing expanded, no defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WatchEntry {
     /// Name as typed: `pods`, `deploy`, `deployments.v1.apps`.
@@ -22,38 +22,37 @@ pub struct WatchEntry {
     pub label_selector: Option<String>,
     /// Field selector.
     pub field_selector: Option<String>,
-    /// Whether `metadata.managedFields` stays in; nothing said means the default.
+    /// Whether `metadata.managedFields` is kept; `None` for the default.
     pub keep_managed_fields: Option<bool>,
-    /// Whether the last-applied annotation stays in; nothing said means the default.
+    /// Whether the last-applied annotation is kept; `None` for the default.
     pub keep_last_applied: Option<bool>,
-    /// Whether only the objects' metadata is fetched and held; nothing said means whole objects.
+    /// Whether only the objects' metadata is fetched and held; `None` for whole objects.
     pub metadata_only: Option<bool>,
-    /// Paths of what is not held.
+    /// Paths of members that are dropped.
     pub drop: Vec<String>,
 }
 
-/// One resource to watch, with defaults applied: what an informer (or one a namespace) is made of.
+/// One resource to watch, with defaults applied. Makes one informer, or one for each namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchSpec {
     /// Name as typed, to be resolved by discovery: `pods`, `deploy`, `deployments.v1.apps`.
     pub resource: String,
-    /// Namespaces, sorted and without repeats; empty means all.
+    /// Namespaces, sorted and without duplicates; empty for all.
     pub namespaces: Vec<String>,
-    /// Whether `namespaces` is the default of `--namespace`: a resource that turns out to be cluster-scoped
-    /// then ignores it, where namespaces given with the watch itself are refused.
+    /// Whether `namespaces` comes from `--namespace`. A cluster-scoped resource ignores that default, but refuses namespaces
+    /// given with the watch itself.
     pub namespaces_are_default: bool,
-    /// Label selector to send upstream; its syntax is checked.
+    /// Label selector for the API server; its syntax is checked.
     pub label_selector: Option<String>,
-    /// Field selector to send upstream; its syntax is checked, which fields it may name only the API server
-    /// knows.
+    /// Field selector for the API server; its syntax is checked. Only the API server knows which fields are allowed.
     pub field_selector: Option<String>,
-    /// Whether `metadata.managedFields` stays in the objects.
+    /// Whether `metadata.managedFields` is kept.
     pub keep_managed_fields: bool,
-    /// Whether the annotation in which `kubectl apply` keeps the last manifest stays in the objects.
+    /// Whether the annotation in which `kubectl apply` keeps the last manifest is kept.
     pub keep_last_applied: bool,
     /// Whether only the objects' metadata is fetched and held.
     pub metadata_only: bool,
-    /// What is not held of the objects.
+    /// Members that are dropped.
     pub drop: DropPaths,
 }
 
@@ -77,7 +76,7 @@ pub struct FileWatch {
     drop: Vec<String>,
 }
 
-/// What watches take that say nothing themselves.
+/// Defaults for watches that do not say otherwise.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WatchDefaults {
     pub(super) namespaces: Vec<String>,
@@ -90,8 +89,8 @@ pub(super) struct WatchDefaults {
 impl FromStr for WatchEntry {
     type Err = String;
 
-    /// Reads `resource` or `resource?name=value&name=value`; a value begins after the first `=`, and nothing in
-    /// it is percent-decoded, since it is typed in a shell and not in a URL.
+    /// Reads `resource` or `resource?name=value&name=value`. A value begins after the first `=`. It is not percent-decoded, as
+    /// it is typed in a shell and not in a URL.
     fn from_str(text: &str) -> Result<Self, String> {
         let (resource, query) = match text.trim().split_once('?') {
             Some((resource, query)) => (resource, Some(query)),
@@ -300,7 +299,7 @@ impl fmt::Display for WatchSpec {
     }
 }
 
-/// A resource's name is made of DNS labels; that it exists is for discovery to say.
+/// Checks that a resource's name is made of DNS labels. Discovery checks that it exists.
 pub(super) fn check_resource(name: &str) -> Result<(), String> {
     let fits = !name.is_empty()
         && name.split('.').all(|label| {

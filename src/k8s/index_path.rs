@@ -15,12 +15,12 @@ use serde_json::value::RawValue;
 use super::Object;
 use super::object::{MemberKey, Text};
 
-/// Where the values are that a selector compares or an index holds.
+/// The path to the values that a selector compares or an index holds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum IndexPath {
     /// The label with this key. An object without the label has no value.
     Label(String),
-    /// The scalar at a path. An object without it has the value that the path says.
+    /// The scalar at a path. For an object without it the path has a default.
     Field(FieldPath),
 }
 
@@ -29,17 +29,17 @@ pub enum IndexPath {
 pub struct FieldPath {
     /// A dotted path; `\.` is a dot within a name.
     pub path: String,
-    /// The value where the path leads to nothing, to `null` or to an object.
+    /// The value if the member is missing, `null` or an object.
     pub missing: &'static str,
-    /// Whether the path goes through arrays, so that an object has a value for each element. Otherwise an array is
-    /// taken for nothing.
+    /// Whether the path continues in the elements of an array, so that an object has a value for each. If not, an array
+    /// counts as missing.
     pub arrays: bool,
 }
 
 /// The paths in use for one resource, prepared for reading all of them at once.
 #[derive(Debug)]
 pub struct IndexPaths {
-    /// Differs from that of every other set in the process.
+    /// Unique in the process, so that values read for another set are recognized.
     generation: u64,
     paths: Vec<IndexPath>,
     /// Slots of labels by key.
@@ -47,7 +47,7 @@ pub struct IndexPaths {
     /// Paths through arrays, and others.
     fields: [Node; 2],
     has_fields: [bool; 2],
-    /// Slots whose values are in the key.
+    /// Slots of `metadata.name` and `metadata.namespace`, whose values are in the object's key.
     name: Vec<usize>,
     namespace: Vec<usize>,
 }
@@ -71,26 +71,26 @@ pub enum Values {
     Many(Box<[Arc<str>]>),
 }
 
-/// Arrays directly within each other that are looked into. No kind of Kubernetes nests two.
+/// Depth to which arrays directly within arrays are read. No built-in kind nests two.
 const ARRAYS_MAX: u8 = 8;
 
-/// A member name, or the root, of the paths that go through it.
+/// A node in the tree of all paths: the root or one member name.
 #[derive(Debug, Default)]
 struct Node {
     children: Vec<(String, Node)>,
-    /// Slots of the paths that end here, with what a missing value is taken for.
+    /// Slots of the paths that end here, each with its default.
     ends: Vec<(usize, &'static str)>,
 }
 
 // === impl FieldPath ===
 
 impl FieldPath {
-    /// A path as clients of `/v1` write it: through arrays, and a missing value is the empty text.
+    /// A path as clients of `/v1` write it: it continues through arrays, and a missing value is the empty text.
     pub fn new(path: impl Into<String>) -> Self {
         Self { path: path.into(), missing: "", arrays: true }
     }
 
-    /// The member names along the path, `\.` resolved.
+    /// The member names along the path, unescaped.
     pub fn segments(&self) -> Vec<String> {
         segments(&self.path)
     }
@@ -123,7 +123,7 @@ impl fmt::Display for IndexPath {
 // === impl IndexPaths ===
 
 impl IndexPaths {
-    /// Prepares these paths; each has the slot of its place in the list.
+    /// Prepares these paths. A path's slot is its place in the list.
     pub fn new(paths: Vec<IndexPath>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let generation = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -158,7 +158,7 @@ impl IndexPaths {
         prepared
     }
 
-    /// Which set of paths; differs from that of every other in the process.
+    /// The number of this set of paths, unique in the process.
     pub fn generation(&self) -> u64 {
         self.generation
     }
@@ -173,8 +173,8 @@ impl IndexPaths {
         self.paths.iter().position(|one| one == path)
     }
 
-    /// Reads an object's values at all paths. Costs one pass over its labels, and one over its JSON where a path is none
-    /// of its labels, name and namespace.
+    /// Reads an object's values at all paths. Costs one pass over its labels, and one over its JSON if there is a path
+    /// other than labels, name and namespace.
     pub fn read(&self, object: &Object) -> IndexValues {
         let mut found = vec![Found::default(); self.paths.len()];
         if !self.labels.is_empty() {
@@ -203,7 +203,7 @@ impl IndexPaths {
 // === impl IndexValues ===
 
 impl IndexValues {
-    /// The set of paths that was read.
+    /// The number of the set of paths that these values were read for.
     pub fn generation(&self) -> u64 {
         self.generation
     }
@@ -260,13 +260,13 @@ impl Node {
         &mut self.children[at].1
     }
 
-    /// Every path through here leads to nothing.
+    /// Gives every path through here its default, as the member is missing.
     fn miss(&self, found: &mut [Found]) {
         self.ends.iter().for_each(|(slot, missing)| found[*slot].values.push((*missing).into()));
         self.children.iter().for_each(|(_, child)| child.miss(found));
     }
 
-    /// Forgets what was found for every path through here since there were so many values.
+    /// Cuts the values of every path through here to these lengths.
     fn truncate(&self, lengths: &BTreeMap<usize, usize>, found: &mut [Found]) {
         for (slot, _) in &self.ends {
             found[*slot].values.truncate(lengths.get(slot).copied().unwrap_or(0));
@@ -274,14 +274,14 @@ impl Node {
         self.children.iter().for_each(|(_, child)| child.truncate(lengths, found));
     }
 
-    /// How many values each path through here has.
+    /// Notes how many values each path through here has.
     fn lengths(&self, found: &[Found], lengths: &mut BTreeMap<usize, usize>) {
         lengths.extend(self.ends.iter().map(|(slot, _)| (*slot, found[*slot].values.len())));
         self.children.iter().for_each(|(_, child)| child.lengths(found, lengths));
     }
 }
 
-/// Reads the values of all paths through a node from the JSON that stands there.
+/// Reads the values of all paths through a node from the JSON at that node.
 struct Walk<'n, 'f> {
     node: &'n Node,
     arrays: bool,
@@ -300,7 +300,7 @@ impl<'de> DeserializeSeed<'de> for Walk<'_, '_> {
         let raw = <&RawValue as serde::Deserialize>::deserialize(reader)?.get();
         let first = raw.as_bytes().first();
         if first == Some(&b'[') && self.arrays {
-            // Its elements are this node's, and end here as well.
+            // Elements of an array within an array belong to this node, too.
             let _ = serde_json::Deserializer::from_str(raw).deserialize_any(self);
             return Ok(());
         }
@@ -312,7 +312,7 @@ impl<'de> DeserializeSeed<'de> for Walk<'_, '_> {
         for (slot, missing) in &self.node.ends {
             match &text {
                 Some(text) => self.found[*slot].values.push(text.as_ref().into()),
-                // Neither a scalar nor an absent member: an object among an array's elements is no value of the array.
+                // An object among the elements of an array is neither a scalar nor a missing member: it gives no value.
                 None if self.within > 0 && first == Some(&b'{') => {}
                 None => self.found[*slot].values.push((*missing).into()),
             }

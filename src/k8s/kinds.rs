@@ -1,11 +1,11 @@
-//! The kinds that come with the API server: their names, whether they live in namespaces, and which fields they may be
-//! selected by. Everything that has to know a built-in kind without asking a cluster looks here; which columns they have
-//! is in `table`, whose tests compare it with this table.
+//! The built-in kinds of the API server: their names, whether they are namespaced, and the field labels by which they
+//! can be selected. All code that has to know a built-in kind without asking a cluster looks here. Their columns are in
+//! `table`; a test compares both.
 //!
 //! Source: `kubectl api-resources --verbs=list,watch` of 1.20 to 1.36; for field labels kubernetes
 //! `pkg/apis/*/v1/conversion.go` and `pkg/registry/*/*/strategy.go`.
 
-/// A field label: its path where that is another, and what it is where it is missing.
+/// A field label, its path if that is another one, and its value if the field is missing.
 pub type FieldLabel = (&'static str, Option<&'static str>, &'static str);
 
 /// A kind that comes with the API server, and can be listed and watched.
@@ -23,7 +23,7 @@ pub struct BuiltIn {
     pub fields: &'static [FieldLabel],
 }
 
-/// All of them, by group; where groups share a name, kubectl's choice comes first.
+/// All built-in kinds, by group. If two groups share a name, the one that kubectl chooses comes first.
 pub const BUILT_IN: &[BuiltIn] = &[
     namespaced("configmaps", "", &["cm", "configmap"]),
     namespaced("endpoints", "", &["ep", "endpoint"]),
@@ -181,7 +181,7 @@ pub fn built_in(plural: &str, group: &str) -> Option<&'static BuiltIn> {
     BUILT_IN.iter().find(|kind| kind.plural == plural && kind.group == group)
 }
 
-/// The kind that a person means by a plural, a singular or a short name: kubectl's choice, or the one of a group.
+/// The kind with this plural, singular or short name: in a group, or else the one that kubectl chooses.
 pub fn built_in_named(word: &str, group: Option<&str>) -> Option<&'static BuiltIn> {
     let is_meant = |kind: &&BuiltIn| {
         (kind.plural == word || kind.names.contains(&word)) && group.is_none_or(|group| kind.group == group)

@@ -1,17 +1,17 @@
-//! Lines out of chunks.
+//! Splits a stream of chunks into lines.
 
 /// Cuts a stream of chunks into lines. HTTP chunks are not aligned with lines (U37).
 #[derive(Debug)]
 pub struct LineSplitter {
     buffer: Vec<u8>,
-    /// Bytes at the front that were handed out already.
+    /// Bytes at the front that were returned as lines already.
     taken: usize,
     /// Bytes at the front in which no line feed was found.
     searched: usize,
     line_bytes_max: usize,
 }
 
-/// A line that grew beyond its limit: the upstream is broken, not busy.
+/// A line that exceeds the limit. An API server writes no such line.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line exceeds {limit} bytes")]
 pub struct LineTooLong {
@@ -50,7 +50,7 @@ impl LineSplitter {
                     return Err(LineTooLong { limit: self.line_bytes_max });
                 }
                 if self.taken == self.buffer.len() {
-                    // A burst must not pin its size for ever.
+                    // A burst must not keep its buffer for the life of the watch.
                     self.buffer = Vec::new();
                     (self.taken, self.searched) = (0, 0);
                 }

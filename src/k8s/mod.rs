@@ -1,7 +1,7 @@
-//! Kubernetes words: names, resourceVersions, objects, selectors, watch events, Status.
+//! Concepts of Kubernetes: names, resourceVersions, objects, selectors, watch events, tables, Status.
 //!
-//! In come bytes as an API server writes them and text as a person types it; out go values that the
-//! other rooms reason about. This room does no I/O, has no clock, and imports nothing of ours.
+//! In come bytes as an API server writes them and text as a person types it; out go values for the
+//! other rooms. This room does no I/O, has no clock, and imports no other room.
 
 mod decode;
 mod index_path;
@@ -29,8 +29,8 @@ pub use selector::{FieldSelector, LabelSelector, SELECTOR_TERMS_MAX, SelectorErr
 pub use status::{Cause, Details, Status};
 pub use watch_event::WatchEvent;
 
-/// The annotation by which the end of a streaming list is told (KEP-3157).
+/// The annotation that marks the bookmark at the end of a streaming list (U18).
 pub const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
-/// The annotation in which `kubectl apply` keeps the whole previous manifest.
+/// The annotation in which `kubectl apply` keeps the last applied manifest.
 pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";

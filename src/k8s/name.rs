@@ -1,4 +1,4 @@
-//! What a resource is called, and what one object of it is called.
+//! Names of resources, and keys of objects.
 
 use std::fmt;
 use std::ops::Bound;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Resource(Arc<ResourceParts>);
 
-/// The parts of a [`Resource`], as discovery tells them.
+/// The parts of a [`Resource`], as discovery gives them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResourceParts {
     /// API group; empty for the core group.
@@ -37,8 +37,8 @@ pub struct ResourceParts {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<str>);
 
-/// Groups whose kinds come with the API server. What else there is comes from definitions or aggregated servers, and
-/// is selected by and printed as those say.
+/// Groups of built-in kinds. All others come from definitions or aggregated servers, which decide on their field
+/// selectors and columns.
 const BUILT_IN_GROUPS: &[&str] = &[
     "",
     "admissionregistration.k8s.io",
@@ -66,7 +66,7 @@ const BUILT_IN_GROUPS: &[&str] = &[
     "storagemigration.k8s.io",
 ];
 
-/// Whether the kinds of an API group come with the API server.
+/// Whether the kinds of an API group are built in.
 pub fn is_built_in_group(group: &str) -> bool {
     BUILT_IN_GROUPS.contains(&group)
 }
@@ -74,17 +74,17 @@ pub fn is_built_in_group(group: &str) -> bool {
 // === impl Resource ===
 
 impl Resource {
-    /// Makes a resource of what discovery told.
+    /// Makes a resource from its parts.
     pub fn new(parts: ResourceParts) -> Self {
         Self(Arc::new(parts))
     }
 
-    /// Whether its kind comes with the API server.
+    /// Whether its kind is built in.
     pub fn is_built_in(&self) -> bool {
         is_built_in_group(self.group())
     }
 
-    /// Everything discovery told.
+    /// All its parts.
     pub fn parts(&self) -> &ResourceParts {
         &self.0
     }
@@ -123,7 +123,7 @@ impl Resource {
         }
     }
 
-    /// The name informerd answers with: `pods`, `deployments.apps`.
+    /// The name that informerd uses in answers: `pods`, `deployments.apps`.
     pub fn canonical(&self) -> String {
         if self.0.group.is_empty() {
             self.0.plural.clone()
@@ -132,7 +132,8 @@ impl Resource {
         }
     }
 
-    /// What its objects are when only their metadata is held: `PartialObjectMetadata` of `meta.k8s.io/v1`.
+    /// The same resource with the kind of objects that are held as metadata only: `PartialObjectMetadata` of
+    /// `meta.k8s.io/v1`.
     #[must_use]
     pub fn metadata_only(&self) -> Self {
         Self::new(ResourceParts {
@@ -143,8 +144,8 @@ impl Resource {
         })
     }
 
-    /// Whether a person who typed `name` to kubectl means this resource: plural, singular, short name or
-    /// kind, then nothing, `.group`, `.version.group` or (core group) `.version`.
+    /// Whether kubectl would take `name` for this resource: a plural, singular, short name or kind, followed by nothing,
+    /// `.group`, `.version.group` or (core group) `.version`.
     ///
     /// Source: kubectl's `ParseResourceArg` and the REST mapper.
     pub fn answers_to(&self, name: &str) -> bool {

@@ -19,8 +19,8 @@ pub(super) struct Span {
     pub(super) end: u32,
 }
 
-/// An object as the API server sent it: compact JSON in one exact allocation, with the places of what
-/// informerd needs. Labels and fields are read from the JSON when asked for, so that nothing is held twice.
+/// An object as the API server sent it: compact JSON in one allocation of exact size, and the offsets of uid, version
+/// and labels in it. Labels and fields are read from the JSON when needed, so that nothing is held twice.
 #[derive(Clone)]
 pub struct Object {
     pub(super) key: Key,
@@ -35,7 +35,7 @@ pub struct Object {
     pub(super) values: ValuesCell,
 }
 
-/// Values that were read from an object last. A clone of the object has none.
+/// The values that were read last, for reuse. A clone of the object starts without.
 #[derive(Debug, Default)]
 pub(super) struct ValuesCell(ArcSwapOption<IndexValues>);
 
@@ -51,7 +51,7 @@ impl Object {
         &self.key
     }
 
-    /// `metadata.uid`: which of the objects that had this key over time.
+    /// `metadata.uid`: tells it from other objects that have or had this key.
     pub fn uid(&self) -> &str {
         self.text(self.uid)
     }
@@ -72,12 +72,12 @@ impl Object {
         (self.json.slice(..self.version.start as usize), self.json.slice(self.version.end as usize..))
     }
 
-    /// The JSON of `metadata`, by reference, and where in it the text of its `resourceVersion` is. Of metadata that is
-    /// there twice it is the one that counts, which holds that version. Costs a look at what stands before it.
+    /// The JSON of `metadata`, by reference, and the range of its `resourceVersion`'s text within. If the object has metadata
+    /// twice, it is the one that counts, which holds that version. Costs a scan of the members before it.
     pub fn metadata(&self) -> (Bytes, Range<usize>) {
         let mut found = None;
         let mut reader = serde_json::Deserializer::from_slice(&self.json);
-        // It stops at what it looks for, which is an error to the reader.
+        // The visitor stops once it has found the metadata, which serde reports as an error.
         let version_at = self.json.as_ptr() as usize + self.version.start as usize;
         let _ = reader.deserialize_map(MetadataSeeker { version_at, found: &mut found });
         let text: &str = found.expect("the decoder only takes objects with metadata");
@@ -94,11 +94,11 @@ impl Object {
             return Vec::new();
         }
         let mut reader = serde_json::Deserializer::from_str(text);
-        // Labels of another shape cannot pass an API server; if they do, no selector matches them.
+        // No API server accepts labels of another shape. If it did, no selector would match them.
         reader.deserialize_map(StringMap).unwrap_or_default()
     }
 
-    /// The values at these paths. Read once: they stay with the object until it is asked for those of another set.
+    /// The values at these paths. They are read once and stay with the object until another set of paths is asked for.
     pub fn values(&self, paths: &IndexPaths) -> Arc<IndexValues> {
         if let Some(values) = &*self.values.0.load()
             && values.generation() == paths.generation()
@@ -115,7 +115,7 @@ impl Object {
         std::str::from_utf8(bytes).expect("the decoder only takes UTF-8")
     }
 
-    /// A DELETED object of which only the identity is still known.
+    /// The JSON of a deleted object of which only the identity is still known.
     pub fn identity(resource: &Resource, key: &Key, uid: &str, version: &ResourceVersion) -> Bytes {
         let mut metadata = serde_json::Map::new();
         metadata.insert("name".into(), key.name().into());
@@ -209,7 +209,7 @@ impl<'de: 'a, 'a> serde::Deserialize<'de> for Text<'a> {
     }
 }
 
-/// A member's key: as it stands, since a server escapes what must not stand plainly (U36), and what it says.
+/// The key of a member: as it is written, with the server's escapes (U36), and unescaped.
 pub(super) struct MemberKey<'a> {
     pub(super) raw: &'a str,
     pub(super) text: Cow<'a, str>,
@@ -221,14 +221,14 @@ impl<'a> MemberKey<'a> {
         let text = if memchr::memchr(b'\\', raw.as_bytes()).is_none() {
             Cow::Borrowed(&raw[1..raw.len() - 1])
         } else {
-            // What cannot be read (half a surrogate pair) is none of the keys that matter.
+            // A key that cannot be unescaped (half a surrogate pair) is none of those that informerd reads.
             string(raw).unwrap_or_default().into()
         };
         Self { raw, text }
     }
 }
 
-/// What a string's JSON says.
+/// The text of a JSON string.
 pub(super) fn string(raw: &str) -> Result<String, serde_json::Error> {
     serde_json::from_str::<Text<'_>>(raw).map(|text| text.0.into_owned())
 }

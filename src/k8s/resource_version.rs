@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 /// A `metadata.resourceVersion`, comparable only within one resource of one API server.
 ///
-/// Decimal numbers of up to 128 bits without leading zeros compare as numbers (KEP-5504); anything else is
+/// Decimal numbers of up to 128 bits without leading zeros compare as numbers (U1); anything else is
 /// opaque and only equal to itself, so `partial_cmp` is `None` where Kubernetes promises no order.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct ResourceVersion(Repr);
@@ -30,14 +30,14 @@ impl ResourceVersion {
         }
     }
 
-    /// As it stands between the quotes of a JSON string, on one line.
+    /// The text between the quotes of a JSON string, escaped, on one line.
     pub fn json(&self) -> String {
         match &self.0 {
             Repr::Number(number) => number.to_string(),
             Repr::Opaque(text) => {
                 let quoted = serde_json::Value::from(&**text).to_string();
                 let mut plain = quoted[1..quoted.len() - 1].to_owned();
-                // Line ends to some readers of lines.
+                // Some clients split lines at these (D22).
                 for separator in ['\u{2028}', '\u{2029}', '\u{85}'] {
                     plain = plain.replace(separator, &format!("\\u{:04x}", u32::from(separator)));
                 }

@@ -6,8 +6,7 @@ use super::{FieldPath, IndexPath, IndexPaths, IndexValues, Object, Values};
 
 /// A label selector: every requirement must hold. The empty one matches everything.
 ///
-/// Shape: requirements are sorted and each is there once, so that selectors that mean the same are equal however they
-/// were written.
+/// Shape: requirements are sorted and without duplicates, so that selectors that mean the same are equal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LabelSelector {
     terms: Vec<Term>,
@@ -31,17 +30,17 @@ pub struct Term {
 /// What the values at a path must be.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Test {
-    /// One of them is one of these. Sorted, each once.
+    /// At least one of the values is in this set. Sorted, without duplicates.
     In(Vec<String>),
-    /// None of them is one of these; so no value at all will do. Sorted, each once.
+    /// None of the values is in this set; holds where there is no value. Sorted, without duplicates.
     NotIn(Vec<String>),
-    /// There is one.
+    /// There is at least one value.
     Exists,
-    /// There is none.
+    /// There is no value.
     Missing,
-    /// One of them is an integer above this.
+    /// At least one of the values is an integer above this.
     Greater(i64),
-    /// One of them is an integer below this.
+    /// At least one of the values is an integer below this.
     Less(i64),
 }
 
@@ -55,11 +54,11 @@ pub struct Terms {
     slots: Vec<usize>,
 }
 
-/// Terms of one selector at most. A person writes a handful and a controller a few dozen; each is work for every object
-/// that is looked at.
+/// Largest number of terms in one selector. A person writes a handful and a controller a few dozen. Each is evaluated for
+/// every object that the selector is applied to.
 pub const SELECTOR_TERMS_MAX: usize = 64;
 
-/// Names along a field path at most. The deepest of Kubernetes' own kinds, in pod templates, have about a dozen.
+/// Largest number of names in a field path. The deepest paths of built-in kinds, in pod templates, have about a dozen.
 const FIELD_PATH_NAMES_MAX: usize = 32;
 
 /// Why a selector could not be read.
@@ -74,7 +73,7 @@ impl LabelSelector {
     /// joined by commas.
     ///
     /// # Errors
-    /// [`SelectorError`] with what was found where.
+    /// [`SelectorError`] that says what was found at which place, and what was expected.
     ///
     /// Source: `k8s.io/apimachinery/pkg/labels/selector.go`.
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
@@ -104,13 +103,13 @@ impl LabelSelector {
         &self.terms
     }
 
-    /// Whether an object's labels match. To look at many objects, prepare [`Terms`].
+    /// Whether an object's labels match. For many objects, prepare [`Terms`].
     pub fn matches(&self, object: &Object) -> bool {
         Terms::new(self.terms.clone()).matches(object)
     }
 }
 
-/// Sorts terms, and drops what is there twice.
+/// Sorts terms and removes duplicates.
 fn canonical(mut terms: Vec<Term>, text: &str) -> Result<Vec<Term>, SelectorError> {
     for term in &mut terms {
         if let Test::In(values) | Test::NotIn(values) = &mut term.test {
@@ -150,7 +149,7 @@ impl fmt::Display for LabelSelector {
 }
 
 impl Test {
-    /// Whether the values at a path are as they must be.
+    /// Whether the values at the path pass the test.
     pub fn holds(&self, values: &Values) -> bool {
         let is_in = |wanted: &[String], value: &str| match wanted {
             [one] => one == value,
@@ -190,7 +189,7 @@ impl Terms {
         &self.terms
     }
 
-    /// The paths that are looked at, each once.
+    /// The paths of the terms, without duplicates.
     pub fn paths(&self) -> &[IndexPath] {
         self.paths.paths()
     }
@@ -210,7 +209,7 @@ impl Terms {
         self.terms.is_empty() || self.hold(&self.paths.read(object), &self.slots)
     }
 
-    /// Whether all terms hold of values that were read, where `slots` are those of [`Terms::slots_in`].
+    /// Whether all terms hold for values that were read already. `slots` are those that [`Terms::slots_in`] gave.
     pub fn hold(&self, values: &IndexValues, slots: &[usize]) -> bool {
         self.terms.iter().zip(slots).all(|(term, slot)| term.test.holds(values.get(*slot)))
     }
@@ -315,7 +314,7 @@ fn term(key: String, test: Test) -> Term {
     Term { path: IndexPath::Label(key), test }
 }
 
-/// Blanks to Kubernetes; other white space is part of words, in which it is wrong.
+/// Skips what Kubernetes takes for blanks. Other white space belongs to the word, and makes it invalid.
 fn skip_blanks(text: &str) -> &str {
     text.trim_start_matches([' ', '\t', '\r', '\n'])
 }
@@ -393,10 +392,10 @@ impl FieldSelector {
         })
     }
 
-    /// The same with each path as `place` says: a field label is not always a path.
+    /// The same selector with each field label replaced by its path, as `place` gives it.
     ///
     /// # Errors
-    /// The first of `place`.
+    /// The first error of `place`.
     pub fn placed<E>(mut self, place: impl Fn(&str) -> Result<FieldPath, E>) -> Result<Self, E> {
         for term in &mut self.terms {
             if let IndexPath::Field(field) = &mut term.path {
@@ -408,7 +407,7 @@ impl FieldSelector {
         Ok(self)
     }
 
-    /// The value that a path must have, where one is required.
+    /// The value that the selector requires at a path; `None` if it requires no single one.
     pub fn required(&self, path: &str) -> Option<&str> {
         self.terms.iter().find_map(|term| match (&term.path, &term.test) {
             (IndexPath::Field(field), Test::In(values)) if field.path == path => {
@@ -418,7 +417,7 @@ impl FieldSelector {
         })
     }
 
-    /// Whether an object's fields match. To look at many objects, prepare [`Terms`].
+    /// Whether an object's fields match. For many objects, prepare [`Terms`].
     pub fn matches(&self, object: &Object) -> bool {
         Terms::new(self.terms.clone()).matches(object)
     }
@@ -431,7 +430,7 @@ impl fmt::Display for FieldSelector {
             let (sign, values) = match test {
                 Test::In(values) => ("=", values),
                 Test::NotIn(values) => ("!=", values),
-                // The grammar has no such terms.
+                // The grammar of field selectors has no such terms.
                 Test::Exists | Test::Missing | Test::Greater(_) | Test::Less(_) => continue,
             };
             let value = values.first().map_or("", String::as_str);

@@ -1,10 +1,10 @@
-//! The Kubernetes `Status`: how a server says what went wrong.
+//! The Kubernetes `Status`, the form of every error.
 
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::ResourceVersion;
 
-/// A `v1 Status` of a failure. The wire form of every error, ours and the API server's.
+/// A `v1 Status` of a failure: informerd's own errors and the API server's.
 ///
 /// Source: `k8s.io/apimachinery/pkg/apis/meta/v1.Status`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,10 +23,10 @@ pub struct Status {
     /// `Failure`.
     #[serde(deserialize_with = "null_is_default")]
     pub status: String,
-    /// What a person should read.
+    /// The sentence for people.
     #[serde(deserialize_with = "null_is_default")]
     pub message: String,
-    /// The machine's word: `NotFound`, `Expired`, `BadRequest`, ….
+    /// The reason in one word, for programs: `NotFound`, `Expired`, `BadRequest`, ….
     #[serde(deserialize_with = "null_is_default")]
     pub reason: String,
     /// What it is about.
@@ -66,10 +66,10 @@ pub struct Details {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Cause {
-    /// The machine's word: `FieldValueInvalid`, `FieldValueNotSupported`, ….
+    /// The reason in one word, for programs: `FieldValueInvalid`, `FieldValueNotSupported`, ….
     #[serde(deserialize_with = "null_is_default")]
     pub reason: String,
-    /// What a person should read.
+    /// The sentence for people.
     #[serde(deserialize_with = "null_is_default")]
     pub message: String,
     /// The parameter or field.
@@ -78,7 +78,7 @@ pub struct Cause {
     pub field: String,
 }
 
-/// `null` is a value that is not there: an error that is written oddly must still be understood.
+/// Reads `null` as a missing value, so that errors of sloppy servers are understood, too.
 fn null_is_default<'de, D, T>(reader: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -88,7 +88,7 @@ where
 }
 
 impl Status {
-    /// A failure with an HTTP code, the machine's word and a sentence.
+    /// A failure with an HTTP code, a reason in one word and a sentence.
     pub fn failure(code: u16, reason: &str, message: impl Into<String>) -> Self {
         Self {
             kind: "Status".into(),
@@ -102,17 +102,17 @@ impl Status {
         }
     }
 
-    /// 410: a watch from before what is remembered, which begins at `oldest`.
+    /// 410: a watch from a version that is older than the oldest in the journal.
     pub fn watch_too_old(asked: &ResourceVersion, oldest: &ResourceVersion) -> Self {
         Self::failure(410, "Expired", format!("too old resource version: {asked} ({oldest})"))
     }
 
-    /// 410: a watch that has fallen behind what is remembered.
+    /// 410: a watch that has fallen behind the journal.
     pub fn watch_expired() -> Self {
         Self::failure(410, "Expired", "The resourceVersion for the provided watch is too old.")
     }
 
-    /// 504: a version that was not reached in time (U9).
+    /// 504: the cache did not reach the version in time (U9).
     pub fn too_large_version(asked: &str, reached: &str) -> Self {
         let message = format!("Timeout: Too large resource version: {asked}, current: {reached}");
         let mut status = Self::failure(504, "Timeout", message);
@@ -127,11 +127,10 @@ impl Status {
         self.code == 410 || self.reason == "Expired" || self.reason == "Gone"
     }
 
-    /// The JSON, one line, with a line feed at its end; escaped as the API server does it, so that it is one line to
-    /// every reader.
+    /// The JSON on one line, with a line feed at its end, escaped as the API server does (U36).
     pub fn to_line(&self) -> Vec<u8> {
         let mut line = serde_json::to_string(self).expect("a Status has string keys only");
-        // They stand within strings only.
+        // These characters occur within strings only.
         for plain in ['<', '>', '&', '\u{2028}', '\u{2029}', '\u{85}'] {
             if line.contains(plain) {
                 line = line.replace(plain, &format!("\\u{:04x}", u32::from(plain)));

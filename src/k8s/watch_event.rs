@@ -18,6 +18,6 @@ pub enum WatchEvent {
         /// Whether this one ends the initial events of a streaming list.
         initial_events_end: bool,
     },
-    /// The server gives up on this watch.
+    /// The server ends this watch with an error.
     Error(Status),
 }

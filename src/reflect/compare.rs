@@ -1,9 +1,9 @@
-//! A list of names and versions beside what a cache holds: no I/O, no clock.
+//! Compares a list of names and versions with the content of a cache. No I/O, no clock.
 //!
-//! A list is of one version V, and the cache goes on while it arrives. What the cache holds at versions beyond V says
-//! nothing about V and is passed over; whatever else differs is a suspect until the cache has reached V, and a
-//! difference if it is one then. So a comparison holds up neither side, needs no copy of either, and what is merely
-//! under way is never called a difference.
+//! A list is of one version V, and the cache keeps changing while its pages arrive. Objects that the cache holds at
+//! versions beyond V say nothing about V and are ignored. Any other mismatch makes the object a suspect until the cache
+//! has reached V. If it still mismatches then, it is a difference. So a comparison delays neither side, copies
+//! neither, and never reports a change that is only on its way.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,19 +11,19 @@ use std::sync::Arc;
 use crate::cache::{CatchUpEntry, Snapshot};
 use crate::k8s::{Identity, Key, Object, ResourceVersion};
 
-/// Suspects that one comparison follows at most, some 150 bytes each; with more the cache is far behind, or far off.
+/// Largest number of suspects in one comparison, some 150 bytes each. With more, the cache is far behind or mostly wrong.
 const SUSPECTS_LEN_MAX: usize = 10_000;
 
-/// Which object of a name, in which state.
+/// The state of an object: its uid and its version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectState {
-    /// Which one of that name.
+    /// Tells it from other objects of the same key.
     pub uid: Box<str>,
-    /// Which state of it; `None` where it was not told.
+    /// Its version; `None` if the list did not give one.
     pub version: Option<ResourceVersion>,
 }
 
-/// An object of which the API server and a cache say different things.
+/// An object that is not the same in the API server's list and in the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// Namespace and name.
@@ -34,12 +34,12 @@ pub struct Difference {
     pub held: Option<ObjectState>,
 }
 
-/// In which way.
+/// How the cache differs from the API server's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DifferenceKind {
     /// The cache lacks it.
     Missing,
-    /// The cache has it still, the API server does not.
+    /// The cache still has it, the API server does not.
     Extra,
     /// The cache has another state of it, or another object of that name.
     Stale,
@@ -53,7 +53,7 @@ pub(super) struct Comparison {
     last: Option<Key>,
     listed: usize,
     suspects: Vec<Difference>,
-    /// Whether there were more suspects than are followed.
+    /// Whether there were more suspects than [`SUSPECTS_LEN_MAX`].
     pub(super) overflowed: bool,
 }
 
@@ -64,8 +64,8 @@ pub(super) struct Unordered;
 // === impl Difference ===
 
 impl Difference {
-    /// Compares what a list of version `at` says of a key with what a cache holds; `None` where they agree, or one of
-    /// them is newer than that version, so that nothing can be said.
+    /// Compares the state of a key in a list of version `at` with that in a cache. `None` if they agree, or if one is newer
+    /// than `at`, so that they cannot be compared.
     pub fn between(
         key: &Key,
         listed: Option<ObjectState>,
@@ -85,7 +85,7 @@ impl Difference {
         Some(Self { key: key.clone(), listed, held })
     }
 
-    /// In which way they differ.
+    /// How they differ.
     pub fn kind(&self) -> DifferenceKind {
         match (&self.listed, &self.held) {
             (Some(_), None) => DifferenceKind::Missing,
@@ -114,7 +114,7 @@ impl DifferenceKind {
 // === impl ObjectState ===
 
 impl ObjectState {
-    /// Whether both are one state of one object, as far as it was told.
+    /// Whether both are the same state of the same object. A missing version agrees with any.
     fn is_same(&self, other: &Self) -> bool {
         let untold = self.version.is_none() || other.version.is_none();
         self.uid == other.uid && (untold || self.version == other.version)
@@ -136,7 +136,7 @@ impl From<Identity> for ObjectState {
 // === impl Comparison ===
 
 impl Comparison {
-    /// With a list of this version.
+    /// Begins a comparison with a list of this version.
     pub(super) fn new(version: ResourceVersion) -> Self {
         Self { version, last: None, listed: 0, suspects: Vec::new(), overflowed: false }
     }
@@ -154,7 +154,7 @@ impl Comparison {
         !self.suspects.is_empty()
     }
 
-    /// Takes a page and what the cache holds now. Within a page the order does not matter.
+    /// Compares a page with the cache's current state. The order within a page does not matter.
     pub(super) fn page(
         &mut self,
         mut page: Vec<Identity>,
@@ -195,8 +195,8 @@ impl Comparison {
         }
     }
 
-    /// Looks at the suspects again, now that the cache has reached the list's version: what differs still. `since` is
-    /// what changed in the cache since before the list, read after the snapshot.
+    /// Compares the suspects again, once the cache has reached the list's version, and returns those that still differ. `since`
+    /// are the changes of the cache since before the list, read after the snapshot.
     pub(super) fn settle(self, snapshot: &Snapshot, since: &[CatchUpEntry]) -> Vec<Difference> {
         let later = |entry: &&CatchUpEntry| entry.object.is_none() && entry.version > self.version;
         let deleted: HashSet<&Key> = since.iter().filter(later).map(|entry| &entry.key).collect();

@@ -11,11 +11,11 @@ use crate::k8s::{DecodeOptions, Decoder, Resource, ResourceParts};
 #[derive(Clone, Debug)]
 struct Write {
     name: usize,
-    /// Else it is put, and created if it was not there.
+    /// Whether it deletes the object; else it creates or changes it.
     delete: bool,
 }
 
-/// What is there: uid and version by name. A uid is the version at which the object came to be.
+/// Uid and version of each existing object, by name. The uid is the version of its creation.
 type State = BTreeMap<usize, (u64, u64)>;
 
 fn key(name: usize) -> Key {
@@ -38,12 +38,12 @@ fn states(writes: &[Write]) -> Vec<State> {
     states
 }
 
-/// A cache that is told what was written, but for what is swallowed.
+/// A cache that receives all writes but those that are swallowed.
 struct Follower {
     decoder: Decoder,
     writer: Writer,
     reader: Reader,
-    /// Writes that it has been told of.
+    /// The number of writes that it has received.
     reached: usize,
 }
 
@@ -88,12 +88,12 @@ impl Follower {
             self.writer.commit(vec![delta]);
         }
         self.reached = to.max(self.reached);
-        // As by a bookmark: nothing is missing, it says.
+        // A bookmark says that nothing is missing.
         self.writer.commit(vec![Delta::Bookmark((self.reached as u64).into())]);
     }
 }
 
-/// A run of writes and of who is where when.
+/// A run of writes, and how far cache and list are at which moment.
 #[derive(Clone, Debug)]
 struct History {
     writes: Vec<Write>,
@@ -101,7 +101,7 @@ struct History {
     begin: usize,
     listed: usize,
     settled: usize,
-    /// Where the cache is when each page comes, as a part of what it may be.
+    /// How far the cache is when each page comes, as a fraction.
     progress: Vec<f64>,
     page_len: usize,
     swallowed: BTreeSet<usize>,
@@ -125,7 +125,7 @@ fn history() -> impl Strategy<Value = History> {
 fn compare(history: &History, swallowed: &BTreeSet<usize>) -> Vec<Difference> {
     let History { writes, begin, listed, settled, progress, page_len, .. } = history;
     let states = states(writes);
-    // What is swallowed before the comparison differs from its beginning.
+    // Swallowed before the comparison: it differs from the beginning.
     let mut follower = Follower::new(0, &states);
     follower.advance(*begin, writes, &states, swallowed);
     let cursor = follower.reader.snapshot().cursor;
@@ -158,13 +158,13 @@ fn compare(history: &History, swallowed: &BTreeSet<usize>) -> Vec<Difference> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// However the cache lags or runs ahead while the list arrives.
+    /// Whether the cache lags behind the list or runs ahead of it.
     #[test]
     fn a_cache_that_was_told_everything_differs_in_nothing(history in history()) {
         prop_assert_eq!(compare(&history, &BTreeSet::new()), []);
     }
 
-    /// And what was swallowed is found, unless something that was not came after it.
+    /// A swallowed write is found, unless a later write of the same object was received.
     #[test]
     fn what_was_swallowed_is_found_and_nothing_else(history in history()) {
         let (states, swallowed) = (states(&history.writes), &history.swallowed);
@@ -176,10 +176,10 @@ proptest! {
             let told = (at + 1..history.settled)
                 .any(|later| history.writes[later].name == name && !swallowed.contains(&later));
             let changed = states[at].get(&name) != states[at + 1].get(&name);
-            // Of several that were swallowed in a row, what they come to counts.
+            // Of several swallowed in a row, only the combined effect can be seen.
             let first = (0..at).rev().find(|before| history.writes[*before].name == name);
             let alone = first.is_none_or(|before| !swallowed.contains(&before));
-            // One that comes due only after its page was compared is for the next comparison.
+            // A write that becomes due only after its page was compared is found by the next comparison.
             if at < history.begin && !told && changed && alone {
                 let end = states[history.listed].get(&name);
                 if end != states[at].get(&name) {

@@ -1,6 +1,6 @@
-//! Asks the API server how far it is, for clients that come with a version which the cache has not reached.
+//! Asks the API server for its current version, for clients that bring a version which the cache has not reached.
 //!
-//! Beside the pump: while nothing changes, its watch brings nothing by which to tell.
+//! It runs beside the pump, because a watch brings no news of the version while nothing changes.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -15,20 +15,20 @@ use crate::cache::{HeadAsked, HeadWriter};
 use crate::k8s::{DecodeError, ResourceVersion, identities};
 use crate::upstream::{AsOf, Client, PageRequest, Target, UpstreamError};
 
-/// What a reader has come with is mostly on its way here, and comes within this time.
+/// Wait before asking. Mostly the cache itself reaches the client's version within this time.
 const GRACE: Duration = Duration::from_millis(250);
 
-/// Between two questions, whatever clients come with.
+/// Least time between two requests, however many clients wait.
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// Questions in a row: for half a minute, the clients of another replica that went away come here one after the other.
+/// Requests in a row, enough for half a minute: when another replica stops, its clients arrive here one after the other.
 const BURST: u32 = 15;
 
-/// Time after which one more question may be asked. Whoever makes versions up that nobody has reached costs the API
-/// server no more than that; a client that comes with a true one meanwhile may wait as long, or be told RESET.
+/// Time after which one more request is allowed, once those in a row are used up. This bounds what clients with made-up
+/// versions cost the API server. Meanwhile a client with a true version may have to wait, or gets RESET.
 const REFILL: Duration = Duration::from_secs(60);
 
-/// Answers a cache that asks how far the API server is.
+/// Tells a cache the API server's current version when it asks.
 pub(super) struct Scout {
     pub(super) target: Target,
     pub(super) writer: HeadWriter,
@@ -36,18 +36,18 @@ pub(super) struct Scout {
     pub(super) probes: Counter,
 }
 
-/// Questions that may be asked now, and more as time goes by.
+/// How many requests are allowed now; refilled over time.
 #[derive(Debug)]
 struct Allowance {
     left: u32,
-    /// When the next one comes to those that are left.
+    /// When one more is added.
     refill_at: Instant,
 }
 
-/// Why the version is not known.
+/// Why the API server's version could not be read.
 #[derive(Debug, thiserror::Error)]
 enum HeadError {
-    #[error("the API server did not tell")]
+    #[error("the API server did not answer with a list")]
     Upstream(#[from] UpstreamError),
     #[error("the list cannot be read")]
     Decode(#[from] DecodeError),
@@ -60,7 +60,7 @@ impl Allowance {
         Self { left: BURST, refill_at: now + REFILL }
     }
 
-    /// Takes a question out, and tells how long to wait before the next one.
+    /// Uses one request, and returns how long to wait before the next one.
     fn take(&mut self, now: Instant) -> Duration {
         while self.left < BURST && self.refill_at <= now {
             (self.left, self.refill_at) = (self.left + 1, self.refill_at + REFILL);
@@ -76,31 +76,34 @@ impl Allowance {
 // === impl Scout ===
 
 impl Scout {
-    /// Answers for as long as the cache lives.
+    /// Answers until it is dropped.
     pub(super) async fn drive(&self, client: &Client) -> Infallible {
         let mut asked = self.writer.asked();
         let mut allowance = Allowance::new(Instant::now());
         loop {
             asked.borrow_and_update();
-            // Asked for while the last answer was awaited, perhaps.
+            // Clients may have asked while the last answer was awaited.
             while let Some(question) = self.next().await {
                 count(&self.stats.probes, 1);
                 self.probes.increment(1);
                 let version = self.ask(client).await;
                 let version = version.inspect_err(|error| {
-                    debug!(error = error as &dyn std::error::Error, "how far the API server is is not known");
+                    debug!(
+                        error = error as &dyn std::error::Error,
+                        "the API server's version could not be read"
+                    );
                 });
                 self.writer.answer(question, version.ok());
                 sleep(allowance.take(Instant::now())).await;
             }
             if asked.changed().await.is_err() {
-                // The pump is gone, and this with it.
+                // The cache is gone, and this task ends with the pump.
                 return std::future::pending().await;
             }
         }
     }
 
-    /// What is asked, and still after a moment.
+    /// The question of the cache, if it still stands after [`GRACE`].
     async fn next(&self) -> Option<HeadAsked> {
         self.writer.next()?;
         sleep(GRACE).await;
@@ -118,7 +121,7 @@ impl Scout {
 mod tests {
     use super::*;
 
-    /// Questions asked by somebody who always has one.
+    /// How many requests are made by a cache that always asks.
     fn questions(allowance: &mut Allowance, now: &mut Instant, during: Duration) -> u32 {
         let (until, mut count) = (*now + during, 0);
         while *now < until {

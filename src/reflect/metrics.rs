@@ -1,5 +1,5 @@
-//! Counters of the reflectors: the handles are made once a reflector, so that zero is visible and an event
-//! costs an addition.
+//! Metrics of the reflectors. Each reflector makes its handles once, so that zero is visible and an event costs one
+//! addition.
 
 use std::time::Duration;
 
@@ -32,32 +32,44 @@ const EVENT_TYPES: [&str; 5] = ["added", "modified", "deleted", "bookmark", "err
 const SKIP_REASONS: [&str; 4] = ["json", "missing", "too_large", "type"];
 const CHANGE_TYPES: [&str; 4] = ["added", "modified", "deleted", "duplicate"];
 
-/// Describes this room's metrics. To be called once the recorder stands.
+/// Describes this room's metrics. Call it once the recorder is installed.
 pub fn describe() {
-    describe_counter!(LISTS, Unit::Count, "Lists begun, the first included, by how: page or stream");
-    describe_counter!(STREAM_REFUSALS, Unit::Count, "Times a server was found to take no streaming lists");
-    describe_counter!(OLDER, Unit::Count, "Lists not taken, as they were older than what was seen");
-    describe_counter!(PROBES, Unit::Count, "Requests for nothing but the API server's version");
+    describe_counter!(
+        LISTS,
+        Unit::Count,
+        "Lists started, including the first one, by how they were requested: page or stream"
+    );
+    describe_counter!(
+        STREAM_REFUSALS,
+        Unit::Count,
+        "Times a reflector found that the API server does not support streaming lists"
+    );
+    describe_counter!(
+        OLDER,
+        Unit::Count,
+        "Lists discarded because they were older than the version already seen"
+    );
+    describe_counter!(PROBES, Unit::Count, "Requests for the API server's current version only");
     describe_counter!(PAGES, Unit::Count, "Pages of lists received");
-    describe_counter!(WATCHES, Unit::Count, "Watches asked for");
-    describe_counter!(RELISTS, Unit::Count, "Lists beyond the first, by what made them necessary");
-    describe_counter!(WATCH_ENDS, Unit::Count, "Watches that ended, by how");
+    describe_counter!(WATCHES, Unit::Count, "Watches requested");
+    describe_counter!(RELISTS, Unit::Count, "Lists after the first one, by reason");
+    describe_counter!(WATCH_ENDS, Unit::Count, "Watches that ended, by reason");
     describe_counter!(EVENTS, Unit::Count, "Watch events received, by type");
-    describe_counter!(SKIPPED, Unit::Count, "Objects and events that could not be taken, by why");
+    describe_counter!(SKIPPED, Unit::Count, "Objects and events that could not be decoded, by reason");
     describe_counter!(FAILURES, Unit::Count, "Failed requests and ERROR events, by kind");
     describe_counter!(PAST_LISTS, Unit::Count, "Lists of a version from before the start, by outcome");
     describe_counter!(VERIFICATIONS, Unit::Count, "Comparisons with the API server, by outcome");
     describe_counter!(
         DIFFERENCES,
         Unit::Count,
-        "Differences they found, by kind; never but 0 if all is well"
+        "Differences between cache and API server found by comparisons, by kind; 0 if all is well"
     );
     describe_gauge!(
         VERIFIED_AT,
         Unit::Seconds,
-        "When the last comparison ended, in Unix time; 0 if none did"
+        "Unix time at which the last comparison ended; 0 if none did"
     );
-    describe_gauge!(BACKOFF, Unit::Seconds, "The delay under way before the next try, 0 while none is");
+    describe_gauge!(BACKOFF, Unit::Seconds, "Current delay before the next try; 0 while there is none");
     describe_counter!(CHANGES, Unit::Count, "Changes committed to the cache, by type");
 }
 
@@ -79,7 +91,7 @@ pub(super) struct Metrics {
     changes: [Counter; CHANGE_TYPES.len()],
 }
 
-/// Counts lists of the past, apart from lists: they are no part of keeping the cache true.
+/// Counts lists of past versions, apart from other lists: they do not serve to keep the cache true.
 pub(super) struct PastLists([Counter; PastOutcome::ALL.len()]);
 
 /// Counts comparisons with the API server.
@@ -89,16 +101,16 @@ pub(super) struct Verifications {
     ended_at: Gauge,
 }
 
-/// What came of asking for a past version.
+/// The outcome of a list of a past version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PastOutcome {
-    /// It is known what changed since.
+    /// The changes since that version are known.
     Known,
-    /// The API server refused: mostly 410, the version is forgotten.
+    /// The API server refused, mostly with 410, as it has forgotten the version.
     Refused,
-    /// What it told and the cache are of different clusters.
+    /// The answer contradicts the cache: the two are of different clusters.
     Contradicted,
-    /// No answer, not in time, or none that can be read.
+    /// No answer in time, or one that cannot be decoded.
     Failed,
 }
 

@@ -1,11 +1,11 @@
 //! Keeps one cache true: list, watch, and what to do when either fails.
 //!
-//! In come a resource, a way to the API server and the writing end of a cache; out go deltas into the cache,
-//! its condition in a sentence, and counters. The decisions are in [`Machine`], a state machine without
-//! I/O, clock or randomness; [`Reflector`] is the pump that asks the API server, decodes, feeds the machine
-//! and commits. The cache is never emptied: whatever fails, what was there stays served. Beside it, for a while
-//! after the start, the historian answers what the cache is asked of versions from before its first list; and from
-//! time to time the verifier compares the cache with the API server.
+//! In come a resource, a client of the API server and the writing end of a cache; out go deltas into the cache,
+//! its condition in a sentence, and counters. [`Machine`] decides: a state machine without I/O, clock or randomness.
+//! [`Reflector`] acts: it asks the API server, decodes, feeds the machine and commits. The cache is never emptied:
+//! whatever fails, its content is served on. Three helpers run beside the pump: one lists versions from before the first
+//! list for clients that outlived a restart (`past.rs`), one reads the API server's current version for clients that are
+//! ahead of the cache (`head.rs`), and one compares the cache with the API server from time to time (`verify.rs`).
 
 mod compare;
 mod head;

@@ -1,7 +1,7 @@
-//! Asks the API server who was there at a version from before the first list, so that clients which come back to
-//! a restarted informerd are told what changed, not everything.
+//! Lists which objects existed at a version from before the first list, so that clients that return to a restarted
+//! informerd get only what changed since.
 //!
-//! Beside the pump, as neither may wait for the other: the watch goes on while a large list of the past arrives.
+//! It runs beside the pump, so that the watch does not wait while a large list of a past version arrives.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -15,35 +15,35 @@ use crate::cache::{PastWriter, Recalled};
 use crate::k8s::{DecodeError, Identity, ResourceVersion, identities};
 use crate::upstream::{AsOf, Client, PageRequest, Target, UpstreamError};
 
-/// How long after the first list versions from before it are asked for. Clients of an informerd that is gone come
-/// back within seconds; API servers forget versions after five minutes.
+/// Time after the first list in which past versions are requested. Clients of a stopped informerd return within seconds;
+/// API servers forget versions after five minutes.
 const OPEN_FOR: Duration = Duration::from_secs(120);
 
-/// For all pages of one list: who waits for it gives up sooner.
+/// Time limit for all pages of one list. Clients that wait for it give up sooner.
 const LIST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Objects of a page. Of each only the metadata comes, a kilobyte or two, so pages may be larger than elsewhere;
-/// one of plain JSON, from a server without that, stays below the client's `page_bytes_max`.
+/// Objects in a page. Only their metadata is requested, a kilobyte or two each, so that pages may have more objects than
+/// elsewhere. If the server sends whole objects, a page still stays below the client's `page_bytes_max`.
 const PAGE_LEN: u32 = 2000;
 
-/// Objects of one list, about 100 bytes each while it is taken: far beyond what one informer holds.
+/// Largest number of objects in one list, about 100 bytes each while it is read: far more than one informer holds.
 const IDENTITIES_LEN_MAX: usize = 2_000_000;
 
-/// Answers what a cache is asked of its past.
+/// Lists past versions for a cache that asks for them.
 pub(super) struct Historian {
     pub(super) target: Target,
     pub(super) writer: PastWriter,
     pub(super) metrics: PastLists,
 }
 
-/// Why a version cannot be told.
+/// Why a past version could not be listed.
 #[derive(Debug, thiserror::Error)]
 enum PastError {
-    #[error("the API server did not tell")]
+    #[error("the API server did not list that version")]
     Upstream(#[from] UpstreamError),
     #[error("the list cannot be read")]
     Decode(#[from] DecodeError),
-    #[error("the API server told of another version")]
+    #[error("the API server listed another version")]
     OtherVersion,
     #[error("the list is too long")]
     TooLong,
@@ -54,10 +54,10 @@ enum PastError {
 // === impl Historian ===
 
 impl Historian {
-    /// Answers while the cache is young; then only lives on.
+    /// Answers for [`OPEN_FOR`] after the first list, then idles.
     pub(super) async fn drive(&self, client: &Client) -> Infallible {
         let mut wake = self.writer.wake();
-        // Fails when the pump is gone, and this with it.
+        // Fails only if the pump is gone, with which this task ends.
         let _ = wake.wait_for(|mark| mark.synced).await;
         let _ = timeout_at(Instant::now() + OPEN_FOR, self.answer(client)).await;
         self.writer.close();
@@ -83,13 +83,13 @@ impl Historian {
             Ok(there) => match self.writer.answer(version, Some(there)) {
                 Recalled::Known(past) => {
                     let (gone, changed) = (past.gone.len(), past.changed.len());
-                    info!(%version, gone, changed, "told clients from before the start what changed");
+                    info!(%version, gone, changed, "changes since a version from before the start are known");
                     PastOutcome::Known
                 }
                 Recalled::Asked | Recalled::Unknown => PastOutcome::Contradicted,
             },
             Err(error) => {
-                debug!(%version, error = &error as &dyn std::error::Error, "a past version is not known");
+                debug!(%version, error = &error as &dyn std::error::Error, "a past version could not be listed");
                 self.writer.answer(version, None);
                 match error {
                     PastError::Upstream(UpstreamError::Refused(_)) => PastOutcome::Refused,
@@ -114,7 +114,7 @@ impl Historian {
         };
         loop {
             let page = identities(&client.list_page(&self.target, &request).await?.body)?;
-            // Servers before 1.19 know no exact match and give what they have.
+            // Servers before 1.19 ignore `resourceVersionMatch=Exact` and answer with the current state.
             if page.resource_version != *version {
                 return Err(PastError::OtherVersion);
             }
@@ -126,7 +126,7 @@ impl Historian {
                 return Ok(there);
             }
             request.continue_token = page.continue_token;
-            // A page is decoded in one go; others may run before the next one.
+            // Decoding a page takes a while; let other tasks run before the next one.
             tokio::task::yield_now().await;
         }
     }

@@ -28,14 +28,13 @@ use crate::upstream::{
     WatchRequest,
 };
 
-/// Bytes at hand that go into one commit at most, so that a burst is one wake-up and yet the lock is not
-/// held for long.
+/// Largest number of received bytes that go into one commit. A burst is one wake-up, but the lock is not held for long.
 const BATCH_BYTES_MAX: usize = 1 << 20;
 
-/// Objects of a page that are named in the log when they cannot be read.
+/// Number of undecodable objects of a page that are named in the log.
 const SKIPPED_LOGGED_MAX: usize = 10;
 
-/// What one reflector does.
+/// Settings of one reflector.
 #[derive(Clone, Debug)]
 pub struct ReflectorConfig {
     /// What is listed and watched.
@@ -44,8 +43,8 @@ pub struct ReflectorConfig {
     pub decode: DecodeOptions,
     /// How the API server is asked.
     pub machine: MachineConfig,
-    /// Longest watch line, in bytes. etcd refuses objects above 1.5 MiB by default and JSON needs more than
-    /// protobuf; beyond this the upstream is broken, not busy.
+    /// Longest watch line, in bytes. etcd refuses objects above 1.5 MiB by default, and JSON needs more than protobuf; no
+    /// API server writes longer lines.
     pub line_bytes_max: usize,
     /// Seeds the jitter of delays and timeouts.
     pub seed: u64,
@@ -60,7 +59,7 @@ pub struct Reflector {
     verifier: Verifier,
 }
 
-/// Everything but the way to the API server.
+/// All of the reflector but its client.
 struct Pump {
     target: Target,
     config: MachineConfig,
@@ -70,16 +69,16 @@ struct Pump {
     random: StdRng,
     stats: Arc<Stats>,
     metrics: Metrics,
-    /// What the machine wants committed.
+    /// Deltas from the machine that are not committed yet.
     deltas: Vec<Delta>,
-    /// Where the verifier tells of differences.
+    /// Through which the verifier reports differences.
     doubts: Doubts,
 }
 
 // === impl Reflector ===
 
 impl Reflector {
-    /// A reflector that has asked for nothing yet.
+    /// Makes a reflector. It does nothing until it is run.
     pub fn new(config: ReflectorConfig, client: Client, writer: Writer) -> Self {
         let ReflectorConfig { target, decode, machine, line_bytes_max, seed } = config;
         let historian = Historian {
@@ -95,7 +94,7 @@ impl Reflector {
             stats: stats.clone(),
             probes: metrics.probes.clone(),
         };
-        // Twice the time in which a dead connection is noticed, and some to come back.
+        // Twice the time in which a dead connection is noticed, plus time to reconnect.
         let reach_max = machine.silence_max * 2 + Duration::from_secs(30);
         let decoder = || {
             let decoder = Decoder::new(target.resource.clone(), decode);
@@ -119,8 +118,8 @@ impl Reflector {
         Self { client, pump, historian, scout, verifier }
     }
 
-    /// Keeps nothing of these parts of objects. An update of nothing else is a change all the same: the
-    /// resourceVersion, which stays, is another.
+    /// Removes these members from objects. An update of nothing but such members is still a change, as the
+    /// resourceVersion differs.
     #[must_use]
     pub fn dropping(mut self, dropped: DropPaths) -> Self {
         self.pump.decoder = self.pump.decoder.dropping(dropped.clone());
@@ -135,17 +134,17 @@ impl Reflector {
         self
     }
 
-    /// What it did so far; stays readable while and after it runs.
+    /// Its counters, readable while and after it runs.
     pub fn stats(&self) -> Arc<Stats> {
         self.pump.stats.clone()
     }
 
-    /// Runs until cancelled. Fails never: whatever goes wrong is retried, and shows in the cache's condition.
+    /// Runs until cancelled. It never fails: failures are retried, and shown in the cache's condition.
     pub async fn run(self, cancel: CancellationToken) {
         let Self { client, mut pump, historian, scout, mut verifier } = self;
         let span =
             info_span!("reflector", resource = %pump.target.resource, namespace = pump.target.namespace);
-        // Nothing is lost by dropping the pump anywhere: commits are single steps without an await.
+        // The pump can be dropped at any await: a commit has none.
         let all = join4(
             pump.drive(&client),
             historian.drive(&client),
@@ -202,7 +201,7 @@ impl Pump {
             info!(resource_version = %machine.version(), "listed");
             self.doubts.settle();
         }
-        // A page is decoded in one go; others may run before the next one.
+        // Decoding a page takes a while; let other tasks run before the next one.
         tokio::task::yield_now().await;
         step
     }
@@ -241,7 +240,7 @@ impl Pump {
         self.metrics.skipped(error);
     }
 
-    /// Asks for the API server's version and that of one object, by the smallest list there is.
+    /// Asks for the API server's version and that of one object, by a list with `limit=1`.
     async fn probe(&mut self, question: Question, client: &Client, machine: &mut Machine) -> Step {
         count(&self.stats.probes, 1);
         self.metrics.probes.increment(1);
@@ -271,7 +270,7 @@ impl Pump {
         self.feed(machine, input).expect("a probe is followed by a step")
     }
 
-    /// One watch, from its request to what follows it.
+    /// Runs one watch from its request to its end, and returns the next step.
     async fn watch(
         &mut self,
         request: &WatchRequest,
@@ -305,12 +304,12 @@ impl Pump {
         let mut lines = LineSplitter::new(self.line_bytes_max);
         loop {
             let (chunk, over) = tokio::select! {
-                // First, or a busy watch would never be doubted.
+                // Polled first, or a busy watch would never learn of it.
                 biased;
                 doubt = self.doubts.raised(), if !machine.is_streaming_list() => {
                     (None, Some(WatchEnd::Doubted(doubt)))
                 }
-                // Waiting for a chunk takes none, so it can be begun anew.
+                // Cancel-safe: dropping the wait loses no chunk.
                 next = next_chunk(&mut stream, deadline, machine.silence_max()) => next,
             };
             let mut end = over;
@@ -334,14 +333,13 @@ impl Pump {
             let told = !self.deltas.is_empty();
             let doubtful = self.commit();
             if told {
-                // Who was woken goes first. Where that takes a while, as there are many, what comes meanwhile is told in one
-                // go; where it does not, nobody waits.
+                // Let woken tasks run first. While they are busy, further events accumulate into one commit.
                 tokio::task::yield_now().await;
             }
             let end = if doubtful { Some(WatchEnd::Doubted(Doubt::Disorder)) } else { end };
             if let Some(end) = end {
                 if matches!(end, WatchEnd::Silent | WatchEnd::Overdue) {
-                    // Other connections of the same path may be as dead.
+                    // Other connections over the same path may be dead, too.
                     client.forget_connections();
                 }
                 let step = self.feed(machine, Input::WatchEnded(end));
@@ -350,7 +348,7 @@ impl Pump {
         }
     }
 
-    /// Takes every complete line at hand. A step means that the watch is over.
+    /// Handles every complete line that was received. Returns a step if the watch is over.
     fn take_lines(&mut self, lines: &mut LineSplitter, machine: &mut Machine) -> Option<Step> {
         loop {
             let input = match lines.next_line() {
@@ -363,7 +361,7 @@ impl Pump {
                         Input::Event(event)
                     }
                     Err(error @ DecodeError::TooLarge { .. }) => self.too_large(error),
-                    // As in a list in pages: one object that cannot be taken does not keep out the others.
+                    // As in a list in pages: an object that cannot be decoded is skipped, and the others are kept.
                     Err(error @ (DecodeError::Missing(_) | DecodeError::Slash(_)))
                         if machine.is_streaming_list() =>
                     {
@@ -373,7 +371,7 @@ impl Pump {
                     }
                     Err(error) => {
                         self.skipped(&error);
-                        warn!(key = key_in(line), %error, "an event cannot be read");
+                        warn!(key = key_in(line), %error, "an event cannot be decoded");
                         Input::WatchEnded(WatchEnd::Undecodable(error.to_string()))
                     }
                 },
@@ -385,17 +383,17 @@ impl Pump {
         }
     }
 
-    /// An object that is too large is told as deleted, and what follows goes on: any tenant can write such a one.
+    /// Makes an object that is too large count as deleted, and lets the watch continue: any tenant can write such an object.
     fn too_large(&self, error: DecodeError) -> Input {
         self.skipped(&error);
         let DecodeError::TooLarge { bytes, limit, key, version } = error else {
             return Input::WatchEnded(WatchEnd::Undecodable(error.to_string()));
         };
-        warn!(%key, bytes, limit, "an object is too large to be held, and told as deleted");
+        warn!(%key, bytes, limit, "an object is too large to be held, and is sent to clients as deleted");
         Input::Unheld(key, version)
     }
 
-    /// What failed, counted. An error answer does not make the cache younger: it says nothing of the resource.
+    /// Counts a failure. An error answer does not make the cache younger, as it says nothing about the resource.
     fn failure(&self, error: &UpstreamError) -> Failure {
         if error.kind() == FailureKind::NotFound {
             count(&self.stats.not_found, 1);
@@ -412,7 +410,7 @@ impl Pump {
         reaction.step
     }
 
-    /// Counts and logs what a reaction says.
+    /// Counts and logs a reaction.
     fn tell(&self, reaction: &Reaction, machine: &Machine) {
         if let Some(kind) = reaction.failed {
             count(&self.stats.failures, 1);
@@ -428,7 +426,7 @@ impl Pump {
         }
         if reaction.fell_back {
             self.metrics.fallbacks.increment(1);
-            info!(error = message, "the API server takes no streaming list: listing in pages");
+            info!(error = message, "the API server does not support streaming lists: listing in pages");
         }
         if let Some(reason) = reaction.relist {
             count(&self.stats.relists, 1);
@@ -440,7 +438,7 @@ impl Pump {
         }
     }
 
-    /// Tells whether something in it makes the cache doubtful.
+    /// Commits the deltas, and returns whether one of them makes the cache doubtful.
     fn commit(&mut self) -> bool {
         if self.deltas.is_empty() {
             return false;
@@ -454,7 +452,7 @@ impl Pump {
     }
 }
 
-/// The next chunk, the end of the stream (neither), or why none came in time.
+/// The next chunk, or why there is none: the stream ended, or none came in time.
 async fn next_chunk(
     stream: &mut ByteStream,
     deadline: Instant,
@@ -469,7 +467,7 @@ async fn next_chunk(
     }
 }
 
-/// Takes a chunk and those that are at hand without waiting. Tells if the stream is over.
+/// Takes a chunk and those that can be read without waiting. Returns the end of the stream, if it was reached.
 fn fill(lines: &mut LineSplitter, chunk: &Bytes, stream: &mut ByteStream) -> Option<WatchEnd> {
     let mut taken = chunk.len();
     lines.push(chunk);
@@ -487,7 +485,7 @@ fn fill(lines: &mut LineSplitter, chunk: &Bytes, stream: &mut ByteStream) -> Opt
     None
 }
 
-/// What an answer says of the object asked for.
+/// The result of a probe: the list's version, and the state of the requested object.
 fn probed(page: IdentityPage, asked: Option<&Object>, is_cached: bool) -> Probed {
     let witness = asked.map(|asked| {
         let found = page.identities.into_iter().find(|found| found.key == *asked.key());
@@ -509,7 +507,7 @@ fn garbage(error: &DecodeError) -> Failure {
     Failure { kind: FailureKind::Garbage, sentence, retry_after: None }
 }
 
-/// The name in a line that cannot be read, as far as it can be told.
+/// The object's name in an undecodable line, or `?`.
 fn key_in(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
     let name = text.split_once(r#""name":""#).and_then(|(_, rest)| rest.split('"').next());

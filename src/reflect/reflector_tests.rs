@@ -16,7 +16,7 @@ use crate::k8s::{Key, Resource, ResourceParts};
 use crate::reflect::InitialList;
 use crate::upstream::{Config, Selectors, Source};
 
-/// What the server does with one request.
+/// The server's answer to one request.
 enum Answer {
     /// A whole response.
     Whole(u16, &'static str, String),
@@ -62,7 +62,7 @@ impl Server {
             let path = request.uri().to_string();
             if path.ends_with("limit=1") {
                 script.requests.push((at, path));
-                // A probe is told a version beyond all scripts, and nothing of the object it asks for.
+                // A probe gets a version beyond those of all scripts, and no object.
                 list(1_000_000, "", "")
             } else if path.contains("limit=1&") {
                 Answer::Whole(410, "", "{}".into())
@@ -100,7 +100,7 @@ impl Server {
         self.0.lock().unwrap().requests.clone()
     }
 
-    /// Each request in short: `list`, `list t1`, `watch 10`, with the second it came.
+    /// Each request in short (`list`, `list t1`, `watch 10`), with the second in which it came.
     fn log(&self) -> Vec<String> {
         let value = |path: &str, name: &str| {
             let from = path.split_once(&format!("{name}="))?.1;
@@ -376,7 +376,7 @@ async fn empty_watches_do_not_spin() {
     let server = Server::new(vec![list(10, "", "a@3")], hangs_up);
     let (_reader, _) = run(&server);
     after(60.0).await;
-    // Lists are answered with an empty body too once the watch is given up.
+    // From the end of the watch on, lists get an empty body, too.
     let count = server.requests().len();
     assert!((5..=12).contains(&count), "{count}: {:?}", server.log());
 }
@@ -447,7 +447,7 @@ async fn case_27_a_watch_that_nobody_ends_is_given_up() {
     assert!(watches.len() > 30 && watches.windows(2).all(|w| w[1] - w[0] <= 30.0), "{watches:?}");
     let probes = log.iter().filter(|(_, path)| path.ends_with("limit=1")).count();
     assert!((2..=3).contains(&probes), "each five minutes: {probes}");
-    // An open head is a sign of life.
+    // The head of an answer shows that the API server is alive.
     assert!(reader.age(Instant::now()) <= Duration::from_secs(30));
 }
 
@@ -496,7 +496,7 @@ async fn the_reflector_ends_when_cancelled_whatever_it_does() {
     }
 }
 
-/// What a server tells of a past version, over the pages that follow the first list and the watch.
+/// Asks for a past version, of a server that has these answers after the first list and the watch.
 async fn recalled(answers: Vec<Answer>) -> (Server, Reader, Recalled) {
     let before = vec![list(10, "", "a@3 b@9"), quiet()];
     let server = Server::new(before.into_iter().chain(answers).collect(), quiet);
@@ -532,11 +532,11 @@ async fn a_past_version_that_cannot_be_told_is_asked_for_once() {
     for answers in [
         vec![gone()],
         vec![list(5, "t1", "a@3"), gone()],
-        // A server that knows no exact match.
+        // A server that ignores `resourceVersionMatch=Exact`.
         vec![list(10, "", "a@3 b@9")],
         vec![Answer::Whole(200, "", "<html>".into())],
         vec![Answer::Refuse],
-        // One that never ends.
+        // A list that never ends.
         vec![quiet()],
     ] {
         let count = answers.len();
@@ -614,7 +614,7 @@ async fn an_object_that_cannot_be_taken_does_not_keep_a_streaming_list_out() {
 
 #[tokio::test(start_paused = true)]
 async fn an_event_from_before_of_an_object_that_is_not_there_lists_again() {
-    // Deleted at 11 and told as added at 5 again; and one that is new, but comes late.
+    // An object deleted at 11 comes again as added at 5; another one is new, but comes late.
     let text = line("DELETED", &item("a@11")) + &line("ADDED", &item("a@5")) + &line("ADDED", &item("b@12"));
     let server = Server::new(vec![list(10, "", "a@3"), streams(&text), list(13, "", "b@12")], quiet);
     let (reader, stats) = run(&server);
@@ -642,7 +642,7 @@ async fn a_relist_that_is_older_is_not_told_to_anyone() {
     );
 }
 
-/// As `run_with`, compared with the API server every minute or so.
+/// As `run_with`, with a comparison about once a minute.
 fn run_verified(server: &Server) -> (Reader, Arc<Stats>) {
     let limits =
         cache::Config { journal_len_max: 1000, journal_bytes_max: 64 << 20, tombstones_len_max: 1000 };
@@ -662,7 +662,7 @@ fn run_verified(server: &Server) -> (Reader, Arc<Stats>) {
             drop_last_applied: true,
             object_bytes_max: 8 << 20,
         },
-        // Nothing is said for longer than a comparison waits.
+        // The watch is silent for longer than a comparison waits.
         machine: MachineConfig { silence_max: Duration::from_secs(20), ..PAGES },
         line_bytes_max: 8 << 20,
         seed: 7,
@@ -688,7 +688,7 @@ async fn verified(stats: &Stats) -> crate::reflect::LastVerification {
 
 #[tokio::test(start_paused = true)]
 async fn where_no_bookmark_comes_a_difference_is_one_once_nothing_came_for_long() {
-    // Of the comparison at 20, b is missing here, and the watch never says a word.
+    // The comparison at 20 finds b missing, and the watch stays silent.
     let server = Server::new(vec![list(10, "", "a@3"), quiet(), list(20, "", "a@3 b@12")], quiet);
     let (reader, stats) = run_verified(&server);
     let last = verified(&stats).await;
@@ -713,7 +713,7 @@ async fn a_list_older_than_the_cache_says_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn what_a_list_does_not_heal_is_not_listed_for_again_and_again() {
-    // Whatever is listed in whole lacks b, as if it could not be taken; names and versions have it.
+    // Lists of whole objects lack b, as if it could not be decoded; lists of names and versions have it.
     fn rule() -> Answer {
         list(20, "", "a@3 b@12")
     }
@@ -743,7 +743,7 @@ async fn other_content_under_the_same_version_is_found_by_a_sample_and_healed() 
         }
         other @ (Answer::Stream(..) | Answer::Refuse) => other,
     };
-    // The list, the comparison by names and versions, the sample, and what is listed then.
+    // The list, the comparison of names and versions, the sample, and the list that heals.
     let answers = vec![list(20, "", "a@3"), quiet(), list(20, "", "a@3"), rewritten(), rewritten()];
     let server = Server::new(answers, quiet);
     let (reader, stats) = run_verified(&server);

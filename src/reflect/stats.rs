@@ -1,4 +1,4 @@
-//! What a reflector did so far, in numbers that can be read at any time.
+//! Counters of a reflector that can be read at any time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::{Difference, DifferenceKind, VerifyOutcome};
 
-/// Counters of one reflector, written by it alone. Reading is a few loads.
+/// Counters of one reflector, which alone writes them. Reading costs a few loads.
 #[derive(Debug, Default)]
 pub struct Stats {
     pub(super) lists: AtomicU64,
@@ -28,38 +28,38 @@ pub struct Stats {
 pub struct LastVerification {
     /// When it ended.
     pub at: Instant,
-    /// What came of it.
+    /// Its outcome.
     pub outcome: VerifyOutcome,
     /// Objects that the cache lacked.
     pub missing: u64,
-    /// Objects that the cache had still.
+    /// Objects that only the cache had.
     pub extra: u64,
     /// Objects that the cache had in another state.
     pub stale: u64,
 }
 
-/// [`Stats`] at one moment, each number by itself.
+/// [`Stats`] at about one moment: each number is read by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StatsSnapshot {
-    /// Lists that were begun, the first one included.
+    /// Lists started, including the first one.
     pub lists: u64,
-    /// Those of them that were asked for as a stream.
+    /// Lists requested as a stream.
     pub streams: u64,
-    /// Pages that came.
+    /// Pages received.
     pub pages: u64,
-    /// Requests for nothing but the API server's version.
+    /// Requests for the API server's current version only.
     pub probes: u64,
-    /// Watches that were asked for.
+    /// Watches requested.
     pub watches: u64,
-    /// Lists beyond the first that something made necessary.
+    /// Lists after the first one.
     pub relists: u64,
     /// Watch events, bookmarks included.
     pub events: u64,
     /// Failed requests and ERROR events.
     pub failures: u64,
-    /// Requests answered that the resource is not served.
+    /// Requests answered with 404: the resource is not served.
     pub not_found: u64,
-    /// Objects that could not be taken.
+    /// Objects that could not be decoded.
     pub skipped: u64,
 }
 
@@ -69,7 +69,7 @@ impl Stats {
         *self.verified.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A comparison ended.
+    /// Notes the outcome of a comparison.
     pub(super) fn verified(&self, outcome: VerifyOutcome, differences: &[Difference]) {
         let count = |kind| differences.iter().filter(|difference| difference.kind() == kind).count() as u64;
         let last = LastVerification {
@@ -100,7 +100,7 @@ impl Stats {
     }
 }
 
-/// Counts one more.
+/// Adds to a counter.
 pub(super) fn count(counter: &AtomicU64, by: u64) {
     counter.fetch_add(by, Ordering::Relaxed);
 }

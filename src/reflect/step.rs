@@ -1,4 +1,4 @@
-//! The words in which the pump and the machine speak.
+//! The messages between the pump and the machine.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::watching::{EndReason, RelistReason, WatchEnd};
 use crate::k8s::{Key, ListPage, ResourceVersion, WatchEvent};
 use crate::upstream::{FailureKind, PageRequest, Refusal, UpstreamError, WatchRequest};
 
-/// When something happened, with the randomness that may be spent on it.
+/// The time of an input, and a random number for the machine's decision.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
     /// Now.
@@ -17,16 +17,16 @@ pub struct Moment {
     pub entropy: f64,
 }
 
-/// What happened.
+/// An outcome of a step, or an event of the open watch.
 #[derive(Debug)]
 pub enum Input {
-    /// A page came.
+    /// A page of a list arrived.
     Page(ListPage),
-    /// A page did not.
+    /// The request for a page failed.
     PageFailed(Failure),
-    /// The API server told its version, and of what changed last.
+    /// A probe was answered.
     Probed(Probed),
-    /// It did not.
+    /// A probe failed.
     ProbeFailed(Failure),
     /// The watch is open.
     WatchOpened,
@@ -34,7 +34,7 @@ pub enum Input {
     WatchRefused(Failure),
     /// The watch brought an event.
     Event(WatchEvent),
-    /// The watch brought an object in a state that cannot be held: it is too large.
+    /// The watch brought an object that is too large to be held.
     Unheld(Key, ResourceVersion),
     /// The watch is over.
     WatchEnded(WatchEnd),
@@ -42,15 +42,15 @@ pub enum Input {
     Woke,
 }
 
-/// What the API server is asked before a watch goes on.
+/// What a probe asks the API server for before a watch resumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question {
-    /// Its version, and that of the object which changed last of those held.
+    /// Its current version, and that of the object that changed last in the cache.
     Now,
-    /// How that object was at the version that is held.
+    /// The state of that object at the version that the cache holds.
     Then,
-    /// Its version at the version that is held: whether it knows how to tell how something was. For one object servers
-    /// of 1.20 do, and yet show the version of now.
+    /// The list's version in an answer for exactly the version that the cache holds: shows whether the server supports such
+    /// requests. For a single object servers of 1.20 do, but answer with the current version.
     Exactness,
 }
 
@@ -59,20 +59,21 @@ pub enum Question {
 pub struct Probed {
     /// The version of the answer.
     pub version: ResourceVersion,
-    /// Whether it is a cache's, which may be behind, and not the API server's own.
+    /// Whether a cache answered, which may be behind, and not the API server itself.
     pub is_cached: bool,
-    /// The object asked for; `None` where none is held.
+    /// The requested object; `None` if the cache is empty.
     pub witness: Option<Witness>,
 }
 
-/// An object that tells one history from another: no two write the same object at the same version.
+/// The object of a probe. It tells one history from another: two histories hardly have the same object at the same
+/// version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Witness {
-    /// Which.
+    /// Namespace and name.
     pub key: Key,
-    /// Its version here.
+    /// Its version in the cache.
     pub held: ResourceVersion,
-    /// Its version in the answer; `None` where it is not there.
+    /// Its version in the answer; `None` if the answer lacks it.
     pub found: Option<ResourceVersion>,
 }
 
@@ -81,13 +82,13 @@ pub struct Witness {
 pub struct Failure {
     /// What kind.
     pub kind: FailureKind,
-    /// What a person should read.
+    /// The sentence for people.
     pub sentence: String,
-    /// How long the server wants us to wait.
+    /// How long the server asks to wait.
     pub retry_after: Option<Duration>,
 }
 
-/// What to do now. The one before is over.
+/// What the pump does next. The step before is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Ask for a page; answer with [`Input::Page`] or [`Input::PageFailed`].
@@ -98,19 +99,19 @@ pub enum Step {
     /// Open a watch; answer with [`Input::WatchOpened`] or [`Input::WatchRefused`], and when open with events
     /// until [`Input::WatchEnded`].
     Watch {
-        /// What to ask for.
+        /// The request.
         request: WatchRequest,
-        /// From the request on, after which it is [`WatchEnd::Overdue`].
+        /// Time from the request on after which the watch ends as [`WatchEnd::Overdue`].
         deadline: Duration,
     },
     /// Wait; answer with [`Input::Woke`].
     Sleep(Duration),
 }
 
-/// The answer to an [`Input`]; what is not a step is for metrics and log.
+/// The answer to an [`Input`]. All but the step is for metrics and log.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Reaction {
-    /// What to do now; `None` to go on with what is under way.
+    /// The next step; `None` if the current one continues.
     pub step: Option<Step>,
     /// A request failed, or an ERROR event came.
     pub failed: Option<FailureKind>,
@@ -118,9 +119,9 @@ pub struct Reaction {
     pub ended: Option<EndReason>,
     /// Everything will be listed again.
     pub relist: Option<RelistReason>,
-    /// The server takes no streaming list: from now on pages are asked for.
+    /// The server does not support streaming lists: from now on lists are requested in pages.
     pub fell_back: bool,
-    /// A list was not taken, as it was older than what was seen.
+    /// A list was discarded, as it was older than the version seen.
     pub older: bool,
 }
 

@@ -1,9 +1,10 @@
-//! The safety net: compares the cache with the API server from time to time.
+//! Compares the cache with the API server from time to time, as a safety net.
 //!
-//! A watch that is told everything needs none, and client-go has none. But servers have had bugs by which a watch
-//! missed an event, and so may we; without a comparison nobody would ever know. Beside the pump, as a list takes its
-//! time: names and versions only, page by page (see `compare`). What differs is counted, named in the log, and healed by
-//! a list: the pump is told through [`Doubts`], so that clients get the differences as any other change.
+//! A watch that misses nothing needs no such net, and client-go has none. But API servers have had bugs by which a watch
+//! missed an event, and informerd may have some; without a comparison such a loss would never be noticed. The
+//! comparison runs beside the pump, as lists take their time. It reads names and versions only, page by page (see
+//! `compare`). Differences are counted and named in the log. Through [`Doubts`] they make the pump list again, so that
+//! clients get them as any other change.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -25,61 +26,61 @@ use crate::cache::{CatchUpEntry, Cursor, Phase, Reader};
 use crate::k8s::{DecodeError, Decoder, Key, Object, ResourceVersion, identities};
 use crate::upstream::{AsOf, Client, FailureKind, PageRequest, Target, UpstreamError};
 
-/// Objects of a page. Of each only the metadata comes, a kilobyte or two.
+/// Objects in a page. Only their metadata is requested, a kilobyte or two each.
 const PAGE_LEN: u32 = 2000;
 
-/// For all of one comparison: who waits for the turn is not to wait for ever.
+/// Time limit of one comparison, as others wait for their turn.
 const RUN_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// After this it is looked again whether a cache that was not steady is.
+/// Wait before trying again to compare a cache that was being listed or without an open watch.
 const UNSTEADY_RETRY: Duration = Duration::from_secs(30);
 
-/// What changed in the cache is read in pieces of this length.
+/// Number of changes of the cache that are read at once.
 const CHANGES_LEN_MAX: usize = 4096;
 
-/// Objects whose content is compared, too, each with a request of its own. Names and versions do not show a cluster
-/// restored from a backup that wrote the same objects at the same versions once more.
+/// Number of objects whose content is compared, too, each with a request of its own. Names and versions do not show a
+/// cluster that was restored from a backup and then wrote the same objects at the same versions again.
 const SAMPLE_LEN: usize = 8;
 
-/// Differences that are named in the log.
+/// Number of differences that are named in the log.
 const DIFFERENCES_LOGGED_MAX: usize = 10;
 
 /// How often a cache is compared with the API server.
 #[derive(Clone, Debug)]
 pub struct Verify {
-    /// Between two comparisons; half as much more or less, so that not all informers come at once.
+    /// Time between two comparisons, up to half longer or shorter at random, so that informers do not compare together.
     pub interval: Duration,
-    /// Whose turn it is: shared by all reflectors of a process, so that one compares at a time.
+    /// Shared by all reflectors of a process, so that one compares at a time.
     pub turn: Arc<Semaphore>,
 }
 
-/// A comparison that came to an end.
+/// A completed comparison.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verification {
     /// The version that was compared.
     pub resource_version: ResourceVersion,
     /// Objects that the API server listed.
     pub objects: usize,
-    /// What differs, by key.
+    /// The differences, by key.
     pub differences: Vec<Difference>,
 }
 
-/// Why a comparison came to no end.
+/// Why a comparison was not completed.
 #[derive(Debug, thiserror::Error)]
 pub enum VerifyError {
     /// The API server did not list.
     #[error("the API server did not list: {}", .0.sentence())]
     Upstream(#[from] UpstreamError),
-    /// What it listed cannot be read.
+    /// The list cannot be decoded.
     #[error("the list cannot be read: {0}")]
     Decode(#[from] DecodeError),
     /// Its pages are not in order.
     #[error("the pages of the list are not ordered by name")]
     Unordered,
     /// The list is older than the cache, or the cache began anew.
-    #[error("the list and the cache are of different times")]
+    #[error("the list is older than the cache, or the cache started over")]
     OtherTime,
-    /// Versions without an order: what changed meanwhile cannot be told from what differs.
+    /// Versions have no order, so that changes during the comparison cannot be told from differences.
     #[error("the API server's versions are not numbers")]
     Incomparable,
     /// The cache is listing, backing off, or too far behind.
@@ -90,11 +91,11 @@ pub enum VerifyError {
     Late,
 }
 
-/// The door by which the pump learns of differences.
+/// Through which the pump learns of differences.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Doubts {
     raised: Arc<Notify>,
-    /// Whether it is for content that differs under the same version.
+    /// Whether the content of an object differed under the same version.
     rewritten: Arc<AtomicBool>,
 }
 
@@ -110,24 +111,24 @@ pub(super) struct Verifier {
     pub(super) random: StdRng,
     /// `None` for never.
     pub(super) verify: Option<Verify>,
-    /// Reads objects as the pump does.
+    /// Decodes objects as the pump does.
     pub(super) decoder: Decoder,
-    /// What differed the last time.
+    /// Differences of the last comparison.
     last: Vec<Difference>,
-    /// What it was.
+    /// What the last comparison reported to the pump.
     last_doubt: Option<Doubt>,
 }
 
-/// What came of a comparison, from a closed set.
+/// The outcome of a comparison, from a closed set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VerifyOutcome {
     /// Nothing differs.
     Equal,
     /// Something does.
     Different,
-    /// It came to no end, as the cache or the list moved on.
+    /// It was given up, as the cache or the list moved on.
     Abandoned,
-    /// The API server did not list, or not in a way that can be read.
+    /// The API server did not list, or the list could not be decoded.
     Failed,
 }
 
@@ -145,7 +146,7 @@ impl Doubts {
         if self.rewritten.load(Ordering::Relaxed) { Doubt::Rewritten } else { Doubt::Differs }
     }
 
-    /// A list was taken: whatever was doubted before is settled.
+    /// Withdraws a report, as everything was just listed.
     pub(super) fn settle(&self) {
         let _ = self.raised.notified().now_or_never();
     }
@@ -221,7 +222,7 @@ impl Verifier {
         self.metrics.ended(outcome, now);
     }
 
-    /// Compares the content of a few objects with the API server's, and tells whose differs under the same version.
+    /// Compares the content of a few objects with the API server's. Returns those whose content differs under the same version.
     async fn sample(&mut self, client: &Client) -> Vec<Difference> {
         let mut rewritten = Vec::new();
         for key in self.sampled_keys() {
@@ -257,7 +258,7 @@ impl Verifier {
         let outcome = if differences.is_empty() { VerifyOutcome::Equal } else { VerifyOutcome::Different };
         self.stats.verified(outcome, &differences);
         if differences.is_empty() {
-            debug!(%resource_version, objects, "the cache is what the API server has");
+            debug!(%resource_version, objects, "the cache equals the API server");
             self.last = differences;
             self.last_doubt = None;
             return outcome;
@@ -267,8 +268,8 @@ impl Verifier {
             warn!(key = %difference.key, kind, "the cache differs from the API server");
         }
         differences.iter().for_each(|difference| self.metrics.different(difference.kind()));
-        // What a list did not heal, such as an object too large to be taken, the next one will not heal either.
-        // Nor does it where API servers of different releases answer in turn, each writing one state in its own way.
+        // If a list did not heal a difference (an object may be too large to be held), another list will not, either. Nor if
+        // API servers of different releases answer in turn, and write the same state differently.
         let again = doubt == Doubt::Rewritten && self.last_doubt == Some(doubt);
         let healed_before = self.last == differences || again;
         warn!(%resource_version, objects, differences = differences.len(), listing = !healed_before, "compared");
@@ -281,7 +282,7 @@ impl Verifier {
     }
 }
 
-/// Whether two objects are the same state of the same object by their names, and are not by their content.
+/// Whether two objects have the same key, uid and version, but different content.
 fn is_rewritten(held: &Object, listed: &Object) -> bool {
     let tree = |object: &Object| serde_json::from_slice::<serde_json::Value>(object.json()).ok();
     held.uid() == listed.uid()
@@ -290,16 +291,16 @@ fn is_rewritten(held: &Object, listed: &Object) -> bool {
         && tree(held) != tree(listed)
 }
 
-/// Whether a cache is complete and kept true by an open watch.
+/// Whether a cache is complete and its watch is open.
 fn is_steady(reader: &Reader) -> bool {
     reader.mark().synced && reader.condition().phase == Phase::Watching
 }
 
-/// Compares a cache that something keeps true with the API server's own list, of names and versions only. Waits at most
-/// `reach_max` for the cache to reach the list's version, and only where something differs.
+/// Compares a cache that a reflector keeps true with the API server's list of names and versions. If something differs, waits
+/// at most `reach_max` for the cache to reach the list's version.
 ///
 /// # Errors
-/// [`VerifyError`] when no such list could be had, or the cache was not kept true meanwhile.
+/// [`VerifyError`] if the API server could not be listed, or the cache was not kept true meanwhile.
 pub async fn verify(
     client: &Client,
     target: &Target,
@@ -344,7 +345,7 @@ async fn list(
         let mut compared = match comparison {
             Some(compared) if *compared.version() != version => return Err(VerifyError::OtherTime),
             Some(compared) => compared,
-            // An older list may name what the cache has forgotten the deletion of.
+            // An older list may name objects whose deletion the cache has forgotten.
             None if version < *position => return Err(VerifyError::OtherTime),
             None => Comparison::new(version),
         };
@@ -359,13 +360,13 @@ async fn list(
         }
         comparison = Some(compared);
         request.continue_token = page.continue_token;
-        // A page is compared in one go; others may run before the next one.
+        // Comparing a page takes a while; let other tasks run before the next one.
         tokio::task::yield_now().await;
     }
 }
 
-/// Waits until the cache has reached a version. On a resource where nothing happens, and from a server that sends no
-/// bookmarks, it never does: then it is enough that the watch is open and nothing came for all the time.
+/// Waits until the cache has reached a version. It may never do so on an idle resource of a server without bookmarks. Then
+/// it suffices that the watch was open all the time and brought nothing.
 async fn reach(reader: &Reader, version: &ResourceVersion, reach_max: Duration) -> Result<(), VerifyError> {
     let deadline = Instant::now() + reach_max;
     let begin = reader.snapshot().position;
@@ -378,7 +379,7 @@ async fn reach(reader: &Reader, version: &ResourceVersion, reach_max: Duration) 
         }
         match timeout_at(deadline, wake.changed()).await {
             Ok(Ok(())) => {}
-            // Nothing keeps it true any more, or it was not able to.
+            // The reflector is gone, or its watch was not open.
             Ok(Err(_)) => return Err(VerifyError::Behind(version.clone())),
             Err(_) if position == begin && is_steady(reader) => return Ok(()),
             Err(_) => return Err(VerifyError::Behind(version.clone())),
@@ -390,7 +391,7 @@ fn changes_since(reader: &Reader, mut cursor: Cursor) -> Result<Vec<CatchUpEntry
     let mut entries = Vec::new();
     loop {
         let piece = reader.catch_up(cursor, CHANGES_LEN_MAX).map_err(|_| VerifyError::OtherTime)?;
-        // Only deletions are asked about.
+        // The caller needs deletions only.
         entries.extend(piece.entries.into_iter().filter(|entry| entry.object.is_none()));
         if piece.done {
             return Ok(entries);
@@ -417,7 +418,7 @@ impl VerifyError {
 // === impl Verification ===
 
 impl Verification {
-    /// How many differ in one way.
+    /// The number of differences of one kind.
     pub fn count(&self, kind: DifferenceKind) -> usize {
         self.differences.iter().filter(|difference| difference.kind() == kind).count()
     }

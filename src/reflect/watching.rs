@@ -1,4 +1,4 @@
-//! One watch, from its opening to its end, and the words for how it ended.
+//! The open watch, and the ways in which it can end.
 
 use std::time::Duration;
 
@@ -6,16 +6,16 @@ use tokio::time::Instant;
 
 use super::Failure;
 
-/// A watch that lived at least this long was healthy: what ended it (a load balancer, a timeout) is normal,
-/// and the next one follows at once.
+/// A watch that lived at least this long was healthy: its end (by a load balancer, a timeout) is normal, and the next
+/// one follows at once.
 const HEALTHY: Duration = Duration::from_secs(10);
 
-/// A watch that ended sooner, and brought nothing, was refused by another name. Source: client-go
+/// A watch that ended sooner than this and brought nothing counts as refused. Source: client-go
 /// `tools/cache/reflector.go`, `VeryShortWatchError`.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// A watch on which a silence took this part of the time that it may be silent is idle. What the server says just before
-/// the end of a watch that it was asked to end early is no sign of life.
+/// A watch is idle if it was silent for this fraction of the allowed time. The bookmark just before the requested end of a
+/// watch does not count as a sign of life.
 const IDLE: f64 = 0.85;
 
 /// How a watch ended.
@@ -25,25 +25,25 @@ pub enum WatchEnd {
     Eof,
     /// The connection broke.
     Broken(Failure),
-    /// No byte came where this server would have sent one.
+    /// No byte came for longer than the watch may be silent.
     Silent,
     /// The server did not end it when asked to.
     Overdue,
-    /// A line that is no watch event, or has no end.
+    /// A line that is no watch event, or is too long.
     Undecodable(String),
-    /// What it brought, or what it left out, makes the cache doubtful.
+    /// An event, or a comparison, makes the cache doubtful.
     Doubted(Doubt),
 }
 
-/// What makes a cache doubtful.
+/// Why a cache is doubtful.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubt {
-    /// An event older than one before it, of an object that is not there: it may be new to us, or long gone.
+    /// An event older than an earlier one, for an object that the cache lacks: the object may be new, or deleted already.
     Disorder,
     /// A comparison with the API server found differences.
     Differs,
-    /// A comparison found an object whose content is another one under the same version. A list heals that only as one of
-    /// another history: in one history a version is one state.
+    /// A comparison found different content under the same version. Only a list that begins a new history heals that, as
+    /// within one history a version stands for one state.
     Rewritten,
 }
 
@@ -64,16 +64,16 @@ pub enum EndReason {
     Expired,
     /// Any other ERROR event.
     Error,
-    /// What it told is doubtful.
+    /// The cache became doubtful.
     Doubted,
 }
 
-/// Why everything is listed again, from a closed set.
+/// The reason for a relist, from a closed set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RelistReason {
     /// 410: the version or the continue token is too old.
     Expired,
-    /// Again and again no progress at one version.
+    /// No progress at one version, several times in a row.
     Stuck,
     /// The same event could not be decoded twice.
     Undecodable,
@@ -85,7 +85,7 @@ pub enum RelistReason {
     Verify,
 }
 
-/// What is known of the watch that is open.
+/// The open watch.
 #[derive(Clone, Debug)]
 pub(super) struct Watching {
     opened: Instant,
@@ -97,7 +97,7 @@ pub(super) struct Watching {
     pub(super) progressed: bool,
 }
 
-/// How well a watch did, judged at its end.
+/// How well a watch did, judged by its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// It lived long: go on at once.
@@ -119,14 +119,14 @@ impl Watching {
         Self { opened, last: opened, gap: Duration::ZERO, progressed: false }
     }
 
-    /// An event came, bookmarks included.
+    /// Notes an event or bookmark.
     pub(super) fn heard(&mut self, now: Instant) {
         self.gap = self.gap.max(now.saturating_duration_since(self.last));
         self.last = now;
     }
 
-    /// Whether a silence was about as long as a watch may be silent, or as this one lived; nothing if it lived too short
-    /// for that to say how the next one does.
+    /// Whether a silence took about as long as is allowed, or as the watch lived. `None` if the watch was too short to say
+    /// anything about the next one.
     pub(super) fn is_idle(&self, now: Instant, silence_max: Duration) -> Option<bool> {
         let lived = now.saturating_duration_since(self.opened);
         let gap = self.gap.max(now.saturating_duration_since(self.last));
@@ -148,7 +148,7 @@ impl Watching {
 // === impl WatchEnd ===
 
 impl WatchEnd {
-    /// The word for it in metrics.
+    /// The reason, for metrics.
     pub(super) fn reason(&self) -> EndReason {
         match self {
             Self::Eof => EndReason::Eof,
@@ -160,15 +160,15 @@ impl WatchEnd {
         }
     }
 
-    /// What a person should read.
+    /// The sentence for people.
     pub(super) fn sentence(&self) -> String {
         match self {
             Self::Eof => "the API server ends each watch soon after it began".to_owned(),
             Self::Broken(failure) => format!("the watch broke off: {}", failure.sentence),
-            Self::Silent => "the watch fell silent: the connection is taken for dead".to_owned(),
+            Self::Silent => "the watch was silent for too long: the connection counts as dead".to_owned(),
             Self::Overdue => "the API server did not end the watch in time".to_owned(),
-            Self::Undecodable(error) => format!("the watch brought something that cannot be read: {error}"),
-            Self::Doubted(Doubt::Disorder) => "the API server told events out of order".to_owned(),
+            Self::Undecodable(error) => format!("the watch sent a line that cannot be decoded: {error}"),
+            Self::Doubted(Doubt::Disorder) => "the API server sent events out of order".to_owned(),
             Self::Doubted(Doubt::Differs) => "a comparison with the API server found differences".to_owned(),
             Self::Doubted(Doubt::Rewritten) => {
                 "a comparison with the API server found other content under the same version".to_owned()

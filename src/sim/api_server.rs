@@ -1,4 +1,4 @@
-//! The listener: accepts connections, and cuts them when told to.
+//! The simulator's listener: accepts connections, and cuts them on request.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,7 +26,7 @@ use super::http::{Body, Call};
 /// Timings of the server, as kube-apiserver has them by default.
 #[derive(Debug, Clone, Copy)]
 pub struct ApiServerConfig {
-    /// Between bookmarks on a watch that asks for them.
+    /// Time between bookmarks on a watch that asks for them.
     pub bookmark_interval: Duration,
     /// A watch without `timeoutSeconds` ends after once to twice this (`--min-request-timeout`).
     pub watch_timeout_min: Duration,
@@ -47,14 +47,14 @@ impl Default for ApiServerConfig {
 /// Request lines kept for [`ApiServer::requests`]; older ones are dropped.
 const REQUEST_LOG_LEN_MAX: usize = 10_000;
 
-/// What every request handler sees.
+/// The state that all request handlers share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) cluster: Cluster,
     pub(super) faults: Faults,
     pub(super) config: ApiServerConfig,
     log: Mutex<VecDeque<String>>,
-    /// Spreads the ends of watches; from a fixed seed, so that any run can be repeated.
+    /// Randomness for the ends of watches, from a fixed seed, so that any run can be repeated.
     jitter: Mutex<StdRng>,
 }
 
@@ -85,7 +85,7 @@ impl ApiServer {
     /// Serves `cluster` at `address`; port 0 takes a free one.
     ///
     /// # Errors
-    /// What binding the socket says.
+    /// If the socket cannot be bound.
     pub async fn bind(cluster: Cluster, address: SocketAddr) -> io::Result<Self> {
         Self::bind_with(cluster, address, ApiServerConfig::default()).await
     }
@@ -93,7 +93,7 @@ impl ApiServer {
     /// The same, with other timings.
     ///
     /// # Errors
-    /// What binding the socket says.
+    /// If the socket cannot be bound.
     pub async fn bind_with(
         cluster: Cluster,
         address: SocketAddr,
@@ -150,7 +150,7 @@ impl ApiServer {
     pub async fn stop(&mut self) {
         if let Some(mut running) = self.running.take() {
             running.stop.cancel();
-            // A join error would mean a panic in the accept loop, which has nothing left to clean up.
+            // A join error would be a panic of the accept loop, after which nothing is left to clean up.
             let _ = (&mut running.accept).await;
             running.connections.close();
             running.connections.wait().await;
@@ -160,7 +160,7 @@ impl ApiServer {
     /// Listens again, on the same port. Does nothing if it is running.
     ///
     /// # Errors
-    /// What binding the socket says, should another process have taken the port.
+    /// If another process has taken the port.
     pub async fn start(&mut self) -> io::Result<()> {
         if self.running.is_some() {
             return Ok(());
@@ -199,12 +199,12 @@ impl Shared {
         self.jitter.lock().unwrap_or_else(PoisonError::into_inner).random()
     }
 
-    /// The revision that is answered as of: the cluster's, or an older one where the switchboard says so.
+    /// The revision as of which requests are answered: the cluster's, or an older one that the switchboard orders.
     pub(super) fn revision(&self) -> u64 {
         self.seen(self.cluster.revision())
     }
 
-    /// The same, where the cluster's revision is known.
+    /// The same, with a known revision of the cluster.
     pub(super) fn seen(&self, newest: u64) -> u64 {
         let seen = self.faults.seen(newest);
         if seen < newest {
@@ -235,14 +235,14 @@ async fn accept(
         };
         match accepted {
             Ok((stream, _)) => drop(connections.spawn(connection(Arc::clone(&shared), stream, stop.clone()))),
-            // Out of file descriptors, mostly: give others the time to close some.
+            // Mostly the process is out of file descriptors: wait until some are closed.
             Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
         }
     }
 }
 
 async fn connection(shared: Arc<Shared>, stream: TcpStream, stop: CancellationToken) {
-    // Watches write small chunks that must not wait for acknowledgements; failing to say so is only slower.
+    // Watches write small chunks that must not wait for acknowledgements. If the option fails, they are only slower.
     let _ = stream.set_nodelay(true);
     // A second handle on the socket, to reset it after hyper has taken the stream.
     let Ok(socket) = socket2::SockRef::from(&stream).try_clone() else { return };
@@ -250,7 +250,7 @@ async fn connection(shared: Arc<Shared>, stream: TcpStream, stop: CancellationTo
     let service = service_fn(|request| serve(Arc::clone(&shared), abort.clone(), request));
     let serving = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
     tokio::select! {
-        // A connection's end, clean or broken, is the client's business.
+        // Errors of a connection concern its client only.
         _ = serving => {}
         () = stop.cancelled() => {}
         () = abort.cancelled() => {

@@ -1,4 +1,4 @@
-//! Loads: many objects at once, put together as text so that a hundred thousand take seconds.
+//! Creates many objects at once, put together as text, so that a hundred thousand take seconds.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::table::EventType;
 /// Namespaces that loaded objects are spread over.
 const SPREAD: usize = 100;
 
-/// Nodes that loaded pods are spread over at most, and pods of each at first.
+/// Largest number of nodes that loaded pods are spread over, and the pods of each at first.
 const NODES: usize = 10_000;
 const PODS_PER_NODE: usize = 10;
 
@@ -22,7 +22,7 @@ impl Cluster {
     ///
     /// Shape: `load-0000000` and so on, spread over namespaces `load-00` to `load-99`; pods with `spec.nodeName`
     /// `node-00` to `node-9999`, ten on each at first, label `app` and a status; other kinds with labels and one long string.
-    /// Numbers go on after objects of earlier loads.
+    /// Numbers continue after those of earlier loads.
     ///
     /// # Errors
     /// 404 for an unknown resource.

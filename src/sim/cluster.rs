@@ -16,7 +16,7 @@ use super::status::Status;
 use super::table::{Counters, Event, EventType, Table};
 use super::write::{Door, Place};
 
-/// What a cluster starts from.
+/// Settings of a cluster.
 #[derive(Debug, Clone, Copy)]
 pub struct ClusterConfig {
     /// Seeds the uids, so that the same writes make the same objects.
@@ -41,7 +41,7 @@ pub struct Cluster {
     state: Arc<Mutex<State>>,
 }
 
-/// What the lock guards.
+/// The state behind the lock.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) revision: u64,
@@ -88,7 +88,7 @@ impl Cluster {
         cluster
     }
 
-    /// Creates `object` in `resource` (`pods`, `po`, `deployments.apps`, …), status and all, and returns it as stored.
+    /// Creates `object` in `resource` (`pods`, `po`, `deployments.apps`, …), including its status, and returns it as stored.
     ///
     /// # Errors
     /// As the HTTP interface: 404 for an unknown resource, 409 for a taken name, 422 without a name.
@@ -173,7 +173,7 @@ impl Cluster {
         self.lock().revision
     }
 
-    /// What was asked for and sent so far, by resource (`pods`, `deployments.apps`).
+    /// Requests and events so far, by resource (`pods`, `deployments.apps`).
     #[must_use]
     pub fn counters(&self) -> BTreeMap<String, Counters> {
         self.lock().tables.iter().map(|(name, table)| (name.clone(), table.counters)).collect()
@@ -187,7 +187,7 @@ impl Cluster {
         state.tables.values_mut().for_each(|table| table.forget(revision));
     }
 
-    /// A copy as it is now, which goes its own way from here: what a backup of etcd restores.
+    /// An independent copy of the current state, as a backup of etcd.
     #[must_use]
     pub fn fork(&self) -> Self {
         Self { state: Arc::new(Mutex::new(self.lock().fork())) }
@@ -198,12 +198,12 @@ impl Cluster {
         self.lock().clock_millis = unix_millis;
     }
 
-    /// Deleting a scheduled pod marks it first and leaves the rest to a kubelet; off unless a scenario plays one.
+    /// Sets whether deleting a scheduled pod only marks it, so that a kubelet removes it. Off unless a scenario plays the kubelet.
     pub fn set_graceful_pods(&self, on: bool) {
         self.lock().graceful_pods = on;
     }
 
-    /// Sets the clock as [`Cluster::set_clock`], and returns what it was set to.
+    /// Sets the clock as [`Cluster::set_clock`], and returns its previous setting.
     pub(super) fn swap_clock(&self, unix_millis: Option<u64>) -> Option<u64> {
         std::mem::replace(&mut self.lock().clock_millis, unix_millis)
     }
@@ -215,7 +215,7 @@ impl Cluster {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic under the lock can only be a failed invariant; the state is then as good as it gets.
+        // A panic under the lock can only be a failed invariant; the state is used as it is.
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! What the server fills into new objects of the built-in kinds.
+//! Defaults that the server sets in new objects of built-in kinds.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::cluster::State;
 use super::kinds::Kind;
 
-/// Sets defaults that clients and controllers count on; far from all that a real server sets.
+/// Sets the defaults that clients and controllers depend on; a real server sets many more.
 pub(super) fn apply(state: &mut State, kind: &Kind, value: &mut Value) {
     match kind.resource().as_str() {
         "namespaces" => {

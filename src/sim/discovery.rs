@@ -1,4 +1,4 @@
-//! Discovery: which groups, versions and resources there are, in the older documents and the aggregated one.
+//! Discovery of groups, versions and resources, as legacy documents and in the aggregated form.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -40,7 +40,7 @@ pub(super) fn answer(shared: &Shared, call: &Call, parts: &[&str]) -> Response<B
         ["api" | "apis"] if accepts_aggregated(accept) && !shared.faults.is_legacy_discovery() => {
             return aggregated(call, &groups, parts[0] == "api");
         }
-        // A client that takes nothing but a form that is not offered, such as the aggregated one.
+        // The client accepts only a form that is not offered, such as the aggregated one.
         ["api" | "apis"] if !accept.is_empty() && !accepts_plain(accept) => {
             let message = "only the following media types are accepted: application/json";
             return http::error(&Status::new(406, "NotAcceptable", message));

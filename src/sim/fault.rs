@@ -1,4 +1,4 @@
-//! The switchboard of faults: what the API server does wrong, on order, and how often it really did.
+//! The switchboard of faults: orders what the API server does wrong, and counts how often it did.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-/// Which requests a fault is meant for.
+/// The requests that a fault hits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requests {
     verb: Verb,
     resource: Option<String>,
 }
 
-/// What a request wants to do.
+/// The kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
     /// Every request.
@@ -31,7 +31,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// As authorisation has it.
+    /// The verb in authorization.
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Any | Self::Get | Self::Other => "get",
@@ -71,7 +71,7 @@ pub enum Cut {
     Abort,
 }
 
-/// Where the 410 of a watch stands.
+/// The form in which a watch gets 410.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gone {
     /// 200 and an ERROR event, as today's servers do.
@@ -114,15 +114,15 @@ pub enum Fault {
     BookmarkDropped,
     /// A request was answered with an ordered error.
     Failed,
-    /// A watch was told 410 though its version was good.
+    /// A watch got 410 though its version was valid.
     Gone,
-    /// A good continue token was called expired.
+    /// A valid continue token was refused as expired.
     ContinueExpired,
     /// An event was sent twice.
     Duplicated,
     /// A request was accepted and never answered.
     Hung,
-    /// An open watch kept quiet about events or bookmarks.
+    /// An open watch did not send events or bookmarks.
     Silenced,
     /// An answer was delayed.
     Delayed,
@@ -148,7 +148,7 @@ pub enum Fault {
 
 /// The switchboard: a handle on the faults of one API server. Cloning makes another handle.
 ///
-/// Every order holds for later requests and events; `n` counts what it may still hit.
+/// An order concerns later requests and events. `n` is the number of them that it hits.
 #[derive(Debug, Clone)]
 pub struct Faults {
     orders: Arc<Mutex<Orders>>,
@@ -192,7 +192,7 @@ struct Orders {
     fired: BTreeMap<Fault, u64>,
 }
 
-/// What is to be done with a request before it is served.
+/// What to do with a request before it is served.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Verdict {
     pub(super) delay: Option<Duration>,
@@ -207,7 +207,7 @@ impl Default for Faults {
 }
 
 impl Faults {
-    /// Withdraws every order; what has fired stays counted.
+    /// Withdraws every order. The counts stay.
     pub fn clear(&self) {
         let mut orders = self.lock();
         *orders = Orders { fired: std::mem::take(&mut orders.fired), ..Orders::default() };
@@ -234,12 +234,12 @@ impl Faults {
         self.lock().delays.push((requests.clone(), by));
     }
 
-    /// Tells the next `n` such watches that their version is too old.
+    /// Answers the next `n` such watches with 410, as if their version were too old.
     pub fn expire_next_watch(&self, n: u32, requests: &Requests, gone: Gone) {
         self.lock().gone.push((n, requests.clone(), gone));
     }
 
-    /// Calls the next `n` continue tokens expired: 410 with a fresh token.
+    /// Refuses the next `n` continue tokens as expired: 410 with a fresh token.
     pub fn expire_continue_tokens(&self, n: u32) {
         self.lock().expire_continues = n;
     }
@@ -249,8 +249,8 @@ impl Faults {
         self.lock().duplicates = n;
     }
 
-    /// Leaves out the next `n` events, as a server does whose watch cache has lost them: the watch goes on, and its
-    /// bookmarks say that nothing is missing.
+    /// Leaves out the next `n` events, like a server whose watch cache has lost them: the watch continues, and its bookmarks
+    /// claim that nothing is missing.
     pub fn swallow_events(&self, n: u32) {
         self.lock().swallowed = n;
     }
@@ -275,7 +275,7 @@ impl Faults {
         self.lock().disorders = n;
     }
 
-    /// Sends the state before it, as MODIFIED and under its old version, after the next `n` deletions.
+    /// After each of the next `n` deletions, sends the previous state again, as MODIFIED with its old version.
     pub fn ghosts(&self, n: u32) {
         self.lock().ghosts = n;
     }
@@ -285,8 +285,8 @@ impl Faults {
         self.lock().cuts_before_mark.push((n, requests.clone(), cut));
     }
 
-    /// Answers as of this revision, as one of several API servers does that is behind; `None` for the newest. It must
-    /// not be older than what the cluster remembers.
+    /// Answers as of this revision, like one of several API servers that is behind; `None` for the newest. The cluster must
+    /// still remember it.
     pub fn lag_at(&self, revision: Option<u64>) {
         self.lag.send_replace(revision);
     }
@@ -296,17 +296,17 @@ impl Faults {
         self.lock().drop_bookmarks = on;
     }
 
-    /// Lets open watches say nothing, as a half-open connection does; what happened meanwhile follows when lifted.
+    /// Silences open watches, as on a half-open connection. What happened meanwhile is sent when the order is withdrawn.
     pub fn silence_watches(&self, on: bool) {
         self.lock().silent = on;
     }
 
-    /// Writes watches in chunks of this many bytes (at least 1); `None` goes back to 2048.
+    /// Writes watches in chunks of this many bytes (at least 1); `None` for 2048 again.
     pub fn chunk_bytes(&self, bytes: Option<usize>) {
         self.lock().chunk_bytes = bytes.map(|b| b.max(1));
     }
 
-    /// How streaming lists are taken.
+    /// Sets how streaming lists are answered.
     pub fn streaming_lists(&self, mode: StreamingLists) {
         self.lock().streaming_lists = mode;
     }
@@ -316,7 +316,7 @@ impl Faults {
         self.lock().legacy_discovery = on;
     }
 
-    /// How often a fault really fired.
+    /// How often a fault was played.
     #[must_use]
     pub fn fired(&self, fault: Fault) -> u64 {
         self.lock().fired.get(&fault).copied().unwrap_or(0)
@@ -395,12 +395,12 @@ impl Faults {
         })
     }
 
-    /// The revision that is answered as of, with the cluster at `newest`.
+    /// The revision as of which requests are answered, with the cluster at `newest`.
     pub(super) fn seen(&self, newest: u64) -> u64 {
         self.lag.borrow().map_or(newest, |lag| lag.min(newest))
     }
 
-    /// Tells when another revision is answered as of.
+    /// Wakes when that revision changes.
     pub(super) fn lags(&self) -> watch::Receiver<Option<u64>> {
         self.lag.subscribe()
     }
@@ -459,7 +459,7 @@ impl Orders {
     }
 }
 
-/// Uses up one of the first order that `counter` finds fitting and not yet used up.
+/// Uses one hit of the first order that `counter` accepts and that has hits left.
 fn take<T: Clone>(orders: &mut [T], mut counter: impl FnMut(&mut T) -> Option<&mut u32>) -> Option<T> {
     for order in orders {
         let copy = order.clone();

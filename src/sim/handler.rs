@@ -17,14 +17,14 @@ use super::cluster::Cluster;
 use super::fault::Faults;
 use super::http::{Body, Call};
 
-/// A Kubernetes API server over a [`Cluster`] that is called instead of connected to: what a simulation on a
-/// virtual clock needs, where sockets would bring back the real one. Cloning makes another handle.
+/// A Kubernetes API server over a [`Cluster`] that is called as a function. A simulation on a virtual clock needs this, as
+/// sockets would depend on the real clock. Cloning makes another handle.
 #[derive(Debug, Clone)]
 pub struct ApiHandler {
     shared: Arc<Shared>,
 }
 
-/// An answer's body that breaks off where a connection would be reset.
+/// An answer's body that breaks off where a socket's connection would be reset.
 struct Abortable {
     body: Body,
     aborted: Pin<Box<WaitForCancellationFutureOwned>>,

@@ -1,4 +1,4 @@
-//! Requests taken apart, answers put together.
+//! Parses requests, and builds answers.
 
 use std::io;
 
@@ -12,7 +12,7 @@ use hyper::{Method, Response};
 use super::params::Query;
 use super::status::Status;
 
-/// What goes out: whole, or as a stream.
+/// The body of an answer: complete, or a stream.
 pub(super) type Body = UnsyncBoxBody<Bytes, io::Error>;
 
 /// One request.
@@ -55,7 +55,7 @@ pub(super) enum Form {
     Plain,
     /// Only their metadata.
     Metadata,
-    /// Only their metadata, as a list: right for lists, and nothing at all on a watch.
+    /// Only their metadata, as a list. On a watch this form gives an empty stream.
     MetadataList,
 }
 

@@ -1,4 +1,4 @@
-//! Which kinds are served: the built-in ones, and those that CustomResourceDefinitions add.
+//! The served kinds: built-in ones, and those that CustomResourceDefinitions add.
 
 use serde_json::Value;
 
@@ -30,14 +30,14 @@ pub(super) enum Scope {
     Cluster,
 }
 
-/// Whether a kind came with the server or by a definition.
+/// Whether a kind is built in or comes from a definition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
     BuiltIn,
     Custom,
 }
 
-/// What field selectors of each built-in kind can ask for, beyond name and namespace.
+/// The field labels of each built-in kind, beyond name and namespace.
 const FIELD_SELECTORS: &[(&str, &[&str])] = &[
     (
         "pods",
@@ -75,7 +75,7 @@ const FIELD_SELECTORS: &[(&str, &[&str])] = &[
 ];
 
 impl Kind {
-    /// `plural`, or `plural.group`: how errors and the Rust interface name the resource.
+    /// `plural`, or `plural.group`: the resource's name in errors and in the Rust interface.
     pub(super) fn resource(&self) -> String {
         if self.group.is_empty() { self.plural.clone() } else { format!("{}.{}", self.plural, self.group) }
     }

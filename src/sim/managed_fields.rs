@@ -1,8 +1,8 @@
-//! `metadata.managedFields`, as a server writes them: who set what, and when.
+//! `metadata.managedFields` as a server writes them: which manager set which fields, and when.
 
 use serde_json::{Map, Value, json};
 
-/// Who writes, and through which door.
+/// The writer of a change.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Manager<'a> {
     /// The field manager: `kubectl-create`, `kube-controller-manager`, …
@@ -13,7 +13,7 @@ pub(super) struct Manager<'a> {
     pub(super) subresource: &'static str,
 }
 
-/// Metadata that the server sets itself and that nobody manages.
+/// Metadata that the server sets itself, without a manager.
 const SERVER_SET: &[&str] = &[
     "name",
     "namespace",
@@ -28,8 +28,8 @@ const SERVER_SET: &[&str] = &[
 
 /// Rewrites this manager's entry from what differs between `before` and `after`, leaving the other managers' alone.
 ///
-/// Cruder than the real bookkeeping: an entry never loses fields to another manager. Nobody here reads them; they
-/// have to be there, to look right and to weigh what they weigh.
+/// Simpler than the real bookkeeping: an entry never loses fields to another manager. Only their presence and size matter
+/// here.
 pub(super) fn record(
     before: Option<&Value>,
     after: &mut Value,

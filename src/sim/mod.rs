@@ -1,10 +1,10 @@
 //! Side room: a Kubernetes API server in this process, with a cluster behind it.
 //!
-//! Comes in: writes from Rust or over HTTP, and faults to play. Goes out: what a real API server answers, byte by
-//! byte where clients depend on it. It is the cluster of `demo`, the counterpart of the tests, and the load of the
-//! benchmarks, so it shares no code with what it checks: it has its own selectors, its own window, its own JSON.
+//! In come writes from Rust or over HTTP, and orders for faults; out goes what a real API server answers, byte by byte
+//! where clients depend on it. It is the cluster of `demo`, the API server of the tests, and the load of the benchmarks.
+//! It shares no code with what it checks: it has its own selectors, its own window, its own JSON.
 //!
-//! Never: a socket beyond loopback unless asked for, a clock in the scenario, or a rule cleverer than the server's.
+//! It never listens beyond the loopback unless asked to, has no clock in the scenario, and no rule that a real server lacks.
 
 mod api_server;
 mod bulk;

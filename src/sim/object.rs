@@ -1,4 +1,4 @@
-//! One stored object: its place, its labels, and its JSON as the bytes that go out.
+//! A stored object: its key, its labels, and its JSON as the bytes that are sent.
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -15,14 +15,14 @@ pub(super) struct Stored {
     /// The etcd revision of the write, which is the object's resourceVersion.
     pub(super) revision: u64,
     pub(super) labels: Vec<(String, String)>,
-    /// What field selectors can ask for, beyond name and namespace; absent means empty.
+    /// Values of the field labels, beyond name and namespace; a missing one counts as empty.
     pub(super) fields: Vec<(String, String)>,
     /// Compact JSON without `kind` and `apiVersion` (a built-in's list item has neither), escaped as Go does.
     pub(super) body: Bytes,
 }
 
 impl Stored {
-    /// Takes the object apart; `value` must have its metadata complete.
+    /// Makes an object of its JSON; the metadata of `value` must be complete.
     pub(super) fn new(kind: &Kind, mut value: Value, revision: u64) -> Self {
         if let Some(map) = value.as_object_mut() {
             map.remove("kind");
@@ -51,7 +51,7 @@ impl Stored {
         serde_json::from_slice(&self.body).expect("the body was serialized from a Value")
     }
 
-    /// The same state under another revision, as DELETED events carry it.
+    /// The same state at another revision, as in DELETED events.
     pub(super) fn at_revision(&self, kind: &Kind, revision: u64) -> Self {
         let mut value = self.value();
         value["metadata"]["resourceVersion"] = revision.to_string().into();
@@ -75,7 +75,7 @@ impl Stored {
     }
 }
 
-/// The text as bytes that take no more room than they need.
+/// The text as bytes in an allocation of exact size.
 pub(super) fn exact(text: String) -> Bytes {
     Bytes::from(text.into_bytes().into_boxed_slice())
 }
@@ -85,7 +85,7 @@ pub(super) fn key_of(namespace: &str, name: &str) -> String {
     if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") }
 }
 
-/// The scalar at a dotted path as text; nulls, lists and maps are nothing.
+/// The scalar at a dotted path as text; `None` for nulls, lists and maps.
 pub(super) fn text_at(value: &Value, path: &str) -> Option<String> {
     match path.split('.').try_fold(value, |at, step| at.get(step))? {
         Value::String(text) => Some(text.clone()),
@@ -97,7 +97,7 @@ pub(super) fn text_at(value: &Value, path: &str) -> Option<String> {
 
 /// Escapes what Go's JSON encoder escapes and `serde_json` does not.
 ///
-/// Replacing in the finished text is right because these characters occur only inside strings.
+/// They can be replaced in the finished text, as these characters occur only inside strings.
 pub(super) fn go_escape(json: String) -> String {
     if !json.contains(['<', '>', '&', '\u{2028}', '\u{2029}']) {
         return json;

@@ -1,4 +1,4 @@
-//! As much OpenAPI as kubectl asks before it writes: which kinds take `fieldValidation`, and nothing of schemas.
+//! The part of OpenAPI that kubectl reads before it writes: which kinds accept `fieldValidation`, without schemas.
 
 use hyper::Response;
 use serde_json::{Map, Value, json};
@@ -14,7 +14,7 @@ pub(super) fn answer(shared: &Shared, path: &str, accept: &str) -> Response<Body
     let document = match below {
         Some("") => Some(index(&kinds)),
         Some(group_version) => group_version_document(&kinds, group_version),
-        // A kubectl before 1.27 knows only this one, and takes it only in protobuf.
+        // A kubectl before 1.27 reads only this document, and only as protobuf.
         None if path == "openapi/v2" && accept.contains("protobuf") => {
             return http::whole(200, V2_PROTOBUF, v2_in_protobuf());
         }
@@ -31,7 +31,7 @@ pub(super) fn answer(shared: &Shared, path: &str, accept: &str) -> Response<Body
 
 const TITLE: &str = "Kubernetes";
 const VERSION: &str = "v1.36.0-informerd-sim";
-/// A server of that time does not name the type either: the @ in its name would not parse as one.
+/// No type: servers of that time send none, as the @ in its name makes it invalid.
 const V2_PROTOBUF: &str = "application/octet-stream";
 
 fn info() -> Value {

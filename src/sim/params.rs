@@ -1,4 +1,4 @@
-//! List and watch parameters: what they mean, and how a real server refuses bad ones.
+//! Parameters of lists and watches, and the refusals of a real server for bad ones.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -29,12 +29,12 @@ impl Query {
         self.0.iter().find(|(k, _)| k == name).map(|(_, v)| v.as_str())
     }
 
-    /// The value, empty where the parameter is missing.
+    /// The value; empty if the parameter is missing.
     pub(super) fn text(&self, name: &str) -> &str {
         self.get(name).unwrap_or_default()
     }
 
-    /// As Go's conversion reads booleans: missing, `0` and `false` are false; anything else is true.
+    /// Reads a boolean as Go's conversion does: missing, `0` and `false` are false; any other value is true.
     pub(super) fn flag(&self, name: &str) -> bool {
         self.get(name).is_some_and(|value| !matches!(value, "0" | "false" | "False" | "FALSE" | "f" | "F"))
     }
@@ -50,14 +50,14 @@ impl Query {
     }
 }
 
-/// What of a resourceVersion was asked for.
+/// The meaning of a `resourceVersion` parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asked {
     /// Unset: most recent.
     Recent,
     /// `0`: any.
     Any,
-    /// That one, or one not older.
+    /// This revision, or one that is not older.
     Revision(u64),
 }
 
@@ -65,7 +65,7 @@ pub(super) enum Asked {
 #[derive(Debug)]
 pub(super) struct ListParams {
     pub(super) asked: Asked,
-    /// Exactly the asked revision, rather than one not older.
+    /// Whether exactly that revision is wanted, not one that is not older.
     pub(super) exact: bool,
     /// 0 means all.
     pub(super) limit: usize,
@@ -141,7 +141,7 @@ pub(super) fn parse_revision(text: &str) -> Result<Asked, String> {
     }
 }
 
-/// The resourceVersion of a list or get; 400 where it is none.
+/// The resourceVersion of a list or get; 400 if it is invalid.
 pub(super) fn list_revision(text: &str) -> Result<Asked, Status> {
     parse_revision(text).map_err(|why| Status::bad_request(format!("invalid resource version: {why}")))
 }
@@ -185,7 +185,7 @@ impl ListParams {
             ));
         }
         let mut limit = usize::try_from(limit).unwrap_or(0);
-        // The watch cache serves "any" lists whole.
+        // The watch cache ignores the limit for lists of any version.
         if asked == Asked::Any && token.is_none() {
             limit = 0;
         }

@@ -9,9 +9,9 @@ pub(super) fn merge(target: &mut Value, patch: &Value) {
     merge_with(target, patch, |target, patch| *target = patch.clone());
 }
 
-/// Strategic merge in the reduced form that a server without schemas can do: as [`merge`], but lists of maps are
-/// merged by their `name` (or the key that Kubernetes uses there), with `$patch: delete` and
-/// `$deleteFromPrimitiveList`; `$setElementOrder` and `$retainKeys` are heeded no further than being dropped.
+/// Strategic merge as far as a server without schemas can do it: as [`merge`], but lists of maps are merged by their `name`
+/// (or the key that Kubernetes uses there), with `$patch: delete` and `$deleteFromPrimitiveList`. `$setElementOrder` and
+/// `$retainKeys` are removed and ignored.
 pub(super) fn strategic(target: &mut Value, patch: &Value) {
     merge_with(target, patch, merge_lists);
 }
@@ -35,7 +35,7 @@ fn merge_with(target: &mut Value, patch: &Value, lists: fn(&mut Value, &Value)) 
                 old.retain(|v| !gone.contains(v));
             }
         } else if name.starts_with('$') {
-            // Order and key directives: nothing depends on them here.
+            // Directives for order and keys are ignored.
         } else if value.is_null() {
             map.remove(name);
         } else {

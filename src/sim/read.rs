@@ -23,7 +23,7 @@ use super::table::Page;
 /// Lists above this size are sent in chunks, without a length.
 const WHOLE_BYTES_MAX: usize = 128 * 1024;
 
-/// Bytes that a chunk of a long list has at least.
+/// Least size of a chunk of a long list, in bytes.
 const LIST_CHUNK_BYTES: usize = 64 * 1024;
 
 /// Waits until the cluster has reached `revision`; 504 if it does not in time.
@@ -65,7 +65,7 @@ pub(super) async fn list(shared: &Shared, call: &Call, target: &Target) -> Resul
     Ok(respond(target, form, &metadata, page.objects, shared.faults.take_nameless()))
 }
 
-/// Takes the page under the lock, at the revision that the parameters ask for.
+/// Reads the page under the lock, at the requested revision.
 fn page(
     shared: &Shared,
     target: &Target,
@@ -145,7 +145,7 @@ fn respond(
     http::respond(200, "application/json", StreamBody::new(frames).boxed_unsync())
 }
 
-/// The items of a list, put into text as they are taken.
+/// The items of a list, written as text while they are read.
 struct Items {
     kind: Kind,
     version: String,
@@ -160,7 +160,7 @@ impl Items {
         if self.next > 0 {
             text.extend_from_slice(b",");
         }
-        // Items of built-in kinds have neither kind nor apiVersion; those of custom kinds and metadata have both.
+        // Items of built-in kinds lack kind and apiVersion (U6); those of custom kinds, and metadata alone, have both.
         if self.form == Form::Plain && !self.kind.is_custom() {
             text.extend_from_slice(&object.body);
         } else {

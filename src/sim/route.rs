@@ -1,4 +1,4 @@
-//! From a path to what it means, and from there to the answer.
+//! Routes requests by their path.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ impl Target {
     }
 }
 
-/// The segments of a path as they stand, before anyone asked whether the resource is served.
+/// The segments of a path, before it is checked whether the resource is served.
 struct Segments<'a> {
     group: &'a str,
     version: &'a str,
@@ -87,7 +87,7 @@ pub(super) async fn answer(shared: &Arc<Shared>, abort: &CancellationToken, call
     answered.unwrap_or_else(|status| http::error(&status))
 }
 
-/// Plays the faults that hit before a request is served.
+/// Plays the faults that hit a request before it is served.
 async fn judge(shared: &Shared, verb: Verb, resource: &str) -> Option<Response<Body>> {
     let verdict = shared.faults.judge(verb, resource);
     if let Some(delay) = verdict.delay {
@@ -121,7 +121,7 @@ fn ordered(failure: Failure, verb: Verb, resource: &str) -> Status {
     Status { retry_after: failure.retry_after_seconds, ..Status::new(failure.code, reason, message) }
 }
 
-/// Everything that is not below a group version.
+/// Answers requests that are not below a group version.
 fn outside(shared: &Shared, call: &Call) -> Response<Body> {
     if call.method != Method::GET {
         return http::error(&Status::method_not_allowed());

@@ -1,10 +1,10 @@
-//! Label and field selectors, written plainly over one stored object at a time.
+//! Label and field selectors, evaluated in the simplest way for one object at a time.
 
 use super::kinds::Kind;
 use super::object::Stored;
 use super::status::{Status, quoted};
 
-/// What a list or a watch asks for: one namespace or all, and both selectors.
+/// The filter of a list or watch: one namespace or all, and both selectors.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Filter {
     /// Empty means every namespace.
@@ -30,7 +30,7 @@ enum Operator {
 }
 
 impl Filter {
-    /// Parses both selectors; 400 with the real server's words where one is bad.
+    /// Parses both selectors; 400 with the real server's text if one is invalid.
     pub(super) fn parse(kind: &Kind, namespace: &str, labels: &str, fields: &str) -> Result<Self, Status> {
         let labels = parse_labels(labels)
             .map_err(|why| Status::bad_request(format!("unable to parse requirement: {why}")))?;

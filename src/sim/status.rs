@@ -2,7 +2,7 @@
 
 use super::object::go_escape;
 
-/// An error answer: the HTTP status, and what its `Status` body says.
+/// An error answer: the HTTP status and the fields of its `Status` body.
 ///
 /// Source: the texts are those recorded from kube-apiserver 1.20 and the 1.36 API server libraries.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -55,7 +55,7 @@ impl Status {
         Self { details: Some(details), ..Self::new(403, "Forbidden", message) }
     }
 
-    /// 405 for a method the path does not take.
+    /// 405 for a method that the path does not support.
     pub(super) fn method_not_allowed() -> Self {
         let message = "the server does not allow this method on the requested resource";
         Self { details: Some("{}".into()), ..Self::new(405, "MethodNotAllowed", message) }
@@ -97,7 +97,7 @@ impl Status {
         Self::invalid("ListOptions", "meta.k8s.io", "", causes)
     }
 
-    /// 422 as the validation of objects words it; one cause stands bare, several in brackets.
+    /// 422 as the validation of objects words it: one cause alone, several in brackets.
     pub(super) fn invalid(kind: &str, group: &str, name: &str, causes: &[Cause]) -> Self {
         let texts: Vec<String> = causes.iter().map(|c| format!("{}: {}", c.field, c.message)).collect();
         let text = if texts.len() == 1 { texts[0].clone() } else { format!("[{}]", texts.join(", ")) };
@@ -125,7 +125,8 @@ impl Status {
         Self::new(410, "Expired", "The resourceVersion for the provided list is too old.")
     }
 
-    /// 410 for a continue token whose revision was compacted; `fresh` goes on, inconsistently, at the newest.
+    /// 410 for a continue token whose revision was compacted. The token `fresh` continues at the newest revision,
+    /// inconsistently (U5).
     pub(super) fn continue_expired(fresh: String) -> Self {
         let message = "The provided continue parameter is too old to display a consistent list result. You can \
                        start a new list without the continue parameter, or use the continue token in this response \

@@ -11,7 +11,7 @@ use super::kinds::Kind;
 use super::object::Stored;
 use super::selector::Filter;
 
-/// What happened to an object.
+/// The kind of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum EventType {
     Added,
@@ -29,18 +29,18 @@ impl EventType {
     }
 }
 
-/// One write, as the window keeps it.
+/// One write in the window.
 #[derive(Debug, Clone)]
 pub(super) struct Event {
     pub(super) event_type: EventType,
     pub(super) revision: u64,
     /// The new state; for a deletion the last state under the revision of the deletion.
     pub(super) object: Arc<Stored>,
-    /// The state before, which undoes the write and decides selector transitions.
+    /// The state before, to undo the write and to decide on selector transitions.
     pub(super) previous: Option<Arc<Stored>>,
 }
 
-/// How often one resource was asked for, and what was sent.
+/// Requests and sent events of one resource.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Lists begun: requests without a continue token.
@@ -60,9 +60,9 @@ pub struct Counters {
 /// One page of a list.
 pub(super) struct Page {
     pub(super) objects: Vec<Arc<Stored>>,
-    /// Key of the last object, when there are more behind it.
+    /// Key of the last object, if more follow.
     pub(super) more_after: Option<String>,
-    /// How many more there are, where the filter lets the server know.
+    /// How many more follow, if the filter allows to know.
     pub(super) remaining: Option<usize>,
 }
 
@@ -73,9 +73,9 @@ pub(super) struct Table {
     history: VecDeque<Event>,
     /// Watches and lists from before this revision are too old.
     pub(super) floor: u64,
-    /// The newest event that is no longer in `history`; an open watch that has seen it goes on.
+    /// The newest event that is no longer in `history`. An open watch that has seen it continues.
     lost: u64,
-    /// Told the revision of each write, so that watches wake up.
+    /// Carries the revision of each write, and wakes the watches.
     pub(super) changed: watch::Sender<u64>,
     /// Cancelled when the kind goes away or its definition changes: every watch then ends.
     pub(super) ended: CancellationToken,
@@ -114,7 +114,7 @@ impl Table {
         }
     }
 
-    /// Records a write that is already decided on.
+    /// Records a write that has been validated.
     pub(super) fn commit(&mut self, event: Event, window_events_max: usize) {
         match event.event_type {
             EventType::Deleted => self.objects.remove(&event.object.key),
@@ -174,8 +174,8 @@ impl Table {
             if limit > 0 && objects.len() == limit {
                 more_after = objects.last().map(|o: &Arc<Stored>| o.key.clone());
                 if filter.has_no_selectors() {
-                    // Counted without a look at each: they are far apart in memory, and a client of 500 at a time would
-                    // wait longer for this than for its page.
+                    // Counted without reading each object: they are far apart in memory, and a client that reads pages of 500 would wait
+                    // longer for the count than for its page.
                     remaining = 1 + states.take_while(|object| in_namespace(object)).count();
                 }
                 break;

@@ -1,4 +1,4 @@
-//! Watches: a cursor into one table's window, pulled as fast as the client reads.
+//! Watches: a cursor into the window of one table, read as fast as the client reads.
 
 use std::io;
 use std::sync::Arc;
@@ -26,25 +26,25 @@ use super::selector::Filter;
 use super::status::Status;
 use super::table::{Counters, Event, EventType};
 
-/// Bytes of a chunk, as real servers write them: lines are cut wherever a chunk is full.
+/// Bytes of a chunk, as on real servers: lines are cut wherever a chunk is full.
 const CHUNK_BYTES: usize = 2048;
 
-/// Chunks while a lot is to be sent; odd, so that lines are cut here too.
+/// Bytes of a chunk while a lot is to be sent; an odd number, so that lines are cut in these, too.
 const BULK_CHUNK_BYTES: usize = 65_521;
 
-/// Above this much to send, chunks are the large ones.
+/// Bytes to send above which the large chunks are used.
 const BULK_BYTES_MIN: usize = 256 * 1024;
 
 /// Events read from the window, or objects from a snapshot, at a time.
 const BATCH_LEN_MAX: usize = 256;
 
-/// Chunks between the watch and its socket.
+/// Number of chunks that may wait between the watch and its socket.
 const CHUNKS_IN_FLIGHT_MAX: usize = 4;
 
 /// How long before the end of a watch with `timeoutSeconds` it gets a bookmark.
 const LAST_BOOKMARK: Duration = Duration::from_secs(2);
 
-/// The end of a watch: the client is gone, or there is nothing more to say.
+/// The end of a watch: the client is gone, or no more events follow.
 struct Ended;
 
 /// One open watch.
@@ -57,13 +57,13 @@ struct Watch {
     params: WatchParams,
     /// Everything up to this revision was sent.
     cursor: u64,
-    /// The revision that the client named, where it named one.
+    /// The revision that the client named, if any.
     begun_at: Option<u64>,
     changed: watch::Receiver<u64>,
     definition_ended: CancellationToken,
     cuts: watch::Receiver<Option<CutOrder>>,
     lags: watch::Receiver<Option<u64>>,
-    /// An event that is to come after the one that follows it.
+    /// An event that is held back until the next one was sent.
     held: Option<Bytes>,
     abort: CancellationToken,
     chunks: mpsc::Sender<Result<Frame<Bytes>, io::Error>>,
@@ -137,7 +137,7 @@ impl Drop for Watch {
 
 impl Watch {
     async fn run(mut self, streaming: StreamingLists, gone: bool) {
-        // Ending early is how a watch ends; whoever ended it has said all there is to say.
+        // An error here is the end of the watch, whose last words were sent already.
         let _: Result<(), Ended> = async {
             if self.form == Form::MetadataList {
                 return Ok(());
@@ -148,7 +148,7 @@ impl Watch {
         .await;
     }
 
-    /// What comes before live events.
+    /// Sends what comes before live events.
     async fn begin(&mut self, streaming: StreamingLists, gone: bool) -> Result<(), Ended> {
         let asked_for_stream = self.params.send_initial_events == Some(true);
         let initial = match self.params.send_initial_events {
@@ -188,7 +188,7 @@ impl Watch {
         Ok(())
     }
 
-    /// The state as ADDED events in key order, and the mark of its end.
+    /// Sends the state as ADDED events in key order, and the end mark.
     async fn send_initial(&mut self, end_mark: bool) -> Result<(), Ended> {
         let (objects, revision) = {
             let state = self.shared.cluster.lock();
@@ -223,7 +223,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Live events until something ends the watch.
+    /// Sends live events until the watch ends.
     async fn follow(&mut self) -> Result<(), Ended> {
         let before_end = self.deadline.checked_sub(LAST_BOOKMARK).filter(|at| *at > Instant::now());
         let mut last_bookmark = before_end.filter(|_| self.params.timeout_seconds > 0);
@@ -231,16 +231,16 @@ impl Watch {
         loop {
             self.send_changes().await?;
             let bookmark_at = last_bookmark.map_or(next_bookmark, |last| last.min(next_bookmark));
-            // In this order, so that any run can be repeated; writes last, as there may always be one more.
+            // A fixed order, so that any run can be repeated; writes come last, as there may always be one more.
             tokio::select! {
                 biased;
-                // Nobody listens any more.
+                // The client is gone.
                 () = self.chunks.closed() => return Err(Ended),
-                // The definition changed or went away: say what happened until then.
+                // The definition was changed or deleted: send what happened until then.
                 () = self.definition_ended.cancelled() => {
                     return self.send_changes().await;
                 }
-                // Another revision is answered as of. The switchboard lives as long as the server.
+                // The switchboard has ordered another revision. It lives as long as the server.
                 _ = self.lags.changed() => {}
                 ordered = self.cuts.changed() => {
                     if ordered.is_ok() {
@@ -254,7 +254,7 @@ impl Watch {
                     last_bookmark = last_bookmark.filter(|last| *last > Instant::now());
                     next_bookmark = Instant::now() + self.shared.config.bookmark_interval;
                 }
-                // Somebody wrote. A closed sender means the table was replaced, which its token has told too.
+                // There was a write. A closed sender means that the table was replaced, for which its token is cancelled, too.
                 _ = self.changed.changed() => {}
             }
             self.wait_out_silence().await?;
@@ -266,7 +266,7 @@ impl Watch {
         loop {
             let (events, newest) = {
                 let state = self.shared.cluster.lock();
-                // Behind the window: the real server drops such a watch without a word.
+                // Behind the window: a real server ends such a watch without an error.
                 let table = &state.tables[&self.kind.resource()];
                 let newest = self.shared.faults.seen(state.revision);
                 let mut events = table.events_after(self.cursor, BATCH_LEN_MAX).ok_or(Ended)?;
@@ -274,7 +274,7 @@ impl Watch {
                 (events, newest)
             };
             let Some(last) = events.last().map(|e| e.revision) else {
-                // Nothing of this kind: a bookmark may say that this revision is reached.
+                // No event of this kind, but a bookmark may say that this revision is reached.
                 self.cursor = self.cursor.max(newest);
                 return Ok(());
             };
@@ -289,7 +289,7 @@ impl Watch {
         }
     }
 
-    /// Events as this watch's selectors see them.
+    /// Converts events for this watch's selectors.
     fn render(&mut self, events: &[Event]) -> Bytes {
         let mut text = BytesMut::new();
         let mut sent = 0;
@@ -313,7 +313,7 @@ impl Watch {
                 (true, false) if event.event_type == EventType::Deleted => {
                     self.append_event(&mut text, EventType::Deleted, &event.object);
                 }
-                // It left the selector: the state that still matched, under the new revision.
+                // It stopped matching: the last matching state, at the new revision (U12).
                 (true, false) => {
                     let previous = event.previous.as_ref().expect("it matched before, so there was a before");
                     let last = previous.at_revision(&self.kind, event.revision);
@@ -349,7 +349,7 @@ impl Watch {
         Bytes::from(format!("{{\"type\":\"{}\",\"object\":{object}}}\n", event_type.name()))
     }
 
-    /// Sends until the client has had enough.
+    /// Sends until the client is gone.
     async fn send_endless_line(&self) -> Result<(), Ended> {
         let filler = Bytes::from(vec![b'x'; BULK_CHUNK_BYTES]);
         self.send(Bytes::from_static(br#"{"type":"MODIFIED","object":{"kind":""#)).await?;
@@ -367,8 +367,8 @@ impl Watch {
     }
 
     async fn send_bookmark(&mut self, end_mark: bool) -> Result<(), Ended> {
-        // A watch from the future has nothing to confirm until the cluster gets there; and where a watch began, the
-        // client knows.
+        // A watch from a future revision has nothing to confirm until the cluster gets there, and the client knows the
+        // revision where it began.
         let ahead = self.cursor > self.shared.faults.seen(self.shared.cluster.revision());
         let news = end_mark || self.begun_at.is_none_or(|begun_at| self.cursor > begun_at);
         if !self.params.bookmarks || ahead || !news || self.shared.faults.takes_bookmark() {
@@ -431,7 +431,7 @@ impl Watch {
         Err(Ended)
     }
 
-    /// Says nothing for as long as the switchboard wants it; the deadline is forgotten, as a dead peer forgets it.
+    /// Stays silent for as long as the switchboard orders it. The deadline is ignored, as by a dead peer.
     async fn wait_out_silence(&self) -> Result<(), Ended> {
         if !self.shared.faults.is_silent() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Writes: create, update, delete, and what the server itself sets or does about them.
+//! Writes: create, update, delete, and the metadata that the server sets.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::selector::Filter;
 use super::status::{Cause, Status};
 use super::table::{EventType, Table};
 
-/// Which object is meant.
+/// The object of a write.
 #[derive(Debug, Clone)]
 pub(super) struct Place {
     /// Canonical resource name.
@@ -22,10 +22,10 @@ pub(super) struct Place {
     pub(super) name: String,
 }
 
-/// Which part of an object a write may touch.
+/// The part of an object that a write may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
-    /// Everything, as the Rust interface.
+    /// Everything, as in the Rust interface.
     Whole,
     /// All but the status, where the kind has a status subresource.
     Main,
@@ -33,14 +33,14 @@ pub(super) enum Part {
     Status,
 }
 
-/// Whether a write is kept (`dryRun=All` is not).
+/// Whether a write is stored; with `dryRun=All` it is not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Commit {
     Store,
     DryRun,
 }
 
-/// Who writes, what they may touch, and whether it counts.
+/// The writer, the part that may be changed, and whether the write is stored.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Door<'a> {
     pub(super) manager: Manager<'a>,
@@ -48,12 +48,12 @@ pub(super) struct Door<'a> {
     pub(super) commit: Commit,
 }
 
-/// What became of a deletion.
+/// The result of a deletion.
 #[derive(Debug)]
 pub(super) enum Deletion {
-    /// Gone; the last state.
+    /// The object is gone; its last state.
     Done(Arc<Stored>),
-    /// Marked with a deletionTimestamp; finalizers or a kubelet have the last word.
+    /// Marked with a deletionTimestamp; finalizers or a kubelet have to finish.
     Pending(Arc<Stored>),
 }
 
@@ -62,7 +62,7 @@ impl Place {
         Self { resource: resource.into(), namespace: namespace.into(), name: name.into() }
     }
 
-    /// The place that an object's own metadata names.
+    /// The namespace and name in an object's metadata.
     pub(super) fn of(resource: &str, object: &Value) -> Self {
         let text = |name: &str| object["metadata"][name].as_str().unwrap_or_default();
         Self::new(resource, text("namespace"), text("name"))
@@ -74,7 +74,7 @@ impl Place {
 }
 
 impl State {
-    /// Creates an object; `namespace` is that of the path, empty where the object's own counts.
+    /// Creates an object. `namespace` is that of the path; empty to take the object's own.
     pub(super) fn create(
         &mut self,
         resource: &str,
@@ -103,7 +103,7 @@ impl State {
             if let Some(custom) = definition {
                 let name = custom.resource();
                 let mut table = Table::new(custom, revision);
-                // Watches of the time before may still be open, and are counted until they end.
+                // Older watches may still be open, and are counted until they end.
                 table.counters = self.tables.get(&name).map(|before| before.counters).unwrap_or_default();
                 self.tables.insert(name, table);
             }
@@ -157,9 +157,9 @@ impl State {
         Ok(())
     }
 
-    /// Replaces an object by what `change` makes of it.
+    /// Replaces an object by the result of `change`.
     ///
-    /// Nothing is written where nothing changes, as a real server does.
+    /// As on a real server, nothing is written if nothing changes.
     pub(super) fn update(
         &mut self,
         place: &Place,
@@ -210,7 +210,7 @@ impl State {
         Ok(stored)
     }
 
-    /// Deletes an object, or marks it as deleted where finalizers or a kubelet come first.
+    /// Deletes an object, or marks it if finalizers or a kubelet come first.
     ///
     /// `preconditions` is that field of the delete options (or null); `grace_seconds` likewise.
     pub(super) fn delete(
@@ -278,7 +278,7 @@ impl State {
         }
     }
 
-    /// A changed definition: every watch of its objects ends, and the cache starts anew, so that all older
+    /// Handles a changed definition: every watch of its objects ends, and the window starts over, so that all older
     /// resourceVersions are too old.
     fn redefine(&mut self, custom: Kind, revision: u64) {
         if let Some(table) = self.tables.get_mut(&custom.resource()) {
@@ -289,14 +289,14 @@ impl State {
         }
     }
 
-    /// A deleted definition: DELETED for each object, then every watch ends and the resource is not served.
+    /// Handles a deleted definition: DELETED for each object, then every watch ends and the resource is no longer served.
     fn undefine(&mut self, resource: &str) {
         let Some(table) = self.tables.get(resource) else { return };
         let kind = table.kind.clone();
         for object in self.matching(resource, &Filter::default()) {
             self.remove(resource, &kind, &object);
         }
-        // The table stays, unserved, so that open watches can still read their last events.
+        // The table is kept but not served, so that open watches can still read their last events.
         if let Some(table) = self.tables.get(resource) {
             table.ended.cancel();
         }
@@ -367,7 +367,7 @@ fn check_preconditions(
     Ok(())
 }
 
-/// Puts back what a client cannot change.
+/// Restores the members that a client cannot change.
 fn keep_server_fields(kind: &Kind, part: Part, before: &Value, after: &mut Value) {
     if part == Part::Status {
         let status = after.get("status").cloned();

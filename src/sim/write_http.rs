@@ -49,7 +49,7 @@ pub(super) fn review(call: &Call) -> Option<Response<Body>> {
     if call.method != Method::POST {
         return None;
     }
-    // kubectl sends protobuf, which is not read here; the question does not matter, as everything is allowed.
+    // kubectl sends protobuf, which is not decoded here. The question does not matter, as everything is allowed.
     let mut review: Value = serde_json::from_slice(&call.body).unwrap_or_else(|_| json!({"spec": {}}));
     review["kind"] = kind.into();
     review["apiVersion"] = "authorization.k8s.io/v1".into();

@@ -1,21 +1,21 @@
-//! What we may do, and whom we talk to.
+//! Permissions, and the API server's version.
 
 use serde::Deserialize;
 
 use super::{Client, Target, UpstreamError};
 
-/// Whether something is allowed.
+/// The answer to a permission review.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Access {
-    /// Whether it is.
+    /// Whether the request would be allowed.
     pub allowed: bool,
-    /// Why, as far as the server tells.
+    /// The reason, if the server gives one.
     pub reason: String,
 }
 
 impl Client {
-    /// Whether we may `verb` (`list`, `watch`) a target, in its namespace or everywhere.
+    /// Asks whether informerd may `verb` (`list`, `watch`) a target, in its namespace or everywhere.
     ///
     /// # Errors
     /// As [`Client::list_page`]; [`UpstreamError::Garbage`] when the answer is no review.
@@ -43,7 +43,7 @@ impl Client {
         Ok(review.status)
     }
 
-    /// The API server's version, as it calls it: `v1.36.0`.
+    /// The API server's own version: `v1.36.0`.
     ///
     /// # Errors
     /// As [`Client::list_page`]; [`UpstreamError::Garbage`] when the answer is no version.

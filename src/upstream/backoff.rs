@@ -1,15 +1,15 @@
-//! How long to wait before the next try.
+//! Delays between tries.
 
 use std::time::Duration;
 
 /// The first delay. Source: client-go `tools/cache/reflector.go`, `defaultBackoffInit`.
 const INIT: Duration = Duration::from_millis(800);
 
-/// No delay is longer. Source: client-go `tools/cache/reflector.go`, `defaultBackoffMax`.
+/// The longest delay. Source: client-go `tools/cache/reflector.go`, `defaultBackoffMax`.
 const MAX: Duration = Duration::from_secs(30);
 
-/// A delay is up to this part longer than its base, so that many clients do not come back at once. client-go
-/// uses 1.0, which would take the last delay to a minute; ours stays within [`MAX`].
+/// Fraction by which a delay may exceed its base, so that many clients do not return together. client-go uses 1.0, which
+/// would make the last delay a minute; here it stays within [`MAX`].
 const JITTER: f64 = 0.25;
 
 /// Exponential backoff with jitter: 0.8 s, 1.6 s, … 30 s. Entropy is an argument, so a run can be repeated.
@@ -19,14 +19,14 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// The delay before the next try, and the one after will be longer. `entropy` lies in `0.0..1.0`.
+    /// The delay before the next try. Each call makes the following one longer. `entropy` lies in `0.0..1.0`.
     pub fn next(&mut self, entropy: f64) -> Duration {
         let base = INIT.saturating_mul(1 << self.attempts.min(6)).min(MAX.div_f64(1.0 + JITTER));
         self.attempts = self.attempts.saturating_add(1);
         spread(base, entropy)
     }
 
-    /// Something went right: start from the first delay again.
+    /// Starts again from the first delay, after a success.
     pub fn reset(&mut self) {
         self.attempts = 0;
     }
@@ -36,8 +36,8 @@ impl Backoff {
         self.attempts
     }
 
-    /// The delay after a server's `Retry-After`: never shorter, up to a quarter longer, and bounded by five
-    /// minutes, as a mistaken header must not silence us for a day.
+    /// The delay after a server's `Retry-After`: never shorter, up to a quarter longer, and at most five minutes, so that a
+    /// wrong header cannot stop informerd for a day.
     pub fn obey(retry_after: Duration, entropy: f64) -> Duration {
         spread(retry_after.clamp(INIT, Duration::from_secs(300)), entropy)
     }

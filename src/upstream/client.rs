@@ -1,4 +1,4 @@
-//! Lists and watches as bytes.
+//! The client of the API server: sends lists and watches, returns their bytes.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -23,20 +23,20 @@ use super::session::{Session, Sessions};
 use super::{Config, Refusal, UpstreamError};
 use crate::k8s::{Key, Resource, ResourceVersion};
 
-/// What stays as it is in a query value: RFC 3986's unreserved characters.
+/// Characters that need no escape in a query value: RFC 3986's unreserved ones.
 const QUERY_VALUE: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// How much of an error answer is read: a Status is far smaller, a proxy's page may be anything.
+/// Bytes that are read of an error answer. A Status is far smaller; a proxy's page may have any size.
 const ERROR_BYTES_MAX: usize = 64 << 10;
 
 const AGENT: &str = concat!("informerd/", env!("CARGO_PKG_VERSION"));
 const JSON: &str = "application/json";
-/// Metadata alone, or whole objects from a server that cannot (U34).
+/// Asks for metadata alone, and for whole objects if the server does not know that form (U34).
 const METADATA_LIST: &str =
     "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1, application/json";
 const METADATA_WATCH: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1, application/json";
 
-/// The way to the API server. Cheap to clone; clones share connections and credentials.
+/// A client of the API server. Cheap to clone; clones share connections and credentials.
 #[derive(Clone)]
 pub struct Client {
     sessions: Arc<Sessions>,
@@ -57,12 +57,12 @@ struct Limits {
 pub struct Target {
     /// The resource.
     pub resource: Resource,
-    /// One namespace; all of them, or the cluster scope, where there is none.
+    /// One namespace; `None` for all namespaces, or for a cluster-scoped resource.
     pub namespace: Option<String>,
-    /// Which objects of it.
+    /// Which of its objects.
     pub selectors: Selectors,
-    /// Whether only the objects' metadata is asked for (`PartialObjectMetadata`). A server that cannot sends whole
-    /// objects.
+    /// Whether only the objects' metadata is requested (`PartialObjectMetadata`). A server that does not know that form
+    /// sends whole objects.
     pub metadata_only: bool,
 }
 
@@ -75,48 +75,48 @@ pub struct Selectors {
     pub field: String,
 }
 
-/// Which state is to be listed.
+/// Which state a list asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum AsOf {
     /// The most recent one (`resourceVersion` unset).
     #[default]
     Now,
-    /// At least this version. A server that is behind waits for it, and then says so (U9).
+    /// At least this version. A server that is behind waits for a while, then answers 504 (U9).
     AtLeast(ResourceVersion),
     /// Exactly this version, as long as the server remembers it.
     Exactly(ResourceVersion),
 }
 
-/// A page of a list.
+/// A request for a page of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PageRequest {
-    /// Objects at most; 0 for all of them.
+    /// Largest number of objects; 0 for all of them.
     pub limit: u32,
     /// The token of the page before; `None` for the first.
     pub continue_token: Option<String>,
-    /// Which state; a continue token knows by itself.
+    /// Which state. Ignored with a continue token, which implies it.
     pub as_of: AsOf,
-    /// Whether the objects' metadata is enough, whatever the target says.
+    /// Whether only metadata is requested, even if the target says otherwise.
     pub metadata_only: bool,
 }
 
-/// A page as it came.
+/// A page as it was received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListBody {
     /// The bytes.
     pub body: Vec<u8>,
-    /// Whether a cache answered, such as an informerd in between, and not the API server, which has no age to tell.
+    /// Whether a cache answered, such as another informerd, and not the API server itself: the answer has an `Age` header.
     /// Source: RFC 9111, 5.1: "The presence of an Age header field implies that the response was not generated or
     /// validated by the origin server for this request."
     pub is_cached: bool,
 }
 
-/// A watch with bookmarks.
+/// A request for a watch with bookmarks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchRequest {
     /// Where it begins.
     pub from: WatchFrom,
-    /// After which the server ends it; in whole seconds.
+    /// The time after which the server is asked to end it, in whole seconds.
     pub timeout: Duration,
 }
 
@@ -125,7 +125,7 @@ pub struct WatchRequest {
 pub enum WatchFrom {
     /// With the first event after this version.
     After(ResourceVersion),
-    /// With everything there is, as ADDED events and a bookmark that ends them: a streaming list (KEP-3157).
+    /// With every object as ADDED, followed by a marked bookmark: a streaming list (U18).
     Everything(AsOf),
 }
 
@@ -148,7 +148,7 @@ impl Client {
         Ok(Self { sessions: Arc::new(Sessions::open(config).await?), limits, bytes: metrics::bytes() })
     }
 
-    /// Over a client that was made elsewhere, with the limits of `config`; for tests and simulation.
+    /// Uses a client that was made elsewhere, with the limits of `config`; for tests and simulation.
     pub fn over(kube: kube::Client, config: &Config) -> Self {
         let limits = Limits::of(config);
         Self { sessions: Arc::new(Sessions::over(kube)), limits, bytes: metrics::bytes() }
@@ -169,7 +169,7 @@ impl Client {
             append(&mut path, "limit", &page.limit.to_string());
         }
         match &page.continue_token {
-            // The token knows the version; both together are refused.
+            // The token implies the version; servers refuse both together.
             Some(token) => append(&mut path, "continue", token),
             None => page.as_of.append(&mut path),
         }
@@ -198,27 +198,26 @@ impl Client {
             WatchFrom::Everything(as_of) => {
                 append(&mut path, "sendInitialEvents", "true");
                 as_of.append(&mut path);
-                // Always there: by it alone a server that knows no streaming lists refuses them (U19).
+                // Always sent: without it a server that does not know streaming lists would not refuse them (U19).
                 if *as_of == AsOf::Now {
                     append(&mut path, "resourceVersionMatch", "NotOlderThan");
                 }
             }
         }
-        // Servers from 1.37 on compress watches one gzip member a flush, of which kube's decoder reads the
-        // first only.
+        // Servers from 1.37 on compress a watch into one gzip member for each flush, of which kube's decoder reads only
+        // the first.
         let accept = if target.metadata_only { METADATA_WATCH } else { JSON };
         let request = get(&path).header(ACCEPT, accept).header(ACCEPT_ENCODING, "identity");
         let response = self.send(Verb::Watch, request.body(Bytes::new())).await?;
         Ok(ByteStream { body: response.into_body(), bytes: self.bytes.clone(), ended: false })
     }
 
-    /// Lets go of connections that nobody uses now, as the path to the API server may be dead: the next request makes a
-    /// new one.
+    /// Closes idle connections, as the path to the API server may be dead. The next request opens a new one.
     pub fn forget_connections(&self) {
         self.sessions.forget_connections();
     }
 
-    /// What there is at a path, whole.
+    /// The whole document at a path.
     ///
     /// # Errors
     /// As [`Client::list_page`].
@@ -228,7 +227,7 @@ impl Client {
         self.collect(response, self.limits.page_bytes_max).await
     }
 
-    /// A review (`SelfSubjectAccessReview` and its like): created, never stored.
+    /// Sends a review such as `SelfSubjectAccessReview`, which the server answers and does not store.
     pub(super) async fn review(&self, path: &str, body: Vec<u8>) -> Result<Vec<u8>, UpstreamError> {
         let request = Request::builder().method(Method::POST).uri(path);
         let request = request.header(USER_AGENT, AGENT).header(ACCEPT, JSON).header(CONTENT_TYPE, JSON);
@@ -236,15 +235,14 @@ impl Client {
         self.collect(response, ERROR_BYTES_MAX).await
     }
 
-    /// Sends a request of somebody else's, under our own identity, and gives the answer whatever it says; both bodies as
-    /// they arrive. What has arrived of the request's is kept until the answer is there, as it may have to be sent once
-    /// more, with credentials read again. Waits as long as the caller does: dropping the future or the body ends the
-    /// request.
+    /// Sends a client's request with informerd's own credentials, and returns any answer. Both bodies are streamed. The
+    /// request's body is kept until the answer arrives, as the request may have to be sent again with newer credentials. There
+    /// is no time limit: dropping the future or the body ends the request.
     ///
-    /// Of the headers, `Accept-Encoding` and `User-Agent` are ours; credentials must not be among them.
+    /// `Accept-Encoding` and `User-Agent` are replaced. The caller must remove credentials from the headers.
     ///
     /// # Errors
-    /// [`UpstreamError::Transport`] where there is no answer, which may be the body's fault.
+    /// [`UpstreamError::Transport`] if there is no answer; the cause may be the request's body.
     pub async fn forward<B>(&self, request: Request<B>) -> Result<Response<Body>, UpstreamError>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
@@ -260,7 +258,7 @@ impl Client {
         self.answered(Verb::Forward, Request::from_parts(parts, Bytes::new())).await
     }
 
-    /// Sends; once more where address or credentials were read again because of the answer.
+    /// Sends a request, and a second time if the first answer made address or credentials be read again.
     async fn send(
         &self,
         verb: Verb,
@@ -272,20 +270,20 @@ impl Client {
             return Ok(response);
         }
         let (code, headers) = (response.status().as_u16(), response.headers().clone());
-        // What the error says is worth having, but the error is what it is without.
+        // The body only adds details to the error, so a failure to read it is ignored.
         let body = self.collect(response, ERROR_BYTES_MAX).await.unwrap_or_default();
         Err(UpstreamError::Refused(Box::new(Refusal::from_answer(code, &headers, &body))))
     }
 
-    /// The answer, whatever it says.
+    /// The answer, whatever its code.
     async fn answered(&self, verb: Verb, request: Request<Bytes>) -> Result<Response<Body>, UpstreamError> {
         let session = self.sessions.current().await;
         let mut answer = self.send_once(verb, &session, request.clone()).await;
         if answer.is_err() && request.extensions().get().is_some_and(Replay::is_broken) {
-            // A client that leaves must not cost the others their connections.
+            // A client that leaves in the middle of its body must not make idle connections be closed for all.
             return answer;
         }
-        // A write that may have arrived is not sent a second time: only what was refused for its credentials is.
+        // Only a request that was refused for its credentials is sent again. Another write may have been executed.
         let again = request.method() == Method::GET || answer.is_ok() || verb != Verb::Forward;
         if let Some(renewed) = self.sessions.after(&session, answer.as_ref().map(Response::status)).await
             && again
@@ -304,7 +302,7 @@ impl Client {
         let limit = match verb {
             Verb::Watch => self.limits.watch_response_timeout,
             Verb::List | Verb::Get | Verb::Create => self.limits.response_timeout,
-            // As long as who asked stays.
+            // No time limit: the client's request ends it.
             Verb::Forward => Duration::MAX,
         };
         let answer = match timeout(limit, session.kube.send(request.map(Body::from))).await {
@@ -329,7 +327,7 @@ impl Client {
                 return Err(UpstreamError::Idle(self.limits.idle_timeout));
             };
             let Some(frame) = frame else { return Ok(collected) };
-            // A frame that is not data is a trailer, which the API server does not send.
+            // A frame without data is a trailer, which the API server does not send.
             let Ok(chunk) = frame?.into_data() else { continue };
             self.bytes.increment(chunk.len() as u64);
             if collected.len() + chunk.len() > limit {
@@ -377,7 +375,7 @@ impl AsOf {
 // === impl Target ===
 
 impl Target {
-    /// One object of it.
+    /// The same target with one object only.
     #[must_use]
     pub fn only(&self, key: &Key) -> Self {
         let mut only = self.clone();

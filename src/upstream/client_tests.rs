@@ -15,7 +15,7 @@ use crate::upstream::{FailureKind, Source};
 
 type Log = Arc<Mutex<Vec<Request<()>>>>;
 
-/// A server on loopback that answers by what it is asked.
+/// A server on loopback whose answers depend on the request.
 async fn serve(answer: fn(&Request<()>) -> Response<Full<Bytes>>) -> (String, Log) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -154,7 +154,7 @@ fn is_new(headers: &http::HeaderMap) -> bool {
     headers.get("authorization").is_some_and(|value| value == "Bearer new")
 }
 
-/// Answers whoever has the token `new`.
+/// Answers requests with the token `new`, and others with 401.
 fn only_new(request: &Request<()>) -> Response<Full<Bytes>> {
     if is_new(request.headers()) {
         text("{}")
@@ -185,7 +185,7 @@ async fn case_13_after_a_401_the_token_is_read_again_at_once() {
     std::fs::write(&token, "new").unwrap();
     client.list_page(&target(), &PageRequest::default()).await.unwrap();
     assert_eq!(log.lock().unwrap().len(), 2);
-    // A token that stays wrong is not read again for every request.
+    // A token that stays wrong is not read again at every request.
     std::fs::write(&token, "wrong").unwrap();
     client.list_page(&target(), &PageRequest::default()).await.unwrap();
     assert_eq!(log.lock().unwrap().len(), 3);
@@ -204,7 +204,7 @@ async fn after_a_401_a_body_that_streamed_is_sent_again_from_its_beginning() {
                 let refusing = refusing.clone();
                 async move {
                     if !is_new(request.headers()) {
-                        // One that asks for credentials as soon as it knows that there are none.
+                        // A server that answers 401 as soon as it has read the head.
                         let first = request.body_mut().frame().await.unwrap().unwrap();
                         assert_eq!(first.into_data().unwrap(), "first, ");
                         refusing.notify_one();
@@ -238,7 +238,7 @@ async fn bodies_that_break_off_say_nothing_of_the_way() {
     let (_folder, token, client) = with_token(&url).await;
     std::fs::write(&token, "new").unwrap();
     for _ in 0..5 {
-        // Before anything of it was sent, so that nobody can answer.
+        // Broken before anything was sent, so that there is no answer.
         let left = futures_util::stream::iter([Err::<Frame<Bytes>, _>("the client left")]);
         let request = Request::post("/api/v1/pods").body(StreamBody::new(left)).unwrap();
         client.forward(request).await.unwrap_err();

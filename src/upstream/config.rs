@@ -1,4 +1,4 @@
-//! Where the API server is, and the limits towards it.
+//! The address of the API server, the source of credentials, and limits.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,12 +11,12 @@ pub enum Source {
     Infer,
     /// A kubeconfig file.
     Kubeconfig {
-        /// The file; `KUBECONFIG` or `~/.kube/config` where there is none.
+        /// The file; `None` for that of `KUBECONFIG`, or `~/.kube/config`.
         path: Option<PathBuf>,
-        /// The context; the current one where there is none.
+        /// The context; `None` for the current one.
         context: Option<String>,
     },
-    /// The pod's service account, its token read again as it rotates.
+    /// The pod's service account, whose token is read again as it rotates.
     InCluster,
     /// An address without credentials: `kubectl proxy`, a simulator.
     Server {
@@ -32,7 +32,7 @@ impl fmt::Display for Source {
         match self {
             Self::Infer => f.write_str("inferred"),
             Self::InCluster => f.write_str("in-cluster"),
-            // What is before an @ is a password.
+            // The part before an @ holds a password.
             Self::Server { url } => match (url.split_once("://"), url.rsplit_once('@')) {
                 (Some((scheme, _)), Some((_, host))) => write!(f, "{scheme}://{host}"),
                 _ => f.write_str(url),
@@ -46,29 +46,28 @@ impl fmt::Display for Source {
     }
 }
 
-/// How to reach the API server, and how much to take from it.
+/// How to reach the API server, and limits of its answers.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Address and credentials.
     pub source: Source,
-    /// TCP and TLS together.
+    /// Time for TCP and TLS together.
     pub connect_timeout: Duration,
-    /// From a request to the head of its response. The API server gives up on a list after 60 s itself.
+    /// Time from a request to the head of its answer. The API server itself gives up on a list after 60 s.
     pub response_timeout: Duration,
-    /// The same for a watch, which is answered before there is anything to tell. It is longer than the 15 s for which
-    /// the API server's priority and fairness lets a request wait, so that one that is busy says so itself; two of these
-    /// and a silence are what a hung server behind a load balancer may cost.
+    /// The same for a watch, which is answered before the first event. It is longer than the 15 s for which priority and
+    /// fairness lets a request wait, so that a busy API server has the time to say so. A hung server behind a load balancer
+    /// may cost this time twice, and the silence of a watch.
     pub watch_response_timeout: Duration,
-    /// Without a byte of a body that should end (lists, discovery). Watches have the reflector's deadlines.
+    /// Time without a byte in a body that should end (lists, discovery). For watches the reflector has deadlines.
     pub idle_timeout: Duration,
-    /// Bytes of one list page after decompression; beyond it the page is asked for in smaller ones.
+    /// Largest page of a list, in bytes after decompression. A larger one is requested again in smaller pages.
     pub page_bytes_max: usize,
 }
 
 impl Config {
-    /// The defaults: connect 10 s, response 70 s (of a watch 20 s), idle 30 s, pages of at most 512 MiB, which 500
-    /// objects of the largest size etcd takes (1.5 MiB, smaller in protobuf) can only reach when hardly anything else
-    /// fits the cluster.
+    /// The defaults: connect 10 s, response 70 s (watch 20 s), idle 30 s, pages of at most 512 MiB. 500 objects reach that only
+    /// if nearly all have the largest size that etcd accepts (1.5 MiB of protobuf).
     pub fn new(source: Source) -> Self {
         Self {
             source,

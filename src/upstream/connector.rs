@@ -1,7 +1,7 @@
-//! The connections to the API server: kube's TLS, proxies and credentials over sockets of ours.
+//! Connections to the API server: kube's TLS, proxies and credentials over our own sockets.
 //!
-//! kube's own stack has no say in the sockets: no keepalive, and a pool that keeps a connection for 90 seconds after
-//! its last answer. A path that went dead without a word would be met again by the next request.
+//! kube's own stack sets no keepalive, and its pool keeps a connection for 90 seconds after the last answer. If the path
+//! goes dead, the next request would use that connection again.
 
 use std::error::Error;
 use std::future::Future;
@@ -29,33 +29,33 @@ use tower_http::decompression::DecompressionLayer;
 
 use super::replay::{Reader, Replay};
 
-/// An idle connection is asked for a sign of life after this long, and then each [`KEEPALIVE_INTERVAL`].
+/// Idle time after which TCP probes a connection, and then every [`KEEPALIVE_INTERVAL`].
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_RETRIES: u32 = 3;
 
-/// What is sent must be acknowledged within this time, keepalive probes included.
+/// Time within which data and keepalive probes must be acknowledged.
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// An idle connection is kept this long: enough for the pages of a list and for several lists at the start.
+/// Time for which an idle connection is kept: long enough between the pages of a list, and between lists at the start.
 const POOL_IDLE: Duration = Duration::from_secs(15);
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// kube's bodies are whole; one that streams comes as the request's extension.
+/// kube's bodies are complete in memory. A streamed body travels as an extension of the request.
 type Outgoing = Either<Body, Reader>;
 
-/// A `kube::Client` over connections of ours.
+/// A `kube::Client` over our own connections.
 pub(super) struct Connected {
     pub(super) kube: kube::Client,
-    /// Lets go of the connections that are idle now: the next request makes a new one.
+    /// Closes the connections that are idle now. The next request opens a new one.
     pub(super) forget: Arc<dyn Fn() + Send + Sync>,
 }
 
-/// As `kube::Client::try_from`, but for the sockets and their pool. May run an exec plugin, which blocks.
+/// As `kube::Client::try_from`, but with our sockets and pool. May run an exec plugin, which blocks.
 ///
 /// # Errors
-/// What kube finds wrong with certificates, credentials or proxy.
+/// Certificates, credentials or a proxy that kube refuses.
 pub(super) fn connect(config: kube::Config) -> Result<Connected, BoxError> {
     let mut http = HttpConnector::new();
     http.enforce_http(false);
@@ -104,7 +104,7 @@ where
         .service(connections);
     let kube = kube::Client::new(service, config.default_namespace.clone());
     let kube = if plugin_certificate {
-        // When an exec plugin's certificate expires, kube tells nobody but its own builder.
+        // kube gives the expiry of an exec plugin's certificate to its own builder only.
         kube.with_valid_until(*ClientBuilder::try_from(config)?.build().valid_until())
     } else {
         kube
@@ -112,10 +112,10 @@ where
     Ok(Connected { kube, forget: Arc::new(move || forgetting.forget()) })
 }
 
-/// CONNECT through a proxy, with the name and password of its address, where there are any.
+/// CONNECT through a proxy, with the user name and password in its address, if any.
 fn tunnel<C>(proxy: Uri, connector: C) -> Tunnel<C> {
     let userinfo = proxy.authority().and_then(|authority| authority.as_str().split_once('@'));
-    // A proxy wants what was meant, not how an address has to spell it.
+    // In an address they are percent-encoded; the proxy expects them decoded.
     let decoded = userinfo.map(|(userinfo, _)| percent_decode_str(userinfo).collect::<Vec<u8>>());
     let header =
         decoded.map(|userinfo| HeaderValue::from_str(&format!("Basic {}", STANDARD.encode(userinfo))));
@@ -126,7 +126,7 @@ fn tunnel<C>(proxy: Uri, connector: C) -> Tunnel<C> {
     }
 }
 
-/// A pool of connections that can be exchanged for an empty one while requests are under way on the old.
+/// A pool of connections that can be replaced by an empty one while requests are under way in the old one.
 struct Connections<C> {
     connector: C,
     pool: Arc<ArcSwap<Pool<C, Outgoing>>>,

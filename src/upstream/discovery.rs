@@ -1,8 +1,8 @@
-//! Which resources the API server serves, and what their names are.
+//! Discovery: the resources that the API server serves, and their names.
 //!
-//! Aggregated discovery is two requests (Kubernetes 1.26 on); where a server does not know it, it answers
-//! the same requests with the legacy documents, and each group version is asked for. A group whose server is
-//! down (an aggregated API) costs only itself.
+//! Aggregated discovery takes two requests (from Kubernetes 1.26 on). An older server answers the same requests with the
+//! legacy documents; then one more request is sent for each group version. If the server of a group is down (an
+//! aggregated API), only that group is missing.
 
 use futures_util::StreamExt;
 use futures_util::stream;
@@ -12,17 +12,17 @@ use serde::{Deserialize, Deserializer};
 use super::{Client, UpstreamError};
 use crate::k8s::{Resource, ResourceParts};
 
-/// Aggregated discovery where it is known, the legacy documents elsewhere. Source: client-go
+/// Asks for aggregated discovery, and for the legacy documents if the server does not know it. Source: client-go
 /// `discovery/discovery_client.go`, `acceptDiscoveryFormats`.
 const ACCEPT: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json";
 
-/// Group versions asked for at once where there is no aggregated discovery.
+/// Parallel requests for group versions, without aggregated discovery.
 const CONCURRENCY: usize = 8;
 
-/// Names suggested for one that is not known.
+/// Number of names that are suggested for an unknown one.
 const NEAR_LEN_MAX: usize = 3;
 
-/// Longest word, in bytes, that near names are looked for: that of a DNS label, which the plural of a resource is.
+/// Longest name, in bytes, for which near names are searched: that of a DNS label, as the plural of a resource is one.
 const WORD_LEN_MAX: usize = 63;
 
 /// The resources of an API server, in the order in which kubectl prefers them: the core group, then the
@@ -38,7 +38,7 @@ pub struct Discovery {
 pub struct Broken {
     /// `metrics.k8s.io/v1beta1`.
     pub group_version: String,
-    /// Why, in a sentence.
+    /// The error, in a sentence.
     pub reason: String,
 }
 
@@ -52,27 +52,27 @@ pub enum ResolveError {
         name: String,
         /// Names that are close to it, best first.
         near: Vec<String>,
-        /// Group versions that did not answer, among which it might be.
+        /// Group versions that did not answer, and might have it.
         broken: Vec<String>,
     },
-    /// There is one, but it cannot be listed and watched.
+    /// The resource cannot be listed and watched.
     #[error("{name} cannot be kept: the API server offers {} for it, but list and watch are needed", offered(.verbs))]
     NotWatchable {
         /// The resource.
         name: String,
-        /// What it can.
+        /// Its verbs.
         verbs: Vec<String>,
     },
 }
 
-/// What has become of a resource.
+/// Whether a known resource is still served.
 #[derive(Clone, Debug)]
 pub enum Again {
-    /// It is served, as this says.
+    /// It is served, with these names and this version.
     Served(Resource),
     /// It is not served any more.
     Gone,
-    /// Its group did not answer.
+    /// Unknown, as its group did not answer.
     Untold,
 }
 
@@ -85,10 +85,10 @@ struct Entry {
 // === impl Discovery ===
 
 impl Discovery {
-    /// Finds what a person means by a name that kubectl would take: plural, singular, short name or kind,
-    /// alone or with `.group` or `.version.group`; case does not matter.
+    /// Finds the resource for a name as kubectl accepts it: plural, singular, short name or kind, alone or followed by
+    /// `.group` or `.version.group`. Case does not matter.
     ///
-    /// A plural goes before a short name and that before a singular, in whichever group, as in kubectl.
+    /// As in kubectl, a plural in any group wins over a short name, and a short name over a singular.
     ///
     /// # Errors
     /// [`ResolveError::Unknown`] with near names, [`ResolveError::NotWatchable`] without the verbs.
@@ -108,12 +108,12 @@ impl Discovery {
         })
     }
 
-    /// As [`Discovery::resolve`], where nobody reads why not: near names are not looked for.
+    /// As [`Discovery::resolve`], without an error and so without the search for near names.
     pub fn find(&self, name: &str) -> Option<Resource> {
         self.lookup(name).ok()
     }
 
-    /// What a name stands for, or else what it names that cannot be watched.
+    /// The resource of a name, or else a resource of that name that cannot be watched.
     fn lookup(&self, name: &str) -> Result<Resource, Option<&Entry>> {
         let word = word_of(name);
         let named = |entry: &&Entry| Resource::new(entry.parts.clone()).answers_to(name);
@@ -126,14 +126,14 @@ impl Discovery {
         best.ok_or_else(|| candidates.first().copied())
     }
 
-    /// What has become of a resource that a name stood for: in the same version as long as that is served, else in
-    /// the one preferred among those that the name allows.
+    /// Finds again the resource that a name stood for: in the same version while that is served, else in the preferred one of
+    /// those that the name allows.
     pub fn again(&self, name: &str, resource: &Resource) -> Again {
         let same =
             |entry: &&Entry| entry.parts.group == resource.group() && entry.parts.plural == resource.plural();
         let served: Vec<_> = self.entries.iter().filter(same).filter(|entry| entry.watchable()).collect();
         let wanted = |entry: &&&Entry| entry.parts.version == resource.version();
-        // A name may have a version in it; or be a short name that is no more.
+        // The name may contain another version, or be a short name that no longer exists.
         let named = |entry: &&&Entry| Resource::new(entry.parts.clone()).answers_to(name);
         let versioned = served.iter().find(wanted).or_else(|| served.iter().find(named));
         if let Some(entry) = versioned.or(served.first()) {
@@ -148,8 +148,7 @@ impl Discovery {
         if self.broken.iter().any(silent) { Again::Untold } else { Again::Gone }
     }
 
-    /// Every resource that can be listed and watched, in the order of preference; those of less preferred
-    /// versions are among them.
+    /// Every resource that can be listed and watched, in all versions, in the order of preference.
     pub fn resources(&self) -> impl Iterator<Item = Resource> {
         self.entries.iter().filter(|entry| entry.watchable()).map(|entry| Resource::new(entry.parts.clone()))
     }
@@ -165,11 +164,11 @@ impl Discovery {
         if word.len() > WORD_LEN_MAX {
             return Vec::new();
         }
-        // A typo in a third of the letters is a different word.
+        // With typos in more than a third of the letters it is a different word.
         let distance_max = 1 + word.len() / 4;
         let comparable = |name: &&String| !name.is_empty() && name.len().abs_diff(word.len()) <= distance_max;
         for entry in self.entries.iter().filter(|entry| entry.watchable()) {
-            // Short names are all close to each other.
+            // Short names are all similar to each other.
             let names = [&entry.parts.plural, &entry.parts.singular];
             let best = names.into_iter().filter(comparable).map(|name| strsim::levenshtein(word, name)).min();
             let close = best.filter(|distance| word.len() > 2 && *distance <= distance_max);
@@ -200,7 +199,7 @@ fn rank(parts: &ResourceParts, word: &str) -> u8 {
     }
 }
 
-/// The resource's own word of a name: `deploy` of `deploy.apps`.
+/// The first part of a name, without group and version: `deploy` of `deploy.apps`.
 fn word_of(name: &str) -> String {
     name.split('.').next().unwrap_or_default().to_ascii_lowercase()
 }
@@ -350,7 +349,7 @@ impl Client {
 
     async fn root(&self, path: &str) -> Result<Root, UpstreamError> {
         match self.parsed(path, ACCEPT).await {
-            // A server that takes the list of forms for one unknown form.
+            // The server takes the list of accepted forms for one unknown form.
             Err(UpstreamError::Refused(refusal)) if matches!(refusal.code, 400 | 406 | 415) => {
                 self.parsed(path, "application/json").await
             }
@@ -370,7 +369,7 @@ impl Client {
         }
         let core = root.versions.into_iter().map(|version| (String::new(), version));
         let wanted: Vec<_> = core.chain(root.groups.into_iter().flat_map(preferred_first)).collect();
-        // In order, so that the preference is the server's whoever answers first.
+        // In the server's order of preference, not in that of the answers.
         let mut answers = stream::iter(wanted)
             .map(|(group, version)| async move {
                 let path = match group.as_str() {
@@ -400,7 +399,7 @@ fn group_version(group: &str, version: &str) -> String {
 fn preferred_first(group: LegacyGroup) -> Vec<(String, String)> {
     let preferred = group.preferred_version.version;
     let mut versions: Vec<_> = group.versions.into_iter().map(|version| version.version).collect();
-    // Stable, so the others keep the server's order.
+    // A stable sort, so that the other versions keep the server's order.
     versions.sort_by_key(|version| *version != preferred);
     versions.into_iter().map(|version| (group.name.clone(), version)).collect()
 }

@@ -7,7 +7,7 @@ use kube::client::Body;
 use super::*;
 use crate::upstream::{Config, Source};
 
-/// A server of fixed documents by path and form, `aggregated` or `legacy`; anything else is 404.
+/// A server with fixed documents by path and form (`aggregated` or `legacy`); any other request is 404.
 fn client(documents: &[(&str, &str)]) -> (Client, Arc<Mutex<Vec<String>>>) {
     let documents: HashMap<String, String> =
         documents.iter().map(|(path, body)| ((*path).to_owned(), (*body).to_owned())).collect();
@@ -82,11 +82,11 @@ async fn every_name_kubectl_takes_is_resolved_in_its_order() {
         ("deploy", "deployments.apps@v1"),
         ("deployments.apps", "deployments.apps@v1"),
         ("Deployments.v1beta1.apps", "deployments.apps@v1beta1"),
-        // The core group first, another by name.
+        // The core group comes first; another group has to be named.
         ("events", "events@v1"),
         ("ev", "events@v1"),
         ("events.events.k8s.io", "events.events.k8s.io@v1"),
-        // A plural goes before a short name, even of the core group.
+        // A plural wins over a short name, even over one of the core group.
         ("po", "po.odd.io@v1"),
     ] {
         assert_eq!(format!("{:?}", discovery.resolve(name).unwrap()), expected, "{name}");

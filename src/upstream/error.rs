@@ -1,4 +1,4 @@
-//! What goes wrong between us and the API server.
+//! Errors of requests to the API server.
 
 use std::error::Error;
 use std::time::Duration;
@@ -34,24 +34,24 @@ pub enum UpstreamError {
     Garbage(#[source] serde_json::Error),
 }
 
-/// An error answer: the HTTP code first, the rest as far as the body was a `Status` (U26).
+/// An error answer: its HTTP code, and the fields of its `Status` if the body was one (U26).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Refusal {
     /// The HTTP status code.
     pub code: u16,
-    /// The machine's word; the code's own where the body was no `Status`.
+    /// The reason in one word; derived from the code if the body was no `Status`.
     pub reason: String,
     /// The server's sentence.
     pub message: String,
-    /// What it is about: `pods`, `deployments.apps`; may be empty.
+    /// The resource that it names: `pods`, `deployments.apps`; may be empty.
     pub resource: String,
-    /// How long the server wants us to wait: the header, else `details.retryAfterSeconds`.
+    /// How long the server asks to wait: the header, else `details.retryAfterSeconds`.
     pub retry_after: Option<Duration>,
-    /// A cause's reason, `ResourceVersionTooLarge` where the server is behind what we have seen (U9).
+    /// The reason of the first cause: `ResourceVersionTooLarge` if the server is behind the requested version (U9).
     pub cause: String,
 }
 
-/// What kind of failure, from a closed set, for metrics and decisions.
+/// The kind of a failure, from a closed set, for metrics and decisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FailureKind {
     /// Connection, TLS, proxy, credential plugin, a body that broke off.
@@ -68,9 +68,9 @@ pub enum FailureKind {
     Expired,
     /// 429.
     Throttled,
-    /// 503, or a gateway (502, 504) that does not reach the API server.
+    /// 503, or 502 and 504 of a gateway that does not reach the API server.
     Unavailable,
-    /// 504 from the API server itself: it has not reached the version that was asked for (U9).
+    /// 504 from the API server itself: it has not reached the requested version (U9).
     Behind,
     /// Any other 5xx.
     Internal,
@@ -87,12 +87,12 @@ pub enum FailureKind {
 // === impl UpstreamError ===
 
 impl UpstreamError {
-    /// A request without an answer, to the server of an address.
+    /// The error of a request without an answer, with the server's address.
     pub(super) fn unreached(server: &str, source: kube::Error) -> Self {
         Self::Transport(Box::new(Unreached { server: server.into(), source }))
     }
 
-    /// What kind.
+    /// Its kind.
     pub fn kind(&self) -> FailureKind {
         match self {
             Self::Config(_) => FailureKind::Config,
@@ -104,7 +104,7 @@ impl UpstreamError {
         }
     }
 
-    /// How long the server wants us to wait.
+    /// How long the server asks to wait.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Refused(refusal) => refusal.retry_after,
@@ -116,7 +116,7 @@ impl UpstreamError {
         }
     }
 
-    /// Whether it was the TLS handshake that failed: a certificate of either side is not accepted.
+    /// Whether the TLS handshake failed: one side does not accept the certificate of the other.
     pub(super) fn is_tls(&self) -> bool {
         match self {
             Self::Transport(source) => {
@@ -131,7 +131,7 @@ impl UpstreamError {
         }
     }
 
-    /// What a person should read: what went wrong and, where it is known, what to do.
+    /// The sentence for people: what went wrong and, if known, what to do.
     pub fn sentence(&self) -> String {
         match self {
             Self::Refused(refusal) => refusal.sentence(),
@@ -168,7 +168,7 @@ struct Unreached {
     source: kube::Error,
 }
 
-/// Which server had no answer, where that is known.
+/// The server that did not answer, if known.
 fn at(error: &(dyn Error + Send + Sync + 'static)) -> String {
     match error.downcast_ref::<Unreached>() {
         Some(Unreached { server, .. }) if !server.is_empty() => format!(" at {server}"),
@@ -176,7 +176,7 @@ fn at(error: &(dyn Error + Send + Sync + 'static)) -> String {
     }
 }
 
-/// The last cause, which names what happened: `connection refused`, `certificate has expired`.
+/// The innermost cause, which says what happened: `connection refused`, `certificate has expired`.
 fn innermost(error: &(dyn Error + 'static)) -> String {
     let mut last = error;
     while let Some(source) = last.source() {
@@ -185,13 +185,13 @@ fn innermost(error: &(dyn Error + 'static)) -> String {
     last.to_string()
 }
 
-/// What caused an error. An I/O error passes over the one it wraps.
+/// The cause of an error. An I/O error's `source` skips the error that it wraps.
 fn cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
     let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
     wrapped.map(|wrapped| wrapped as &(dyn Error + 'static)).or_else(|| error.source())
 }
 
-/// All causes; most of kube's errors repeat theirs.
+/// All causes, without those whose text the error repeats, as most of kube's errors do.
 fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -214,7 +214,7 @@ impl Refusal {
         if status.kind != "Status" {
             let text = String::from_utf8_lossy(body);
             let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
-            // A line of HTML or of a list of paths tells a person nothing.
+            // A line of HTML, or of a list of paths, says nothing to people.
             let readable = !line.starts_with(['<', '{', '[']);
             status = Status::failure(code, "", if readable { line } else { "" });
         }
@@ -224,7 +224,7 @@ impl Refusal {
         refusal
     }
 
-    /// What kind of failure: by the code first, as the body may be a proxy's (U26).
+    /// The kind of failure: decided by the code first, as the body may be a proxy's (U26).
     pub fn kind(&self) -> FailureKind {
         match (self.code, self.reason.as_str()) {
             (401, _) => FailureKind::Unauthorized,
@@ -233,9 +233,9 @@ impl Refusal {
             (410, _) | (400..=499, "Expired" | "Gone") => FailureKind::Expired,
             (429, _) => FailureKind::Throttled,
             (502 | 503, _) => FailureKind::Unavailable,
-            // The API server itself says `Timeout`; anything else is a gateway that does not reach it.
+            // The API server's own 504 has the reason `Timeout`; any other comes from a gateway that does not reach it.
             (504, reason) if reason != "Timeout" => FailureKind::Unavailable,
-            // Before 1.17 only the sentence tells.
+            // Servers before 1.17 say so only in the message.
             (504, _)
                 if self.cause == "ResourceVersionTooLarge"
                     || self.message.contains("Too large resource version") =>
@@ -252,7 +252,7 @@ impl Refusal {
         let resource = if self.resource.is_empty() { "it" } else { self.resource.as_str() };
         match self.kind() {
             FailureKind::Forbidden => {
-                // "pods is forbidden: User …": the resource stands in the hint.
+                // The message begins "pods is forbidden: User …"; the resource is named in the hint already.
                 let said = said.split_once("forbidden: ").map_or(said, |(_, user)| user);
                 format!("forbidden: {said}: grant list and watch on {resource}")
             }

@@ -1,4 +1,4 @@
-//! Counters of the requests to the API server.
+//! Metrics of requests to the API server.
 
 use metrics::{Unit, counter, describe_counter};
 
@@ -13,7 +13,7 @@ pub(super) enum Verb {
     Watch,
     Get,
     Create,
-    /// What a client asked for, handed on.
+    /// A client's request that is passed through.
     Forward,
 }
 
@@ -38,7 +38,7 @@ pub(super) enum Renewal {
     Expiring,
     /// A TLS handshake failed: a certificate is not trusted, or not accepted.
     Tls,
-    /// Nobody was reached, several times in a row.
+    /// The API server was not reached, several times in a row.
     Unreached,
 }
 
@@ -56,11 +56,11 @@ impl Renewal {
     }
 }
 
-/// Describes this room's metrics. To be called once the recorder stands.
+/// Describes this room's metrics. Call it once the recorder is installed.
 pub fn describe() {
     describe_counter!(REQUESTS, Unit::Count, "Requests to the API server, by HTTP code of the answer");
     describe_counter!(BYTES, Unit::Bytes, "Bytes of bodies from the API server, after decompression");
-    let renewals = "Times the API server's address and the credentials were read again, by why";
+    let renewals = "Times the API server's address and the credentials were read again, by reason";
     describe_counter!(RENEWALS, Unit::Count, renewals);
     for reason in Renewal::ALL {
         counter!(RENEWALS, "reason" => reason.as_str()).increment(0);
@@ -84,7 +84,7 @@ pub(super) fn answered(verb: Verb, code: u16) {
         502 => "502",
         503 => "503",
         504 => "504",
-        // The label set stays closed whatever a proxy makes up.
+        // Codes that a proxy invents must not add labels.
         _ => "other",
     };
     counter!(REQUESTS, "verb" => verb.as_str(), "code" => code).increment(1);
@@ -95,7 +95,7 @@ pub(super) fn unanswered(verb: Verb) {
     counter!(REQUESTS, "verb" => verb.as_str(), "code" => "none").increment(1);
 }
 
-/// Counts a client built anew.
+/// Counts a client that was built again.
 pub(super) fn renewed(reason: Renewal) {
     counter!(RENEWALS, "reason" => reason.as_str()).increment(1);
 }

@@ -1,10 +1,10 @@
 //! The API server's side: lists and watches as bytes, discovery, permissions.
 //!
-//! In come a resource, a scope and selectors; out go the response's bytes as they arrive, or an
-//! [`UpstreamError`] that keeps the HTTP code apart from the network. TLS, credentials and their refresh,
-//! proxies and kubeconfig are `kube`'s, the sockets ours. This room retries nothing but
-//! what credentials or an address read again may mend, reads no object, and knows no cache: when to ask again, and
-//! from where, is the reflector's business.
+//! In come a resource, a scope and selectors; out go the answer's bytes as they arrive, or an
+//! [`UpstreamError`] that separates HTTP codes from network failures. `kube` handles TLS, credentials and their
+//! refresh, proxies and kubeconfig; the sockets are our own. This room retries a request only after reading credentials or
+//! address again. It decodes no objects and knows no cache: the reflector decides when to ask again, and from which
+//! version.
 
 mod access;
 mod backoff;

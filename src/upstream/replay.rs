@@ -1,5 +1,5 @@
-//! The body of somebody else's request: sent as it arrives, and from its beginning again where the request has to be
-//! sent once more.
+//! The body of a client's request that is passed through: sent as it arrives, and again from its beginning if the request
+//! has to be repeated.
 
 use std::error::Error;
 use std::pin::Pin;
@@ -13,8 +13,8 @@ use http_body_util::combinators::UnsyncBoxBody;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// A body that may be read several times, one reader after the other. It keeps what has arrived: whoever hands it in
-/// bounds it.
+/// A body that can be read several times, one reader after the other. It keeps all that has arrived; the caller must bound
+/// its size.
 #[derive(Clone)]
 pub(super) struct Replay(Arc<Mutex<State>>);
 
@@ -22,7 +22,7 @@ pub(super) struct Replay(Arc<Mutex<State>>);
 pub(super) struct Reader {
     replay: Replay,
     number: u64,
-    /// Chunks that it has had.
+    /// Chunks that this reader has returned.
     taken: usize,
 }
 
@@ -31,7 +31,7 @@ struct State {
     arriving: Option<UnsyncBoxBody<Bytes, BoxError>>,
     arrived: Vec<Bytes>,
     is_broken: bool,
-    /// The number of the newest reader, the only one that is given anything.
+    /// The number of the newest reader. Older readers get an error.
     newest: u64,
 }
 
@@ -47,14 +47,14 @@ impl Replay {
         Self(Arc::new(Mutex::new(State { arriving, arrived: Vec::new(), is_broken: false, newest: 0 })))
     }
 
-    /// Reads from the beginning; readers from before get an error.
+    /// A new reader from the beginning. Older readers get an error.
     pub(super) fn read(&self) -> Reader {
         let mut state = self.lock();
         state.newest += 1;
         Reader { number: state.newest, replay: self.clone(), taken: 0 }
     }
 
-    /// Whether it broke off: then the request failed for that, and nothing is known of the way.
+    /// Whether the body broke off. Then that is why the request failed, and the connection to the API server may be fine.
     pub(super) fn is_broken(&self) -> bool {
         self.lock().is_broken
     }
@@ -90,7 +90,7 @@ impl Body for Reader {
             };
             match ready!(Pin::new(arriving).poll_frame(context)) {
                 Some(Ok(frame)) => {
-                    // Trailers say nothing to an API server.
+                    // Trailers mean nothing to an API server.
                     let Ok(chunk) = frame.into_data() else { continue };
                     state.arrived.push(chunk.clone());
                     reader.taken += 1;

@@ -1,9 +1,8 @@
-//! A `kube::Client` with its credentials, and its renewal.
+//! The current `kube::Client` with its credentials, and its renewal.
 //!
-//! kube re-reads a token file and the cluster's CA every minute and refreshes exec plugins' tokens; what it
-//! does not do is renew an exec plugin's client certificate, look again at once when the API server answers 401,
-//! or look again at all at a kubeconfig whose CA, certificate or address has changed. All of that is done here by
-//! building the client anew from its [`Source`].
+//! kube reads a token file and the cluster's CA again every minute, and refreshes tokens of exec plugins. It does not renew
+//! an exec plugin's client certificate, does not read credentials again at once after 401, and never notices a changed CA,
+//! certificate or address in a kubeconfig. This file does so by building a new client from the [`Source`].
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -22,13 +21,13 @@ use super::connector::{self, Connected};
 use super::metrics::{self, Renewal};
 use super::{Config, Source, UpstreamError};
 
-/// The client is not built anew more often, however many reflectors see a 401.
+/// Least time between two renewals, however many reflectors get 401.
 const RENEWAL_INTERVAL_MIN: Duration = Duration::from_secs(5);
 
-/// Nor while the API server is not reached: it may simply be down, and an exec plugin costs more than a file.
+/// The same while the API server is not reached: it may simply be down, and running an exec plugin is expensive.
 const OUTAGE_RENEWAL_INTERVAL_MIN: Duration = Duration::from_secs(15);
 
-/// Requests in a row that reached nobody, after which the address itself may be what has changed.
+/// Requests in a row that did not reach the API server, after which its address is read again.
 const UNREACHED_MAX: u32 = 3;
 
 /// A client certificate is renewed this long before it expires, as kube does with tokens.
@@ -37,19 +36,19 @@ const EXPIRY_MARGIN: Duration = Duration::from_secs(60);
 /// The current client, shared by all clones of [`super::Client`].
 pub(super) struct Sessions {
     current: ArcSwap<Session>,
-    /// `None` for a client that was handed in: there is nothing to build it from.
+    /// `None` for a client that was made elsewhere and cannot be built again.
     config: Option<Config>,
-    /// When it was last built anew; held while it is.
+    /// When the client was last renewed. Locked during a renewal.
     renewed: Mutex<Option<Instant>>,
 }
 
 /// One `kube::Client`.
 pub(super) struct Session {
     pub(super) kube: kube::Client,
-    /// The API server's address, for what goes wrong; empty for a client that was handed in.
+    /// The API server's address, for error messages; empty for a client that was made elsewhere.
     pub(super) server: Arc<str>,
     forget: Arc<dyn Fn() + Send + Sync>,
-    /// Requests in a row that reached nobody.
+    /// Requests in a row that did not reach the API server.
     unreached: AtomicU32,
 }
 
@@ -79,13 +78,13 @@ impl Sessions {
         self.renew(&current, Renewal::Expiring).await.unwrap_or(current)
     }
 
-    /// Lets go of the connections that are idle now.
+    /// Closes the connections that are idle now.
     pub(super) fn forget_connections(&self) {
         (self.current.load().forget)();
     }
 
-    /// A client to try once more with, where the answer to a request says that credentials, CA or address may have
-    /// changed and they can be read again (U28).
+    /// A new client for a second try, if the outcome of a request suggests that credentials, CA or address have changed, and
+    /// they can be read again (U28).
     pub(super) async fn after(
         &self,
         session: &Arc<Session>,
@@ -97,7 +96,7 @@ impl Sessions {
                 (code == StatusCode::UNAUTHORIZED).then_some(Renewal::Unauthorized)?
             }
             Err(error) => {
-                // Others wait on the same dead path.
+                // Other requests may be waiting on the same dead path.
                 (session.forget)();
                 let unreached = session.unreached.fetch_add(1, Ordering::Relaxed) + 1;
                 if error.is_tls() {
@@ -110,11 +109,11 @@ impl Sessions {
         self.renew(session, reason).await
     }
 
-    /// A client newer than `stale`, made of what its source says now; `None` if there cannot be one yet.
+    /// A client newer than `stale`, built from what the source contains now; `None` if it is too early for another one.
     async fn renew(&self, stale: &Arc<Session>, reason: Renewal) -> Option<Arc<Session>> {
-        // An address without credentials says the same each time.
+        // A plain address never changes.
         let config = self.config.as_ref().filter(|config| !matches!(config.source, Source::Server { .. }))?;
-        // One builds, the others wait for it and take its result.
+        // One caller builds the client; the others wait for its result.
         let mut renewed = self.renewed.lock().await;
         let current = self.current.load_full();
         if !Arc::ptr_eq(&current, stale) {
@@ -157,12 +156,12 @@ impl Renewal {
 }
 
 async fn build(config: &Config) -> Result<Session, UpstreamError> {
-    // kube compiles with more than one provider in the tree; whoever installed one first has decided.
+    // More than one crypto provider may be compiled in. If one is installed already, it is kept.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut kube = load(&config.source).await.map_err(UpstreamError::Config)?;
     kube.connect_timeout = Some(config.connect_timeout);
     if kube.cluster_url.scheme_str() == Some("http") && kube.root_cert.is_none() {
-        // Without TLS the system's roots are not needed, and a minimal image has none.
+        // Without TLS no root certificates are needed, and a minimal image has none.
         kube.root_cert = Some(Vec::new());
     }
     let server = address(&kube.cluster_url);
@@ -176,16 +175,16 @@ async fn build(config: &Config) -> Result<Session, UpstreamError> {
     }
 }
 
-/// Why a source gives no address and credentials, where kube's own words do not say what to do.
+/// Why a source has no address and credentials. Replaces kube's messages that do not say what to do.
 #[derive(Debug, thiserror::Error)]
 enum SourceError {
-    /// Nothing names a cluster.
+    /// No source of a cluster was found.
     #[error(
         "no cluster is named: $KUBECONFIG is not set, ~/.kube/config does not exist, and this is not a pod \
          ($KUBERNETES_SERVICE_HOST is not set); give --kubeconfig or --server, or see `informerd demo`, which needs no cluster"
     )]
     NoCluster,
-    /// In-cluster, and not in one.
+    /// In-cluster was requested outside of a pod.
     #[error(
         "--in-cluster needs a pod's service account, and this is not a pod ($KUBERNETES_SERVICE_HOST is not set); without it \
          the kubeconfig is used"
@@ -234,8 +233,8 @@ fn address(url: &http::Uri) -> String {
     format!("{}://{host}", url.scheme_str().unwrap_or("https"))
 }
 
-/// What makes [`Source::Infer`] a kubeconfig. kube would fall back to the service account on *any* error in
-/// the file, and hide it.
+/// The kubeconfig that [`Source::Infer`] finds, if any. kube itself would fall back to the service account on *any* error
+/// in the file, and hide the error.
 fn default_kubeconfig() -> Option<PathBuf> {
     match std::env::var_os("KUBECONFIG") {
         Some(path) if !path.is_empty() => Some(path.into()),

@@ -24,6 +24,7 @@ mod snapshot;
 mod sse;
 mod support;
 mod tidy;
+mod tidy_docs;
 mod upstream;
 mod verify;
 mod websocket;

@@ -55,7 +55,7 @@ impl Source {
     }
 }
 
-fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
+pub(super) fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).expect("src is there") {
         let path = entry.expect("readable").path();
         if path.is_dir() {

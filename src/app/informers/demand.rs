@@ -1,4 +1,4 @@
-//! Informers that clients start, within what the configuration allows.
+//! Starts and stops informers on demand, as far as the configuration allows.
 
 use std::time::Duration;
 
@@ -9,22 +9,22 @@ use super::Informers;
 use super::group::wanted;
 use crate::hub::{Demand, Started, SubscribeError};
 
-/// A name that discovery does not know is looked for again when what is known is older. So clients that ask for
-/// kinds which do not exist cost the API server one discovery in this time at most, however many they are.
+/// Age of a discovery above which it is repeated for an unknown name. So clients that ask for unknown kinds cost the API
+/// server at most one discovery in this time, however many they are.
 const FRESH: Duration = Duration::from_secs(10);
 
-/// Clients that wait for one discovery; more are told to come back.
+/// Clients that may wait for one discovery; more are answered with 503.
 const DEMANDS_MAX: usize = 1024;
 
-/// What is to be said to a demand.
+/// What to do with a demand.
 enum Verdict {
     Answer(Result<(), SubscribeError>),
-    /// Discovery has to be asked first.
+    /// Keep it until discovery has been asked.
     Later,
 }
 
 impl Informers {
-    /// A client asks for an informer.
+    /// Handles a client's demand for an informer.
     pub(super) async fn demanded(&mut self, demand: Demand) {
         let old = self.asked_at.is_none_or(|asked| asked.elapsed() >= FRESH);
         match self.try_start(&demand.name, !old).await {
@@ -32,7 +32,7 @@ impl Informers {
             Verdict::Later => {
                 self.demands.retain(|demand| !demand.answer.is_closed());
                 if self.demands.len() >= DEMANDS_MAX {
-                    let why = "too many clients wait for the API server to tell".to_owned();
+                    let why = "too many clients wait for discovery already".to_owned();
                     let name = demand.name;
                     drop(demand.answer.send(Err(SubscribeError::Pending { name, why })));
                     return;
@@ -43,7 +43,7 @@ impl Informers {
         }
     }
 
-    /// Answers who waited for discovery, with what is known now.
+    /// Answers the demands that waited for discovery.
     pub(super) async fn answer_demands(&mut self) {
         for demand in std::mem::take(&mut self.demands) {
             if demand.answer.is_closed() {
@@ -64,7 +64,7 @@ impl Informers {
     async fn try_start(&mut self, name: &str, fresh: bool) -> Verdict {
         let Some(discovery) = self.discovery.clone() else { return Verdict::Later };
         if !self.on_demand.is_on() {
-            // The hub says which informers there are.
+            // The hub's error lists the informers that exist.
             return Verdict::Answer(self.hub.resolve(name).map(drop));
         }
         let patterns = || self.on_demand.shown();
@@ -114,7 +114,7 @@ impl Informers {
         }
     }
 
-    /// Stops informers that nobody has used for a while.
+    /// Stops informers on demand that were unused for the configured time.
     pub(super) fn retire(&mut self) {
         let (idle, now) = (self.on_demand.idle, Instant::now());
         let (hub, metrics) = (&self.hub, &self.metrics);
@@ -123,7 +123,7 @@ impl Informers {
                 && group.next.is_none()
                 && hub.retire(&group.informers(), idle, now);
             if idle {
-                info!(informer = group.spec.resource, "informer stops, as nobody uses it");
+                info!(informer = group.spec.resource, "informer stops, as it is unused");
                 metrics.stopped_idle(group.current.len());
             }
             !idle

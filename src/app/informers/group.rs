@@ -1,4 +1,4 @@
-//! What follows one watch: a reflector and a cache for each scope, and their way into the hub.
+//! The informers of one configured watch: a reflector and a cache for each scope, and their registration with the hub.
 
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -19,75 +19,75 @@ use crate::reflect::{
 };
 use crate::upstream::{Client, Selectors, Target};
 
-/// How long a new informer that is complete may take to be as far as the one it replaces; then readers start over.
+/// Time for a new, complete informer to reach the version of the one that it replaces. After that, readers start over.
 const REPLACE_WAIT: Duration = Duration::from_secs(10);
 
 /// The error that `/v1/resources` shows for an informer whose reflector panicked.
 const PANICKED: &str = "the reflector panicked, which is a bug (see the log); another one starts and takes its place once it is complete";
 
-/// What informers are made with.
+/// What all informers have in common: client, limits and settings.
 pub(super) struct Maker {
     pub(super) client: Client,
     pub(super) limits: Limits,
     pub(super) initial_list: config::InitialList,
-    /// How often caches are compared with the API server; one at a time of all.
+    /// How often caches are compared with the API server, one at a time.
     pub(super) verify: Option<Verify>,
-    /// Ends them all.
+    /// Stops all of them.
     pub(super) cancel: CancellationToken,
 }
 
-/// What follows one watch.
+/// One configured watch, or one resource on demand, with its informers.
 pub(super) struct Group {
-    /// Which, for as long as the process lives.
+    /// Its number, unique in the process.
     pub(super) id: u64,
     pub(super) spec: WatchSpec,
     pub(super) started: Started,
-    /// Whether the process is ready only once this is complete.
+    /// Whether the process becomes ready only once its informers are complete.
     pub(super) awaited: bool,
-    /// What the hub has: one, or one for each namespace; empty while the kind is not known.
+    /// The informers that are registered with the hub: one, or one for each namespace; none while the kind is unknown.
     pub(super) current: Vec<Follower>,
-    /// What takes its place once it is complete.
+    /// The informers that replace the current ones once they are complete.
     pub(super) next: Option<Next>,
-    /// Why it is not as it should be.
+    /// Why its informers cannot run as configured.
     pub(super) problem: Option<String>,
 }
 
-/// One informer and what keeps it true.
+/// One informer with its reflector.
 pub(super) struct Follower {
-    /// As the hub knows it.
+    /// The informer as registered with the hub.
     pub(super) informer: Informer,
     state: State,
 }
 
 enum State {
-    /// A reflector keeps it true.
+    /// A reflector keeps its cache true.
     Running { stats: Arc<Stats>, not_found_before: u64, cancel: CancellationToken, task: JoinHandle<()> },
-    /// The kind is gone: nothing is there, and nobody writes.
+    /// The kind is gone: the cache is empty, and no reflector writes to it.
     Absent(Writer),
-    /// Another follower has it.
+    /// The reflector belongs to another follower now.
     Moved,
 }
 
-/// Followers on their way.
+/// Followers that replace the current ones once they are complete.
 pub(super) struct Next {
     pub(super) resource: Resource,
     pub(super) wanted: Vec<Wanted>,
     pub(super) followers: Vec<Successor>,
-    /// Which attempt.
+    /// The number of this attempt.
     pub(super) generation: u64,
-    /// Who waits for them to be complete.
+    /// The task that waits until they are complete.
     pub(super) waiting: AbortHandle,
 }
 
-/// A place in the next generation of a group.
+/// A follower in the next generation of a group.
 pub(super) enum Successor {
-    /// This one of the current followers stays; its name may be another.
+    /// A current follower stays, perhaps under another name.
     Same { scope: Scope, name: String },
-    /// Another one.
+    /// A new follower.
     New(Box<Follower>),
 }
 
-/// What one follower is to be.
+/// The description of a follower as the configuration wants it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) scope: Scope,
@@ -98,7 +98,7 @@ pub(super) struct Wanted {
 // === impl Maker ===
 
 impl Maker {
-    /// Starts to follow one scope of a resource.
+    /// Starts an informer for one scope of a resource.
     pub(super) fn start(
         &self,
         spec: &WatchSpec,
@@ -156,7 +156,7 @@ impl Maker {
         }
     }
 
-    /// The place of an informer whose kind is gone: complete, and empty, at the version where it went.
+    /// A replacement for an informer whose kind is gone: complete and empty, at the version of the old one.
     fn absent(&self, follower: &Follower, why: &str) -> Follower {
         let now = Instant::now();
         let (mut writer, reader) = cache::cache(self.limits.cache(), now);
@@ -179,7 +179,7 @@ impl Maker {
         informer.dropped = old.dropped.clone();
         informer.started = old.started;
         informer.awaited = old.awaited;
-        // No token goes on from what was there to what comes, unless by way of here.
+        // Another digest, so that tokens from before are not valid for what comes after.
         informer.selection = !old.selection;
         Follower { informer, state: State::Absent(writer) }
     }
@@ -229,17 +229,17 @@ fn informer(
 // === impl Follower ===
 
 impl Follower {
-    /// Whether a reflector keeps it true.
+    /// Whether its reflector runs.
     pub(super) fn is_running(&self) -> bool {
         matches!(&self.state, State::Running { task, .. } if !task.is_finished())
     }
 
-    /// Whether its reflector panicked: it ends by itself in no other way.
+    /// Whether its reflector panicked, the only way in which it ends without being stopped.
     fn has_failed(&self) -> bool {
         matches!(&self.state, State::Running { task, cancel, .. } if task.is_finished() && !cancel.is_cancelled())
     }
 
-    /// How often the API server said that it does not serve the resource, since the last look at its kinds.
+    /// How often the API server has answered 404 for the resource since the last discovery.
     pub(super) fn not_found(&self) -> u64 {
         match &self.state {
             State::Running { stats, not_found_before, .. } => stats.read().not_found - not_found_before,
@@ -247,26 +247,26 @@ impl Follower {
         }
     }
 
-    /// The kinds were looked at.
+    /// Notes that discovery was asked.
     pub(super) fn looked(&mut self) {
         match &mut self.state {
             State::Running { stats, not_found_before, .. } => *not_found_before = stats.read().not_found,
-            // That it is gone is as fresh as this look.
+            // The discovery says again that the kind is gone, so the empty cache is fresh.
             State::Absent(writer) => writer.heard(Instant::now()),
             State::Moved => {}
         }
     }
 
-    /// Stops the reflector; returns when nothing is written any more.
+    /// Stops the reflector, and waits until it has ended.
     async fn stop(&mut self) {
         if let State::Running { cancel, task, .. } = &mut self.state {
             cancel.cancel();
-            // A panic is in the log by now.
+            // A panic has been logged already.
             let _ = task.await;
         }
     }
 
-    /// The same reflector under what may be another name.
+    /// A follower with the same reflector and another description.
     fn take(&mut self, informer: Informer) -> Self {
         Self { informer, state: std::mem::replace(&mut self.state, State::Moved) }
     }
@@ -283,12 +283,12 @@ impl Drop for Follower {
 // === impl Next ===
 
 impl Next {
-    /// What was waited for.
+    /// The resource and the followers.
     pub(super) fn into_parts(mut self) -> (Resource, Vec<Successor>) {
         (self.resource.clone(), std::mem::take(&mut self.followers))
     }
 
-    /// Why it is not complete.
+    /// Why the followers are not complete; `None` if they are.
     pub(super) fn problem(&self) -> Option<String> {
         self.followers.iter().find_map(|successor| match successor {
             Successor::New(follower) if !follower.informer.reader.mark().synced => {
@@ -317,7 +317,7 @@ impl Drop for Next {
 // === impl Group ===
 
 impl Group {
-    /// The canonical name of what is followed.
+    /// The resource that its informers follow.
     pub(super) fn resource(&self) -> Option<&Resource> {
         self.current.first().map(|follower| &follower.informer.resource)
     }
@@ -330,12 +330,12 @@ impl Group {
         self.current.iter().map(|follower| &follower.informer).collect()
     }
 
-    /// Whether all of it was complete at least once.
+    /// Whether all its informers have been complete at least once.
     pub(super) fn synced(&self) -> bool {
         !self.current.is_empty() && self.current.iter().all(|one| one.informer.reader.mark().synced)
     }
 
-    /// Whether it is what a resource and its own spec ask for.
+    /// Whether its informers are as wanted.
     pub(super) fn is(&self, wanted: &[Wanted]) -> bool {
         self.current.len() == wanted.len()
             && self.current.iter().zip(wanted).all(|(follower, wanted)| {
@@ -346,7 +346,7 @@ impl Group {
             })
     }
 
-    /// What is to follow the current followers: those that are as wanted stay, the others start.
+    /// The next generation of followers. Those that are as wanted stay, the others are new.
     pub(super) fn successors(&self, maker: &Maker, resource: &Resource, wanted: &[Wanted]) -> Vec<Successor> {
         let successor = |wanted: &Wanted| {
             let same = self.current.iter().any(|follower| {
@@ -364,7 +364,7 @@ impl Group {
         wanted.iter().map(successor).collect()
     }
 
-    /// Waits until successors are complete, and as far as those whose place they take.
+    /// Waits until successors are complete, and have reached the versions of the followers that they replace.
     pub(super) fn completion(&self, successors: &[Successor]) -> impl Future<Output = ()> + Send + use<> {
         let mut pairs = Vec::new();
         for successor in successors {
@@ -383,7 +383,7 @@ impl Group {
         }
     }
 
-    /// Puts successors in the place of the current followers; returns what leaves and what comes, for the hub.
+    /// Replaces the current followers by successors. Returns which informers leave and which come, for the hub.
     pub(super) async fn succeed(
         &mut self,
         resource: &Resource,
@@ -417,8 +417,8 @@ impl Group {
         (ids, self.current.iter().map(|follower| follower.informer.clone()).collect())
     }
 
-    /// Takes the kind for gone: what was there is deleted. Nothing to do where it was never complete, as the
-    /// reflector looks again by itself.
+    /// Replaces the informers of a kind that is gone by empty ones, so that clients get DELETED. Does nothing if they were never
+    /// complete, as their reflectors retry by themselves.
     pub(super) async fn vanish(
         &mut self,
         maker: &Maker,
@@ -435,8 +435,8 @@ impl Group {
         Some((ids, self.current.iter().map(|follower| follower.informer.clone()).collect()))
     }
 
-    /// Looks for reflectors that panicked, says so of their informers, and forgets successors that never will be complete.
-    /// Tells whether there are any: then others are to take their place.
+    /// Looks for reflectors that panicked, marks their informers as failed, and drops successors that can never be complete.
+    /// Returns whether there are any, so that others can be started.
     pub(super) fn look_for_failures(&mut self) -> bool {
         let has_failed = |successor: &Successor| match successor {
             Successor::New(follower) => follower.has_failed(),
@@ -451,7 +451,7 @@ impl Group {
         next.is_some() || told > 0 && self.next.is_none()
     }
 
-    /// Says of the followers what is true of the group.
+    /// Copies the group's properties into the descriptions of its informers.
     pub(super) fn describe(&mut self) {
         for follower in &mut self.current {
             follower.informer.started = self.started;
@@ -468,8 +468,8 @@ impl Group {
     }
 }
 
-/// Another description of an informer; where names change, another informer over the same cache, as its readers
-/// end and those of the other begin.
+/// Another description of an informer. If names change, it is another informer over the same cache, so that streams of the
+/// old name end.
 fn renamed(old: &Informer, resource: &Resource, name: String, same_names: bool) -> Informer {
     if same_names {
         let mut informer = old.clone();
@@ -487,7 +487,7 @@ fn renamed(old: &Informer, resource: &Resource, name: String, same_names: bool) 
     informer
 }
 
-/// What a watch of a resource is made of.
+/// The informers that a watch of a resource wants.
 ///
 /// # Errors
 /// A namespace for a cluster-scoped resource.
@@ -514,13 +514,13 @@ pub(super) fn wanted(spec: &WatchSpec, resource: &Resource) -> Result<Vec<Wanted
     Ok(wanted.collect())
 }
 
-/// Digest of what decides which objects a cache holds and how they look. The same in every process of one version,
-/// so that replicas agree.
+/// Digest of all that decides which objects a cache holds, and with which content. Equal in all processes of one release,
+/// so that replicas accept each other's tokens.
 fn selection(spec: &WatchSpec, resource: &Resource, scope: &Scope) -> u64 {
     let mut hasher = DefaultHasher::new();
     (resource.list_path(None), resource.kind(), resource.namespaced()).hash(&mut hasher);
     scope.to_string().hash(&mut hasher);
-    // All of it but where it comes from, whatever is added to it.
+    // Taken apart field by field, so that a new field cannot be forgotten.
     let rest = WatchSpec {
         resource: String::new(),
         namespaces: Vec::new(),
@@ -577,7 +577,7 @@ mod tests {
         let phase = |group: &Group, at: usize| group.current[at].informer.reader.condition().phase;
         assert_eq!((phase(&group, 0), group.current[0].is_running()), (Phase::Failed, false));
         assert_eq!((phase(&group, 1), group.current[1].is_running()), (Phase::Starting, true));
-        // One that was told to end has not failed.
+        // A reflector that was stopped has not failed.
         let stopped = follower(tokio::spawn(async {}));
         if let State::Running { task, cancel, .. } = &stopped.state {
             ended(task).await;

@@ -1,10 +1,9 @@
-//! Which informers run: those that the configuration names, and those that clients ask for, each as discovery and
-//! the configuration say now. One task decides, so that nothing is started twice.
+//! Starts, replaces and stops informers: those that the configuration names, and those that clients ask for. One task
+//! decides, so that nothing is started twice.
 //!
-//! Discovery is asked again on a slow timer; soon, and ever more slowly, while a kind that is wanted is not known;
-//! and at once when a reflector is told repeatedly that its resource is not served. An informer is replaced where
-//! its resource or its watch is another now: its old cache serves until the new one is complete, and its readers
-//! are told the difference. No other informer notices.
+//! Discovery is repeated at long intervals, at growing intervals while a wanted kind is unknown, and at once when a reflector
+//! gets 404 repeatedly. An informer is replaced when its resource or its watch has changed: the old cache serves until the
+//! new one is complete, and then streams get the difference. Other informers are not affected.
 
 mod demand;
 mod group;
@@ -27,27 +26,26 @@ use crate::reflect::Verify;
 use crate::upstream::{Again, Backoff, Client, Discovery, UpstreamError};
 use group::{Group, Maker, Next, wanted};
 
-/// Between two looks at what changes by itself: idle informers, reflectors whose resource is gone.
+/// Time between two checks for idle informers, and for reflectors whose resource is gone.
 const TICK: Duration = Duration::from_secs(1);
 
-/// The same where informers are idle soon.
+/// The same with a short idle time.
 const TICK_MIN: Duration = Duration::from_millis(20);
 
-/// Discovery is not asked more often, whoever wants it.
+/// Least time between two discoveries.
 const DISCOVERY_INTERVAL_MIN: Duration = Duration::from_secs(1);
 
-/// Answers in a row that a resource is not served, after which discovery is asked: one is also what a single
-/// replica says that is behind.
+/// Number of 404 answers after which discovery is asked. A single one may come from an API server that is behind.
 const NOT_FOUND_MAX: u64 = 2;
 
-/// Another configuration, checked by itself.
+/// A new configuration, valid in itself.
 pub(super) struct Reload {
     pub(super) config: Box<config::Serve>,
-    /// What it changed, or why it cannot be.
+    /// Receives what it changed, or why it was refused.
     pub(super) answer: oneshot::Sender<Result<Changes, String>>,
 }
 
-/// What a configuration changed.
+/// How many watches a new configuration has changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Changes {
     pub(super) added: usize,
@@ -55,7 +53,7 @@ pub(super) struct Changes {
     pub(super) removed: usize,
 }
 
-/// Where the task is spoken to.
+/// The messages to the task.
 pub(super) struct Inbox {
     pub(super) demands: mpsc::Receiver<Demand>,
     pub(super) reloads: mpsc::Receiver<Reload>,
@@ -70,20 +68,20 @@ struct Informers {
     groups: Vec<Group>,
     next_id: u64,
     discovery: Option<Arc<Discovery>>,
-    /// When it was asked last.
+    /// When discovery was last asked.
     asked_at: Option<Instant>,
-    /// When to ask again.
+    /// When to ask discovery again.
     ask_at: Instant,
     tick_at: Instant,
     backoff: Backoff,
-    /// Before this no reflector that panicked is replaced.
+    /// Until when no reflector that panicked is replaced.
     restart_at: Instant,
     restart_backoff: Backoff,
-    /// Why it could not be asked.
+    /// Why the last discovery failed.
     trouble: Option<String>,
-    /// Who waits for it.
+    /// Demands that wait for discovery.
     demands: Vec<Demand>,
-    /// Whose successors are waited for: by group and generation.
+    /// Tasks that wait until successors are complete; each gives group and generation.
     completing: JoinSet<(u64, u64)>,
     metrics: Metrics,
 }
@@ -91,7 +89,8 @@ struct Informers {
 /// Runs informers until cancelled.
 ///
 /// # Errors
-/// A configuration that cannot become right at the start: one resource twice, a namespace for a cluster-scoped one.
+/// A configuration that cannot be followed, found by the first discovery: one resource twice, or a namespace for a
+/// cluster-scoped one.
 pub(super) async fn run(
     config: config::Serve,
     client: Client,
@@ -109,10 +108,12 @@ pub(super) async fn run(
             discovering.spawn(async move {
                 let version = client.document("/version", "application/json");
                 let (discovery, version) = tokio::join!(client.discover(), version);
-                // One that does not tell its version is followed all the same.
+                // The version is not needed to follow the server.
                 match version {
                     Ok(version) => hub.set_version(version.into()),
-                    Err(error) => debug!(error = %error.sentence(), "the API server's version is not known"),
+                    Err(error) => {
+                        debug!(error = %error.sentence(), "the API server's version could not be read")
+                    }
                 }
                 discovery
             });
@@ -133,7 +134,7 @@ pub(super) async fn run(
     Ok(())
 }
 
-/// What the task is told.
+/// A message to the task.
 enum Said {
     Demand(Demand),
     Reload(Reload),
@@ -198,7 +199,7 @@ impl Informers {
         }
     }
 
-    /// Discovery answered, or did not.
+    /// Handles the result of a discovery.
     async fn discovered(&mut self, asked: Result<Discovery, UpstreamError>) -> anyhow::Result<()> {
         self.metrics.discovered(asked.is_ok());
         match asked {
@@ -234,7 +235,7 @@ impl Informers {
         self.tell_names();
     }
 
-    /// Where clients may start informers, a name means what it means in the cluster, whichever informers run.
+    /// Gives the hub the cluster's names if informers may start on demand. Then a name means the same whichever informers run.
     fn tell_names(&self) {
         if let (Some(discovery), true) = (self.discovery.clone(), self.on_demand.is_on()) {
             let names = move |name: &str| discovery.find(name).map(|found| found.canonical());
@@ -243,8 +244,7 @@ impl Informers {
         self.tell_offered();
     }
 
-    /// Tells the hub the order of groups, and what clients may start, each resource in the version that the API server
-    /// prefers.
+    /// Gives the hub the order of groups, and the resources that clients may start, each in the API server's preferred version.
     fn tell_offered(&self) {
         let Some(discovery) = &self.discovery else { return };
         let mut groups: Vec<String> = discovery.resources().map(|one| one.group().to_owned()).collect();
@@ -261,13 +261,13 @@ impl Informers {
         self.hub.set_offered(offered);
     }
 
-    /// What is wrong at the start ends the process: it is not a configuration that somebody relies on yet.
+    /// Checks the watches against the first discovery. An error ends the process, as nobody depends on this configuration yet.
     fn check_first(&self) -> anyhow::Result<()> {
         let specs: Vec<_> = self.groups.iter().map(|group| group.spec.clone()).collect();
         Ok(self.check(&specs).map_err(config::ConfigError::Cluster)?)
     }
 
-    /// Whether watches can be together, as far as their kinds are known.
+    /// Checks that watches do not conflict, as far as their kinds are known.
     fn check(&self, specs: &[WatchSpec]) -> Result<(), String> {
         let Some(discovery) = &self.discovery else { return Ok(()) };
         let mut seen: Vec<Resource> = Vec::new();
@@ -279,7 +279,7 @@ impl Informers {
         Ok(())
     }
 
-    /// Brings each group to what its watch and discovery say.
+    /// Makes each group run the informers that its watch and discovery want.
     async fn settle(&mut self) {
         for index in 0..self.groups.len() {
             self.settle_one(index).await;
@@ -322,7 +322,7 @@ impl Informers {
         group.problem = applied.err();
     }
 
-    /// Makes a group follow a resource as its watch says.
+    /// Makes a group follow a resource as its watch wants.
     async fn apply(&mut self, index: usize, resource: Resource) -> Result<(), String> {
         let group = &mut self.groups[index];
         let wanted = wanted(&group.spec, &resource)?;
@@ -355,7 +355,7 @@ impl Informers {
         Ok(())
     }
 
-    /// Tells the hub what else is known of a group whose followers stay.
+    /// Updates the hub's description of informers that stay.
     fn redescribe(&mut self, index: usize, resource: &Resource) {
         let group = &mut self.groups[index];
         let (started, awaited) = (group.started, group.awaited);
@@ -376,7 +376,7 @@ impl Informers {
         self.hub.swap(&group.ids(), informers);
     }
 
-    /// The successors of a group are complete.
+    /// Replaces the followers of a group by its successors, which are complete.
     async fn complete(&mut self, id: u64, generation: u64) {
         let Some(group) = self.groups.iter_mut().find(|group| group.id == id) else { return };
         let Some(next) = group.next.take_if(|next| next.generation == generation) else { return };
@@ -400,26 +400,26 @@ impl Informers {
         group.problem = Some(why);
     }
 
-    /// When to ask discovery again: soon while something is missing.
+    /// Sets the time of the next discovery: soon while something is missing.
     fn schedule(&mut self) {
         let missing = self.trouble.is_some() || self.groups.iter().any(|group| group.problem.is_some());
         let wait = if missing {
             self.backoff.next(rand::random())
         } else {
             self.backoff.reset();
-            // Jittered, so that many informerds do not ask in one moment.
+            // With jitter, so that many informerds do not ask together.
             self.discovery_interval.mul_f64(rand::random_range(0.9..1.1))
         };
         self.ask_at = Instant::now() + wait;
     }
 
-    /// Discovery is to be asked as soon as it may be.
+    /// Makes discovery be asked as soon as [`DISCOVERY_INTERVAL_MIN`] allows.
     fn ask_soon(&mut self) {
         let earliest = self.asked_at.map_or_else(Instant::now, |asked| asked + DISCOVERY_INTERVAL_MIN);
         self.ask_at = self.ask_at.min(earliest);
     }
 
-    /// When to look again, whether or not anything happens until then.
+    /// When the task wakes at the latest.
     fn wake_at(&self, may_ask: bool) -> Instant {
         if may_ask { self.tick_at.min(self.ask_at) } else { self.tick_at }
     }
@@ -436,7 +436,7 @@ impl Informers {
         self.tell_pending();
     }
 
-    /// Has others take the place of reflectors that panicked, ever more slowly: the same object may end them, too.
+    /// Replaces reflectors that panicked, at growing intervals, as the same object may make the new ones panic, too.
     fn look_for_failures(&mut self) {
         if Instant::now() < self.restart_at {
             return;
@@ -444,15 +444,15 @@ impl Informers {
         let failed = self.groups.iter_mut().filter_map(|group| group.look_for_failures().then_some(group.id));
         let failed = failed.count();
         if failed > 0 {
-            error!(failed, "reflectors panicked, and others take their place");
+            error!(failed, "reflectors panicked and are replaced");
             self.metrics.failed(failed);
             self.restart_at = Instant::now() + self.restart_backoff.next(rand::random());
-            // Each group is settled when discovery has answered.
+            // The next discovery starts the replacements.
             self.ask_soon();
         }
     }
 
-    /// Tells the hub what is not there, or not as it should be.
+    /// Gives the hub the watches that have no informer yet, or not the configured one.
     fn tell_pending(&self) {
         let mut pending = Vec::new();
         for group in self.groups.iter().filter(|group| group.started == Started::Configuration) {
@@ -484,10 +484,10 @@ impl Informers {
     }
 }
 
-/// Whether a watch can be beside those of other resources.
+/// Checks that a watch of a resource does not conflict with those of other resources.
 ///
 /// # Errors
-/// Why it cannot.
+/// The conflict, in a sentence.
 pub(super) fn fits(spec: &WatchSpec, resource: &Resource, others: &[Resource]) -> Result<(), String> {
     if others.iter().any(|other| other.canonical() == resource.canonical()) {
         return Err(twice(resource, spec));

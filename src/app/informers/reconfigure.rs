@@ -1,4 +1,4 @@
-//! From one configuration to another while running.
+//! Applies a new configuration while running.
 
 use tracing::info;
 
@@ -7,16 +7,16 @@ use crate::config::{self, WatchSpec};
 use crate::hub::Started;
 
 impl Informers {
-    /// Makes another configuration true, or refuses it whole.
+    /// Applies a new configuration, or refuses all of it.
     ///
     /// # Errors
-    /// Why it cannot be, in a sentence: one resource twice, a namespace for a cluster-scoped one. Kinds that are
-    /// not known (yet) are no error, as at the start.
+    /// Why it is refused, in a sentence: one resource twice, or a namespace for a cluster-scoped one. Unknown kinds are no
+    /// error, as at the start.
     pub(super) async fn reconfigure(&mut self, config: config::Serve) -> Result<Changes, String> {
         self.check(&config.watches)?;
         let config::Serve { watches, on_demand, .. } = config;
         let mut changes = Changes::default();
-        // Whoever was ready stays ready while what is added takes its time.
+        // A process that was ready stays ready while new informers are being filled.
         let was_ready = self.groups.iter().all(|group| !group.awaited || group.synced());
         let on_demand_was = std::mem::replace(&mut self.on_demand, on_demand);
         let mut kept = Vec::new();
@@ -44,14 +44,14 @@ impl Informers {
         self.tell_names();
         self.settle().await;
         if self.groups.iter().any(|group| group.current.is_empty()) {
-            // The kind may have come with the configuration.
+            // The kind may have been created together with the configuration.
             self.ask_soon();
         }
         self.tell_pending();
         Ok(changes)
     }
 
-    /// The group that is, or would be, of a watch.
+    /// The group of a watch: that of the same resource, or else of the same name.
     fn find(&self, spec: &WatchSpec) -> Option<usize> {
         let meant = self.discovery.as_ref().and_then(|discovery| discovery.find(&spec.resource));
         let of_resource = |group: &super::Group| match (&meant, group.resource()) {
@@ -64,7 +64,7 @@ impl Informers {
         })
     }
 
-    /// Stops what is not configured any more; what clients may start goes on as if they had.
+    /// Stops informers that are no longer configured. Those that clients may start continue as on-demand ones.
     async fn remove_all_but(&mut self, kept: &[u64]) -> usize {
         let mut removed = 0;
         let mut groups = Vec::new();
@@ -76,7 +76,7 @@ impl Informers {
                 continue;
             }
             removed += 1;
-            info!(informer = group.spec.resource, "informer stops, as it is not configured any more");
+            info!(informer = group.spec.resource, "informer stops, as it is no longer configured");
             group.stop().await;
             self.hub.swap(&group.ids(), Vec::new());
             self.metrics.stopped_by_configuration(group.current.len());

@@ -1,4 +1,4 @@
-//! Parts of objects that are not kept.
+//! Members that are removed from each object before it is stored.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,17 +11,17 @@ use serde_json::value::RawValue;
 use super::{Decoder, MemberKey};
 use crate::k8s::object::Span;
 
-/// Members of an object that are dropped before it is kept, as dotted paths: `.data`, `.status.conditions`.
+/// Members that are removed from an object before it is stored, as dotted paths: `.data`, `.status.conditions`.
 ///
-/// A path begins with a dot and goes from member to member; where it meets an array it goes on in each of its
-/// elements (`.spec.containers.env`). A name with a dot in it is written `\.` or in quotes:
-/// `.metadata.annotations["example.com/note"]`. Dropped is the member itself, so an object whose last member goes
-/// stays as `{}`; a path that an object does not have drops nothing. What tells an object from others and what
-/// clients select by cannot be dropped. Cheap to clone.
+/// A path begins with a dot and names one member after the other. At an array it continues in each element
+/// (`.spec.containers.env`). A dot within a name is written `\.`, or the name stands in quotes:
+/// `.metadata.annotations["example.com/note"]`. The member itself is removed; an object that loses its last member
+/// stays as `{}`. A path that an object lacks removes nothing. Members that identify an object, and its labels, cannot
+/// be dropped. Cheap to clone.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct DropPaths(Option<Arc<Branch>>);
 
-/// Why a path cannot be dropped.
+/// A path that cannot be dropped, and why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{path:?} cannot be dropped: {problem}")]
 pub struct DropError {
@@ -29,11 +29,11 @@ pub struct DropError {
     problem: &'static str,
 }
 
-/// What is dropped below one place.
+/// The members to drop below one member, by name.
 #[derive(Default, PartialEq, Eq)]
 pub(super) struct Branch(BTreeMap<String, Cut>);
 
-/// What is dropped of one member.
+/// How much of one member is dropped.
 #[derive(PartialEq, Eq)]
 pub(super) enum Cut {
     /// All of it.
@@ -42,7 +42,7 @@ pub(super) enum Cut {
     Within(Branch),
 }
 
-/// Appends what is left of an object or an array.
+/// Appends an object or an array without its dropped members.
 struct Without<'d> {
     decoder: &'d mut Decoder,
     branch: &'d Branch,
@@ -56,7 +56,7 @@ impl DropPaths {
         self.0.is_none()
     }
 
-    /// Whether a field selector's path leads to something that is dropped.
+    /// Whether the path of a field selector names a dropped member, or one within it.
     pub fn drops(&self, field: &str) -> bool {
         let mut branch = self.root();
         for name in field.split('.') {
@@ -69,7 +69,7 @@ impl DropPaths {
         false
     }
 
-    /// The paths, each in its shortest form, in order.
+    /// The paths, sorted, each in its shortest form.
     pub fn paths(&self) -> Vec<String> {
         let mut paths = Vec::new();
         if let Some(root) = self.root() {
@@ -78,10 +78,10 @@ impl DropPaths {
         paths
     }
 
-    /// These and those of `other`.
+    /// These paths together with those that `other` lists, joined by commas.
     ///
     /// # Errors
-    /// As parsing.
+    /// [`DropError`] if `other` has a path that cannot be dropped.
     pub fn and(&self, other: &str) -> Result<Self, DropError> {
         let mut all = self.paths().join(",");
         all.push(',');
@@ -141,7 +141,7 @@ impl DropError {
     }
 }
 
-/// Whether objects can do without it.
+/// Refuses members that identify an object, and its labels.
 fn droppable(names: &[String]) -> Result<(), &'static str> {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     match &*names {
@@ -182,12 +182,13 @@ fn path(text: &str) -> Result<(Vec<String>, &str), DropError> {
     if names.is_empty() { Err(wrong("expected a path before the comma")) } else { Ok((names, rest)) }
 }
 
-/// Whether a path ends before it.
+/// Whether a character ends the path before it: a comma or a blank.
 fn is_between(character: char) -> bool {
     character == ',' || character.is_whitespace()
 }
 
-/// The text up to a character that ends it, with what is escaped by a backslash taken as it stands.
+/// The text before the first character for which `ends` holds, and the rest. A character after a backslash is taken
+/// literally.
 fn until(text: &str, ends: impl Fn(char) -> bool) -> (String, &str) {
     let mut name = String::new();
     let mut characters = text.char_indices();
@@ -242,7 +243,7 @@ impl Branch {
 // === impl Cut ===
 
 impl Cut {
-    /// What is dropped within, unless it is all.
+    /// The members to drop within; `None` if the whole member is dropped.
     pub(super) fn within(&self) -> Option<&Branch> {
         match self {
             Self::Whole => None,
@@ -254,15 +255,15 @@ impl Cut {
 // === impl Decoder ===
 
 impl Decoder {
-    /// Appends a value without what is dropped of it, and tells its place. Scans it once for each step that the
-    /// paths go down; what lies beside them is taken as it stands.
+    /// Appends a value without its dropped members, and returns where it stands. The value is scanned once for each level
+    /// of the paths; members beside them are copied unread.
     pub(super) fn append_without(&mut self, value: &str, branch: &Branch) -> Result<Span, serde_json::Error> {
         let start = self.scratch.len() as u32;
         let mut reader = serde_json::Deserializer::from_str(value);
         match value.as_bytes().first() {
             Some(b'{') => reader.deserialize_map(Without { decoder: self, branch })?,
             Some(b'[') => reader.deserialize_seq(Without { decoder: self, branch })?,
-            // A scalar where the path goes on.
+            // The path continues, but the value is a scalar.
             Some(_) | None => return Ok(self.append_value(value)),
         }
         Ok(Span { start, end: self.scratch.len() as u32 })

@@ -1,4 +1,4 @@
-//! Who is in a list, and nothing else of it.
+//! Decodes only key, uid and resourceVersion of the items of a list.
 
 use serde::Deserialize;
 
@@ -7,14 +7,14 @@ use super::list::ListMeta;
 use crate::k8s::object::Text;
 use crate::k8s::{Key, ResourceVersion};
 
-/// Which object.
+/// An object without its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Namespace and name.
     pub key: Key,
-    /// Which one of that name.
+    /// Tells it from other objects of the same key, earlier or later.
     pub uid: Box<str>,
-    /// Which state of it; `None` where the list does not tell.
+    /// The version of its state; `None` if the list has none for it.
     pub version: Option<ResourceVersion>,
 }
 
@@ -32,8 +32,8 @@ pub struct IdentityPage {
 /// The identities in a page of a list, be it of whole objects or of their metadata (U34).
 ///
 /// # Errors
-/// [`DecodeError`] when the body is not a list, has no resourceVersion, or has an item without a name: who is
-/// missing here would be taken for gone.
+/// [`DecodeError`] when the body is not a list, has no resourceVersion, or has an item without a name. Such an item is
+/// not skipped: the caller would take its object for deleted.
 pub fn identities(body: &[u8]) -> Result<IdentityPage, DecodeError> {
     #[derive(Deserialize)]
     struct List<'a> {

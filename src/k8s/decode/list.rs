@@ -63,7 +63,7 @@ impl<'de> Visitor<'de> for ListSeed<'_> {
         let mut skipped = Vec::new();
         while let Some(Text(key)) = map.next_key()? {
             match &*key {
-                // Which of two is meant nobody knows.
+                // Nothing says which of the two is meant.
                 "metadata" if metadata.is_some() => return Err(A::Error::duplicate_field("metadata")),
                 "items" if items => return Err(A::Error::duplicate_field("items")),
                 "metadata" => metadata = Some(map.next_value()?),

@@ -1,9 +1,9 @@
-//! An API server's bytes into objects, pages and watch events, keeping the JSON and parsing only what is
-//! needed.
+//! Decodes the API server's bytes into objects, pages and watch events. The JSON is kept; only the metadata that
+//! informerd needs is parsed.
 //!
-//! One pass over the text: each member of the object and of its metadata is appended to a scratch buffer as
-//! it stands, dropped members are skipped, and the result is copied once into an allocation of exactly its
-//! size, so that no object pins a page or a receive buffer.
+//! One pass over the text: each member of the object and of its metadata is appended to a scratch buffer unchanged,
+//! dropped members are skipped, and the result is copied once into an allocation of exactly its size, so that no
+//! object keeps a page or a receive buffer alive.
 
 mod drop;
 mod identity;
@@ -27,7 +27,7 @@ use list::{ListMeta, ListSeed};
 use super::object::{MemberKey, Span, ValuesCell, string};
 use super::{INITIAL_EVENTS_END, Key, LAST_APPLIED, Object, Resource, ResourceVersion, WatchEvent};
 
-/// What the decoder leaves out of the objects it keeps.
+/// What the decoder removes from objects, and how large an object may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecodeOptions {
     /// Drop `metadata.managedFields`, often half of an object's bytes.
@@ -47,7 +47,7 @@ pub struct Decoder {
     type_meta: String,
     metadata_only: bool,
     dropped: DropPaths,
-    /// Whether the text at hand holds nothing that ends a line: looked for once, and not in each of its values.
+    /// Whether the current text has no line separator. Searched for once in the text, not in each value.
     is_one_line: bool,
     scratch: Vec<u8>,
 }
@@ -61,11 +61,11 @@ pub struct ListPage {
     pub continue_token: Option<String>,
     /// The objects, in the server's order.
     pub objects: Vec<Object>,
-    /// Items that could not be taken.
+    /// Items that could not be decoded.
     pub skipped: Vec<Skipped>,
 }
 
-/// An item that could not be taken, for log and metric.
+/// An item that could not be decoded, for log and metric.
 #[derive(Debug)]
 pub struct Skipped {
     /// `namespace/name` as far as it could be read.
@@ -74,7 +74,7 @@ pub struct Skipped {
     pub error: DecodeError,
 }
 
-/// Why bytes were not taken.
+/// Why bytes could not be decoded.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
     /// Not the JSON it should be.
@@ -102,7 +102,7 @@ pub enum DecodeError {
         /// In which state.
         version: ResourceVersion,
     },
-    /// A watch event of a type that is not known; never skipped, because what it means is not known (U11).
+    /// A watch event of an unknown type. Never skipped, as it may stand for a change (U11).
     #[error("unknown watch event type {0:?}")]
     UnknownType(String),
 }
@@ -118,14 +118,14 @@ impl Decoder {
         Self { resource, options, type_meta, metadata_only, dropped, is_one_line, scratch: Vec::new() }
     }
 
-    /// Keeps of each object its metadata, as a `PartialObjectMetadata`, whatever the server sends: one that cannot send
-    /// metadata alone sends whole objects (U34).
+    /// Keeps only the metadata of each object, as a `PartialObjectMetadata`, even if the server sends whole objects, as one
+    /// does that does not know that form (U34).
     #[must_use]
     pub fn metadata_only(self) -> Self {
         Self { type_meta: type_meta(&self.resource.metadata_only()), metadata_only: true, ..self }
     }
 
-    /// Keeps nothing of these parts.
+    /// Removes these members from each object.
     #[must_use]
     pub fn dropping(self, dropped: DropPaths) -> Self {
         Self { dropped, ..self }
@@ -148,7 +148,7 @@ impl Decoder {
         object
     }
 
-    /// A page of a list. Items that cannot be taken are in `skipped`.
+    /// A page of a list. Items that cannot be decoded are in `skipped`.
     ///
     /// # Errors
     /// [`DecodeError`] when the body is not a list or has no resourceVersion.
@@ -188,7 +188,7 @@ impl Decoder {
     /// One line of a watch.
     ///
     /// # Errors
-    /// [`DecodeError`] when it is not a watch event or its object cannot be taken.
+    /// [`DecodeError`] when it is not a watch event or its object cannot be decoded.
     pub fn watch_line(&mut self, line: &[u8]) -> Result<WatchEvent, DecodeError> {
         let line = std::str::from_utf8(line)?.trim_matches([' ', '\t', '\r', '\n']);
         // Every API server writes the type first; then the object is decoded in one pass.
@@ -214,7 +214,7 @@ impl Decoder {
             #[serde(borrow)]
             object: &'a RawValue,
         }
-        // Fields in their order without names would be read too; no server means them.
+        // serde would also read an array as the fields in their order; no server writes that.
         if line.starts_with('[') {
             return Err(DecodeError::Json(serde_json::Error::custom("an event is not a list")));
         }
@@ -273,14 +273,14 @@ impl Decoder {
         })
     }
 
-    /// Appends `,"key":`, the key as it stands.
+    /// Appends `,"key":`, with the key as it is written.
     fn append_key(&mut self, key: &MemberKey<'_>) {
         self.scratch.push(b',');
         self.append_value(key.raw);
         self.scratch.push(b':');
     }
 
-    /// Appends a value as it stands (compact, on one line) and tells its place.
+    /// Appends a value, compact and on one line, and returns where it stands.
     fn append_value(&mut self, value: &str) -> Span {
         let start = self.scratch.len() as u32;
         if has_blanks(value) || (!self.is_one_line && !is_one_line(value)) {
@@ -308,7 +308,7 @@ fn type_meta(resource: &Resource) -> String {
     format!(r#"{{"kind":{kind},"apiVersion":{api_version}"#)
 }
 
-/// What was found on the way through one object.
+/// Metadata found while reading one object.
 #[derive(Default)]
 struct Found {
     kind: bool,
@@ -385,7 +385,7 @@ impl<'de> Visitor<'de> for ObjectSeed<'_> {
 struct MetadataSeed<'d> {
     decoder: &'d mut Decoder,
     found: &'d mut Found,
-    /// What is dropped of it.
+    /// The members to drop within.
     within: Option<&'d Branch>,
 }
 
@@ -406,7 +406,7 @@ impl<'de> Visitor<'de> for MetadataSeed<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let Self { decoder, found, within } = self;
-        // Of metadata that is there twice the second one counts, as to every reader of JSON.
+        // If an object has metadata twice, the second counts, as for every JSON parser.
         *found = Found { kind: found.kind, api_version: found.api_version, ..Found::default() };
         let start = decoder.scratch.len();
         while let Some(key) = map.next_key()?.map(MemberKey::new) {
@@ -447,12 +447,12 @@ impl<'de> Visitor<'de> for MetadataSeed<'_> {
     }
 }
 
-/// A string; `null` is what some servers write for one that is not there.
+/// A string. Some servers write `null` for a missing one.
 fn nullable_string(raw: &str) -> Result<Option<String>, serde_json::Error> {
     if raw == "null" { Ok(None) } else { string(raw).map(Some) }
 }
 
-/// Prepared once: that costs more than most searches.
+/// Prepared once, as preparing costs more than most searches.
 static LAST_APPLIED_FINDER: LazyLock<memmem::Finder<'static>> =
     LazyLock::new(|| memmem::Finder::new(LAST_APPLIED));
 
@@ -463,8 +463,8 @@ fn holds_last_applied(annotations: &str) -> bool {
         && (memchr::memchr(b'\\', bytes).is_some() || LAST_APPLIED_FINDER.find(bytes).is_some())
 }
 
-/// Appends the annotations but the last-applied one, and none at all where it was the only one, as the API
-/// server leaves an empty map out.
+/// Appends the annotations without the last-applied one. If that was the only one, appends nothing: the API server
+/// leaves out an empty map, too.
 fn append_annotations(
     decoder: &mut Decoder,
     name: &MemberKey<'_>,
@@ -507,8 +507,8 @@ fn append_annotations(
     Ok(())
 }
 
-/// Whether a text has no line breaks (those of a pretty-printing server), and none of the characters that readers of
-/// lines take for a line end (D22).
+/// Whether a text has no line breaks, as a server that prints prettily writes them, and no other character at which
+/// some clients split lines (D22).
 fn is_one_line(text: &str) -> bool {
     let bytes = text.as_bytes();
     let has_separators =
@@ -520,8 +520,8 @@ fn is_one_line(text: &str) -> bool {
 /// Whether there are blanks between the tokens of a value.
 fn has_blanks(value: &str) -> bool {
     let bytes = value.as_bytes();
-    // A serialiser that puts blanks after colons does so after the first.
-    // Found by hand: it is near, and a search for two bytes costs more to prepare.
+    // A serializer that writes blanks after colons does so after the first one. A search for two bytes would cost more to
+    // prepare than this loop, as the first colon is near.
     bytes.first() == Some(&b'{')
         && (bytes.starts_with(b"{ ")
             || memchr::memchr_iter(b':', bytes)
@@ -555,7 +555,7 @@ fn key_for_log(text: &str) -> String {
     name.unwrap_or("?").chars().take(253).collect()
 }
 
-/// Bookmarks of typed servers carry empty required fields of their kind: only metadata counts (U23).
+/// Decodes a bookmark. Only its metadata counts: servers add empty required fields of the kind (U23).
 fn bookmark(object: &str) -> Result<WatchEvent, DecodeError> {
     #[derive(Deserialize)]
     struct Bookmark {

@@ -1,4 +1,4 @@
-//! Which columns the API server gives for each built-in kind.
+//! The columns of each built-in kind, as the API server prints it.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// A column of a table, as the API server describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Column {
-    /// What stands above it; `kubectl` writes it in capitals.
+    /// Its heading, which `kubectl` writes in capitals.
     pub name: String,
     /// OpenAPI type: `string`, `integer`, `number`, `boolean`, `date`.
     #[serde(rename = "type")]
@@ -73,7 +73,7 @@ impl Gated {
     }
 }
 
-/// All columns of a kind (`deployments.apps`) in the words of a minor version, also those it does not have.
+/// All columns of a kind (`deployments.apps`), worded as in a minor version; also those that this version lacks.
 pub(super) fn of(kind: &str, minor: u32) -> Option<Vec<Gated>> {
     let name_column = if minor < 27 { &FILE.name_before } else { &FILE.name };
     let common = |column: &Column| Gated { column: column.clone(), since: 0, until: always() };
@@ -85,7 +85,7 @@ pub(super) fn of(kind: &str, minor: u32) -> Option<Vec<Gated>> {
     FILE.kinds.get(kind).map(|entries| entries.iter().map(column).collect())
 }
 
-/// What the API server calls a column of creation times.
+/// The description of the column with the age.
 pub(super) fn age_description() -> &'static str {
     &FILE.age.description
 }

@@ -14,7 +14,7 @@ use super::tree::Tree;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PrinterColumn {
-    /// What stands above it.
+    /// Its heading.
     pub name: String,
     /// `string`, `integer`, `number`, `boolean`, `date`.
     #[serde(rename = "type")]
@@ -25,12 +25,12 @@ pub struct PrinterColumn {
     pub description: String,
     /// 0 is always shown, more only in wide output.
     pub priority: i32,
-    /// Where the value stands. `v1beta1` of definitions writes `JSONPath`.
+    /// The path to the value. Definitions of `v1beta1` write `JSONPath`.
     #[serde(alias = "JSONPath")]
     pub json_path: String,
 }
 
-/// What of a CustomResourceDefinition is of interest.
+/// The part of a CustomResourceDefinition that is read.
 #[derive(Deserialize)]
 struct Definition {
     spec: Spec,
@@ -54,10 +54,10 @@ struct Version {
 
 impl PrinterColumn {
     /// The columns of one version of a custom resource, from the JSON of its CustomResourceDefinition (`v1` or
-    /// `v1beta1`). `None` where the definition has no such version; the age alone where it asks for no columns.
+    /// `v1beta1`). `None` if the definition has no such version; the age alone if it names no columns.
     ///
     /// # Errors
-    /// If that is no CustomResourceDefinition.
+    /// If the JSON is no CustomResourceDefinition.
     pub fn of_definition(json: &[u8], version: &str) -> Result<Option<Vec<Self>>, serde_json::Error> {
         let spec = serde_json::from_slice::<Definition>(json)?.spec;
         let Some(version) = spec.versions.into_iter().find(|known| known.name == version) else {
@@ -67,7 +67,7 @@ impl PrinterColumn {
         Ok(Some(columns.filter(|columns| !columns.is_empty()).unwrap_or_else(|| vec![Self::age()])))
     }
 
-    /// The column of definitions that ask for none.
+    /// The column of definitions that name none.
     fn age() -> Self {
         Self {
             name: "Age".to_owned(),
@@ -79,12 +79,12 @@ impl PrinterColumn {
     }
 }
 
-/// The columns of a custom resource with their paths understood.
+/// The columns of a custom resource with their paths parsed.
 #[derive(Debug)]
 pub(super) struct Custom(Vec<(Path, String)>);
 
 impl Custom {
-    /// The columns up to the first whose path is none, as the API server has it.
+    /// The columns before the first one with an invalid path, as on the API server.
     pub(super) fn new(given: &[PrinterColumn], minor: u32) -> (Self, Vec<Column>) {
         let name = columns::of("customresources", minor).into_iter().flatten();
         let mut columns: Vec<Column> = name.map(|gated| gated.column).collect();
@@ -111,7 +111,7 @@ impl Custom {
     pub(super) fn cells(&self, object: &Tree<'_>, now: Timestamp) -> Vec<Value> {
         let name = object.text("metadata.name").into();
         let cells = self.0.iter().map(|(path, kind)| {
-            // Of several values the first is shown; none, or a path that does not fit the object, is an empty cell.
+            // The first of several values is shown. No value, or a path that does not fit the object, gives an empty cell.
             let found = path.find(object).unwrap_or_default();
             found.first().map_or(Value::Null, |value| cell(kind, value, now))
         });
@@ -133,7 +133,7 @@ fn cell(kind: &str, value: &Tree<'_>, now: Timestamp) -> Value {
     }
 }
 
-/// Go's conversion: what is behind the point is cut off, and what does not fit is the least number there is.
+/// Converts as Go does: the fraction is cut off, and a number that does not fit becomes the least `int64`.
 fn whole(number: f64) -> i64 {
     let fits = (i64::MIN as f64..-(i64::MIN as f64)).contains(&number);
     if fits { number as i64 } else { i64::MIN }

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use super::tree::Tree;
 
-/// A path that was understood.
+/// A parsed path.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Path(Vec<Node>);
 
@@ -32,7 +32,7 @@ enum Node {
     },
     /// A text, number or boolean, as compared with in filters.
     Literal(Tree<'static>),
-    /// A word that stands where none can: an error once it is evaluated.
+    /// A word where none is allowed: an error when it is evaluated.
     Identifier,
 }
 
@@ -46,7 +46,7 @@ type Found<'t, 'a> = Result<Vec<&'t Tree<'a>>, Mismatch>;
 const DEPTH_MAX: usize = 16;
 
 impl Path {
-    /// Parses what stands between the braces of a template; `None` where that is no path.
+    /// Parses the text between the braces of a template; `None` if it is no path.
     pub(super) fn parse(text: &str) -> Option<Self> {
         // A brace would end the template's action.
         if text.contains(['{', '}', '\n', '\r']) {
@@ -138,7 +138,7 @@ fn field(text: &str) -> (Node, &str) {
     (if name == "*" { Node::Wildcard } else { Node::Field(name.replace('\\', "")) }, rest)
 }
 
-/// What stands in square brackets.
+/// Parses the text within square brackets.
 fn brackets(text: &str, depth: usize) -> Option<Vec<Node>> {
     let text = if text == "*" { ":" } else { text };
     if text.contains(',') {
@@ -391,7 +391,7 @@ fn sign(exponent: i32) -> char {
     if exponent < 0 { '-' } else { '+' }
 }
 
-/// Go's `json.Marshal`: keys in order, and what HTML minds escaped.
+/// Writes as Go's `json.Marshal`: keys in order, with HTML characters escaped.
 fn write_json(value: &Tree<'_>, out: &mut String) {
     match value {
         Tree::Null => out.push_str("null"),

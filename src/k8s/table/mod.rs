@@ -1,9 +1,10 @@
-//! Tables: what `kubectl get` shows of objects, as the API server would have it.
+//! Tables: objects as the rows that `kubectl get` prints, as an API server makes them.
 //!
 //! In come a resource, its objects' JSON and the time; out go column definitions and rows of cells. The API server's
 //! printers change with its versions, so the minor version is an argument too.
 //!
-//! Of whatever an object lacks (a dropped field, metadata alone) the cells show what they show where nothing is set.
+//! For a field that an object lacks (as it was dropped, or metadata alone is held) a cell shows what it shows for an
+//! unset field.
 
 mod columns;
 mod core;
@@ -28,7 +29,7 @@ use super::Resource;
 use custom::Custom;
 use tree::Tree;
 
-/// The newest minor version whose printers are known. Newer ones are taken to print alike.
+/// The newest minor version whose printers are known here. Newer versions are assumed to print alike.
 pub const MINOR_MAX: u32 = 36;
 
 /// What the cells of a row depend on beside the object.
@@ -64,7 +65,7 @@ enum Cells {
 pub struct Row {
     /// One for each column.
     pub cells: Vec<Value>,
-    /// Whether the object has come to its end, which only pods tell.
+    /// Whether and how the object has ended; only pods say so.
     pub completed: Option<Completed>,
 }
 
@@ -80,8 +81,8 @@ pub enum Completed {
 // === impl Table ===
 
 impl Table {
-    /// The table of a resource, or `None` where it is not known how its API server prints it: then JSON is the better
-    /// answer, of which `kubectl` shows names and ages.
+    /// The table of a resource; `None` if it is not known how its API server prints it. Then JSON is the better answer, from
+    /// which `kubectl` prints names and ages.
     ///
     /// `custom`: a custom resource's columns (see [`PrinterColumn::of_definition`]). `minor`: the API server's minor
     /// version; `None` is the newest.
@@ -102,13 +103,13 @@ impl Table {
         Some(Self { columns, minor, cells: Cells::Printed { printer, is_shown } })
     }
 
-    /// The columns, in order, those of wide output among them.
+    /// The columns, in order, including those of wide output.
     pub fn columns(&self) -> &[Column] {
         &self.columns
     }
 
-    /// An object's row at a moment. Of an object nested deeper than JSON is parsed here (127 levels) only the name is
-    /// told.
+    /// An object's row at a moment. For an object nested deeper than the parser allows (127 levels), the row has only the
+    /// name.
     pub fn row(&self, json: &[u8], now: Timestamp) -> Row {
         let Ok(object) = serde_json::from_slice::<Tree<'_>>(json) else { return self.name_alone(json) };
         let context = Context { now, minor: self.minor };
@@ -135,7 +136,7 @@ impl Table {
     }
 }
 
-/// What of an object is read when the whole is too much.
+/// The part of an object that is read if it is nested too deeply.
 #[derive(Default, Deserialize)]
 struct Named {
     metadata: NamedMetadata,
@@ -161,7 +162,7 @@ impl Context {
     }
 }
 
-/// What prints a resource, and the name of its columns.
+/// The printer of a resource, and the name of its columns.
 fn printer(resource: &Resource) -> Option<(&'static str, Printer)> {
     let name = resource.canonical();
     // The same objects under another group's name.

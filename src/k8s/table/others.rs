@@ -339,7 +339,7 @@ pub(super) fn resource_slice(object: &Tree<'_>, context: &Context) -> Vec<Value>
     ]
 }
 
-/// Kinds of which there is no more to say than how old they are.
+/// Kinds with no columns but name and age.
 pub(super) fn aged(object: &Tree<'_>, context: &Context) -> Vec<Value> {
     vec![object.text("metadata.name").into(), context.age(object).into()]
 }
@@ -363,7 +363,7 @@ pub(super) fn api_service(object: &Tree<'_>, context: &Context) -> Vec<Value> {
     vec![object.text("metadata.name").into(), service.into(), available.into(), context.age(object).into()]
 }
 
-/// Kinds without a printer: the API server says when they were made, not how old they are.
+/// Kinds without a printer: the API server prints when they were created, not how old they are.
 ///
 /// Source: `NewDefaultTableConvertor` of `k8s.io/apiserver/pkg/registry/rest`.
 pub(super) fn created(object: &Tree<'_>, _: &Context) -> Vec<Value> {

@@ -9,13 +9,13 @@ use super::text::{condition, is_so};
 use super::time::{Timestamp, ago};
 use super::tree::Tree;
 
-/// What the containers of a pod come to.
+/// The containers of a pod, summed up.
 #[derive(Default)]
 struct Summary {
     reason: String,
     ready: usize,
     restarts: i64,
-    /// When the latest of the restarts was.
+    /// When the last restart happened.
     restarted: Option<Timestamp>,
 }
 
@@ -48,7 +48,7 @@ pub(super) fn pod(pod: &Tree<'_>, context: &Context) -> Vec<Value> {
     ]
 }
 
-/// What a deletion makes of it.
+/// The reason that is printed, which a deletion replaces.
 fn reason(pod: &Tree<'_>, context: &Context, reason: String) -> String {
     let is_over = matches!(pod.text("status.phase"), "Succeeded" | "Failed");
     if !pod.at("metadata.deletionTimestamp").is_there() {
@@ -93,7 +93,7 @@ fn summary(pod: &Tree<'_>, context: &Context) -> Summary {
     if conditions.iter().any(gated) {
         summary.reason = "SchedulingGated".to_owned();
     }
-    // Restarts of sidecars alone: other init containers are of no interest once they are through.
+    // Restarts of sidecars only: those of other init containers are not counted once these have ended.
     let (mut restarts, mut restarted) = (0, None);
     let mut is_initializing = false;
     let specs = pod.list("spec.initContainers");
@@ -161,7 +161,7 @@ fn add_containers(summary: &mut Summary, pod: &Tree<'_>, context: &Context) {
     }
 }
 
-/// How a container ended: the reason that is told, else the signal or the exit code.
+/// How a container ended: its reason, else the signal or the exit code.
 fn ending(container: &Tree<'_>) -> String {
     let ended = container.at("state.terminated");
     match (ended.text("reason"), ended.int("signal")) {
@@ -266,5 +266,5 @@ pub(super) fn event(event: &Tree<'_>, context: &Context) -> Vec<Value> {
     ]
 }
 
-/// Since when a series counts its first event too.
+/// The minor version from which a series counts its first event, too.
 const COUNTED_SINCE: u32 = 22;

@@ -1,7 +1,7 @@
 //! HorizontalPodAutoscalers, of every version there has been.
 //!
-//! `autoscaling/v1` keeps all metrics but one in annotations, in the words of `v2beta1`; `v2beta2` and `v2` have
-//! words of their own. Of a field, whichever word is there counts.
+//! `autoscaling/v1` keeps all metrics but one in annotations, with the field names of `v2beta1`; `v2beta2` and `v2` have
+//! field names of their own. Whichever name an object has is read.
 //!
 //! Source: `printHorizontalPodAutoscaler` of `k8s.io/kubernetes/pkg/printers/internalversion`, and the conversion of
 //! `k8s.io/kubernetes/pkg/apis/autoscaling/v1`.
@@ -14,7 +14,7 @@ use super::tree::Tree;
 
 const UNKNOWN: &str = "<unknown>";
 
-/// Since when the name of a resource stands before its target.
+/// The minor version from which the name of a resource stands before its target.
 const NAMED_SINCE: u32 = 31;
 
 pub(super) fn autoscaler(object: &Tree<'_>, context: &Context) -> Vec<Value> {
@@ -52,7 +52,7 @@ fn texts_of_v1(object: &Tree<'_>, context: &Context) -> Vec<String> {
     let mut specs = annotated("autoscaling.alpha.kubernetes.io/metrics").unwrap_or_default();
     let percent = object.at("spec.targetCPUUtilizationPercentage").as_int();
     if percent.is_some() || specs.is_empty() {
-        // The API server's default, of which objects of this version say nothing.
+        // The API server's default, which objects of this version do not contain.
         specs.push(cpu("targetAverageUtilization", percent.unwrap_or(80)));
     }
     let statuses = annotated("autoscaling.alpha.kubernetes.io/current-metrics").unwrap_or_else(|| {
@@ -75,7 +75,7 @@ fn texts(specs: &[Tree<'_>], statuses: &[Tree<'_>], context: &Context) -> Vec<St
     specs.iter().zip(statuses).map(|(spec, status)| text(spec, status, context)).collect()
 }
 
-/// One metric: what it is and what it should be.
+/// One metric: its current value and its target.
 fn text(spec: &Tree<'_>, status: &Tree<'_>, context: &Context) -> String {
     match spec.text("type") {
         "External" => value(spec.get("external"), status.get("external")),
@@ -106,7 +106,7 @@ fn value(spec: &Tree<'_>, status: &Tree<'_>) -> String {
     format!("{}/{target}", current(status, &["current.value", "currentValue"]))
 }
 
-/// A metric of a resource such as `cpu`: an amount, or a part of what is requested.
+/// A metric of a resource such as `cpu`: an amount, or a percentage of the request.
 fn resource(spec: &Tree<'_>, status: &Tree<'_>, context: &Context) -> String {
     let text = if spec.first(AVERAGE_TARGET).is_there() {
         format!("{}/{}", current(status, CURRENT_AVERAGE), amount(spec, AVERAGE_TARGET))
@@ -127,7 +127,7 @@ fn current(status: &Tree<'_>, paths: &[&str]) -> String {
     if status.is_there() { amount(status, paths) } else { UNKNOWN.to_owned() }
 }
 
-/// A quantity as Go prints it, also one that is not there.
+/// A quantity as Go prints it; a missing one, too.
 fn amount(tree: &Tree<'_>, paths: &[&str]) -> String {
     let found = tree.first(paths);
     if found.is_there() { found.plain().into_owned() } else { "<nil>".to_owned() }

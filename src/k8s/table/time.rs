@@ -1,4 +1,4 @@
-//! Times and how long ago they were, as people read them.
+//! Times, and ages as `kubectl` prints them.
 
 use std::time::Duration;
 
@@ -46,15 +46,15 @@ impl Timestamp {
         self == ZERO
     }
 
-    /// How long this is after another time, as people read it.
+    /// The time since another moment, as `kubectl` prints it.
     pub(super) fn after(self, other: Self) -> String {
-        // What Go's durations cannot hold saturates.
+        // Saturates where Go's durations would overflow.
         let nanos = (self.0 - other.0).clamp(i128::from(i64::MIN), i128::from(i64::MAX));
         human((nanos / NANOS) as i64)
     }
 }
 
-/// How long ago a time was; `<unknown>` where it is not told.
+/// The age of a time; `<unknown>` if there is none.
 ///
 /// Source: `translateTimestampSince` of `k8s.io/kubernetes/pkg/printers/internalversion`.
 pub(super) fn ago(time: Option<Timestamp>, now: Timestamp) -> String {
@@ -135,7 +135,7 @@ fn days_of(year: i64, month: i64) -> i64 {
     }
 }
 
-/// Days since 1970 in the Gregorian calendar, also before it began.
+/// Days since 1970 in the proleptic Gregorian calendar.
 ///
 /// Source: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", `days_from_civil`.
 fn days(year: i64, month: i64, day: i64) -> i64 {

@@ -18,13 +18,13 @@ pub(super) enum Tree<'a> {
     Map(Vec<(Cow<'a, str>, Self)>),
 }
 
-/// What is not there. Go's decoders take `null` for it as well.
+/// A missing value. Go's decoders take `null` for one, too.
 static ABSENT: Tree<'static> = Tree::Null;
 
 impl<'a> Tree<'a> {
     /// A field of this object.
     pub(super) fn get(&self, key: &str) -> &Self {
-        // Of keys that repeat, Go takes the last.
+        // Go takes the last of repeated keys.
         let found = self.entries().iter().rev().find(|(name, _)| name == key);
         found.map_or(&ABSENT, |(_, value)| value)
     }
@@ -34,7 +34,7 @@ impl<'a> Tree<'a> {
         path.split('.').fold(self, |tree, key| tree.get(key))
     }
 
-    /// The first of several paths at which there is something.
+    /// The value at the first of several paths that leads to one.
     pub(super) fn first(&self, paths: &[&str]) -> &Self {
         paths.iter().map(|path| self.at(path)).find(|found| found.is_there()).unwrap_or(&ABSENT)
     }

@@ -1,4 +1,4 @@
-//! Lists, in pages or as a stream, and answers that are older than what was seen.
+//! Lists, in pages or as a stream, and answers that are older than what the cache has seen.
 
 use std::mem;
 use std::time::Duration;
@@ -12,27 +12,27 @@ use crate::reflect::watching::{EndReason, RelistReason, WatchEnd, Watching};
 use crate::reflect::{Failure, Moment, Reaction, Step};
 use crate::upstream::{AsOf, Backoff, FailureKind, PageRequest, Refusal, WatchFrom};
 
-/// Continue tokens that may expire before the list is asked for in one piece, as client-go's pager does.
+/// Number of expired continue tokens after which the list is requested without pages, as client-go's pager does.
 const EXPIRED_TOKENS_MAX: u32 = 2;
 
-/// The first size of pages where a list in one piece was too large. Source: client-go `tools/pager`.
+/// First page size after a list without pages was too large. Source: client-go `tools/pager`.
 const PAGE_SIZE: u32 = 500;
 
-/// How long a server that refused a streaming list is asked for pages only: an upgrade is noticed within this time.
+/// How long only pages are requested from a server that refused a streaming list. An upgrade is noticed within this time.
 const PAGED_FOR: Duration = Duration::from_secs(3600);
 
-/// Streaming lists in a row that may break off for a reason that says nothing about streaming.
+/// Number of streaming lists in a row that may break off for reasons that do not show whether the server streams lists.
 const BROKEN_STREAMS_MAX: u32 = 3;
 
-/// Silence before the end mark of a streaming list, after which there will be none: some proxies and aggregated
-/// servers send none (U20).
+/// Silence within a streaming list after which no end mark is expected any more: some proxies and aggregated servers send
+/// none (U20).
 const MARK_SILENCE_MAX: Duration = Duration::from_secs(30);
 
-/// A streaming list that the server ends after this long without its mark has none, however lively it was.
+/// A streaming list that the server ends after this time without an end mark will never have one, even if events came.
 const MARKLESS_MAX: Duration = Duration::from_secs(120);
 
-/// Answers in a row that are older than what was seen, over at least [`OLDER_PATIENCE`], before they are believed.
-/// One API server of several is behind for seconds at most; a cluster restored from a backup is for good.
+/// Number of older answers in a row, over at least [`OLDER_PATIENCE`], after which they are believed. One of several API
+/// servers is behind for seconds at most; a cluster that was restored from a backup stays behind.
 const OLDER_ANSWERS_MIN: u32 = 3;
 const OLDER_PATIENCE: Duration = Duration::from_secs(15);
 
@@ -52,7 +52,7 @@ pub(super) struct Streaming {
     opened: Option<Instant>,
 }
 
-/// Answers in a row that are older than what was seen.
+/// Consecutive answers that are older than what the cache has seen.
 #[derive(Debug, Default)]
 pub(super) struct Older {
     answers: u32,
@@ -63,7 +63,7 @@ pub(super) struct Older {
 // === impl Machine ===
 
 impl Machine {
-    /// Begins a list, in the way that this server is known to take.
+    /// Begins a list, as a stream or in pages, by what is known of this server.
     pub(super) fn begin_pass(&mut self, moment: Moment, deltas: &mut Vec<Delta>) -> Step {
         deltas.push(Delta::PassBegin);
         self.last_list = Some(moment.now);
@@ -98,7 +98,7 @@ impl Machine {
     pub(super) fn on_page(&mut self, page: ListPage, moment: Moment, deltas: &mut Vec<Delta>) -> Reaction {
         let State::Listing(pass) = &mut self.state else { return Reaction::default() };
         if page.continue_token.is_some() && page.continue_token == pass.token {
-            // It would never end.
+            // Such a list would never end.
             let sentence = "the API server repeats a continue token".to_owned();
             let failure = Failure { kind: FailureKind::Garbage, sentence, retry_after: None };
             deltas.push(Delta::PassAbort);
@@ -148,7 +148,7 @@ impl Machine {
         let pass = mem::take(pass);
         match failure.kind {
             FailureKind::Expired if pass.token.is_some() => {
-                // The answer holds a token that goes on with a later state; a mixed list is no list (U5).
+                // The fresh token in the answer continues at a later state, which would give an inconsistent list (U5).
                 deltas.push(Delta::PassAbort);
                 self.expired_tokens += 1;
                 if self.expired_tokens >= EXPIRED_TOKENS_MAX {
@@ -157,7 +157,7 @@ impl Machine {
                 let reaction = self.relist(RelistReason::Expired, failure.sentence, moment, deltas);
                 Reaction { failed: Some(failure.kind), ..reaction }
             }
-            // The token stays good meanwhile.
+            // The continue token stays valid meanwhile.
             FailureKind::Transport
             | FailureKind::Idle
             | FailureKind::Unauthorized
@@ -174,7 +174,7 @@ impl Machine {
                 self.list_failed(failure, Then::Page(pass), moment)
             }
             FailureKind::Behind if pass.as_of != AsOf::Now => self.is_behind(&failure, moment, deltas),
-            // The token, or the version that was asked for, may be what is refused.
+            // The refusal may be about the continue token or the requested version.
             FailureKind::NotFound
             | FailureKind::Expired
             | FailureKind::Refused
@@ -202,7 +202,7 @@ impl Machine {
         MARK_SILENCE_MAX
     }
 
-    /// Whether what comes on the open watch is the content of a list.
+    /// Whether the open watch is a streaming list before its end mark.
     pub fn is_streaming_list(&self) -> bool {
         matches!(self.state, State::Streaming(_))
     }
@@ -234,7 +234,7 @@ impl Machine {
                 self.state = State::Watching(Watching::new(opened));
                 self.message = None;
             }
-            // It tells how far the watch is, which it cannot be before the mark: this server knows of no mark.
+            // A plain bookmark before the end mark shows that this server sends no end mark.
             WatchEvent::Bookmark { .. } => {
                 let failure = incomplete("no end mark came, but a bookmark");
                 return self.fall_back(failure, moment, deltas);
@@ -251,7 +251,7 @@ impl Machine {
             failure.kind = FailureKind::Expired;
         }
         let reaction = match failure.kind {
-            // An etcd without progress requests answers so, and always will (U20).
+            // The answer of a server whose etcd lacks progress requests; it will not change (U20).
             FailureKind::Internal => self.fall_back(failure, moment, deltas),
             FailureKind::Transport
             | FailureKind::Idle
@@ -280,10 +280,9 @@ impl Machine {
         let State::Streaming(Streaming { as_of, .. }) = &self.state else { return Reaction::default() };
         match failure.kind {
             FailureKind::Behind if *as_of != AsOf::Now => self.is_behind(&failure, moment, deltas),
-            // Refused is what servers do that know no streaming lists, each in its own way (U20); forbidden may be
-            // the verb `watch` alone, and a list be allowed.
+            // Servers without streaming lists refuse them (U20). If only the verb `watch` is forbidden, pages may be allowed.
             FailureKind::Refused | FailureKind::Forbidden => self.fall_back(failure, moment, deltas),
-            // Of those that say nothing about streaming, few are put up with.
+            // These failures do not show whether the server streams lists; only a few of them are tolerated.
             FailureKind::Internal | FailureKind::Garbage | FailureKind::TooLarge | FailureKind::Behind => {
                 self.stream_broke(failure, moment, deltas)
             }
@@ -345,7 +344,7 @@ impl Machine {
             return self.list_failed(failure, Then::List, moment);
         }
         self.paged_until = Some(moment.now + PAGED_FOR);
-        // A server that knows no streaming lists says so by refusing; nothing is wrong with that.
+        // A refusal is the expected answer of a server without streaming lists, and no error to show.
         self.message = (failure.kind != FailureKind::Refused).then_some(failure.sentence);
         let step = self.begin_pass(moment, deltas);
         Reaction { failed: Some(failure.kind), fell_back: true, ..Reaction::step(step) }
@@ -357,10 +356,10 @@ fn incomplete(why: &str) -> Failure {
     Failure { kind: FailureKind::Garbage, sentence, retry_after: None }
 }
 
-/// Answers that are older than what was seen.
+/// Answers that are older than what the cache has seen.
 impl Machine {
-    /// The list is at an older version than what was seen. It is not taken, but asked for again, next time as one that
-    /// is not older.
+    /// Handles a list of an older version than the cache has seen. It is discarded and requested again, with the seen version
+    /// as the least one.
     fn took_older(&mut self, version: &ResourceVersion, moment: Moment, deltas: &mut Vec<Delta>) -> Reaction {
         let sentence = format!(
             "the API server answered as of {version}, but {} was seen already: one of several API servers is \
@@ -371,7 +370,7 @@ impl Machine {
         self.wait_for_newer(sentence, Duration::ZERO, moment, deltas)
     }
 
-    /// The server says itself that it has not reached what was seen.
+    /// Handles a server that says that it has not reached the version seen (U9).
     fn is_behind(&mut self, failure: &Failure, moment: Moment, deltas: &mut Vec<Delta>) -> Reaction {
         self.ask_at_least = false;
         let least = failure.retry_after.unwrap_or_default();
@@ -408,7 +407,7 @@ impl Streaming {
 // === impl Older ===
 
 impl Older {
-    /// Whether a list at `listed` is not to be believed, as `seen` is newer (U31).
+    /// Whether a list at `listed` must be distrusted, because `seen` is newer (U31).
     fn is_doubtful(&self, listed: &ResourceVersion, seen: &ResourceVersion, now: Instant) -> bool {
         let convinced = self.answers + 1 >= OLDER_ANSWERS_MIN
             && self.since.is_some_and(|since| now.saturating_duration_since(since) >= OLDER_PATIENCE);

@@ -1,7 +1,7 @@
-//! What to do next: a state machine without I/O, clock or randomness.
+//! Decides what the reflector does next: a state machine without I/O, clock or randomness.
 //!
-//! It is told what happened and answers with at most one [`Step`], which is then the only one under way
-//! until its outcome is told. What the cache is to learn is appended to a list of deltas.
+//! Each [`Input`] is answered with at most one [`Step`]. That step is the only one under way until its outcome comes as
+//! another input. Changes for the cache are appended to a list of deltas.
 //!
 //! ```text
 //!          ┌────────────── end mark ────────────────┐
@@ -31,59 +31,59 @@ use crate::cache::{Condition, Delta, Phase};
 use crate::k8s::{Key, ResourceVersion, Status, WatchEvent};
 use crate::upstream::{Backoff, FailureKind, Refusal, WatchFrom, WatchRequest};
 
-/// Between the beginnings of two lists, at least.
+/// Least time between the starts of two lists.
 const LIST_INTERVAL_MIN: Duration = Duration::from_secs(1);
 
-/// After this long without a relist the next one is a first one again. Source: client-go
-/// `tools/cache/reflector.go`, the backoff manager's reset of 2 minutes.
+/// Time without a relist after which the backoff of relists starts over. Source: client-go `tools/cache/reflector.go`, the
+/// backoff manager's reset of 2 minutes.
 const RELIST_CALM: Duration = Duration::from_secs(120);
 
-/// Failures at one version without progress after which the version itself is suspect.
+/// Failures at one version without progress after which the version itself is suspected, and everything is listed.
 const FAILURES_MAX: u32 = 5;
 
-/// Times that the same event may fail to decode before it is gone around with a list.
+/// Number of times that the same event may fail to decode before it is bypassed by a list.
 const UNDECODABLE_MAX: u32 = 2;
 
-/// The server is asked to end a watch after 240 to 300 s, so that all do not come at once (U29).
+/// The server is asked to end a watch after 240 to 300 s (U29), at random, so that watches do not end together.
 const WATCH_TIMEOUT: Duration = Duration::from_secs(240);
 const WATCH_TIMEOUT_SPREAD: Duration = Duration::from_secs(60);
 
-/// What a watch may take beyond the timeout that was asked for.
+/// How much longer than the requested timeout a watch may last.
 const WATCH_GRACE: Duration = Duration::from_secs(5);
 
-/// On a resource where nothing happens the API server is asked this often whether its versions went back: an idle
-/// watch would never tell (U30).
+/// How often the API server is asked for its version while a watch is idle, as an idle watch does not show that versions
+/// went back (U30).
 const PROBE_INTERVAL: Duration = Duration::from_secs(300);
 
-/// The part of the silence that is left out at most.
+/// Largest fraction by which the allowed silence is shortened at random.
 const SILENCE_SPREAD: f64 = 0.15;
 
-/// What is left of `silence_max` for the end of a quiet watch to arrive, before the connection is taken for dead.
+/// Part of `silence_max` that is reserved for the end of a quiet watch to arrive, before the connection counts as dead.
 const QUIET_GRACE: Duration = Duration::from_secs(2);
 
-/// With a shorter `silence_max` quiet watches are not ended by the server, which takes whole seconds only.
+/// Least `silence_max` with which the server is asked to end quiet watches, as timeouts are whole seconds.
 const QUIET_MIN: Duration = Duration::from_secs(5);
 
-/// How the machine goes about it.
+/// Settings of the machine.
 #[derive(Clone, Copy, Debug)]
 pub struct MachineConfig {
-    /// Objects of a list page; 0 for all.
+    /// Objects in a page of a list; 0 for no pages.
     pub page_size: u32,
-    /// How everything is listed.
+    /// How lists are requested.
     pub initial_list: InitialList,
-    /// Without a byte on an open watch, after which its connection is taken for dead.
+    /// Time without a byte on an open watch after which its connection counts as dead.
     ///
-    /// Where watches are quiet for as long, the server is asked to end them within this time (`timeoutSeconds`). It says
-    /// how far it is in a bookmark just before, so that the version of an idle resource stays young, and the connection
-    /// is kept for the next watch. Only a watch that does not end is taken for dead. Up to a seventh less is waited, so
-    /// that not all come back at once.
+    /// If watches are quiet for that long, the server is asked to end them within this time (`timeoutSeconds`). Just before
+    /// the end it sends a bookmark, so that the version of an idle resource stays fresh, and the connection is kept for
+    /// the next watch. Then only a watch that does not end counts as dead. The actual time is up to a seventh shorter, at
+    /// random, so that watches do not reconnect together.
     pub silence_max: Duration,
 }
 
-/// How everything is listed.
+/// How lists are requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InitialList {
-    /// As a stream where the server takes it, else in pages.
+    /// As a stream if the server supports that, else in pages.
     #[default]
     Auto,
     /// As a stream only.
@@ -97,16 +97,16 @@ pub enum InitialList {
 pub struct Machine {
     config: MachineConfig,
     state: State,
-    /// Where a watch resumes: the version of the last thing taken from list or watch (U2).
+    /// The version from which a watch resumes: that of the last thing received by list or watch (U2).
     version: ResourceVersion,
-    /// Objects asked for in a page; smaller after a page that was too large, 0 for all.
+    /// Requested page size: smaller after a page that was too large, 0 for no pages.
     page_limit: u32,
-    /// Until when no streaming list is asked for.
+    /// Until when lists are requested in pages only.
     paged_until: Option<Instant>,
     /// Streaming lists in a row that broke off.
     broken_streams: u32,
     older: Older,
-    /// Whether the next list asks for what was seen at least.
+    /// Whether the next list asks for at least the version seen.
     ask_at_least: bool,
     list_backoff: Backoff,
     watch_backoff: Backoff,
@@ -114,24 +114,24 @@ pub struct Machine {
     last_list: Option<Instant>,
     relists_lately: u32,
     expired_tokens: u32,
-    /// Failures at `version` that may be its fault.
+    /// Failures at `version` that the version itself may have caused.
     failures_here: u32,
     undecodable_here: u32,
     /// Watches in a row that ended soon.
     soon_ended: u32,
-    /// When the API server last told its version, by a list or a probe.
+    /// When a list or a probe last gave the API server's version.
     last_probe: Option<Instant>,
-    /// The API server answered with an older version than what was seen: it is behind, or was restored from a backup.
-    /// A list that is not older proves neither (a restored cluster passes what was seen once writers go on), so it is
-    /// checked against what the cache holds.
+    /// Whether the API server has answered with an older version than the one seen: it is behind, or was restored from a
+    /// backup. A later list that is not older does not decide which, as writes take a restored cluster beyond the version
+    /// seen. So that list is checked against the content of the cache.
     doubted: bool,
-    /// The connection was lost, and with it may be who answered.
+    /// Whether a connection was lost, so that another server may answer from now on.
     suspicious: bool,
-    /// The last watch brought nothing new.
+    /// Whether the last watch brought nothing new.
     quiet: bool,
-    /// The last watch was silent for about as long as a watch may be, so that the next one is ended early.
+    /// Whether the last watch was silent for about `silence_max`, so that the server is asked to end the next one early.
     idle: bool,
-    /// How long the watch may be silent.
+    /// How long the current watch may be silent.
     silence_max: Duration,
     message: Option<String>,
     retry_at: Option<Instant>,
@@ -145,7 +145,7 @@ enum State {
     Listing(Pass),
     /// The head or the events of a streaming list are awaited.
     Streaming(Streaming),
-    /// What the API server says of its history is awaited.
+    /// The answer to a probe is awaited.
     Probing(Question),
     /// The head of a watch's response is awaited.
     Opening,
@@ -202,9 +202,9 @@ impl Machine {
         (machine, step)
     }
 
-    /// Takes what happened. An input that does not answer the step under way changes nothing.
+    /// Handles an input. An input that does not answer the step under way changes nothing.
     pub fn on(&mut self, input: Input, moment: Moment, deltas: &mut Vec<Delta>) -> Reaction {
-        // Where a streaming list is forbidden, pages may be allowed.
+        // A forbidden streaming list decides nothing if pages may still be allowed.
         if let Input::PageFailed(failure) | Input::WatchRefused(failure) = &input {
             let decides =
                 matches!(input, Input::PageFailed(_)) || self.config.initial_list == InitialList::Stream;
@@ -229,12 +229,12 @@ impl Machine {
         if self.is_streaming_list() { Self::mark_silence_max() } else { self.silence_max }
     }
 
-    /// Where a watch resumes.
+    /// The version from which a watch resumes.
     pub fn version(&self) -> &ResourceVersion {
         &self.version
     }
 
-    /// What goes on, for people.
+    /// The current phase and the last failure, for people.
     pub fn condition(&self) -> Condition {
         let phase = match self.state {
             State::Listing(_) | State::Streaming(_) => Phase::Listing,
@@ -302,7 +302,7 @@ impl Machine {
         Reaction::default()
     }
 
-    /// What cannot be held does not keep out what follows: asked for again, it would come again.
+    /// Handles an object that is too large: the watch continues without it, as a new request would only bring it again.
     fn on_unheld(
         &mut self,
         key: Key,
@@ -349,7 +349,7 @@ impl Machine {
         if let WatchEnd::Broken(failure) = &end {
             failed = Some(failure.kind);
         }
-        // Whoever answers next may be another one. A silence alone is common where nothing happens.
+        // Another server may answer next. A silence alone proves nothing, as it is common on idle resources.
         self.suspicious |= matches!(end, WatchEnd::Broken(_) | WatchEnd::Overdue);
         if let WatchEnd::Silent | WatchEnd::Overdue = end {
             self.message = Some(end.sentence());
@@ -374,7 +374,7 @@ impl Machine {
         Reaction { ended: Some(end.reason()), failed: failed.or(reaction.failed), ..reaction }
     }
 
-    /// After a watch that was open: at once where it did well, later where it did not.
+    /// Resumes after an open watch: at once if it did well, else after a delay.
     fn resume(
         &mut self,
         end: &WatchEnd,
@@ -392,10 +392,10 @@ impl Machine {
                 self.soon_ended = 0;
                 return self.open(moment);
             }
-            // An event that cannot be read is asked for once more before anything is concluded.
+            // An event that cannot be decoded is requested once more before it counts as broken.
             Verdict::Short if matches!(end, WatchEnd::Undecodable(_)) => return self.open(moment),
             Verdict::Short => {
-                // A connection that breaks says nothing about the version.
+                // A broken connection is not the fault of the version.
                 if *end == WatchEnd::Eof && self.is_stuck() {
                     return self.relist(RelistReason::Stuck, end.sentence(), moment, deltas);
                 }
@@ -407,7 +407,7 @@ impl Machine {
                     return self.open(moment);
                 }
                 match verdict {
-                    // Not longer than it lived: at least half of the time a watch is open.
+                    // The delay is at most the watch's lifetime, so that a watch is open at least half of the time.
                     Verdict::Quiet(lived) => self.watch_backoff.next(moment.entropy).min(lived),
                     Verdict::Brief | Verdict::Useful | Verdict::Healthy | Verdict::Short => {
                         Backoff::default().next(moment.entropy)
@@ -423,12 +423,12 @@ impl Machine {
         let kind = failure.kind;
         let reaction = match kind {
             FailureKind::Expired => self.relist(RelistReason::Expired, failure.sentence, moment, deltas),
-            // The answer may be about the version.
+            // The version itself may be the cause.
             FailureKind::Refused | FailureKind::Internal | FailureKind::Behind if self.is_stuck() => {
                 self.relist(RelistReason::Stuck, failure.sentence, moment, deltas)
             }
-            // An outage, a missing permission or a missing kind says nothing about the version; the cache
-            // stays, and the watch goes on where it was (U27, U28, U32).
+            // An outage, a missing permission or a missing kind is not the fault of the version: the cache is kept, and
+            // the watch resumes from the same version (U27, U28, U32).
             FailureKind::Refused
             | FailureKind::Internal
             | FailureKind::Behind
@@ -449,7 +449,7 @@ impl Machine {
         Reaction { failed: Some(kind), ..reaction }
     }
 
-    /// Counts a failure that may be the version's fault. Tells whether it was one too many.
+    /// Counts a failure that the version may have caused, and returns whether the limit is reached.
     fn is_stuck(&mut self) -> bool {
         self.failures_here += 1;
         self.failures_here >= FAILURES_MAX
@@ -474,8 +474,8 @@ impl Machine {
         let State::Probing(question) = self.state else { return Reaction::default() };
         let Probed { version, witness, is_cached } = probed;
         if question == Question::Now && *version < self.version {
-            // An informerd between here and the API server that heard of less so far. It knows whether the version that is
-            // held here is of its history, and says so when the watch asks for it.
+            // Another informerd is between here and the API server, and is behind. When the watch asks it for the version held
+            // here, it answers whether that version is of its history.
             if *is_cached {
                 self.trust(moment);
                 return self.open(moment);
@@ -487,14 +487,14 @@ impl Machine {
         let other = match (question, witness) {
             (_, None) => false,
             (Question::Now, Some(Witness { held, found: Some(found), .. })) if found <= held => found != held,
-            // Changed or gone since, here or in another history: how it was then tells.
+            // The object changed or was deleted since, in this history or in another. Its state at the version held decides.
             (Question::Now, Some(_)) => return self.ask(Question::Then),
             (Question::Then, Some(Witness { held, found, .. })) if found.as_ref() == Some(held) => false,
             (Question::Then, Some(Witness { held, .. })) if version != held => {
                 return self.ask(Question::Exactness);
             }
             (Question::Then, Some(_)) => true,
-            // Servers before 1.19 know no exact match and give what they have.
+            // Servers before 1.19 ignore `resourceVersionMatch=Exact` and answer with the current state.
             (Question::Exactness, Some(Witness { held, .. })) => version == held,
         };
         if other && let Some(Witness { key, held, .. }) = witness {
@@ -513,12 +513,12 @@ impl Machine {
         Reaction::step(Step::Probe(question))
     }
 
-    /// The API server's history is that of the cache, as far as can be told.
+    /// Accepts the API server's history as that of the cache: nothing contradicts it.
     fn trust(&mut self, moment: Moment) {
         (self.last_probe, self.suspicious, self.quiet) = (Some(moment.now), false, false);
     }
 
-    /// A probe is no condition of a watch: only where the API server is not there, there is no use in one.
+    /// Handles a probe without an answer. The watch is opened all the same, unless the API server cannot be reached.
     fn on_probe_failed(&mut self, failure: Failure, moment: Moment) -> Reaction {
         if !matches!(self.state, State::Probing(_)) {
             return Reaction::default();
@@ -548,7 +548,7 @@ impl Machine {
         Reaction { failed: Some(failure.kind), ..reaction }
     }
 
-    /// Lists again, the sooner the longer ago the last time.
+    /// Lists again: at once if the last relist was long ago, else after a growing delay.
     fn relist(
         &mut self,
         reason: RelistReason,
@@ -587,7 +587,7 @@ impl Machine {
     fn watch_step(&mut self, from: WatchFrom, moment: Moment) -> Step {
         let entropy = moment.entropy.clamp(0.0, 1.0);
         self.silence_max = self.config.silence_max.mul_f64(1.0 - entropy * SILENCE_SPREAD);
-        // A streaming list may take longer than its watch may be silent.
+        // A streaming list may be silent for longer than a watch.
         let is_list = matches!(from, WatchFrom::Everything(_));
         let timeout = if self.idle && !is_list && self.config.silence_max >= QUIET_MIN {
             self.silence_max - QUIET_GRACE
@@ -605,7 +605,7 @@ impl Machine {
         Step::Sleep(delay)
     }
 
-    /// Something with this version came from the watch.
+    /// Notes the version of an event or bookmark of the watch.
     fn advance(&mut self, version: ResourceVersion) {
         if version <= self.version || version == self.version || version.is_zero() {
             return;
@@ -619,7 +619,7 @@ impl Machine {
     }
 }
 
-/// What the server asks for, or the next delay of ours.
+/// The delay that the server asks for, or the next one of our backoff.
 fn delay_after(failure: &Failure, backoff: &mut Backoff, moment: Moment) -> Duration {
     match failure.retry_after {
         Some(retry_after) => Backoff::obey(retry_after, moment.entropy),

@@ -1,5 +1,5 @@
-//! The machine against the conformance cases of the upstream side, as scripts: one input a word group, one
-//! answer each. `woke` and `wait` move the clock; entropy is 0 unless told.
+//! Runs the machine against conformance cases, written as scripts of `input => answer`. `woke` and `wait` move the
+//! clock; entropy is 0 unless a script sets it.
 
 use proptest::prelude::*;
 
@@ -39,7 +39,8 @@ fn kind(word: &str) -> FailureKind {
     FailureKind::ALL.into_iter().find(|kind| kind.as_str() == word).expect("a kind of failure")
 }
 
-/// The version, that of the newest object here, and there; after `cached`, as a cache tells it.
+/// Reads `version held found`: the API server's version, that of the newest object here, and there. `cached` before
+/// them means that a cache answered.
 fn probed(words: &[&str]) -> Probed {
     if words[0] == "cached" {
         return Probed { is_cached: true, ..probed(&words[1..]) };
@@ -511,7 +512,7 @@ fn case_27_a_silent_watch_is_opened_anew_at_once() {
     assert_eq!(run.machine.silence_max(), Duration::from_secs(30));
     run.entropy = 1.0;
     run.input("wait 305000");
-    // Where nothing came for long, the version is asked for first.
+    // After a long time without events the version is asked for first.
     assert_eq!(run.input("overdue"), "> probe");
     assert_eq!(run.input("probed 10"), "> watch 10");
     assert_eq!(run.machine.silence_max(), Duration::from_millis(25_500));
@@ -531,7 +532,7 @@ fn a_streaming_list_is_one_pass_until_its_mark_and_then_the_watch() {
     );
     assert_eq!(run.machine.condition().phase, Phase::Watching);
     assert_eq!(run.input("eof"), "> watch 13");
-    // Until the head of an answer is there.
+    // Connecting, until the head of the answer arrives.
     assert_eq!(run.machine.condition().phase, Phase::Connecting);
     run.input("opened");
     assert_eq!(run.machine.condition().phase, Phase::Watching);
@@ -662,7 +663,7 @@ fn answers_that_stay_older_are_believed_in_the_end() {
 
 #[test]
 fn a_restored_cluster_that_passed_what_was_seen_is_checked_against_what_is_held() {
-    // The probe tells an older version, and until the list writers have gone on.
+    // The probe gives an older version; before the list, writers take the versions further.
     check_synced(
         "rst          => > probe
          probed 7     => begin > list
@@ -703,7 +704,7 @@ fn versions_that_went_back_are_found_after_a_lost_connection_and_on_idle_watches
 fn a_cache_in_between_that_is_behind_is_no_sign_of_another_history() {
     check_synced("rst => > probe\nprobed cached 7 8 6 => > watch 10");
     check_synced("rst => > probe\nprobed cached 7 8 => > watch 10");
-    // As far as here it tells as much as the API server.
+    // A cache that is as far as this one counts as much as the API server.
     check_synced("rst => > probe\nprobed cached 10 8 7 => other begin > list");
 }
 
@@ -716,7 +717,7 @@ fn another_history_whose_versions_are_beyond_is_found_by_the_newest_object() {
         "rst => > probe\nprobed 90 8 7 => other begin > list\npage 91 a@7 => item a@7 end 91 > watch 91",
     );
     assert_eq!(run.reaction.relist, None, "the last step");
-    // Changed or gone since, in this history or another: what was at the version of then tells.
+    // Changed or deleted since, in this history or in another: its state at the version held decides.
     check_synced("rst => > probe\nprobed 90 8 60 => > probe then\nprobed 8 8 8 => > watch 10");
     check_synced("rst => > probe\nprobed 90 8 => > probe then\nprobed 8 8 8 => > watch 10");
     check_synced("rst => > probe\nprobed 90 8 60 => > probe then\nprobed 8 8 7 => other begin > list");
@@ -724,11 +725,11 @@ fn another_history_whose_versions_are_beyond_is_found_by_the_newest_object() {
     assert_eq!(run.reaction.relist, Some(RelistReason::WentBack));
     let told = run.machine.condition().message.unwrap();
     assert_eq!(told, "the API server has another history: web/a at 8, which was seen already, is not in it");
-    // Nobody knows any more, or the server takes the question for another one.
+    // The server has forgotten that version, or does not understand the question.
     check_synced("rst => > probe\nprobed 90 8 60 => > probe then\nunprobed expired => > watch 10");
     let asked = "rst => > probe\nprobed 90 8 60 => > probe then\nprobed 90 8 60 => > probe exactness\n";
     check_synced(&format!("{asked}probed 90 8 => > watch 10"));
-    // As of 1.20: the state of then, with the version of now.
+    // 1.20 answers with the state at that version, but with the current version.
     check_synced(&format!("{asked}probed 8 8 => other begin > list"));
 }
 
@@ -812,7 +813,7 @@ fn a_quiet_watch_is_ended_by_the_server_within_the_silence_and_a_lively_one_live
         assert_eq!(run.input("eof"), format!("> watch {version}"));
         assert_eq!(timeout(&run), 28);
     }
-    // Something happens: no early end is needed, until it is quiet again.
+    // An event comes, so no early end is requested until the watch is quiet again.
     run.input("opened");
     for version in [13, 14] {
         run.input("wait 10000");
@@ -904,14 +905,14 @@ proptest! {
                 Step::Watch { .. } => ["opened", "refuse"].contains(&word),
                 Step::Sleep(_) => word == "woke",
             };
-            // What does not answer the step under way is without effect.
+            // An input that does not answer the step under way has no effect.
             prop_assert!(answers || shown == "-", "{input} => {shown}");
             for word in shown.split(' ') {
                 match word {
                     "begin" => {
                         prop_assert!(!in_pass);
                         in_pass = true;
-                        // But for a list in pages in the place of a stream.
+                        // Except for a list in pages that replaces a streaming list.
                         prop_assert!(run.reaction.fell_back || run.now - began >= Duration::from_millis(800));
                         began = run.now;
                     }
@@ -950,7 +951,7 @@ fn that_a_server_knows_no_streaming_lists_is_no_error() {
     assert_eq!(first, "begin > stream");
     run.input("refuse refused");
     assert_eq!(run.machine.condition().message, None);
-    // What may be wrong is told.
+    // The failure is shown.
     let (mut run, _) = Run::new(InitialList::Auto);
     run.input("refuse forbidden");
     assert_eq!(run.machine.condition().message.as_deref(), Some("it was forbidden"));

@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 use super::Scenario;
 use super::mirror::{Mirror, is_deleted, is_ready, name, namespace, owner_uid, text, uid};
 
-/// Emptied replica sets kept for each deployment.
+/// Number of empty replica sets that are kept for each deployment.
 const OLD_REPLICA_SETS_MAX: usize = 2;
 
 impl Scenario {
-    /// The first thing that has to be done.
+    /// The first write that the controllers have to make, if any.
     pub(super) fn run_controllers(&mut self) -> bool {
-        // Controllers look only at these three, so what was at rest is at rest until one of them changes.
+        // Controllers read only these three resources, so nothing is to be done until one of them changes.
         let seen = [&self.deployments, &self.replica_sets, &self.pods].map(Mirror::revision);
         if self.at_rest == seen {
             return false;
@@ -25,7 +25,7 @@ impl Scenario {
         wrote
     }
 
-    /// Deletes what belongs to something that is gone.
+    /// Deletes an object whose owner is gone.
     fn collect_garbage(&self) -> bool {
         let owners: BTreeSet<&str> =
             self.deployments.values().chain(self.replica_sets.values()).map(uid).collect();
@@ -39,14 +39,14 @@ impl Scenario {
         }
     }
 
-    /// Deletes a pod as a user does: marked first, gone when its kubelet has stopped it.
+    /// Deletes a pod as a user does: it is marked first, and gone when its kubelet has stopped it.
     pub(super) fn delete_gracefully(&self, pod: &Value) -> bool {
         let place = super::super::write::Place::new("pods", namespace(pod), name(pod));
         let door = super::super::write::Door::direct();
         self.cluster.lock().delete(&place, &Value::Null, None, door).is_ok()
     }
 
-    /// Keeps the hash of each deployment's template, which is dear to take and changes with the generation only.
+    /// Keeps the hash of each deployment's template, which is expensive and changes only with the generation.
     fn hash_templates(&mut self) {
         let present: BTreeSet<&str> = self.deployments.values().map(uid).collect();
         self.template_hashes.retain(|key, _| present.contains(key.as_str()));
@@ -198,7 +198,7 @@ impl Scenario {
         self.cluster.create("pods", json!({"metadata": metadata, "spec": template["spec"]})).is_ok()
     }
 
-    /// Writes a status where it says something else than the present one.
+    /// Writes a status if it differs from the current one.
     fn write_status(&self, resource: &str, object: &Value, status: &Value) -> bool {
         let mut merged = object["status"].clone();
         super::super::patch::merge(&mut merged, status);
@@ -217,7 +217,7 @@ fn owner(api_version: &str, kind: &str, object: &Value) -> Value {
     })
 }
 
-/// Ten characters from the template's text (FNV-1a), as replica sets are named by.
+/// A hash of the template's text (FNV-1a) in ten characters, for the names of replica sets.
 fn template_hash(template: &Value) -> String {
     let text = template.to_string();
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {

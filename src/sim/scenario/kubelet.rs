@@ -9,12 +9,12 @@ use super::Scenario;
 use super::mirror::{is_deleted, name, namespace, text, uid};
 use super::templates::node_address;
 
-/// Where a pod is on its way.
+/// The stage of a pod's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
     /// No node yet.
     Unscheduled,
-    /// On a node that has not taken notice.
+    /// Scheduled, but its kubelet has not seen it yet.
     Scheduled,
     /// Waiting, ContainerCreating.
     Creating,
@@ -47,7 +47,7 @@ impl Stage {
         }
     }
 
-    /// Milliseconds that a pod stays, at least; `spread` is a number of its own.
+    /// Least time of a pod in this stage, in milliseconds; `spread` is a number of the pod's own.
     fn stay(self, spread: u64, restarts: u64) -> Option<u64> {
         match self {
             Self::Unscheduled => Some(100),
@@ -62,12 +62,12 @@ impl Stage {
 }
 
 impl Scenario {
-    /// Whether some pod is on its way and only time is missing.
+    /// Whether a pod waits for its next stage.
     pub(super) fn is_waiting(&self) -> bool {
         self.pods.values().any(|pod| Stage::of(pod) != Stage::Running)
     }
 
-    /// Moves the first pod whose time has come one stage on.
+    /// Moves the first pod whose time is over to its next stage.
     pub(super) fn run_kubelet(&mut self, now: u64) -> bool {
         let mut due = None;
         let mut stages = std::mem::take(&mut self.stages);
@@ -132,7 +132,7 @@ impl Scenario {
         self.cluster.patch("pods", namespace(pod), name(pod), &patch).is_ok()
     }
 
-    /// The ready node with the fewest pods, by name where several have.
+    /// The ready node with the fewest pods; of several, the first by name.
     fn emptiest_node(&self) -> Option<String> {
         let nodes = self.cluster.list("nodes");
         let load = |node: &str| self.pods.values().filter(|p| text(p, &["spec", "nodeName"]) == node).count();

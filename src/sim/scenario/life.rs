@@ -1,4 +1,4 @@
-//! What happens when the controllers have nothing to do.
+//! Random events that happen while the controllers have nothing to do.
 
 use rand::Rng;
 use serde_json::{Value, json};
@@ -7,22 +7,22 @@ use super::super::object::rfc3339;
 use super::Scenario;
 use super::mirror::{is_deleted, is_own, is_ready, name, namespace, uid};
 
-/// Kubernetes events kept in the cluster; the oldest go.
+/// Largest number of Event objects; the oldest are deleted.
 const EVENTS_LEN_MAX: usize = 150;
 
-/// Pods that a deployment is scaled between.
+/// Bounds between which deployments are scaled.
 const REPLICAS: std::ops::RangeInclusive<u64> = 3..=8;
 
 /// Pods above which nothing is scaled up.
 const PODS_LEN_MAX: usize = 64;
 
-/// How long a pod goes on crashing, in milliseconds.
+/// How long a crashing pod keeps crashing, in milliseconds.
 const CRASH_MILLIS: u64 = 45_000;
 
 const COLORS: [&str; 6] = ["red", "orange", "yellow", "green", "blue", "violet"];
 
 impl Scenario {
-    /// Lets something happen; tries again where the dice say something that changes nothing.
+    /// Makes one random event happen; draws again if it would change nothing.
     pub(super) fn happen(&mut self, now: u64) -> bool {
         (0..8).any(|_| match self.rng.random_range(0..100) {
             0..30 => self.heartbeat(now),
@@ -167,7 +167,7 @@ impl Scenario {
         self.pick(&pods).is_some_and(|pod| self.delete_gracefully(&pod))
     }
 
-    /// A widget comes, or the newest such one goes.
+    /// Creates a widget, or deletes the newest one.
     fn come_and_go(&mut self) -> bool {
         let passing: Vec<Value> = self
             .cluster

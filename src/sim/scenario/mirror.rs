@@ -10,7 +10,7 @@ use super::super::cluster::Cluster;
 #[derive(Debug)]
 pub(super) struct Mirror {
     resource: &'static str,
-    /// The revision of the last write to this resource that is in here.
+    /// The revision of the last write to this resource that the copy contains.
     revision: u64,
     objects: BTreeMap<String, (u64, Value)>,
 }
@@ -49,7 +49,7 @@ impl Mirror {
         self.objects.len()
     }
 
-    /// Those whose controlling owner has this uid.
+    /// The objects whose controlling owner has this uid.
     pub(super) fn owned_by<'a>(&'a self, uid: &'a str) -> impl Iterator<Item = &'a Value> {
         self.values().filter(move |value| owner_uid(value) == uid)
     }
@@ -75,7 +75,7 @@ pub(super) fn owner_uid(value: &Value) -> &str {
     value["metadata"]["ownerReferences"][0]["uid"].as_str().unwrap_or_default()
 }
 
-/// Whether the scenario made it: what users create is theirs, and is left in peace.
+/// Whether the scenario created it. Objects of users are not touched.
 pub(super) fn is_own(value: &Value) -> bool {
     value["metadata"]["labels"]["app.kubernetes.io/part-of"] == "demo"
 }

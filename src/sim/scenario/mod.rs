@@ -1,6 +1,6 @@
-//! Life for a cluster: nodes that beat, deployments that roll out and scale, pods that crash and recover.
+//! Life for a cluster: nodes with heartbeats, deployments that roll out and scale, pods that crash and recover.
 //!
-//! The controllers here are real enough that a user's `kubectl scale`, `edit` or `delete` has its consequences.
+//! The controllers are real enough that a user's `kubectl scale`, `edit` or `delete` has the expected effect.
 
 mod controllers;
 mod kubelet;
@@ -22,7 +22,7 @@ use mirror::Mirror;
 /// Shortest time between two wake-ups of [`Scenario::run`]; faster rates do several steps at once.
 const TICK_MIN: Duration = Duration::from_millis(10);
 
-/// How far in the past the cluster began, so that ages look lived in.
+/// Age of the cluster at its start, so that objects look older than a second.
 const AGE_MILLIS: u64 = 20 * 60 * 1000;
 
 /// Steps that the controllers get to bring a new cluster to rest.
@@ -45,7 +45,7 @@ pub struct Scenario {
     stages: BTreeMap<String, (kubelet::Stage, u64)>,
     /// Pods, by uid, that crash until this time.
     crashing: BTreeMap<String, u64>,
-    /// Counts what needs a number of its own.
+    /// The last number that was given to an object.
     serial: u64,
 }
 
@@ -85,8 +85,8 @@ impl Scenario {
         scenario
     }
 
-    /// Makes at most one write, as of `now_millis` (since 1970): what the controllers have to do, else something
-    /// that happens. Returns whether there was one.
+    /// Makes at most one write, as of `now_millis` (since 1970): one of the controllers, or else a random event. Returns
+    /// whether there was one.
     ///
     /// Deterministic: the same cluster, seed, and calls make the same writes.
     pub fn step(&mut self, now_millis: u64) -> bool {
@@ -100,7 +100,7 @@ impl Scenario {
     pub async fn run(mut self, cancel: CancellationToken) {
         let tick = Duration::from_secs_f64(1.0 / self.events_per_second).max(TICK_MIN);
         let mut ticks = tokio::time::interval(tick);
-        // After a stall, go on at the rate instead of catching up in a burst.
+        // After a stall, continue at the rate instead of catching up in a burst.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut budget = 0.0;
         loop {

@@ -1,4 +1,4 @@
-//! What the scenario begins with.
+//! The objects with which the scenario begins.
 
 use serde_json::{Value, json};
 
@@ -19,10 +19,10 @@ const DEPLOYMENTS: [(&str, &str, u64, &str, u16); 8] = [
 
 const NODES: [&str; 6] = ["node-a", "node-b", "node-c", "node-d", "node-e", "node-f"];
 
-/// Creates the cluster's furniture; what is there already stays.
+/// Creates the first objects of the cluster; existing ones stay.
 pub(super) fn found(cluster: &Cluster) {
     let create = |resource: &str, object: Value| {
-        // A name that is taken was taken by the user, who is right.
+        // A taken name belongs to a user's object, which stays.
         let _ = cluster.create(resource, object);
     };
     for node in NODES {
@@ -91,7 +91,7 @@ fn node(name: &str, now: &str) -> Value {
                 "architecture": "amd64", "operatingSystem": "linux", "osImage": "Debian GNU/Linux 13 (trixie)",
                 "kernelVersion": "6.12.0", "containerRuntimeVersion": "containerd://2.1.0",
                 "kubeletVersion": "v1.36.0", "kubeProxyVersion": "v1.36.0",
-                // Clients that check what they read insist on all three.
+                // Some clients refuse nodes without these three.
                 "machineID": format!("machine-{name}"), "systemUUID": format!("system-{name}"),
                 "bootID": format!("boot-{name}"),
             },
