@@ -260,6 +260,12 @@ impl Candidates {
     pub fn all(snapshot: Snapshot) -> Self {
         Self { snapshot, keys: None }
     }
+
+    /// Those with these keys alone, which are sorted.
+    #[must_use]
+    pub fn only(self, keys: Vec<Key>) -> Self {
+        Self { keys: Some(keys.into()), ..self }
+    }
 }
 
 /// Of the indexes that answer a term of a selection, that with the fewest objects.

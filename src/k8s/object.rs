@@ -10,7 +10,7 @@ use bytes::Bytes;
 use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::{IndexPaths, IndexValues, Key, Resource, ResourceVersion};
+use super::{ContentHash, IndexPaths, IndexValues, Key, Resource, ResourceVersion};
 
 /// A place in an object's JSON, in bytes. `u32` because objects are limited to megabytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,6 +26,7 @@ pub struct Object {
     pub(super) key: Key,
     pub(super) resource_version: ResourceVersion,
     pub(super) json: Bytes,
+    pub(super) content_hash: ContentHash,
     /// The text of `metadata.uid`, without its quotes.
     pub(super) uid: Span,
     /// The text of `metadata.resourceVersion`, without its quotes.
@@ -64,6 +65,11 @@ impl Object {
     /// The whole object, compact, without line breaks. Cloning shares the bytes.
     pub fn json(&self) -> &Bytes {
         &self.json
+    }
+
+    /// The hash of the JSON.
+    pub fn content_hash(&self) -> ContentHash {
+        self.content_hash
     }
 
     /// The JSON before and after the text of `metadata.resourceVersion`, by reference, so that the same

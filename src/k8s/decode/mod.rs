@@ -25,7 +25,9 @@ pub use identity::{Identity, IdentityPage, identities};
 use list::{ListMeta, ListSeed};
 
 use super::object::{MemberKey, Span, ValuesCell, string};
-use super::{INITIAL_EVENTS_END, Key, LAST_APPLIED, Object, Resource, ResourceVersion, WatchEvent};
+use super::{
+    ContentHash, INITIAL_EVENTS_END, Key, LAST_APPLIED, Object, Resource, ResourceVersion, WatchEvent,
+};
 
 /// What the decoder leaves out of the objects it keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -265,6 +267,7 @@ impl Decoder {
         Ok(Object {
             key: found.key(&name),
             resource_version: version,
+            content_hash: ContentHash::of(&json),
             json: Bytes::from(json),
             uid: shift(found.uid),
             version: shift(found.version),
