@@ -3,6 +3,7 @@
 //! In come bytes as an API server writes them and text as a person types it; out go values for the
 //! other rooms. This room does no I/O, has no clock, and imports no other room.
 
+mod content_hash;
 mod decode;
 mod index_path;
 mod kinds;
@@ -15,6 +16,7 @@ mod status;
 pub mod table;
 mod watch_event;
 
+pub use content_hash::ContentHash;
 pub use decode::{
     DecodeError, DecodeOptions, Decoder, DropError, DropPaths, Identity, IdentityPage, ListPage, Skipped,
     identities,

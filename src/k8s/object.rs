@@ -3,14 +3,14 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::{IndexPaths, IndexValues, Key, Resource, ResourceVersion};
+use super::{ContentHash, IndexPaths, IndexValues, Key, Resource, ResourceVersion};
 
 /// A place in an object's JSON, in bytes. `u32` because objects are limited to megabytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,6 +26,7 @@ pub struct Object {
     pub(super) key: Key,
     pub(super) resource_version: ResourceVersion,
     pub(super) json: Bytes,
+    pub(super) content_hash: OnceLock<ContentHash>,
     /// The text of `metadata.uid`, without its quotes.
     pub(super) uid: Span,
     /// The text of `metadata.resourceVersion`, without its quotes.
@@ -64,6 +65,11 @@ impl Object {
     /// The whole object, compact, without line breaks. Cloning shares the bytes.
     pub fn json(&self) -> &Bytes {
         &self.json
+    }
+
+    /// The hash of the JSON. Made when it is first asked for: some 2.7 us for 3 KB.
+    pub fn content_hash(&self) -> ContentHash {
+        *self.content_hash.get_or_init(|| ContentHash::of(&self.json))
     }
 
     /// The JSON before and after the text of `metadata.resourceVersion`, by reference, so that the same

@@ -9,7 +9,7 @@ use super::body::FramesBody;
 use super::turns::Turns;
 use crate::encode::Frames;
 use crate::hub::{Candidates, Generations, HeldState, Holding, Informer, Matcher, Selection};
-use crate::k8s::{Key, Object};
+use crate::k8s::{ContentHash, Key, Object};
 use tokio::time::Instant;
 
 /// Objects whose content is looked at in one turn: at most some five microseconds each.
@@ -101,16 +101,34 @@ impl Listing {
         (more > 0).then(|| (last, counts.then_some(more))).and_then(|(last, more)| Some((last?, more)))
     }
 
-    /// Visits selected objects until the visitor says that it has enough, in turns.
-    async fn walk(&self, place: &mut Place, mut visit: impl FnMut(&Object, &Place) -> bool) {
+    /// The hash of all selected objects; with their keys where objects are selected by content. `None` where a state could not be
+    /// held any longer.
+    pub(super) async fn content(&self) -> Option<(ContentHash, Option<Vec<Key>>)> {
+        let selects = self.matchers.iter().any(|matcher| matcher.selection().selects());
+        let (mut hash, mut keys) = (ContentHash::default(), selects.then(Vec::new));
+        let mut place = Place { source: 0, after: None };
+        let complete = self.walk(&mut place, |object, _| {
+            hash.add(object.content_hash());
+            if let Some(keys) = &mut keys {
+                keys.push(object.key().clone());
+            }
+            true
+        });
+        complete.await.then_some((hash, keys))
+    }
+
+    /// Visits selected objects until the visitor says that it has enough, in turns. Tells whether the states could be held
+    /// until then.
+    async fn walk(&self, place: &mut Place, mut visit: impl FnMut(&Object, &Place) -> bool) -> bool {
         loop {
             let permit = self.turns.take().await;
             let stopped = self.turn(place, &mut visit);
             drop(permit);
-            if !matches!(stopped, Ok(Stopped::Turn)) {
-                return;
+            match stopped {
+                Ok(Stopped::Turn) => tokio::task::yield_now().await,
+                Ok(Stopped::Visitor | Stopped::End) => return true,
+                Err(_) => return false,
             }
-            tokio::task::yield_now().await;
         }
     }
 

@@ -9,6 +9,7 @@ mod admin;
 mod api_error;
 mod body;
 mod connection;
+mod content;
 mod crowd;
 mod guard;
 mod host;
@@ -48,6 +49,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::hub::Hub;
+use content::Contents;
 use kube::Definitions;
 use live_loop::LiveLoops;
 use pages::Pages;
@@ -106,6 +108,8 @@ pub(crate) struct Inner {
     pub(crate) definitions: Definitions,
     /// Connections, and streams that have taken theirs over.
     pub(crate) tasks: TaskTracker,
+    /// Hashes of what is selected.
+    contents: Contents,
     /// Streams that have caught up.
     loops: Arc<LiveLoops>,
 }
@@ -125,7 +129,8 @@ impl Server {
         let pages = Pages::new(config.snapshot_pages_max, config.snapshot_pages_ttl);
         let tasks = TaskTracker::new();
         let loops = LiveLoops::new(*hub.config(), drain, tasks.clone());
-        Self(Arc::new(Inner { hub, config, pages, pass, definitions, tasks, loops }))
+        let contents = Contents::default();
+        Self(Arc::new(Inner { hub, config, pages, pass, definitions, tasks, contents, loops }))
     }
 }
 

@@ -20,7 +20,7 @@ use super::target::{self, FILTERS, Target, synced};
 use super::{ApiError, Server};
 use crate::encode::{Frames, ListEncoder, ListFormat};
 use crate::hub::{Candidates, Informer, ResumeToken, Selection};
-use crate::k8s::{Key, Object, ResourceVersion};
+use crate::k8s::{ContentHash, Key, Object, ResourceVersion};
 
 const PARAMS: [&str; 7] =
     [FILTERS[0], FILTERS[1], FILTERS[2], "resourceVersion", "timeoutSeconds", "limit", "continue"];
@@ -94,13 +94,13 @@ pub(super) async fn snapshot(
         }
     };
     let now = Instant::now();
-    let shown = Shown { informers, states, selection };
+    let mut shown = Shown { informers, states, selection };
     let one_resource = shown.informers.iter().all(|one| one.resource == shown.informers[0].resource);
     if names_one && one_resource {
         return single(&shown, &headers, now);
     }
     let mut response_headers = shown.headers(now);
-    let tag = shown.tag(format, &page);
+    let tag = shown.tag(&server, format, &page).await;
     if let Some(tag) = &tag {
         response_headers.insert(header::ETAG, tag.clone());
         if none_match(&headers, tag) {
@@ -201,7 +201,7 @@ fn single(shown: &Shown, headers: &HeaderMap, now: Instant) -> Result<Response, 
     let name = shown.selection.name.as_deref().unwrap_or_default();
     let object = found.ok_or_else(|| ApiError::no_object(resource, name))?;
     let mut response_headers = shown.headers(now);
-    let tag = format!("\"{}:{}\"", object.uid(), object.resource_version());
+    let tag = format!("\"{}\"", object.content_hash());
     if let Ok(tag) = HeaderValue::from_str(&tag) {
         response_headers.insert(header::ETAG, tag.clone());
         if none_match(headers, &tag) {
@@ -247,22 +247,32 @@ impl Shown {
         headers
     }
 
-    /// The tag of the first page: the versions of the last changes, so that bookmarks alone do not change it.
-    /// Without a comma, at which lists of tags (`If-None-Match`) are split, by us and by what is between.
-    fn tag(&self, format: ListFormat, page: &Page) -> Option<HeaderValue> {
+    /// The tag of the first page, of what is shown and how: the same wherever the same objects are held. Weak, as the list's
+    /// version is no part of it: bookmarks alone do not change it.
+    async fn tag(&mut self, server: &Server, format: ListFormat, page: &Page) -> Option<HeaderValue> {
         if page.id.is_some() {
             return None;
         }
-        let mut tag = String::from("W/\"");
-        for (informer, Candidates { snapshot, .. }) in self.informers.iter().zip(&self.states) {
-            let (name, selection) = (&informer.name, informer.selection);
-            let place = format!("{name}:{}:{}", snapshot.changed_at, snapshot.cursor.history);
-            tag.push_str(&format!("{place}:{selection:x};"));
+        let (kind, api_version) = self.kind();
+        let mut shown = format!("{kind} {api_version} {format:?} {:?}", page.limit);
+        let (generations, turns) = (server.hub.generations(), &server.loops.turns);
+        for (informer, state) in self.informers.iter().zip(&mut self.states) {
+            let content = server.contents.of(informer, &self.selection, state, generations, turns).await?;
+            // What is held of the objects, and of which, is part of an informer's name in tokens.
+            shown.push_str(&format!("\n{} {content}", informer.token_name()));
         }
-        let format = if format == ListFormat::Json { "json" } else { "ndjson" };
-        let limit = page.limit.map(|limit| format!(":{limit}")).unwrap_or_default();
-        tag.push_str(&format!("{format}{limit}\""));
-        HeaderValue::from_str(&tag).ok()
+        HeaderValue::from_str(&format!("W/\"{}\"", ContentHash::of(shown.as_bytes()))).ok()
+    }
+
+    /// The kind of the list, and its API version.
+    fn kind(&self) -> (String, String) {
+        let resource = &self.informers[0].resource;
+        if self.informers.iter().all(|one| one.resource == *resource) {
+            let shown = self.informers[0].shown();
+            (format!("{}List", shown.kind()), shown.api_version())
+        } else {
+            ("List".to_owned(), "v1".to_owned())
+        }
     }
 
     async fn into_body(
@@ -273,13 +283,7 @@ impl Shown {
         now: Instant,
         headers: &mut HeaderMap,
     ) -> FramesBody {
-        let resource = &self.informers[0].resource;
-        let (kind, api_version) = if self.informers.iter().all(|one| one.resource == *resource) {
-            let shown = self.informers[0].shown();
-            (format!("{}List", shown.kind()), shown.api_version())
-        } else {
-            ("List".to_owned(), "v1".to_owned())
-        };
+        let (kind, api_version) = self.kind();
         let (generations, turns) = (server.hub.generations(), server.loops.turns.clone());
         let listing = Listing::new(&self.informers, &self.selection, self.states.clone(), generations, turns);
         let end = match page.limit {

@@ -7,6 +7,7 @@ mod cli;
 mod clients;
 mod deploy;
 mod doors;
+mod etag;
 mod faults;
 mod fold;
 mod http2;

@@ -265,6 +265,7 @@ impl Decoder {
         Ok(Object {
             key: found.key(&name),
             resource_version: version,
+            content_hash: std::sync::OnceLock::new(),
             json: Bytes::from(json),
             uid: shift(found.uid),
             version: shift(found.version),

@@ -1,0 +1,155 @@
+//! The content hash of what a selection selects, of which ETags are made.
+//!
+//! The hash of a selection is the sum over its results: looked up once, in turns, and then moved on by the changes since, so
+//! that a client that asks again and again costs the changes and not the objects. Where nobody asks, nothing is hashed.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::list_body::Listing;
+use super::turns::Turns;
+use crate::cache::{Change, ChangeKind, Cursor};
+use crate::hub::{Candidates, Generations, Informer, InformerId, Matcher, Selection};
+use crate::k8s::ContentHash;
+
+/// Selections whose hash is remembered, some 200 bytes each: many more than clients poll for different things.
+const REMEMBERED_MAX: usize = 4096;
+
+/// Changes by which a remembered hash is moved on. Beyond it, the results are looked through.
+const CHANGES_MAX: u64 = 4000;
+
+/// Changes that one turn looks at: two states each, at most some five microseconds a state.
+const TURN_CHANGES: usize = 200;
+
+/// The hashes of selections that were asked for.
+#[derive(Default)]
+pub(super) struct Contents(Mutex<Remembered>);
+
+#[derive(Default)]
+struct Remembered {
+    known: HashMap<(InformerId, Arc<Selection>), Known>,
+    /// Rises with each use.
+    uses: u64,
+}
+
+/// A selection's hash at one place in the cache's history.
+#[derive(Clone, Copy)]
+struct Known {
+    cursor: Cursor,
+    hash: ContentHash,
+    used: u64,
+}
+
+impl Contents {
+    /// The hash of what a selection selects of a state. `None` where the state could not be held for as long as that takes.
+    /// Where objects had to be looked at, the candidates are then those alone that are selected.
+    pub(super) async fn of(
+        &self,
+        informer: &Arc<Informer>,
+        selection: &Arc<Selection>,
+        state: &mut Candidates,
+        generations: &Generations,
+        turns: &Arc<Turns>,
+    ) -> Option<ContentHash> {
+        let cursor = state.snapshot.cursor;
+        let known = self.known(informer.id(), selection);
+        let moved = match known {
+            Some(known) if known.cursor == cursor => return Some(known.hash),
+            Some(known) => move_on(known, cursor, informer, selection, turns).await,
+            None => None,
+        };
+        let hash = match moved {
+            Some(hash) => hash,
+            None => {
+                let (informers, states) = (std::slice::from_ref(informer), vec![state.clone()]);
+                let listing = Listing::new(informers, selection, states, generations, turns.clone());
+                let (hash, keys) = listing.content().await?;
+                if let Some(keys) = keys {
+                    *state = Candidates::of_keys(state.snapshot.clone(), keys);
+                }
+                hash
+            }
+        };
+        self.remember(informer.id(), selection, cursor, hash);
+        Some(hash)
+    }
+
+    fn known(&self, informer: InformerId, selection: &Arc<Selection>) -> Option<Known> {
+        let mut remembered = self.lock();
+        remembered.uses += 1;
+        let uses = remembered.uses;
+        let known = remembered.known.get_mut(&(informer, selection.clone()))?;
+        known.used = uses;
+        Some(*known)
+    }
+
+    fn remember(&self, informer: InformerId, selection: &Arc<Selection>, cursor: Cursor, hash: ContentHash) {
+        // A single object is looked up as fast.
+        if selection.name.is_some() {
+            return;
+        }
+        let mut remembered = self.lock();
+        let key = (informer, selection.clone());
+        let is_newer = |other: &Known| {
+            (other.cursor.history, other.cursor.revision) >= (cursor.history, cursor.revision)
+        };
+        if remembered.known.get(&key).is_some_and(is_newer) {
+            return;
+        }
+        if remembered.known.len() >= REMEMBERED_MAX && !remembered.known.contains_key(&key) {
+            let oldest = remembered.known.iter().min_by_key(|(_, known)| known.used);
+            if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
+                remembered.known.remove(&oldest);
+            }
+        }
+        let used = remembered.uses;
+        remembered.known.insert(key, Known { cursor, hash, used });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Remembered> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Moves a hash on to a later place. `None` where the changes between are not known, or too many.
+async fn move_on(
+    known: Known,
+    to: Cursor,
+    informer: &Arc<Informer>,
+    selection: &Arc<Selection>,
+    turns: &Turns,
+) -> Option<ContentHash> {
+    let behind = to.revision.0.checked_sub(known.cursor.revision.0)?;
+    if known.cursor.history != to.history || behind > CHANGES_MAX {
+        return None;
+    }
+    let matcher = Matcher::once(selection.clone(), &informer.reader);
+    let (mut cursor, mut hash) = (known.cursor, known.hash);
+    loop {
+        let permit = turns.take().await;
+        let batch = match matcher.index() {
+            Some(index) => index.changes_after(cursor, TURN_CHANGES),
+            None => informer.reader.changes_after(cursor, TURN_CHANGES),
+        }?;
+        let changes = batch.changes.iter().take_while(|change| change.revision <= to.revision);
+        changes.for_each(|change| take(change, &matcher, &mut hash));
+        drop(permit);
+        if batch.caught_up || batch.cursor.revision >= to.revision {
+            return Some(hash);
+        }
+        cursor = batch.cursor;
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Takes a change into the hash of what is selected.
+fn take(change: &Change, matcher: &Matcher, hash: &mut ContentHash) {
+    if let Some(previous) = &change.previous
+        && matcher.matches(previous)
+    {
+        hash.remove(previous.content_hash());
+    }
+    if change.kind != ChangeKind::Deleted && matcher.matches(&change.object) {
+        hash.add(change.object.content_hash());
+    }
+}
