@@ -563,10 +563,8 @@ mod tests {
                 commit(&mut writer, step, 2 + at as u64);
                 let Some(client) = client.as_mut().filter(|_| at >= joins + begins && !gone && !done) else { continue };
                 if let (None, Some(version)) = (client.departed_after, &client.version) {
-                    match reader.locate(version) {
-                        crate::cache::Located::At(cursor) => client.cursor = cursor,
-                        _ => { gone = true; continue }
-                    }
+                    let crate::cache::Located::At(cursor) = reader.locate(version) else { gone = true; continue };
+                    client.cursor = cursor;
                 }
                 match client.take(&index, len_max) {
                     Some(last) => done = last,

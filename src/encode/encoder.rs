@@ -225,6 +225,7 @@ impl Encoder {
                 }
             }
             Payload::Object(_)
+            | Payload::Patch { .. }
             | Payload::ObjectAt(..)
             | Payload::ObjectSince { .. }
             | Payload::Identity { .. } => {
@@ -281,6 +282,7 @@ impl Encoder {
                 Body::Partial(object.metadata().0, String::new(), Bytes::new())
             }
             Payload::Object(object) => Body::Whole(object.json().clone()),
+            Payload::Patch { patch, .. } => Body::Whole(patch.clone()),
             Payload::ObjectAt(object, version) => at(object, version),
             Payload::ObjectSince { object, version, since } => match self.format {
                 // Its clients resume from the version of the last event they took.
@@ -409,7 +411,7 @@ fn table_of(tables: &mut TableEncoder, now: Timestamp, source: &Source, event: &
         tables.single(version, &json.into(), now, &mut frames);
     };
     match &event.payload {
-        Payload::Object(object) => {
+        Payload::Object(object) | Payload::Patch { object, .. } => {
             tables.single(object.resource_version(), object.json(), now, &mut frames);
         }
         Payload::ObjectAt(object, version) => at(object, version),

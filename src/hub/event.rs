@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use crate::k8s::{Key, Object, ResourceVersion};
 
 /// What a subscription yields.
@@ -26,6 +28,8 @@ pub enum EventKind {
     Added,
     /// Changed.
     Modified,
+    /// Changed: what differs from the state before.
+    Patched,
     /// Is gone, or stopped matching.
     Deleted,
     /// The token is fresh.
@@ -52,6 +56,13 @@ pub enum Payload {
         version: ResourceVersion,
         /// Up to which nothing was missed.
         since: ResourceVersion,
+    },
+    /// What makes an object's new state of the one that the client has.
+    Patch {
+        /// The new state.
+        object: Arc<Object>,
+        /// A JSON merge patch (RFC 7386) with what identifies the object.
+        patch: Bytes,
     },
     /// An object of which only the identity is still known.
     Identity {
@@ -97,6 +108,7 @@ impl Payload {
             Self::Object(object) | Self::ObjectAt(object, _) | Self::ObjectSince { object, .. } => {
                 Some(object.key())
             }
+            Self::Patch { object, .. } => Some(object.key()),
             Self::Identity { key, .. } => Some(key),
             Self::Mark { .. } => None,
         }
@@ -108,6 +120,7 @@ impl Payload {
             Self::Object(object) | Self::ObjectAt(object, _) | Self::ObjectSince { object, .. } => {
                 object.json().len()
             }
+            Self::Patch { patch, .. } => patch.len(),
             Self::Identity { .. } | Self::Mark { .. } => 200,
         }
     }
@@ -121,6 +134,7 @@ impl EventKind {
         match self {
             Self::Added => "ADDED",
             Self::Modified => "MODIFIED",
+            Self::Patched => "PATCHED",
             Self::Deleted => "DELETED",
             Self::Bookmark => "BOOKMARK",
             Self::Synced => "SYNCED",

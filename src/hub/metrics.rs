@@ -17,6 +17,10 @@ pub fn describe() {
         "informerd_hub_refused_total",
         "Subscriptions refused because subscribers_max was reached."
     );
+    describe_counter!(
+        "informerd_hub_where_failures_total",
+        "Objects for which the CEL expression of a where parameter failed, other than by a member that the object lacks."
+    );
     for reason in ResetReason::ALL {
         counter!("informerd_hub_resets_total", "reason" => reason.as_str()).absolute(0);
     }
@@ -40,6 +44,10 @@ impl Metrics {
             catch_ups: counter!("informerd_hub_catch_ups_total"),
             refused: counter!("informerd_hub_refused_total"),
         }
+    }
+
+    pub(super) fn condition_failed() {
+        counter!("informerd_hub_where_failures_total").increment(1);
     }
 
     pub(super) fn reset(reason: ResetReason) {

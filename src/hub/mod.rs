@@ -8,6 +8,7 @@
 mod close;
 mod demand;
 mod event;
+mod form;
 mod generations;
 mod informer;
 mod live;
@@ -26,6 +27,7 @@ mod token;
 pub use close::CloseReason;
 pub use demand::{Demand, Names, SubscribeError};
 pub use event::{Event, EventKind, Payload, ResetReason};
+pub use form::Form;
 pub use generations::{Generations, HeldState, Holding};
 pub use informer::{Figures, Informer, InformerId, Scope, Started, Verified};
 pub use live::{Group, Live, LivePlace, LivePosition, Member, Members, Round, Told};

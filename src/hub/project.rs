@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::event::{Event, EventKind, Payload};
 use super::token::TokenKind;
-use super::{Matcher, Selection};
+use super::{Form, Matcher, Selection};
 use crate::cache::{CatchUpEntry, Change, ChangeKind, PastChange, Revision};
 use crate::k8s::{Object, ResourceVersion};
 
@@ -33,22 +33,23 @@ pub(super) fn project_change(matcher: &Matcher, change: &Change) -> Option<(Even
     if !matcher.selection().in_scope(change.object.key()) {
         return None;
     }
+    let form = &matcher.selection().form;
     let previous = change.previous.as_ref().filter(|previous| matcher.matches(previous));
-    match (change.kind, previous) {
-        (ChangeKind::Deleted, None) => None,
-        (ChangeKind::Deleted, Some(_)) => Some((EventKind::Deleted, deleted(change))),
+    let (kind, payload) = match (change.kind, previous) {
+        (ChangeKind::Deleted, None) => return None,
+        (ChangeKind::Deleted, Some(_)) => (EventKind::Deleted, deleted(change)),
         (ChangeKind::Added | ChangeKind::Modified, Some(previous)) => {
-            Some(if matcher.matches(&change.object) {
-                (EventKind::Modified, Payload::Object(change.object.clone()))
-            } else {
-                (EventKind::Deleted, Payload::ObjectAt(previous.clone(), change.version.clone()))
-            })
+            if matcher.matches(&change.object) {
+                return form.modified(previous, &change.object);
+            }
+            (EventKind::Deleted, Payload::ObjectAt(previous.clone(), change.version.clone()))
         }
-        (ChangeKind::Added | ChangeKind::Modified, None) => {
-            let matches = matcher.matches(&change.object);
-            matches.then(|| (EventKind::Added, Payload::Object(change.object.clone())))
+        (ChangeKind::Added | ChangeKind::Modified, None) if matcher.matches(&change.object) => {
+            (EventKind::Added, Payload::Object(change.object.clone()))
         }
-    }
+        (ChangeKind::Added | ChangeKind::Modified, None) => return None,
+    };
+    Some((kind, form.show_payload(payload)))
 }
 
 /// The last state of a deleted object at the version of the deletion.
@@ -69,7 +70,10 @@ pub(super) fn differing(
     was: Option<&Arc<Object>>,
     is: Option<&Arc<Object>>,
     position: &ResourceVersion,
+    form: &Form,
 ) -> Vec<(EventKind, Payload)> {
+    let [was, is] = [was, is].map(|object| object.map(|object| form.show(object)));
+    let (was, is) = (was.as_ref(), is.as_ref());
     let deleted = |object: &Arc<Object>, version: &ResourceVersion| {
         (EventKind::Deleted, Payload::ObjectAt(object.clone(), version.clone()))
     };
@@ -94,7 +98,7 @@ pub(super) fn project_past(matcher: &Matcher, change: &PastChange) -> Option<(Ev
     let unknown = *kind == ChangeKind::Added;
     if matcher.matches(object) {
         let kind = if unknown { EventKind::Added } else { EventKind::Modified };
-        return Some((kind, Payload::Object(object.clone())));
+        return Some((kind, Payload::Object(matcher.selection().form.show(object))));
     }
     if unknown {
         return None;
@@ -120,7 +124,7 @@ pub(super) fn project_latest(
     match entry.object {
         Some(object) if matcher.matches(&object) => {
             let kind = if unknown { EventKind::Added } else { EventKind::Modified };
-            Some((kind, Payload::Object(object)))
+            Some((kind, Payload::Object(matcher.selection().form.show(&object))))
         }
         Some(_) | None if unknown && token == TokenKind::PerEvent => None,
         Some(_) | None => {

@@ -3,8 +3,12 @@
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use tracing::debug;
+
+use super::Form;
+use super::metrics::Metrics;
 use crate::cache::{IndexTerm, Reader, Snapshot, UsedIndex, UsedPaths};
-use crate::k8s::{FieldSelector, IndexPath, IndexPaths, Key, LabelSelector, Object, Terms, Test};
+use crate::k8s::{Condition, FieldSelector, IndexPath, IndexPaths, Key, LabelSelector, Object, Terms, Test};
 
 /// Scope and selectors. The default one selects everything. Selections that mean the same are equal, however they
 /// were written.
@@ -16,7 +20,16 @@ pub struct Selection {
     pub name: Option<String>,
     /// What must hold of labels and fields.
     terms: Arc<Terms>,
+    /// What must hold besides.
+    condition: Option<Arc<Condition>>,
+    /// How what is selected is shown: selections that differ in it alone are not equal.
+    pub form: Form,
 }
+
+/// What a look at an object costs a selection with a condition, beside one without: it is evaluated, some 30 us.
+const CONDITION_WEIGHT: usize = 64;
+/// What an object costs a form that cuts or compares parts of it, beside one that shows it whole: some 4 us.
+const FORM_WEIGHT: usize = 8;
 
 /// A selection as it is applied to the objects of one informer: values are read together with those that other
 /// selections look at, and equality is answered by an index where there is one.
@@ -42,7 +55,8 @@ pub struct Candidates {
 
 impl Default for Selection {
     fn default() -> Self {
-        Self { namespaces: Vec::new(), name: None, terms: Arc::new(Terms::new(Vec::new())) }
+        let terms = Arc::new(Terms::new(Vec::new()));
+        Self { namespaces: Vec::new(), name: None, terms, condition: None, form: Form::default() }
     }
 }
 
@@ -50,6 +64,7 @@ impl PartialEq for Selection {
     fn eq(&self, other: &Self) -> bool {
         (&self.namespaces, &self.name, self.terms.terms())
             == (&other.namespaces, &other.name, other.terms.terms())
+            && (&self.condition, &self.form) == (&other.condition, &other.form)
     }
 }
 
@@ -57,7 +72,7 @@ impl Eq for Selection {}
 
 impl Hash for Selection {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (&self.namespaces, &self.name, self.terms.terms()).hash(state);
+        (&self.namespaces, &self.name, self.terms.terms(), &self.condition, &self.form).hash(state);
     }
 }
 
@@ -73,7 +88,30 @@ impl Selection {
         namespaces.sort_by_cached_key(|namespace| format!("{namespace}/"));
         namespaces.dedup();
         let terms = labels.terms().iter().chain(fields.terms()).cloned().collect();
-        Self { namespaces, name, terms: Arc::new(Terms::new(terms)) }
+        let terms = Arc::new(Terms::new(terms));
+        Self { namespaces, name, terms, condition: None, form: Form::default() }
+    }
+
+    /// The same with a condition besides.
+    #[must_use]
+    pub fn with_condition(self, condition: Option<Condition>) -> Self {
+        Self { condition: condition.map(Arc::new), ..self }
+    }
+
+    /// The same, shown in another form.
+    #[must_use]
+    pub fn with_form(self, form: Form) -> Self {
+        Self { form, ..self }
+    }
+
+    /// How many objects are looked at in the time of so many that are shown whole and looked at for their terms alone.
+    pub fn looks_in(&self, plain: usize) -> usize {
+        let weight = match (&self.condition, self.form.is_default()) {
+            (Some(_), _) => CONDITION_WEIGHT,
+            (None, false) => FORM_WEIGHT,
+            (None, true) => 1,
+        };
+        (plain / weight).max(1)
     }
 
     /// The namespaces it is restricted to; empty for all.
@@ -81,14 +119,14 @@ impl Selection {
         &self.namespaces
     }
 
-    /// Whether it selects everything.
+    /// Whether it selects everything and shows it whole.
     pub fn is_all(&self) -> bool {
-        self.namespaces.is_empty() && self.name.is_none() && !self.selects()
+        self.namespaces.is_empty() && self.name.is_none() && !self.selects() && self.form.is_default()
     }
 
     /// Whether it looks at the objects' content, so that a change can make one enter or leave.
     pub fn selects(&self) -> bool {
-        !self.terms.is_empty()
+        !self.terms.is_empty() || self.condition.is_some()
     }
 
     /// Whether a key is in scope; never changes for one object.
@@ -99,7 +137,16 @@ impl Selection {
 
     /// Whether an object is selected. Reads its JSON; a [`Matcher`] does not for each selection.
     pub fn matches(&self, object: &Object) -> bool {
-        self.in_scope(object.key()) && self.terms.matches(object)
+        self.in_scope(object.key()) && self.terms.matches(object) && self.condition_holds(object)
+    }
+
+    fn condition_holds(&self, object: &Object) -> bool {
+        let Some(condition) = &self.condition else { return true };
+        condition.holds(object).unwrap_or_else(|failure| {
+            Metrics::condition_failed();
+            debug!(condition = condition.text(), key = %object.key(), %failure, "a where could not be evaluated");
+            false
+        })
     }
 
     /// The terms of equality, any of which an index may answer. Empty where one object is named: nothing is faster.
@@ -210,12 +257,14 @@ impl Matcher {
 
     /// Whether an object is selected.
     pub fn matches(&self, object: &Object) -> bool {
-        self.selection.in_scope(object.key()) && self.terms_hold(object)
+        self.selection.in_scope(object.key())
+            && self.terms_hold(object)
+            && self.selection.condition_holds(object)
     }
 
     fn terms_hold(&self, object: &Object) -> bool {
         match &self.slots {
-            _ if !self.selection.selects() => true,
+            _ if self.selection.terms.is_empty() => true,
             Some(slots) => self.selection.terms.hold(&object.values(&self.paths), slots),
             None => self.selection.terms.matches(object),
         }

@@ -3,11 +3,14 @@
 //! In come bytes as an API server writes them and text as a person types it; out go values for the
 //! other rooms. This room does no I/O, has no clock, and imports no other room.
 
+mod condition;
 mod content_hash;
 mod decode;
+mod field_mask;
 mod index_path;
 mod kinds;
 mod lines;
+mod merge_patch;
 mod name;
 mod object;
 mod resource_version;
@@ -16,14 +19,17 @@ mod status;
 pub mod table;
 mod watch_event;
 
+pub use condition::{Condition, ConditionError, ConditionFailure};
 pub use content_hash::ContentHash;
 pub use decode::{
     DecodeError, DecodeOptions, Decoder, DropError, DropPaths, Identity, IdentityPage, ListPage, Skipped,
     identities,
 };
+pub use field_mask::{FieldMask, FieldMaskError};
 pub use index_path::{FieldPath, IndexPath, IndexPaths, IndexValues, Values};
 pub use kinds::{BUILT_IN, BuiltIn, FieldLabel, built_in, built_in_named};
 pub use lines::{LineSplitter, LineTooLong};
+pub use merge_patch::merge_patch;
 pub use name::{Key, Resource, ResourceParts, is_built_in_group};
 pub use object::Object;
 pub use resource_version::ResourceVersion;

@@ -144,12 +144,13 @@ async fn move_on(
 
 /// Takes a change into the hash of what is selected.
 fn take(change: &Change, matcher: &Matcher, hash: &mut ContentHash) {
+    let form = &matcher.selection().form;
     if let Some(previous) = &change.previous
         && matcher.matches(previous)
     {
-        hash.remove(previous.content_hash());
+        hash.remove(form.content_hash(previous));
     }
     if change.kind != ChangeKind::Deleted && matcher.matches(&change.object) {
-        hash.add(change.object.content_hash());
+        hash.add(form.content_hash(&change.object));
     }
 }

@@ -8,7 +8,7 @@ use bytes::Buf as _;
 use super::body::FramesBody;
 use super::turns::Turns;
 use crate::encode::Frames;
-use crate::hub::{Candidates, Generations, HeldState, Holding, Informer, Matcher, Selection};
+use crate::hub::{Candidates, Form, Generations, HeldState, Holding, Informer, Matcher, Selection};
 use crate::k8s::{ContentHash, Key, Object};
 use tokio::time::Instant;
 
@@ -21,6 +21,7 @@ const PASSED_MAX: usize = 20_000;
 pub(super) struct Listing {
     states: Vec<HeldState>,
     matchers: Vec<Matcher>,
+    form: Form,
     turns: Arc<Turns>,
 }
 
@@ -66,7 +67,7 @@ impl Listing {
         let now = Instant::now();
         let matchers = informers.iter().map(|informer| Matcher::once(selection.clone(), &informer.reader));
         let states = states.into_iter().map(|state| generations.hold(state, Holding::Exact, now));
-        Self { states: states.collect(), matchers: matchers.collect(), turns }
+        Self { states: states.collect(), matchers: matchers.collect(), form: selection.form.clone(), turns }
     }
 
     /// The current states of informers, of the objects that may be selected.
@@ -108,7 +109,7 @@ impl Listing {
         let (mut hash, mut keys) = (ContentHash::default(), selects.then(Vec::new));
         let mut place = Place { source: 0, after: None };
         let complete = self.walk(&mut place, |object, _| {
-            hash.add(object.content_hash());
+            hash.add(self.form.content_hash(object));
             if let Some(keys) = &mut keys {
                 keys.push(object.key().clone());
             }
@@ -138,7 +139,12 @@ impl Listing {
         while let (Some(state), Some(matcher)) =
             (self.states.get(place.source), self.matchers.get(place.source))
         {
-            let most = if matcher.selection().selects() { LOOKED_AT_MAX } else { PASSED_MAX };
+            let selection = matcher.selection();
+            let most = if selection.selects() {
+                selection.looks_in(LOOKED_AT_MAX)
+            } else {
+                selection.looks_in(PASSED_MAX)
+            };
             let state = state.get().ok_or_else(|| io::Error::new(io::ErrorKind::TimedOut, "too slow"))?;
             let after = place.after.take();
             for object in matcher.reach(&state, after.as_ref()) {
@@ -174,7 +180,8 @@ impl Listing {
                 let stopped = match left {
                     0 => Ok(Stopped::End),
                     _ => listing.turn(&mut place, &mut |object, _| {
-                        writer.object(object, &mut frames);
+                        let part = listing.form.part_of(object);
+                        writer.object(part.as_ref().unwrap_or(object), &mut frames);
                         left -= 1;
                         left > 0 && frames.remaining() < bytes_max
                     }),

@@ -22,8 +22,17 @@ use crate::encode::{Frames, ListEncoder, ListFormat};
 use crate::hub::{Candidates, Informer, ResumeToken, Selection};
 use crate::k8s::{ContentHash, Key, Object, ResourceVersion};
 
-const PARAMS: [&str; 7] =
-    [FILTERS[0], FILTERS[1], FILTERS[2], "resourceVersion", "timeoutSeconds", "limit", "continue"];
+const PARAMS: [&str; 9] = [
+    FILTERS[0],
+    FILTERS[1],
+    FILTERS[2],
+    FILTERS[3],
+    FILTERS[4],
+    "resourceVersion",
+    "timeoutSeconds",
+    "limit",
+    "continue",
+];
 const OFFERED: [(&str, ListFormat); 3] = [
     ("application/json", ListFormat::Json),
     ("application/x-ndjson", ListFormat::Ndjson),
@@ -201,7 +210,8 @@ fn single(shown: &Shown, headers: &HeaderMap, now: Instant) -> Result<Response, 
     let name = shown.selection.name.as_deref().unwrap_or_default();
     let object = found.ok_or_else(|| ApiError::no_object(resource, name))?;
     let mut response_headers = shown.headers(now);
-    let tag = format!("\"{}\"", object.content_hash());
+    let form = &shown.selection.form;
+    let tag = format!("\"{}\"", form.content_hash(object));
     if let Ok(tag) = HeaderValue::from_str(&tag) {
         response_headers.insert(header::ETAG, tag.clone());
         if none_match(headers, &tag) {
@@ -210,7 +220,7 @@ fn single(shown: &Shown, headers: &HeaderMap, now: Instant) -> Result<Response, 
     }
     response_headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let mut frames = Frames::new();
-    frames.share(object.json().clone());
+    frames.share(form.show(object).json().clone());
     frames.put("\n");
     frames.cut();
     let length = HeaderValue::from(bytes::Buf::remaining(&frames));
@@ -254,7 +264,7 @@ impl Shown {
             return None;
         }
         let (kind, api_version) = self.kind();
-        let mut shown = format!("{kind} {api_version} {format:?} {:?}", page.limit);
+        let mut shown = format!("{kind} {api_version} {format:?} {:?} {:?}", page.limit, self.selection.form);
         let (generations, turns) = (server.hub.generations(), &server.loops.turns);
         for (informer, state) in self.informers.iter().zip(&mut self.states) {
             let content = server.contents.of(informer, &self.selection, state, generations, turns).await?;

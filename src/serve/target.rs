@@ -8,8 +8,8 @@ use tokio::time::{Instant, timeout_at};
 
 use super::params::Params;
 use super::{ApiError, Server};
-use crate::hub::{Informer, Selection, Started, SubscribeError};
-use crate::k8s::{FieldSelector, LabelSelector};
+use crate::hub::{Form, Informer, Selection, Started, SubscribeError};
+use crate::k8s::{Condition, FieldMask, FieldSelector, LabelSelector};
 
 /// The informers and objects of `RESOURCES[/NAMESPACE[/NAME]]` with its filters.
 pub(super) struct Target {
@@ -20,7 +20,7 @@ pub(super) struct Target {
 }
 
 /// The parameters that every target takes.
-pub(super) const FILTERS: [&str; 3] = ["labelSelector", "fieldSelector", "namespace"];
+pub(super) const FILTERS: [&str; 5] = ["labelSelector", "fieldSelector", "namespace", "where", "fields"];
 
 /// The path after a route's beginning as it was sent: what is encoded in it is decoded once, segment by
 /// segment, and what is wrong with it is told as a Status.
@@ -65,9 +65,19 @@ impl Target {
         }
         let labels = selector(params, "labelSelector", LabelSelector::parse)?;
         let fields = selector(params, "fieldSelector", FieldSelector::parse)?;
-        held(&informers, &fields, params)?;
+        held(&informers, fields.paths().map(str::to_owned), "fieldSelector", params)?;
+        let condition = match params.get("where") {
+            Some(text) => Some(
+                Condition::parse(text)
+                    .map_err(|error| ApiError::invalid("where", text, &error.to_string()))?,
+            ),
+            None => None,
+        };
+        held(&informers, condition.iter().flat_map(Condition::paths), "where", params)?;
+        let form = Form { fields: mask(&informers, "fields", params)?, ..Form::default() };
         let single = name.is_some();
         let selection = Selection::new(namespaces, name, &labels, &fields);
+        let selection = selection.with_condition(condition).with_form(form);
         Ok(Self { informers, selection, single })
     }
 
@@ -123,21 +133,34 @@ fn selector<T: Default, E: std::fmt::Display>(
     parse(text).map_err(|error| ApiError::invalid(name, text, &error.to_string()))
 }
 
-/// Refuses a field selector over what is not held: it would match as if no object had it.
-fn held(informers: &[Arc<Informer>], fields: &FieldSelector, params: &Params) -> Result<(), ApiError> {
-    for path in fields.paths() {
-        if let Some(informer) = informers.iter().find(|informer| !informer.holds(path)) {
-            let what = if informer.dropped.drops(path) {
+/// The members that a parameter names.
+pub(super) fn mask(
+    informers: &[Arc<Informer>],
+    name: &str,
+    params: &Params,
+) -> Result<Option<Arc<FieldMask>>, ApiError> {
+    let Some(text) = params.get(name) else { return Ok(None) };
+    let mask = FieldMask::parse(text).map_err(|error| ApiError::invalid(name, text, &error.to_string()))?;
+    held(informers, mask.paths(), name, params)?;
+    Ok(Some(Arc::new(mask)))
+}
+
+/// Refuses to look at what is not held: it would be as if no object had it.
+fn held(
+    informers: &[Arc<Informer>],
+    paths: impl Iterator<Item = String>,
+    name: &str,
+    params: &Params,
+) -> Result<(), ApiError> {
+    for path in paths {
+        if let Some(informer) = informers.iter().find(|informer| !informer.holds(&path)) {
+            let what = if informer.dropped.drops(&path) {
                 format!("everything but {} is", informer.dropped)
             } else {
                 "only their metadata is".to_owned()
             };
             let why = format!("{path} is not held: of {} {what}", informer.resource);
-            return Err(ApiError::invalid(
-                "fieldSelector",
-                params.get("fieldSelector").unwrap_or(path),
-                &why,
-            ));
+            return Err(ApiError::invalid(name, params.get(name).unwrap_or(&path), &why));
         }
     }
     Ok(())

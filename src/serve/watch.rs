@@ -14,12 +14,16 @@ use super::stream::WatchStream;
 use super::target::{self, FILTERS, Target};
 use super::{ApiError, Server, websocket};
 use crate::encode::{Encoder, Format};
-use crate::hub::{ResumeToken, StartAt, SubscribeError, Subscription, TokenKind};
+use crate::hub::{Form, ResumeToken, StartAt, SubscribeError, Subscription, TokenKind};
 
-const PARAMS: [&str; 8] = [
+const PARAMS: [&str; 12] = [
     FILTERS[0],
     FILTERS[1],
     FILTERS[2],
+    FILTERS[3],
+    FILTERS[4],
+    "changed",
+    "patch",
     "resume",
     "transport",
     "sendInitialEvents",
@@ -48,7 +52,8 @@ pub(super) async fn watch(
     let path = target::path_after("/v1/watch/", request.uri());
     let wait = params.number("timeoutSeconds", 1, SECONDS_MAX)?.map_or(WAIT, Duration::from_secs).min(WAIT);
     let deadline = Instant::now() + wait;
-    let target = Target::parse(&server, path, &params, deadline).await?;
+    let mut target = Target::parse(&server, path, &params, deadline).await?;
+    shape(&mut target, &params)?;
     target.started(deadline).await?;
     let from = from(headers, &params, format)?;
     let seconds = |name| params.number(name, 1, SECONDS_MAX).map(|found| found.map(Duration::from_secs));
@@ -122,6 +127,22 @@ fn transport(headers: &HeaderMap, params: &Params) -> Result<Format, ApiError> {
             ApiError::not_acceptable("text/event-stream, application/x-ndjson, application/json")
         }),
     }
+}
+
+/// Which changes are told, and how: what a stream takes besides the parameters of every target.
+fn shape(target: &mut Target, params: &Params) -> Result<(), ApiError> {
+    let changed = target::mask(&target.informers, "changed", params)?;
+    let patch = match params.get("patch") {
+        None => false,
+        Some("merge") if changed.is_none() => true,
+        Some("merge") => {
+            let why = "a patch needs each change, and changed leaves some out: expected one of the two";
+            return Err(ApiError::invalid("patch", "merge", why));
+        }
+        Some(other) => return Err(ApiError::invalid("patch", other, "expected merge (RFC 7386)")),
+    };
+    target.selection.form = Form { changed, patch, ..target.selection.form.clone() };
+    Ok(())
 }
 
 /// Where the stream begins. `Last-Event-ID` wins over `resume`: an EventSource that was given a token in its

@@ -28,4 +28,5 @@ mod tidy;
 mod tidy_docs;
 mod upstream;
 mod verify;
+mod views;
 mod websocket;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use informerd::hub::{Event, EventKind, Payload, ResetReason};
 use informerd::k8s::Object;
+use serde_json::Value;
 
 use crate::fault::{Fault, Hits};
 use crate::replica::number;
@@ -27,12 +28,16 @@ struct Held {
     uid: String,
     version: u64,
     content: String,
+    app: Option<String>,
+    color: Option<String>,
 }
 
 /// What a client knows of one resource.
 #[derive(Default)]
 struct Fold {
     objects: BTreeMap<Key, Held>,
+    /// The objects as they were told, for patches.
+    json: BTreeMap<Key, Value>,
     /// The newest version told of each object, deletions included.
     told: BTreeMap<Key, u64>,
     /// The version of each object told on this connection, and whether it was a deletion.
@@ -125,7 +130,13 @@ impl Checker {
         let before = self.folds[event.source].token;
         match (&event.kind, &event.payload) {
             (EventKind::Added | EventKind::Modified, Payload::Object(object)) => {
-                self.put(event.source, event.kind, object, view)?;
+                let json = serde_json::from_slice(object.json()).unwrap();
+                self.put(event.source, event.kind, object.key().as_str(), json, view)?;
+                self.moved(event, before, view)?;
+            }
+            (EventKind::Patched, Payload::Patch { object, patch }) => {
+                let json = self.patched(event.source, object, patch)?;
+                self.put(event.source, event.kind, object.key().as_str(), json, view)?;
                 self.moved(event, before, view)?;
             }
             (EventKind::Deleted, Payload::Object(object)) => {
@@ -154,29 +165,43 @@ impl Checker {
         Ok(())
     }
 
+    /// Applies a patch to what the client holds.
+    fn patched(&self, source: usize, object: &Object, patch: &[u8]) -> Result<Value, String> {
+        let (fold, key) = (&self.folds[source], object.key().as_str());
+        let Some(mut json) = fold.json.get(key).cloned() else {
+            return Err(format!("P1: a patch of {key}, which the client does not hold"));
+        };
+        merge(&mut json, &serde_json::from_slice(patch).unwrap());
+        let whole: Value = serde_json::from_slice(object.json()).unwrap();
+        // One that holds a later state is on its way to it.
+        if json != whole && !fold.beyond.contains_key(key) {
+            return Err(format!("P1: a patch of {key} gave {json} and not {whole}"));
+        }
+        Ok(json)
+    }
+
     fn put(
         &mut self,
         source: usize,
         kind: EventKind,
-        object: &Object,
+        key: &str,
+        json: Value,
         view: &View<'_>,
     ) -> Result<(), String> {
-        let held = Held {
-            uid: object.uid().to_owned(),
-            version: number(object.resource_version()),
-            content: content_of(object),
-        };
-        let key = object.key().as_str();
+        let held = Held::of_json(&json);
         let name = RESOURCES[self.sources[source]];
         self.hash(&[key, name, kind.as_str()], held.version);
         // Nothing is made up: the cluster held this, and it is what the client asked for.
         let resource = self.sources[source];
+        let hides_content = self.wanted.shows.hides_content();
+        let on_the_way = kind == EventKind::Patched && self.folds[source].beyond.contains_key(key);
         let real = view.truth.eras.iter().any(|era| {
             era[resource].last(key, held.version).and_then(|write| write.after.clone()).is_some_and(|after| {
-                after.version == held.version
-                    && after.content == held.content
-                    && after.uid == held.uid
-                    && self.wanted.wants(key, &after)
+                let shown = Held {
+                    content: if hides_content { String::new() } else { after.content.clone() },
+                    ..Held::of(&after)
+                };
+                (on_the_way || shown == held) && self.wanted.wants(key, &after)
             })
         });
         if !real {
@@ -184,6 +209,7 @@ impl Checker {
         }
         self.told(source, key, held.version, false)?;
         self.folds[source].objects.insert(key.to_owned(), held.clone());
+        self.folds[source].json.insert(key.to_owned(), json);
         self.in_order(source, kind, key, held.version, view)
     }
 
@@ -207,6 +233,7 @@ impl Checker {
         }
         self.told(source, key, version, true)?;
         self.folds[source].objects.remove(key);
+        self.folds[source].json.remove(key);
         self.in_order(source, EventKind::Deleted, key, version, view)
     }
 
@@ -251,6 +278,8 @@ impl Checker {
         }
         let fits = view.truth.eras.iter().any(|era| {
             let next = next_visible(&era[resource], &self.wanted, strict.at);
+            // A patch is how a change is shown.
+            let kind = if kind == EventKind::Patched { EventKind::Modified } else { kind };
             next.is_some_and(|(next, write)| next == kind && write.key == key && write.version == version)
         });
         if !fits {
@@ -405,7 +434,30 @@ impl Checker {
 
 impl Held {
     fn of(seen: &Seen) -> Self {
-        Self { uid: seen.uid.clone(), version: seen.version, content: seen.content.clone() }
+        let (app, color) = (seen.app.clone(), seen.color.clone());
+        Self { uid: seen.uid.clone(), version: seen.version, content: seen.content.clone(), app, color }
+    }
+
+    fn of_json(json: &Value) -> Self {
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let (metadata, data) = (&json["metadata"], &json["data"]);
+        Self {
+            uid: text(&metadata["uid"]).unwrap_or_default(),
+            version: text(&metadata["resourceVersion"])
+                .and_then(|text| text.parse().ok())
+                .unwrap_or_default(),
+            content: text(&data["write"]).unwrap_or_default(),
+            app: text(&metadata["labels"]["app"]),
+            color: text(&data["color"]),
+        }
+    }
+
+    /// Whether it is a state, as far as a selection shows one.
+    fn is(&self, seen: &Seen, wanted: &Wanted) -> bool {
+        match wanted.shows.is_part() {
+            true => (&self.uid, &self.app, &self.color) == (&seen.uid, &seen.app, &seen.color),
+            false => *self == Self::of(seen),
+        }
     }
 }
 
@@ -418,7 +470,11 @@ fn next_visible<'a>(log: &'a Log, wanted: &Wanted, after: u64) -> Option<(EventK
         match (wants(&write.before), wants(&write.after)) {
             (false, false) => None,
             (false, true) => Some((EventKind::Added, write)),
-            (true, true) => Some((EventKind::Modified, write)),
+            (true, true) => {
+                let same = write.before.as_ref().zip(write.after.as_ref());
+                let same = same.is_some_and(|(before, after)| wanted.shows_same(before, after));
+                (!same).then_some((EventKind::Modified, write))
+            }
             (true, false) => Some((EventKind::Deleted, write)),
         }
     })
@@ -432,7 +488,8 @@ fn uncovered(log: &Log, wanted: &Wanted, fold: &Fold, position: u64) -> Option<S
     for (key, seen) in state.iter().filter(|(key, seen)| wanted.wants(key, seen) && !changes(key)) {
         let told = fold.told.get(key).copied().unwrap_or(0);
         let held = fold.objects.get(key).map_or(0, |held| held.version);
-        if told.max(held) < seen.version {
+        let shows = fold.objects.get(key).is_some_and(|held| held.is(seen, wanted));
+        if told.max(held) < seen.version && !(wanted.shows.is_part() && shows) {
             return Some(format!("{key}@{} was not told, only {}", seen.version, told.max(held)));
         }
     }
@@ -454,7 +511,7 @@ fn difference(log: &Log, wanted: &Wanted, fold: &Fold, position: u64) -> Option<
     for (key, seen) in state.iter().filter(|(key, seen)| wanted.wants(key, seen) && !beyond(key)) {
         match fold.objects.get(key) {
             None => return Some(format!("it lacks {key}@{}", seen.version)),
-            Some(held) if *held != Held::of(seen) => {
+            Some(held) if !held.is(seen, wanted) => {
                 return Some(format!("it holds {key}@{}, and the cluster {}", held.version, seen.version));
             }
             Some(_) => {}
@@ -463,6 +520,25 @@ fn difference(log: &Log, wanted: &Wanted, fold: &Fold, position: u64) -> Option<
     let unwanted = |key: &Key| !state.get(key).is_some_and(|seen| wanted.wants(key, seen));
     let extra = fold.objects.iter().find(|(key, _)| unwanted(key) && !beyond(key));
     extra.map(|(key, held)| format!("it still holds {key}@{}", held.version))
+}
+
+/// Applies a merge patch (RFC 7386, section 2).
+fn merge(target: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = Value::Object(serde_json::Map::new());
+    }
+    let members = target.as_object_mut().unwrap();
+    for (key, value) in patch {
+        if value.is_null() {
+            members.remove(key);
+        } else {
+            merge(members.entry(key.clone()).or_insert(Value::Null), value);
+        }
+    }
 }
 
 /// Which write an object is of.

@@ -1,10 +1,11 @@
 //! What a seed decides before anything happens.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use informerd::cache;
-use informerd::hub::{self, Selection};
-use informerd::k8s::{FieldSelector, LabelSelector};
+use informerd::hub::{self, Form, Selection};
+use informerd::k8s::{Condition, FieldMask, FieldSelector, LabelSelector};
 use informerd::reflect::{InitialList, MachineConfig};
 use informerd::sim::StreamingLists;
 
@@ -12,7 +13,7 @@ use crate::dice::Dice;
 use crate::fault::Fault;
 use crate::network::Weather;
 use crate::replica::hub_config;
-use crate::truth::{Test, Wanted};
+use crate::truth::{Shows, Test, Wanted};
 
 /// Names of objects, and their namespaces; `b-c/` lies before `b/`.
 pub(crate) const NAMES: [&str; 5] = ["x0", "x1", "x2", "x3", "x4"];
@@ -206,27 +207,45 @@ impl Habits {
         let name = dice.weighted(&[(None, 8), (Some("x1"), 1)]);
         let app = test(dice, ["web", "db"]);
         let color = test(dice, ["red", "blue"]).filter(|test| matches!(test, Test::Is(_) | Test::IsNot(_)));
+        let shows = dice.weighted(&[
+            (Shows::Whole, 6),
+            (Shows::Patches, 1),
+            (Shows::Fields, 1),
+            (Shows::Changed, 1),
+            (Shows::FieldPatches, 1),
+        ]);
         let pace = match dice.below(4) {
             0 | 1 => Pace::Fast,
             _ => Pace::Slow { events: 1 + dice.below(4), pause_ms: dice.pick(&[50, 1000, 7000]) },
         };
         Self {
             sources,
-            wanted: Wanted { namespaces, name, app, color },
+            wanted: Wanted { namespaces, name, app, color, shows, by_expression: dice.chance(0.2) },
             keeps: dice.weighted(&[(Keeps::Event, 5), (Keeps::Bookmark, 3), (Keeps::Nothing, 1)]),
             pace,
-            from_now: dice.chance(0.1),
+            // A patch is of something that the client has.
+            from_now: dice.chance(0.1) && !matches!(shows, Shows::Patches | Shows::FieldPatches),
         }
     }
 
     /// What it asks an informerd for.
     pub(crate) fn selection(&self) -> Selection {
         let wanted = &self.wanted;
-        Selection::new(
+        let selection = Selection::new(
             wanted.namespaces.iter().map(|namespace| (*namespace).to_owned()).collect(),
             wanted.name.map(str::to_owned),
             &LabelSelector::parse(&wanted.label_selector()).unwrap(),
             &FieldSelector::parse(&wanted.field_selector()).unwrap(),
-        )
+        );
+        let condition = wanted.expression().map(|expression| Condition::parse(&expression).unwrap());
+        let part = || Some(Arc::new(FieldMask::parse("metadata.labels,data.color").unwrap()));
+        let form = match wanted.shows {
+            Shows::Whole => Form::default(),
+            Shows::Patches => Form { patch: true, ..Form::default() },
+            Shows::Fields => Form { fields: part(), ..Form::default() },
+            Shows::FieldPatches => Form { fields: part(), patch: true, ..Form::default() },
+            Shows::Changed => Form { changed: part(), ..Form::default() },
+        };
+        selection.with_condition(condition).with_form(form)
     }
 }

@@ -152,6 +152,36 @@ pub(crate) struct Wanted {
     pub(crate) name: Option<&'static str>,
     pub(crate) app: Option<Test>,
     pub(crate) color: Option<Test>,
+    pub(crate) shows: Shows,
+    /// Whether `app` is asked for by an expression, not by a label selector.
+    pub(crate) by_expression: bool,
+}
+
+/// How objects are shown, and which changes are told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Shows {
+    #[default]
+    Whole,
+    /// Whole, changes as merge patches.
+    Patches,
+    /// Labels and color alone.
+    Fields,
+    /// Whole, where labels or color changed.
+    Changed,
+    /// Labels and color alone, changes as merge patches.
+    FieldPatches,
+}
+
+impl Shows {
+    /// Whether changes of other content are left out.
+    pub(crate) fn is_part(self) -> bool {
+        matches!(self, Self::Fields | Self::Changed | Self::FieldPatches)
+    }
+
+    /// Whether other content is left out of what is shown.
+    pub(crate) fn hides_content(self) -> bool {
+        matches!(self, Self::Fields | Self::FieldPatches)
+    }
 }
 
 /// What a label or field is to be.
@@ -183,15 +213,36 @@ impl Wanted {
         self.in_scope(key) && passes(self.app, &seen.app) && passes(self.color, &seen.color)
     }
 
+    /// Whether a client of this selection has nothing to learn of a change between two wanted states.
+    pub(crate) fn shows_same(&self, before: &Seen, after: &Seen) -> bool {
+        self.shows.is_part()
+            && before.uid == after.uid
+            && before.app == after.app
+            && before.color == after.color
+    }
+
     /// The label selector in Kubernetes' grammar.
     pub(crate) fn label_selector(&self) -> String {
-        match self.app {
+        match self.app.filter(|_| !self.by_expression) {
             None => String::new(),
             Some(Test::Is(wanted)) => format!("app={wanted}"),
             Some(Test::IsNot(other)) => format!("app!={other}"),
             Some(Test::OneOf(a, b)) => format!("app in ({a}, {b})"),
             Some(Test::Exists) => "app".into(),
         }
+    }
+
+    /// The same as an expression in CEL.
+    pub(crate) fn expression(&self) -> Option<String> {
+        let app = "object.metadata.labels.app";
+        Some(match self.app.filter(|_| self.by_expression)? {
+            Test::Is(wanted) => format!("{app} == '{wanted}'"),
+            Test::IsNot(other) => {
+                format!("!has(object.metadata.labels) || !has({app}) || {app} != '{other}'")
+            }
+            Test::OneOf(a, b) => format!("{app} in ['{a}', '{b}']"),
+            Test::Exists => format!("has({app})"),
+        })
     }
 
     /// The field selector in Kubernetes' grammar, which knows equality only.

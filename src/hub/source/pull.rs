@@ -13,7 +13,7 @@ use super::super::token::TokenKind;
 use super::super::{Candidates, Config};
 use super::{BatchBuilder, Difference, Finding, Phase, Pulled, Source};
 use crate::cache::{Batch, CatchUpEntry, Cursor, Gone, IndexCatchUp, Lost, Revision, UsedIndex};
-use crate::k8s::Key;
+use crate::k8s::{Key, ResourceVersion};
 
 /// Objects that are looked at for one batch, whether they match or not: about a millisecond.
 const LOOKED_AT_MAX: usize = 4096;
@@ -97,13 +97,14 @@ impl Source {
         batch: &mut BatchBuilder,
     ) -> Put {
         let mut last = None;
+        let looked_at_max = self.matcher.selection().looks_in(LOOKED_AT_MAX);
         for (looked_at, object) in self.matcher.reach(state, after).enumerate() {
-            if batch.is_full() || looked_at == LOOKED_AT_MAX {
+            if batch.is_full() || looked_at == looked_at_max {
                 return Put::Until(last.or_else(|| after.cloned()));
             }
             last = Some(object.key().clone());
             if self.matcher.matches(object) {
-                let payload = Payload::Object(object.clone());
+                let payload = Payload::Object(self.matcher.selection().form.show(object));
                 batch.push(Event { source: index, kind, payload, position: self.position.clone() });
             }
         }
@@ -258,7 +259,7 @@ impl Source {
         if self.holds_beyond.as_ref().is_some_and(|token| self.informer.reader.skipped_since(token)) {
             return Err(ResetReason::TokenTooOld);
         }
-        let mut looked_at = 0;
+        let (mut looked_at, looked_at_max) = (0, self.matcher.selection().looks_in(LOOKED_AT_MAX));
         loop {
             if batch.is_full() {
                 return Ok(Pulled::More);
@@ -278,7 +279,7 @@ impl Source {
                 continue;
             }
             if matches!(self.phase, Phase::CatchUp) {
-                if looked_at >= LOOKED_AT_MAX {
+                if looked_at >= looked_at_max {
                     return Ok(Pulled::More);
                 }
                 looked_at += len_max_of(batch);
@@ -287,14 +288,12 @@ impl Source {
                 }
                 continue;
             }
-            let scope = self.scope.as_ref().filter(|_| self.located_by.is_none());
-            let quiet = scope.and_then(|scope| scope.head_if_quiet_since(self.cursor));
-            if let Some((head, position)) = quiet {
-                (self.cursor, self.position) = (head, position);
+            if let Some(head) = self.head_if_quiet() {
+                (self.cursor, self.position) = head;
                 return Ok(Pulled::Done);
             }
             let len_max = batch.len_max - batch.events.len();
-            if looked_at >= LOOKED_AT_MAX {
+            if looked_at >= looked_at_max {
                 return Ok(Pulled::More);
             }
             let Some(run) = self.changes_after(len_max) else {
@@ -327,6 +326,12 @@ impl Source {
                 return Ok(Pulled::Done);
             }
         }
+    }
+
+    /// The head, where nothing of its scope has changed since its cursor.
+    fn head_if_quiet(&self) -> Option<(Cursor, ResourceVersion)> {
+        let scope = self.scope.as_ref().filter(|_| self.located_by.is_none())?;
+        scope.head_if_quiet_since(self.cursor)
     }
 
     /// Hands out what changed before the cache's history, until the batch is full.
@@ -389,7 +394,8 @@ impl Source {
             let was = if order.is_le() { before.next() } else { None };
             let is = if order.is_ge() { now.next() } else { None };
             reached = was.or(is).map(|object| object.key().clone());
-            for (kind, payload) in differing(was, is, &new.snapshot.position) {
+            let form = &self.matcher.selection().form;
+            for (kind, payload) in differing(was, is, &new.snapshot.position, form) {
                 batch.push(Event { source: index, kind, payload, position: self.position.clone() });
             }
         }

@@ -75,7 +75,7 @@ impl Client {
 
     fn take(&mut self, event: &super::super::Event) {
         let version = match &event.payload {
-            Payload::Object(object) => object.resource_version(),
+            Payload::Object(object) | Payload::Patch { object, .. } => object.resource_version(),
             Payload::ObjectAt(_, version) | Payload::ObjectSince { since: version, .. } => version,
             Payload::Mark { positions, .. } => &positions[0],
             Payload::Identity { .. } => panic!("what it was is not known any more"),

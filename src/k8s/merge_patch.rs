@@ -1,0 +1,209 @@
+//! JSON merge patches (RFC 7386) between two states of an object.
+
+use std::fmt;
+
+use serde::de::{DeserializeSeed, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::Object;
+use super::object::MemberKey;
+
+/// What a patch says in any case, so that a client knows which object it is of, and in which state.
+const IN_ROOT: [&str; 2] = ["apiVersion", "kind"];
+const IN_METADATA: [&str; 4] = ["name", "namespace", "uid", "resourceVersion"];
+
+/// Where in an object a comparison is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Level {
+    Root,
+    Metadata,
+    Within,
+}
+
+/// A merge patch would have to set a member to `null`, which removes it.
+struct SetsNull;
+
+/// The patch that makes `after` of `before`, with what identifies the object; `None` where no patch can, or where it
+/// would not be shorter than the object.
+pub fn merge_patch(before: &Object, after: &Object) -> Option<String> {
+    let texts = [before, after].map(|object| std::str::from_utf8(object.json()).ok());
+    let (before, after) = (texts[0]?, texts[1]?);
+    let mut out = String::with_capacity(512);
+    put(&members(before), &members(after), Level::Root, &mut out).ok()?;
+    (out.len() < after.len()).then_some(out)
+}
+
+fn put(before: &[Member<'_>], after: &[Member<'_>], level: Level, out: &mut String) -> Result<(), SetsNull> {
+    out.push('{');
+    let start = out.len();
+    let begin = |raw: &str, out: &mut String| {
+        if out.len() > start {
+            out.push(',');
+        }
+        out.push_str(raw);
+        out.push(':');
+    };
+    for Member { key, value } in after {
+        let old = before.iter().find(|old| old.key.text == key.text).map(|old| old.value);
+        let forced = match level {
+            Level::Root => IN_ROOT.contains(&&*key.text),
+            Level::Metadata => IN_METADATA.contains(&&*key.text),
+            Level::Within => false,
+        };
+        let is_metadata = level == Level::Root && key.text == "metadata";
+        if old == Some(*value) && !forced && !is_metadata {
+            continue;
+        }
+        begin(key.raw, out);
+        match old {
+            Some(old) if is_object(old) && is_object(value) => {
+                let level = if is_metadata { Level::Metadata } else { Level::Within };
+                put(&members(old), &members(value), level, out)?;
+            }
+            _ if sets_null(value) => return Err(SetsNull),
+            _ => out.push_str(value),
+        }
+    }
+    for Member { key, .. } in before.iter().filter(|old| after.iter().all(|new| new.key.text != old.key.text))
+    {
+        begin(key.raw, out);
+        out.push_str("null");
+    }
+    out.push('}');
+    Ok(())
+}
+
+fn is_object(json: &str) -> bool {
+    json.starts_with('{')
+}
+
+/// Whether a value cannot be set by a patch: `null`, or an object with such a member. Arrays are set as they are.
+fn sets_null(json: &str) -> bool {
+    json == "null"
+        || is_object(json)
+            && json.contains("null")
+            && members(json).iter().any(|member| sets_null(member.value))
+}
+
+/// A member of an object, as it stands.
+struct Member<'a> {
+    key: MemberKey<'a>,
+    value: &'a str,
+}
+
+/// The members of an object in their order. A key twice means the last one.
+fn members(json: &str) -> Vec<Member<'_>> {
+    let mut members = Vec::new();
+    let mut reader = serde_json::Deserializer::from_str(json);
+    // The decoder has read the object before, so this cannot fail.
+    let _ = Members(&mut members).deserialize(&mut reader);
+    members
+}
+
+struct Members<'m, 'de>(&'m mut Vec<Member<'de>>);
+
+impl<'de> DeserializeSeed<'de> for Members<'_, 'de> {
+    type Value = ();
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, reader: D) -> Result<(), D::Error> {
+        reader.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Members<'_, 'de> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(key) = map.next_key()?.map(MemberKey::new) {
+            let value = map.next_value::<&RawValue>()?.get();
+            self.0.retain(|earlier| earlier.key.text != key.text);
+            self.0.push(Member { key, value });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::k8s::{DecodeOptions, Decoder, Resource, ResourceParts};
+
+    fn object(version: u64, rest: &Value) -> Object {
+        let options =
+            DecodeOptions { drop_managed_fields: true, drop_last_applied: true, object_bytes_max: 1 << 20 };
+        let mut object = json!({ "kind": "Pod", "apiVersion": "v1",
+            "metadata": { "name": "p", "uid": "u", "resourceVersion": version.to_string() },
+            "padding": "x".repeat(200) });
+        object["spec"] = rest.clone();
+        Decoder::new(Resource::new(ResourceParts::default()), options).object(&object.to_string()).unwrap()
+    }
+
+    /// RFC 7386, section 2.
+    fn apply(target: &mut Value, patch: &Value) {
+        let Value::Object(patch) = patch else {
+            *target = patch.clone();
+            return;
+        };
+        if !target.is_object() {
+            *target = json!({});
+        }
+        for (key, value) in patch {
+            if value.is_null() {
+                target.as_object_mut().unwrap().remove(key);
+            } else {
+                apply(&mut target[key], value);
+            }
+        }
+    }
+
+    fn json_value() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            (0..3u8).prop_map(Value::from),
+            "[a-b]{0,2}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(3, 16, 4, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+                prop::collection::btree_map("[a-c]", inner, 0..4).prop_map(|map| map.into_iter().collect()),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_patch_makes_the_later_state_of_the_earlier(before in json_value(), after in json_value()) {
+            let (before, after) = (object(1, &before), object(2, &after));
+            let read = |object: &Object| serde_json::from_slice::<Value>(object.json()).unwrap();
+            if let Some(patch) = merge_patch(&before, &after) {
+                prop_assert!(patch.len() < after.json().len());
+                let patch: Value = serde_json::from_str(&patch).unwrap();
+                prop_assert_eq!(&patch["metadata"]["uid"], "u");
+                prop_assert_eq!(&patch["kind"], "Pod");
+                let mut target = read(&before);
+                apply(&mut target, &patch);
+                prop_assert_eq!(target, read(&after));
+            }
+        }
+    }
+
+    #[test]
+    fn a_patch_holds_what_differs_and_the_identity() {
+        let patch =
+            merge_patch(&object(1, &json!({"a": {"b": 1, "c": 2}})), &object(2, &json!({"a": {"b": 3}})));
+        let expected = json!({ "kind": "Pod", "apiVersion": "v1",
+            "metadata": { "name": "p", "uid": "u", "resourceVersion": "2" }, "spec": {"a": {"b": 3, "c": null}} });
+        assert_eq!(serde_json::from_str::<Value>(&patch.unwrap()).unwrap(), expected);
+        // A null can't be set, within an array it can.
+        assert_eq!(merge_patch(&object(1, &json!({})), &object(2, &json!({"a": {"b": null}}))), None);
+        assert!(merge_patch(&object(1, &json!({})), &object(2, &json!({"a": [null]}))).is_some());
+    }
+}
