@@ -375,7 +375,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
 
     #[test]
-    fn whoever_is_cut_off_and_comes_back_anywhere_holds_what_the_cache_holds(
+    fn a_client_that_is_cut_off_and_resumes_anywhere_holds_what_the_cache_holds(
         steps in proptest::collection::vec((0..17_u8, any::<u8>(), any::<u8>()), 1..150),
     ) {
         run(TINY, &steps);
@@ -713,7 +713,7 @@ fn known(recalled: Recalled) -> Arc<Past> {
 }
 
 #[test]
-fn a_past_is_who_is_gone_and_what_changed_since() {
+fn a_past_is_the_deleted_and_the_changed_objects() {
     let (upstream, replica) = restarted();
     let past = known(replica.recall(&4.into(), &upstream));
     let gone: Vec<_> =
@@ -729,7 +729,7 @@ fn a_past_is_who_is_gone_and_what_changed_since() {
 }
 
 #[test]
-fn what_changes_after_the_answer_is_told_by_the_journal() {
+fn changes_after_the_answer_come_from_the_journal() {
     let (mut upstream, mut replica) = restarted();
     let cursor = known(replica.recall(&4.into(), &upstream)).cursor;
     upstream.delete("a");
@@ -767,7 +767,7 @@ fn a_version_is_asked_for_once_and_few_of_them() {
 }
 
 #[test]
-fn nothing_is_asked_for_that_no_answer_could_help() {
+fn a_version_is_not_requested_if_no_answer_could_help() {
     let (_, replica) = restarted();
     let opaque = ResourceVersion::new("x1");
     for version in [ResourceVersion::ZERO, opaque, 10.into(), 11.into()] {

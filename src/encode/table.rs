@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_told_once_in_a_watch() {
+    fn columns_are_sent_once_in_a_watch() {
         let (table, version) = (table("pods"), ResourceVersion::from(9));
         let mut encoder = TableEncoder::new(table, IncludeObject::None, TableVersion::V1);
         let pod = Bytes::from_static(br#"{"metadata":{"name":"p"},"status":{"phase":"Failed"}}"#);
