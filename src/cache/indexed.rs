@@ -365,8 +365,8 @@ impl UsedIndex {
         }
         let values = &self.term.values;
         let keys = index.keys(values);
-        // One that was deleted and came back, of the same uid even, is another: a reader that was told of neither has to
-        // learn of both.
+        // An object that was deleted and created again, even with the same uid, is another one: a reader that has neither event
+        // needs both.
         let is_back = |departure: &Tombstone| {
             keys.binary_search(&departure.key).is_ok()
                 && state.created(&departure.key) == Some(departure.created)
