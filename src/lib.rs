@@ -5,51 +5,51 @@
 //!
 //! # Bird's eye
 //!
-//! Data flows one way, through six rooms and five doors:
+//! Data flows one way, through six rooms:
 //!
 //! ```text
 //! API server ══▶ upstream ══▶ reflect ══▶ CACHE ══▶ hub ══▶ encode ══▶ serve ══▶ client
-//!   imports      upstream ◀── reflect ──▶ CACHE ◀── hub ◀── encode ◀── serve       and: everyone ──▶ k8s
+//!   imports      upstream ◀── reflect ──▶ CACHE ◀── hub ◀── encode ◀── serve       and: every room ──▶ k8s
 //! ```
 //!
-//! The cache is the table both sides sit at: the writer pushes into it, readers pull from it, and neither knows
-//! that the other exists.
+//! The cache is in the middle: the writer pushes into it, readers pull from it, and neither side knows the other.
+//! `docs/architecture.md` follows a change, a request and a setting through the rooms; `docs/glossary.md` defines the words.
 //!
 //! | room | what it is for | comes in | goes out |
 //! | --- | --- | --- | --- |
-//! | [`upstream`] | the API server's bytes | a resource, a version | list pages, watch chunks |
+//! | [`upstream`] | the client of the API server | a resource, a version | list pages, watch chunks |
 //! | [`reflect`] | keeps one cache true | bytes | deltas |
-//! | [`cache`] | store, journal, tombstones of one resource | deltas | snapshots, runs of changes |
-//! | [`hub`] | where subscribers wait: cursor and filter, no queue | a subscription | deliveries |
-//! | [`encode`] | deliveries into bytes, objects by reference | deliveries | frames |
-//! | [`serve`] | HTTP: limits, errors, sockets | requests | responses |
+//! | [`cache`] | store, journal, tombstones, indexes of one resource | deltas | snapshots, runs of changes |
+//! | [`hub`] | all informers; subscribers (cursor and selection, no queue) and live views | a subscription | events |
+//! | [`encode`] | events and lists into bytes, objects by reference | events | frames |
+//! | [`serve`] | HTTP: limits, errors, sockets, loops that write to live streams | requests | responses |
 //!
-//! Side rooms: [`k8s`] has Kubernetes' words and imports nothing of ours; [`sim`] is a Kubernetes API server in the
-//! process, for the demo, the tests and the benchmarks. [`app`] wires, [`config`] and [`cli`] say what is meant and
-//! what was typed, [`telemetry`] logs and counts, [`rbac`] prints the least permissions.
+//! Side rooms: [`k8s`] has Kubernetes' concepts and imports no other room; [`sim`] is a Kubernetes API server in the
+//! process, for the demo, the tests and the benchmarks. [`app`] starts and stops everything, [`cli`] and [`config`] read
+//! the settings, [`telemetry`] logs and counts, [`rbac`] prints the least permissions.
 //!
 //! # Invariants
 //!
-//! Many of them are absences; `tests/it/tidy.rs` keeps those that a machine can check.
+//! Many of them say what does not exist; `tests/it/tidy.rs` checks those that a machine can check.
 //!
-//! - **Architecture invariant:** `k8s`, `cache`, `encode`, `reflect/machine` and what is pure of `hub` have no
+//! - **Architecture invariant:** `k8s`, `cache`, `encode`, `reflect/machine` and the pure files of `hub` have no
 //!   async fn, no clock and no socket. Time and randomness are arguments, so any run can be repeated.
-//! - **Architecture invariant:** `serve` never sees `upstream` or `reflect`: reads are answered from the cache. What
-//!   clients can cause at the API server is bounded, however many they are: an informer on demand (`on_demand_max`),
-//!   discovery for an unknown name (once a second), the version an informer's server is at, for a token ahead of the
-//!   cache (once every two seconds for each informer), one list of a version from before the start for clients that
-//!   outlived a restart, and a custom resource's definition for its columns (once a minute). `app` decides on each. Where
-//!   the operator lets requests through that no cache can answer (`pass_through_max` at once), `app` hands `serve` a
-//!   function for them.
+//! - **Architecture invariant:** `serve` never sees `upstream` or `reflect`: reads are answered from the cache. The requests
+//!   that clients can cause at the API server are bounded, however many clients there are: the informers on demand
+//!   (`on_demand_max`), discovery for an unknown name (once in ten seconds), the API server's version for a token ahead of
+//!   the cache (for each informer 15 in a row, then one a minute), lists of versions from before the start for clients that
+//!   outlived a restart (16 for each informer, in its first two minutes), and a custom resource's definition for its columns
+//!   (once a minute). The operator may allow more: `app` then hands `serve` a function that passes requests through to the
+//!   API server (`pass_through_max` at once).
 //! - **Architecture invariant:** `encode` never sees a socket, `cache` never sees a format.
-//! - **Architecture invariant:** one [`cache::Writer`] per cache, not `Clone`. Readers never hold up the writer.
-//! - **Architecture invariant:** no queue per subscriber anywhere. A subscriber owns a cursor; its transport pulls
-//!   the next batch when the socket takes one. A slow client costs its cursor and its socket's buffers.
+//! - **Architecture invariant:** one [`cache::Writer`] per cache, not `Clone`. Readers never delay the writer.
+//! - **Architecture invariant:** no queue per subscriber. A subscriber owns a cursor, and its transport pulls the next batch
+//!   when the socket takes one. A slow client costs its cursor and its socket's buffers.
 //! - **Architecture invariant:** an object's JSON is one allocation of its exact size, made once, and written by
 //!   reference to every subscriber on every transport.
 //! - **Architecture invariant:** every buffer, queue, body, line and count of clients has a limit with a name, a unit
 //!   and a metric.
-//! - **Architecture invariant:** `sim` shares no code with `cache`: the oracle is dumber than what it checks.
+//! - **Architecture invariant:** `sim` shares no code with `cache`: an oracle must be simpler than what it checks.
 
 pub mod app;
 pub mod cache;

@@ -63,7 +63,7 @@ async fn events(State(sender): State<Sender>) -> Sse<impl Stream<Item = Result<E
     let stream = BroadcastStream::new(sender.subscribe()).map(|update| {
         Ok(match update {
             Ok(json) => Event::default().event("MODIFIED").id(ID).data(json),
-            // Whoever was too slow has to start over.
+            // A client that was too slow has to start over.
             Err(_) => Event::default().event("RESET").data(""),
         })
     });
@@ -82,7 +82,7 @@ fn send(sender: &Sender, load: &Load) -> anyhow::Result<()> {
         let due_at = load.due_at(event);
         sleep(due_at.saturating_sub(began.elapsed()));
         let stamp = began_micros + u64::try_from(due_at.as_micros())?;
-        // It fails when nobody listens.
+        // It fails if there is no receiver.
         let _ = sender.send(format!("{prefix}{stamp:0STAMP_DIGITS$}{rest}").into());
     }
     Ok(())

@@ -153,7 +153,7 @@ impl Seen {
     }
 }
 
-/// Plays the role until standard input ends: who to connect to comes in first, then questions.
+/// Plays the role until standard input ends. The first line names the server to connect to; the others are questions.
 pub(crate) fn run() -> anyhow::Result<()> {
     let mut lines = std::io::stdin().lock().lines();
     let line = lines.next().context("nothing to do")??;

@@ -23,7 +23,7 @@ const CONTENDERS: [(&str, Kind, Initial); 6] = [
     ("bytes only, streaming", Kind::Bytes, Initial::Stream),
 ];
 
-/// One who has synced once.
+/// A process that has synced once.
 #[derive(Default)]
 struct Figures {
     seconds: Vec<f64>,
@@ -70,7 +70,7 @@ fn informerd(
     anyhow::ensure!(before["objects"] == count, "not everything is there: {before}");
     server.reset_peak()?;
     simulator.expire("pods")?;
-    // The watch that is told of it, and the one after the relist.
+    // The watch that gets 410, and the one after the relist.
     let wanted = before["watches"].as_u64().unwrap_or(0) + 2;
     let watches = || informer().ok().and_then(|now| now["watches"].as_u64());
     wait_until("the relist", || watches().is_some_and(|watches| watches >= wanted))?;

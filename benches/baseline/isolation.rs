@@ -13,7 +13,7 @@ use crate::report::{Row, millis_at};
 use crate::server::Server;
 use crate::simulator::{Rhythm, Simulator};
 
-/// Who is there beside the well-behaved, and how the server is set up.
+/// The misbehaving clients of a case, and the server's settings.
 struct Case {
     name: &'static str,
     nuisance: Option<(usize, Manner)>,

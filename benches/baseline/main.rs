@@ -84,7 +84,7 @@ enum Role {
     Axum,
     /// A loop that answers every request with the same bytes.
     Responder,
-    /// One who lists and watches as informerd does.
+    /// A client that lists and watches as informerd does.
     Contender,
 }
 

@@ -112,7 +112,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself; then there is nothing to do.
+        // It may have ended by itself already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -21,7 +21,7 @@ pub(crate) struct Server {
 /// Longest wait for anything.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// For measurements that count frames: nothing comes but events, nobody is cut off, and there is a place for all.
+/// Settings for measurements that count frames: events only, no client is cut off, and room for all clients.
 pub(crate) const QUIET: [&str; 8] = [
     "--heartbeat-interval",
     "30m",

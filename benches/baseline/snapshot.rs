@@ -173,7 +173,7 @@ fn fetch(
         }
     };
     if request.is_empty() {
-        // The plain loop is told to begin while its reader reads.
+        // The plain loop is started while its reader reads.
         std::thread::scope(|scope| {
             let reading = scope.spawn(&mut drain);
             begin()?;

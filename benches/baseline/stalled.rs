@@ -68,7 +68,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Plays a rhythm until those who read have everything.
+/// Sends events at a rhythm until the reading clients have all of them.
 fn play(
     simulator: &mut Simulator,
     server: &Server,

@@ -1,12 +1,12 @@
-//! What changed since a cursor, each object once: for readers that fell behind the journal.
+//! Catch-ups for readers that fell behind the journal: each object that changed since a cursor, once.
 
 use super::state::{BEFORE_ALL, Recent, State, Tombstone};
 use super::{CatchUp, CatchUpEntry, Cursor, Lost, Revision};
 use crate::k8s::Key;
 
 impl State {
-    /// The next `len_max` of what changed after a cursor, each object once in its latest state, by rising
-    /// revision. `done` when nothing is left: the reader is at the head.
+    /// The next `len_max` objects that changed after a cursor, each once in its latest state, by rising revision. `done` if
+    /// nothing is left, so that the reader is at the head.
     pub(super) fn catch_up(&self, cursor: Cursor, len_max: usize) -> Result<CatchUp, Lost> {
         if cursor.history != self.store.cursor.history || cursor.revision < self.floor {
             return Err(Lost);

@@ -1,47 +1,47 @@
-//! What goes into a cache and what comes of it.
+//! Deltas, which go into a cache, and the changes that come of them.
 
 use std::sync::Arc;
 
 use super::Revision;
 use crate::k8s::{Key, Object, ResourceVersion};
 
-/// What the reflector asks of the cache.
+/// One step that the reflector asks of the cache.
 #[derive(Debug)]
 pub enum Delta {
-    /// A pass of a list begins (a new epoch). What was there stays served until [`Delta::PassEnd`].
+    /// A list begins. The current objects are served until [`Delta::PassEnd`].
     PassBegin,
     /// An object of the pass.
     PassItem(Object),
-    /// An object of the pass was deleted before its end.
+    /// An object of the pass was deleted before the end of the pass.
     PassGone(Object),
-    /// The pass is complete at this resourceVersion: what it did not name is gone.
+    /// The pass is complete at this resourceVersion. Objects that it did not name are gone.
     PassEnd(ResourceVersion),
-    /// An older answer of the API server came before this pass: it is of the history that the cache holds only if it
-    /// contradicts nothing of it.
+    /// The API server gave an older answer before this pass. The pass is of the cache's history only if it contradicts
+    /// nothing that the cache holds.
     PassDoubted,
-    /// The pass failed: forget it.
+    /// The pass failed and is discarded.
     PassAbort,
-    /// What the API server tells is of another history than what the cache holds, though its versions may be beyond:
-    /// the next complete pass begins a new one, and readers start over.
+    /// The API server has another history than the cache, even if its versions are newer. The next complete pass begins a
+    /// new history, and readers start over.
     OtherHistory,
     /// ADDED or MODIFIED on the watch.
     Apply(Object),
     /// DELETED on the watch: the last state, at the version of the deletion.
     Delete(Object),
-    /// An object is, from this version on, one that is not held, such as one that grew too large: it is told as deleted.
+    /// From this version on the object is not held, for example because it grew too large. Readers get a deletion.
     Unheld(Key, ResourceVersion),
-    /// Everything up to here has been seen.
+    /// Nothing is missing up to this version.
     Bookmark(ResourceVersion),
 }
 
-/// What happened to an object.
+/// The kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// It was not there before.
+    /// The object is new.
     Added,
-    /// It was there before.
+    /// The object existed before.
     Modified,
-    /// It is gone.
+    /// The object is gone.
     Deleted,
 }
 
@@ -50,45 +50,45 @@ pub enum ChangeKind {
 pub struct Change {
     /// Our own counter, one more than the change before.
     pub revision: Revision,
-    /// Where a reader is that has taken this change.
+    /// The version up to which a reader has everything once it took this change.
     pub position: ResourceVersion,
-    /// What happened.
+    /// Its kind.
     pub kind: ChangeKind,
     /// The new state; for a deletion the last one.
     pub object: Arc<Object>,
-    /// The state before, so that a selector's enter and leave can be told.
+    /// The state before, which decides whether the object begins or stops to match a selector.
     pub previous: Option<Arc<Object>>,
-    /// The resourceVersion that a deletion is shown with: its own; the list's where a relist found it; that of
-    /// the new object where one of the same name took its place.
+    /// The resourceVersion with which a deletion is shown: its own; that of the list, if a relist found it; or that of a new
+    /// object of the same name that replaced it.
     pub version: ResourceVersion,
-    /// The resourceVersion from which on a reader is known to have this change, whichever replica gave it that
-    /// version. The position, but for what a relist found: then the list's.
+    /// A reader that has any version from this one on, from any replica, has this change. Equal to the position, except for
+    /// changes that a relist found: then the list's version.
     pub(super) reached: ResourceVersion,
 }
 
-/// What a commit did, for the metrics of the room outside.
+/// The result of a commit, for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Commit {
-    /// Objects that came to be.
+    /// New objects.
     pub added: usize,
     /// Objects that changed.
     pub modified: usize,
     /// Objects that are gone.
     pub deleted: usize,
-    /// Deltas that told nothing new (U3, deletions of unknown objects).
+    /// Deltas that changed nothing: duplicates (U3), deletions of unknown objects.
     pub duplicates: usize,
-    /// Events that were not taken, as they are older than what was told and of an object that is not there: it may be
-    /// new to us, or long gone. Only a list tells.
+    /// Events that were ignored, as they are older than the position and their object is not in the store. It may be new, or
+    /// deleted already; only a list can decide.
     pub doubtful: usize,
     /// Changes that left the journal.
     pub evicted: usize,
-    /// Whether a list went back in time, so that readers must start over.
+    /// Whether a new history began, so that readers must start over.
     pub history_lost: bool,
 }
 
 impl Change {
-    /// Whether more follows that a relist found: what happened meanwhile is not known in its order, and an object
-    /// that is told later may have stopped to match before this position.
+    /// Whether more changes of the same relist follow. Their order is unknown: an object that comes later may have stopped
+    /// matching before this position.
     pub fn is_amid_relist(&self) -> bool {
         self.reached != self.position
     }

@@ -1,4 +1,4 @@
-//! Places in a cache's history.
+//! Cursors: places in a cache's history.
 
 use std::sync::Arc;
 
@@ -8,19 +8,19 @@ use super::Past;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision(pub u64);
 
-/// A reader's place: everything up to `revision` of `history` has been taken.
+/// A reader's place: it has taken everything up to `revision` of `history`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
-    /// Rises when the API server's versions went back; cursors of another history are [`Lost`].
+    /// Counts how often the API server's versions went back. Cursors of another history are [`Lost`].
     pub history: u64,
     /// The last revision taken.
     pub revision: Revision,
 }
 
-/// Where a resourceVersion from outside lies.
+/// Where a client's resourceVersion lies in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Located {
-    /// Here: continue after this cursor.
+    /// Known: continue after this cursor.
     At(Cursor),
     /// The cache has not reached it yet.
     Ahead,

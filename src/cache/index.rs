@@ -1,8 +1,8 @@
-//! Indexes: which objects have a value at a path, and which changes of the journal touched it.
+//! Indexes: for each value at a path, the objects that have it and the changes of the journal that touched it.
 //!
-//! client-go's `Indexer`, with a memory: a reader that asks by a value reads the objects and the changes of that value
-//! alone, however many others the cache holds. The indexes are behind the cache's lock and change with the store in one
-//! step.
+//! Like client-go's `Indexer`, but with changes: a reader that selects by a value reads only the objects and changes of that
+//! value, however many others the cache holds. The indexes are behind the cache's lock and change together with the
+//! store.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -12,12 +12,13 @@ use super::Revision;
 use super::state::Tombstone;
 use crate::k8s::{IndexPath, IndexPaths, Key, Object, ResourceVersion};
 
-/// Keys of one value that are kept in a sorted list; beyond it, in a tree. Nearly all values have fewer.
+/// Number of keys of one value up to which they are kept in a sorted list; beyond it, in a tree. Nearly all values have
+/// fewer.
 const FEW: usize = 64;
 
-/// What an index entry costs beside its key, about, in bytes: the reference, its place, its share of the value's own.
+/// Approximate cost of an index entry without its key, in bytes.
 const ENTRY_BYTES: usize = 48;
-/// What a value costs, about, in bytes.
+/// Approximate cost of a value, in bytes.
 const VALUE_BYTES: usize = 184;
 /// What a departure costs, about, in bytes: that of a deletion is shared with the cache's tombstone.
 const DEPARTURE_BYTES: usize = 200;
@@ -25,7 +26,7 @@ const DEPARTURE_BYTES: usize = 200;
 /// All indexes of one cache.
 #[derive(Debug)]
 pub(super) struct Indexes {
-    /// The paths in use, those of the indexes among them.
+    /// The paths in use, including those of the indexes.
     pub(super) paths: Arc<IndexPaths>,
     pub(super) all: Vec<Index>,
 }
@@ -34,9 +35,9 @@ pub(super) struct Indexes {
 #[derive(Debug)]
 pub(super) struct Index {
     pub(super) path: IndexPath,
-    /// Whether every object of the store is in it.
+    /// Whether it contains every object of the store.
     pub(super) complete: bool,
-    /// Changes up to this revision are not noted in it.
+    /// It does not know changes up to this revision.
     pub(super) begun: Revision,
     values: HashMap<Arc<str>, Posting>,
     /// The values that each change of the journal touched, oldest first.
@@ -50,7 +51,7 @@ pub(super) struct Index {
     departures_begin: ResourceVersion,
 }
 
-/// What is known of one value.
+/// The objects and changes of one value.
 #[derive(Debug, Default)]
 struct Posting {
     keys: Keys,
@@ -146,7 +147,7 @@ impl Indexes {
         self.all.iter_mut().find(|index| index.path == *path)
     }
 
-    /// Takes a step of the store. Calls `touched` with each index's path and each value that the step concerns.
+    /// Applies a step of the store. Calls `touched` with the path and value of each index entry that the step concerns.
     /// Each index remembers up to `departures_max` departures.
     pub(super) fn take(
         &mut self,
@@ -161,7 +162,7 @@ impl Indexes {
         }
     }
 
-    /// Another history begins: nothing before this revision is known.
+    /// Begins another history: no change before this revision is known.
     pub(super) fn begin(&mut self, revision: Revision, version: &ResourceVersion) {
         for index in &mut self.all {
             index.changes.clear();
@@ -177,7 +178,7 @@ impl Indexes {
         }
     }
 
-    /// Replaces the state of an object without a step: for the first list, and another history's.
+    /// Replaces the state of an object without a step, for the first list of a history.
     pub(super) fn replace(&mut self, before: Option<&Arc<Object>>, after: Option<&Arc<Object>>) {
         for index in &mut self.all {
             if let Some(object) = before {
@@ -213,7 +214,7 @@ impl Index {
         }
     }
 
-    /// Bytes it takes, about.
+    /// Its approximate size in bytes.
     pub(super) fn bytes(&self) -> usize {
         let text: usize = self.values.keys().map(|value| value.len()).sum();
         let logged = self.changes.len() * 2 * size_of::<(Revision, Arc<str>)>();
@@ -226,12 +227,12 @@ impl Index {
         self.values.values().filter(|posting| posting.keys.len() > 0).count()
     }
 
-    /// How many objects have one of these values, at most.
+    /// An upper bound of the number of objects that have one of these values.
     pub(super) fn count(&self, values: &[String]) -> usize {
         self.postings(values).map(|posting| posting.keys.len()).sum()
     }
 
-    /// The keys of the objects that have one of these values, sorted, each once.
+    /// The keys of the objects that have one of these values, sorted, without duplicates.
     pub(super) fn keys(&self, values: &[String]) -> Vec<Key> {
         let mut keys = Vec::new();
         self.postings(values).for_each(|posting| posting.keys.extend_into(&mut keys));
@@ -242,7 +243,7 @@ impl Index {
         keys
     }
 
-    /// The changes of the journal after a revision that touch one of these values, oldest first, each once.
+    /// The changes of the journal after a revision that touch one of these values, oldest first, without duplicates.
     pub(super) fn changes_after(&self, values: &[String], revision: Revision) -> Vec<Revision> {
         let mut changes = Vec::new();
         for posting in self.postings(values) {
@@ -295,7 +296,7 @@ impl Index {
         })
     }
 
-    /// Puts an object of the store into it, which may be in it already.
+    /// Adds an object of the store, which may be in it already.
     pub(super) fn insert(&mut self, object: &Arc<Object>, paths: &IndexPaths) {
         let Some(slot) = paths.slot(&self.path) else { return };
         for value in object.values(paths).get(slot).iter() {
@@ -382,13 +383,13 @@ impl Index {
         }
     }
 
-    /// The text of a value that is held already, so that it is held once.
+    /// The shared text of a value, so that each text is held once.
     fn shared(&self, value: &Arc<str>) -> Arc<str> {
         self.values.get_key_value(value).map_or(value, |(held, _)| held).clone()
     }
 
     fn posting_mut(&mut self, value: &Arc<str>) -> &mut Posting {
-        // Looked up first: an entry would take another reference to the text each time.
+        // Looked up first, as the entry API would clone the reference to the text each time.
         if !self.values.contains_key(value) {
             self.values.insert(value.clone(), Posting::default());
         }

@@ -1,4 +1,4 @@
-//! Reading a cache by index: what has a value, what changed there, what left.
+//! Reads a cache by index, and builds indexes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,43 +13,43 @@ use super::state::Tombstone;
 use super::{Batch, CatchUp, Cursor, Reader, Revision, ScopeWake, Snapshot};
 use crate::k8s::{IndexPath, IndexPaths, Key, Object, ResourceVersion};
 
-/// Indexes that a cache has at once. Each is some 100 bytes an object and a little of each change.
+/// Largest number of indexes of a cache. Each costs some 100 bytes for each object, and a little time for each change.
 pub const INDEXES_MAX: usize = 16;
 
-/// Paths that are read together at once. More, and what uses them reads objects by itself.
+/// Largest number of paths that are read together. Users of further paths read objects separately.
 const PATHS_MAX: usize = 64;
 
-/// How long an index is kept after its last use: agents that restart come back within it.
+/// Time for which an index is kept after its last use, so that clients that restart find it again.
 const IDLE_MAX: Duration = Duration::from_secs(600);
 
-/// JSON that a turn of building an index looks at, in bytes: about a millisecond.
+/// Bytes of JSON that one turn of building an index reads: about a millisecond.
 const TURN_BYTES: usize = 512 << 10;
 
 /// A condition that an index answers: one of these values at a path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct IndexTerm {
-    /// Where the values are.
+    /// The path to the values.
     pub path: IndexPath,
-    /// Sorted, each once.
+    /// The values, sorted, without duplicates.
     pub values: Vec<String>,
 }
 
 /// An index in figures.
 #[derive(Clone, Debug)]
 pub struct IndexSummary {
-    /// What it is over.
+    /// Its path.
     pub path: IndexPath,
-    /// Whether it holds every object; else it is being built.
+    /// Whether it contains every object; otherwise it is being built.
     pub complete: bool,
-    /// Values that objects have.
+    /// Number of different values.
     pub values: usize,
-    /// Bytes that it takes, about.
+    /// Its approximate size in bytes.
     pub bytes: usize,
-    /// Streams and requests that use it now.
+    /// Number of streams and requests that use it now.
     pub users: usize,
 }
 
-/// Who uses which paths and indexes. Beside the cache's lock.
+/// Counts the users of paths and indexes. Has a lock of its own.
 #[derive(Debug, Default)]
 pub(super) struct Uses(Mutex<Counts>);
 
@@ -63,18 +63,18 @@ struct Counts {
 struct IndexUses {
     path: IndexPath,
     users: usize,
-    /// When it was first seen without users.
+    /// Since when it was seen without users.
     idle_since: Option<Instant>,
 }
 
-/// Paths that somebody looks at: until it is dropped, values at them are read together with all others in use.
+/// A registration of paths: until it is dropped, their values are read together with those at all other paths in use.
 #[derive(Debug)]
 pub struct UsedPaths {
     shared: Arc<Shared>,
     paths: Vec<IndexPath>,
 }
 
-/// A complete index in use; it stays until this is dropped.
+/// A complete index in use. The index is kept until this is dropped.
 #[derive(Debug)]
 pub struct UsedIndex {
     shared: Arc<Shared>,
@@ -101,7 +101,7 @@ pub struct IndexCatchUp {
     pub state: Option<(Snapshot, Vec<Key>)>,
 }
 
-/// There are as many indexes as there may be, and all are in use.
+/// The largest number of indexes is reached, and all of them are in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("all {INDEXES_MAX} indexes are in use")]
 pub struct IndexesInUse;
@@ -124,13 +124,13 @@ impl Counts {
 }
 
 impl Reader {
-    /// The paths in use: values of objects are read at all of them together.
+    /// The paths in use. Values of an object are read at all of them together.
     pub fn paths(&self) -> Arc<IndexPaths> {
         self.shared.read().indexes.paths.clone()
     }
 
-    /// Has values at these paths read together with those at all others in use. `None` where there are too many: then
-    /// who looks at them reads objects by itself.
+    /// Registers paths, so that their values are read together with those at all other paths in use. `None` if there are too
+    /// many; then the caller has to read objects separately.
     pub fn use_paths(&self, paths: &[IndexPath]) -> Option<UsedPaths> {
         let mut counts = self.shared.uses.lock();
         self.add_paths(&mut counts, paths)?;
@@ -140,7 +140,7 @@ impl Reader {
         Some(UsedPaths { shared: self.shared.clone(), paths: paths.to_vec() })
     }
 
-    /// Puts paths among those in use, and takes others out that nobody uses where there are too many.
+    /// Adds paths to those in use. If there are too many, unused ones are removed first.
     fn add_paths(&self, counts: &mut Counts, paths: &[IndexPath]) -> Option<()> {
         let known = |counts: &Counts, path: &IndexPath| counts.paths.iter().any(|(one, _)| one == path);
         let new: Vec<_> = paths.iter().filter(|path| !known(counts, path)).cloned().collect();
@@ -162,7 +162,7 @@ impl Reader {
         Some(())
     }
 
-    /// The index that answers a term, if there is one and it is complete.
+    /// The index that answers a term, if it exists and is complete.
     pub fn use_index(&self, term: &IndexTerm) -> Option<UsedIndex> {
         let mut counts = self.shared.uses.lock();
         let complete = self.shared.read().indexes.get(&term.path).is_some_and(|index| index.complete);
@@ -174,7 +174,7 @@ impl Reader {
         Some(UsedIndex { shared: self.shared.clone(), term: term.clone() })
     }
 
-    /// Begins to build an index, or to build it again where nobody has built it to its end.
+    /// Begins to build an index, or continues one that was not completed.
     ///
     /// # Errors
     /// [`IndexesInUse`].
@@ -198,7 +198,7 @@ impl Reader {
         Ok(IndexBuilder { shared: self.shared.clone(), path: path.clone(), snapshot, last: None })
     }
 
-    /// Drops indexes that nobody has used for a while. To be called now and then.
+    /// Drops indexes that were unused for a while. To be called from time to time.
     pub fn expire_indexes(&self, now: Instant) {
         let mut counts = self.shared.uses.lock();
         let mut over = Vec::new();
@@ -216,7 +216,7 @@ impl Reader {
         let mut state = self.shared.write();
         let at = state.indexes.all.iter().position(|index| index.path == *path);
         let dropped = at.map(|at| state.indexes.all.swap_remove(at));
-        // It may be large: not under the lock.
+        // Dropped outside of the lock, as it may be large.
         drop(state);
         drop(dropped);
     }
@@ -252,14 +252,14 @@ impl Drop for UsedIndex {
 }
 
 impl IndexBuilder {
-    /// Builds on for one turn, and tells whether the index is complete. Costs about a millisecond.
+    /// Builds for one turn, about a millisecond, and returns whether the index is complete.
     pub fn turn(&mut self) -> bool {
         let paths = self.shared.read().indexes.paths.clone();
         let mut bytes = 0;
         let mut objects: Vec<Arc<Object>> = Vec::new();
         for object in self.snapshot.after(self.last.as_ref()) {
             bytes += object.json().len();
-            // Read without the lock; the values stay with the object.
+            // Values are read without the lock, and stay with the object.
             object.values(&paths);
             objects.push(object.clone());
             if bytes >= TURN_BYTES {
@@ -270,10 +270,10 @@ impl IndexBuilder {
         let state = &mut *state;
         let (store, indexes) = (&state.store, &mut state.indexes);
         let paths = indexes.paths.clone();
-        // It may have been dropped; who asked for it looks again.
+        // The index may have been dropped meanwhile; the caller looks it up again.
         let Some(index) = indexes.get_mut(&self.path) else { return true };
         for object in &objects {
-            // What has changed meanwhile is in it already.
+            // Objects that changed meanwhile are in it already.
             if store.get(object.key()).is_some_and(|stored| Arc::ptr_eq(stored, object)) {
                 index.insert(object, &paths);
             }
@@ -303,16 +303,16 @@ impl UsedIndex {
         state.indexes.get(&self.term.path).map_or(0, |index| index.count(&self.term.values))
     }
 
-    /// The current state, and the keys of the objects that have one of the values, sorted. Costs these keys.
+    /// The current state, and the sorted keys of the objects that have one of the values. The cost grows with these keys.
     pub fn snapshot(&self) -> (Snapshot, Vec<Key>) {
         let state = self.shared.read();
         let keys = state.indexes.get(&self.term.path).map(|index| index.keys(&self.term.values));
         (state.store.clone(), keys.unwrap_or_default())
     }
 
-    /// As [`Reader::changes_after`], the changes alone that touch one of the values.
+    /// As [`Reader::changes_after`], but only changes that touch one of the values.
     ///
-    /// Shape: revisions rise; the cursor after them is beyond changes that touch none.
+    /// Shape: revisions rise; the cursor after them is also beyond changes that touch none of the values.
     pub fn changes_after(&self, cursor: Cursor, len_max: usize) -> Option<Batch> {
         let state = self.shared.read();
         let head = state.store.cursor;
@@ -321,7 +321,7 @@ impl UsedIndex {
             return None;
         }
         let index = state.indexes.get(&self.term.path)?;
-        // Changes before the index was begun are not noted in it.
+        // The index does not know changes from before it was begun.
         if cursor.revision < index.begun {
             return None;
         }
@@ -365,8 +365,8 @@ impl UsedIndex {
         }
         let values = &self.term.values;
         let keys = index.keys(values);
-        // One that was deleted and came back, of the same uid even, is another: a reader that was told of neither has to
-        // learn of both.
+        // An object that was deleted and created again, even with the same uid, is another one: a reader that has neither event
+        // needs both.
         let is_back = |departure: &Tombstone| {
             keys.binary_search(&departure.key).is_ok()
                 && state.created(&departure.key) == Some(departure.created)
@@ -395,7 +395,7 @@ impl UsedIndex {
         Some(IndexCatchUp { piece, departed_after: revision, state })
     }
 
-    /// A wake-up at each commit that touches the value; `None` where there are several values.
+    /// A wake-up at each commit that touches the value; `None` for several values.
     pub fn wake(&self) -> Option<ScopeWake> {
         let [value] = &*self.term.values else { return None };
         Some(Shared::wake_at(&self.shared, value_scope(&self.term.path, value)))
@@ -432,7 +432,7 @@ mod tests {
         object.labels().iter().any(|(_, value)| values.iter().any(|one| *one == **value))
     }
 
-    /// What an index gives is what a look at everything gives, now and for every cursor of the journal.
+    /// Compares an index with a scan of everything, for the current state and for every cursor of the journal.
     fn check(reader: &Reader, cursors: &[Cursor], values: &[&str]) {
         let term = term(values);
         let Some(used) = reader.use_index(&term) else { return };
@@ -541,7 +541,7 @@ mod tests {
             }
         }
 
-        /// Whoever catches up by index, a piece between two commits, ends with what the cache holds of its values:
+        /// A reader that catches up by index, one part between two commits, ends with what the cache holds of its values:
         /// from a cursor, or from a version whose cursor is searched among what survived.
         #[test]
         fn a_catch_up_by_index_ends_with_the_state(

@@ -11,7 +11,7 @@ use crate::k8s::ResourceVersion;
 pub(super) struct Journal {
     changes: VecDeque<Arc<Change>>,
     bytes: usize,
-    /// The revision before the oldest change, and what was reached with it.
+    /// The revision before the oldest change, and the version that was reached with it.
     base: (Revision, ResourceVersion),
 }
 
@@ -33,12 +33,12 @@ impl Journal {
         self.base.0
     }
 
-    /// What was reached there.
+    /// The version that was reached there.
     pub(super) fn base_version(&self) -> &ResourceVersion {
         &self.base.1
     }
 
-    /// Appends, and lets the oldest go beyond the limits. Tells how many went.
+    /// Appends a change, drops the oldest ones beyond the limits, and returns how many were dropped.
     pub(super) fn push(&mut self, change: Arc<Change>, config: &Config) -> usize {
         self.bytes += change.journal_bytes();
         self.changes.push_back(change);
@@ -52,7 +52,7 @@ impl Journal {
         evicted
     }
 
-    /// The change that made a revision; `None` if it left the window.
+    /// The change with this revision; `None` if it left the window.
     pub(super) fn get(&self, revision: Revision) -> Option<&Arc<Change>> {
         let at = revision.0.checked_sub(self.base.0.0 + 1)?;
         self.changes.get(usize::try_from(at).ok()?)
@@ -64,8 +64,8 @@ impl Journal {
         Some(self.changes.iter().skip(skip).take(len_max).cloned().collect())
     }
 
-    /// The revision after which everything newer than `version` lies; `None` if it left the window or
-    /// nothing in it compares.
+    /// The revision after which all changes newer than `version` lie; `None` if it left the window, or if no version in the
+    /// window compares with it.
     pub(super) fn locate(&self, version: &ResourceVersion) -> Option<Revision> {
         let newest = self.changes.back().map_or(self.base.0, |change| change.revision);
         if !version.is_number() {

@@ -1,28 +1,28 @@
-//! The table in the middle: the current objects of one resource and a bounded window of recent changes.
+//! The cache of one resource: its current objects and a bounded window of recent changes.
 //!
-//! In comes a batch of [`Delta`]s through the one [`Writer`]; out go [`Snapshot`]s and runs of [`Change`]s
-//! through any number of [`Reader`]s, which sleep on a wake-up and never hold up the writer. This room has
+//! In come batches of [`Delta`]s through the one [`Writer`]; out go [`Snapshot`]s and runs of [`Change`]s
+//! through any number of [`Reader`]s, which wait on a wake-up and never delay the writer. This room has
 //! no async fn, does no I/O, reads no clock (time is an argument) and knows no format.
 //!
 //! # Revisions and positions
-//! Each change gets the next [`Revision`], our own dense counter, and a *position*: the resourceVersion up to
-//! which a reader that has taken this change has everything, so that any position is a place to resume from, on
-//! any replica. Positions never decrease within one history. What a relist found happened somewhere between two
-//! versions: deletions are told first, at the position before, then changes by rising version. A reader that is
-//! cut off among them, or amid a catch-up, and comes back to a replica that is not as far yet, is told what it
-//! lacks once that replica gets there; it is never told of an older state than it has.
+//! Each change gets the next [`Revision`], our own dense counter, and a *position*: the resourceVersion up to which a
+//! reader has everything once it took this change. So a reader can resume from any position, on any replica. Positions
+//! never decrease within one history. Changes that a relist finds happened at unknown moments between two versions:
+//! deletions come first, at the position before the relist, then changes by rising version. A reader that is cut off in
+//! the middle of these, or of a catch-up, may return to a replica that is not as far. It gets what it lacks once that
+//! replica is far enough, and never an older state than it has.
 //!
 //! # Before the first list
-//! What was deleted before it is not known here, so a position from before it (a client's that has outlived an
-//! informerd) is [`Located::Lost`]. While a cache is young a reader may [`Reader::recall`] such a position: the
-//! [`PastWriter`] is asked for who was there at that version, and from its answer and the store comes a [`Past`],
-//! which leads the reader to a place in the journal. Few versions are asked for, and only for a while: a start
-//! is when such clients come back. If it cannot be told, the reader starts over.
+//! Deletions from before the first list are unknown, so a position from before it is [`Located::Lost`]; a client that
+//! outlived a restart has one. While a cache is young, a reader may [`Reader::recall`] such a position: the
+//! [`PastWriter`] is asked for the objects that existed at that version. From the answer and the store comes a [`Past`],
+//! which leads the reader to a place in the journal. Only a few versions are requested, and only for a while after the
+//! start, when such clients return. If the version cannot be listed, the reader starts over.
 //!
 //! # After the position
-//! A reader may come with a version that the cache has not reached, from a replica that heard of it sooner. It is
-//! [`Located::Ahead`], and waits. If the API server has been there ([`Reader::is_reached`]), it may wait as long as that
-//! takes: it has everything until then.
+//! A reader may have a version that this cache has not reached, from a replica that is further. It is
+//! [`Located::Ahead`]. If the API server has been at that version ([`Reader::is_reached`]), the reader is served at once
+//! and waits for newer changes, as it has everything up to there.
 
 mod catch_up;
 mod change;
@@ -54,11 +54,11 @@ pub use store::{Snapshot, Stored};
 /// Limits of one cache.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Changes the journal holds at most.
+    /// Largest number of changes in the journal.
     pub journal_len_max: usize,
-    /// Bytes of JSON that the journal may hold beyond the store's.
+    /// Largest size of JSON that only the journal holds, in bytes.
     pub journal_bytes_max: usize,
-    /// Deletions remembered beyond the journal, about 150 bytes each.
+    /// Number of deletions that are remembered beyond the journal, about 150 bytes each.
     pub tombstones_len_max: usize,
 }
 

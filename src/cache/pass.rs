@@ -1,4 +1,4 @@
-//! A list on its way into the cache.
+//! A pass: a list on its way into the cache.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -7,33 +7,33 @@ use std::sync::Arc;
 use super::state::State;
 use crate::k8s::{Key, Object, ResourceVersion};
 
-/// What one pass of a list (an epoch) has named so far. Unchanged objects cost their key only, so comparing a
-/// large cluster with the cache needs no second copy of it.
+/// The objects that a list has named so far. Unchanged objects cost only their key, so that a relist of a large cluster
+/// needs no second copy of it.
 #[derive(Debug, Default)]
 pub(super) struct Pass {
     named: HashMap<Key, Named>,
-    /// Whether the API server answered with an older version before this list.
+    /// Whether the API server gave an older answer before this list.
     pub(super) doubted: bool,
 }
 
-/// An object of the list, beside what the cache has.
+/// An object of the list, compared with the cache.
 #[derive(Debug)]
 enum Named {
     /// New, or at another version.
     Changed(Arc<Object>),
     /// The same version of the same object.
     Same,
-    /// The same version of the same object, and yet written otherwise: by another release of the API server, which
-    /// is no change; or in a history that was taken back, where the version was given out before.
+    /// The same version of the same object, but with other bytes. Either another release of the API server writes it
+    /// differently, which is no change; or the version is of a history that a restore took back.
     Rewritten(Arc<Object>),
 }
 
-/// What a complete pass says, in the order in which it is committed: first what is gone, then what changed.
+/// The result of a complete pass, in the order of its commit: deletions, then changes.
 ///
-/// Why in this order: a reader that was cut off after some change at version v then has every deletion there
-/// was up to v, wherever it comes back.
+/// Why in this order: a reader that is cut off after a change at version v then has every deletion up to v, wherever it
+/// resumes.
 pub(super) struct Outcome {
-    /// Objects the pass did not name, or named with another uid: then with the version of the new one.
+    /// Objects that the pass did not name, or named with another uid; then with the version of the new object.
     pub(super) gone: Vec<(Arc<Object>, Option<ResourceVersion>)>,
     /// Changed and new objects by rising resourceVersion, so that the position after each is the object's.
     pub(super) changed: Vec<Arc<Object>>,
@@ -49,8 +49,7 @@ impl Named {
 }
 
 impl Pass {
-    /// Takes an object of the list. Of two of one key the newer one counts: a streaming list may go on with what
-    /// happened meanwhile.
+    /// Adds an object of the list. Of two with the same key the newer one counts, as a streaming list may contain live events.
     pub(super) fn item(&mut self, object: Object, state: &State) {
         let stored = state.store.objects.get(object.key()).map(|stored| &stored.object);
         if let Some(before) = self.named.get(object.key()) {
@@ -71,7 +70,7 @@ impl Pass {
         self.named.insert(key, named);
     }
 
-    /// Takes back an object: it was deleted while the list was under way.
+    /// Removes an object that was deleted while the list was under way.
     pub(super) fn gone(&mut self, key: &Key) {
         self.named.remove(key);
     }
@@ -79,11 +78,10 @@ impl Pass {
     /// Whether the API server's versions went back behind what the cache holds (an etcd restored from a backup, another
     /// cluster behind the same address; U30): the list as a whole is older, or it names an object in an older state.
     ///
-    /// A doubted list may be of a restored cluster that has passed the version of the cache since. Of the history that
-    /// the cache holds, a list has each object that did not change since the cache's version exactly as it is held.
-    /// Where one differs, the list is of another history. Where none does, all that may differ between the two
-    /// histories is named at versions beyond the cache's, or not at all: taken as changes and deletions, it makes the
-    /// cache and every reader of it right.
+    /// A doubted list may be of a restored cluster whose versions have passed the cache's since. In a list of the cache's own
+    /// history, each object that is not newer than the cache's version is exactly as in the cache. If one differs, the list is
+    /// of another history. If none differs, the two histories can only differ in objects at newer versions, or in missing
+    /// ones. Applied as changes and deletions, these make the cache and its readers right in either case.
     pub(super) fn is_of_other_history(&self, state: &State, version: &ResourceVersion) -> bool {
         let seen = &state.store.position;
         let contradicts = |named: &Named| match named {
@@ -99,7 +97,7 @@ impl Pass {
         version < seen || self.named.values().any(contradicts)
     }
 
-    /// Ends the pass. In another history the same version of an object may be another state.
+    /// Ends the pass. In another history an object may have another state under the same version.
     pub(super) fn end(self, state: &State, is_other: bool) -> Outcome {
         let changed = self.named.values().filter_map(|named| match named {
             Named::Changed(object) => Some(object.clone()),

@@ -1,9 +1,9 @@
-//! What a reader missed whose token is from before the first list, as far as the API server still knows.
+//! Finds what a reader has missed whose token is from before the first list, if the API server still knows that version.
 //!
-//! Of a version N the API server can tell who was there. Whoever of them is not in the store under the same
-//! uid is gone; whatever of the store is newer than N has changed. That is all that a reader lacks which has
-//! everything up to N, and *nothing beyond*: an object that came after N and went before the first list is known
-//! to nobody, so who may have taken one must start over.
+//! The API server can list version N. Objects of that list that are no longer in the store (same uid) were deleted since;
+//! objects in the store that are newer than N changed. This is all that a reader lacks which has everything up to N and
+//! *nothing beyond*. An object that was created after N and deleted before the first list is unknown to everyone, so a
+//! reader that may hold one must start over.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -13,18 +13,18 @@ use super::state::State;
 use super::{ChangeKind, Cursor, Recalled};
 use crate::k8s::{Identity, Key, Object, ResourceVersion};
 
-/// Versions that one cache asks for over its life. Clients that lost one informerd have few versions among them;
-/// made-up tokens must be no way to load the API server.
+/// Largest number of versions that one cache requests in its life. The clients of a stopped informerd have few different
+/// versions, and made-up tokens must not load the API server.
 const ASKED_LEN_MAX: usize = 16;
 
-/// What changed from a version before the cache's history up to a place within it.
+/// The changes from a version before the cache's history up to a place within it.
 #[derive(Debug)]
 pub struct Past {
-    /// Who is gone. Told first, at the version asked for: see the room's "Revisions and positions".
+    /// Deleted objects. They come first, at the requested version: see the room's "Revisions and positions".
     pub gone: Vec<Gone>,
-    /// What came to be or changed, as it was at `cursor`, by rising resourceVersion, which is the position after
-    /// each. Kept, not looked up later: only a reader that has exactly these states understands what the journal
-    /// says after `cursor` (whether an object stops to match depends on the state before).
+    /// New and changed objects in their states at `cursor`, by rising resourceVersion, which is the position after each. The
+    /// states are kept, as only a reader that has exactly these can continue with the journal after `cursor`: whether an
+    /// object stops matching depends on the state before.
     pub changed: Vec<PastChange>,
     /// Where to continue.
     pub cursor: Cursor,
@@ -32,27 +32,27 @@ pub struct Past {
     pub position: ResourceVersion,
 }
 
-/// An object that is there and was not, or not so.
+/// An object that is new or has changed.
 #[derive(Clone, Debug)]
 pub struct PastChange {
-    /// ADDED if it was not there, else MODIFIED.
+    /// `Added` if it did not exist at that version, else `Modified`.
     pub kind: ChangeKind,
     /// The object.
     pub object: Arc<Object>,
 }
 
-/// An object of the past that is no more.
+/// An object that was deleted since.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gone {
     /// Namespace and name.
     pub key: Key,
-    /// Which object of that name.
+    /// Tells it from other objects of the same key.
     pub uid: Box<str>,
-    /// The version that its deletion is shown with: that of the object which took its place, else the cache's.
+    /// The version with which its deletion is shown: that of an object that replaced it, else the cache's.
     pub version: ResourceVersion,
 }
 
-/// The versions that were asked for, and what came of it.
+/// The requested versions and their answers.
 #[derive(Debug)]
 pub(super) struct Pasts {
     open: bool,
@@ -66,7 +66,7 @@ impl Pasts {
         Self { open: true, asked: Vec::new() }
     }
 
-    /// Nothing is asked for any more, and nothing kept.
+    /// Forgets all answers, and requests no more.
     pub(super) fn close(&mut self) {
         *self = Self { open: false, asked: Vec::new() };
     }
@@ -89,7 +89,7 @@ impl State {
     /// may be.
     pub(super) fn recalled(&self, version: &ResourceVersion) -> Option<Recalled> {
         match self.pasts.get(version) {
-            // Deletions since it was told have been forgotten.
+            // Deletions since that answer have been forgotten.
             Some(Recalled::Known(past)) if past.cursor.revision < self.floor => Some(Recalled::Unknown),
             Some(recalled) => Some(recalled.clone()),
             None if self.may_ask(version) => None,
@@ -145,8 +145,8 @@ impl State {
                     changed.push(PastChange { kind, object: object.clone() });
                 }
                 Ordering::Less | Ordering::Equal if same => {}
-                // It is older than the version, but was not there: another cluster's past (etcd restored from a
-                // backup while nobody looked).
+                // The stored object is older than the version but is not in the list: the list is of another history (etcd was
+                // restored from a backup meanwhile).
                 Ordering::Less | Ordering::Equal => return None,
             }
         }

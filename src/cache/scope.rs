@@ -1,8 +1,8 @@
-//! Readers of one namespace, or of one object, and when to wake them.
+//! Wake-ups for readers of one namespace, object or value.
 //!
-//! Ten thousand readers, each of a namespace of its own, must not be woken by what happens in another. So a scope that
-//! somebody reads has a wake-up of its own, and the revision of its last change beside it: a reader for which nothing is new
-//! goes on at the head without looking at what others were told.
+//! Ten thousand readers, each of its own namespace, must not be woken by changes in another one. So each scope that has a
+//! reader has its own wake-up, and the revision of its last change. A reader whose scope did not change continues at the
+//! head without looking at the changes between.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,15 +12,15 @@ use tokio::sync::watch;
 use super::Revision;
 use crate::k8s::{IndexPath, Key};
 
-/// The last change of each scope that somebody reads. Behind the cache's lock.
+/// The last change of each scope that has a reader. Behind the cache's lock.
 #[derive(Debug, Default)]
 pub(super) struct Touched {
     last: HashMap<Arc<str>, Revision>,
-    /// Touched since the last commit was told.
+    /// Scopes that were touched since [`Touched::take_dirty`].
     dirty: Vec<Arc<str>>,
 }
 
-/// The wake-ups of the scopes. Beside the cache's lock: nobody is woken within it.
+/// The wake-ups of the scopes. Outside of the cache's lock, as readers must not be woken under it.
 #[derive(Debug, Default)]
 pub(super) struct Wakes(Mutex<HashMap<Arc<str>, watch::Sender<()>>>);
 
@@ -32,23 +32,23 @@ pub(super) fn scope_of(namespace: &str, name: Option<&str>) -> Arc<str> {
     }
 }
 
-/// The text of the scope of objects with a value at a path. No namespace or name begins so.
+/// The text of the scope of objects with a value at a path. No namespace or name begins like it.
 pub(super) fn value_scope(path: &IndexPath, value: &str) -> Arc<str> {
     format!("={path}={value}").into()
 }
 
 impl Touched {
-    /// Begins to note a scope's changes; what was before is not known.
+    /// Begins to record a scope's changes. Earlier ones are unknown.
     pub(super) fn begin(&mut self, scope: Arc<str>, now: Revision) {
         self.last.entry(scope).or_insert(now);
     }
 
-    /// Ends to note a scope's changes.
+    /// Stops recording a scope's changes.
     pub(super) fn end(&mut self, scope: &str) {
         self.last.remove(scope);
     }
 
-    /// An object changed.
+    /// Records a change of an object.
     pub(super) fn note(&mut self, key: &Key, revision: Revision) {
         if self.last.is_empty() {
             return;
@@ -66,7 +66,7 @@ impl Touched {
         }
     }
 
-    /// An object changed that has or had a value at a path.
+    /// Records a change of an object that has or had a value at a path.
     pub(super) fn note_value(&mut self, path: &IndexPath, value: &str, revision: Revision) {
         if self.last.is_empty() {
             return;
@@ -78,12 +78,12 @@ impl Touched {
         }
     }
 
-    /// Whether nothing of a scope changed after a revision. `false` for one that is not noted.
+    /// Whether nothing in a scope changed after a revision. `false` for a scope that is not recorded.
     pub(super) fn is_quiet_since(&self, scope: &str, revision: Revision) -> bool {
         self.last.get(scope).is_some_and(|last| *last <= revision)
     }
 
-    /// What was touched since it was asked last.
+    /// Takes the scopes that were touched since the last call.
     pub(super) fn take_dirty(&mut self) -> Vec<Arc<str>> {
         std::mem::take(&mut self.dirty)
     }

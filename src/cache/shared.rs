@@ -17,7 +17,7 @@ use super::state::State;
 use super::{Change, Commit, Config, Cursor, Delta, Located, Lost, Recalled, Revision, Snapshot};
 use crate::k8s::{Identity, Key, Object, ResourceVersion};
 
-/// Makes a cache; `now` is the moment from which its age counts until it is first heard of.
+/// Makes a cache. Until the API server is heard, its age counts from `now`.
 pub fn cache(config: Config, now: Instant) -> (Writer, Reader) {
     let (wake_tx, wake_rx) = watch::channel(Mark::default());
     let shared = Arc::new(Shared {
@@ -53,20 +53,20 @@ pub(super) struct Shared {
     head: Mutex<Head>,
     /// Wakes who answers [`Reader::is_reached`].
     head_asked_tx: watch::Sender<()>,
-    /// Here and not with the [`Writer`], so that it never closes: a reader may outlive what kept the cache true.
+    /// Here and not in the [`Writer`], so that it never closes: a reader may outlive the reflector.
     wake_tx: watch::Sender<Mark>,
-    /// Wakes those who read one namespace or object.
+    /// Wakes readers of one namespace, object or value.
     scoped: Wakes,
 }
 
-/// The one end that changes a cache. Not `Clone`: one reflector, one cache.
+/// The end that changes a cache. Not `Clone`: one reflector for each cache.
 #[derive(Debug)]
 pub struct Writer {
     shared: Arc<Shared>,
 }
 
-/// The end that tells a cache what was before it. Apart from the [`Writer`], so that the API server's answer is
-/// not waited for by the watch, nor it by the watch.
+/// The end that gives a cache lists of past versions. Separate from the [`Writer`], so that such a list and the watch do
+/// not wait for each other.
 #[derive(Debug)]
 pub struct PastWriter {
     shared: Arc<Shared>,
@@ -79,16 +79,16 @@ pub struct Reader {
     wake_rx: watch::Receiver<Mark>,
 }
 
-/// The wake-up of who reads one namespace, or one object.
+/// The wake-up of a reader of one namespace, object or value.
 #[derive(Debug)]
 pub struct ScopeWake {
     shared: Arc<Shared>,
     scope: Arc<str>,
-    /// There until it is dropped.
+    /// `None` only while it is being dropped.
     wake: Option<watch::Receiver<()>>,
 }
 
-/// How far a cache is; what a sleeper is woken with.
+/// How far a cache is. Readers are woken with it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mark {
     /// Whether the cache was complete at least once.
@@ -99,37 +99,37 @@ pub struct Mark {
     pub history: u64,
     /// Rises with each commit that readers can see, bookmarks included.
     pub commits: u64,
-    /// Rises with each relist, which may have skipped what came and went.
+    /// Rises with each relist, in which short-lived objects may have been missed.
     pub relists: u64,
 }
 
-/// What keeps a cache true is doing.
+/// The activity of a cache's reflector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Nothing yet.
+    /// It has not begun.
     Starting,
     /// A list is under way.
     Listing,
-    /// A watch was asked for, and the head of its answer is awaited, or that of a probe before it.
+    /// A watch, or a probe before it, was requested, and the head of the answer is awaited.
     Connecting,
     /// The watch is open.
     Watching,
     /// Waiting before the next try.
     BackingOff,
-    /// What kept the cache true has ended by a bug. Nothing will change until another one takes its place.
+    /// The reflector panicked. Nothing changes until another one replaces it.
     Failed,
 }
 
-/// What keeps a cache true is doing, and what went wrong last, in a sentence.
+/// The activity of a cache's reflector, and its last failure in a sentence.
 #[derive(Clone, Debug)]
 pub struct Condition {
-    /// What it does.
+    /// Its activity.
     pub phase: Phase,
-    /// What went wrong, until something goes right again.
+    /// The last failure; `None` after a success.
     pub message: Option<String>,
     /// When the next try comes, while backing off.
     pub retry_at: Option<Instant>,
-    /// Whether what went wrong is that the API server forbids it.
+    /// Whether the last failure is that the API server forbids the request.
     pub forbidden: bool,
 }
 
@@ -146,7 +146,7 @@ pub struct Batch {
     pub caught_up: bool,
 }
 
-/// A piece of what changed since a cursor, each object once.
+/// A part of a catch-up: objects that changed since a cursor, each once.
 #[derive(Debug)]
 pub struct CatchUp {
     /// By rising revision.
@@ -164,15 +164,15 @@ pub struct CatchUp {
 pub struct CatchUpEntry {
     /// When it changed last.
     pub revision: Revision,
-    /// When it came to be, 0 if before the first list.
+    /// When it was created; 0 if before the first list.
     pub created: Revision,
-    /// Where a reader is that has taken it.
+    /// The version up to which a reader has everything once it took this entry.
     pub position: ResourceVersion,
     /// Namespace and name.
     pub key: Key,
-    /// Which object of that name.
+    /// Tells it from other objects of the same key.
     pub uid: Box<str>,
-    /// The resourceVersion of its last change; that with which its deletion is shown.
+    /// The resourceVersion of its last change, with which its deletion is shown.
     pub version: ResourceVersion,
     /// The object; `None` if it is gone.
     pub object: Option<Arc<Object>>,
@@ -214,9 +214,9 @@ impl Writer {
         let cursor = state.store.cursor;
         let (synced, relists) = (state.synced, state.relists);
         let touched = state.touched.take_dirty();
-        // Items of a pass show only at its end.
+        // Items of a pass become visible only at its end.
         let shows = before != (synced, cursor, state.store.position.clone(), relists);
-        // Released before anyone is woken, so that none wakes into the lock.
+        // Released before readers are woken, so that they do not wait for it.
         drop(state);
         if shows {
             self.shared.wake_tx.send_modify(|mark| {
@@ -233,7 +233,7 @@ impl Writer {
         commit
     }
 
-    /// Reads what indexes and selections look at, so that it is not read under the lock.
+    /// Reads the values that indexes and selections need, so that they are not read under the lock.
     fn read_values(&self, deltas: &[Delta]) {
         let paths = self.shared.read().indexes.paths.clone();
         if paths.paths().is_empty() {
@@ -246,13 +246,13 @@ impl Writer {
         }
     }
 
-    /// The API server was heard: bytes arrived.
+    /// Notes that bytes arrived from the API server.
     pub fn heard(&self, now: Instant) {
         let millis = now.saturating_duration_since(self.shared.born).as_millis() as u64;
         self.shared.heard_ms.store(millis.max(1), Ordering::Relaxed);
     }
 
-    /// What keeps the cache true is doing something else now.
+    /// Sets the activity of the reflector.
     pub fn set_condition(&self, condition: Condition) {
         *self.shared.condition.lock().unwrap_or_else(PoisonError::into_inner) = condition;
     }
@@ -262,7 +262,7 @@ impl Writer {
         PastWriter { shared: self.shared.clone() }
     }
 
-    /// An end that reads it.
+    /// A reading end.
     pub fn reader(&self) -> Reader {
         Reader { shared: self.shared.clone(), wake_rx: self.shared.wake_tx.subscribe() }
     }
@@ -276,14 +276,14 @@ impl Writer {
 // === impl ScopeWake ===
 
 impl ScopeWake {
-    /// Marks what came so far as seen. To be done before reading, else a commit is slept through.
+    /// Marks commits so far as seen. Call it before reading, or a commit may be missed.
     pub fn saw(&mut self) {
         if let Some(wake) = &mut self.wake {
             wake.borrow_and_update();
         }
     }
 
-    /// Where to wait until there may be something. Its sender lives as long as this.
+    /// The receiver to wait on. Its sender lives as long as this.
     pub fn receiver(&mut self) -> Option<&mut watch::Receiver<()>> {
         self.wake.as_mut()
     }
@@ -356,29 +356,28 @@ impl Reader {
         (state.store.cursor, state.store.position.clone())
     }
 
-    /// The object that changed last, of those that are held. Costs a pass over all where nothing changed since the
-    /// first list.
+    /// The object that changed last among those held. Costs a scan of all of them if nothing changed since the first list.
     pub fn newest(&self) -> Option<Arc<Object>> {
         self.shared.read().newest().cloned()
     }
 
-    /// How far the cache is, without its lock.
+    /// How far the cache is. Does not take the lock.
     pub fn mark(&self) -> Mark {
         *self.wake_rx.borrow()
     }
 
-    /// A receiver that wakes at each commit. Mark it seen *before* reading, else a commit is slept through.
+    /// A receiver that wakes at each commit. Mark it seen *before* reading, or a commit may be missed.
     pub fn wake(&self) -> watch::Receiver<Mark> {
         self.wake_rx.clone()
     }
 
-    /// A wake-up for who reads one namespace (of a namespaced resource), or one object in it or in the cluster scope: at
-    /// each commit that touches it, when versions went back, and at [`Reader::rouse`].
+    /// A wake-up for a reader of one namespace, of one object in it, or of one cluster-scoped object. It wakes at each commit
+    /// that touches this scope, when versions went back, and at [`Reader::rouse`].
     pub fn wake_scoped(&self, namespace: &str, name: Option<&str>) -> ScopeWake {
         Shared::wake_at(&self.shared, scope_of(namespace, name))
     }
 
-    /// Wakes every reader that sleeps, though nothing was committed.
+    /// Wakes every waiting reader without a commit.
     pub fn rouse(&self) {
         self.shared.wake_waiting();
         self.shared.scoped.wake_all();
@@ -406,9 +405,8 @@ impl Reader {
 
     /// At most `len_max` objects that changed after a cursor, each once in its latest state.
     ///
-    /// Shape: by rising revision, so every prefix of it is a place to resume from. To be repeated until
-    /// `done`; only then does a run of [`Reader::changes_after`] continue without a gap, as an object that
-    /// changes meanwhile moves to the end.
+    /// Shape: by rising revision, so that every prefix is a place to resume from. To be repeated until `done`: an object that
+    /// changes meanwhile moves to the end, so only then [`Reader::changes_after`] continues without a gap.
     ///
     /// # Errors
     /// [`Lost`] when deletions since the cursor are no longer known.
@@ -416,7 +414,7 @@ impl Reader {
         self.shared.read().catch_up(cursor, len_max)
     }
 
-    /// As [`Reader::catch_up`]; with the last piece the state that the reader then has everything of.
+    /// As [`Reader::catch_up`]. With the last part comes the state that the reader then has.
     ///
     /// # Errors
     /// Those of [`Reader::catch_up`].
@@ -431,21 +429,21 @@ impl Reader {
         Ok((piece, then))
     }
 
-    /// Where a reader continues that has everything up to a resourceVersion, on whichever replica it got it.
+    /// Where a reader continues that has everything up to a resourceVersion, which may be from any replica.
     pub fn locate(&self, version: &ResourceVersion) -> Located {
         self.shared.read().locate(version)
     }
 
     /// As [`Reader::locate`], for a client that lists and then watches from the list's version. After the API server's
-    /// versions went back a version may be of either history. One that a list of this history carried
-    /// ([`Reader::note_listed`]) is taken for this history's: a client of the old one that holds exactly that version
-    /// was told to start over where it was connected.
+    /// versions went back, a version may be of either history. A version that a list of this history had
+    /// ([`Reader::note_listed`]) is taken as this history's. A client of the old history that holds exactly the same
+    /// version was told to start over, if it was connected.
     pub fn locate_listed(&self, version: &ResourceVersion) -> Located {
         let state = self.shared.read();
         if state.was_listed(version) { state.locate_in_history(version) } else { state.locate(version) }
     }
 
-    /// A client was given a list with the version of this snapshot, or an earlier one of the same state.
+    /// Notes that a client got a list with the version of this snapshot, or with an earlier one of the same state.
     pub fn note_listed(&self, snapshot: &Snapshot, version: &ResourceVersion) {
         let is_new = {
             let state = self.shared.read();
@@ -461,15 +459,15 @@ impl Reader {
         self.shared.read().journal().base_version().clone()
     }
 
-    /// Whether a relist skipped something after a version: what came and went then was never seen here, and cannot be
-    /// told to a reader that may hold it.
+    /// Whether a relist skipped changes after a version. Objects that were created and deleted in the gap are unknown here, so
+    /// a reader that may hold one cannot be told of its deletion.
     pub fn skipped_since(&self, version: &ResourceVersion) -> bool {
         self.shared.read().skipped_since(version)
     }
 
     /// What changed since a version that is [`Located::Lost`], if the API server knows. It is asked once.
     pub fn recall(&self, version: &ResourceVersion) -> Recalled {
-        // Hundreds come with one version in one moment: all but the first only read.
+        // Hundreds of readers may have the same version: all but the first take only the read lock.
         if let Some(recalled) = self.shared.read().recalled(version) {
             return recalled;
         }
@@ -513,12 +511,12 @@ impl Reader {
         }
     }
 
-    /// What keeps the cache true is doing.
+    /// The activity of the reflector, and its last failure.
     pub fn condition(&self) -> Condition {
         self.shared.condition.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What kept the cache true has ended and cannot say so itself.
+    /// Marks the reflector as failed, after it has panicked.
     pub fn set_failed(&self, why: &str) {
         let message = Some(why.to_owned());
         let failed = Condition { phase: Phase::Failed, message, retry_at: None, forbidden: false };
@@ -559,7 +557,7 @@ impl Shared {
     }
 
     pub(super) fn read(&self) -> RwLockReadGuard<'_, State> {
-        // A panic under the write lock is a bug; readers still get a whole state, as steps are small.
+        // A panic under the write lock is a bug. The state is still consistent enough to be read, as each step is small.
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! Store, journal and tombstones together: what is behind the lock.
+//! The state behind the lock: store, journal and tombstones together.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};
@@ -14,13 +14,13 @@ use super::scope::Touched;
 use super::{Change, ChangeKind, Commit, Config, Cursor, Delta, Located, Revision, Snapshot, Stored};
 use crate::k8s::{Key, Object, ResourceVersion};
 
-/// Objects of the first list were there before every revision that a reader can have.
+/// The revision of objects of the first list: before every revision that a reader can have.
 pub(super) const BEFORE_ALL: Revision = Revision(0);
-/// Relists whose gap is remembered; beyond them tokens from before are lost.
+/// Number of relists whose gap is remembered. Tokens from before the oldest one are lost.
 const GAPS_LEN_MAX: usize = 64;
 
-/// Versions of lists that are remembered after a restore: many more than lists are answered between a list and the watch
-/// that follows it.
+/// Number of versions of lists that are remembered after a restore: many more than the lists that are answered between a
+/// client's list and the watch that follows it.
 const LISTED_LEN_MAX: usize = 1000;
 
 /// A deletion, or an object that left a value of an index: remembered longer than the journal remembers it.
@@ -35,7 +35,7 @@ pub(super) struct Tombstone {
     pub(super) reached: ResourceVersion,
 }
 
-/// Where a deletion lies: see [`Change`].
+/// The versions of a deletion: see [`Change`].
 struct Removal {
     version: ResourceVersion,
     position: ResourceVersion,
@@ -59,20 +59,20 @@ pub(super) struct State {
     journal: Journal,
     pub(super) recent: BTreeMap<Revision, Recent>,
     pub(super) tombstones: VecDeque<Arc<Tombstone>>,
-    /// Deletions up to this revision may be forgotten.
+    /// Deletions up to this revision may have been forgotten.
     pub(super) floor: Revision,
-    /// What came before this version is not known: the list that began this history, or a forgotten deletion.
+    /// Changes before this version are unknown. It is that of the first list of this history, or of a forgotten deletion.
     begin: ResourceVersion,
-    /// Versions between which a relist skipped what happened, oldest first.
+    /// Pairs of versions between which a relist skipped changes, oldest first.
     gaps: VecDeque<(ResourceVersion, ResourceVersion)>,
-    /// Versions up to this one were given out before the API server's went back: what was then is not what is now.
+    /// The greatest version that was given out before the API server's versions went back. Versions up to it are ambiguous.
     taken_back: ResourceVersion,
-    /// Versions up to `taken_back` that lists of this history carried, newest last.
+    /// Versions up to `taken_back` that lists of this history had, newest last.
     listed: VecDeque<ResourceVersion>,
     pub(super) synced: bool,
     /// Lists after the first.
     pub(super) relists: u64,
-    /// What is held is of another history than what the next pass will bring.
+    /// Whether the next pass begins a new history.
     outdated: bool,
     pass: Option<Pass>,
     pub(super) pasts: Pasts,
@@ -118,7 +118,7 @@ impl State {
         self.tombstones.len()
     }
 
-    /// Takes one delta.
+    /// Applies one delta.
     pub(super) fn apply(&mut self, delta: Delta, commit: &mut Commit) {
         match delta {
             Delta::PassBegin => self.pass = Some(Pass::default()),
@@ -155,7 +155,7 @@ impl State {
     fn end_pass(&mut self, pass: Pass, version: ResourceVersion, commit: &mut Commit) {
         let back = self.synced && (self.outdated || pass.is_of_other_history(self, &version));
         if pass.doubted {
-            // What the API server tells of an earlier version may be of either history.
+            // The API server's answer for an earlier version may be of either history.
             self.pasts.close();
         }
         let Outcome { changed, gone } = pass.end(self, back);
@@ -168,7 +168,7 @@ impl State {
         let mut left = gone.len() + changed.len();
         for (object, replaced_at) in gone {
             left -= 1;
-            // When it went is not known; at this position a reader that comes back is told again.
+            // The moment of the deletion is unknown. A reader that resumes from this position gets it again.
             let position = if left == 0 { version.clone() } else { short.clone() };
             let shown = replaced_at.unwrap_or_else(|| version.clone());
             let at = Removal { version: shown, position, reached: version.clone() };
@@ -176,7 +176,7 @@ impl State {
         }
         for object in changed {
             left -= 1;
-            // With the last one, a reader has everything.
+            // With the last change a reader has everything.
             let position = if left == 0 { version.clone() } else { self.at_least(object.resource_version()) };
             self.put_at(object, position, version.clone(), commit);
         }
@@ -185,8 +185,8 @@ impl State {
         self.advance(&version);
     }
 
-    /// Objects that came and went between two versions were never seen here. A client of another replica that has
-    /// a token from between may hold one, and would keep it for ever.
+    /// Remembers that changes between two versions were missed. A client of another replica with a token from between may hold
+    /// an object that was created and deleted there, and would keep it for ever.
     fn remember_gap(&mut self, from: ResourceVersion, to: &ResourceVersion) {
         if from >= *to {
             return;
@@ -194,13 +194,13 @@ impl State {
         if self.gaps.len() >= GAPS_LEN_MAX
             && let Some((_, end)) = self.gaps.pop_front()
         {
-            // Forgotten by taking everything before it for lost.
+            // The gap is forgotten, so every version before its end is lost.
             self.begin = end;
         }
         self.gaps.push_back((from, to.clone()));
     }
 
-    /// The first list, or one that went back in time: no reader's place before it means anything.
+    /// Begins a history, with the first list or after versions went back. Cursors from before are lost.
     fn begin_history(
         &mut self,
         changed: &[Arc<Object>],
@@ -231,12 +231,12 @@ impl State {
         self.indexes.begin(revision, &version);
         if self.synced {
             self.store.cursor.history += 1;
-            // After two restores the first history may be the one that was furthest.
+            // After two restores the first history may have had the greatest version.
             if self.store.position > self.taken_back {
                 self.taken_back = self.store.position.clone();
             }
             self.listed.clear();
-            // A version from before may be one of the time that was taken back.
+            // A version from before may be of the history that was taken back.
             self.pasts.close();
         }
         self.journal = Journal::new(revision, version.clone());
@@ -250,7 +250,7 @@ impl State {
         (self.synced, self.outdated) = (true, false);
     }
 
-    /// The object that changed last, of those that are held.
+    /// The object that changed last among those held.
     pub(super) fn newest(&self) -> Option<&Arc<Object>> {
         if let Some((_, recent)) = self.recent.last_key_value() {
             return Some(&recent.object);
@@ -282,7 +282,7 @@ impl State {
     ) {
         let before = self.store.objects.get(object.key()).cloned();
         let previous = match before {
-            // Deleted and created again under one name: two changes, the first short of the position.
+            // Deleted and created again under the same name: two changes, the first one at the position before.
             Some(old) if old.object.uid() != object.uid() => {
                 let (version, short) = (object.resource_version().clone(), self.store.position.clone());
                 let at = Removal { version, position: short, reached: reached.clone() };
@@ -321,7 +321,7 @@ impl State {
         let position = self.at_least(object.resource_version());
         let old = self.store.objects.get(object.key()).map(|stored| stored.object.clone());
         match old {
-            // A DELETED is never older than the state it ends, unless the server repeats itself.
+            // A DELETED that is older than the stored state is a repetition.
             Some(old) if old.resource_version() > object.resource_version() => self.skip(&position, commit),
             Some(old) => {
                 let version = object.resource_version().clone();
@@ -332,7 +332,7 @@ impl State {
         }
     }
 
-    /// An object that is there upstream is not held from a version on.
+    /// Removes an object that exists at the API server but is not held from a version on.
     fn let_go(&mut self, key: &Key, version: &ResourceVersion, commit: &mut Commit) {
         if let Some(pass) = &mut self.pass {
             return pass.gone(key);
@@ -392,7 +392,7 @@ impl State {
         self.indexes.trim(self.journal.base_revision());
     }
 
-    /// The position after something at `version`: never back, even if the server's order is not.
+    /// The position after an event at `version`. It never decreases, even if the server's events do.
     fn at_least(&self, version: &ResourceVersion) -> ResourceVersion {
         let back = *version < self.store.position;
         if back { self.store.position.clone() } else { version.clone() }
@@ -402,13 +402,13 @@ impl State {
         self.store.position = self.at_least(version);
     }
 
-    /// Something that tells nothing new still tells how far the server is.
+    /// Counts a delta that changes nothing. Its version still says how far the server is.
     fn skip(&mut self, position: &ResourceVersion, commit: &mut Commit) {
         commit.duplicates += 1;
         self.advance(position);
     }
 
-    /// A client was given a list of the history of `cursor` at this version.
+    /// Notes that a client got a list of the history of `cursor` at this version.
     pub(super) fn note_listed(&mut self, cursor: Cursor, version: &ResourceVersion) {
         if cursor.history != self.store.cursor.history
             || !self.is_ambiguous(version)
@@ -422,23 +422,23 @@ impl State {
         self.listed.push_back(version.clone());
     }
 
-    /// Whether a version may be of the time that was taken back, or of now.
+    /// Whether a version may be of the history that was taken back or of the current one.
     pub(super) fn is_ambiguous(&self, version: &ResourceVersion) -> bool {
         *version <= self.taken_back
     }
 
-    /// Whether a version that may be of either history is one that a client of this one has listed.
+    /// Whether a list of the current history had this version.
     pub(super) fn was_listed(&self, version: &ResourceVersion) -> bool {
         self.listed.contains(version)
     }
 
     /// Where a reader continues that has everything up to `version`.
     pub(super) fn locate(&self, version: &ResourceVersion) -> Located {
-        // Nobody can tell which history it is of. Whoever starts over is right in any case.
+        // The version may be of either history. To start over is right in both cases.
         if self.is_ambiguous(version) { Located::Lost } else { self.locate_in_history(version) }
     }
 
-    /// Where a reader continues whose version is of this history.
+    /// Where a reader continues that has everything up to `version` of the current history.
     pub(super) fn locate_in_history(&self, version: &ResourceVersion) -> Located {
         let head = self.store.cursor;
         let revision = match version.partial_cmp(&self.store.position) {
@@ -456,7 +456,7 @@ impl State {
         if revision < self.floor { Located::Lost } else { Located::At(Cursor { revision, ..head }) }
     }
 
-    /// Whether something after `version` may have come and gone without being seen here.
+    /// Whether objects that were created and deleted after `version` may have been missed here.
     pub(super) fn skipped_since(&self, version: &ResourceVersion) -> bool {
         self.gaps.iter().any(|(_, to)| to > version)
     }
@@ -465,10 +465,11 @@ impl State {
         self.gaps.iter().any(|(from, to)| from < version && version < to)
     }
 
-    /// Searches what is remembered beyond the journal: by revision, as what is reached rises with it.
+    /// Searches for a version beyond the journal, among remembered objects and tombstones. Their reached versions rise with the
+    /// revision.
     fn locate_behind(&self, version: &ResourceVersion) -> Revision {
         let (mut low, mut high) = (0, self.store.cursor.revision.0 + 1);
-        // The lowest revision r for which the first survivor at or after r reaches beyond the version.
+        // The lowest revision r such that the first remembered change at or after r reaches beyond the version.
         while low < high {
             let middle = low + (high - low) / 2;
             let survivor = self.recent.range(Revision(middle)..).next();
@@ -483,8 +484,8 @@ impl State {
         let dead = self.tombstones.get(at).map(|tombstone| tombstone.revision);
         let first = live.into_iter().chain(dead).min();
         let revision = first.map_or(self.store.cursor.revision, |revision| Revision(revision.0 - 1));
-        // Never within the journal, though nothing lies between: to one who missed what the journal has lost, its
-        // changes do not say whether an object stops to match. A catch-up does.
+        // Not within the journal, even if no change lies between: a reader that missed changes which the journal has lost cannot
+        // tell from its changes whether an object stops matching. A catch-up can.
         revision.min(Revision(self.journal.base_revision().0.saturating_sub(1)))
     }
 }

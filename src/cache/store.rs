@@ -17,17 +17,17 @@ pub struct Stored {
     pub revision: Revision,
 }
 
-/// The state of a cache at one moment. Taking one and cloning it costs a pointer copy.
+/// The state of a cache at one moment. Taking or cloning one copies a pointer.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     pub(super) objects: OrdMap<Key, Stored>,
     /// The sum of the objects' JSON, in bytes.
     pub bytes: usize,
-    /// Where to continue.
+    /// The cursor with which a reader of this state continues.
     pub cursor: Cursor,
     /// The resourceVersion of this state.
     pub position: ResourceVersion,
-    /// The version with which the last change was known, older than `position` when only bookmarks came since.
+    /// The version of the last change; older than `position` if only bookmarks came since.
     pub changed_at: ResourceVersion,
 }
 
@@ -37,7 +37,7 @@ impl Snapshot {
         self.objects.len()
     }
 
-    /// Whether there are none.
+    /// Whether it has no objects.
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty()
     }
@@ -47,20 +47,20 @@ impl Snapshot {
         self.objects.get(key).map(|stored| &stored.object)
     }
 
-    /// All objects after a key (from the start where there is none), in key order.
+    /// All objects after a key (from the start for `None`), in key order.
     pub fn after(&self, key: Option<&Key>) -> impl Iterator<Item = &Arc<Object>> {
         let start = key.map_or(Bound::Unbounded, |key| Bound::Excluded(key.clone()));
         self.objects.range((start, Bound::Unbounded)).map(|(_, stored)| &stored.object)
     }
 
-    /// The objects of a namespace after a key, in key order. Costs what the namespace holds, not the cache.
+    /// The objects of a namespace after a key, in key order. The cost grows with the namespace, not with the cache.
     pub fn namespace_after(&self, namespace: &str, key: Option<&Key>) -> impl Iterator<Item = &Arc<Object>> {
         let (start, end) = Key::namespace_range(namespace);
         let start = match (key, start) {
             (Some(key), Bound::Excluded(first)) if *key > first => Bound::Excluded(key.clone()),
             (_, start) => start,
         };
-        // A key beyond the namespace (a token of another request) selects nothing; it must not panic.
+        // A key beyond the namespace (from a token of another request) must select nothing, and not panic.
         let empty = matches!((&start, &end), (Bound::Excluded(a), Bound::Excluded(b)) if a >= b);
         let range = if empty { None } else { Some(self.objects.range((start, end))) };
         range.into_iter().flatten().map(|(_, stored)| &stored.object)

@@ -1,5 +1,5 @@
-//! The cache against a model: whatever happens upstream and however readers are cut off, on whichever of two
-//! replicas they come back, what they hold is what the cache holds.
+//! The cache against a model: whatever happens upstream, and wherever readers are cut off and on which of two replicas they
+//! resume, they hold what the cache holds.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ fn entry(object: &Object) -> (String, (u64, u64)) {
     (object.key().to_string(), (object.uid().parse().unwrap(), version))
 }
 
-/// The API server: its state, and every event there was.
+/// The API server: its state, and all its events.
 #[derive(Default)]
 struct Upstream {
     version: u64,
@@ -74,7 +74,7 @@ impl Upstream {
         }
     }
 
-    /// Who was there at exactly a version, as the API server tells it.
+    /// The identities of all objects at exactly a version, as the API server lists them.
     fn there(&self, version: &ResourceVersion) -> Vec<Identity> {
         let mut there = BTreeMap::new();
         for (at, event) in &self.events {
@@ -145,7 +145,7 @@ impl Replica {
     }
 }
 
-/// A client that folds what it gets, and comes back with a token alone.
+/// A client that applies events, and resumes with nothing but a token.
 #[derive(Default)]
 struct Client {
     state: State,
@@ -153,10 +153,10 @@ struct Client {
     token: Token,
     resets: usize,
     catching_up: bool,
-    /// What it is told of before the replica's history, and how much of it it took.
+    /// The changes from before the replica's history that it is being given, and how many of them it took.
     past: Option<(Arc<Past>, usize)>,
-    /// How far the replica was from which it last took something. Cut off there amid what a relist found or
-    /// amid a catch-up, it lacks states that were superseded by then, and is whole again that far elsewhere.
+    /// The version of the replica from which it last took an event. If it was cut off there in the middle of a relist's changes
+    /// or of a catch-up, it is complete again only once another replica has reached that version.
     whole_at: u64,
 }
 
@@ -189,7 +189,7 @@ impl Client {
         self.whole_at = 0;
     }
 
-    /// Whether it could come back there.
+    /// Resumes at a replica; returns whether that was possible.
     fn connect(&mut self, replica: &Replica, upstream: &Upstream) -> bool {
         self.cursor = None;
         self.catching_up = false;
@@ -230,7 +230,7 @@ impl Client {
         self.past = Some((past, taken + count));
     }
 
-    /// Takes at most `count` events; tells whether nothing is left.
+    /// Takes at most `count` events; returns whether nothing is left.
     fn pull(&mut self, replica: &Replica, count: usize) -> bool {
         let Some(cursor) = self.cursor else { return false };
         self.whole_at = self.whole_at.max(replica.seen);
@@ -272,7 +272,7 @@ impl Client {
 
 fn run(config: Config, steps: &[(u8, u8, u8)]) -> usize {
     let mut upstream = Upstream::default();
-    // No server's list is at 0.
+    // No server has a list at version 0.
     upstream.other();
     let mut replicas = [Replica::new(config), Replica::new(config)];
     replicas.iter_mut().for_each(|replica| replica.list(&upstream));
@@ -329,15 +329,15 @@ fn run(config: Config, steps: &[(u8, u8, u8)]) -> usize {
     resets
 }
 
-/// More by `PROPTEST_CASES`.
+/// The number of cases; `PROPTEST_CASES` sets another one.
 fn cases() -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(1500)
 }
 
 #[test]
 fn a_token_older_than_a_forgotten_deletion_starts_over() {
-    // Found by the property below: the deletions were forgotten, but what survived them looked like the next
-    // thing after the token.
+    // Found by the property below: the deletions were forgotten, but the objects that survived them seemed to follow
+    // directly after the token.
     let steps = [
         (11, 114),
         (0, 17),
@@ -375,7 +375,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
 
     #[test]
-    fn whoever_is_cut_off_and_comes_back_anywhere_holds_what_the_cache_holds(
+    fn a_client_that_is_cut_off_and_resumes_anywhere_holds_what_the_cache_holds(
         steps in proptest::collection::vec((0..17_u8, any::<u8>(), any::<u8>()), 1..150),
     ) {
         run(TINY, &steps);
@@ -409,15 +409,15 @@ fn a_relist_keeps_tokens_short_of_what_a_reader_cut_off_in_it_has_not_seen() {
     replica.list(&upstream);
     let batch = replica.reader.changes_after(cursor, 10).unwrap();
     let positions: Vec<_> = batch.changes.iter().map(|change| change.position.to_string()).collect();
-    // Both deletions, short of what is known, then the change of c, with which a reader has everything.
+    // Both deletions at the position before, then the change of c, with which a reader has everything.
     assert_eq!(positions, ["3", "3", "7"]);
     let kinds: Vec<_> = batch.changes.iter().map(|change| change.kind).collect();
     assert_eq!(kinds, [ChangeKind::Deleted, ChangeKind::Deleted, ChangeKind::Modified]);
     assert_eq!(replica.reader.locate(&ResourceVersion::from(3)), Located::At(cursor));
     let head = replica.reader.snapshot().cursor;
     assert_eq!(replica.reader.locate(&ResourceVersion::from(7)), Located::At(head));
-    // A token of another replica, from within what this one skipped: its client may hold an object that came
-    // and went meanwhile.
+    // A token of another replica, from within this one's gap: its client may hold an object that was created and deleted
+    // there.
     assert_eq!(replica.reader.locate(&ResourceVersion::from(5)), Located::Lost);
 }
 
@@ -433,7 +433,7 @@ fn versions_that_went_back_begin_a_new_history() {
     replica.list(&restored);
     assert!(replica.reader.changes_after(cursor, 10).is_none());
     assert_eq!(replica.reader.catch_up(cursor, 10).unwrap_err(), Lost);
-    // Versions up to 3 were given out before: also once this history comes to them, they may mean either.
+    // Versions up to 3 were given out before. They stay ambiguous, even when this history reaches them.
     for _ in 0..4 {
         for version in 1..=3 {
             assert_eq!(replica.reader.locate(&ResourceVersion::from(version)), Located::Lost);
@@ -488,7 +488,7 @@ fn a_version_that_a_list_of_the_new_history_carried_is_watched_from() {
     replica.watch(&restored, 10);
     let locate = |version: u64| replica.reader.locate_listed(&version.into());
     assert_eq!((locate(2), locate(3)), (Located::At(head.cursor), Located::Lost));
-    // Another restore, and it means nothing again.
+    // After another restore it is ambiguous again.
     replica.list(&Upstream::default());
     assert_eq!(replica.reader.locate_listed(&2.into()), Located::Lost);
 }
@@ -509,7 +509,7 @@ fn an_object_that_is_not_held_from_a_version_on_is_deleted_there() {
         batch.changes.iter().map(|c| (c.kind, c.version.clone(), c.position.clone())).collect();
     assert_eq!(told, [(ChangeKind::Deleted, 5.into(), 5.into())]);
     assert_eq!(batch.position, 6.into());
-    // Small again.
+    // The object is small again.
     assert_eq!(replica.writer.commit(vec![Delta::Apply(object("b", 2, 7))]).added, 1);
 }
 
@@ -538,7 +538,7 @@ fn a_list_that_went_back_replaces_also_what_has_the_same_version() {
         deltas
     };
     writer.commit(list(5, "before"));
-    // As another release of the API server may write it: no change.
+    // Another release of the API server may write it differently: no change.
     assert_eq!(writer.commit(list(5, "rewritten")).changes(), 0);
     assert_eq!(data(), "before");
     let commit = writer.commit(list(3, "restored"));
@@ -581,7 +581,7 @@ fn a_doubted_list_that_contradicts_what_is_held_is_of_another_history_however_fa
         assert!(commit.history_lost, "{what}");
         assert_eq!(reader.locate(&10.into()), Located::Lost, "{what}");
     }
-    // Every change and every deletion may have come since.
+    // Every change and deletion may have happened since.
     for list in [vec![a.clone(), b.clone(), c.clone()], vec![a, object("b", 2, 20)], vec![object("b", 5, 20)]]
     {
         let (commit, _writer, reader) = doubted(&list, 30);
@@ -595,7 +595,7 @@ fn a_list_that_names_an_older_state_begins_a_new_history_without_a_doubt() {
     let (_, mut writer, _reader) = doubted(&[object("a", 1, 2), object("b", 2, 20)], 30);
     let pass = |item| vec![Delta::PassBegin, Delta::PassItem(item), Delta::PassEnd(40.into())];
     assert!(writer.commit(pass(object("b", 2, 19))).history_lost);
-    // One that was missed by the watch is not.
+    // A change that the watch merely missed does not.
     assert!(!writer.commit(pass(object("c", 9, 35))).history_lost);
 }
 
@@ -604,7 +604,7 @@ fn another_history_begins_with_the_next_complete_list_however_far_it_is() {
     let mut upstream = Upstream::default();
     ["a", "b"].iter().for_each(|name| upstream.put(name));
     let mut replica = Replica::new(ROOMY);
-    // Nothing is held that could be of another history.
+    // An empty cache cannot contradict.
     assert_eq!(replica.writer.commit(vec![Delta::OtherHistory]), Commit::default());
     replica.list(&upstream);
     assert_eq!(replica.reader.newest().unwrap().key().name(), "b");
@@ -644,7 +644,7 @@ fn what_was_seen_before_makes_no_change() {
     let deltas = vec![Delta::Apply(object("a", 1, 1)), Delta::Delete(object("unknown", 7, 5))];
     let commit = replica.writer.commit(deltas);
     assert_eq!((commit.changes(), commit.duplicates), (0, 2));
-    // The server is at least as far as what it repeats.
+    // The server is at least at the version that it repeats.
     assert_eq!(replica.reader.summary().position, ResourceVersion::from(5));
 }
 
@@ -686,7 +686,7 @@ fn versions_that_are_not_numbers_resume_inside_the_window_only() {
     assert_eq!(reader.locate(&version("x2")), at(1));
     assert_eq!(reader.locate(&version("x3")), at(2));
     assert_eq!(reader.locate(&version("other")), Located::Lost);
-    // A relist of such a server is compared by equality.
+    // A relist of such a server is compared by equality of versions.
     writer.commit(vec![Delta::PassBegin, Delta::PassItem(opaque("b", "x3")), Delta::PassEnd(version("l2"))]);
     assert_eq!(reader.snapshot().len(), 1);
     assert_eq!(reader.snapshot().position, version("l2"));
@@ -713,12 +713,12 @@ fn known(recalled: Recalled) -> Arc<Past> {
 }
 
 #[test]
-fn a_past_is_who_is_gone_and_what_changed_since() {
+fn a_past_is_the_deleted_and_the_changed_objects() {
     let (upstream, replica) = restarted();
     let past = known(replica.recall(&4.into(), &upstream));
     let gone: Vec<_> =
         past.gone.iter().map(|gone| (gone.key.as_str(), &*gone.uid, gone.version.to_string())).collect();
-    // The one that was replaced at the version of the new one, so that no version goes back.
+    // The replaced object has the version of the new one, so that no version goes back.
     assert_eq!(gone, [("b", "2", "10".to_owned()), ("c", "3", "7".to_owned())]);
     let changed: Vec<_> = past.changed.iter().map(|change| (change.kind, entry(&change.object))).collect();
     let (added, modified) = (ChangeKind::Added, ChangeKind::Modified);
@@ -729,7 +729,7 @@ fn a_past_is_who_is_gone_and_what_changed_since() {
 }
 
 #[test]
-fn what_changes_after_the_answer_is_told_by_the_journal() {
+fn changes_after_the_answer_come_from_the_journal() {
     let (mut upstream, mut replica) = restarted();
     let cursor = known(replica.recall(&4.into(), &upstream)).cursor;
     upstream.delete("a");
@@ -760,14 +760,14 @@ fn a_version_is_asked_for_once_and_few_of_them() {
         assert!(matches!(pasts.answer(&version, None), Recalled::Unknown));
     }
     assert_eq!(versions, (1..17).map(|version| version.to_string()).collect::<Vec<_>>());
-    // Refused once is refused for good.
+    // Once refused, a version stays refused.
     assert!(matches!(replica.reader.recall(&1.into()), Recalled::Unknown));
     assert!(matches!(replica.reader.recall(&50.into()), Recalled::Unknown));
     assert!(!asked.has_changed().unwrap() && pasts.next().is_none());
 }
 
 #[test]
-fn nothing_is_asked_for_that_no_answer_could_help() {
+fn a_version_is_not_requested_if_no_answer_could_help() {
     let (_, replica) = restarted();
     let opaque = ResourceVersion::new("x1");
     for version in [ResourceVersion::ZERO, opaque, 10.into(), 11.into()] {
@@ -783,7 +783,7 @@ fn nothing_is_asked_for_that_no_answer_could_help() {
 fn the_past_of_another_cluster_is_not_taken() {
     let (upstream, replica) = restarted();
     assert!(matches!(replica.reader.recall(&4.into()), Recalled::Asked));
-    // a is older than 4, but is said not to have been there.
+    // a is older than 4, but is not in the list of 4.
     let there = upstream.there(&4.into()).into_iter().filter(|one| one.key.as_str() != "a").collect();
     assert!(matches!(replica.writer.pasts().answer(&4.into(), Some(there)), Recalled::Unknown));
 }

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn only_listeners_that_others_reach_are_told_of() {
+    fn only_listeners_that_others_can_reach_are_reported() {
         for (listen, told) in [
             ("127.0.0.1:0", false),
             ("'[::1]:0'", false),

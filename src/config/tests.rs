@@ -195,7 +195,7 @@ fn a_negative_number_is_a_wrong_number() {
 }
 
 #[test]
-fn every_setting_that_changes_is_told_at_a_reload_or_applied() {
+fn every_changed_setting_is_applied_or_reported_at_a_reload() {
     let base = made(&[], PODS).unwrap();
     let changed = |yaml: &str| base.fixed_differences(&made(&[], yaml).unwrap());
     let applied = "watch: [{resource: nodes}]\nnamespaces: [a]\nonDemand: [pods]\nonDemandIdle: 1m\nkeepLastApplied: true\n";

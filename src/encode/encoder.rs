@@ -1,4 +1,4 @@
-//! Watch events as SSE, NDJSON and WebSocket messages.
+//! Encodes events as SSE, NDJSON, WebSocket messages, and lines of the API server's own watch.
 
 use std::fmt::Write as _;
 
@@ -14,31 +14,31 @@ use crate::hub::{
 use crate::k8s::table::Timestamp;
 use crate::k8s::{INITIAL_EVENTS_END, Object, Resource, ResourceVersion, Status};
 
-/// The shape of a stream.
+/// The format of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
     /// Server-Sent Events: `event`, `id` (the resume token), `data`.
     Sse,
-    /// One JSON value a line.
+    /// One JSON value in each line.
     Ndjson,
-    /// One text message an event.
+    /// One text message for each event.
     WebSocket,
     /// The API server's own watch.
     Kubernetes(Kubernetes),
 }
 
-/// How the API server's own watch is written: a line an event, or a text message.
+/// The form of the API server's own watch: each event is a line, or a text message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Kubernetes {
     /// Text messages, not lines.
     pub messages: bool,
     /// Objects as `PartialObjectMetadata`.
     pub metadata: bool,
-    /// Whether the client knows bookmarks.
+    /// Whether the client asked for bookmarks.
     pub bookmarks: bool,
 }
 
-/// What is around the frames of a stream.
+/// What surrounds the frames of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Framing {
     /// Nothing.
@@ -47,36 +47,36 @@ pub enum Framing {
     Chunked,
 }
 
-/// After each chunk of HTTP/1.1.
+/// The end of each HTTP/1.1 chunk.
 const CHUNK_END: &str = "\r\n";
 
-/// Turns a subscription's events into frames. Keeps each informer's position, for the tokens.
+/// Turns the events of a subscription into frames. Keeps the position of each informer, for the tokens.
 #[derive(Debug)]
 pub struct Encoder {
     format: Format,
     sources: Vec<Source>,
     /// Reused for each prefix.
     prefix: String,
-    /// Objects as tables, whose ages are of the moment that the clock tells.
+    /// Shows objects as tables, with ages as of the clock.
     tables: Option<(TableEncoder, Clock)>,
 }
 
-/// Tells the time: handed in, as this room has none.
+/// A clock, handed in as this room has none.
 pub type Clock = fn() -> Timestamp;
 
 #[derive(Debug)]
 struct Source {
     name: String,
-    /// What its objects are.
+    /// The resource as which its objects are shown.
     shown: Resource,
     position: ResourceVersion,
 }
 
-/// What stands between prefix and suffix of an event.
+/// The content between prefix and suffix of an event.
 enum Body {
     Whole(Bytes),
     Pieces(Bytes, String, Bytes),
-    /// Metadata before and after another version, where there is one.
+    /// An object's metadata alone: before and after a replaced version, if it is replaced.
     Partial(Bytes, String, Bytes),
 }
 
@@ -90,7 +90,7 @@ impl Format {
         }
     }
 
-    /// Its number among those that render a shared batch; bookmarks are in none.
+    /// Its slot in a shared batch. Whether bookmarks are wanted does not matter, as a shared batch has none.
     fn slot(self) -> usize {
         let slot = match self {
             Self::Sse => 0,
@@ -112,26 +112,26 @@ impl Encoder {
         Self { format, sources, prefix: String::new(), tables: None }
     }
 
-    /// Shows objects as tables. Of one informer.
+    /// Shows objects as tables. Only for a subscription to one informer.
     #[must_use]
     pub fn with_tables(mut self, table: TableEncoder, clock: Clock) -> Self {
         self.tables = Some((table, clock));
         self
     }
 
-    /// Whether other streams of its format are told the same bytes. Tables are of a moment, and the first of them has
-    /// more to say.
+    /// Whether other streams of the same format get the same bytes. Tables do not: their ages depend on the time, and the first
+    /// one of a stream also has the columns.
     pub fn is_shared(&self) -> bool {
         self.tables.is_none()
     }
 
-    /// From now on a source's events are of another informer.
+    /// Replaces the informer of a source.
     pub fn replace(&mut self, source: usize, informer: &Informer) {
         let position = self.sources[source].position.clone();
         self.sources[source] = Source { position, ..Source::new(informer) };
     }
 
-    /// Appends an ERROR event: why the stream ends. Without a token, as the client has nothing new.
+    /// Appends an ERROR event that says why the stream ends. It has no token, as it brings nothing new.
     pub fn error(&mut self, status: &Status, out: &mut Frames) {
         let mut json = status.to_line();
         json.pop();
@@ -151,7 +151,7 @@ impl Encoder {
         out.cut();
     }
 
-    /// A batch of the one informer. Rendered once, for all streams of this format: the first that sends it does.
+    /// A shared batch of the one informer. The first stream of a format that sends it renders it for all others.
     pub fn shared(&mut self, batch: &SharedBatch, framing: Framing) -> Bytes {
         let (is_shared, slot) = (self.is_shared(), self.format.slot());
         let mut render = || {
@@ -170,46 +170,46 @@ impl Encoder {
         framed(form, framing)
     }
 
-    /// Events in one piece, to be written to many.
+    /// Events in one piece, to be written to many streams.
     pub fn whole(&mut self, events: &[Event], framing: Framing) -> Bytes {
         let mut frames = Frames::new();
         events.iter().for_each(|event| self.event(event, &mut frames));
         whole(frames, framing)
     }
 
-    /// What shows that quiet streams live, in one piece; nothing where there is nothing to show it with.
+    /// A heartbeat in one piece; empty for formats without one.
     pub fn whole_heartbeat(&self, framing: Framing) -> Bytes {
         let mut frames = Frames::new();
         self.heartbeat(&mut frames);
         whole(frames, framing)
     }
 
-    /// Goes on after events that another encoder has encoded: the positions after them, in the order of the informers.
+    /// Sets the positions after events that another encoder has encoded, in the order of the informers.
     pub fn advance_to<'a>(&mut self, positions: impl Iterator<Item = &'a ResourceVersion>) {
         for (source, position) in self.sources.iter_mut().zip(positions) {
             source.position.clone_from(position);
         }
     }
 
-    /// The shape of the stream.
+    /// The format of the stream.
     pub fn format(&self) -> Format {
         self.format
     }
 
-    /// Appends what shows that a quiet stream lives: a comment, an empty line, a ping.
+    /// Appends a heartbeat: a comment, an empty line or a ping.
     pub fn heartbeat(&self, out: &mut Frames) {
         match self.format {
             Format::Sse => out.put(":\n\n"),
             Format::Ndjson => out.put("\n"),
             Format::WebSocket => out.put_bytes(&ws::ping_frame()),
             Format::Kubernetes(kubernetes) if kubernetes.messages => out.put_bytes(&ws::ping_frame()),
-            // Its clients take every line for an event.
+            // Its clients take every line for an event, even an empty one.
             Format::Kubernetes(_) => {}
         }
         out.cut();
     }
 
-    /// Appends what tells an EventSource when to come back, in milliseconds; nothing on other transports.
+    /// Appends the time after which an EventSource reconnects, in milliseconds; nothing for other formats.
     pub fn retry(&self, retry_ms: u64, out: &mut Frames) {
         if self.format == Format::Sse {
             out.put(&format!("retry: {retry_ms}\n\n"));
@@ -240,7 +240,7 @@ impl Encoder {
             Some((tables, clock)) => table_of(tables, clock(), &self.sources[event.source], event),
             None => self.body(event),
         };
-        // SYNCED is a BOOKMARK to whoever only knows Kubernetes' own words.
+        // Except over SSE, SYNCED is a BOOKMARK with an annotation, as in Kubernetes.
         let kind = if event.kind == EventKind::Synced { EventKind::Bookmark } else { event.kind }.as_str();
         self.prefix.clear();
         if self.format == Format::Sse {
@@ -251,7 +251,7 @@ impl Encoder {
         self.put_envelope(kind, body, out);
     }
 
-    /// Appends `{"type":…,"object":…}` behind the prefix, framed.
+    /// Appends `{"type":…,"object":…}` after the prefix, framed.
     fn put_envelope(&mut self, kind: &str, body: Body, out: &mut Frames) {
         let before = self.prefix.len();
         let _ = write!(self.prefix, r#"{{"type":"{kind}","object":"#);
@@ -285,7 +285,7 @@ impl Encoder {
             Payload::Patch { patch, .. } => Body::Whole(patch.clone()),
             Payload::ObjectAt(object, version) => at(object, version),
             Payload::ObjectSince { object, version, since } => match self.format {
-                // Its clients resume from the version of the last event they took.
+                // Its clients resume from the version of the last event.
                 Format::Kubernetes(_) => at(object, since),
                 Format::Sse | Format::Ndjson | Format::WebSocket => at(object, version),
             },
@@ -381,7 +381,7 @@ impl Body {
 }
 
 impl Framing {
-    /// Appends frames as they are to be sent.
+    /// Appends frames with the framing around them.
     pub fn append(self, frames: Frames, out: &mut Frames) {
         // A chunk of no bytes would end the stream.
         if self == Self::Plain || frames.remaining() == 0 {
@@ -393,7 +393,7 @@ impl Framing {
         out.cut();
     }
 
-    /// Appends what ends a stream.
+    /// Appends the end of a stream.
     pub fn end(self, out: &mut Frames) {
         if self == Self::Chunked {
             out.put("0\r\n\r\n");
@@ -402,7 +402,7 @@ impl Framing {
     }
 }
 
-/// The table that stands for an event's object. Rendered in one piece, as a WebSocket's message tells its length.
+/// The table for an event's object, in one piece, as a WebSocket message begins with its length.
 fn table_of(tables: &mut TableEncoder, now: Timestamp, source: &Source, event: &Event) -> Body {
     let mut frames = Frames::new();
     let mut at = |object: &Object, version: &ResourceVersion| {
@@ -427,7 +427,7 @@ fn table_of(tables: &mut TableEncoder, now: Timestamp, source: &Source, event: &
     Body::Whole(frames.to_vec().into())
 }
 
-/// Content as one chunk, which can be sent without its frame, too.
+/// Content as one chunk that can also be sent without its chunk header.
 fn chunk_of(content: &[u8]) -> Rendered {
     let head = format!("{:x}\r\n", content.len());
     let mut bytes = Vec::with_capacity(head.len() + content.len() + CHUNK_END.len());
@@ -444,7 +444,7 @@ fn framed(rendered: &Rendered, framing: Framing) -> Bytes {
     }
 }
 
-/// Frames in one piece. A chunk of no bytes would end the stream.
+/// Frames in one piece; no chunk at all for empty ones, as an empty chunk would end the stream.
 fn whole(frames: Frames, framing: Framing) -> Bytes {
     let mut out = Frames::new();
     framing.append(frames, &mut out);

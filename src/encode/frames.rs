@@ -1,4 +1,4 @@
-//! A run of byte slices that is written as one.
+//! Byte slices that are written together.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -7,8 +7,8 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 /// Byte slices to be written one after the other, shared by reference.
 ///
-/// A [`Buf`] that offers all its slices to a vectored write, so that a batch of events goes out in one
-/// system call without being copied together.
+/// A [`Buf`] that offers all its slices to a vectored write, so that a batch of events is sent by one system call and
+/// not copied.
 #[derive(Debug, Default)]
 pub struct Frames {
     parts: VecDeque<Bytes>,
@@ -17,7 +17,7 @@ pub struct Frames {
     text: BytesMut,
 }
 
-/// Text that a batch needs at first; grows if need be. A prefix is about 100 bytes.
+/// Initial capacity for text. A prefix is about 100 bytes.
 const TEXT_BYTES: usize = 512;
 
 impl Frames {
@@ -63,7 +63,7 @@ impl Frames {
         self.parts.into_iter()
     }
 
-    /// One piece, copied together: for what is written to many, and small answers.
+    /// All slices copied into one piece, for bytes that are written to many, and for small answers.
     pub fn to_vec(mut self) -> Vec<u8> {
         self.cut();
         let mut whole = Vec::with_capacity(self.remaining);
@@ -71,7 +71,7 @@ impl Frames {
         whole
     }
 
-    /// Makes the text so far a slice of its own. To be called once a batch is complete.
+    /// Makes the text so far a slice of its own. Call it once a batch is complete.
     pub fn cut(&mut self) {
         if !self.text.is_empty() {
             self.parts.push_back(self.text.split().freeze());

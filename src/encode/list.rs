@@ -1,11 +1,11 @@
-//! Snapshots as Kubernetes lists and as lines.
+//! Encodes snapshots as Kubernetes lists and as lines.
 
 use bytes::Bytes;
 
 use super::Frames;
 use crate::k8s::{Object, ResourceVersion};
 
-/// What stands before the metadata of an object of which nothing else is shown.
+/// The beginning of a `PartialObjectMetadata`, before its metadata.
 pub(super) const PARTIAL_HEAD: &str =
     r#"{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":"#;
 
@@ -16,12 +16,12 @@ pub fn partial(object: &Object, out: &mut Frames) {
     out.put("}");
 }
 
-/// The shape of a snapshot.
+/// The format of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListFormat {
     /// A Kubernetes list.
     Json,
-    /// One object a line.
+    /// One object in each line.
     Ndjson,
 }
 
@@ -34,8 +34,8 @@ pub struct ListEncoder {
 }
 
 impl ListEncoder {
-    /// A list of a kind (`PodList`, or `List` of several kinds without a version of their own).
-    /// `continue_token` and `remaining` are given when there are more pages.
+    /// Begins a list of a kind: `PodList`, or `List` for several kinds, without a version. `continue_token` and `remaining` are
+    /// given if more pages follow.
     pub fn new(
         format: ListFormat,
         kind: &str,

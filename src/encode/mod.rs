@@ -1,7 +1,7 @@
-//! Deliveries into bytes: SSE, NDJSON, WebSocket, lists. Pure.
+//! Encodes events and lists: SSE, NDJSON, WebSocket, Kubernetes. Pure.
 //!
-//! In come [`hub::Event`](crate::hub::Event)s and objects; out come [`Frames`], runs of byte slices in which an
-//! object's JSON stands by reference between short prefixes: no copy, no second serialisation, however many
+//! In come [`hub::Event`](crate::hub::Event)s and objects; out come [`Frames`], runs of byte slices. An object's JSON
+//! is in them by reference between short prefixes, so it is neither copied nor serialized again, however many
 //! subscribers and transports there are. This room never sees a socket.
 
 mod encoder;
@@ -18,8 +18,8 @@ pub use ws::{
     ClientFrame, FrameError, FrameParser, WsFrame, accept_key, close_frame, ping_frame, pong_frame,
 };
 
-/// The annotation of bookmarks in which the whole resume token stands.
+/// The annotation of a bookmark that holds the whole resume token.
 pub const RESUME_ANNOTATION: &str = "informerd.dev/resume";
 
-/// The annotation of a RESET in which its reason stands.
+/// The annotation of a RESET that holds its reason.
 pub const REASON_ANNOTATION: &str = "informerd.dev/reason";

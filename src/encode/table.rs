@@ -1,4 +1,4 @@
-//! Tables of `meta.k8s.io/v1`: what a server answers to `kubectl get`.
+//! Encodes tables of `meta.k8s.io/v1`, the answer to `kubectl get`.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::list::PARTIAL_HEAD;
 use crate::k8s::ResourceVersion;
 use crate::k8s::table::{Completed, Row, Table, Timestamp};
 
-/// How much of its object a row carries: the parameter `includeObject`.
+/// How much of its object a row contains: the parameter `includeObject`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IncludeObject {
     /// Its metadata, as `PartialObjectMetadata`.
@@ -34,21 +34,21 @@ pub enum TableVersion {
     V1Beta1,
 }
 
-/// Writes tables of one resource: lists and single objects piece by piece, watch events one table each.
+/// Writes tables of one resource: a list or single object piece by piece, or one table for each watch event.
 #[derive(Debug)]
 pub struct TableEncoder {
     table: Arc<Table>,
     include: IncludeObject,
     version: TableVersion,
-    /// Whether clients know the columns by now.
+    /// Whether the columns were sent already.
     has_told_columns: bool,
-    /// Whether the table has rows by now.
+    /// Whether the table has rows already.
     has_rows: bool,
     /// Reused for each row.
     text: String,
 }
 
-/// Where an object's metadata stands in its JSON.
+/// The metadata within an object's JSON.
 #[derive(Deserialize)]
 struct Object<'a> {
     #[serde(borrow)]
@@ -56,7 +56,7 @@ struct Object<'a> {
 }
 
 impl IncludeObject {
-    /// Parses the parameter; empty is the default, `None` what no API server takes.
+    /// Parses the parameter. Empty means the default; `None` for a value that API servers refuse.
     pub fn parse(text: &str) -> Option<Self> {
         match text {
             "" | "Metadata" => Some(Self::Metadata),
@@ -87,13 +87,13 @@ impl TableVersion {
 }
 
 impl TableEncoder {
-    /// Nothing yet.
+    /// An encoder that has written nothing.
     pub fn new(table: Arc<Table>, include: IncludeObject, version: TableVersion) -> Self {
         Self { table, include, version, has_told_columns: false, has_rows: false, text: String::new() }
     }
 
-    /// Appends the beginning of a table, up to its rows, with the version of the list or the single object.
-    /// `next` is given when there are more pages: their token and how many objects they have, where that is known.
+    /// Appends the beginning of a table, before its rows, with the version of the list or the single object. `next` is given if
+    /// more pages follow: their token and, if known, how many objects they have.
     pub fn head(
         &mut self,
         version: Option<&ResourceVersion>,
@@ -117,7 +117,7 @@ impl TableEncoder {
         if self.has_told_columns {
             self.text.push_str("null");
         } else {
-            // Strings and numbers always have a JSON.
+            // Strings and numbers can always be written as JSON.
             self.text.push_str(&serde_json::to_string(self.table.columns()).unwrap_or_default());
         }
         self.has_told_columns = true;
@@ -126,7 +126,7 @@ impl TableEncoder {
         out.put(&self.text);
     }
 
-    /// Appends an object, the whole of which is given; what of it is shown is written by reference.
+    /// Appends the row of an object. The part of the object that the row contains is written by reference.
     pub fn row(&mut self, json: &Bytes, now: Timestamp, out: &mut Frames) {
         let Row { cells, completed } = self.table.row(json, now);
         self.begin_row(&serde_json::Value::Array(cells), out);
@@ -156,7 +156,7 @@ impl TableEncoder {
         out.cut();
     }
 
-    /// Appends the table of one object: what a watch event carries. Only the first has the columns.
+    /// Appends the table of one object, for a watch event. Only the first one has the columns.
     pub fn single(&mut self, version: &ResourceVersion, json: &Bytes, now: Timestamp, out: &mut Frames) {
         self.head(Some(version), None, out);
         self.row(json, now, out);
@@ -226,7 +226,7 @@ mod tests {
         Table::of(&Resource::new(parts), None, None).unwrap().into()
     }
 
-    /// A whole table, its columns cut out.
+    /// A whole table without its columns.
     #[track_caller]
     fn check(write: impl FnOnce(&mut Frames), expected: &str) {
         let mut out = Frames::new();
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_told_once_in_a_watch() {
+    fn columns_are_sent_once_in_a_watch() {
         let (table, version) = (table("pods"), ResourceVersion::from(9));
         let mut encoder = TableEncoder::new(table, IncludeObject::None, TableVersion::V1);
         let pod = Bytes::from_static(br#"{"metadata":{"name":"p"},"status":{"phase":"Failed"}}"#);

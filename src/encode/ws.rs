@@ -1,32 +1,32 @@
-//! The WebSocket framing of RFC 6455, the server's side of it.
+//! The server's side of WebSocket framing (RFC 6455).
 //!
-//! Why not a library: one that copies each message into a buffer of the connection would copy each object
-//! once per subscriber. A server's frames are not masked, so its side is a header before bytes by reference;
-//! what a client may send is small and is parsed here.
+//! Why not a library: libraries copy each message into a buffer of the connection, so each object would be copied for each
+//! subscriber. A server's frames are not masked, so that a frame is a header before bytes by reference. Clients may only
+//! send small frames, which are parsed here.
 
 use base64::Engine as _;
 use sha1::{Digest as _, Sha1};
 
 use super::Frames;
 
-/// Longest message a client may send, in bytes: nothing it says is long. RFC 6455 allows control frames
-/// of 125.
+/// Longest frame that a client may send, in bytes, as clients have nothing long to send. RFC 6455 allows control frames of
+/// 125 bytes.
 pub(super) const CLIENT_FRAME_BYTES_MAX: usize = 4096;
 
-/// What a client says.
+/// A frame from a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientFrame {
     /// Asks for a pong with the same bytes.
     Ping(Vec<u8>),
     /// Answers a ping.
     Pong,
-    /// Ends the connection, with its code where it gave one.
+    /// Ends the connection, with a code if the client gave one.
     Close(Option<u16>),
-    /// Text or binary data, of which we expect none.
+    /// Text or binary data, which is ignored.
     Data,
 }
 
-/// Why a client's bytes are not WebSocket frames. The code is what the close frame says.
+/// Why a client's bytes are not valid WebSocket frames. Its close code goes into the close frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// A client must mask what it sends.
@@ -38,36 +38,36 @@ pub enum FrameError {
     /// A control frame is fragmented or longer than 125 bytes.
     #[error("a control frame is fragmented or too long")]
     Control,
-    /// A close frame with a code that may not stand in one (RFC 6455 section 7.4).
+    /// A close frame with a code that is not allowed in one (RFC 6455 section 7.4).
     #[error("a close frame has no valid code")]
     CloseCode,
-    /// A continuation of nothing, or a new message before the end of the one under way (RFC 6455 section 5.4).
+    /// A continuation without a message, or a new message before the end of the current one (RFC 6455 section 5.4).
     #[error("a frame does not continue the message under way")]
     OutOfOrder,
     /// A text, or the reason of a close frame, is not UTF-8.
     #[error("a text is not UTF-8")]
     NotUtf8,
-    /// A frame is longer than we take.
+    /// A frame is longer than [`CLIENT_FRAME_BYTES_MAX`].
     #[error("a frame is longer than {CLIENT_FRAME_BYTES_MAX} bytes")]
     TooLong,
 }
 
-/// A small frame, whole.
+/// A small, complete frame.
 pub type WsFrame = Vec<u8>;
 
 /// Parses what a client sends, in any pieces.
 #[derive(Debug, Default)]
 pub struct FrameParser {
     buffer: Vec<u8>,
-    /// The message of which not every fragment has come.
+    /// The current message, if fragments of it are missing.
     message: Option<Message>,
 }
 
-/// What is to be known of a message under way.
+/// The state of an incomplete message.
 #[derive(Debug)]
 struct Message {
     is_text: bool,
-    /// The bytes of a character that ends in the next fragment: three at most.
+    /// The first bytes, at most three, of a character that ends in the next fragment.
     unfinished: Vec<u8>,
 }
 
@@ -142,7 +142,7 @@ impl FrameParser {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next whole frame, `None` until more comes.
+    /// The next complete frame; `None` until more bytes arrive.
     ///
     /// # Errors
     /// [`FrameError`]; the connection must be closed with its code.
@@ -186,7 +186,7 @@ impl FrameParser {
         }))
     }
 
-    /// Takes a frame of a message. Nothing of it is kept but what is needed to know whether it is a message.
+    /// Checks a frame of a message. Of its content only the bytes of an incomplete character are kept.
     fn fragment(&mut self, opcode: u8, payload: &[u8], last: bool) -> Result<(), FrameError> {
         let mut message = match (opcode, self.message.take()) {
             (CONTINUATION, Some(message)) => message,
@@ -207,7 +207,7 @@ impl FrameParser {
     }
 }
 
-/// The code of a close frame, which is answered with the same one, so that it has to be one.
+/// The code of a close frame. It is checked, as the answer repeats it.
 fn close_code(payload: &[u8]) -> Result<Option<u16>, FrameError> {
     match (payload, payload.first_chunk().map(|code| u16::from_be_bytes(*code))) {
         ([], _) => Ok(None),

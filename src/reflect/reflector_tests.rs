@@ -437,7 +437,7 @@ async fn rubbish_instead_of_a_list_backs_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn case_27_a_watch_that_nobody_ends_is_given_up() {
+async fn case_27_a_watch_that_the_server_does_not_end_is_given_up() {
     let server = Server::new(vec![list(10, "", "a@3")], quiet);
     let (reader, _) = run(&server);
     after(1000.0).await;
@@ -624,7 +624,7 @@ async fn an_event_from_before_of_an_object_that_is_not_there_lists_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_relist_that_is_older_is_not_told_to_anyone() {
+async fn a_relist_that_is_older_reaches_no_client() {
     let answers =
         vec![list(10, "", "a@3 b@9"), streams(&expired()), list(8, "", "a@3"), list(12, "", "a@3 b@9")];
     let server = Server::new(answers, quiet);

@@ -249,7 +249,7 @@ async fn bodies_that_break_off_say_nothing_of_the_way() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_a_transport_failure_with_its_cause() {
+async fn a_server_that_does_not_listen_is_a_transport_failure_with_its_cause() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);

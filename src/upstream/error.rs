@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_that_reaches_nobody_is_an_outage_and_a_server_that_is_behind_is_not() {
+    fn a_gateway_without_an_api_server_is_an_outage_and_a_server_that_is_behind_is_not() {
         let kind = |code, reason: &str| Refusal { code, reason: reason.into(), ..Refusal::default() }.kind();
         assert_eq!(kind(502, "Bad Gateway"), FailureKind::Unavailable);
         assert_eq!(kind(504, "Gateway Timeout"), FailureKind::Unavailable);

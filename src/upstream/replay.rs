@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_length_that_is_known_is_told_whatever_was_taken() {
+    async fn a_known_length_is_announced_however_much_was_read() {
         let replay = Replay::new(Full::new(Bytes::from_static(b"abc")));
         assert_eq!(replay.read().size_hint().exact(), Some(3));
         let mut reader = replay.read();

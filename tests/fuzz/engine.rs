@@ -6,23 +6,23 @@ use proptest::prelude::*;
 use proptest::strategy::BoxedStrategy;
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
 
-/// Cases of each target where nobody asks for more: all targets together take some 20 s of a slow core.
+/// Default number of cases of each target: all targets together take some 20 s of a slow core.
 const CASES: u32 = 1000;
 
-/// Longest input: beyond it only time grows.
+/// Longest input. Longer ones only take more time.
 const INPUT_BYTES_MAX: usize = 16 << 10;
 
-/// What is fuzzed.
+/// A fuzz target.
 pub(crate) struct Target<'a> {
     /// Its folder in the corpus.
     pub(crate) name: &'static str,
-    /// Pieces that are put in, as they mean something to the reader.
+    /// Pieces with a meaning for the parser, which mutations insert.
     pub(crate) tokens: &'static [&'static str],
-    /// Panics when the input is not read as it should be.
+    /// Panics if the input is parsed wrongly.
     pub(crate) check: &'a dyn Fn(&[u8]),
 }
 
-/// One change of an input: what, and three numbers that say where and how much.
+/// One change of an input: its kind, and three numbers for place and size.
 type Mutation = (u8, u32, u32, u32);
 
 const MUTATIONS: u8 = 9;

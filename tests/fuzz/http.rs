@@ -1,5 +1,4 @@
-//! Requests, through the whole of informerd: whatever they say, the answer is what was asked for, or a Status
-//! that tells what is wrong.
+//! Requests to a whole informerd: the answer is either what was asked for, or a Status that says what is wrong.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -117,7 +116,7 @@ fn check_target(input: &[u8]) {
     if matches!(verdict, Verdict::Refused) && is_target && text.len() <= URL_BYTES_MAX {
         assert_eq!(answer.code, 400);
     }
-    // What is wrong is told at the length of what was sent, not of many times that.
+    // An error message is not many times as long as the request.
     let allowed = 4096 + 12 * input.len();
     assert!(answer.code == 200 || answer.body.len() <= allowed, "{} bytes say it", answer.body.len());
 }

@@ -1,4 +1,4 @@
-//! Pages of lists: every item that can be taken is, in its order, and none hides another.
+//! Pages of lists: every valid item is decoded, in order, and a bad one does not hide others.
 
 use informerd::k8s::{Decoder, identities};
 use proptest::prelude::*;
@@ -13,7 +13,7 @@ fn check(input: &[u8]) {
     let named = identities(input);
     let Some(text) = std::str::from_utf8(input).ok().filter(|text| !json::is_too_deep(text)) else { return };
     let node = json::parse(text);
-    // Fields in their order without names are read as well; nobody means them.
+    // serde also reads an array as the fields in their order, which no server writes.
     let listed = |node: &Node<'_>| {
         node.elements().is_some() || node.get("metadata").is_some_and(|meta| meta.elements().is_some())
     };
@@ -51,7 +51,7 @@ fn parts<'n, 'a>(node: &'n Node<'a>) -> Option<(String, Option<String>, &'n [Nod
         node.members().map(|members| members.iter().all(|(key, _)| json::string(key).is_some()))
     };
     let meta = node.get("metadata")?;
-    // A member twice: which one is meant nobody knows.
+    // A member twice: nothing says which one is meant.
     let once = ["metadata", "items"].iter().all(|key| node.count(key) <= 1)
         && ["resourceVersion", "continue"].iter().all(|key| meta.count(key) <= 1);
     if !once || !readable(node)? || !readable(meta)? {

@@ -1,4 +1,4 @@
-//! What comes from outside, taken apart, put together wrongly, and held against dumber readers of the same.
+//! Fuzzes all input from outside, and compares the results with simpler parsers.
 //!
 //! Each target has a check (`fn(&[u8])`, panics on a divergence), a folder of inputs in `corpus/`, all of which
 //! every run replays, and generators. An input that was found to fail goes into the corpus with its fix.

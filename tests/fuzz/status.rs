@@ -1,4 +1,4 @@
-//! Status bodies: what a server says went wrong is understood however it says it.
+//! Status bodies: errors are understood in whatever form a server writes them.
 
 use informerd::k8s::Status;
 use proptest::prelude::*;
@@ -10,7 +10,7 @@ use super::json::{self, Node};
 /// Holds a Status against what it was read from. `null` is what Go writes for what is not there.
 pub(crate) fn compare(node: &Node<'_>, found: Option<Status>) {
     if node.members().is_none() {
-        // A list of fields in their order is read too, which costs nobody anything.
+        // An array of the fields in their order is read, too, which does no harm.
         assert!(found.is_none() || node.elements().is_some(), "taken, but is no object");
         return;
     }

@@ -72,7 +72,7 @@ fn a_wrong_flag_names_itself_its_value_and_what_is_accepted() {
 }
 
 #[test]
-fn a_wrong_configuration_is_told_without_a_log() {
+fn a_wrong_configuration_is_reported_before_the_log_starts() {
     refuses(&["serve"], &[], &["error: nothing to watch", "--watch pods"]);
     refuses(
         &["serve", "--watch=pods", "--server=http://a", "--in-cluster"],

@@ -1,4 +1,4 @@
-//! Who may come in and by which door: hosts and origins, Unix sockets, probes, metrics, the description.
+//! Access to the listeners: hosts and origins, Unix sockets, probes, metrics, the description of the interface.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -83,7 +83,7 @@ async fn a_request_that_names_no_host_or_two_is_refused() {
         ("GET http://evil.example/v1/snapshot/pods HTTP/1.1", b"Host: evil.example\r\n", 403),
         ("GET http://localhost/v1/snapshot/pods HTTP/1.1", b"", 400),
         ("GET http://localhost/v1/snapshot/pods HTTP/1.1", b"Host: localhost\r\n", 200),
-        // No browser speaks HTTP/1.0, which needs no Host; an origin is then nobody's own.
+        // HTTP/1.0, which no browser speaks, needs no Host; an Origin then cannot be informerd's own.
         ("GET /v1/snapshot/pods HTTP/1.0", b"", 200),
         ("GET /v1/snapshot/pods HTTP/1.0", b"Origin: http://\r\n", 403),
     ] {

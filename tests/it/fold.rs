@@ -1,4 +1,4 @@
-//! P1 to P3 under chance: writes, cuts and restarts anywhere, and every client ends with the cluster's state.
+//! P1 to P3 with random writes, cuts and restarts: every client ends with the cluster's state.
 
 use std::time::Duration;
 

@@ -118,7 +118,7 @@ async fn a_drain_ends_streams_with_a_fresh_token_and_then_the_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_comes_back_is_told_what_it_missed() {
+async fn a_client_that_resumes_gets_what_it_missed() {
     let server = TestServer::start(&["pods"]).await;
     let mut recorder = Recorder::connect(Transport::Http2, server.address, WATCH).await;
     recorder.disconnect();
@@ -144,7 +144,7 @@ async fn what_a_web_page_may_not_ask_it_may_not_ask_over_http2() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_begins_like_http2_and_is_not_is_told_so_or_cut_off() {
+async fn a_connection_that_only_begins_like_http2_gets_an_error_or_is_closed() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.limits.header_timeout = Duration::from_millis(300);
     })

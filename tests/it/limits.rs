@@ -1,4 +1,4 @@
-//! Limits: what is too much is refused or ended, and nobody else is touched.
+//! Limits (P5): a request beyond a limit is refused or ended, without effect on other clients.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ async fn metric(server: &TestServer, series: &str) -> f64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_too_many_is_told_so_and_the_next_one_is_taken() {
+async fn a_connection_beyond_the_limit_is_refused_and_the_next_one_is_accepted() {
     let server = TestServer::start_with(&["pods"], |config| config.limits.connections_max = 2).await;
     let mut first = Stream::sse(server.address, WATCH, None).await.unwrap();
     let second = Stream::websocket(server.address, WATCH, None).await.unwrap();
@@ -75,7 +75,7 @@ async fn refusals_are_few_at_a_time() {
     for _ in 0..400 {
         refused.push(TcpStream::connect(server.address).await.unwrap());
     }
-    // Each is told or closed, and none has to say anything for it.
+    // Each gets an error or is closed, without having to send anything.
     let mut told = 0;
     for mut socket in refused {
         let mut answer = Vec::new();
@@ -109,7 +109,7 @@ async fn a_name_that_no_resource_can_have_is_not_looked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_subscription_too_many_is_told_so_and_the_next_one_is_taken() {
+async fn a_subscription_beyond_the_limit_is_refused_and_the_next_one_is_accepted() {
     let server = TestServer::start_with(&["pods"], |config| config.limits.subscribers_max = 1).await;
     let first = Stream::ndjson(server.address, WATCH, None).await.unwrap();
     for transport in TRANSPORTS {
@@ -186,7 +186,7 @@ async fn a_head_that_does_not_arrive_in_time_ends_its_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_peer_that_takes_nothing_is_closed_and_nobody_else() {
+async fn a_peer_that_takes_nothing_is_closed_and_no_other() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.limits.write_stall_timeout = Duration::from_secs(1);
         config.limits.send_buffer_bytes = 4 << 10;

@@ -260,7 +260,7 @@ async fn a_token_behind_the_journal_gives_the_latest_states_and_what_is_gone() {
         assert_eq!(told(&events), latest, "{transport:?}");
         assert!(labeled(&events[2].object, "app", "round-39"));
         assert_eq!(events[0].object["metadata"]["namespace"], "default");
-        // Through a filter, what does not match is told as gone: it may have matched.
+        // With a filter, an object that does not match comes as deleted, as it may have matched before.
         let target = format!("{WATCH}?labelSelector=app%3Dweb");
         let mut stream = open(transport, &server, &target, Some(&token)).await;
         let latest = ["DELETED goes", "DELETED comes-and-goes", "DELETED changes", "ADDED comes", "BOOKMARK"];
@@ -292,7 +292,7 @@ async fn a_token_that_tells_too_little_starts_over_with_the_reason() {
     // Something at the end to catch up with.
     create(&server, "last");
     server.caught_up("pods").await;
-    // Neither does the API server know any more who was there.
+    // The API server has forgotten that version, too.
     server.cluster.compact();
     resets(&server, WATCH, &old, "TokenTooOld").await;
     resets(&server, WATCH, "pods:0", "TokenTooOld").await;

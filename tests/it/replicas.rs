@@ -64,7 +64,7 @@ fn position(informerd: &Informerd) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_moves_to_a_replica_that_heard_of_less_without_waiting_and_is_told_what_comes() {
+async fn a_client_moves_to_a_replica_that_is_behind_without_waiting_and_gets_later_changes() {
     let replicas = Replicas::start().await;
     for transport in TRANSPORTS {
         let token = format!("pods:{}", replicas.version);

@@ -59,7 +59,7 @@ fn past_lists(server: &TestServer) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_event_source_is_told_only_what_changed_while_informerd_was_down() {
+async fn an_event_source_gets_only_what_changed_while_informerd_was_down() {
     let mut server = start().await;
     let all = "/v1/watch/pods";
     let some = "/v1/watch/pods?labelSelector=app%3Dweb";
@@ -153,7 +153,7 @@ async fn who_may_have_taken_more_than_its_token_covers_starts_over() {
     for transport in [Transport::Ndjson, Transport::WebSocket] {
         let mut stream = Stream::open(transport, server.address, "/v1/watch/pods", None).await.ok().unwrap();
         let token = stream.until("SYNCED").await.pop().unwrap().token.unwrap();
-        // It comes after the last bookmark, and is gone before the next informerd's first list: nobody but this
+        // It is created after the last bookmark, and deleted before the next informerd's first list: nobody but this
         // client knows that it was ever there.
         server.cluster.create("pods", pod("brief", "web")).unwrap();
         assert_eq!(stream.until("ADDED").await.pop().unwrap().name(), "brief");

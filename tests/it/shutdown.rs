@@ -73,7 +73,7 @@ async fn before_it_drains_it_is_unready_and_serves_for_the_shutdown_delay() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn while_it_drains_it_is_alive_and_not_ready_and_takes_nobody_new() {
+async fn while_it_drains_it_is_alive_and_unready_and_accepts_no_new_stream() {
     let mut server = TestServer::start_with(&["pods"], |config| {
         config.limits.send_buffer_bytes = 4 << 10;
         config.drain_timeout = Duration::from_secs(3);

@@ -284,7 +284,7 @@ async fn a_continue_that_does_not_fit_is_refused_and_an_old_one_has_expired() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_has_written_reads_the_write_or_is_told_to_wait() {
+async fn a_client_reads_its_own_write_or_is_told_to_retry() {
     let server = server().await;
     for round in 0..20 {
         let patch = json!({"metadata": {"labels": {"round": round.to_string()}}});

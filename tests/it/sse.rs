@@ -53,7 +53,7 @@ async fn an_event_stream_is_these_bytes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_event_stream_says_that_nobody_may_hold_it_back() {
+async fn an_event_stream_tells_proxies_not_to_buffer_it() {
     let server = TestServer::start(&["pods"]).await;
     let headers = [("Accept-Encoding", "gzip, br, zstd"), ("Accept", "text/event-stream")];
     let stream = Stream::http(server.address, WATCH, &headers).await.unwrap();

@@ -1,4 +1,4 @@
-//! What the house keeps to and a machine can check: who imports whom, what pure rooms do without, how long a
+//! Rules of the code that a machine can check: imports between rooms, the purity of pure rooms, how long a
 //! file may be.
 
 use std::collections::BTreeSet;
@@ -198,7 +198,7 @@ fn every_file_is_compiled() {
 }
 
 #[test]
-fn nothing_unfinished_is_left() {
+fn no_unfinished_code_is_left() {
     for source in sources() {
         for line in code_lines(&source.code) {
             for banned in ["todo!(", "unimplemented!(", "dbg!(", "unbounded_channel", "allow(dead_code)"] {

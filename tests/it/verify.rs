@@ -44,7 +44,7 @@ async fn metric(server: &TestServer, name: &str, labels: &[&str]) -> f64 {
 }
 
 #[tokio::test]
-async fn what_a_watch_swallowed_is_found_counted_and_healed_and_clients_are_told_exactly_that() {
+async fn an_event_that_a_watch_lost_is_found_counted_and_healed_and_clients_get_exactly_that() {
     // A resource of its own, as tests in one process share the metrics.
     let kind = "serviceaccounts";
     let server = TestServer::start_with(&[kind], |config| config.verify_interval = OFTEN).await;

@@ -1,5 +1,5 @@
-//! What a client was promised, checked event by event against the truth. It folds what it receives, as a client
-//! would, and knows nothing of how it came about.
+//! Checks the promises of a stream, event by event, against the truth. The checker applies the events as a client would,
+//! and knows nothing about how they were made.
 
 use std::collections::BTreeMap;
 
@@ -11,18 +11,18 @@ use crate::fault::{Fault, Hits};
 use crate::replica::number;
 use crate::truth::{Key, Log, RESOURCES, Seen, Truth, Wanted, Write};
 
-/// What the world looks like to a checker at one moment.
+/// The world at one moment, for a checker.
 pub(crate) struct View<'a> {
     pub(crate) truth: &'a Truth,
     pub(crate) hits: &'a Hits,
-    /// Lists begun by the informers of the client's replica.
+    /// Number of lists that the informers of the client's replica have started.
     pub(crate) lists: [u64; 2],
-    /// The same when the stream began, for a snapshot; when it gave the event, for everything else. Nothing where a
-    /// list was under way.
+    /// The same at an earlier moment: for a snapshot when the stream began, else when the event was sent. `None` if a list
+    /// was under way.
     pub(crate) lists_then: [Option<u64>; 2],
 }
 
-/// What a client holds of one object.
+/// The state of an object that a client holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Held {
     uid: String,
@@ -32,18 +32,18 @@ struct Held {
     color: Option<String>,
 }
 
-/// What a client knows of one resource.
+/// A client's state of one resource.
 #[derive(Default)]
 struct Fold {
     objects: BTreeMap<Key, Held>,
-    /// The objects as they were told, for patches.
+    /// The objects as the client received them, for patches.
     json: BTreeMap<Key, Value>,
-    /// The newest version told of each object, deletions included.
+    /// The newest version of each object that the client received, including deletions.
     told: BTreeMap<Key, u64>,
-    /// The version of each object told on this connection, and whether it was a deletion.
+    /// The last version of each object on this connection, and whether it was a deletion.
     told_here: BTreeMap<Key, (u64, bool)>,
-    /// The newest version of each object that was told beyond the token this connection resumed with: a replica that
-    /// is not as far yet cannot know of it.
+    /// The newest version of each object that the client received beyond the token with which this connection resumed. A
+    /// replica that is not as far cannot know of it.
     beyond: BTreeMap<Key, u64>,
     /// The token this connection resumed with.
     resumed_at: u64,
@@ -52,11 +52,11 @@ struct Fold {
     strict: Option<Strict>,
 }
 
-/// A client that keeps up is told every change, in order.
+/// A client that keeps up must get every change, in order.
 struct Strict {
-    /// All was told up to here.
+    /// The client has every change up to here.
     at: u64,
-    /// Lists begun when this was so: one more, and a change may be told otherwise.
+    /// Number of lists at that moment. After another list, changes may be left out.
     lists: u64,
 }
 
@@ -67,9 +67,10 @@ pub(crate) struct Checker {
     folds: Vec<Fold>,
     /// The tokens of the last bookmark.
     bookmark: Vec<u64>,
-    /// Whether it is known what the client should hold: not before the first bookmark of one that began in between.
+    /// Whether the client's right state is known. For one that began with later changes only, it is known from the first
+    /// bookmark on.
     base_known: bool,
-    /// Told events, for the history's digest.
+    /// Received events, for the history's digest.
     pub(crate) digest: u64,
 }
 
@@ -87,13 +88,13 @@ impl Checker {
         self.base_known = base_known;
     }
 
-    /// The client connects with tokens; `strict` tells of each source whether it can be told every change.
+    /// The client connects with tokens; `strict` says for each source whether the client must get every change.
     pub(crate) fn resume(&mut self, tokens: &[u64], lists: &[Option<u64>]) {
         for ((fold, token), lists) in self.folds.iter_mut().zip(tokens).zip(lists) {
             fold.told_here.clear();
             fold.resumed_at = *token;
             fold.token = *token;
-            // What was told beyond the token will be told again.
+            // Events beyond the token will come again.
             let Fold { told, beyond, .. } = fold;
             told.retain(|key, told| {
                 if *told > *token {
@@ -191,7 +192,7 @@ impl Checker {
         let held = Held::of_json(&json);
         let name = RESOURCES[self.sources[source]];
         self.hash(&[key, name, kind.as_str()], held.version);
-        // Nothing is made up: the cluster held this, and it is what the client asked for.
+        // The cluster must have had this state, and the client must have asked for it.
         let resource = self.sources[source];
         let hides_content = self.wanted.shows.hides_content();
         let on_the_way = kind == EventKind::Patched && self.folds[source].beyond.contains_key(key);
@@ -237,7 +238,7 @@ impl Checker {
         self.in_order(source, EventKind::Deleted, key, version, view)
     }
 
-    /// P2 and P3: what a client is told of an object gets newer, on a connection with each event.
+    /// P2 and P3: versions of an object never decrease, and increase with each event on a connection.
     fn told(&mut self, source: usize, key: &str, version: u64, deleted: bool) -> Result<(), String> {
         let name = RESOURCES[self.sources[source]];
         let fold = &mut self.folds[source];
@@ -250,7 +251,7 @@ impl Checker {
             return Err(format!("P3: {name} {key}@{version} was told after a resume at {}", fold.resumed_at));
         }
         if let Some((before, was_deleted)) = fold.told_here.insert(key.to_owned(), (version, deleted)) {
-            // Another object of the name comes to be with the version at which the old one's end is shown.
+            // An object of the same name may be created at the version with which the old one's deletion is shown.
             let again = if was_deleted && !deleted { version < before } else { version <= before };
             if again {
                 return Err(format!("P3: {name} {key}@{version} was told twice on a connection"));
@@ -260,7 +261,7 @@ impl Checker {
         Ok(())
     }
 
-    /// P4: whoever keeps up, at an informer that does not list again, is told each change once and in order.
+    /// P4: a client that keeps up with an informer that does not relist gets each change once and in order.
     fn in_order(
         &mut self,
         source: usize,
@@ -298,7 +299,7 @@ impl Checker {
     fn moved(&mut self, event: &Event, before: u64, view: &View<'_>) -> Result<(), String> {
         let position = number(&event.position);
         let resource = self.sources[event.source];
-        // Zero is to start over with.
+        // Position zero means to start over.
         if position < before && position > 0 {
             return Err(format!(
                 "P2: the token of {} went back from {before} to {position}",
@@ -323,7 +324,7 @@ impl Checker {
         }
     }
 
-    /// P1: at a mark the client holds exactly what the cluster was at this version.
+    /// P1: at a mark the client holds exactly the cluster's state at this version.
     fn mark(&mut self, kind: EventKind, positions: &[u64], view: &View<'_>) -> Result<(), String> {
         for (at, position) in positions.iter().enumerate() {
             self.hash(&[kind.as_str()], *position);
@@ -388,7 +389,7 @@ impl Checker {
             }
             Some(ResetReason::TokenTooOld) => {
                 view.hits.count(Fault::ResetTokenTooOld);
-                // A token from within a first snapshot says nothing of how far it was.
+                // A token from within a first snapshot has no version.
                 view.truth.eras.len() > 1 || self.folds.iter().any(|fold| fold.token == 0)
             }
             Some(ResetReason::Lagged) => {
@@ -399,7 +400,7 @@ impl Checker {
                 return Err(format!("RESET for {reason:?}"));
             }
         };
-        // With everything else the client forgets what it could have come back with.
+        // The client forgets its tokens with everything else.
         self.bookmark = vec![0; self.sources.len()];
         for fold in &mut self.folds {
             let told = std::mem::take(&mut fold.told);
@@ -412,7 +413,7 @@ impl Checker {
         Ok(())
     }
 
-    /// At the end: the client holds what the cluster is.
+    /// At the end the client holds the cluster's state.
     pub(crate) fn final_check(&self, truth: &Truth) -> Result<(), String> {
         if !self.base_known {
             return Err("P1: in the end the client never got a bookmark".into());
@@ -461,7 +462,7 @@ impl Held {
     }
 }
 
-/// The next change after a version that a client with this filter sees, and as what.
+/// The next change after a version that concerns a client with this filter, and the expected kind of event.
 fn next_visible<'a>(log: &'a Log, wanted: &Wanted, after: u64) -> Option<(EventKind, &'a Write)> {
     log.after(after).iter().find_map(|write| {
         let wants = |seen: &Option<std::rc::Rc<Seen>>| {
@@ -480,10 +481,10 @@ fn next_visible<'a>(log: &'a Log, wanted: &Wanted, after: u64) -> Option<(EventK
     })
 }
 
-/// What a client lacks of everything up to a version, or should have been told is gone. It may know more.
+/// An object up to a version that a client lacks or still holds wrongly, if any. It may know later states.
 fn uncovered(log: &Log, wanted: &Wanted, fold: &Fold, position: u64) -> Option<String> {
     let state = log.at(position);
-    // What changed again will be told with its later state.
+    // An object that changed again comes with its later state.
     let changes = |key: &Key| log.after(position).iter().any(|write| write.key == *key);
     for (key, seen) in state.iter().filter(|(key, seen)| wanted.wants(key, seen) && !changes(key)) {
         let told = fold.told.get(key).copied().unwrap_or(0);
@@ -506,7 +507,7 @@ fn uncovered(log: &Log, wanted: &Wanted, fold: &Fold, position: u64) -> Option<S
 /// How what a client holds differs from the state at a version.
 fn difference(log: &Log, wanted: &Wanted, fold: &Fold, position: u64) -> Option<String> {
     let state = log.at(position);
-    // What the client was told on another stream, of a time that this one has not reached.
+    // The client got a later state on another stream, which this one has not reached.
     let beyond = |key: &Key| fold.beyond.get(key).is_some_and(|beyond| *beyond > position);
     for (key, seen) in state.iter().filter(|(key, seen)| wanted.wants(key, seen) && !beyond(key)) {
         match fold.objects.get(key) {
@@ -541,7 +542,7 @@ fn merge(target: &mut Value, patch: &Value) {
     }
 }
 
-/// Which write an object is of.
+/// The number of the write that an object comes from.
 pub(crate) fn content_of(object: &informerd::k8s::Object) -> String {
     let json: serde_json::Value = serde_json::from_slice(object.json()).unwrap();
     json["data"]["write"].as_str().unwrap_or_default().to_owned()

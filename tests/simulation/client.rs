@@ -1,4 +1,4 @@
-//! A client: connects, reads at its pace, stalls, is cut off, and comes back with what it kept.
+//! A client: connects, reads at its pace, stalls, is cut off, and resumes with the token that it kept.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -25,33 +25,33 @@ use crate::trace::Trace;
 use crate::truth::{RESOURCES, Truth};
 use crate::world::Restored;
 
-/// Without an event or a heartbeat for longer, a stream is not what it should be: the heartbeat's interval and what
-/// a driver's step may add.
+/// The longest time without an event or heartbeat: the heartbeat's interval plus one step of the driver. A longer one is an
+/// error.
 const QUIET_MAX: Duration = Duration::from_secs(16);
 
-/// What a client sees around it.
+/// The surroundings of a client.
 pub(crate) struct Around<'a> {
     pub(crate) now: Instant,
     pub(crate) truth: &'a Truth,
     pub(crate) hits: &'a Hits,
     pub(crate) replicas: &'a [Replica],
-    /// Lists begun, by replica and resource.
+    /// Number of started lists, by replica and resource.
     pub(crate) lists: [[u64; 2]; 2],
     pub(crate) journal_len_max: u64,
     pub(crate) driver: &'a Arc<Notify>,
     pub(crate) trace: &'a Trace,
-    /// Where the caches were when the cluster was put back.
+    /// The versions of the caches when the cluster was restored.
     pub(crate) restored: Option<Restored>,
 }
 
 impl Around<'_> {
-    /// Whether caches of a replica began another history since the cluster was put back.
+    /// Whether caches of a replica have begun another history since the cluster was restored.
     fn has_noticed(&self, replica: usize, resources: &[usize]) -> bool {
         resources.iter().all(|index| self.replicas[replica].history(*index) > 0)
     }
 
-    /// Whether each cache of a replica is of the cluster as it is: it began another history, or has listed and found
-    /// nothing that contradicts what it held.
+    /// Whether each cache of a replica follows the restored cluster: it has begun another history, or has listed and found no
+    /// contradiction.
     fn has_listed_since_restore(&self, replica: usize) -> bool {
         let (of, lists) = (&self.replicas[replica], self.lists[replica]);
         let Some(restored) = &self.restored else { return of.history(0) == 0 && of.history(1) == 0 };
@@ -59,13 +59,13 @@ impl Around<'_> {
         [0, 1].into_iter().all(|index| of.history(index) > 0 || listed(index))
     }
 
-    /// The lists begun by a replica's informers, where none is under way.
+    /// The number of lists that a replica's informers have started; `None` if one is under way.
     fn lists_settled(&self, replica: usize) -> Lists {
         [0, 1].map(|index| self.replicas[replica].is_watching(index).then_some(self.lists[replica][index]))
     }
 }
 
-/// Set when a sleeping stream has something to say.
+/// Set when a waiting stream has something to send.
 struct Flag {
     set: AtomicBool,
     driver: Arc<Notify>,
@@ -88,14 +88,14 @@ struct Connection {
     inbox: Option<Rc<RefCell<Inbox>>>,
     cancel: Arc<Notify>,
     flag: Arc<Flag>,
-    /// Events that were sent and are not read, with the lists begun when they were sent.
+    /// Events that were sent and not read yet, with the number of lists when they were sent.
     unread: VecDeque<(Event, Lists)>,
-    /// The lists begun when the stream was.
+    /// The number of lists when the stream began.
     lists: Lists,
-    /// The revision of each cache when the stream was last seen to have nothing more.
+    /// The revision of each cache when the stream last had nothing left to send.
     drained: Vec<u64>,
     last_sign: Instant,
-    /// Whether it gave an event.
+    /// Whether it has given an event.
     begun: bool,
 }
 
@@ -108,7 +108,7 @@ impl Connection {
         })
     }
 
-    /// Goes on in a live view, if it may and has caught up, or by itself.
+    /// Continues in a live view if it has caught up and is accepted, else by itself.
     fn go_on(&mut self, subscriber: Subscriber, joins: bool, replica: &Replica, around: &Around<'_>) {
         (self.turn, self.inbox) = (None, None);
         let place = subscriber.live_place().filter(|_| joins);
@@ -138,12 +138,12 @@ pub(crate) struct Client {
     pub(crate) checker: Checker,
     dice: Dice,
     connection: Option<Connection>,
-    /// Where it was connected last.
+    /// The replica to which it was last connected.
     last: Option<(usize, u64)>,
     /// Whether its last event came from a cache that had not noticed a restore.
     is_of_first_history: bool,
     pub(crate) next_at: Instant,
-    /// It does not read until then.
+    /// Until when it does not read.
     stalled_until: Option<Instant>,
 }
 
@@ -173,7 +173,7 @@ impl Client {
         self.connection.is_some()
     }
 
-    /// Its connection is gone, with all that was not read.
+    /// Closes its connection. What was not read is lost.
     pub(crate) fn cut_off(&mut self, now: Instant) {
         self.connection = None;
         self.next_at = now + self.dice.millis(0, 30_000);
@@ -183,14 +183,14 @@ impl Client {
         self.stalled_until = Some(now + self.dice.millis(5_000, 300_000));
     }
 
-    /// From now on it reads all there is, and stays.
+    /// From now on it reads everything and stays connected.
     pub(crate) fn become_good(&mut self, now: Instant) {
         self.habits.pace = Pace::Fast;
         self.stalled_until = None;
         self.next_at = now;
     }
 
-    /// When it wants to do something, if nothing wakes it.
+    /// When it acts next, if nothing wakes it before.
     pub(crate) fn wants_at(&self) -> Option<Instant> {
         let stalled = self.stalled_until.unwrap_or(self.next_at);
         let at = self.next_at.max(stalled);
@@ -206,7 +206,7 @@ impl Client {
 
     /// Does what is due.
     pub(crate) fn run(&mut self, around: &Around<'_>) -> Result<(), String> {
-        // Which of two histories its first bookmark will be of, nobody could tell (seed 1035247).
+        // Its first bookmark could be of either of two histories (seed 1035247).
         if self.is_connected() && !self.checker.is_base_known() && around.truth.eras.len() > 1 {
             self.cut_off(around.now);
         }
@@ -270,7 +270,7 @@ impl Client {
         self.checker.take(event, &view)
     }
 
-    /// Asks the stream for more. Tells whether something came.
+    /// Reads the stream's next delivery. Returns whether there was one.
     fn read(&mut self, around: &Around<'_>) -> Result<bool, String> {
         let cancels = self.dice.chance(0.02);
         let cuts = self.dice.chance(0.01);
@@ -280,7 +280,7 @@ impl Client {
         let joins = self.dice.chance(0.5);
         let Some(connection) = &mut self.connection else { return Ok(false) };
         if cancels {
-            // A transport drops the future whenever it likes; nothing may be lost with it.
+            // A transport may drop the future at any time, and nothing may be lost with it.
             connection.cancel.notify_one();
             connection.flag.set.store(true, Ordering::Relaxed);
         }
@@ -341,7 +341,7 @@ impl Client {
         }
     }
 
-    /// Takes what a live view sent. Tells whether something came.
+    /// Takes the events that a live view sent. Returns whether there were any.
     fn read_live(&mut self, around: &Around<'_>) -> bool {
         let Some(connection) = &mut self.connection else { return false };
         let replica = &around.replicas[connection.replica];
@@ -374,7 +374,7 @@ impl Client {
         came
     }
 
-    /// A stream that is read at once shows that it lives.
+    /// P7: a stream that is read at once has events or heartbeats.
     fn check_signs(&self, around: &Around<'_>) -> Result<(), String> {
         let Some(connection) = &self.connection else { return Ok(()) };
         let quiet = around.now - connection.last_sign;
@@ -384,8 +384,8 @@ impl Client {
         Ok(())
     }
 
-    /// Whether tokens mean one thing in one history and another in the other, and the replica cannot know which: those
-    /// beyond what it had seen itself when the cluster was put back.
+    /// Whether tokens are ambiguous: beyond the version that the replica had seen when the cluster was restored, so that it
+    /// cannot know of which history they are.
     fn may_be_of_either_history(&self, tokens: &[u64], replica: usize, around: &Around<'_>) -> bool {
         let (Some(restored), Some((last, _))) = (&around.restored, self.last) else { return false };
         let sources = &self.habits.sources;
@@ -403,7 +403,7 @@ impl Client {
             _ => self.dice.below(around.replicas.len()),
         };
         let replica = &around.replicas[number];
-        // Tokens of a cluster that was put back mean nothing to a replica that has not listed since.
+        // A replica that has not listed since the restore cannot know tokens of the restored cluster.
         if !around.has_listed_since_restore(number) {
             self.next_at = around.now + Duration::from_secs(1);
             return;
@@ -416,7 +416,7 @@ impl Client {
                 self.last.map(|_| self.checker.bookmark().to_vec()).filter(|tokens| !tokens.contains(&0))
             }
         };
-        // Whoever waits for its first bookmark has nothing to come back with.
+        // A client that waits for its first bookmark has no token to resume with.
         let tokens = tokens.filter(|_| self.checker.is_base_known());
         let tokens = tokens.filter(|tokens| !self.may_be_of_either_history(tokens, number, around));
         self.is_of_first_history = !around.has_noticed(number, sources);
@@ -486,8 +486,8 @@ impl Client {
     }
 }
 
-/// Whether a client that resumes with this token is owed every change since: then the lists begun so far. Moves
-/// back where it was seen to have nothing more.
+/// If a client that resumes with this token must get every change since, the number of lists so far. Also moves back the
+/// place where the stream last had nothing left.
 fn strict_from(
     number: usize,
     source: usize,

@@ -1,4 +1,4 @@
-//! Randomness from a seed: every actor has dice of its own, so that what one does moves no other's.
+//! Randomness from a seed. Every actor has its own dice, so that one actor's draws do not change those of another.
 
 use std::time::Duration;
 

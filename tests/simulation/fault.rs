@@ -1,4 +1,4 @@
-//! Everything that can go wrong in a history, and how often it really did.
+//! The faults of a history, and how often each of them happened.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,7 +15,7 @@ macro_rules! faults {
             /// All of them.
             pub(crate) const ALL: &'static [Self] = &[$(Self::$name,)+];
 
-            /// What a person reads.
+            /// The text for people.
             pub(crate) fn text(self) -> &'static str {
                 match self {
                     $(Self::$name => $text,)+

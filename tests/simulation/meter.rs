@@ -1,4 +1,4 @@
-//! What an informerd asked of the API server, what it got in the way, and when it heard something.
+//! Counts the requests of an informerd, the faults that it met, and when it received something.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::fault::Fault;
 
-/// What a request asks for.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Ask {
     /// The first page of a list.
@@ -19,17 +19,17 @@ pub(crate) enum Ask {
     Watch,
     /// The object that changed last, to see the version and the history.
     Probe,
-    /// One object, whichever, to see the version.
+    /// Any one object, to see the version.
     Head,
     /// A list at a version of the past.
     Past,
 }
 
-/// Requests of one informer in one minute, pages aside: beyond this they are a storm. Backoff begins at 0.8 s and
-/// at most every other request comes at once.
+/// Largest number of requests of one informer in a minute, without pages. Backoff begins at 0.8 s, and at most every other
+/// request is sent at once.
 const PER_MINUTE_MAX: usize = 60;
 
-/// Requests of one informer in one second: beyond this the history would not end.
+/// Largest number of requests of one informer in a second. With more, the history would not end.
 const PER_SECOND_MAX: usize = 30;
 
 /// The counts of one informer of one replica's life.
@@ -49,9 +49,9 @@ pub(crate) struct Meter {
     pub(crate) quiet_watches: u64,
     /// Streaming lists that never came to their mark.
     pub(crate) unmarked_streams: u64,
-    /// Something of an answer came.
+    /// When a part of an answer arrived.
     pub(crate) heard_part: Option<Instant>,
-    /// Something came that was complete in itself.
+    /// When something complete in itself arrived.
     pub(crate) heard: Option<Instant>,
     /// The lowest version of a list that arrived whole since the cluster was restored.
     pub(crate) listed_since_restore: Option<u64>,
@@ -89,7 +89,7 @@ impl Meter {
         }
     }
 
-    /// A request came. Tells whether there are too many of them.
+    /// Counts a request, and returns whether there are too many.
     pub(crate) fn asked(&mut self, ask: Ask, now: Instant) -> bool {
         *self.asked.entry(ask).or_default() += 1;
         if matches!(ask, Ask::Page | Ask::Past) {
@@ -132,13 +132,13 @@ impl Meter {
         self.heard = Some(now);
     }
 
-    /// A list or a probe arrived whole.
+    /// Notes that a list or a probe arrived completely.
     pub(crate) fn listed_at(&mut self, version: u64) {
         let lowest = self.listed_since_restore.map_or(version, |lowest| lowest.min(version));
         self.listed_since_restore = Some(lowest);
     }
 
-    /// All that may have made a request necessary.
+    /// The number of events that may justify a request.
     pub(crate) fn reasons(&self) -> u64 {
         self.troubles.values().sum::<u64>() + self.refusals.values().sum::<u64>()
     }

@@ -1,4 +1,4 @@
-//! Between an informerd and the API server: what a network and a bad day can do to requests and their answers.
+//! The network between an informerd and the API server, with its faults.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -23,15 +23,15 @@ use crate::wire::{Order, Wire, WirePlan};
 
 pub(crate) type Body = UnsyncBoxBody<Bytes, io::Error>;
 
-/// What is behind the address.
+/// The API servers behind the address.
 #[derive(Clone)]
 pub(crate) struct Api {
     pub(crate) current: ApiHandler,
-    /// Another API server, that has not heard of the latest writes, and until when it is so.
+    /// Another API server that lacks the latest writes, and until when it does.
     pub(crate) behind: Option<(ApiHandler, Instant)>,
 }
 
-/// How bad the day is: what may happen, and how likely to a request, to an answer's body, and to a line of it.
+/// The faults that may happen, and how likely they hit a request, the body of an answer, and a line of it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Weather {
     pub(crate) requests: Vec<Fault>,
@@ -50,7 +50,7 @@ pub(crate) struct Weather {
     pub(crate) stale_lists: bool,
 }
 
-/// The way of one replica to the API server.
+/// The connection of one replica to the API server.
 pub(crate) struct Link {
     state: Mutex<LinkState>,
     pub(crate) orders: watch::Sender<Order>,
@@ -67,7 +67,7 @@ struct LinkState {
     meters: [Meter; 2],
 }
 
-/// What becomes of a request before the API server sees it.
+/// What happens to a request before the API server sees it.
 enum Fate {
     Pass,
     Refuse,
@@ -105,7 +105,7 @@ impl Link {
         with(&mut self.lock().meters[resource])
     }
 
-    /// A new informerd is at the other end.
+    /// Starts over for a new informerd.
     pub(crate) fn reset_meters(&self) {
         self.lock().meters = [Meter::new(), Meter::new()];
     }
@@ -138,7 +138,7 @@ impl Link {
         self.say(|| path.clone());
         let storm = self.meter(resource, |meter| meter.asked(ask, Instant::now()));
         if storm {
-            // Told by the checker; this only keeps the history from never ending.
+            // The checker reports it; this only makes the history end.
             return std::future::pending().await;
         }
         let (fate, delay) = self.judge(resource, ask);
@@ -156,7 +156,7 @@ impl Link {
                 if let Some(seconds) = retry_after {
                     response = response.header("retry-after", seconds);
                 }
-                // Rubbish on a watch is a sign of life; an error says nothing of the resource, and a page of rubbish neither.
+                // Garbage on a watch is a sign of life. An error, or a page of garbage, says nothing about the resource.
                 if code == 200 && matches!(ask, Ask::Watch | Ask::Stream) {
                     self.meter(resource, |meter| meter.heard(Instant::now()));
                 }
@@ -204,7 +204,7 @@ impl Link {
             return (Fate::Pass, None);
         }
         let mut fault = weather[state.dice[resource].below(weather.len())];
-        // Pages are few, and this is only for them.
+        // Only for pages, which are few.
         if ask == Ask::Page && weather.contains(&Fault::TokenExpired) && state.dice[resource].chance(0.3) {
             fault = Fault::TokenExpired;
         }
@@ -270,7 +270,7 @@ impl Link {
     }
 }
 
-/// After which time a watch asks to be ended.
+/// The time after which a watch asks to be ended.
 fn lasts(path: &str) -> Duration {
     let seconds =
         path.split_once("timeoutSeconds=").and_then(|(_, rest)| rest.split('&').next()?.parse().ok());

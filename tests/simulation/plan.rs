@@ -1,4 +1,4 @@
-//! What a seed decides before anything happens.
+//! The decisions of a seed at the start of a history.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,11 +58,11 @@ const LINE_FAULTS: [Fault; 9] = [
     Fault::BookmarkDropped,
 ];
 
-/// Faults that the driver orders of all open connections.
+/// Faults that the driver plays on all open connections.
 pub(crate) const ORDERED: [Fault; 5] =
     [Fault::CutClean, Fault::CutMidLine, Fault::CutReset, Fault::Stalled, Fault::Paused];
 
-/// What a history is made of.
+/// The properties of a history.
 pub(crate) struct Profile {
     /// Nothing goes wrong but clients and replicas.
     pub(crate) calm: bool,
@@ -88,10 +88,10 @@ pub(crate) struct Profile {
     lines: Vec<Fault>,
 }
 
-/// What a client keeps to come back with.
+/// What a client keeps for resuming.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keeps {
-    /// Nothing: it starts anew.
+    /// Nothing: it starts over.
     Nothing,
     /// The token of the last event, as an EventSource.
     Event,
@@ -108,7 +108,7 @@ pub(crate) enum Pace {
     Slow { events: usize, pause_ms: u64 },
 }
 
-/// What a client is like.
+/// The properties of a client.
 #[derive(Clone, Debug)]
 pub(crate) struct Habits {
     pub(crate) sources: Vec<usize>,
@@ -187,7 +187,7 @@ impl Profile {
         }
     }
 
-    /// A network that does what it should; lines are cut there, too.
+    /// A network without faults; lines are cut by chunks there, too.
     pub(crate) fn fair(&self) -> Weather {
         Weather { chunk_bytes_max: self.chunk_bytes_max, ..Weather::default() }
     }
@@ -228,7 +228,7 @@ impl Habits {
         }
     }
 
-    /// What it asks an informerd for.
+    /// The subscription that it asks for.
     pub(crate) fn selection(&self) -> Selection {
         let wanted = &self.wanted;
         let selection = Selection::new(

@@ -1,4 +1,4 @@
-//! A kind to which nothing happens: what it costs the API server, and how old its version is.
+//! An idle kind: its cost for the API server, and the age of its version.
 
 use std::io::Write as _;
 use std::sync::{Arc, Mutex};
@@ -33,7 +33,7 @@ const REQUESTS_PER_HOUR_LIVELY_MAX: u64 = 20;
 /// The oldest that the version of an idle kind may be: `silence_max`.
 const VERSION_AGE_MAX: Duration = Duration::from_secs(30);
 
-/// What came of it.
+/// The result of a run.
 struct Quiet {
     requests_per_hour: u64,
     version_age_max: Duration,

@@ -26,8 +26,8 @@ use crate::plan::Profile;
 use crate::truth::RESOURCES;
 use crate::wire::{LINE_BYTES_MAX, OBJECT_BYTES_MAX};
 
-/// Polls of one reflector in a second of virtual time: beyond this it spins. Chunks of a byte and pages of two
-/// objects make a few hundred.
+/// Largest number of polls of one reflector in a second of virtual time; with more, it spins. Chunks of a byte and pages of
+/// two objects make a few hundred.
 const POLLS_PER_SECOND_MAX: u64 = 20_000;
 
 /// One informerd.
@@ -44,7 +44,7 @@ pub(crate) struct Replica {
     polls_seen: (Instant, [u64; 2]),
     /// Each cache's version when it was first complete.
     pub(crate) first: [Option<u64>; 2],
-    /// The streams that have caught up, as a server's loop has them.
+    /// The streams that have caught up, as in a live loop.
     live: RefCell<Live<Follower>>,
     /// Indexes that are being built, a turn at a time.
     builders: RefCell<Vec<IndexBuilder>>,
@@ -56,15 +56,15 @@ struct Follower {
     inbox: Rc<RefCell<Inbox>>,
 }
 
-/// What a stream that has caught up was sent.
+/// The events that a live stream was sent.
 #[derive(Default)]
 pub(crate) struct Inbox {
-    /// With the lists begun when they were sent.
+    /// The events, with the number of lists when they were sent.
     pub(crate) events: Vec<(Event, Lists)>,
     pub(crate) heartbeat: bool,
-    /// The revision of each cache when it was last sent all that there was.
+    /// The revision of each cache when the stream last was up to date.
     pub(crate) seen: [u64; 2],
-    /// The stream, once it goes on by itself.
+    /// The stream, once it has left the view.
     pub(crate) released: Option<Subscriber>,
 }
 
@@ -79,7 +79,7 @@ impl Member for Follower {
     fn advance((): &mut (), _: &[ResourceVersion]) {}
 }
 
-/// Of each resource the lists begun, where none was under way.
+/// For each resource the number of started lists; `None` if one was under way.
 pub(crate) type Lists = [Option<u64>; 2];
 
 /// A future whose polls are counted.
@@ -97,7 +97,7 @@ impl<F: Future> Future for Counted<F> {
     }
 }
 
-/// The resource as discovery would tell of it.
+/// The resource as discovery would describe it.
 pub(crate) fn resource(index: usize) -> Resource {
     let (plural, group) = RESOURCES[index].split_once('.').unwrap_or((RESOURCES[index], ""));
     let kind = if index == 0 { "ConfigMap" } else { "Widget" };
@@ -180,7 +180,7 @@ impl Replica {
         }
     }
 
-    /// Takes a stream in that has caught up; gives it back where it cannot be.
+    /// Takes a stream that has caught up into a view; gives it back if the view refuses it.
     pub(crate) fn join(
         &self,
         place: LivePlace,
@@ -205,7 +205,7 @@ impl Replica {
         self.live.borrow().next_due()
     }
 
-    /// Sends all that is new to the streams that have caught up, as a server's loop does.
+    /// Sends all new events to the live streams, as a live loop does.
     pub(crate) fn advance_live(&self, now: Instant, lists: Lists) {
         self.hub.tend(now);
         self.builders.borrow_mut().retain_mut(|builder| !builder.turn());
@@ -259,7 +259,7 @@ impl Replica {
         self.readers[index].mark().revision.0
     }
 
-    /// Which history a cache is of: 0 until it noticed that the cluster was put back.
+    /// The history of a cache: 0 until it notices that the cluster was restored.
     pub(crate) fn history(&self, index: usize) -> u64 {
         self.readers[index].mark().history
     }
@@ -269,7 +269,7 @@ impl Replica {
         number(&self.readers[index].snapshot().position)
     }
 
-    /// Looks whether a reflector has ended, or spins.
+    /// Checks that no reflector has ended or spins.
     pub(crate) fn check(&mut self, now: Instant) -> Result<(), String> {
         for (index, resource) in RESOURCES.into_iter().enumerate() {
             if self.first[index].is_none() && self.readers[index].mark().synced {
@@ -311,12 +311,13 @@ pub(crate) fn hub_config(batch_len_max: usize, bookmark_seconds: u64) -> hub::Co
         heartbeat_interval: Duration::from_secs(15),
         bookmark_interval: Duration::from_secs(bookmark_seconds),
         resume_wait: Duration::from_secs(10),
-        // What is random about it would not be the seed's.
+        // Its randomness would not come from the seed.
         drain_spread_max: Duration::ZERO,
     }
 }
 
-/// Hands a round to the streams that it concerns. One that has not read what it was sent before leaves with this.
+/// Gives a round to the streams that it concerns. A stream that has not read the previous events leaves the view with
+/// these.
 fn send(live: &mut Live<Follower>, round: Round, lists: Lists) {
     for key in round.leaving {
         release(live, key);
@@ -341,7 +342,7 @@ fn send(live: &mut Live<Follower>, round: Round, lists: Lists) {
     }
 }
 
-/// Lets a stream go on by itself.
+/// Takes a stream out of its view.
 fn release(live: &mut Live<Follower>, key: usize) {
     let (Follower { mut subscriber, inbox }, place) = live.leave(key);
     subscriber.advance_to(&place);

@@ -1,4 +1,4 @@
-//! Runs histories, and tells what came of them.
+//! Runs histories, and reports the results.
 
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,13 +9,13 @@ use crate::fault::{Fault, Hits};
 use crate::trace::Trace;
 use crate::world::World;
 
-/// Failing seeds that are told of.
+/// Number of failing seeds that are reported.
 const FAILURES_TOLD_MAX: usize = 20;
 
-/// Histories after which every fault must have hit.
+/// Number of histories after which every fault must have happened.
 const ENOUGH_SEEDS: u64 = 300;
 
-/// What came of a history.
+/// The outcome of a history.
 pub(crate) struct Outcome {
     pub(crate) result: Result<(), String>,
     pub(crate) digest: u64,
@@ -23,7 +23,7 @@ pub(crate) struct Outcome {
     pub(crate) virtual_seconds: f64,
 }
 
-/// Lives through the history of a seed.
+/// Runs the history of a seed.
 pub(crate) fn history(seed: u64, traced: bool) -> Outcome {
     let run = AssertUnwindSafe(move || {
         let runtime =
@@ -47,7 +47,7 @@ pub(crate) fn history(seed: u64, traced: bool) -> Outcome {
     })
 }
 
-/// One seed, told in full.
+/// Runs one seed, and prints all that happens.
 pub(crate) fn run_one(seed: u64) {
     let outcome = history(seed, true);
     let mut out = std::io::stderr().lock();
@@ -56,7 +56,7 @@ pub(crate) fn run_one(seed: u64) {
     assert_eq!(outcome.result, Ok(()), "seed {seed}");
 }
 
-/// Many seeds, on all cores.
+/// Runs many seeds, on all cores.
 pub(crate) fn run_many(first: u64, seeds: u64) {
     let began = std::time::SystemTime::now();
     let next = AtomicU64::new(first);

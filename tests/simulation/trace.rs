@@ -1,10 +1,10 @@
-//! What happened, in lines, where one seed is looked at.
+//! Prints what happens in a history, for a single seed.
 
 use std::io::Write as _;
 
 use tokio::time::Instant;
 
-/// Writes what happens as it happens; does nothing unless it was asked for.
+/// Prints what happens, if it was switched on.
 #[derive(Clone)]
 pub(crate) struct Trace(Option<Instant>);
 
@@ -17,10 +17,10 @@ impl Trace {
         Self(Some(Instant::now()))
     }
 
-    /// Tells a line, with the seconds since the beginning.
+    /// Prints a line, with the seconds since the beginning.
     pub(crate) fn say(&self, text: impl FnOnce() -> String) {
         if let Some(began) = self.0 {
-            // Not captured by the test harness, as what it says is what it is run for.
+            // Not captured by the test harness, as this output is the purpose of the run.
             let _ = writeln!(std::io::stderr(), "{:10.3} {}", began.elapsed().as_secs_f64(), text());
         }
     }

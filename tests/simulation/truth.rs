@@ -1,5 +1,5 @@
-//! What the cluster really was at each version: the oracle. It notes the writes that the simulation made, and knows
-//! nothing of caches, journals or tokens.
+//! The oracle: the true state of the cluster at each version. It records the writes of the simulation, and knows nothing of
+//! caches, journals or tokens.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ pub(crate) type Key = String;
 pub(crate) struct Seen {
     pub(crate) uid: String,
     pub(crate) version: u64,
-    /// The number of the write, no two of which are alike: the object's content.
+    /// The number of the write, which is unique and serves as the object's content.
     pub(crate) content: String,
     pub(crate) app: Option<String>,
     pub(crate) color: Option<String>,
@@ -31,7 +31,7 @@ pub(crate) type State = BTreeMap<Key, Rc<Seen>>;
 pub(crate) struct Write {
     pub(crate) version: u64,
     pub(crate) key: Key,
-    /// The state before and after; nothing where there was none.
+    /// The state before and after; `None` if the object did not exist.
     pub(crate) before: Option<Rc<Seen>>,
     pub(crate) after: Option<Rc<Seen>>,
 }
@@ -58,23 +58,23 @@ impl Default for Truth {
 }
 
 impl Truth {
-    /// The era that lasts.
+    /// The current era.
     pub(crate) fn era(&self) -> usize {
         self.eras.len() - 1
     }
 
-    /// The log of a resource in the era that lasts.
+    /// The log of a resource in the current era.
     pub(crate) fn log(&self, resource: usize) -> &Log {
         &self.eras[self.era()][resource]
     }
 
-    /// Notes a write to the cluster as it is now.
+    /// Records a write.
     pub(crate) fn note(&mut self, resource: usize, version: u64, key: &str, after: Option<Seen>) {
         let era = self.era();
         self.eras[era][resource].note(version, key, after);
     }
 
-    /// The cluster was put back to what it was at `version`.
+    /// Records that the cluster was restored to its state at `version`.
     pub(crate) fn put_back(&mut self, version: u64) {
         let logs = self.eras[self.era()].each_ref().map(|log| log.up_to(version));
         self.eras.push(logs);
@@ -127,7 +127,7 @@ impl Log {
 }
 
 impl Seen {
-    /// From what the cluster says it stored.
+    /// Reads an object as the cluster has stored it.
     pub(crate) fn of(stored: &Value) -> Self {
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let metadata = &stored["metadata"];
@@ -144,7 +144,7 @@ impl Seen {
     }
 }
 
-/// Which objects a client wants, in words that need no selector's code.
+/// The objects that a client wants, expressed without the selectors' code.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Wanted {
     /// Empty for all.
@@ -184,7 +184,7 @@ impl Shows {
     }
 }
 
-/// What a label or field is to be.
+/// The required value of a label or field.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Test {
     Is(&'static str),
@@ -194,7 +194,7 @@ pub(crate) enum Test {
 }
 
 impl Wanted {
-    /// Whether objects of this key are wanted at all.
+    /// Whether objects with this key can be wanted.
     pub(crate) fn in_scope(&self, key: &str) -> bool {
         let (namespace, name) = key.split_once('/').unwrap_or(("", key));
         (self.namespaces.is_empty() || self.namespaces.contains(&namespace))

@@ -1,4 +1,4 @@
-//! One answer's body on its way through the network.
+//! The body of one answer on its way through the network.
 
 use std::collections::VecDeque;
 use std::io;
@@ -28,17 +28,17 @@ const QUIET_MIN: Duration = Duration::from_secs(25);
 /// Events of a watch that may be sent again.
 const REPLAYED_MAX: usize = 8;
 
-/// Bytes of a list among which its own version stands.
+/// The first bytes of a list, which contain its version.
 const HEAD_BYTES: usize = 400;
 
-/// What all connections of a link are to do now.
+/// The order for all connections of a link.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Order {
     pub(crate) number: u64,
     pub(crate) fault: Option<Fault>,
 }
 
-/// What will happen to one body.
+/// The plan for one body.
 #[derive(Debug)]
 pub(crate) struct WirePlan {
     dice: Dice,
@@ -66,7 +66,7 @@ pub(crate) struct Wire {
     link: Arc<Link>,
     resource: usize,
     watch: bool,
-    /// Whether the cache is told that the API server was heard.
+    /// Whether its bytes count as a sign of life of the API server.
     counts: bool,
     plan: WirePlan,
     orders: watch::Receiver<Order>,
@@ -79,9 +79,9 @@ pub(crate) struct Wire {
     passing: bool,
     sent: usize,
     end: Option<End>,
-    /// Whether something befell it, so that it cannot be read as a whole.
+    /// Whether a fault hit it, so that it cannot be read completely.
     broken: bool,
-    /// What it answers, and whether the end of a streaming list has passed.
+    /// The request that it answers, and whether the end of a streaming list has passed.
     ask: Ask,
     marked: bool,
     /// The first bytes of a list, which tell its version.
@@ -131,7 +131,7 @@ impl WirePlan {
 }
 
 impl WirePlan {
-    /// Of a watch that asked to be ended after a time.
+    /// For a watch that asked to be ended after a time.
     pub(crate) fn lasting(self, lasts: Duration) -> Self {
         Self { lasts, ..self }
     }
@@ -144,7 +144,7 @@ impl Drop for Wire {
         }
         let given_up = self.last_byte.elapsed() >= QUIET_MIN || self.born.elapsed() >= self.plan.lasts;
         let quiet = self.end.is_none() && given_up;
-        // A mark that is still on its way is none, its last piece, too (seed 1062919).
+        // An end mark of which even the last piece is still on its way does not count (seed 1062919).
         let unmarked = self.ask == Ask::Stream && (!self.marked || self.passing || !self.out.is_empty());
         self.link.meter(self.resource, |meter| {
             meter.quiet_watches += u64::from(quiet);
@@ -168,7 +168,7 @@ impl Wire {
             link,
             resource,
             watch: matches!(ask, Ask::Watch | Ask::Stream) && code == 200,
-            // What is asked of the past tells nothing of now, and an error nothing of the resource.
+            // A list of a past version says nothing about now, and an error nothing about the resource.
             counts: ask != Ask::Past && code == 200,
             plan,
             orders,
@@ -201,7 +201,7 @@ impl Wire {
             }
             match self.end {
                 Some(End::Clean) => {
-                    // How far the API server is says nothing of how far the cache is.
+                    // The API server's version says nothing about that of the cache.
                     if !self.watch && self.counts && !self.broken && self.ask != Ask::Head {
                         let version =
                             matches!(self.ask, Ask::List | Ask::Probe).then(|| listed_version(&self.head));
@@ -251,7 +251,7 @@ impl Wire {
         Some(chunk)
     }
 
-    /// Takes what the API server sends, or what is ordered of the network.
+    /// Waits for the API server's next bytes, or for an order to the network.
     async fn read(&mut self) {
         let Some(inner) = &mut self.inner else {
             self.end = Some(End::Clean);
@@ -297,7 +297,7 @@ impl Wire {
         }
     }
 
-    /// Something happens to the connection as a whole.
+    /// Plays a fault on the whole connection.
     async fn play(&mut self, fault: Fault) {
         self.link.hit(self.resource, fault);
         self.broken |= fault != Fault::Paused;
@@ -362,7 +362,7 @@ impl Wire {
         }
         let (bookmark, mark) = (is(r#""type":"BOOKMARK""#), is("initial-events-end"));
         self.marked |= mark;
-        // Within a streaming list, an old state would be taken for what is there.
+        // Within a streaming list, an old state would count as the current one.
         let is_event = !bookmark && !is(r#""type":"ERROR""#) && (self.ask == Ask::Watch || self.marked);
         if is_event && self.told.len() == REPLAYED_MAX {
             self.told.pop_front();
@@ -411,7 +411,7 @@ impl Wire {
         self.put(&rest);
     }
 
-    /// Sends bytes, in chunks that are aligned with nothing.
+    /// Sends bytes in chunks that are not aligned with lines.
     fn put(&mut self, mut data: &[u8]) {
         while !data.is_empty() {
             let most = self.plan.chunk_bytes_max;
@@ -423,7 +423,7 @@ impl Wire {
     }
 }
 
-/// The version of a list, which its head tells.
+/// The version of a list, from its first bytes.
 fn listed_version(head: &[u8]) -> Option<u64> {
     let text = String::from_utf8_lossy(head);
     let (_, rest) = text.split_once(r#""resourceVersion":""#)?;

@@ -1,4 +1,4 @@
-//! One history: a cluster, two replicas of informerd, their clients, and what befalls them.
+//! One history: a cluster, two replicas of informerd, their clients, and the faults that hit them.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -22,19 +22,19 @@ use crate::wire::OBJECT_BYTES_MAX;
 /// The custom resource's definition.
 const DEFINITION: &str = "widgets.demo.informerd.dev";
 
-/// After all faults are lifted, everyone must agree within this time. A list that crawls, a few bytes at a time, has begun
-/// before and takes up to half an hour.
+/// Time after the end of all faults within which all clients and caches must equal the cluster. A slow list that began
+/// before, a few bytes at a time, takes up to half an hour.
 const HEALING: Duration = Duration::from_secs(3600);
 
-/// Passes over the tasks that are ready without a reflector among them, after which what happened at one moment is over.
+/// Number of passes over the ready tasks without a reflector among them, after which a moment is finished.
 const SETTLED_PASSES: usize = 12;
-/// Passes at one moment at most: beyond this something spins.
+/// Largest number of passes at one moment. With more, a task spins.
 const PASSES_MAX: usize = 100_000;
 
-/// Rounds of writes in which a restored cluster may pass what was seen of it before.
+/// Rounds of writes in which a restored cluster may pass the versions seen before.
 const OVERTAKING_STEPS: usize = 40;
 
-/// Lists that a reflector may need to believe that the cluster was put back.
+/// Number of lists that a reflector may need to accept that the cluster was restored.
 const BELIEVED_AFTER: u64 = 12;
 
 /// A cluster as it was once.
@@ -44,7 +44,7 @@ struct Backup {
     version: u64,
 }
 
-/// One history under way.
+/// One history while it runs.
 pub(crate) struct World {
     profile: Profile,
     dice: Dice,
@@ -62,20 +62,20 @@ pub(crate) struct World {
     backup: Option<Backup>,
     /// The definition of the custom resource while it is removed.
     removed: Option<Value>,
-    /// What was so when the cluster was put back.
+    /// The situation when the cluster was restored.
     restored: Option<Restored>,
 }
 
-/// What the replicas were like when the cluster was put back, by replica and resource.
+/// The replicas when the cluster was restored, by replica and resource.
 #[derive(Clone, Copy)]
 pub(crate) struct Restored {
     /// The versions of the caches.
     pub(crate) positions: [[u64; 2]; 2],
-    /// The lists that were begun.
+    /// The number of started lists.
     pub(crate) lists: [[u64; 2]; 2],
 }
 
-/// What happens in one step.
+/// The event of one step.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Write,
@@ -145,7 +145,7 @@ impl World {
         world
     }
 
-    /// Lives through the whole history.
+    /// Runs the whole history.
     pub(crate) async fn run(&mut self) -> Result<(), String> {
         for _ in 0..self.profile.steps {
             let step = self.choose();
@@ -159,7 +159,7 @@ impl World {
         Ok(())
     }
 
-    /// What was told to clients and asked of the API server, as one number.
+    /// A digest of all events that clients received and all requests to the API server.
     pub(crate) fn digest(&self) -> u64 {
         let clients = self.clients.iter().map(|client| client.checker.digest);
         let meters = self.links.iter().flat_map(|link| {
@@ -292,7 +292,7 @@ impl World {
         if let Some(color) = self.dice.pick(&[None, Some("red"), Some("blue")]) {
             object["data"]["color"] = color.into();
         }
-        // The custom resource's definition counts what it takes along.
+        // With the definition its objects are deleted, too.
         let oversized = resource == 0 && self.dice.chance(self.profile.oversized_chance);
         if oversized {
             self.hits.count(Fault::Oversized);
@@ -307,7 +307,7 @@ impl World {
         };
         let seen = Seen::of(&stored.expect("the simulation writes what is right"));
         self.trace.say(|| format!("write {} {namespace}/{name} {seen:?}", RESOURCES[resource]));
-        // Informers do not hold it: to their clients it is gone.
+        // Informers do not hold it, so their clients see it as deleted.
         let held = (!oversized).then_some(seen.clone());
         self.truth.note(resource, seen.version, &format!("{namespace}/{name}"), held);
     }
@@ -327,7 +327,7 @@ impl World {
 
     async fn restart(&mut self) -> Result<(), String> {
         if self.truth.eras.len() > 1 {
-            // One that starts now cannot tell tokens from before the restore from those since.
+            // A replica that starts now cannot distinguish tokens from before and after the restore.
             return Ok(());
         }
         let at = self.dice.below(2);
@@ -390,16 +390,15 @@ impl World {
         self.removed = Some(definition);
     }
 
-    /// One of the API servers behind the address hears of nothing for a while.
+    /// Makes one of the API servers behind the address lag for a while.
     fn lag(&mut self) {
         let behind = api_server(&self.cluster.fork(), &self.profile);
         let until = Instant::now() + self.dice.millis(1_000, 12_000);
         self.api.lock().unwrap().behind = Some((behind, until));
     }
 
-    /// The version that a restored cluster may not reach yet: what a cache has seen, until the API server has told that
-    /// cache an older version. A cache that was told nothing older cannot know of the restore; only a comparison finds
-    /// the difference.
+    /// The version that a restored cluster must not reach yet: that of a cache which has not received an older version since.
+    /// Without one, a cache cannot know of the restore, and only a comparison would find it.
     fn version_max(&self) -> u64 {
         let Some(restored) = &self.restored else { return u64::MAX };
         let seen = (0..2).flat_map(|at| [0, 1].map(|resource| (at, resource)));
@@ -416,7 +415,7 @@ impl World {
         let Some(backup) = self.backup.take() else { return Ok(()) };
         let positions = [0, 1].map(|at: usize| [0, 1].map(|index| self.replicas[at].position(index)));
         let reached = positions.into_iter().flatten().min().unwrap_or(0);
-        // A cache that has not gone beyond the backup cannot see that others have.
+        // A cache that is not beyond the backup's version cannot notice the restore.
         if backup.version + 12 > reached || self.truth.eras.len() > 1 {
             return Ok(());
         }
@@ -439,7 +438,7 @@ impl World {
         Ok(())
     }
 
-    /// Writers go on after the cluster was put back, until the new history is beyond what was seen of the old one.
+    /// Writes after a restore, until the new history's versions are beyond those seen of the old one.
     async fn overtake(&mut self) -> Result<(), String> {
         let seen = self.restored.iter().flat_map(|restored| restored.positions.into_iter().flatten());
         let seen = seen.max().unwrap_or(0);
@@ -457,7 +456,7 @@ impl World {
         Ok(())
     }
 
-    /// Lifts all faults, and waits until everyone agrees.
+    /// Ends all faults, and waits until all clients and caches equal the cluster.
     async fn heal(&mut self) -> Result<(), String> {
         self.trace.say(|| "all faults are lifted".into());
         for link in &self.links {
@@ -465,7 +464,7 @@ impl World {
         }
         self.api.lock().unwrap().behind = None;
         if let Some(definition) = self.removed.take() {
-            // While it is gone, a cache that missed the end of its objects has nobody who would tell.
+            // While the definition is gone, a cache that missed the deletion of its objects cannot learn of it.
             self.cluster.create("customresourcedefinitions", definition).expect("it was removed");
         }
         let now = Instant::now();
@@ -488,7 +487,7 @@ impl World {
     fn final_check(&self) -> Result<(), String> {
         for (at, replica) in self.replicas.iter().enumerate() {
             for (resource, name) in RESOURCES.into_iter().enumerate() {
-                // A bookmark, or the end of a quiet watch, tells how far the API server is.
+                // A bookmark, or the end of a quiet watch, brings the API server's version.
                 let (position, head) = (replica.position(resource), self.cluster.revision());
                 if position < head {
                     let condition = replica.readers[resource].condition();
@@ -518,12 +517,12 @@ impl World {
         Ok(())
     }
 
-    /// Lets time pass; clients do what is due, and everything is checked whenever something happened.
+    /// Lets time pass. Clients act when they are due, and all checks run whenever something has happened.
     async fn pass(&mut self, span: Duration) -> Result<(), String> {
         let until = Instant::now() + span;
         loop {
             self.settle().await?;
-            // A loop may be late: streams join it that are further than it is.
+            // A live loop may be behind a stream that joins it.
             let now = Instant::now();
             for at in 0..self.replicas.len() {
                 if self.dice.chance(0.8) {
@@ -546,14 +545,13 @@ impl World {
             tokio::select! {
                 biased;
                 () = sleep_until(next) => {}
-                // What happens at this moment is over with the next millisecond.
+                // This moment ends with the next millisecond.
                 () = self.driver.notified() => sleep(Duration::from_millis(1)).await,
             }
         }
     }
 
-    /// Lets everything that happens at this moment happen before clients look: in which order tasks are woken is not
-    /// the seed's to say.
+    /// Runs all tasks of this moment before clients read, as the order in which tasks are woken does not depend on the seed.
     async fn settle(&self) -> Result<(), String> {
         let (mut calm, mut polls) = (0, 0);
         for _ in 0..PASSES_MAX {
@@ -604,7 +602,7 @@ impl World {
         Ok(())
     }
 
-    /// P7: what a cache says of its age.
+    /// P7: the age that a cache reports.
     fn check_age(&self, at: usize, resource: usize, now: Instant) -> Result<(), String> {
         let replica = &self.replicas[at];
         let age = replica.readers[resource].age(now);
@@ -627,7 +625,7 @@ impl World {
         Ok(())
     }
 
-    /// P6: what a replica asked of the API server in its life.
+    /// P6: the requests of a replica in its life.
     fn check_requests(&self, at: usize) -> Result<(), String> {
         for (resource, name) in RESOURCES.into_iter().enumerate() {
             let again = if self.truth.eras.len() > 1 { BELIEVED_AFTER } else { 0 };
@@ -640,7 +638,7 @@ impl World {
     }
 }
 
-/// An API server of this history's kind.
+/// An API server with this history's properties.
 fn api_server(cluster: &Cluster, profile: &Profile) -> ApiHandler {
     let bookmark_interval = Duration::from_secs(profile.bookmark_seconds);
     let handler =
@@ -651,8 +649,7 @@ fn api_server(cluster: &Cluster, profile: &Profile) -> ApiHandler {
 
 fn requests_justified(meter: &mut Meter, calm: bool, doubts: u64) -> Result<(), String> {
     let (lists, watches) = (meter.lists(), meter.count(Ask::Watch) + meter.count(Ask::Stream));
-    // What fails is asked for again, and so is what says nothing for long; four watches in vain are reason enough for
-    // a list.
+    // Failed and silent requests are repeated, and four watches without success justify a list.
     let again = meter.reasons() + meter.unmarked_streams + doubts;
     let vain = if calm { 0 } else { meter.watches_ended / 4 };
     if lists > 1 + again + vain || watches > 1 + again + meter.watches_ended + meter.quiet_watches {

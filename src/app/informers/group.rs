@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reflector_that_panicked_is_told_of_and_replaced() {
+    async fn a_reflector_that_panicked_is_reported_and_replaced() {
         let panicked = tokio::spawn(async { panic!("a bug") });
         ended(&panicked).await;
         let current = vec![follower(panicked), follower(tokio::spawn(std::future::pending()))];

@@ -216,7 +216,7 @@ fn kinds_that_came_later_print_too() {
 }
 
 #[test]
-fn what_nobody_here_can_print_is_left_to_json() {
+fn a_kind_without_a_known_printer_is_left_to_json() {
     assert!(Table::of(&resource("example.com", "v1", "widgets"), None, None).is_none());
     assert!(Table::of(&resource("snapshot.storage.k8s.io", "v1", "volumesnapshots"), None, None).is_none());
     let unknown = Table::of(&resource("apps", "v9", "things"), None, None).unwrap();
@@ -224,7 +224,7 @@ fn what_nobody_here_can_print_is_left_to_json() {
 }
 
 #[test]
-fn definitions_tell_their_columns() {
+fn definitions_give_their_columns() {
     let column = |path: &str| json!({"name": "c", "type": "string", "jsonPath": path});
     let of = |definition: &Value, version: &str| {
         PrinterColumn::of_definition(definition.to_string().as_bytes(), version)
@@ -241,7 +241,7 @@ fn definitions_tell_their_columns() {
 }
 
 #[test]
-fn of_an_object_too_deep_only_the_name_is_told() {
+fn an_object_that_is_too_deep_shows_only_its_name() {
     let deep =
         format!(r#"{{"metadata":{{"name":"a"}},"data":{}1{}}}"#, r#"{"a":"#.repeat(200), "}".repeat(200));
     let table = Table::of(&resource("", "v1", "configmaps"), None, None).unwrap();

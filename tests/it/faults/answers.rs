@@ -18,7 +18,7 @@ const FORBIDDEN: Failure = Failure { code: 403, retry_after_seconds: None };
 const UNAUTHORIZED: Failure = Failure { code: 401, retry_after_seconds: None };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_401_reads_the_credentials_again_and_nobody_notices() {
+async fn a_401_makes_credentials_be_read_again_and_clients_do_not_notice() {
     let (cluster, resource) = cluster_with("code-401");
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kubeconfig");
@@ -43,7 +43,7 @@ async fn a_401_reads_the_credentials_again_and_nobody_notices() {
     trial.faults().fail_next(u32::MAX, &trial.requests(Verb::Watch), UNAUTHORIZED);
     trial.faults().cut_watches(&trial.requests(Verb::Watch), Cut::Clean);
     trial.write();
-    trial.is_told(&["unauthorized", "credentials"]).await;
+    trial.shows(&["unauthorized", "credentials"]).await;
     trial.faults().clear();
     trial.is_true_again().await;
     trial.is_watching().await;
@@ -90,7 +90,7 @@ async fn a_permission_that_is_withdrawn_leaves_the_cache_and_heals_from_where_it
     let before = trial.costs().await;
     trial.faults().fail_next(u32::MAX, &trial.requests(Verb::Any), FORBIDDEN);
     trial.faults().cut_watches(&trial.requests(Verb::Watch), Cut::Clean);
-    let state = trial.is_told(&["forbidden", "cannot watch", "grant list and watch on"]).await;
+    let state = trial.shows(&["forbidden", "cannot watch", "grant list and watch on"]).await;
     assert_eq!((&state["synced"], &state["objects"]), (&json!(true), &json!(OBJECTS)));
     trial.write();
     trial.faults().clear();

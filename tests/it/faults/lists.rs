@@ -168,8 +168,8 @@ async fn check_behind(name: &str, how: InitialList) {
     trial.faults().lag_at(Some(behind));
     trial.faults().expire_next_watch(1, &trial.requests(Verb::Watch), Gone::InStream);
     trial.faults().cut_watches(&trial.requests(Verb::Watch), Cut::Clean);
-    trial.is_told(&["was seen already", "behind"]).await;
-    trial.is_told(&["was seen already", "Too large resource version"]).await;
+    trial.shows(&["was seen already", "behind"]).await;
+    trial.shows(&["was seen already", "Too large resource version"]).await;
     assert!(trial.counter("older_answers_total", &[]).await >= 2, "{name}");
     assert!(trial.counter("failures_total", &[("kind", "behind")]).await >= 1, "{name}");
     trial.write();
@@ -243,7 +243,7 @@ async fn a_cluster_that_was_restored_from_a_backup_is_taken_over_with_a_reset() 
     let began = Instant::now();
     trial.server.cluster = restored.clone();
     trial.server.api.replace_cluster(restored.clone()).await.unwrap();
-    trial.is_told(&["was seen already", "restored from a backup"]).await;
+    trial.shows(&["was seen already", "restored from a backup"]).await;
     let wanted = expected(&restored, &trial.resource, |_| true);
     let taken_over = timeout(PATIENCE, async {
         while trial.follower.state() != &wanted {

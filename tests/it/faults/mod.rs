@@ -1,6 +1,6 @@
-//! Whatever goes wrong between informerd and the API server, over real sockets: the cache comes true again, a client
-//! that follows it misses nothing and sees nothing twice, a person is told what is the matter, it is counted under its
-//! name, and the API server is not asked more often than it must be.
+//! Faults between informerd and the API server, over real sockets. After each the cache is right again, a client that
+//! follows it misses nothing and gets nothing twice, a sentence says what went wrong, a metric counts it, and the API
+//! server got no more requests than necessary.
 
 mod answers;
 mod lists;
@@ -21,10 +21,10 @@ use crate::support::eventually;
 use crate::support::recorder::Recorder;
 use crate::support::server::TestServer;
 
-/// Longest that healing takes here, a few steps of backoff on a busy machine included.
+/// Longest time for healing, including a few steps of backoff on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Objects that are there at the start.
+/// Objects at the start.
 const OBJECTS: usize = 20;
 
 /// A cluster, informerd, and a client that follows one resource. The resource is of this trial alone, so that what is
@@ -137,7 +137,7 @@ impl Trial {
         Requests::of(verb).on(&self.resource)
     }
 
-    /// Four changes: one object comes, one changes, one is gone and there again under its name. Tells how many.
+    /// Makes four changes: creates one object, changes one, deletes one and creates it again. Returns how many.
     fn write(&mut self) -> usize {
         let (cluster, resource) = (&self.server.cluster, &self.resource);
         cluster.create(resource, object(&format!("round-{}", self.round), self.round)).unwrap();
@@ -149,7 +149,7 @@ impl Trial {
         4
     }
 
-    /// The cache and the client that follows it hold what the cluster holds, and nobody was told to start over.
+    /// Checks that the cache and the client that follows it equal the cluster, and that there was no RESET.
     async fn is_true_again(&mut self) {
         let cluster = expected(&self.server.cluster, &self.resource, |_| true);
         let follower = timeout(PATIENCE, async {
@@ -166,7 +166,7 @@ impl Trial {
         assert_eq!(self.follower.connections, 1);
     }
 
-    /// Waits until there is nothing to complain of.
+    /// Waits until no error is shown.
     async fn is_watching(&self) {
         let well = |state: &Value| state["state"] == "watching" && state["lastError"].is_null();
         until_state(&self.server, &self.resource, "a watch without a complaint", well).await;
@@ -177,8 +177,8 @@ impl Trial {
         self.server.cluster.counters()[&self.resource].watches_open
     }
 
-    /// Waits until the state's sentence has these words.
-    async fn is_told(&self, words: &[&str]) -> Value {
+    /// Waits until the error that is shown contains these words.
+    async fn shows(&self, words: &[&str]) -> Value {
         let what = format!("a sentence with {words:?}");
         until_state(&self.server, &self.resource, &what, |state| says(state, words)).await
     }

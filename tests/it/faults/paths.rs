@@ -1,4 +1,4 @@
-//! The path to the API server: load balancers that tire of idle connections, connections that die without a word.
+//! The path to the API server: load balancers that close idle connections, connections that go dead silently.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ async fn a_load_balancer_that_tires_of_idle_watches_costs_a_watch_each_time_and_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_half_open_connection_is_noticed_and_readers_are_told_how_old_the_cache_is() {
+async fn a_half_open_connection_is_noticed_and_answers_show_the_age_of_the_cache() {
     let (mut trial, relay) = over_relay("half-open", Relay::to, |config| {
         config.limits.watch_silence_max = Duration::from_secs(3);
         config.unready_after = Some(Duration::from_secs(1));
@@ -66,7 +66,7 @@ async fn a_half_open_connection_is_noticed_and_readers_are_told_how_old_the_cach
     .await;
     let before = trial.costs().await;
     let silent = trial.counter("watch_ends_total", &[("reason", "silent")]).await;
-    // From here on what is written arrives nowhere.
+    // From here on, written bytes arrive nowhere.
     relay.freeze();
     let frozen = Instant::now();
     let told = trial.follower.events;
@@ -138,7 +138,7 @@ async fn a_server_that_takes_requests_and_never_answers_is_given_up_on() {
     eventually("the request", || trial.faults().fired(Fault::Hung) == 1).await;
     let hung = Instant::now();
     trial.write();
-    trial.is_told(&["the API server sent nothing for 20s"]).await;
+    trial.shows(&["the API server sent nothing for 20s"]).await;
     trial.is_true_again().await;
     assert!(hung.elapsed() < Duration::from_secs(50), "{:?}", hung.elapsed());
     assert_eq!(trial.counter("failures_total", &[("kind", "idle")]).await, 1);

@@ -1,4 +1,4 @@
-//! Watches that end, break, fall silent, or tell what is not so.
+//! Watches that end, break, fall silent, or send wrong events.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ async fn watches_that_are_ended_at_once_do_not_make_it_spin() {
         trial.faults().cut_watches(&trial.requests(Verb::Watch), Cut::Clean);
         sleep(Duration::from_millis(1)).await;
     }
-    trial.is_told(&["ends each watch soon after it began"]).await;
+    trial.shows(&["ends each watch soon after it began"]).await;
     let cost = trial.costs().await;
     assert!(cost.1 - before.1 <= 8, "{} watches in 4 s", cost.1 - before.1);
     assert_eq!(cost.0, before.0, "a server that ends watches is no reason to list");
@@ -84,7 +84,7 @@ async fn refusals_are_waited_out_for_as_long_as_the_server_says() {
         eventually("the refusal", || trial.faults().fired(Fault::Failed) == 1).await;
         let refused = Instant::now();
         trial.write();
-        let state = trial.is_told(&[words]).await;
+        let state = trial.shows(&[words]).await;
         assert_eq!(state["state"], "backing off", "{name}");
         assert!(state["retryInSeconds"].as_f64().is_some_and(|seconds| seconds <= 3.75), "{name}: {state}");
         eventually("the next watch", || trial.open_watches() > 0).await;
@@ -111,7 +111,7 @@ async fn errors_of_the_server_are_waited_out_ever_longer() {
             refused.push(Instant::now());
         }
         trial.write();
-        trial.is_told(&[&format!("the API server answered {code}")]).await;
+        trial.shows(&[&format!("the API server answered {code}")]).await;
         trial.is_true_again().await;
         trial.is_watching().await;
         let pauses: Vec<_> = refused.windows(2).map(|pair| pair[1] - pair[0]).collect();
@@ -205,7 +205,7 @@ async fn a_server_that_was_away_is_found_again_and_nothing_is_listed() {
     let before = trial.costs().await;
     trial.server.api.stop().await;
     trial.write();
-    let state = trial.is_told(&["the API server was not reached", "refused"]).await;
+    let state = trial.shows(&["the API server was not reached", "refused"]).await;
     assert_eq!(state["state"], "backing off");
     trial.server.api.start().await.unwrap();
     let found = Instant::now();

@@ -59,7 +59,7 @@ async fn case_30_the_aggregated_document_has_its_exact_type_and_a_tag() {
         let tag = answer.header("etag").expect("a tag");
         let again = server.get_with(path, &[("Accept", &accept), ("If-None-Match", &tag)]).await;
         assert_eq!((again.status(), again.header("etag")), (304, Some(tag)));
-        // Plain JSON for whoever does not know it, and never 406 for who takes that.
+        // Plain JSON for clients without the aggregated form, and never 406 if they accept JSON.
         let plain = server.get_with(path, &[("Accept", "application/json")]).await;
         assert_eq!(plain.header("content-type").as_deref(), Some("application/json"));
         let old = AGGREGATED.replace("v=v2", "v=v2beta1");
@@ -67,7 +67,7 @@ async fn case_30_the_aggregated_document_has_its_exact_type_and_a_tag() {
     }
 }
 
-/// kubectl tells resources of several groups in the order of the groups, as in `get all`.
+/// kubectl prints resources of several groups in the order of the groups, as in `get all`.
 #[tokio::test(flavor = "multi_thread")]
 async fn groups_come_in_the_order_of_the_api_server_whatever_is_followed_first() {
     let resources = ["deployments.apps", "customresourcedefinitions.apiextensions.k8s.io", "pods"];

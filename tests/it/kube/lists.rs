@@ -171,7 +171,7 @@ async fn case_35_a_continue_token_is_refused_where_it_means_nothing() {
     status(&server.get(&matched).await, 422, "Invalid");
     status(&server.get(&format!("{DEFAULT_PODS}?continue={token}")).await, 400, "BadRequest");
     assert_eq!(names(&server.get(&format!("{PODS}?continue={token}&resourceVersion=0")).await).len(), 5);
-    // Another state takes its place.
+    // Another snapshot replaces it.
     create(&server, "f");
     server.caught_up("pods").await;
     server.get(&format!("{PODS}?limit=1")).await;
@@ -197,7 +197,7 @@ async fn cases_36_and_39_versions_that_a_list_may_ask_for() {
         let at: u64 = list.json()["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
         assert!(at >= version, "{query}");
     }
-    // A limit says nothing where any state will do.
+    // The limit is ignored if any version will do.
     assert_eq!(names(&server.get(&format!("{PODS}?resourceVersion=0&limit=1")).await).len(), 6);
     for query in ["resourceVersion=1&resourceVersionMatch=Exact", "resourceVersion=1&limit=1"] {
         let old = status(&server.get(&format!("{PODS}?{query}")).await, 410, "Expired");
@@ -303,7 +303,7 @@ async fn cases_41_and_42_selectors_select_as_on_the_api_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn case_43_before_the_first_list_nothing_is_told() {
+async fn case_43_before_the_first_list_requests_are_refused() {
     let api = TestServer::api(Cluster::new(ClusterConfig::default())).await;
     for verb in [Verb::List, Verb::Watch] {
         api.faults().hang_next(100, &Requests::of(verb).on("pods"));
@@ -361,7 +361,7 @@ async fn case_45_subresources_are_not_found() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_custom_resource_shows_its_columns_though_nobody_follows_its_definition() {
+async fn a_custom_resource_shows_its_columns_though_its_definition_is_not_watched() {
     const DEFINITION: &str = "/customresourcedefinitions/widgets.demo.informerd.dev";
     const WIDGETS: &str = "/apis/demo.informerd.dev/v1/widgets";
     let table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
@@ -388,7 +388,7 @@ async fn a_custom_resource_shows_its_columns_though_nobody_follows_its_definitio
     let one = server.get_with(one, &[("Accept", table)]).await.json();
     assert_eq!(one["kind"], "Table");
     assert_eq!(asked(&server), 1, "for all of them");
-    // Without the permission, or the definition, it is what kubectl is second to like.
+    // Without the permission, or the definition, it is the form that kubectl prefers next.
     let server = TestServer::start(&["widgets"]).await;
     let definition = Requests::of(Verb::Get).on("customresourcedefinitions.apiextensions.k8s.io");
     server.api.faults().fail_next(1, &definition, Failure { code: 403, retry_after_seconds: None });
@@ -397,7 +397,7 @@ async fn a_custom_resource_shows_its_columns_though_nobody_follows_its_definitio
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cases_46_and_48_json_is_served_to_whoever_takes_it() {
+async fn cases_46_and_48_json_is_served_to_clients_that_accept_it() {
     let server = server().await;
     let table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
     for accept in [

@@ -1,4 +1,4 @@
-//! What the caches cannot answer, handed on to the API server: off, reads, all.
+//! Pass-through of requests that the caches cannot answer: off, reads, all.
 
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ async fn reads_are_answered_by_the_cache_or_else_by_the_api_server() {
         assert_eq!((here.status(), here.text()), (there.status(), there.text()), "{target}");
         assert_eq!(here.header("content-type"), there.header("content-type"), "{target}");
     }
-    // What the cache can answer never becomes a request, nor does what it knows not to be there.
+    // A request that the cache can answer is not passed through; nor is one for an object that it knows to be missing.
     let before = upstream(&server, "GET", "/api/v1/namespaces/default/pods");
     assert_eq!(server.get(DEFAULT_PODS).await.status(), 200);
     let none = server.get(&format!("{DEFAULT_PODS}/none")).await;
@@ -189,7 +189,7 @@ async fn all_passes_writes_through() {
     assert_eq!(upstream(&server, "POST", "/"), posts);
 }
 
-/// Sends a request whose body is told in chunks as they come.
+/// Sends a request with a chunked body.
 async fn submit_chunked(server: &TestServer, target: &str, chunks: &[&str]) -> Response {
     let headers = [("Content-Type", "application/json"), ("Transfer-Encoding", "chunked")];
     let mut request = head("POST", target, &server.address.to_string(), &headers, "close");
@@ -201,7 +201,7 @@ async fn submit_chunked(server: &TestServer, target: &str, chunks: &[&str]) -> R
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_whose_length_nobody_knows_is_written_whole_or_not_at_all() {
+async fn a_body_of_unknown_length_is_written_whole_or_not_at_all() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.pass_through = PassThrough::All;
         config.limits.pass_through_body_bytes_max = 4096;
@@ -276,7 +276,7 @@ async fn asked(socket: &mut TcpStream) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// Takes the next request with this in it; others are told that there is nothing.
+/// Takes the next request that contains this text; others are answered with 404.
 async fn request_with(listener: &TcpListener, text: &str) -> (TcpStream, String) {
     in_time("a request", async {
         loop {

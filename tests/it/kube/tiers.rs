@@ -1,4 +1,4 @@
-//! informerd as the API server of informerd: what a tier is told, what it asks, and what its followers notice of it.
+//! informerd as the API server of informerd: the events and requests of a tier, and what its clients notice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,11 +19,11 @@ use crate::support::{PATIENCE, eventually, in_time, mk_pod};
 
 const WATCH: &str = "/v1/watch/pods";
 
-/// Those who follow the tier in the show case.
+/// Number of clients that follow the tier.
 const FOLLOWERS: usize = 200;
 /// Changes that the slowest follower may be behind before the next is written.
 const BEHIND_MAX: usize = 5;
-/// Between attempts while nobody listens.
+/// Wait between attempts to connect while the server is down.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The configuration of an informerd that has another one for its API server.
@@ -59,7 +59,7 @@ async fn held(informerd: &Informerd) -> Objects {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tier_lists_as_a_stream_or_in_pages_and_is_told_every_change() {
+async fn a_tier_lists_as_a_stream_or_in_pages_and_gets_every_change() {
     for how in [InitialList::Stream, InitialList::Page] {
         let server = TestServer::start(&["pods"]).await;
         for name in ["a", "b", "c", "d", "e"] {
@@ -134,7 +134,7 @@ async fn discovery_goes_up_through_the_tiers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_tier_below_does_not_serve_is_told() {
+async fn a_resource_that_the_tier_below_does_not_serve_is_reported() {
     let server = TestServer::start(&["pods"]).await;
     let upper = Informerd::start_unsynced(above(server.address, &["pods", "services"])).await;
     let asked = || upper.hub.pending().len() == 1 && upper.hub.informers().len() == 1;
@@ -376,7 +376,7 @@ async fn a_rolling_restart_of_a_tier_costs_one_list_per_replica_and_its_follower
     let stop = Arc::<AtomicBool>::default();
     let writer = tokio::spawn(write(cluster.clone(), followers.clone(), stop.clone()));
     for (index, replica) in replicas.iter_mut().enumerate() {
-        // Everybody is beyond where the replicas that were replaced before began.
+        // All clients are beyond the first versions of the replicas that were replaced before.
         let now = cluster.revision();
         eventually("every follower", || all_at(now)).await;
         let others: Vec<_> = addresses.iter().copied().filter(|one| *one != addresses[index]).collect();
@@ -387,7 +387,7 @@ async fn a_rolling_restart_of_a_tier_costs_one_list_per_replica_and_its_follower
         } else {
             replica.kill().await;
         }
-        // What comes from now on comes from the others: whoever has it is at one of them, and not late.
+        // Further events come from the other replicas: a client that gets them is connected to one, and up to date.
         let ended = cluster.revision();
         eventually("every follower elsewhere", || all_at(ended + 1)).await;
         replica.revive().await;

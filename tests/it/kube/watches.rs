@@ -140,7 +140,7 @@ async fn case_53_parameters_that_cannot_be_together_are_invalid() {
         let upstream = crate::support::client::get(server.api.address(), &target, &[]).await;
         assert_eq!(refused, upstream.json(), "{query}");
     }
-    // From now on, without what is there.
+    // Only later changes, without the current objects.
     create(&server, "a");
     server.caught_up("pods").await;
     let now = "watch=1&sendInitialEvents=false&resourceVersionMatch=NotOlderThan&resourceVersion=0";
@@ -194,7 +194,7 @@ async fn case_56_a_watch_ends_when_it_asked_to() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn case_57_bookmarks_come_to_those_who_know_them_and_nothing_else_to_the_others() {
+async fn case_57_only_clients_that_ask_for_bookmarks_get_them() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.limits.bookmark_interval = Duration::from_millis(100);
         config.limits.heartbeat_interval = Duration::from_millis(50);
@@ -274,7 +274,7 @@ async fn case_61_what_is_a_watch_and_what_a_list() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn case_62_whoever_does_not_read_delays_nobody_and_is_refused_once_it_is_behind() {
+async fn case_62_a_client_that_does_not_read_delays_no_other_and_gets_410_once_it_is_behind() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.limits.journal_len_max = 20;
         config.limits.send_buffer_bytes = 4 << 10;
@@ -355,7 +355,7 @@ async fn over_a_websocket_each_event_is_a_message() {
     assert_eq!(next(&mut stream, 1).await, [format!("DELETED a@{version}")]);
 }
 
-/// What a client holds that puts and removes as it is told, and takes the version of each event for its place.
+/// The state of a client that applies events, and resumes from the version of the last one.
 #[derive(Default)]
 struct Folded {
     objects: BTreeMap<String, String>,
@@ -377,7 +377,7 @@ impl Folded {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_relist_no_version_goes_back_and_whoever_resumes_misses_nothing() {
+async fn after_a_relist_no_version_goes_back_and_a_client_that_resumes_misses_nothing() {
     let server = TestServer::start(&["pods"]).await;
     for name in ["a", "b", "c", "d", "e"] {
         create(&server, name);
@@ -385,7 +385,7 @@ async fn after_a_relist_no_version_goes_back_and_whoever_resumes_misses_nothing(
     server.caught_up("pods").await;
     let version = list_version(&server).await;
     let mut stream = watch(&server, &format!("{PODS}?watch=1&resourceVersion={version}")).await;
-    // The upstream watch tells nothing of this; the list that follows does.
+    // The upstream watch does not send this; the list that follows does.
     let watches = Requests::of(Verb::Watch).on("pods");
     server.api.faults().delay(&watches, Duration::from_secs(1));
     server.api.faults().expire_next_watch(1, &watches, Gone::Http);
@@ -426,7 +426,7 @@ async fn after_a_relist_no_version_goes_back_and_whoever_resumes_misses_nothing(
         match first {
             Some(event) if event.kind == "ERROR" => assert_eq!(event.object["code"], 410),
             Some(event) => {
-                // From before everything: all of it is told again.
+                // From before everything: all events come again.
                 assert_eq!(place, version, "after {taken}");
                 let mut folded = start();
                 folded.take(&event);

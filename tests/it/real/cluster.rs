@@ -1,4 +1,4 @@
-//! The API server as a plain client sees it: what is written, and what is there.
+//! A plain client of the API server, which writes and lists.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -48,7 +48,7 @@ const STATES_MAX: usize = 4;
 pub(super) struct Cluster {
     kind: Kind,
     client: Mutex<kube::Client>,
-    /// Whether a fault is on: then the API server is not asked what it holds, as nobody should wait for the answer.
+    /// Whether a fault is on. Then the API server is not listed, as the answer might take too long.
     pub(super) is_faulty: watch::Sender<bool>,
     states: tokio::sync::Mutex<VecDeque<(String, Option<Arc<Objects>>)>>,
 }
@@ -130,7 +130,7 @@ impl Cluster {
         state
     }
 
-    /// What is there now.
+    /// The current objects.
     pub(super) async fn now(&self) -> Objects {
         let list = send(&self.client(), "GET", self.kind().list, None, Duration::from_secs(60)).await;
         self.kind().objects(list.expect("the API server is there"))

@@ -154,7 +154,7 @@ impl Seen {
         self.connections_before = self.connections;
         let is_lost = |key: &str, at: u128| match self.newest.get(key) {
             Some((version, false)) => *version < at,
-            // Created and deleted in between: it need not be told to who is told states and not changes.
+            // Created and deleted in between: a client that gets states and not changes need not see it.
             Some((version, true)) => is_whole && at > self.accounted_at && *version < at,
             None => is_whole && at > self.accounted_at,
         };

@@ -220,7 +220,7 @@ async fn compare(version: Version) {
     pair.stop().await;
 }
 
-/// What differs in what is told of the resources that are served.
+/// The differences in the discovery documents of served resources.
 async fn discovery(pair: &Pair) -> Vec<String> {
     let (theirs, ours) = pair.ask("/version", "application/json").await;
     assert_eq!(theirs, ours);
@@ -269,7 +269,7 @@ async fn watches(pair: &Pair) -> Vec<String> {
             let mut lines: Vec<Value> =
                 answer.body.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
             if query == "resourceVersion=0" {
-                // An old release tells what is there in no order.
+                // An old release sends the initial objects in no order.
                 lines.sort_by_key(|line| line["object"]["metadata"]["name"].to_string());
             }
             lines

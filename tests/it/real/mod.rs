@@ -1,4 +1,4 @@
-//! Against real API servers: whoever folds a stream holds what the API server holds, through every fault of the API
+//! Against real API servers: a client that applies a stream equals the API server, through every fault of the API
 //! server, its etcd, the network and the credentials. `docs/faults.md` has what was measured.
 
 mod access;

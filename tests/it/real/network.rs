@@ -22,7 +22,7 @@ const HALF_OPEN_MAX: Duration = Duration::from_secs(40);
 /// found, within this.
 const STOPPED_MAX: Duration = Duration::from_secs(65);
 
-/// For which informerd is told to be unready.
+/// The setting `unready_after` of informerd.
 const UNREADY_AFTER: Duration = Duration::from_secs(10);
 
 /// What clients and probes were told over a time.
@@ -74,7 +74,7 @@ async fn outlives_its_network(version: Version) {
     rig.finish().await;
 }
 
-/// Bytes stop in both directions and nobody is told, as where a firewall forgets its connections.
+/// Bytes stop in both directions without a sign, as when a firewall forgets its connections.
 async fn outlives_half_open(version: Version) {
     let Some(mut rig) = gated(version).await else { return };
     // Clients that come back to a new informerd make it ask what was before its start, on a connection beside the

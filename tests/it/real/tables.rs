@@ -96,7 +96,7 @@ async fn resources(client: &kube::Client) -> Vec<(String, Resource)> {
         for resource in known["resources"].as_array().unwrap() {
             let plural = resource["name"].as_str().unwrap();
             let is_listed = resource["verbs"].as_array().unwrap().contains(&json!("list"));
-            // Component statuses are no objects; nobody can follow them.
+            // Component statuses are no stored objects and cannot be watched.
             if !is_listed || plural.contains('/') || plural == "componentstatuses" {
                 continue;
             }
@@ -275,7 +275,7 @@ const PRINTED: &[&str] = &[
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kubectl_prints_the_same() {
     let Some((api, client)) = Box::pin(populated(Version::V1_20)).await else { return };
-    // kubectl complains of a group that nobody serves; informerd does not have it.
+    // kubectl complains about a group that no server serves; informerd does not list it.
     let absent = "/apis/apiregistration.k8s.io/v1/apiservices/v1.extra.example.com";
     administer(&client, "DELETE", absent, None, ANSWER_PATIENCE).await;
     let followed = [

@@ -1,4 +1,4 @@
-//! Those who write, and what they were told is written.
+//! The writers, and their acknowledged writes.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -22,7 +22,7 @@ const WRITE_PATIENCE: Duration = Duration::from_secs(5);
 /// For an object to be there at the start.
 const CREATE_PATIENCE: Duration = Duration::from_secs(120);
 
-/// Everyone who writes.
+/// All writers.
 pub(super) struct Writers {
     ledger: Arc<Ledger>,
     tasks: JoinSet<()>,
@@ -59,7 +59,7 @@ impl Writers {
         &self.ledger
     }
 
-    /// Waits until nobody writes.
+    /// Waits until no writer writes.
     pub(super) async fn pause(&self) {
         self.ledger.is_paused.store(true, Ordering::SeqCst);
         crate::support::eventually("a pause", || self.ledger.busy.load(Ordering::SeqCst) == 0).await;
@@ -69,7 +69,7 @@ impl Writers {
         self.ledger.is_paused.store(false, Ordering::SeqCst);
     }
 
-    /// Waits until nobody writes any more. Tells how much was written.
+    /// Waits until all writers have ended. Returns the number of writes.
     pub(super) async fn stop(mut self) -> usize {
         self.ledger.stop.store(true, Ordering::SeqCst);
         while let Some(ended) = self.tasks.join_next().await {

@@ -114,7 +114,7 @@ async fn a_watch_that_is_removed_is_not_found_also_where_something_may_start_on_
         let refused = client::get(address, path, &[]).await;
         assert_eq!((refused.status(), refused.json()["reason"].as_str()), (404, Some("NotFound")), "{path}");
     }
-    // What was never followed is another matter.
+    // For a resource that was never followed the answer differs.
     assert_eq!(client::get(address, "/v1/snapshot/nodes", &[]).await.status(), 403);
 }
 
@@ -159,7 +159,7 @@ async fn a_changed_informer_serves_on_and_then_tells_the_difference() {
     for stream in &mut streams {
         assert_eq!(told(stream).await, ("ADDED".to_owned(), "db-1".to_owned()));
     }
-    // A token from before knows objects that nobody tells of any more.
+    // A client with an older token may hold objects that are not followed any more.
     for transport in TRANSPORTS {
         let mut late = Stream::open(transport, server.address, "/v1/watch/pods", Some(&token)).await.unwrap();
         assert_eq!(late.next().await.unwrap().kind, "RESET");
@@ -206,7 +206,7 @@ async fn a_namespace_more_costs_the_others_nothing_and_their_streams_start_over(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_added_makes_nobody_unready() {
+async fn an_added_watch_does_not_make_the_process_unready() {
     let configured = Configured::start(cluster(), "watch: [{resource: pods}]").await;
     let server = &configured.server;
     configured.put("watch: [{resource: pods}, {resource: gadgets.example.com}]");

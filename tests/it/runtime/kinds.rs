@@ -110,7 +110,7 @@ async fn a_kind_that_is_made_anew_goes_on_as_what_it_is_now() {
         (&json!("demo.informerd.dev/v2"), &json!(false))
     );
     assert_eq!(informer["lastError"], Value::Null);
-    // Who was away learns what is gone.
+    // A client that was away gets the deletions.
     let mut late = Stream::sse(address, "/v1/watch/widgets", Some(&token)).await.unwrap();
     assert_eq!(late.next().await.unwrap().kind, "RESET");
     assert_eq!(late.until("SYNCED").await.len(), 3);
@@ -121,7 +121,7 @@ async fn a_kind_that_is_made_anew_goes_on_as_what_it_is_now() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn deletions_that_nobody_told_are_told_once_the_kind_is_known_to_be_gone() {
+async fn deletions_that_the_api_server_did_not_send_come_once_the_kind_is_known_to_be_gone() {
     let mut server = TestServer::start(&[WIDGETS]).await;
     server.cluster.create(WIDGETS, mk_widget("a", Some("default"))).unwrap();
     server.caught_up(WIDGETS).await;

@@ -1,4 +1,4 @@
-//! What comes and goes while informerd runs: kinds, informers on demand, and the configuration.
+//! Changes while informerd runs: kinds, informers on demand, and the configuration.
 
 mod configuration;
 mod kinds;

@@ -1,4 +1,4 @@
-//! Informers that start when somebody asks, and stop when nobody does.
+//! Informers on demand: they start at the first request, and stop when they are unused.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ async fn start(patterns: &[&str], change: impl FnOnce(&mut config::Serve)) -> Te
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_who_ask_at_once_share_one_list_and_one_watch() {
+async fn clients_that_ask_at_once_share_one_list_and_one_watch() {
     let server = Arc::new(start(&["configmaps"], |_| {}).await);
     for index in 0..20 {
         server.cluster.create("configmaps", mk_config_map("default", &format!("c{index}"), "web")).unwrap();
@@ -62,7 +62,7 @@ async fn all_who_ask_at_once_share_one_list_and_one_watch() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_stops_when_nobody_uses_it_and_a_token_goes_on_after_that() {
+async fn an_unused_informer_stops_and_a_token_is_valid_after_that() {
     let server = start(&["*"], |config| config.on_demand.idle = Duration::from_millis(600)).await;
     server.cluster.create("configmaps", mk_config_map("default", "a", "web")).unwrap();
     let path = "/v1/watch/configmaps";
@@ -140,7 +140,7 @@ async fn a_wildcard_does_not_stand_for_secrets() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_asks_for_what_cannot_be_listed_is_told_why_in_time() {
+async fn a_client_that_asks_for_what_cannot_be_listed_gets_the_reason_in_time() {
     let server = start(&["configmaps"], |_| {}).await;
     let forbidden = Failure { code: 403, retry_after_seconds: None };
     server.api.faults().fail_next(1000, &Requests::of(Verb::Any).on("configmaps"), forbidden);

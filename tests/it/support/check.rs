@@ -1,4 +1,4 @@
-//! What is promised of streams, checked apart from whoever makes the events.
+//! Checks the promises of streams, independently of the code that makes the events.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -15,11 +15,11 @@ pub(crate) type Objects = BTreeMap<String, Value>;
 pub(crate) struct Versions {
     /// Each object's last version, over all connections, and whether it was a DELETED.
     seen: HashMap<String, (u128, bool)>,
-    /// Objects of which this connection told something.
+    /// Objects of which an event came on this connection.
     told: HashSet<String>,
-    /// Objects of which something was told that the token does not cover.
+    /// Objects of which an event came that the token does not cover.
     beyond_token: HashSet<String>,
-    /// Where this connection resumed, where one version says it.
+    /// The version from which this connection resumed, if it is a single one.
     resumed_at: Option<u128>,
 }
 
@@ -27,7 +27,7 @@ impl Versions {
     /// A new connection; `token` is what it resumes from.
     pub(crate) fn connected(&mut self, token: Option<&str>) {
         self.told.clear();
-        // What came after the token comes again.
+        // Events after the token come again.
         for key in std::mem::take(&mut self.beyond_token) {
             self.seen.remove(&key);
         }
@@ -35,12 +35,12 @@ impl Versions {
         self.resumed_at = single.and_then(|token| token.rsplit_once(':')?.1.parse().ok());
     }
 
-    /// The client's token covers all it was told.
+    /// Notes that the client's token covers all events so far.
     pub(crate) fn covered(&mut self) {
         self.beyond_token.clear();
     }
 
-    /// The client was told to forget everything.
+    /// Notes a RESET.
     pub(crate) fn reset(&mut self, reason: &str) {
         self.told.clear();
         self.resumed_at = None;
@@ -49,7 +49,7 @@ impl Versions {
         }
     }
 
-    /// Checks an event of an object. `again` says that objects may be told again (a resync).
+    /// Checks an event of an object. `again` allows repeated objects (a resync).
     pub(crate) fn event(&mut self, event: &StreamEvent, again: bool) {
         let (key, version) = (key(&event.object), version(&event.object));
         let deleted = event.kind == "DELETED";
@@ -96,7 +96,7 @@ pub(crate) fn stripped(mut object: Value) -> Value {
     object
 }
 
-/// What a client must hold: the cluster's objects that `wanted` takes.
+/// What a client must hold: the cluster's objects for which `wanted` holds.
 pub(crate) fn expected(cluster: &Cluster, resource: &str, wanted: impl Fn(&Value) -> bool) -> Objects {
     let objects = cluster.list(resource).into_iter().filter(wanted);
     objects.map(|object| (key(&object), stripped(object))).collect()

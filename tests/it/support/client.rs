@@ -46,8 +46,7 @@ impl Transport {
 /// An event as a client sees it.
 #[derive(Clone, Debug)]
 pub(crate) struct StreamEvent {
-    /// ADDED, MODIFIED, DELETED, BOOKMARK, SYNCED, RESET. On NDJSON and WebSocket a SYNCED is told by its
-    /// annotation.
+    /// ADDED, MODIFIED, DELETED, BOOKMARK, SYNCED, RESET. On NDJSON and WebSocket a SYNCED is recognized by its annotation.
     pub(crate) kind: String,
     /// What to resume from: the SSE id, elsewhere the annotation of BOOKMARK, SYNCED and RESET.
     pub(crate) token: Option<String>,
@@ -57,7 +56,7 @@ pub(crate) struct StreamEvent {
     pub(crate) raw: Vec<u8>,
 }
 
-/// What comes on a stream.
+/// An item of a stream.
 #[derive(Clone, Debug)]
 pub(crate) enum Item {
     Event(Box<StreamEvent>),

@@ -289,7 +289,7 @@ impl Envtest {
             (Version::V1_36, true) => format!("{TOKEN},admin,admin\n{token},informerd,admin\n"),
             (Version::V1_36, false) => format!("{TOKEN},admin,admin\n{token},informerd,none\n"),
         };
-        // Whole or not at all: half a file would refuse everyone who asks meanwhile.
+        // Replaced atomically: with half a file, every request would be refused meanwhile.
         std::fs::write(self.file("tokens.new"), users).unwrap();
         std::fs::rename(self.file("tokens.new"), self.file("tokens.csv")).unwrap();
     }

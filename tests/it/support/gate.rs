@@ -30,12 +30,12 @@ struct Shared {
     faults: watch::Sender<Faults>,
 }
 
-/// What becomes of connections, by their numbers.
+/// Orders for connections, by their numbers.
 #[derive(Clone, Debug, Default)]
 struct Faults {
-    /// Those below pass nothing more, and nobody is told.
+    /// Connections below this number pass no more bytes, without a sign to either side.
     frozen_below: u64,
-    /// Those below are closed.
+    /// Connections below this number are closed.
     cut_below: u64,
     /// Bytes from a client with which it is held until this is taken back.
     hold: Option<Vec<u8>>,
@@ -67,13 +67,13 @@ impl Gate {
         self.shared.turn.store(0, Ordering::Relaxed);
     }
 
-    /// Nothing more passes on the connections there are, in either direction, and neither side is told. New ones work.
+    /// Passes no more bytes on the open connections, in either direction, without a sign to either side. New ones work.
     pub(crate) fn freeze(&self) {
         let below = self.shared.connections.load(Ordering::SeqCst);
         self.shared.faults.send_modify(|faults| faults.frozen_below = below);
     }
 
-    /// Closes the connections there are.
+    /// Closes the open connections.
     pub(crate) async fn cut(&self) {
         let below = self.cut_below_now();
         let is_open =
@@ -101,7 +101,7 @@ impl Gate {
         super::in_time("a request to hold", held).await.expect("the gate stands");
     }
 
-    /// Lets whoever is held go on, and holds nobody more.
+    /// Releases held clients, and holds no others.
     pub(crate) fn release(&self) {
         self.shared.faults.send_modify(|faults| faults.hold = None);
     }

@@ -1,15 +1,15 @@
-//! Ports that stay a test's own while what listens on them is down.
+//! Ports that stay reserved for a test while its server is down.
 //!
-//! A port of the system's choice is free again for any other test, and for the near end of any connection, as soon as its
-//! listener is killed; what starts again then finds it taken.
+//! A port chosen by the system is free again as soon as its listener is killed. Another test, or the near end of a
+//! connection, may take it before the server starts again.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
 use tokio::net::TcpSocket;
 
-/// A loopback port, held until dropped. Whoever is told of it may listen there: both sockets allow the address to be
-/// used again, as those of Go, Rust and Python do, and this one never listens. The system gives it to nobody who asks for
-/// any port.
+/// A loopback port, held until dropped. A process that knows its number can listen there: both sockets allow reuse of the
+/// address, as those of Go, Rust and Python do, and this one never listens. The system does not give it to a process that
+/// asks for any port.
 #[derive(Debug)]
 pub(crate) struct Port {
     pub(crate) address: SocketAddr,
@@ -31,7 +31,7 @@ impl Port {
 }
 
 #[tokio::test]
-async fn a_held_port_is_free_for_who_knows_it_and_for_nobody_else() {
+async fn a_held_port_can_be_bound_only_by_number() {
     let port = Port::hold();
     for _ in 0..2 {
         let listener = tokio::net::TcpListener::bind(port.address).await.expect("it is free");

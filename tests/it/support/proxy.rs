@@ -1,4 +1,4 @@
-//! A proxy for HTTP's CONNECT and for SOCKS 5, on one port, that notes who wants to go where.
+//! A proxy for HTTP's CONNECT and for SOCKS 5, on one port, that records the requested addresses.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};

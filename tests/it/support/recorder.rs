@@ -1,4 +1,4 @@
-//! A client that keeps to the contract: it folds what it receives, resumes with its token, and checks.
+//! A client that follows the contract: it applies events, resumes with its token, and checks the promises.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub(crate) struct Recorder {
     pub(crate) resyncs: bool,
     /// Whether the state is whole: SYNCED came, or a resume from a whole one.
     pub(crate) synced: bool,
-    /// Why it was told to start over, each time.
+    /// The reasons of the RESETs that it received.
     pub(crate) resets: Vec<String>,
     /// Events taken, marks included.
     pub(crate) events: usize,
@@ -33,7 +33,7 @@ pub(crate) struct Recorder {
     pub(crate) connections: usize,
 }
 
-/// Between attempts while nobody listens.
+/// Wait between attempts to connect while the server is down.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 impl Recorder {
@@ -74,7 +74,7 @@ impl Recorder {
         self.token.as_deref()
     }
 
-    /// Leaves without a word.
+    /// Closes the connection.
     pub(crate) fn disconnect(&mut self) {
         self.stream = None;
     }
@@ -94,7 +94,7 @@ impl Recorder {
                         self.synced = false;
                     }
                 }
-                // Nobody listens, or not yet for this.
+                // The server is down, or does not serve this resource yet.
                 Err(answer) if matches!(answer.head.split(' ').nth(1), None | Some("0" | "503")) => {
                     tokio::time::sleep(RETRY_INTERVAL).await;
                 }
@@ -190,10 +190,10 @@ impl Recorder {
 
     /// Keeps the token that a client may resume from after this event.
     fn remember(&mut self, event: &StreamEvent) {
-        // A deletion's version is no place to resume from: what a relist found is told deletions first.
+        // The version of a deletion is not a place to resume from: in a relist's changes deletions come first.
         let live = self.synced && matches!(&*event.kind, "ADDED" | "MODIFIED");
         if let Some(token) = &event.token {
-            // A token of version 0 says to start over: what came before it is not covered.
+            // A token of version 0 means to start over. It covers no events.
             self.token = Some(token.clone());
             if self.synced {
                 self.versions.covered();

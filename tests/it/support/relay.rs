@@ -1,5 +1,5 @@
-//! A path to a server that can go bad: connections that die without a word, load balancers that tire of idle ones,
-//! addresses that move, certificates that change.
+//! A path to a server with faults: connections that go dead silently, load balancers that close idle ones, addresses that
+//! move, certificates that change.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +24,7 @@ pub(crate) struct Relay {
     stop: CancellationToken,
 }
 
-/// What new connections meet.
+/// The behavior of new connections.
 struct Path {
     target: SocketAddr,
     tls: Mutex<Option<Arc<ServerConfig>>>,
@@ -77,7 +77,7 @@ impl Relay {
         Self { address, path, stop }
     }
 
-    /// Lets the connections that are open now stand still for good: nothing is read, written or closed. New ones work.
+    /// Freezes the open connections for good: nothing is read, written or closed. New ones work.
     pub(crate) fn freeze(&self) {
         self.path.frozen_before.send_replace(self.path.connections.load(Ordering::SeqCst));
     }
