@@ -9,6 +9,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::Revision;
+use super::indexed::ValueCounts;
 use super::state::Tombstone;
 use crate::k8s::{IndexPath, IndexPaths, Key, Object, ResourceVersion};
 
@@ -225,6 +226,13 @@ impl Index {
     /// How many values it has.
     pub(super) fn values(&self) -> usize {
         self.values.values().filter(|posting| posting.keys.len() > 0).count()
+    }
+
+    /// How many objects have each value; `None` where there are more values than this.
+    pub(super) fn counts(&self, values_max: usize) -> Option<ValueCounts> {
+        let held = || self.values.iter().filter(|(_, posting)| posting.keys.len() > 0);
+        let counts = || held().map(|(value, posting)| (value.clone(), posting.keys.len())).collect();
+        (self.values.len() <= values_max).then(counts)
     }
 
     /// An upper bound of the number of objects that have one of these values.

@@ -34,6 +34,9 @@ pub struct IndexTerm {
     pub values: Vec<String>,
 }
 
+/// How many objects have each value, in no order.
+pub type ValueCounts = Vec<(Arc<str>, usize)>;
+
 /// An index in figures.
 #[derive(Clone, Debug)]
 pub struct IndexSummary {
@@ -172,6 +175,20 @@ impl Reader {
         let uses = counts.index_mut(&term.path);
         (uses.users, uses.idle_since) = (uses.users + 1, None);
         Some(UsedIndex { shared: self.shared.clone(), term: term.clone() })
+    }
+
+    /// How many objects have each value at a path, and the version of that state. `None` where there is no complete index, or
+    /// where it has more values than this: they are counted under the cache's lock.
+    pub fn index_counts(
+        &self,
+        path: &IndexPath,
+        values_max: usize,
+    ) -> Option<(ValueCounts, ResourceVersion)> {
+        // So that it stays for a while.
+        let _used = self.use_index(&IndexTerm { path: path.clone(), values: Vec::new() })?;
+        let state = self.shared.read();
+        let counts = state.indexes.get(path)?.counts(values_max)?;
+        Some((counts, state.store.position.clone()))
     }
 
     /// Begins to build an index, or continues one that was not completed.

@@ -43,6 +43,7 @@ pub use cursor::{Cursor, Located, Lost, Recalled, Revision};
 pub use head::{HeadAsked, HeadWriter};
 pub use indexed::{
     INDEXES_MAX, IndexBuilder, IndexCatchUp, IndexSummary, IndexTerm, IndexesInUse, UsedIndex, UsedPaths,
+    ValueCounts,
 };
 pub use past::{Gone, Past, PastChange};
 pub use shared::{

@@ -8,7 +8,9 @@ use tracing::debug;
 use super::Form;
 use super::metrics::Metrics;
 use crate::cache::{IndexTerm, Reader, Snapshot, UsedIndex, UsedPaths};
-use crate::k8s::{Condition, FieldSelector, IndexPath, IndexPaths, Key, LabelSelector, Object, Terms, Test};
+use crate::k8s::{
+    Condition, FieldSelector, IndexPath, IndexPaths, Key, LabelSelector, Object, Term, Terms, Test,
+};
 
 /// Scope and selectors. The default one selects everything. Selections that mean the same are equal, however they
 /// were written.
@@ -98,6 +100,13 @@ impl Selection {
         Self { condition: condition.map(Arc::new), ..self }
     }
 
+    /// What is selected and of which a term holds.
+    #[must_use]
+    pub fn and(self, term: Term) -> Self {
+        let terms = self.terms.terms().iter().cloned().chain([term]).collect();
+        Self { terms: Arc::new(Terms::new(terms)), ..self }
+    }
+
     /// The same, shown in another form.
     #[must_use]
     pub fn with_form(self, form: Form) -> Self {
@@ -119,9 +128,14 @@ impl Selection {
         &self.namespaces
     }
 
+    /// Whether it selects everything, in whatever form.
+    pub fn has_all(&self) -> bool {
+        self.namespaces.is_empty() && self.name.is_none() && !self.selects()
+    }
+
     /// Whether it selects everything and shows it whole.
     pub fn is_all(&self) -> bool {
-        self.namespaces.is_empty() && self.name.is_none() && !self.selects() && self.form.is_default()
+        self.has_all() && self.form.is_default()
     }
 
     /// Whether it looks at the objects' content, so that a change can make one enter or leave.

@@ -118,6 +118,16 @@ impl Listing {
         complete.await.then_some((hash, keys))
     }
 
+    /// Visits all selected objects, in turns. Tells whether the states could be held until then.
+    pub(super) async fn visit(&self, mut visit: impl FnMut(&Object)) -> bool {
+        let mut place = Place { source: 0, after: None };
+        self.walk(&mut place, |object, _| {
+            visit(object);
+            true
+        })
+        .await
+    }
+
     /// Visits selected objects until the visitor says that it has enough, in turns. Tells whether the states could be held
     /// until then.
     async fn walk(&self, place: &mut Place, mut visit: impl FnMut(&Object, &Place) -> bool) -> bool {

@@ -17,6 +17,7 @@ mod kube;
 mod list_body;
 mod listener;
 mod live_loop;
+mod lookup;
 mod metrics;
 mod negotiate;
 mod page;
@@ -141,6 +142,7 @@ fn router(server: Server, admin: Admin) -> Router {
         .route("/static/{file}", get(page::file))
         .route("/openapi.json", get(page::openapi))
         .route("/v1/resources", get(resources::resources))
+        .route("/v1/index/{*target}", get(lookup::index).post(lookup::lookup).layer(lookup::body_limit()))
         .route("/v1/snapshot/{*target}", get(snapshot::snapshot))
         .route("/v1/watch/{*target}", get(watch::watch))
         .route("/version", any(kube::answer))

@@ -12,7 +12,7 @@ use crate::k8s::Cause;
 pub(super) struct Params(Vec<(String, String)>);
 
 /// Parameters that may be given more than once.
-const REPEATABLE: &[&str] = &["namespace"];
+const REPEATABLE: &[&str] = &["namespace", "value"];
 
 /// Wrong parameters that are told of in one answer; beyond them, nothing new is said, and an answer must not
 /// be many times the request.

@@ -33,7 +33,7 @@ const PARAMS: [&str; 9] = [
     "limit",
     "continue",
 ];
-const OFFERED: [(&str, ListFormat); 3] = [
+pub(super) const OFFERED: [(&str, ListFormat); 3] = [
     ("application/json", ListFormat::Json),
     ("application/x-ndjson", ListFormat::Ndjson),
     ("application/jsonl", ListFormat::Ndjson),

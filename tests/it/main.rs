@@ -13,6 +13,7 @@ mod fold;
 mod http2;
 mod kube;
 mod limits;
+mod lookup;
 mod ndjson;
 mod real;
 mod relist;

@@ -355,6 +355,10 @@ impl Source {
             *next += 1;
             let event = if let Some(gone) = past.gone.get(at) {
                 let Gone { key, uid, version } = gone.clone();
+                if self.matcher.selection().form.patch {
+                    // Cut off here, the client would come back without an object of which another replica sends a patch.
+                    self.position = AMID;
+                }
                 self.matcher
                     .selection()
                     .in_scope(&key)

@@ -84,6 +84,10 @@ impl Subscriber {
     ) -> Self {
         let now = Instant::now();
         let Subscription { informers, selection, from, resync, timeout } = subscription;
+        let mut selection = selection;
+        // A patch needs the state that it is made from. A client that holds events from beyond its token may have
+        // deleted that object, or have it in a later state, and this replica may not be as far.
+        selection.form.patch &= !matches!(from, StartAt::Bookmark(_));
         let selection = Arc::new(selection);
         assert!(!informers.is_empty(), "a subscription has at least one informer");
         let ordered = matches!(from, StartAt::Ordered(_));

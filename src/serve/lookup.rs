@@ -1,0 +1,367 @@
+//! `/v1/index/…`: the values at a path, how many objects have each, and the objects by value.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{DefaultBodyLimit, RawQuery, State};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use percent_encoding::percent_decode_str;
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use super::list_body::{Listing, Place};
+use super::negotiate::accepted;
+use super::params::Params;
+use super::target::{self, FILTERS, Target};
+use super::{ApiError, Server, snapshot};
+use crate::cache::ValueCounts;
+use crate::encode::{Frames, ListEncoder, ListFormat};
+use crate::hub::{Informer, Selection};
+use crate::k8s::{FieldMask, FieldPath, IndexPath, IndexPaths, Object, ResourceVersion, Term, Test};
+
+/// How long a request waits for discovery and for the first list.
+const WAIT: Duration = Duration::from_secs(10);
+
+/// Values that one request looks up. An enricher of log lines asks for a batch of these.
+const VALUES_MAX: usize = 1024;
+
+/// Values that are counted within the cache's lock: about a millisecond. With more, objects are counted, in turns.
+const COUNTED_AT_ONCE_MAX: usize = 20_000;
+
+/// Body of a lookup of many values, in bytes: all of them at the length of a uid, and as much again.
+const BODY_BYTES_MAX: usize = 128 << 10;
+
+/// The indexes of a resource.
+#[derive(Serialize)]
+struct IndexList {
+    resource: String,
+    indexes: Vec<IndexInfo>,
+}
+
+#[derive(Serialize)]
+struct IndexInfo {
+    path: String,
+    complete: bool,
+    values: usize,
+    bytes: usize,
+    users: usize,
+}
+
+/// How many objects have each value at a path.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct CountedValues {
+    resource: String,
+    path: String,
+    resource_version: String,
+    /// Sorted.
+    values: Vec<ValueCount>,
+}
+
+#[derive(Serialize)]
+struct ValueCount {
+    value: String,
+    count: usize,
+}
+
+/// The body of a lookup of many values.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Lookup {
+    values: Vec<String>,
+}
+
+/// What a path after `/v1/index/` names.
+struct Asked {
+    resource: String,
+    path: Option<String>,
+    value: Option<String>,
+}
+
+/// Bounds the body of a lookup.
+pub(super) fn body_limit() -> DefaultBodyLimit {
+    DefaultBodyLimit::max(BODY_BYTES_MAX)
+}
+
+impl Asked {
+    fn parse(uri: &Uri) -> Result<Self, ApiError> {
+        let mut segments = Vec::new();
+        for segment in target::path_after("/v1/index/", uri).trim_end_matches('/').split('/') {
+            let decoded = percent_decode_str(segment).decode_utf8();
+            let decoded =
+                decoded.map_err(|_| ApiError::invalid("path", segment, "expected percent-encoded UTF-8"))?;
+            segments.push(decoded.into_owned());
+        }
+        let mut segments = segments.into_iter();
+        let (resource, path, value) = (segments.next().unwrap_or_default(), segments.next(), segments.next());
+        if segments.next().is_some() || resource.contains(',') {
+            let accepted = "expected /v1/index/RESOURCE[/PATH[/VALUE]]; a / within a path or a value is %2F, or give ?value=";
+            return Err(ApiError::invalid("path", uri.path(), accepted));
+        }
+        Ok(Self { resource, path, value })
+    }
+}
+
+pub(super) async fn index(
+    State(server): State<Server>,
+    uri: Uri,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let asked = Asked::parse(&uri)?;
+    let known = [&FILTERS[..], &["value"]].concat();
+    let params = Params::parse(query.as_deref(), &known)?;
+    let target = Target::parse(&server, &asked.resource, &params, Instant::now() + WAIT).await?;
+    ready(&server, &target).await?;
+    let Some(path) = &asked.path else { return Ok(indexes(&asked.resource, &target.informers)) };
+    let path = index_path(path, &target.informers)?;
+    let mut values: Vec<String> = params.all("value").map(str::to_owned).collect();
+    values.extend(asked.value);
+    if values.is_empty() {
+        return counts(&server, &asked.resource, path, target).await;
+    }
+    let selection = target.selection.and(Term { path, test: Test::In(sorted(values)?) });
+    let format = accepted(&headers, &snapshot::OFFERED)
+        .ok_or_else(|| ApiError::not_acceptable("application/json, application/x-ndjson"))?;
+    Ok(objects(&server, &target.informers, selection, format).await)
+}
+
+/// The selected objects as a list.
+async fn objects(
+    server: &Server,
+    informers: &[Arc<Informer>],
+    selection: Selection,
+    format: ListFormat,
+) -> Response {
+    let selection = Arc::new(selection);
+    server.loops.turns.index(informers, &selection).await;
+    let states = Listing::current(informers, &selection);
+    let version = (states.len() == 1).then(|| states[0].snapshot.position.clone());
+    let shown = informers[0].shown();
+    let (kind, api_version) = (format!("{}List", shown.kind()), shown.api_version());
+    let list = ListEncoder::new(format, &kind, &api_version, version.as_ref(), None);
+    let (generations, turns) = (server.hub.generations(), server.loops.turns.clone());
+    let listing = Listing::new(informers, &selection, states, generations, turns);
+    let place = Place { source: 0, after: None };
+    let body = listing.into_body(place, usize::MAX, Frames::new(), list, server.config.batch_bytes_max);
+    let content_type = match format {
+        ListFormat::Json => "application/json",
+        ListFormat::Ndjson => "application/x-ndjson",
+    };
+    ([(header::CONTENT_TYPE, content_type)], body.into_response()).into_response()
+}
+
+pub(super) async fn lookup(
+    State(server): State<Server>,
+    uri: Uri,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, ApiError> {
+    let asked = Asked::parse(&uri)?;
+    let (Some(path), None) = (&asked.path, &asked.value) else {
+        return Err(ApiError::invalid("path", uri.path(), "expected /v1/index/RESOURCE/PATH to POST to"));
+    };
+    let is_json =
+        headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).is_some_and(|value| {
+            value.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"))
+        });
+    if !is_json {
+        let message = "expected Content-Type: application/json";
+        return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message));
+    }
+    let body = body.map_err(|rejection| {
+        let message = format!("the body could not be read, or has more than {BODY_BYTES_MAX} bytes");
+        let reason = if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
+            "RequestEntityTooLarge"
+        } else {
+            "BadRequest"
+        };
+        ApiError::new(rejection.status(), reason, message)
+    })?;
+    let accepted = r#"expected {"values":["…"]}"#;
+    let lookup: Lookup = serde_json::from_slice(&body)
+        .map_err(|error| ApiError::invalid("body", "(JSON)", &format!("{accepted}: {error}")))?;
+    let params = Params::parse(query.as_deref(), &FILTERS)?;
+    let target = Target::parse(&server, &asked.resource, &params, Instant::now() + WAIT).await?;
+    ready(&server, &target).await?;
+    let path = index_path(path, &target.informers)?;
+    let values = sorted(lookup.values)?;
+    by_value(&server, &asked.resource, path, values, target).await
+}
+
+/// Waits until the caches are complete, and for room in the queue of turns.
+async fn ready(server: &Server, target: &Target) -> Result<(), ApiError> {
+    server.loops.turns.admit()?;
+    let deadline = Instant::now() + WAIT;
+    for informer in &target.informers {
+        target::synced(informer, deadline).await?;
+    }
+    Ok(())
+}
+
+fn index_path(path: &str, informers: &[Arc<Informer>]) -> Result<IndexPath, ApiError> {
+    let wrong = |why: &str| ApiError::invalid("path", path, why);
+    FieldMask::parse(path).map_err(|error| wrong(&error.to_string()))?;
+    if path.contains(',') {
+        return Err(wrong("expected one path"));
+    }
+    if let Some(informer) = informers.iter().find(|informer| !informer.holds(path)) {
+        return Err(wrong(&format!("it is not held of {}", informer.resource)));
+    }
+    Ok(IndexPath::Field(FieldPath::new(path)))
+}
+
+fn sorted(mut values: Vec<String>) -> Result<Vec<String>, ApiError> {
+    values.sort_unstable();
+    values.dedup();
+    if values.is_empty() || values.len() > VALUES_MAX {
+        let accepted = format!("expected 1 to {VALUES_MAX} values");
+        return Err(ApiError::invalid("values", &values.len().to_string(), &accepted));
+    }
+    Ok(values)
+}
+
+fn indexes(resource: &str, informers: &[Arc<Informer>]) -> Response {
+    let mut indexes: BTreeMap<String, IndexInfo> = BTreeMap::new();
+    for summary in informers.iter().flat_map(|informer| informer.reader.indexes()) {
+        let path = summary.path.to_string();
+        let info = indexes.entry(path.clone()).or_insert(IndexInfo {
+            path,
+            complete: true,
+            values: 0,
+            bytes: 0,
+            users: 0,
+        });
+        info.complete &= summary.complete;
+        info.values += summary.values;
+        info.bytes += summary.bytes;
+        info.users += summary.users;
+    }
+    let list = IndexList { resource: resource.to_owned(), indexes: indexes.into_values().collect() };
+    axum::Json(list).into_response()
+}
+
+/// How many objects have each value: by index where nothing else is asked for, else of those that are selected.
+async fn counts(
+    server: &Server,
+    resource: &str,
+    path: IndexPath,
+    target: Target,
+) -> Result<Response, ApiError> {
+    let Target { informers, selection, .. } = target;
+    let mut counted: HashMap<Arc<str>, usize> = HashMap::new();
+    let mut versions = Vec::new();
+    for informer in &informers {
+        let by_index = if selection.has_all() {
+            let probe = Selection::default().and(Term { path: path.clone(), test: Test::In(Vec::new()) });
+            server.loops.turns.index(std::slice::from_ref(informer), &probe).await;
+            informer.reader.index_counts(&path, COUNTED_AT_ONCE_MAX)
+        } else {
+            None
+        };
+        let (counts, version) = match by_index {
+            Some(found) => found,
+            None => scan(server, informer, &selection, &path).await?,
+        };
+        counts.into_iter().for_each(|(value, count)| *counted.entry(value).or_default() += count);
+        versions.push(version.to_string());
+    }
+    let mut values: Vec<_> = counted.into_iter().collect();
+    values.sort_unstable();
+    let values =
+        values.into_iter().map(|(value, count)| ValueCount { value: value.to_string(), count }).collect();
+    let resource_version = if versions.len() == 1 { versions.remove(0) } else { String::new() };
+    let counts =
+        CountedValues { resource: resource.to_owned(), path: path.to_string(), resource_version, values };
+    Ok(axum::Json(counts).into_response())
+}
+
+/// Counts values of the selected objects, in turns.
+async fn scan(
+    server: &Server,
+    informer: &Arc<Informer>,
+    selection: &Selection,
+    path: &IndexPath,
+) -> Result<(ValueCounts, ResourceVersion), ApiError> {
+    let selection = Arc::new(selection.clone());
+    let informers = std::slice::from_ref(informer);
+    server.loops.turns.index(informers, &selection).await;
+    let states = Listing::current(informers, &selection);
+    let version = states[0].snapshot.position.clone();
+    let listing =
+        Listing::new(informers, &selection, states, server.hub.generations(), server.loops.turns.clone());
+    let paths = IndexPaths::new(vec![path.clone()]);
+    let mut counted: HashMap<Arc<str>, usize> = HashMap::new();
+    let complete = listing.visit(|object| {
+        for value in distinct(object, &paths) {
+            *counted.entry(value).or_default() += 1;
+        }
+    });
+    if !complete.await {
+        return Err(ApiError::unavailable("the objects could not be counted in time", 1));
+    }
+    Ok((counted.into_iter().collect(), version))
+}
+
+/// The values of an object, each once.
+fn distinct(object: &Object, paths: &IndexPaths) -> Vec<Arc<str>> {
+    let mut values: Vec<_> = paths.read(object).get(0).iter().cloned().collect();
+    values.sort_unstable();
+    values.dedup();
+    values
+}
+
+/// The objects of each of many values, of one state.
+async fn by_value(
+    server: &Server,
+    resource: &str,
+    path: IndexPath,
+    values: Vec<String>,
+    target: Target,
+) -> Result<Response, ApiError> {
+    let Target { informers, selection, .. } = target;
+    let paths = IndexPaths::new(vec![path.clone()]);
+    let selection = Arc::new(selection.and(Term { path: path.clone(), test: Test::In(values.clone()) }));
+    server.loops.turns.index(&informers, &selection).await;
+    let mut found: BTreeMap<&str, Vec<Bytes>> = values.iter().map(|value| (&**value, Vec::new())).collect();
+    let states = Listing::current(&informers, &selection);
+    let versions: Vec<_> = states.iter().map(|state| state.snapshot.position.to_string()).collect();
+    let listing =
+        Listing::new(&informers, &selection, states, server.hub.generations(), server.loops.turns.clone());
+    let complete = listing.visit(|object| {
+        let json = match selection.form.part_of(object) {
+            Some(part) => part.json().clone(),
+            None => object.json().clone(),
+        };
+        for value in distinct(object, &paths) {
+            if let Some(objects) = found.get_mut(&*value) {
+                objects.push(json.clone());
+            }
+        }
+    });
+    if !complete.await {
+        return Err(ApiError::unavailable("the objects could not be looked up in time", 1));
+    }
+    let version = if let [version] = &*versions { version.as_str() } else { "" };
+    let mut out = String::with_capacity(4096);
+    let text = |text: &str| serde_json::Value::from(text).to_string();
+    let _ = write!(out, r#"{{"resource":{},"path":{},"#, text(resource), text(&path.to_string()));
+    let _ = write!(out, r#""resourceVersion":{},"results":["#, text(version));
+    for (index, (value, objects)) in found.into_iter().enumerate() {
+        let comma = if index > 0 { "," } else { "" };
+        let _ = write!(out, r#"{comma}{{"value":{},"objects":["#, text(value));
+        for (index, object) in objects.iter().enumerate() {
+            out.push_str(if index > 0 { "," } else { "" });
+            out.push_str(std::str::from_utf8(object).unwrap_or_default());
+        }
+        out.push_str("]}");
+    }
+    out.push_str("]}\n");
+    Ok(([(header::CONTENT_TYPE, "application/json")], out).into_response())
+}

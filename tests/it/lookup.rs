@@ -1,0 +1,126 @@
+//! `/v1/index/…`: indexes, counts by value, objects by value.
+
+use serde_json::{Value, json};
+
+use tokio::net::TcpStream;
+
+use crate::support::client::{exchange, head};
+use crate::support::mk_pod;
+use crate::support::server::TestServer;
+
+async fn pods() -> TestServer {
+    let server = TestServer::start(&["pods"]).await;
+    for (number, (namespace, node)) in [("one", "n1"), ("one", "n2"), ("two", "n1")].into_iter().enumerate() {
+        let mut pod = mk_pod(namespace, &format!("p{number}"), "web");
+        pod["spec"]["nodeName"] = node.into();
+        pod["status"]["podIPs"] =
+            json!([{"ip": format!("10.0.0.{number}")}, {"ip": format!("fd00::{number}")}]);
+        server.cluster.create("pods", pod).unwrap();
+    }
+    server.caught_up("pods").await;
+    server
+}
+
+fn names(list: &Value) -> Vec<&str> {
+    list.as_array().unwrap().iter().map(|object| object["metadata"]["name"].as_str().unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn values_are_counted_and_follow_each_change() {
+    let server = pods().await;
+    let path = "/v1/index/pods/spec.nodeName";
+    let version = server.cluster.revision().to_string();
+    let counts = |answer: &Value| answer["values"].clone();
+    let answer = server.get(path).await.json();
+    assert_eq!((&answer["path"], &answer["resourceVersion"]), (&json!("spec.nodeName"), &json!(version)));
+    assert_eq!(counts(&answer), json!([{"value": "n1", "count": 2}, {"value": "n2", "count": 1}]));
+    // With filters of those that are selected.
+    let answer = server.get(&format!("{path}?namespace=one&labelSelector=app%3Dweb")).await.json();
+    assert_eq!(counts(&answer), json!([{"value": "n1", "count": 1}, {"value": "n2", "count": 1}]));
+    let answer = server.get(&format!("{path}?where=object.metadata.name%3D%3D%27p1%27")).await.json();
+    assert_eq!(counts(&answer), json!([{"value": "n2", "count": 1}]));
+    // Each value of an array counts.
+    let answer = server.get("/v1/index/pods/status.podIPs.ip").await.json();
+    assert_eq!(answer["values"].as_array().unwrap().len(), 6);
+    server.cluster.patch("pods", "one", "p0", &json!({"spec": {"nodeName": "n2"}})).unwrap();
+    server.cluster.delete("pods", "two", "p2").unwrap();
+    server.caught_up("pods").await;
+    assert_eq!(counts(&server.get(path).await.json()), json!([{"value": "n2", "count": 2}]));
+    let indexes = server.get("/v1/index/pods").await.json();
+    let paths: Vec<_> = indexes["indexes"].as_array().unwrap().iter().map(|index| &index["path"]).collect();
+    assert_eq!(paths, ["metadata.labels.app", "spec.nodeName", "status.podIPs.ip"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_are_found_by_value() {
+    let server = pods().await;
+    for (target, expected) in [
+        ("/v1/index/pods/spec.nodeName/n1", vec!["p0", "p2"]),
+        ("/v1/index/pods/spec.nodeName/n1?namespace=two", vec!["p2"]),
+        ("/v1/index/pods/status.podIPs.ip/fd00::1", vec!["p1"]),
+        ("/v1/index/pods/status.podIPs.ip?value=10.0.0.0&value=10.0.0.2", vec!["p0", "p2"]),
+        ("/v1/index/pods/spec.nodeName/none", vec![]),
+    ] {
+        let list = server.get(target).await.json();
+        assert_eq!(names(&list["items"]), expected, "{target}");
+        assert_eq!((&list["kind"], &list["apiVersion"]), (&json!("PodList"), &json!("v1")));
+    }
+    let part = server.get("/v1/index/pods/spec.nodeName/n2?fields=status.podIPs").await.json();
+    assert_eq!(part["items"][0]["status"], json!({"podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]}));
+    assert_eq!(part["items"][0]["spec"], Value::Null);
+}
+
+async fn post(server: &TestServer, target: &str, kind: &str, body: &str) -> (u16, Value) {
+    let length = body.len().to_string();
+    let headers = [("Content-Type", kind), ("Content-Length", &*length)];
+    let head = head("POST", target, &server.address.to_string(), &headers, "close");
+    let socket = TcpStream::connect(server.address).await.unwrap();
+    let answer = exchange(socket, "POST", &[head.as_bytes(), body.as_bytes()].concat()).await;
+    (answer.status(), answer.json())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_values_are_looked_up_at_once() {
+    let server = pods().await;
+    let target = "/v1/index/pods/status.podIPs.ip?fields=metadata.name";
+    let body = json!({"values": ["10.0.0.1", "fd00::2", "10.9.9.9", "10.0.0.1"]}).to_string();
+    let (status, answer) = post(&server, target, "application/json", &body).await;
+    assert_eq!(status, 200, "{answer}");
+    let found: Vec<_> = answer["results"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|result| (result["value"].as_str().unwrap(), names(&result["objects"])))
+        .collect();
+    assert_eq!(found, [("10.0.0.1", vec!["p1"]), ("10.9.9.9", vec![]), ("fd00::2", vec!["p2"])]);
+    assert_eq!(answer["resourceVersion"], server.cluster.revision().to_string());
+    for (kind, body, status, part) in [
+        ("text/plain", &*body, 415, "application/json"),
+        ("application/json", "{", 400, "expected"),
+        ("application/json", r#"{"values":[]}"#, 400, "1 to 1024"),
+        ("application/json", r#"{"value":["a"]}"#, 400, "unknown field"),
+    ] {
+        let (code, answer) = post(&server, target, kind, body).await;
+        assert_eq!(code, status, "{body}");
+        assert!(answer.to_string().contains(part), "{answer}");
+    }
+    let large = json!({"values": ["x".repeat(200 << 10)]}).to_string();
+    assert_eq!(post(&server, target, "application/json", &large).await.0, 413);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_looked_up_is_refused() {
+    let server = pods().await;
+    for (target, status, part) in [
+        ("/v1/index/none", 404, "none"),
+        ("/v1/index/pods/spec..a", 400, "a name is empty"),
+        ("/v1/index/pods/a,b", 400, "expected one path"),
+        ("/v1/index/pods/a/b/c", 400, "%2F"),
+        ("/v1/index/pods,services/a", 400, "%2F"),
+        ("/v1/index/pods/spec.nodeName?limit=1", 400, "unknown parameter"),
+    ] {
+        let answer = server.get(target).await;
+        assert_eq!(answer.status(), status, "{target}");
+        assert!(answer.json().to_string().contains(part), "{target}: {}", answer.text());
+    }
+}
