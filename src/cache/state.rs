@@ -12,7 +12,7 @@ use super::pass::{Outcome, Pass};
 use super::past::Pasts;
 use super::scope::Touched;
 use super::{Change, ChangeKind, Commit, Config, Cursor, Delta, Located, Revision, Snapshot, Stored};
-use crate::k8s::{ContentHash, Key, Object, ResourceVersion};
+use crate::k8s::{Key, Object, ResourceVersion};
 
 /// Objects of the first list were there before every revision that a reader can have.
 const BEFORE_ALL: Revision = Revision(0);
@@ -88,7 +88,6 @@ impl State {
             store: Snapshot {
                 objects: OrdMap::new(),
                 bytes: 0,
-                content: ContentHash::default(),
                 cursor: Cursor::default(),
                 position: zero.clone(),
                 changed_at: zero.clone(),
@@ -213,17 +212,17 @@ impl State {
         for (object, _) in gone {
             let old = self.store.objects.remove(object.key());
             self.indexes.replace(old.as_ref().map(|old| &old.object), None);
-            self.store.count_out(object);
+            self.store.bytes -= object.json().len();
             commit.count(ChangeKind::Deleted);
         }
         for object in changed {
-            self.store.count_in(object);
+            self.store.bytes += object.json().len();
             let stored = Stored { object: object.clone(), revision };
             let old = self.store.objects.insert(object.key().clone(), stored);
             self.indexes.replace(old.as_ref().map(|old| &old.object), Some(object));
             match old {
                 Some(old) => {
-                    self.store.count_out(&old.object);
+                    self.store.bytes -= old.object.json().len();
                     commit.count(ChangeKind::Modified);
                 }
                 None => commit.count(ChangeKind::Added),
@@ -295,9 +294,9 @@ impl State {
         let kind = if previous.is_some() { ChangeKind::Modified } else { ChangeKind::Added };
         let revision = Revision(self.store.cursor.revision.0 + 1);
         let mut created = revision;
-        self.store.count_in(&object);
+        self.store.bytes += object.json().len();
         if let Some(old) = &previous {
-            self.store.count_out(&old.object);
+            self.store.bytes -= old.object.json().len();
             created = self.recent.remove(&old.revision).map_or(BEFORE_ALL, |recent| recent.created);
         }
         self.store.objects.insert(object.key().clone(), Stored { object: object.clone(), revision });
@@ -347,7 +346,7 @@ impl State {
         let revision = Revision(self.store.cursor.revision.0 + 1);
         let mut created = BEFORE_ALL;
         if let Some(old) = self.store.objects.remove(object.key()) {
-            self.store.count_out(&old.object);
+            self.store.bytes -= old.object.json().len();
             created = self.recent.remove(&old.revision).map_or(created, |recent| recent.created);
         }
         let step = Step { revision, before: Some(&previous), after: None };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use imbl::OrdMap;
 
 use super::{Cursor, Revision};
-use crate::k8s::{ContentHash, Key, Object, ResourceVersion};
+use crate::k8s::{Key, Object, ResourceVersion};
 
 /// An object with the revision of its last change.
 #[derive(Clone, Debug)]
@@ -23,8 +23,6 @@ pub struct Snapshot {
     pub(super) objects: OrdMap<Key, Stored>,
     /// The sum of the objects' JSON, in bytes.
     pub bytes: usize,
-    /// The hash of the objects' content.
-    pub content: ContentHash,
     /// Where to continue.
     pub cursor: Cursor,
     /// The resourceVersion of this state.
@@ -42,18 +40,6 @@ impl Snapshot {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty()
-    }
-
-    /// Counts an object that is put in.
-    pub(super) fn count_in(&mut self, object: &Object) {
-        self.bytes += object.json().len();
-        self.content.add(object.content_hash());
-    }
-
-    /// Counts out an object that is taken out.
-    pub(super) fn count_out(&mut self, object: &Object) {
-        self.bytes -= object.json().len();
-        self.content.remove(object.content_hash());
     }
 
     /// The object with a key.

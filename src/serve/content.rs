@@ -1,7 +1,7 @@
 //! The content hash of what a selection selects, of which ETags are made.
 //!
-//! A cache keeps the hash of all its objects. That of a selection is the sum over its results: looked up once, in turns, and
-//! then moved on by the changes since, so that a client that asks again and again costs the changes and not the objects.
+//! The sum of the hashes of its results: looked up once, in turns, and then moved on by the changes since, so that a client
+//! that asks again and again costs the changes and not the objects. Each object is hashed once, when it is first asked for.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,8 +18,8 @@ const REMEMBERED_MAX: usize = 4096;
 /// Changes by which a remembered hash is moved on. Beyond it, the results are looked through.
 const CHANGES_MAX: u64 = 4000;
 
-/// Changes that one turn looks at: two states each, at most some five microseconds a state.
-const TURN_CHANGES: usize = 200;
+/// Changes that one turn looks at: two states each, at most some ten microseconds a state.
+const TURN_CHANGES: usize = 100;
 
 /// The hashes of selections that were asked for.
 #[derive(Default)]
@@ -51,9 +51,6 @@ impl Contents {
         generations: &Generations,
         turns: &Arc<Turns>,
     ) -> Option<ContentHash> {
-        if selection.is_all() {
-            return Some(state.snapshot.content);
-        }
         let cursor = state.snapshot.cursor;
         let known = self.known(informer.id(), selection);
         let moved = match known {

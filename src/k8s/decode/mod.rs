@@ -11,7 +11,7 @@ mod list;
 
 use std::borrow::Cow;
 use std::fmt;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
 use bytes::Bytes;
 use memchr::memmem;
@@ -25,9 +25,7 @@ pub use identity::{Identity, IdentityPage, identities};
 use list::{ListMeta, ListSeed};
 
 use super::object::{MemberKey, Span, ValuesCell, string};
-use super::{
-    ContentHash, INITIAL_EVENTS_END, Key, LAST_APPLIED, Object, Resource, ResourceVersion, WatchEvent,
-};
+use super::{INITIAL_EVENTS_END, Key, LAST_APPLIED, Object, Resource, ResourceVersion, WatchEvent};
 
 /// What the decoder leaves out of the objects it keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -267,8 +265,8 @@ impl Decoder {
         Ok(Object {
             key: found.key(&name),
             resource_version: version,
-            content_hash: ContentHash::of(&json),
             json: Bytes::from(json),
+            content_hash: OnceLock::new(),
             uid: shift(found.uid),
             version: shift(found.version),
             labels: shift(found.labels),
