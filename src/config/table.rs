@@ -171,6 +171,8 @@ macro_rules! limits {
                 snapshot_pages_max: Count = 16, Restart, least 1;
                 /// Time such a snapshot is held after its last page [default {default}: etcd's compaction gives an API server's as long]
                 snapshot_pages_ttl: Span = Duration::from_secs(300), Restart, least Duration::from_secs(1);
+                /// Requests that wait for a change at once (Prefer: wait) [default {default}: one on each connection]; more are answered 503
+                waiting_requests_max: Count = 10_000, Restart, least 1;
                 /// Time between heartbeats on a quiet stream [default {default}: below the 30 to 60s idle timeouts of proxies]
                 heartbeat_interval: Span = Duration::from_secs(15), Restart, least Duration::from_millis(100);
                 /// Time between BOOKMARKs on a stream [default {default}: as an API server's, so that resume tokens stay fresh]

@@ -27,7 +27,7 @@ pub use close::CloseReason;
 pub use demand::{Demand, Names, SubscribeError};
 pub use event::{Event, EventKind, Payload, ResetReason};
 pub use generations::{Generations, HeldState, Holding};
-pub use informer::{Figures, Informer, InformerId, Scope, Started, Verified};
+pub use informer::{Figures, InUse, Informer, InformerId, Scope, Started, Verified};
 pub use live::{Group, Live, LivePlace, LivePosition, Member, Members, Round, Told};
 pub use metrics::describe;
 pub use pacer::{Pacer, Pause};

@@ -27,4 +27,5 @@ mod support;
 mod tidy;
 mod upstream;
 mod verify;
+mod waiting;
 mod websocket;
