@@ -317,6 +317,7 @@ fn http_config(config: &config::Serve) -> http::Config {
         send_buffer_bytes: limits.send_buffer_bytes,
         snapshot_pages_max: limits.snapshot_pages_max,
         snapshot_pages_ttl: limits.snapshot_pages_ttl,
+        waiting_requests_max: limits.waiting_requests_max,
         drain_timeout: config.drain_timeout,
         batch_bytes_max: limits.batch_bytes_max,
         allow_origins: config.allow_origins.iter().map(Origin::as_str).map(str::to_owned).collect(),

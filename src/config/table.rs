@@ -173,6 +173,8 @@ macro_rules! limits {
                 /// Time for which such a snapshot is held after its last page [default {default}: as long as etcd's compaction leaves an
                 /// API server's]
                 snapshot_pages_ttl: Span = Duration::from_secs(300), Restart, least Duration::from_secs(1);
+                /// Requests that wait for a change at once (Prefer: wait) [default {default}: one on each connection]; more are answered 503
+                waiting_requests_max: Count = 10_000, Restart, least 1;
                 /// Time between heartbeats on a quiet stream [default {default}: below the 30 to 60s idle timeouts of proxies]
                 heartbeat_interval: Span = Duration::from_secs(15), Restart, least Duration::from_millis(100);
                 /// Time between BOOKMARKs on a stream [default {default}: as on an API server, so that resume tokens stay fresh]

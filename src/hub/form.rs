@@ -40,6 +40,11 @@ impl Form {
         ContentHash::of(&[before, after].concat())
     }
 
+    /// Whether the hash is known, so that it costs nothing.
+    pub fn has_content_hash(&self, object: &Object) -> bool {
+        self.fields.is_none() && object.has_content_hash()
+    }
+
     /// An event's payload with what is shown of its object.
     pub(super) fn show_payload(&self, payload: Payload) -> Payload {
         if self.fields.is_none() {

@@ -100,6 +100,9 @@ pub struct Informer {
     pub(super) shared: Arc<Shared>,
 }
 
+/// A reader of an informer that is no subscriber.
+pub struct InUse(Arc<Informer>);
+
 /// What all descriptions of an informer share.
 pub(super) struct Shared {
     id: InformerId,
@@ -232,6 +235,12 @@ impl Informer {
         *self.shared.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
+    /// Counts a reader that is no subscriber, until this is dropped: an informer that started on demand stays for it.
+    pub fn in_use(self: &Arc<Self>) -> InUse {
+        self.joined();
+        InUse(self.clone())
+    }
+
     pub(super) fn joined(&self) {
         self.shared.subscribers.fetch_add(1, Ordering::Relaxed);
     }
@@ -252,6 +261,12 @@ impl Informer {
     pub(super) fn end(&self, fate: Fate) {
         let _ = self.shared.fate.set(fate);
         self.reader.rouse();
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        self.0.left();
     }
 }
 

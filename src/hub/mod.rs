@@ -29,7 +29,7 @@ pub use demand::{Demand, Names, SubscribeError};
 pub use event::{Event, EventKind, Payload, ResetReason};
 pub use form::Form;
 pub use generations::{Generations, HeldState, Holding};
-pub use informer::{Figures, Informer, InformerId, Scope, Started, Verified};
+pub use informer::{Figures, InUse, Informer, InformerId, Scope, Started, Verified};
 pub use live::{Group, Live, LivePlace, LivePosition, Member, Members, Round, Told};
 pub use metrics::describe;
 pub use pacer::{Pacer, Pause};

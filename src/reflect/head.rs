@@ -6,10 +6,10 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use metrics::Counter;
 use tokio::time::{Instant, sleep};
 use tracing::debug;
 
+use super::metrics::LazyCounter;
 use super::stats::{Stats, count};
 use crate::cache::{HeadAsked, HeadWriter};
 use crate::k8s::{DecodeError, ResourceVersion, identities};
@@ -33,7 +33,7 @@ pub(super) struct Scout {
     pub(super) target: Target,
     pub(super) writer: HeadWriter,
     pub(super) stats: Arc<Stats>,
-    pub(super) probes: Counter,
+    pub(super) probes: LazyCounter,
 }
 
 /// How many requests are allowed now; refilled over time.

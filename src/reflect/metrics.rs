@@ -1,9 +1,12 @@
-//! Metrics of the reflectors. Each reflector makes its handles once, so that zero is visible and an event costs one
-//! addition.
+//! Counters of the reflectors. Each reflector makes its handles once, so that an event costs one addition.
+//!
+//! A series that stays at zero costs its scrapers as much as any other. So only those series exist from the start whose first
+//! increment is worth an alert: `increase()` sees it only after a zero. The others appear with their first increment.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
-use metrics::{Counter, Gauge, Unit, counter, describe_counter, describe_gauge, gauge};
+use metrics::{Counter, Gauge, Label, Unit, counter, describe_counter, describe_gauge, gauge};
 
 use super::{DifferenceKind, EndReason, RelistReason, VerifyOutcome};
 use crate::cache::Commit;
@@ -73,31 +76,39 @@ pub fn describe() {
     describe_counter!(CHANGES, Unit::Count, "Changes committed to the cache, by type");
 }
 
+/// A counter that is registered with its first increment. Its clones count in the same series.
+#[derive(Clone)]
+pub(super) struct LazyCounter {
+    metric: &'static str,
+    labels: Vec<Label>,
+    handle: OnceLock<Counter>,
+}
+
 /// The handles of one reflector.
 pub(super) struct Metrics {
-    pub(super) paged_lists: Counter,
-    pub(super) streaming_lists: Counter,
-    pub(super) fallbacks: Counter,
-    pub(super) older: Counter,
-    pub(super) probes: Counter,
-    pub(super) pages: Counter,
-    pub(super) watches: Counter,
+    pub(super) paged_lists: LazyCounter,
+    pub(super) streaming_lists: LazyCounter,
+    pub(super) fallbacks: LazyCounter,
+    pub(super) older: LazyCounter,
+    pub(super) probes: LazyCounter,
+    pub(super) pages: LazyCounter,
+    pub(super) watches: LazyCounter,
     pub(super) backoff_seconds: Gauge,
-    relists: [Counter; RelistReason::ALL.len()],
-    watch_ends: [Counter; EndReason::ALL.len()],
-    failures: [Counter; FailureKind::ALL.len()],
-    events: [Counter; EVENT_TYPES.len()],
-    skipped: [Counter; SKIP_REASONS.len()],
-    changes: [Counter; CHANGE_TYPES.len()],
+    relists: [LazyCounter; RelistReason::ALL.len()],
+    watch_ends: [LazyCounter; EndReason::ALL.len()],
+    failures: [LazyCounter; FailureKind::ALL.len()],
+    events: [LazyCounter; EVENT_TYPES.len()],
+    skipped: [LazyCounter; SKIP_REASONS.len()],
+    changes: [LazyCounter; CHANGE_TYPES.len()],
 }
 
 /// Counts lists of past versions, apart from other lists: they do not serve to keep the cache true.
-pub(super) struct PastLists([Counter; PastOutcome::ALL.len()]);
+pub(super) struct PastLists([LazyCounter; PastOutcome::ALL.len()]);
 
 /// Counts comparisons with the API server.
 pub(super) struct Verifications {
-    runs: [Counter; VerifyOutcome::ALL.len()],
-    differences: [Counter; DifferenceKind::ALL.len()],
+    runs: [LazyCounter; VerifyOutcome::ALL.len()],
+    differences: [LazyCounter; DifferenceKind::ALL.len()],
     ended_at: Gauge,
 }
 
@@ -114,26 +125,62 @@ pub(super) enum PastOutcome {
     Failed,
 }
 
+// === impl LazyCounter ===
+
+impl LazyCounter {
+    fn new(metric: &'static str, resource: &str) -> Self {
+        let labels = vec![Label::new("resource", resource.to_owned())];
+        Self { metric, labels, handle: OnceLock::new() }
+    }
+
+    fn with(mut self, label: &'static str, value: &'static str) -> Self {
+        self.labels.push(Label::from_static_parts(label, value));
+        self
+    }
+
+    /// Registered now, at zero.
+    fn registered(self) -> Self {
+        self.handle();
+        self
+    }
+
+    fn handle(&self) -> &Counter {
+        self.handle.get_or_init(|| counter!(self.metric, self.labels.clone()))
+    }
+
+    /// Adds to it.
+    pub(super) fn increment(&self, count: u64) {
+        if count > 0 {
+            self.handle().increment(count);
+        }
+    }
+}
+
 // === impl Metrics ===
 
 impl Metrics {
     pub(super) fn new(resource: &Resource) -> Self {
         let name = resource.canonical();
-        let by = |metric: &'static str, label: &'static str, value: &'static str| counter!(metric, "resource" => name.clone(), label => value);
+        let plain = |metric: &'static str| LazyCounter::new(metric, &name);
+        let by = |metric: &'static str, label: &'static str, value: &'static str| {
+            LazyCounter::new(metric, &name).with(label, value)
+        };
         Self {
             paged_lists: by(LISTS, "how", "page"),
             streaming_lists: by(LISTS, "how", "stream"),
-            fallbacks: counter!(STREAM_REFUSALS, "resource" => name.clone()),
-            older: counter!(OLDER, "resource" => name.clone()),
-            probes: counter!(PROBES, "resource" => name.clone()),
-            pages: counter!(PAGES, "resource" => name.clone()),
-            watches: counter!(WATCHES, "resource" => name.clone()),
+            fallbacks: plain(STREAM_REFUSALS),
+            older: plain(OLDER),
+            probes: plain(PROBES),
+            pages: plain(PAGES),
+            watches: plain(WATCHES),
             backoff_seconds: gauge!(BACKOFF, "resource" => name.clone()),
-            relists: RelistReason::ALL.map(|reason| by(RELISTS, "reason", reason.as_str())),
+            // A restored cluster, or a server that cannot be followed.
+            relists: RelistReason::ALL.map(|reason| by(RELISTS, "reason", reason.as_str()).registered()),
             watch_ends: EndReason::ALL.map(|reason| by(WATCH_ENDS, "reason", reason.as_str())),
             failures: FailureKind::ALL.map(|kind| by(FAILURES, "kind", kind.as_str())),
             events: EVENT_TYPES.map(|kind| by(EVENTS, "type", kind)),
-            skipped: SKIP_REASONS.map(|reason| by(SKIPPED, "reason", reason)),
+            // Objects that no client gets.
+            skipped: SKIP_REASONS.map(|reason| by(SKIPPED, "reason", reason).registered()),
             changes: CHANGE_TYPES.map(|kind| by(CHANGES, "type", kind)),
         }
     }
@@ -186,9 +233,8 @@ impl PastLists {
     pub(super) fn new(resource: &Resource) -> Self {
         let name = resource.canonical();
         Self(
-            PastOutcome::ALL.map(
-                |outcome| counter!(PAST_LISTS, "resource" => name.clone(), "outcome" => outcome.as_str()),
-            ),
+            PastOutcome::ALL
+                .map(|outcome| LazyCounter::new(PAST_LISTS, &name).with("outcome", outcome.as_str())),
         )
     }
 
@@ -202,10 +248,13 @@ impl PastLists {
 impl Verifications {
     pub(super) fn new(resource: &Resource) -> Self {
         let name = resource.canonical();
-        let by = |metric: &'static str, label: &'static str, value: &'static str| counter!(metric, "resource" => name.clone(), label => value);
+        let by = |metric: &'static str, label: &'static str, value: &'static str| {
+            LazyCounter::new(metric, &name).with(label, value)
+        };
         Self {
             runs: VerifyOutcome::ALL.map(|outcome| by(VERIFICATIONS, "outcome", outcome.as_str())),
-            differences: DifferenceKind::ALL.map(|kind| by(DIFFERENCES, "kind", kind.as_str())),
+            // A cache that was wrong.
+            differences: DifferenceKind::ALL.map(|kind| by(DIFFERENCES, "kind", kind.as_str()).registered()),
             ended_at: gauge!(VERIFIED_AT, "resource" => name.clone()),
         }
     }
@@ -263,25 +312,41 @@ mod tests {
     }
 
     #[test]
-    fn every_label_is_visible_before_anything_happened() {
+    fn what_alerts_are_made_of_is_visible_before_anything_happened_and_the_rest_once_it_did() {
         let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
         let handle = recorder.handle();
         let parts = crate::k8s::ResourceParts { plural: "pods".into(), ..Default::default() };
-        let metrics = metrics::with_local_recorder(&recorder, || Metrics::new(&Resource::new(parts)));
-        metrics.relist(RelistReason::Stuck);
-        metrics.committed(&Commit { added: 3, duplicates: 1, ..Commit::default() });
-        let text = handle.render();
+        let resource = Resource::new(parts);
+        let text = metrics::with_local_recorder(&recorder, || {
+            let metrics = Metrics::new(&resource);
+            let (_verifications, _past) = (Verifications::new(&resource), PastLists::new(&resource));
+            let text = handle.render();
+            metrics.relist(RelistReason::Stuck);
+            metrics.watch_ended(EndReason::Silent);
+            metrics.committed(&Commit { added: 3, duplicates: 1, ..Commit::default() });
+            text
+        });
+        let series = text.lines().filter(|line| line.contains(r#"resource="pods""#));
+        assert_eq!(series.count(), 15, "each costs every scrape of every informer:\n{text}");
         for line in [
             r#"informerd_reflector_relists_total{resource="pods",reason="expired"} 0"#,
-            r#"informerd_reflector_relists_total{resource="pods",reason="stuck"} 1"#,
-            r#"informerd_reflector_watch_ends_total{resource="pods",reason="silent"} 0"#,
-            r#"informerd_reflector_failures_total{resource="pods",kind="forbidden"} 0"#,
-            r#"informerd_reflector_events_total{resource="pods",type="bookmark"} 0"#,
-            r#"informerd_cache_changes_total{resource="pods",type="added"} 3"#,
-            r#"informerd_cache_changes_total{resource="pods",type="duplicate"} 1"#,
+            r#"informerd_reflector_relists_total{resource="pods",reason="went_back"} 0"#,
+            r#"informerd_reflector_objects_skipped_total{resource="pods",reason="too_large"} 0"#,
+            r#"informerd_verify_differences_total{resource="pods",kind="missing"} 0"#,
+            r#"informerd_verify_last_run_timestamp_seconds{resource="pods"} 0"#,
             r#"informerd_reflector_backoff_seconds{resource="pods"} 0"#,
         ] {
             assert!(text.contains(line), "{line} not in\n{text}");
         }
+        let text = handle.render();
+        for line in [
+            r#"informerd_reflector_relists_total{resource="pods",reason="stuck"} 1"#,
+            r#"informerd_reflector_watch_ends_total{resource="pods",reason="silent"} 1"#,
+            r#"informerd_cache_changes_total{resource="pods",type="added"} 3"#,
+            r#"informerd_cache_changes_total{resource="pods",type="duplicate"} 1"#,
+        ] {
+            assert!(text.contains(line), "{line} not in\n{text}");
+        }
+        assert!(!text.contains(r#"type="modified"}"#), "{text}");
     }
 }

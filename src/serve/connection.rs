@@ -328,6 +328,9 @@ impl Served {
             }
         };
         guard::seal(response.headers_mut());
+        // How long it waited says nothing of how quick snapshots are.
+        let waited = response.headers().contains_key(super::waiting::PREFERENCE_APPLIED);
+        let route = if waited { "snapshot-wait" } else { route };
         metrics::request(route, method, response.status().as_u16(), began);
         finish(response, head, version)
     }

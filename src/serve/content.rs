@@ -18,8 +18,8 @@ const REMEMBERED_MAX: usize = 4096;
 /// Changes by which a remembered hash is moved on. Beyond it, the results are looked through.
 const CHANGES_MAX: u64 = 4000;
 
-/// Changes that one turn looks at: two states each, at most some five microseconds a state.
-const TURN_CHANGES: usize = 200;
+/// Changes that one turn looks at: two states each, at most some ten microseconds a state.
+const TURN_CHANGES: usize = 100;
 
 /// The hashes of selections that were asked for.
 #[derive(Default)]

@@ -148,7 +148,7 @@ pub(super) fn preflight(parts: &Parts) -> Option<Response> {
             (header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, HEAD")),
             (
                 header::ACCESS_CONTROL_ALLOW_HEADERS,
-                HeaderValue::from_static("accept, if-none-match, last-event-id"),
+                HeaderValue::from_static("accept, if-none-match, last-event-id, prefer"),
             ),
             (header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600")),
         ];
@@ -160,7 +160,8 @@ pub(super) fn preflight(parts: &Parts) -> Option<Response> {
 pub(super) fn allow(headers: &mut HeaderMap, origin: HeaderValue) {
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
     headers.append(header::VARY, HeaderValue::from_static("Origin"));
-    let exposed = HeaderValue::from_static("age, etag, informerd-resume, informerd-continue");
+    let exposed =
+        HeaderValue::from_static("age, etag, informerd-resume, informerd-continue, preference-applied");
     headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
 }
 

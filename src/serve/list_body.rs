@@ -17,6 +17,9 @@ const LOOKED_AT_MAX: usize = 400;
 /// Objects that are passed by in one turn without a look at their content.
 const PASSED_MAX: usize = 20_000;
 
+/// JSON that is hashed in one turn, in bytes: about a millisecond.
+const HASHED_BYTES: usize = 1 << 20;
+
 /// The objects of some informers at one moment that are selected.
 pub(super) struct Listing {
     states: Vec<HeldState>,
@@ -82,11 +85,11 @@ impl Listing {
     pub(super) async fn end_of_page(&self, from: &Place, limit: usize) -> Option<PageEnd> {
         let (mut place, mut left) = (from.clone(), limit);
         let mut last = None;
-        self.walk(&mut place, |_, _| {
+        let first = self.walk(&mut place, |_, _| {
             left -= 1;
             left > 0
-        })
-        .await;
+        });
+        first.await.ok()?;
         if left > 0 {
             return None;
         }
@@ -94,11 +97,11 @@ impl Listing {
         let selects = self.matchers.iter().any(|matcher| matcher.selection().selects());
         let counts = !selects && self.states.len() == 1;
         let mut more = 0;
-        self.walk(&mut place, |_, _| {
+        let rest = self.walk(&mut place, |_, _| {
             more += 1;
             counts
-        })
-        .await;
+        });
+        rest.await.ok()?;
         (more > 0).then(|| (last, counts.then_some(more))).and_then(|(last, more)| Some((last?, more)))
     }
 
@@ -108,37 +111,49 @@ impl Listing {
         let selects = self.matchers.iter().any(|matcher| matcher.selection().selects());
         let (mut hash, mut keys) = (ContentHash::default(), selects.then(Vec::new));
         let mut place = Place { source: 0, after: None };
-        let complete = self.walk(&mut place, |object, _| {
-            hash.add(self.form.content_hash(object));
-            if let Some(keys) = &mut keys {
-                keys.push(object.key().clone());
+        loop {
+            let mut hashed = 0;
+            let walked = self.walk(&mut place, |object, _| {
+                if !self.form.has_content_hash(object) {
+                    hashed += object.json().len();
+                }
+                hash.add(self.form.content_hash(object));
+                if let Some(keys) = &mut keys {
+                    keys.push(object.key().clone());
+                }
+                hashed < HASHED_BYTES
+            });
+            match walked.await {
+                Ok(Stopped::End) => return Some((hash, keys)),
+                Ok(Stopped::Visitor | Stopped::Turn) => tokio::task::yield_now().await,
+                Err(_) => return None,
             }
-            true
-        });
-        complete.await.then_some((hash, keys))
+        }
     }
 
     /// Visits all selected objects, in turns. Tells whether the states could be held until then.
     pub(super) async fn visit(&self, mut visit: impl FnMut(&Object)) -> bool {
         let mut place = Place { source: 0, after: None };
-        self.walk(&mut place, |object, _| {
+        let visited = self.walk(&mut place, |object, _| {
             visit(object);
             true
-        })
-        .await
+        });
+        visited.await.is_ok()
     }
 
-    /// Visits selected objects until the visitor says that it has enough, in turns. Tells whether the states could be held
-    /// until then.
-    async fn walk(&self, place: &mut Place, mut visit: impl FnMut(&Object, &Place) -> bool) -> bool {
+    /// Visits selected objects until the visitor says that it has enough, in turns.
+    async fn walk(
+        &self,
+        place: &mut Place,
+        mut visit: impl FnMut(&Object, &Place) -> bool,
+    ) -> io::Result<Stopped> {
         loop {
             let permit = self.turns.take().await;
             let stopped = self.turn(place, &mut visit);
             drop(permit);
             match stopped {
                 Ok(Stopped::Turn) => tokio::task::yield_now().await,
-                Ok(Stopped::Visitor | Stopped::End) => return true,
-                Err(_) => return false,
+                stopped => return stopped,
             }
         }
     }

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use crate::encode::Format;
 
 /// Limits and rules that a client can run into; the label values of `informerd_http_limit_hits_total`.
-const LIMITS: [&str; 18] = [
+const LIMITS: [&str; 20] = [
     "connections_max",
     "admin_connections_max",
     "subscribers_max",
@@ -16,6 +16,8 @@ const LIMITS: [&str; 18] = [
     "url_bytes_max",
     "header_timeout",
     "snapshot_pages_max",
+    "waiting_requests_max",
+    "turns_waiting_max",
     "on_demand_max",
     "pass_through_max",
     "pass_through_body_bytes_max",
@@ -45,6 +47,7 @@ pub fn describe() {
         Unit::Seconds,
         "From a request's head to its answer's head, by route."
     );
+    describe_gauge!("informerd_http_waiting_requests", "Requests that wait for a change now (Prefer: wait).");
     describe_gauge!("informerd_http_streams", "Streams open now, by transport.");
     describe_counter!(
         "informerd_http_stream_bytes_total",
@@ -60,6 +63,7 @@ pub fn describe() {
     counter!("informerd_http_write_stalls_total").absolute(0);
     // Visible without being set: several servers may share a process, as in tests.
     connections().increment(0.0);
+    waiting().increment(0.0);
     for limit in LIMITS {
         counter!("informerd_http_limit_hits_total", "limit" => limit).absolute(0);
     }
@@ -99,6 +103,11 @@ fn describe_caches() {
 /// Connections open now, over all listeners.
 pub(super) fn connections() -> metrics::Gauge {
     gauge!("informerd_http_connections")
+}
+
+/// Requests that wait for a change now.
+pub(super) fn waiting() -> metrics::Gauge {
+    gauge!("informerd_http_waiting_requests")
 }
 
 /// Counts a limit that was hit.

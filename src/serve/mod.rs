@@ -30,6 +30,7 @@ mod snapshot;
 mod stream;
 mod target;
 mod turns;
+mod waiting;
 mod watch;
 mod websocket;
 
@@ -54,6 +55,7 @@ use content::Contents;
 use kube::Definitions;
 use live_loop::LiveLoops;
 use pages::Pages;
+use waiting::Waiting;
 
 /// Limits and rules of the data listener.
 #[derive(Clone, Debug)]
@@ -76,6 +78,8 @@ pub struct Config {
     pub snapshot_pages_max: usize,
     /// How long such a snapshot is held after its last use.
     pub snapshot_pages_ttl: Duration,
+    /// Requests that wait for a change (`Prefer: wait`) at once.
+    pub waiting_requests_max: usize,
     /// How long connections may take to end at shutdown.
     pub drain_timeout: Duration,
     /// Bytes of objects written to a snapshot's reader in one go.
@@ -109,6 +113,10 @@ pub(crate) struct Inner {
     pub(crate) definitions: Definitions,
     /// Connections, and streams that have taken theirs over.
     pub(crate) tasks: TaskTracker,
+    /// Requests that wait for a change.
+    waiting: Waiting,
+    /// Ends what lasts.
+    drain: CancellationToken,
     /// Hashes of what is selected.
     contents: Contents,
     /// Streams that have caught up.
@@ -129,9 +137,21 @@ impl Server {
         let definitions = Definitions::new(definition);
         let pages = Pages::new(config.snapshot_pages_max, config.snapshot_pages_ttl);
         let tasks = TaskTracker::new();
-        let loops = LiveLoops::new(*hub.config(), drain, tasks.clone());
+        let loops = LiveLoops::new(*hub.config(), drain.clone(), tasks.clone());
+        let waiting = Waiting::new(config.waiting_requests_max);
         let contents = Contents::default();
-        Self(Arc::new(Inner { hub, config, pages, pass, definitions, tasks, contents, loops }))
+        Self(Arc::new(Inner {
+            hub,
+            config,
+            pages,
+            pass,
+            definitions,
+            tasks,
+            waiting,
+            drain,
+            contents,
+            loops,
+        }))
     }
 }
 

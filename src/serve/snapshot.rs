@@ -17,6 +17,7 @@ use super::negotiate::{accepted, compresses};
 use super::pages::Continue;
 use super::params::Params;
 use super::target::{self, FILTERS, Target, synced};
+use super::waiting::{self, Awaited, PREFERENCE_APPLIED, Waiting};
 use super::{ApiError, Server};
 use crate::encode::{Frames, ListEncoder, ListFormat};
 use crate::hub::{Candidates, Informer, ResumeToken, Selection};
@@ -58,11 +59,35 @@ impl Predicate for CompressWhen {
     }
 }
 
+/// A request for a snapshot.
+struct Request {
+    path: String,
+    params: Params,
+    headers: HeaderMap,
+    format: ListFormat,
+    limit: Option<usize>,
+    /// How long the request waits for the cache.
+    timeout: Duration,
+    /// How long it waits for a change, where it says what it has.
+    wait: Option<Duration>,
+}
+
 /// What is to be shown.
 struct Shown {
     informers: Vec<Arc<Informer>>,
     states: Vec<Candidates>,
     selection: Arc<Selection>,
+    /// The hashes of what is selected; empty where the answer has no tag.
+    contents: Vec<ContentHash>,
+    tag: Option<HeaderValue>,
+    shape: Shape,
+}
+
+/// How it is shown.
+enum Shape {
+    /// One object, as the API server's GET gives it.
+    Object(Arc<Object>),
+    List(Page),
 }
 
 /// A page's place.
@@ -81,56 +106,75 @@ pub(super) async fn snapshot(
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let params = Params::parse(query.as_deref(), &PARAMS)?;
-    let format = accepted(&headers, &OFFERED)
-        .ok_or_else(|| ApiError::not_acceptable("application/json, application/x-ndjson"))?;
-    let path = target::path_after("/v1/snapshot/", &uri);
-    let seconds = params.number("timeoutSeconds", 0, WAIT_SECONDS_MAX)?.unwrap_or(WAIT_SECONDS);
-    let deadline = Instant::now() + Duration::from_secs(seconds);
-    let target = Target::parse(&server, path, &params, deadline).await?;
-    let request = fingerprint(path, &params);
-    let limit = params.number("limit", 0_usize, usize::MAX)?.filter(|limit| *limit > 0);
-    server.loops.turns.admit()?;
-    wait(&target, &params, deadline).await?;
-    let Target { informers, selection, single: names_one } = target;
-    let selection = Arc::new(selection);
-    let (page, states) = match params.get("continue").filter(|token| !token.is_empty()) {
-        Some(token) => next_page(&server, token, request, &informers, &params, limit)?,
-        None => {
-            server.loops.turns.index(&informers, &selection).await;
-            let place = Place { source: 0, after: None };
-            (Page { place, limit, request, id: None }, Listing::current(&informers, &selection))
+    let request = Request::read(&uri, query.as_deref(), headers)?;
+    let Some(wait) = request.wait else {
+        return Ok(request.find(&server).await?.answer(&server, &request).await);
+    };
+    let until = Instant::now() + wait;
+    let mut permit = None;
+    loop {
+        let shown = request.find(&server).await?;
+        let over = Instant::now() >= until || server.drain.is_cancelled();
+        if over || !shown.is_unchanged(&request) {
+            let mut response = shown.answer(&server, &request).await;
+            response.headers_mut().insert(PREFERENCE_APPLIED, waiting::applied(wait));
+            return Ok(response);
         }
-    };
-    let now = Instant::now();
-    let mut shown = Shown { informers, states, selection };
-    let one_resource = shown.informers.iter().all(|one| one.resource == shown.informers[0].resource);
-    if names_one && one_resource {
-        return single(&shown, &headers, now);
-    }
-    let mut response_headers = shown.headers(now);
-    let tag = shown.tag(&server, format, &page).await;
-    if let Some(tag) = &tag {
-        response_headers.insert(header::ETAG, tag.clone());
-        if none_match(&headers, tag) {
-            return Ok((StatusCode::NOT_MODIFIED, response_headers).into_response());
+        if permit.is_none() {
+            permit = Some(server.waiting.permit()?);
         }
+        Waiting::wait(&server, shown.into_awaited(), until).await;
     }
-    let content_type = match format {
-        ListFormat::Json => "application/json",
-        ListFormat::Ndjson => "application/x-ndjson",
-    };
-    response_headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-    let body = shown.into_body(&server, format, page, now, &mut response_headers).await;
-    let mut response = if compresses(&headers) {
-        let mut response = body.into_plain_response();
-        response.extensions_mut().insert(Compress);
-        response
-    } else {
-        body.into_response()
-    };
-    response.headers_mut().extend(response_headers);
-    Ok(response)
+}
+
+impl Request {
+    fn read(uri: &Uri, query: Option<&str>, headers: HeaderMap) -> Result<Self, ApiError> {
+        let params = Params::parse(query, &PARAMS)?;
+        let format = accepted(&headers, &OFFERED)
+            .ok_or_else(|| ApiError::not_acceptable("application/json, application/x-ndjson"))?;
+        let path = target::path_after("/v1/snapshot/", uri).to_owned();
+        let seconds = params.number("timeoutSeconds", 0, WAIT_SECONDS_MAX)?.unwrap_or(WAIT_SECONDS);
+        let limit = params.number("limit", 0_usize, usize::MAX)?.filter(|limit| *limit > 0);
+        let preferred = waiting::preferred(&headers)?;
+        // A later page never changes, and without a tag there is nothing to compare with.
+        let compares = headers.contains_key(header::IF_NONE_MATCH) && continues(&params).is_none();
+        let wait = preferred.filter(|_| compares);
+        let timeout = Duration::from_secs(seconds);
+        Ok(Self { path, params, headers, format, limit, timeout, wait })
+    }
+
+    /// Looks up what is to be shown now.
+    async fn find(&self, server: &Server) -> Result<Shown, ApiError> {
+        let deadline = Instant::now() + self.timeout;
+        let target = Target::parse(server, &self.path, &self.params, deadline).await?;
+        let request = fingerprint(&self.path, &self.params);
+        server.loops.turns.admit()?;
+        wait(&target, &self.params, deadline).await?;
+        let Target { informers, selection, single } = target;
+        let selection = Arc::new(selection);
+        let (page, states) = match continues(&self.params) {
+            Some(token) => next_page(server, token, request, &informers, &self.params, self.limit)?,
+            None => {
+                server.loops.turns.index(&informers, &selection).await;
+                let place = Place { source: 0, after: None };
+                let page = Page { place, limit: self.limit, request, id: None };
+                (page, Listing::current(&informers, &selection))
+            }
+        };
+        let (contents, tag, shape) = (Vec::new(), None, Shape::List(page));
+        let mut shown = Shown { informers, states, selection, contents, tag, shape };
+        if single && shown.is_one_resource() {
+            shown.pick_object()?;
+        } else {
+            shown.set_tag(server, self.format).await;
+        }
+        Ok(shown)
+    }
+}
+
+/// The token of a later page.
+fn continues(params: &Params) -> Option<&str> {
+    params.get("continue").filter(|token| !token.is_empty())
 }
 
 /// The page that a `continue` token names.
@@ -203,33 +247,6 @@ async fn wait(target: &Target, params: &Params, deadline: Instant) -> Result<(),
     Ok(())
 }
 
-/// One object, as the API server's GET gives it.
-fn single(shown: &Shown, headers: &HeaderMap, now: Instant) -> Result<Response, ApiError> {
-    let found = shown.states.iter().find_map(|state| shown.selection.objects(&state.snapshot, None).next());
-    let resource = &shown.informers[0].resource;
-    let name = shown.selection.name.as_deref().unwrap_or_default();
-    let object = found.ok_or_else(|| ApiError::no_object(resource, name))?;
-    let mut response_headers = shown.headers(now);
-    let form = &shown.selection.form;
-    let tag = format!("\"{}\"", form.content_hash(object));
-    if let Ok(tag) = HeaderValue::from_str(&tag) {
-        response_headers.insert(header::ETAG, tag.clone());
-        if none_match(headers, &tag) {
-            return Ok((StatusCode::NOT_MODIFIED, response_headers).into_response());
-        }
-    }
-    response_headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    let mut frames = Frames::new();
-    frames.share(form.show(object).json().clone());
-    frames.put("\n");
-    frames.cut();
-    let length = HeaderValue::from(bytes::Buf::remaining(&frames));
-    let mut response = FramesBody::new(futures_util::stream::iter([Ok(frames)])).into_response();
-    response.headers_mut().extend(response_headers);
-    response.headers_mut().insert(super::connection::EXACT_LENGTH, length);
-    Ok(response)
-}
-
 /// Whether `If-None-Match` names a tag; compared weakly (RFC 9110 section 13.1.2).
 fn none_match(headers: &HeaderMap, tag: &HeaderValue) -> bool {
     let weak = |text: &str| text.trim().trim_start_matches("W/").to_owned();
@@ -257,27 +274,93 @@ impl Shown {
         headers
     }
 
-    /// The tag of the first page, of what is shown and how: the same wherever the same objects are held. Weak, as the list's
-    /// version is no part of it: bookmarks alone do not change it.
-    async fn tag(&mut self, server: &Server, format: ListFormat, page: &Page) -> Option<HeaderValue> {
-        if page.id.is_some() {
-            return None;
-        }
+    /// Takes the one object that is named.
+    fn pick_object(&mut self) -> Result<(), ApiError> {
+        let mut found = self.states.iter().map(|state| self.selection.objects(&state.snapshot, None).next());
+        let object = found.find_map(|object| object).cloned();
+        let name = self.selection.name.as_deref().unwrap_or_default();
+        let object = object.ok_or_else(|| ApiError::no_object(&self.informers[0].resource, name))?;
+        let form = &self.selection.form;
+        let hash = form.content_hash(&object);
+        let of = |state: &Candidates| {
+            let held = state.snapshot.get(object.key()).is_some_and(|held| Arc::ptr_eq(held, &object));
+            if held { hash } else { ContentHash::default() }
+        };
+        self.contents = self.states.iter().map(of).collect();
+        self.tag = HeaderValue::from_str(&format!("\"{hash}\"")).ok();
+        self.shape = Shape::Object(self.selection.form.show(&object));
+        Ok(())
+    }
+
+    /// Makes the tag of the first page, of what is shown and how: the same wherever the same objects are held. Weak, as the
+    /// list's version is no part of it: bookmarks alone do not change it.
+    async fn set_tag(&mut self, server: &Server, format: ListFormat) {
+        let Shape::List(Page { id: None, limit, .. }) = &self.shape else { return };
         let (kind, api_version) = self.kind();
-        let mut shown = format!("{kind} {api_version} {format:?} {:?} {:?}", page.limit, self.selection.form);
+        let mut shown = format!("{kind} {api_version} {format:?} {limit:?} {:?}", self.selection.form);
         let (generations, turns) = (server.hub.generations(), &server.loops.turns);
         for (informer, state) in self.informers.iter().zip(&mut self.states) {
-            let content = server.contents.of(informer, &self.selection, state, generations, turns).await?;
+            let content = server.contents.of(informer, &self.selection, state, generations, turns).await;
+            let Some(content) = content else { return };
             // What is held of the objects, and of which, is part of an informer's name in tokens.
             shown.push_str(&format!("\n{} {content}", informer.token_name()));
+            self.contents.push(content);
         }
-        HeaderValue::from_str(&format!("W/\"{}\"", ContentHash::of(shown.as_bytes()))).ok()
+        self.tag = HeaderValue::from_str(&format!("W/\"{}\"", ContentHash::of(shown.as_bytes()))).ok();
+    }
+
+    /// Whether the client has what is to be shown.
+    fn is_unchanged(&self, request: &Request) -> bool {
+        self.tag.as_ref().is_some_and(|tag| none_match(&request.headers, tag))
+    }
+
+    /// What a request that has all of it waits for.
+    fn into_awaited(self) -> Awaited {
+        Awaited { informers: self.informers, selection: self.selection, contents: self.contents }
+    }
+
+    fn is_one_resource(&self) -> bool {
+        self.informers.iter().all(|informer| informer.resource == self.informers[0].resource)
+    }
+
+    /// The answer, which is short where the client has it already.
+    async fn answer(self, server: &Server, request: &Request) -> Response {
+        let now = Instant::now();
+        let mut headers = self.headers(now);
+        if let Some(tag) = &self.tag {
+            headers.insert(header::ETAG, tag.clone());
+        }
+        if self.is_unchanged(request) {
+            return (StatusCode::NOT_MODIFIED, headers).into_response();
+        }
+        let mut response = match &self.shape {
+            Shape::Object(object) => {
+                headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+                one(object)
+            }
+            Shape::List(_) => {
+                let content_type = match request.format {
+                    ListFormat::Json => "application/json",
+                    ListFormat::Ndjson => "application/x-ndjson",
+                };
+                headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+                let body = self.into_body(server, request.format, now, &mut headers).await;
+                if compresses(&request.headers) {
+                    let mut response = body.into_plain_response();
+                    response.extensions_mut().insert(Compress);
+                    response
+                } else {
+                    body.into_response()
+                }
+            }
+        };
+        response.headers_mut().extend(headers);
+        response
     }
 
     /// The kind of the list, and its API version.
     fn kind(&self) -> (String, String) {
-        let resource = &self.informers[0].resource;
-        if self.informers.iter().all(|one| one.resource == *resource) {
+        if self.is_one_resource() {
             let shown = self.informers[0].shown();
             (format!("{}List", shown.kind()), shown.api_version())
         } else {
@@ -289,10 +372,10 @@ impl Shown {
         self,
         server: &Server,
         format: ListFormat,
-        page: Page,
         now: Instant,
         headers: &mut HeaderMap,
     ) -> FramesBody {
+        let Shape::List(page) = &self.shape else { return FramesBody::new(futures_util::stream::empty()) };
         let (kind, api_version) = self.kind();
         let (generations, turns) = (server.hub.generations(), server.loops.turns.clone());
         let listing = Listing::new(&self.informers, &self.selection, self.states.clone(), generations, turns);
@@ -300,7 +383,7 @@ impl Shown {
             Some(limit) => listing.end_of_page(&page.place, limit).await,
             None => None,
         };
-        let next = self.next_page(server, &page, end, now);
+        let next = self.next_page(server, page, end, now);
         if let Some(token) = next.as_ref().and_then(|(token, _)| HeaderValue::from_str(token).ok()) {
             // A page of lines has no metadata to carry it.
             headers.insert("informerd-continue", token);
@@ -310,7 +393,7 @@ impl Shown {
         let next = next.as_ref().map(|(token, remaining)| (&**token, *remaining));
         let list = ListEncoder::new(format, &kind, &api_version, version.as_ref(), next);
         let limit = page.limit.unwrap_or(usize::MAX);
-        listing.into_body(page.place, limit, Frames::new(), list, server.config.batch_bytes_max)
+        listing.into_body(page.place.clone(), limit, Frames::new(), list, server.config.batch_bytes_max)
     }
 
     /// The token of the page behind one that ends so, with how many objects are left; holds the states for it.
@@ -329,6 +412,18 @@ impl Shown {
         let after = place.after.as_ref().map(|key| (key.namespace().to_owned(), key.name().to_owned()));
         Some((Continue { id, source: place.source, after, request: page.request }.to_text(), remaining))
     }
+}
+
+/// The body of one object.
+fn one(object: &Object) -> Response {
+    let mut frames = Frames::new();
+    frames.share(object.json().clone());
+    frames.put("\n");
+    frames.cut();
+    let length = HeaderValue::from(bytes::Buf::remaining(&frames));
+    let mut response = FramesBody::new(futures_util::stream::iter([Ok(frames)])).into_response();
+    response.headers_mut().insert(super::connection::EXACT_LENGTH, length);
+    response
 }
 
 impl ListWriter for ListEncoder {

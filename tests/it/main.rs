@@ -30,4 +30,5 @@ mod tidy_docs;
 mod upstream;
 mod verify;
 mod views;
+mod waiting;
 mod websocket;

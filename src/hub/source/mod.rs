@@ -34,6 +34,8 @@ pub(super) struct Source {
     position: ResourceVersion,
     /// The token, where it does not cover all that the client holds.
     holds_beyond: Option<ResourceVersion>,
+    /// The version with which a replacement of the informer last deleted an object that it does not select.
+    left_at: ResourceVersion,
     /// Whether every object is to be handed out again, once the client has all there is.
     resync_due: bool,
     /// Whether every change is told in order, or nothing more.
@@ -155,6 +157,7 @@ impl Source {
             finding: None,
             position,
             holds_beyond: None,
+            left_at: ResourceVersion::ZERO,
             resync_due: false,
             ordered,
         }
@@ -192,6 +195,7 @@ impl Source {
         self.cursor = state.snapshot.cursor;
         self.position = ResourceVersion::ZERO;
         (self.holds_beyond, self.located_by, self.finding) = (None, None, None);
+        self.left_at = ResourceVersion::ZERO;
         self.hand_out(state, EventKind::Added, now);
     }
 

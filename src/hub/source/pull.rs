@@ -275,7 +275,7 @@ impl Source {
                 continue;
             }
             if matches!(self.phase, Phase::Difference(_)) {
-                self.pull_difference(index, batch);
+                self.pull_difference(index, batch)?;
                 continue;
             }
             if matches!(self.phase, Phase::CatchUp) {
@@ -375,8 +375,12 @@ impl Source {
 
     /// Hands out what differs between two informers, until the batch is full. The position stays that of the old
     /// one until the end: whoever is cut off in between must start over, and does, as it is fenced.
-    fn pull_difference(&mut self, index: usize, batch: &mut BatchBuilder) {
-        let Phase::Difference(difference) = &mut self.phase else { return };
+    ///
+    /// # Errors
+    /// Where an object comes back that an earlier replacement deleted, at a version before that deletion: no version may go
+    /// down on a stream, so the client must start over.
+    fn pull_difference(&mut self, index: usize, batch: &mut BatchBuilder) -> Result<(), ResetReason> {
+        let Phase::Difference(difference) = &mut self.phase else { return Ok(()) };
         let Difference { old, new, last } = &mut **difference;
         let after = last.take();
         let (before, now) = [&*old, &*new].map(|state| self.matcher.objects(state, after.as_ref())).into();
@@ -392,11 +396,18 @@ impl Source {
                     self.position = new.snapshot.position.clone();
                     drop((before, now));
                     self.phase = Phase::Live;
-                    return;
+                    return Ok(());
                 }
             };
             let was = if order.is_le() { before.next() } else { None };
             let is = if order.is_ge() { now.next() } else { None };
+            match (was, is) {
+                (None, Some(is)) if *is.resource_version() <= self.left_at => {
+                    return Err(ResetReason::Replaced);
+                }
+                (Some(_), None) => self.left_at = new.snapshot.position.clone(),
+                (_, _) => {}
+            }
             reached = was.or(is).map(|object| object.key().clone());
             let form = &self.matcher.selection().form;
             for (kind, payload) in differing(was, is, &new.snapshot.position, form) {
@@ -405,6 +416,7 @@ impl Source {
         }
         drop((before, now));
         *last = reached.or(after);
+        Ok(())
     }
 
     /// Whether nothing is left to catch up with.

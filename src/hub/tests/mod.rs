@@ -203,11 +203,21 @@ struct Client {
     token: Option<ResourceVersion>,
     resets: usize,
     told: usize,
+    /// The versions with which objects were deleted.
+    gone: BTreeMap<String, ResourceVersion>,
 }
 
 impl Client {
     fn new(selection: Selection) -> Self {
-        Self { selection, subscriber: None, state: Seen::new(), token: None, resets: 0, told: 0 }
+        Self {
+            selection,
+            subscriber: None,
+            state: Seen::new(),
+            token: None,
+            resets: 0,
+            told: 0,
+            gone: BTreeMap::new(),
+        }
     }
 
     fn connect(&mut self, life: &Life) {
@@ -215,6 +225,7 @@ impl Client {
         let from = self.token.as_ref().map_or(StartAt::Start, |version| StartAt::Token(token(version)));
         if self.token.is_none() {
             self.state.clear();
+            self.gone.clear();
         }
         let (informers, selection) = (life.hub.informers(), self.selection.clone());
         let subscription = Subscription { informers, selection, from, resync: None, timeout: None };
@@ -243,6 +254,9 @@ impl Client {
         self.told += 1;
         let mut put = |object: &Object| {
             let (key, version) = (object.key().to_string(), object.resource_version().clone());
+            if let Some(gone) = self.gone.get(&key) {
+                assert!(version >= *gone, "P2: {key} was deleted at {gone}, and is at {version}");
+            }
             if let Some((_, before)) = self.state.get(&key) {
                 assert!(version >= *before, "P2: {key} went back from {before} to {version}");
             }
@@ -250,10 +264,15 @@ impl Client {
         };
         match (event.kind, &event.payload) {
             (EventKind::Added | EventKind::Modified, Payload::Object(object)) => put(object),
-            (EventKind::Deleted, payload) => drop(self.state.remove(payload.key().unwrap().as_str())),
+            (EventKind::Deleted, payload) => {
+                let key = payload.key().unwrap().to_string();
+                self.state.remove(&key);
+                self.gone.insert(key, deleted_at(payload));
+            }
             (EventKind::Reset, _) => {
                 self.resets += 1;
                 self.state.clear();
+                self.gone.clear();
             }
             (EventKind::Synced | EventKind::Bookmark, _) => {}
             (kind, payload) => panic!("{kind:?} {payload:?}"),
@@ -267,6 +286,17 @@ impl Client {
             (object.key().to_string(), (object.uid().into(), object.resource_version().clone()))
         };
         self.selection.objects(&snapshot, None).map(seen).collect()
+    }
+}
+
+/// The version that a deletion is shown with.
+fn deleted_at(payload: &Payload) -> ResourceVersion {
+    match payload {
+        Payload::Object(object) => object.resource_version().clone(),
+        Payload::ObjectAt(_, version)
+        | Payload::ObjectSince { version, .. }
+        | Payload::Identity { version, .. } => version.clone(),
+        Payload::Patch { .. } | Payload::Mark { .. } => panic!("{payload:?}"),
     }
 }
 
@@ -542,6 +572,32 @@ fn a_stream_that_keeps_up_is_told_the_difference_and_nothing_else() {
         client.connect(&life);
         while !client.pull(usize::MAX) {}
         assert_eq!(client.resets, 1, "a token from after it is good");
+    });
+}
+
+#[test]
+fn a_stream_to_which_an_object_comes_back_as_it_was_starts_over() {
+    paused(|| {
+        let mut upstream = Upstream::default();
+        ["a", "b"].iter().for_each(|name| upstream.put(name, *name != "b"));
+        let mut life = Life::new(&upstream);
+        let mut client = Client::new(Selection::default());
+        client.connect(&life);
+        while !client.pull(usize::MAX) {}
+        (0..20).for_each(|_| upstream.put("a", true));
+        life.replace(&upstream);
+        while !client.pull(usize::MAX) {}
+        assert_eq!((client.state.len(), client.resets), (1, 0), "b is not selected any more");
+        life.replace(&upstream);
+        while !client.pull(usize::MAX) {}
+        assert_eq!((client.state.len(), client.resets), (2, 1), "b is older than its deletion was");
+        // What changed meanwhile needs none.
+        life.replace(&upstream);
+        while !client.pull(usize::MAX) {}
+        upstream.put("b", false);
+        life.replace(&upstream);
+        while !client.pull(usize::MAX) {}
+        assert_eq!((client.state.len(), client.resets), (2, 1));
     });
 }
 

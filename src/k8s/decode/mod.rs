@@ -11,7 +11,7 @@ mod list;
 
 use std::borrow::Cow;
 use std::fmt;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
 use bytes::Bytes;
 use memchr::memmem;
@@ -265,8 +265,8 @@ impl Decoder {
         Ok(Object {
             key: found.key(&name),
             resource_version: version,
-            content_hash: std::sync::OnceLock::new(),
             json: Bytes::from(json),
+            content_hash: OnceLock::new(),
             uid: shift(found.uid),
             version: shift(found.version),
             labels: shift(found.labels),

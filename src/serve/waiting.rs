@@ -1,0 +1,283 @@
+//! Requests that wait until what they select changes: `Prefer: wait=N` (RFC 7240) with `If-None-Match`.
+//!
+//! A request that waits holds a receiver and no state of a cache, and takes no turn. For each distinct selection that somebody
+//! waits for, one task follows the cache: it is woken by changes of the selection's index value, namespace or object where
+//! it has one, and moves the selection's hash on. Only another hash wakes the requests.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use futures_util::future::select_all;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{Instant, sleep_until};
+
+use super::{ApiError, Server, metrics};
+use crate::cache::{Mark, ScopeWake};
+use crate::hub::{Informer, InformerId, Matcher, Selection};
+use crate::k8s::ContentHash;
+
+/// Longest that a request waits, in seconds. A client that asks for more is told so, and asks again.
+pub(super) const WAIT_SECONDS_MAX: u64 = 300;
+
+const PREFER: HeaderName = HeaderName::from_static("prefer");
+
+/// Which preference was obeyed, and how (RFC 7240, section 3).
+pub(super) const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
+
+/// The hash of each selection that requests wait for, as it changes.
+type Followed = HashMap<(InformerId, Arc<Selection>), Arc<watch::Sender<ContentHash>>>;
+
+/// The requests that wait.
+pub(super) struct Waiting {
+    permits: Arc<Semaphore>,
+    requests_max: usize,
+    followed: Mutex<Followed>,
+}
+
+/// A request's place among those that wait.
+pub(super) struct WaitPermit(#[expect(dead_code, reason = "held, not read")] OwnedSemaphorePermit);
+
+impl WaitPermit {
+    fn new(permit: OwnedSemaphorePermit) -> Self {
+        metrics::waiting().increment(1.0);
+        Self(permit)
+    }
+}
+
+impl Drop for WaitPermit {
+    fn drop(&mut self) {
+        metrics::waiting().decrement(1.0);
+    }
+}
+
+/// What a request waits for.
+pub(super) struct Awaited {
+    pub(super) informers: Vec<Arc<Informer>>,
+    pub(super) selection: Arc<Selection>,
+    /// What was selected of each informer when the request began to wait.
+    pub(super) contents: Vec<ContentHash>,
+}
+
+/// What wakes the task that follows a selection.
+enum Wake {
+    /// Changes of one index value, namespace or object.
+    Scoped(ScopeWake),
+    /// Every commit.
+    Any(watch::Receiver<Mark>),
+}
+
+/// How long the headers ask to wait; `None` where they do not.
+///
+/// # Errors
+/// 400 for a `wait` that is no number of seconds.
+pub(super) fn preferred(headers: &HeaderMap) -> Result<Option<Duration>, ApiError> {
+    let wrong = |text: &str| ApiError::invalid("Prefer", text, "expected wait=SECONDS, a whole number");
+    for value in headers.get_all(PREFER) {
+        let text = value.to_str().map_err(|_| wrong("(bytes)"))?;
+        // A preference may have parameters, which `wait` has not; of several, the first counts.
+        for preference in text.split(',') {
+            let preference = preference.split(';').next().unwrap_or_default();
+            let (name, value) = preference.split_once('=').unwrap_or((preference, ""));
+            if !name.trim().eq_ignore_ascii_case("wait") {
+                continue;
+            }
+            let digits = value.trim().trim_matches('"');
+            if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+                return Err(wrong(preference.trim()));
+            }
+            // What is no `u64` is more than the most.
+            let seconds = digits.parse().unwrap_or(u64::MAX).min(WAIT_SECONDS_MAX);
+            return Ok(Some(Duration::from_secs(seconds)));
+        }
+    }
+    Ok(None)
+}
+
+/// The header that says for how long a request may have waited.
+pub(super) fn applied(wait: Duration) -> HeaderValue {
+    HeaderValue::from_str(&format!("wait={}", wait.as_secs())).expect("digits are visible ASCII")
+}
+
+impl Waiting {
+    pub(super) fn new(requests_max: usize) -> Self {
+        Self { permits: Arc::new(Semaphore::new(requests_max)), requests_max, followed: Mutex::default() }
+    }
+
+    /// A place among the requests that wait.
+    ///
+    /// # Errors
+    /// 503 where too many wait already.
+    pub(super) fn permit(&self) -> Result<WaitPermit, ApiError> {
+        self.permits.clone().try_acquire_owned().map(WaitPermit::new).map_err(|_| {
+            metrics::limit_hit("waiting_requests_max");
+            let message = format!("{} requests wait for a change already", self.requests_max);
+            ApiError::unavailable(message, 5)
+        })
+    }
+
+    /// Waits until something else is selected, an informer is replaced, the time is over, or the server drains.
+    pub(super) async fn wait(server: &Server, awaited: Awaited, until: Instant) {
+        let Awaited { informers, selection, contents } = awaited;
+        let followed = informers.iter().zip(&contents);
+        let mut receivers: Vec<_> =
+            followed.map(|(informer, hash)| Self::follow(server, informer, &selection, *hash)).collect();
+        drop((informers, selection));
+        let changes = receivers.iter_mut().zip(contents).map(|(receiver, hash)| {
+            Box::pin(async move {
+                // It closes when its informer ends: then the request looks for another one.
+                let _ = receiver.wait_for(|now| *now != hash).await;
+            })
+        });
+        let change = select_all(changes);
+        tokio::select! {
+            _ = change => {}
+            () = sleep_until(until) => {}
+            () = server.drain.cancelled() => {}
+        }
+    }
+
+    /// The hash of what is selected as it changes, from one task for all requests.
+    fn follow(
+        server: &Server,
+        informer: &Arc<Informer>,
+        selection: &Arc<Selection>,
+        hash: ContentHash,
+    ) -> watch::Receiver<ContentHash> {
+        let key = (informer.id(), selection.clone());
+        let mut followed = server.waiting.lock();
+        if let Some(sender) = followed.get(&key) {
+            return sender.subscribe();
+        }
+        let (sender, receiver) = watch::channel(hash);
+        let sender = Arc::new(sender);
+        followed.insert(key, sender.clone());
+        let follower = Follower {
+            server: server.clone(),
+            informer: informer.clone(),
+            selection: selection.clone(),
+            sender,
+        };
+        server.tasks.spawn(follower.run());
+        receiver
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Followed> {
+        self.followed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The task that follows a selection for as long as requests wait for it.
+struct Follower {
+    server: Server,
+    informer: Arc<Informer>,
+    selection: Arc<Selection>,
+    sender: Arc<watch::Sender<ContentHash>>,
+}
+
+impl Follower {
+    async fn run(self) {
+        let _used = self.informer.in_use();
+        let matcher = Matcher::once(self.selection.clone(), &self.informer.reader);
+        let mut wake = Wake::of(&self.informer, &matcher);
+        loop {
+            wake.saw();
+            let Some(hash) = self.hash(&matcher).await else { break };
+            self.sender.send_if_modified(|known| std::mem::replace(known, hash) != hash);
+            tokio::select! {
+                () = self.sender.closed() => {
+                    let mut followed = self.server.waiting.lock();
+                    // A request may have come meanwhile.
+                    if self.sender.receiver_count() == 0 {
+                        followed.remove(&(self.informer.id(), self.selection.clone()));
+                        return;
+                    }
+                }
+                () = wake.woken() => {}
+            }
+        }
+        self.server.waiting.lock().remove(&(self.informer.id(), self.selection.clone()));
+    }
+
+    /// The hash of what is selected now. `None` where the informer is over.
+    async fn hash(&self, matcher: &Matcher) -> Option<ContentHash> {
+        if self.informer.is_over() {
+            return None;
+        }
+        let mut state = matcher.candidates();
+        let (generations, turns) = (self.server.hub.generations(), &self.server.loops.turns);
+        self.server.contents.of(&self.informer, &self.selection, &mut state, generations, turns).await
+    }
+}
+
+impl Wake {
+    fn of(informer: &Informer, matcher: &Matcher) -> Self {
+        let (selection, reader) = (matcher.selection(), &informer.reader);
+        let namespace = match selection.namespaces() {
+            [] => None,
+            [namespace] => Some(&**namespace),
+            _ => return Self::Any(reader.wake()),
+        };
+        if let Some(name) = &selection.name {
+            return Self::Scoped(reader.wake_scoped(namespace.unwrap_or_default(), Some(name)));
+        }
+        let by_value = matcher.index().and_then(|index| index.wake());
+        let scoped = by_value.or_else(|| Some(reader.wake_scoped(namespace?, None)));
+        scoped.map_or_else(|| Self::Any(reader.wake()), Self::Scoped)
+    }
+
+    /// Marks what came so far as seen. To be done before the cache is read, else a commit is slept through.
+    fn saw(&mut self) {
+        match self {
+            Self::Scoped(wake) => wake.saw(),
+            Self::Any(wake) => drop(wake.borrow_and_update()),
+        }
+    }
+
+    async fn woken(&mut self) {
+        let ended = match self {
+            Self::Scoped(wake) => match wake.receiver() {
+                Some(receiver) => receiver.changed().await.is_err(),
+                None => true,
+            },
+            Self::Any(receiver) => receiver.changed().await.is_err(),
+        };
+        // Caches keep their wake-ups for as long as somebody reads them.
+        debug_assert!(!ended);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(values: &[&'static str]) -> Result<Option<u64>, String> {
+        let mut headers = HeaderMap::new();
+        for value in values {
+            headers.append(PREFER, HeaderValue::from_static(value));
+        }
+        let found = preferred(&headers).map_err(|error| error.status().message.clone());
+        found.map(|wait| wait.map(|wait| wait.as_secs()))
+    }
+
+    #[test]
+    fn the_first_wait_counts_and_other_preferences_do_not() {
+        for (values, expected) in [
+            (&[][..], None),
+            (&["respond-async"], None),
+            (&["wait=30"], Some(30)),
+            (&["respond-async, Wait = \"7\" ; x=1, wait=9"], Some(7)),
+            (&["return=minimal", "wait=5", "wait=x"], Some(5)),
+            (&["wait=0"], Some(0)),
+            (&["wait=301"], Some(300)),
+            (&["wait=99999999999999999999999"], Some(300)),
+        ] {
+            assert_eq!(seconds(values), Ok(expected), "{values:?}");
+        }
+        for value in ["wait", "wait=", "wait=-1", "wait=1.5", "wait=1s", "wait=+1"] {
+            let message = seconds(&[value]).unwrap_err();
+            assert!(message.starts_with("Prefer: invalid value") && message.contains(value), "{message}");
+        }
+    }
+}

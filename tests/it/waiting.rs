@@ -1,0 +1,216 @@
+//! Requests that wait until what they select changes (`Prefer: wait`).
+
+use std::net::SocketAddr;
+use std::process::Stdio;
+use std::time::Duration;
+
+use informerd::config;
+use serde_json::json;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio::process::Command;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::support::client::{self, Response, head};
+use crate::support::server::TestServer;
+use crate::support::{eventually, in_time, mk_pod};
+
+/// Selections with each kind of wake-up: all, a namespace, an index, several values of one, none, one object.
+const PATHS: [&str; 8] = [
+    "/v1/snapshot/pods",
+    "/v1/snapshot/pods,configmaps",
+    "/v1/snapshot/pods/one",
+    "/v1/snapshot/pods?labelSelector=app%3Dweb",
+    "/v1/snapshot/pods?labelSelector=app%20in%20(web,api)",
+    "/v1/snapshot/pods?labelSelector=app!%3Ddb",
+    "/v1/snapshot/pods/one?fieldSelector=spec.nodeName%3Dnode-1&limit=1",
+    "/v1/snapshot/pods/one/a",
+];
+
+async fn server() -> TestServer {
+    server_with(|_| {}).await
+}
+
+async fn server_with(change: impl FnOnce(&mut config::Serve)) -> TestServer {
+    let server = TestServer::start_with(&["pods", "configmaps"], change).await;
+    server.cluster.create("pods", mk_pod("one", "a", "web")).unwrap();
+    server.cluster.create("pods", mk_pod("two", "b", "db")).unwrap();
+    server.caught_up("pods").await;
+    server.caught_up("configmaps").await;
+    server
+}
+
+async fn tag(server: &TestServer, path: &str) -> String {
+    server.get(path).await.header("etag").unwrap()
+}
+
+/// A request that waits in a task of its own. It asks again where there is no place for it, which [`full`] may hold.
+fn wait(address: SocketAddr, path: &str, tag: &str, prefer: &str) -> JoinHandle<Response> {
+    let (path, tag, prefer) = (path.to_owned(), tag.to_owned(), prefer.to_owned());
+    tokio::spawn(async move {
+        loop {
+            let answer = client::get(address, &path, &[("If-None-Match", &tag), ("Prefer", &prefer)]).await;
+            if answer.status() != 503 {
+                return answer;
+            }
+        }
+    })
+}
+
+/// Waits until as many requests wait as the server lets: then the next one is refused.
+async fn full(server: &TestServer, path: &str, tag: &str) {
+    in_time("that requests wait", async {
+        while server.get_with(path, &[("If-None-Match", tag), ("Prefer", "wait=1")]).await.status() != 503 {}
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_waits_until_what_it_selects_changes_and_no_longer() {
+    let server = server_with(|config| config.limits.waiting_requests_max = PATHS.len()).await;
+    let mut waiting = Vec::new();
+    for path in PATHS {
+        let tag = tag(&server, path).await;
+        waiting.push((path, tag.clone(), wait(server.address, path, &tag, "wait=60")));
+    }
+    full(&server, PATHS[0], &waiting[0].1).await;
+    // It concerns the first two alone.
+    server.cluster.create("pods", mk_pod("two", "c", "db")).unwrap();
+    server.caught_up("pods").await;
+    for (path, tag, answer) in waiting.drain(..2) {
+        let answer = in_time(path, answer).await.unwrap();
+        assert_eq!((answer.status(), answer.header("preference-applied").as_deref()), (200, Some("wait=60")));
+        assert_ne!(answer.header("etag"), Some(tag), "{path}");
+        assert!(answer.text().contains("\"c\""), "{path}");
+    }
+    for (path, tag, answer) in &waiting {
+        assert_eq!(server.get_with(path, &[("If-None-Match", tag)]).await.status(), 304, "{path}");
+        assert!(!answer.is_finished(), "{path}");
+    }
+    server.cluster.patch("pods", "one", "a", &json!({"status": {"phase": "Running"}})).unwrap();
+    for (path, tag, answer) in waiting {
+        let answer = in_time(path, answer).await.unwrap();
+        assert_eq!(answer.status(), 200, "{path}");
+        assert_ne!(answer.header("etag"), Some(tag), "{path}");
+        assert!(answer.text().contains("Running"), "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_for_an_object_is_told_that_it_is_gone() {
+    let server = server_with(|config| config.limits.waiting_requests_max = 1).await;
+    let path = "/v1/snapshot/pods/one/a";
+    let tag = tag(&server, path).await;
+    let answer = wait(server.address, path, &tag, "wait=60");
+    full(&server, path, &tag).await;
+    server.cluster.delete("pods", "one", "a").unwrap();
+    assert_eq!(in_time("404", answer).await.unwrap().status(), 404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_is_answered_304_when_its_time_is_over() {
+    let server = server().await;
+    for path in PATHS {
+        let tag = tag(&server, path).await;
+        let began = Instant::now();
+        let answer = in_time(path, wait(server.address, path, &tag, "wait=1")).await.unwrap();
+        assert_eq!((answer.status(), answer.header("etag")), (304, Some(tag.clone())), "{path}");
+        assert_eq!(answer.header("preference-applied").as_deref(), Some("wait=1"));
+        assert!(began.elapsed() >= Duration::from_secs(1), "{path}");
+        let answer = server.get_with(path, &[("If-None-Match", &tag), ("Prefer", "wait=0")]).await;
+        assert_eq!(answer.status(), 304);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_has_nothing_or_something_else_is_answered_at_once() {
+    let server = server().await;
+    let path = PATHS[0];
+    let answer = server.get_with(path, &[("Prefer", "wait=60")]).await;
+    assert_eq!((answer.status(), answer.header("preference-applied")), (200, None));
+    let headers = [("Prefer", "respond-async, wait=100000"), ("If-None-Match", "W/\"other\"")];
+    let answer = server.get_with(path, &headers).await;
+    // No request waits for longer than that.
+    assert_eq!((answer.status(), answer.header("preference-applied").as_deref()), (200, Some("wait=300")));
+    let refused = server.get_with(path, &[("Prefer", "wait=soon")]).await;
+    assert_eq!(refused.status(), 400);
+    let message = refused.json()["message"].as_str().unwrap().to_owned();
+    assert!(message.starts_with("Prefer: invalid value \"wait=soon\""), "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_leaves_makes_room_for_another() {
+    let server = server_with(|config| config.limits.waiting_requests_max = 1).await;
+    let path = PATHS[0];
+    let tag = tag(&server, path).await;
+    let headers = [("If-None-Match", &*tag), ("Prefer", "wait=300")];
+    let leaver = in_time("a request that waits", async {
+        loop {
+            let mut leaver = TcpStream::connect(server.address).await.unwrap();
+            let request = head("GET", path, &server.address.to_string(), &headers, "close");
+            leaver.write_all(request.as_ref()).await.unwrap();
+            // It may have come first, and taken the place.
+            let probe = server.get_with(path, &[("If-None-Match", &tag), ("Prefer", "wait=1")]).await;
+            if probe.status() == 503 {
+                break leaver;
+            }
+        }
+    })
+    .await;
+    let refused = server.get_with(path, &headers).await;
+    assert_eq!((refused.status(), refused.header("retry-after").as_deref()), (503, Some("5")));
+    drop(leaver);
+    in_time("that it is noticed", async {
+        while server.get_with(path, &[("If-None-Match", &tag), ("Prefer", "wait=1")]).await.status() != 304 {}
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_wait_are_answered_at_the_end_of_the_server() {
+    let mut server = server_with(|config| config.limits.waiting_requests_max = 1).await;
+    let path = PATHS[0];
+    let tag = tag(&server, path).await;
+    let answer = wait(server.address, path, &tag, "wait=300");
+    full(&server, path, &tag).await;
+    in_time("the end", server.informerd.stop()).await;
+    assert_eq!(answer.await.unwrap().status(), 304);
+}
+
+/// The loop of docs/contract.md, as it stands there.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_shell_loop_of_the_contract_follows_with_curl() {
+    let server = server().await;
+    let contract = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/contract.md")).unwrap();
+    let (_, polling) = contract.split_once("## Polling").unwrap();
+    let (_, script) = polling.split_once("```sh\n").unwrap();
+    let (script, _) = script.split_once("```").unwrap();
+    let script = script.replace("localhost:8090", &server.address.to_string()).replace("/shop", "/one");
+    let folder = tempfile::tempdir().unwrap();
+    let mut shell = Command::new("sh")
+        .args(["-c", &script])
+        .current_dir(&folder)
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(shell.stdout.take().unwrap()).lines();
+    let mut versions = Vec::new();
+    for phase in ["Pending", "Running", "Failed"] {
+        if phase != "Pending" {
+            // It is of another namespace.
+            server.cluster.patch("pods", "two", "b", &json!({"status": {"phase": phase}})).unwrap();
+            server.cluster.patch("pods", "one", "a", &json!({"status": {"phase": phase}})).unwrap();
+        }
+        let line = in_time("a change", lines.next_line()).await.unwrap();
+        assert_eq!(line.as_deref(), Some("changed"));
+        let list = std::fs::read_to_string(folder.path().join("pods.json")).unwrap();
+        assert!(list.contains(phase), "{phase}: {list}");
+        versions.push(list);
+    }
+    versions.dedup();
+    assert_eq!(versions.len(), 3);
+    shell.kill().await.unwrap();
+    eventually("that nothing is left", || shell.try_wait().unwrap().is_some()).await;
+}
