@@ -246,6 +246,9 @@ impl Encoder {
         if self.format == Format::Sse {
             let _ = write!(self.prefix, "event: {}\nid: ", event.kind.as_str());
             write_token(&self.sources, &mut self.prefix);
+            if event.is_amid {
+                let _ = write!(self.prefix, ",{BOOKMARK_PART}");
+            }
             self.prefix.push_str("\ndata: ");
         }
         self.put_envelope(kind, body, out);

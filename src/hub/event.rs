@@ -19,6 +19,9 @@ pub struct Event {
     /// while its snapshot is under way, and while it catches up or is told what a relist found, so that whoever is cut
     /// off there starts over.
     pub position: ResourceVersion,
+    /// Whether the client holds events from beyond the position: the event stands amid a batch without an order, and a token
+    /// of it is one of [`TokenKind::Bookmark`](super::TokenKind::Bookmark).
+    pub is_amid: bool,
 }
 
 /// What an event means.

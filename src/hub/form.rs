@@ -1,6 +1,7 @@
 //! The form in which a view shows objects. No async, no clock.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::event::{EventKind, Payload};
 use crate::k8s::{ContentHash, FieldMask, Object, merge_patch};
@@ -14,6 +15,8 @@ pub struct Form {
     pub changed: Option<Arc<FieldMask>>,
     /// Whether MODIFIED is told as PATCHED where a merge patch is shorter than the object.
     pub patch: bool,
+    /// The time within which changes are gathered: one batch at most, and of each object its latest state.
+    pub coalesce: Option<Duration>,
 }
 
 impl Form {

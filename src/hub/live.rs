@@ -11,6 +11,7 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use slab::Slab;
 use tokio::time::Instant;
@@ -25,6 +26,9 @@ use crate::k8s::ResourceVersion;
 
 /// Changes between a subscriber and a lane that are looked at when it joins; with more it catches up by itself first.
 const JOIN_CHANGES_MAX: usize = 256;
+
+/// How long a bookmark that is due amid what a relist found is put off.
+const AMID_RELIST_WAIT: Duration = Duration::from_secs(1);
 
 /// Members of a view from which on telling all of them takes longer than a burst of changes.
 const CROWD: usize = 64;
@@ -477,7 +481,13 @@ impl<M: Member> Live<M> {
                 if view.pending.is_empty() {
                     touched.push(key);
                 }
-                view.pending.push(Event { source, kind, payload, position: position_after(change) });
+                view.pending.push(Event {
+                    source,
+                    kind,
+                    payload,
+                    position: position_after(change),
+                    is_amid: false,
+                });
             });
         }
         let mut told: Vec<_> = touched
@@ -519,8 +529,13 @@ impl<M: Member> Live<M> {
     }
 
     fn due_of(&mut self, key: usize, now: Instant) -> Option<Told> {
-        let told = if now >= self.views[key].bookmark_at {
-            self.refresh(key);
+        self.refresh(key);
+        let is_due = now >= self.views[key].bookmark_at;
+        let told = if is_due && self.is_amid_relist(key) {
+            // No state that was. The rest of what the relist found follows at once.
+            self.views[key].bookmark_at = now + AMID_RELIST_WAIT;
+            None
+        } else if is_due {
             Some(Told::Events(vec![self.bookmark(key)]))
         } else {
             (now >= self.views[key].heartbeat_at).then_some(Told::Heartbeat)
@@ -537,13 +552,18 @@ impl<M: Member> Live<M> {
         told
     }
 
+    /// Whether an informer of a view is amid what a relist found.
+    fn is_amid_relist(&self, view: usize) -> bool {
+        self.views[view].sources.iter().any(|(lane, ..)| self.lanes[*lane].position.is_zero())
+    }
+
     /// A bookmark for the members of a view.
     fn bookmark(&self, view: usize) -> Event {
         let sources = self.views[view].sources.iter();
         let positions: Vec<_> = sources.map(|(lane, ..)| self.lanes[*lane].position.clone()).collect();
         let position = positions[0].clone();
         let payload = Payload::Mark { positions, reason: None };
-        Event { source: 0, kind: EventKind::Bookmark, payload, position }
+        Event { source: 0, kind: EventKind::Bookmark, payload, position, is_amid: false }
     }
 }
 

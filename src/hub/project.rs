@@ -1,12 +1,13 @@
 //! What a change is to a subscriber with a selection. No async, no clock.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::event::{Event, EventKind, Payload};
 use super::token::TokenKind;
 use super::{Form, Matcher, Selection};
 use crate::cache::{CatchUpEntry, Change, ChangeKind, PastChange, Revision};
-use crate::k8s::{Object, ResourceVersion};
+use crate::k8s::{Key, Object, ResourceVersion};
 
 /// Position during a catch-up. Events are not in commit order here, so a client cut off in the middle must start over:
 /// a replica that is not as far would not send what came in between, nor what stopped to match.
@@ -24,7 +25,7 @@ pub(super) fn project_unfiltered(change: &Change) -> Event {
         ChangeKind::Modified => (EventKind::Modified, Payload::Object(change.object.clone())),
         ChangeKind::Deleted => (EventKind::Deleted, deleted(change)),
     };
-    Event { source: 0, kind, payload, position: position_after(change) }
+    Event { source: 0, kind, payload, position: position_after(change), is_amid: false }
 }
 
 /// A change for a subscriber with a selection: an object that begins to match is ADDED, one that stops matching is
@@ -50,6 +51,78 @@ pub(super) fn project_change(matcher: &Matcher, change: &Change) -> Option<(Even
         (ChangeKind::Added | ChangeKind::Modified, None) => return None,
     };
     Some((kind, form.show_payload(payload)))
+}
+
+/// Changes in order as one: of each object what its first state before and its last one after come to. For a
+/// subscriber that gathers changes.
+pub(super) fn project_gathered(
+    matcher: &Matcher,
+    token: TokenKind,
+    changes: &[Arc<Change>],
+) -> Vec<(EventKind, Payload)> {
+    let mut ends: HashMap<&Key, Ends> = HashMap::new();
+    for (at, change) in changes.iter().enumerate() {
+        let key = change.object.key();
+        if !matcher.selection().in_scope(key) {
+            continue;
+        }
+        let ends = ends.entry(key).or_insert(Ends { first: at, last: at, may_be_held: false });
+        ends.last = at;
+        // Its client may have taken any of these states from another replica.
+        if token == TokenKind::Bookmark && !ends.may_be_held {
+            let states = change.previous.as_ref().into_iter().chain([&change.object]);
+            ends.may_be_held = states.into_iter().any(|state| matcher.matches(state));
+        }
+    }
+    let mut ends: Vec<_> = ends.into_values().collect();
+    ends.sort_unstable_by_key(|ends| ends.last);
+    let project =
+        |ends: Ends| project_ends(matcher, &changes[ends.first], &changes[ends.last], ends.may_be_held);
+    ends.into_iter().flat_map(project).collect()
+}
+
+/// The first and the last change of an object among some.
+struct Ends {
+    first: usize,
+    last: usize,
+    /// Whether the client may hold a state from in between.
+    may_be_held: bool,
+}
+
+/// What an object's first and last change come to.
+fn project_ends(
+    matcher: &Matcher,
+    first: &Change,
+    last: &Change,
+    may_be_held: bool,
+) -> Vec<(EventKind, Payload)> {
+    let form = &matcher.selection().form;
+    let before = first.previous.as_ref().filter(|before| matcher.matches(before));
+    let after = Some(&last.object).filter(|after| last.kind != ChangeKind::Deleted && matcher.matches(after));
+    let events = match (before, after) {
+        (None, None) if may_be_held => {
+            let (key, uid, version) =
+                (last.object.key().clone(), last.object.uid().into(), last.version.clone());
+            vec![(EventKind::Deleted, Payload::Identity { key, uid, version })]
+        }
+        (None, None) => Vec::new(),
+        (None, Some(after)) => vec![(EventKind::Added, Payload::Object(after.clone()))],
+        (Some(before), None) if last.kind == ChangeKind::Deleted && before.uid() == last.object.uid() => {
+            vec![(EventKind::Deleted, deleted(last))]
+        }
+        (Some(before), None) => {
+            vec![(EventKind::Deleted, Payload::ObjectAt(before.clone(), last.version.clone()))]
+        }
+        (Some(before), Some(after)) if before.uid() != after.uid() => vec![
+            (EventKind::Deleted, Payload::ObjectAt(before.clone(), after.resource_version().clone())),
+            (EventKind::Added, Payload::Object(after.clone())),
+        ],
+        (Some(_), Some(after)) if may_be_held => {
+            vec![(EventKind::Modified, Payload::Object(after.clone()))]
+        }
+        (Some(before), Some(after)) => return form.modified(before, after).into_iter().collect(),
+    };
+    events.into_iter().map(|(kind, payload)| (kind, form.show_payload(payload))).collect()
 }
 
 /// The last state of a deleted object at the version of the deletion.

@@ -16,7 +16,7 @@ use super::{ApiError, Server, websocket};
 use crate::encode::{Encoder, Format};
 use crate::hub::{Form, ResumeToken, StartAt, SubscribeError, Subscription, TokenKind};
 
-const PARAMS: [&str; 12] = [
+const PARAMS: [&str; 13] = [
     FILTERS[0],
     FILTERS[1],
     FILTERS[2],
@@ -24,6 +24,7 @@ const PARAMS: [&str; 12] = [
     FILTERS[4],
     "changed",
     "patch",
+    "coalesceMs",
     "resume",
     "transport",
     "sendInitialEvents",
@@ -38,6 +39,8 @@ const OFFERED: [(&str, Format); 4] = [
 ];
 /// How long a request waits at most for its first byte: for discovery, and for informers that start on demand.
 const WAIT: Duration = Duration::from_secs(10);
+/// Longest `coalesceMs`: within a minute a stream has to show that it lives, and a bookmark comes.
+const COALESCE_MS_MAX: u64 = 60_000;
 /// Longest `timeoutSeconds` and `resyncSeconds`: a week.
 const SECONDS_MAX: u64 = 7 * 24 * 3600;
 
@@ -141,7 +144,8 @@ fn shape(target: &mut Target, params: &Params) -> Result<(), ApiError> {
         }
         Some(other) => return Err(ApiError::invalid("patch", other, "expected merge (RFC 7386)")),
     };
-    target.selection.form = Form { changed, patch, ..target.selection.form.clone() };
+    let coalesce = params.number("coalesceMs", 1, COALESCE_MS_MAX)?.map(Duration::from_millis);
+    target.selection.form = Form { changed, patch, coalesce, ..target.selection.form.clone() };
     Ok(())
 }
 

@@ -157,6 +157,38 @@ async fn a_snapshot_of_fields_shows_them_alone_and_its_tag_is_of_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn gathered_changes_come_in_one_batch_with_the_latest_state_of_each_object() {
+    let server = two_pods().await;
+    for (number, transport) in TRANSPORTS.into_iter().enumerate() {
+        let mut stream = open(transport, &server, "coalesceMs=1000").await;
+        let before = stream.until("SYNCED").await.pop().unwrap().token.unwrap();
+        let before = before.trim_end_matches(",.kind:bookmark").to_owned();
+        // The first change after a pause comes at once, and begins the time in which others are gathered.
+        patch(&server, "b", &json!({"status": {"phase": format!("First{number}")}}));
+        let first = stream.next().await.unwrap();
+        assert_eq!((&*first.kind, first.name()), ("MODIFIED", "b"), "{transport:?}");
+        let start = format!("pods:{}", server.cluster.revision());
+        assert_ne!(before, start);
+        server.cluster.create("pods", pod("comes-and-goes", "web")).unwrap();
+        server.cluster.create("pods", pod(&format!("c{number}"), "web")).unwrap();
+        for step in 0..5 {
+            patch(&server, "a", &json!({"status": {"phase": format!("Phase{number}-{step}")}}));
+        }
+        server.cluster.delete("pods", "default", "comes-and-goes").unwrap();
+        let events = [stream.next().await.unwrap(), stream.next().await.unwrap()];
+        let told = events.each_ref().map(|event| format!("{} {}", event.kind, event.name()));
+        assert_eq!(told, [format!("ADDED c{number}"), "MODIFIED a".to_owned()], "{transport:?}");
+        assert_eq!(events[1].object["status"]["phase"], format!("Phase{number}-4"));
+        if let Transport::Sse | Transport::Http2 = transport {
+            // Within the batch there is no order: its events but the last have the token of its start.
+            assert_eq!(events[0].token, Some(format!("{start},.kind:bookmark")), "{transport:?}");
+            assert_eq!(events[1].token, Some(format!("pods:{}", server.cluster.revision())), "{transport:?}");
+        }
+        server.caught_up("pods").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_is_refused_by_name() {
     let held = |config: &mut config::Serve| config.limits.resume_wait = Duration::from_millis(100);
     let server = TestServer::start_with(&["pods"], held).await;
@@ -168,6 +200,8 @@ async fn what_cannot_be_is_refused_by_name() {
         ("/v1/watch/pods?patch=merge&changed=spec", "patch", "needs each change"),
         ("/v1/snapshot/pods?patch=merge", "patch", "unknown parameter"),
         ("/v1/snapshot/pods?changed=spec", "changed", "unknown parameter"),
+        ("/v1/watch/pods?coalesceMs=0", "coalesceMs", "60000"),
+        ("/v1/snapshot/pods?coalesceMs=10", "coalesceMs", "unknown parameter"),
         ("/v1/watch/pods?where=object.spec.replicas%20%3E", "where", "line 1 column"),
         ("/v1/watch/pods?where=pod.spec", "where", "the variable is object"),
         ("/v1/watch/pods?where=", "where", "expected a CEL expression"),

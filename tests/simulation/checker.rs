@@ -70,6 +70,8 @@ pub(crate) struct Checker {
     /// Whether the client's right state is known. For one that began with later changes only, it is known from the first
     /// bookmark on.
     base_known: bool,
+    /// Whether the last event stood amid a batch, beyond its token.
+    amid: bool,
     /// Received events, for the history's digest.
     pub(crate) digest: u64,
 }
@@ -78,7 +80,7 @@ impl Checker {
     pub(crate) fn new(sources: Vec<usize>, wanted: Wanted) -> Self {
         let folds = sources.iter().map(|_| Fold::default()).collect();
         let bookmark = vec![0; sources.len()];
-        Self { wanted, sources, folds, bookmark, base_known: true, digest: 0 }
+        Self { wanted, sources, folds, bookmark, base_known: true, amid: false, digest: 0 }
     }
 
     /// The client connects without a token; `base_known` unless it begins with what comes from now on.
@@ -103,12 +105,19 @@ impl Checker {
                 }
                 *told <= *token
             });
+            // One that gathers changes is not told each.
+            let lists = lists.filter(|_| self.wanted.coalesce_ms.is_none());
             fold.strict = lists.map(|lists| Strict { at: *token, lists });
         }
     }
 
     pub(crate) fn is_base_known(&self) -> bool {
         self.base_known
+    }
+
+    /// Whether the client holds events from beyond the token of the last one.
+    pub(crate) fn is_amid(&self) -> bool {
+        self.amid
     }
 
     pub(crate) fn token(&self) -> Vec<u64> {
@@ -129,6 +138,7 @@ impl Checker {
     /// Takes an event, as the client does.
     pub(crate) fn take(&mut self, event: &Event, view: &View<'_>) -> Result<(), String> {
         let before = self.folds[event.source].token;
+        self.amid = event.is_amid;
         match (&event.kind, &event.payload) {
             (EventKind::Added | EventKind::Modified, Payload::Object(object)) => {
                 let json = serde_json::from_slice(object.json()).unwrap();
@@ -366,7 +376,8 @@ impl Checker {
                 }
             }
             fold.token = *position;
-            fold.strict = view.lists_then[resource].map(|lists| Strict { at: *position, lists });
+            let lists = view.lists_then[resource].filter(|_| self.wanted.coalesce_ms.is_none());
+            fold.strict = lists.map(|lists| Strict { at: *position, lists });
             self.bookmark[at] = *position;
         }
         self.base_known = true;

@@ -434,7 +434,8 @@ impl Client {
                     (replica.hub.informers()[*source].name.clone(), ResourceVersion::from(*token))
                 };
                 let token: ResumeToken = sources.iter().zip(tokens).map(part).collect();
-                if self.habits.keeps == Keeps::Event {
+                // The token of an event amid a batch says that it is one.
+                if self.habits.keeps == Keeps::Event && !self.checker.is_amid() {
                     StartAt::Token(token)
                 } else {
                     StartAt::Bookmark(token)

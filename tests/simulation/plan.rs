@@ -214,13 +214,15 @@ impl Habits {
             (Shows::Changed, 1),
             (Shows::FieldPatches, 1),
         ]);
+        let by_expression = dice.chance(0.2);
+        let coalesce_ms = dice.weighted(&[(None, 6), (Some(20), 1), (Some(1000), 1), (Some(7000), 1)]);
         let pace = match dice.below(4) {
             0 | 1 => Pace::Fast,
             _ => Pace::Slow { events: 1 + dice.below(4), pause_ms: dice.pick(&[50, 1000, 7000]) },
         };
         Self {
             sources,
-            wanted: Wanted { namespaces, name, app, color, shows, by_expression: dice.chance(0.2) },
+            wanted: Wanted { namespaces, name, app, color, shows, by_expression, coalesce_ms },
             keeps: dice.weighted(&[(Keeps::Event, 5), (Keeps::Bookmark, 3), (Keeps::Nothing, 1)]),
             pace,
             // A patch is of something that the client has.
@@ -246,6 +248,7 @@ impl Habits {
             Shows::FieldPatches => Form { fields: part(), patch: true, ..Form::default() },
             Shows::Changed => Form { changed: part(), ..Form::default() },
         };
+        let form = Form { coalesce: wanted.coalesce_ms.map(Duration::from_millis), ..form };
         selection.with_condition(condition).with_form(form)
     }
 }

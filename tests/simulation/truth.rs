@@ -155,6 +155,8 @@ pub(crate) struct Wanted {
     pub(crate) shows: Shows,
     /// Whether `app` is asked for by an expression, not by a label selector.
     pub(crate) by_expression: bool,
+    /// Milliseconds for which changes are gathered.
+    pub(crate) coalesce_ms: Option<u64>,
 }
 
 /// How objects are shown, and which changes are told.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use super::super::event::{Event, EventKind, Payload, ResetReason};
 use super::super::live::LivePosition;
 use super::super::project::{
-    AMID, differing, loses_order, position_after, project_change, project_latest, project_past,
+    AMID, differing, loses_order, position_after, project_change, project_gathered, project_latest,
+    project_past,
 };
 use super::super::shared_batch::SharedBatch;
 use super::super::token::TokenKind;
@@ -27,6 +28,9 @@ struct Piece {
     /// With the last piece the state that the client then has everything of.
     state: Option<Candidates>,
 }
+
+/// Changes that a subscriber which gathers them takes as one, at most.
+const GATHERED_MAX: usize = 1024;
 
 /// How far objects of a state were handed out.
 enum Put {
@@ -105,7 +109,13 @@ impl Source {
             last = Some(object.key().clone());
             if self.matcher.matches(object) {
                 let payload = Payload::Object(self.matcher.selection().form.show(object));
-                batch.push(Event { source: index, kind, payload, position: self.position.clone() });
+                batch.push(Event {
+                    source: index,
+                    kind,
+                    payload,
+                    position: self.position.clone(),
+                    is_amid: false,
+                });
             }
         }
         Put::All
@@ -132,7 +142,7 @@ impl Source {
                 let revision = entry.revision;
                 if let Some((kind, payload)) = project_latest(&self.matcher, since, self.token_kind(), entry)
                 {
-                    batch.push(Event { source: index, kind, payload, position: AMID });
+                    batch.push(Event { source: index, kind, payload, position: AMID, is_amid: false });
                 }
                 if batch.is_full() && at + 1 < count {
                     self.take_until(revision);
@@ -261,71 +271,98 @@ impl Source {
         }
         let (mut looked_at, looked_at_max) = (0, self.matcher.selection().looks_in(LOOKED_AT_MAX));
         loop {
-            if batch.is_full() {
+            if batch.is_full() || looked_at >= looked_at_max {
                 return Ok(Pulled::More);
             }
-            if let Phase::Ahead { token_kind } = self.phase {
-                match self.meet(token_kind)? {
-                    Pulled::More => continue,
-                    Pulled::Done => return Ok(Pulled::Done),
+            match self.phase {
+                Phase::Ahead { token_kind } => {
+                    if let Pulled::Done = self.meet(token_kind)? {
+                        return Ok(Pulled::Done);
+                    }
                 }
-            }
-            if matches!(self.phase, Phase::Past { .. }) {
-                self.pull_past(index, batch);
-                continue;
-            }
-            if matches!(self.phase, Phase::Difference(_)) {
-                self.pull_difference(index, batch)?;
-                continue;
-            }
-            if matches!(self.phase, Phase::CatchUp) {
-                if looked_at >= looked_at_max {
-                    return Ok(Pulled::More);
+                Phase::Past { .. } => self.pull_past(index, batch),
+                Phase::Difference(_) => self.pull_difference(index, batch)?,
+                Phase::CatchUp => {
+                    looked_at += len_max_of(batch);
+                    if self.pull_catch_up(index, batch)? {
+                        self.phase = Phase::Live;
+                    }
                 }
-                looked_at += len_max_of(batch);
-                if self.pull_catch_up(index, batch)? {
-                    self.phase = Phase::Live;
-                }
-                continue;
-            }
-            if let Some(head) = self.head_if_quiet() {
-                (self.cursor, self.position) = head;
-                return Ok(Pulled::Done);
-            }
-            let len_max = batch.len_max - batch.events.len();
-            if looked_at >= looked_at_max {
-                return Ok(Pulled::More);
-            }
-            let Some(run) = self.changes_after(len_max) else {
-                if self.ordered {
-                    return Err(ResetReason::Lagged);
-                }
-                self.phase = Phase::CatchUp;
-                continue;
-            };
-            self.located_by = None;
-            looked_at += run.changes.len();
-            for change in &run.changes {
-                // A relist loses the order in which objects stopped matching. Another replica, resumed from this
-                // position, might never send those deletions; so end the watch.
-                if self.ordered && loses_order(self.matcher.selection(), change) {
-                    return Err(ResetReason::Lagged);
-                }
-                self.cursor.revision = change.revision;
-                self.position = position_after(change);
-                if let Some((kind, payload)) = project_change(&self.matcher, change) {
-                    batch.push(Event { source: index, kind, payload, position: self.position.clone() });
-                    if batch.is_full() && change.revision != run.cursor.revision {
-                        return Ok(Pulled::More);
+                Phase::Live | Phase::Idle | Phase::Snapshot { .. } | Phase::Moving { .. } => {
+                    if let Some(pulled) = self.pull_journal(index, batch, &mut looked_at)? {
+                        return Ok(pulled);
                     }
                 }
             }
-            self.cursor = run.cursor;
-            if run.caught_up {
-                self.position = run.position;
-                return Ok(Pulled::Done);
+        }
+    }
+
+    /// Hands out the next changes of the journal; `None` where there may be more to do.
+    fn pull_journal(
+        &mut self,
+        index: usize,
+        batch: &mut BatchBuilder,
+        looked_at: &mut usize,
+    ) -> Result<Option<Pulled>, ResetReason> {
+        if let Some(head) = self.head_if_quiet() {
+            (self.cursor, self.position) = head;
+            return Ok(Some(Pulled::Done));
+        }
+        let gathers = self.matcher.selection().form.coalesce.is_some();
+        let len_max = if gathers { GATHERED_MAX } else { batch.len_max - batch.events.len() };
+        let Some(run) = self.changes_after(len_max) else {
+            if self.ordered {
+                return Err(ResetReason::Lagged);
+            }
+            self.phase = Phase::CatchUp;
+            return Ok(None);
+        };
+        self.located_by = None;
+        *looked_at += run.changes.len();
+        if gathers {
+            return Ok(self.put_gathered(index, run, batch).then_some(Pulled::Done));
+        }
+        for change in &run.changes {
+            // A relist loses the order in which objects stopped matching. Another replica, resumed from this
+            // position, might never send those deletions; so end the watch.
+            if self.ordered && loses_order(self.matcher.selection(), change) {
+                return Err(ResetReason::Lagged);
+            }
+            self.cursor.revision = change.revision;
+            self.position = position_after(change);
+            if let Some((kind, payload)) = project_change(&self.matcher, change) {
+                let position = self.position.clone();
+                batch.push(Event { source: index, kind, payload, position, is_amid: false });
+                if batch.is_full() && change.revision != run.cursor.revision {
+                    return Ok(Some(Pulled::More));
+                }
             }
         }
+        self.cursor = run.cursor;
+        if run.caught_up {
+            self.position = run.position;
+            return Ok(Some(Pulled::Done));
+        }
+        Ok(None)
+    }
+
+    /// Hands out changes as one, and tells whether the client then has all there is. They have no order among each other:
+    /// until the last, the client's token is that of the state before.
+    fn put_gathered(&mut self, index: usize, run: Batch, batch: &mut BatchBuilder) -> bool {
+        let before = batch.events.len();
+        for (kind, payload) in project_gathered(&self.matcher, self.token_kind(), &run.changes) {
+            let position = self.position.clone();
+            batch.push(Event { source: index, kind, payload, position, is_amid: true });
+        }
+        self.cursor = run.cursor;
+        self.position = match run.changes.last() {
+            Some(last) if !run.caught_up => position_after(last),
+            Some(_) | None => run.position,
+        };
+        if let Some(last) = batch.events[before..].last_mut() {
+            (last.position, last.is_amid) = (self.position.clone(), false);
+        }
+        run.caught_up
     }
 
     /// The head, where nothing of its scope has changed since its cursor.
@@ -368,7 +405,13 @@ impl Source {
                 project_past(&self.matcher, &past.changed[at - past.gone.len()])
             };
             if let Some((kind, payload)) = event {
-                batch.push(Event { source: index, kind, payload, position: self.position.clone() });
+                batch.push(Event {
+                    source: index,
+                    kind,
+                    payload,
+                    position: self.position.clone(),
+                    is_amid: false,
+                });
             }
         }
     }
@@ -411,7 +454,13 @@ impl Source {
             reached = was.or(is).map(|object| object.key().clone());
             let form = &self.matcher.selection().form;
             for (kind, payload) in differing(was, is, &new.snapshot.position, form) {
-                batch.push(Event { source: index, kind, payload, position: self.position.clone() });
+                batch.push(Event {
+                    source: index,
+                    kind,
+                    payload,
+                    position: self.position.clone(),
+                    is_amid: false,
+                });
             }
         }
         drop((before, now));
@@ -431,7 +480,7 @@ impl Source {
         for (at, entry) in entries.into_iter().enumerate() {
             let revision = entry.revision;
             if let Some((kind, payload)) = project_latest(&self.matcher, since, self.token_kind(), entry) {
-                batch.push(Event { source: index, kind, payload, position: AMID });
+                batch.push(Event { source: index, kind, payload, position: AMID, is_amid: false });
             }
             if batch.is_full() && at + 1 < count {
                 self.take_until(revision);

@@ -44,6 +44,8 @@ pub struct Subscriber {
     /// When this stream ends because the process does.
     drain_at: Option<Instant>,
     heartbeat_at: Instant,
+    /// Until when changes are gathered after the last batch, where that is asked for.
+    gather_until: Instant,
     bookmark_at: Instant,
     /// Kept, as events push back most of what it waits for: it fires early, and is set anew then.
     timer: Option<Pin<Box<Sleep>>>,
@@ -108,6 +110,7 @@ impl Subscriber {
             deadline: timeout.map(|timeout| now + timeout),
             drain_at: None,
             heartbeat_at: now + config.heartbeat_interval,
+            gather_until: now,
             bookmark_at: now + config.bookmark_interval,
             timer: None,
             drained: Box::pin(drain.clone().cancelled_owned()),
@@ -149,10 +152,15 @@ impl Subscriber {
                 self.permit.metrics().events.increment(events);
                 return Delivery::Shared(batches);
             }
-            let mut events = self.pull(now);
+            let mut events = if self.gathers_until(now).is_some() { Vec::new() } else { self.pull(now) };
             if let Some(source) = self.replaced.pop() {
                 // Nothing of the new one was pulled together with it.
                 return Delivery::Replaced { source, informer: self.sources[source].informer.clone() };
+            }
+            if let Some(interval) = self.selection.form.coalesce
+                && !events.is_empty()
+            {
+                self.gather_until = now + interval;
             }
             // Also behind changes, as a stream that is never quiet needs its token too; not amid a catch-up, as
             // what a client holds at a bookmark is a state that was.
@@ -181,6 +189,13 @@ impl Subscriber {
         }
     }
 
+    /// Until when changes are gathered, where the client has all there was.
+    fn gathers_until(&self, now: Instant) -> Option<Instant> {
+        self.selection.form.coalesce?;
+        let rests = self.caught_up && matches!(self.state, State::Live) && self.replaced.is_empty();
+        Some(self.gather_until).filter(|at| rests && now < *at)
+    }
+
     /// Its place, if it has taken all that there is: from here on a live view may serve it, and
     /// [`Subscriber::advance_to`] says how far that was.
     pub fn live_place(&self) -> Option<LivePlace> {
@@ -188,8 +203,8 @@ impl Subscriber {
         // A stream that is due to end or to begin a resync does that first.
         let over = self.deadline.into_iter().chain(self.resync_at).any(|at| now >= at);
         let live = matches!(self.state, State::Live) && self.caught_up && self.replaced.is_empty();
-        // As the process ends, each stream ends at a moment of its own.
-        if !live || over || self.drain.is_cancelled() {
+        // As the process ends, each stream ends at a moment of its own; and each gathers changes at its own moments.
+        if !live || over || self.drain.is_cancelled() || self.selection.form.coalesce.is_some() {
             return None;
         }
         let sources = self.sources.iter().map(Source::live_position).collect::<Option<Vec<_>>>()?;
@@ -215,6 +230,8 @@ impl Subscriber {
         for (source, position) in self.sources.iter_mut().zip(&place.sources) {
             source.advance_to(position);
         }
+        // A view may be amid what a relist found, where no bookmark has its place.
+        self.caught_up &= !self.sources.iter().any(|source| source.position().is_zero());
         (self.heartbeat_at, self.bookmark_at) = (place.heartbeat_at, place.bookmark_at);
     }
 
@@ -238,7 +255,9 @@ impl Subscriber {
             State::Resetting { until, .. } => *until,
             State::Snapshot | State::Resumed | State::Ended(_) => None,
         };
-        for other in [self.deadline, self.drain_at, self.resync_at, next].into_iter().flatten() {
+        let gathers_until = self.gathers_until(Instant::now());
+        for other in [self.deadline, self.drain_at, self.resync_at, next, gathers_until].into_iter().flatten()
+        {
             at = at.min(other);
         }
         let draining = self.drain_at.is_some();
@@ -248,6 +267,9 @@ impl Subscriber {
         }
         // One informer is the common case and needs no allocation.
         let any = async {
+            if gathers_until.is_some() {
+                return std::future::pending().await;
+            }
             match &mut *self.sources {
                 [source] => woken(source).await,
                 sources => {
@@ -366,6 +388,7 @@ impl Subscriber {
             kind: EventKind::Reset,
             payload: Payload::Mark { positions: self.positions(), reason: Some(reason) },
             position: ResourceVersion::ZERO,
+            is_amid: false,
         });
         self.state = State::Snapshot;
         self.resync_at = None;
@@ -489,6 +512,7 @@ impl Subscriber {
             kind,
             payload: Payload::Mark { positions: self.positions(), reason: None },
             position,
+            is_amid: false,
         }
     }
 
