@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
+use super::acknowledged::Progress;
 use super::body::{ServeBody, Unwrapped, unwrap_body};
 use super::preface::{Begun, Spoken, recognize};
 use super::stream::{Socket, Takeover, WatchStream};
@@ -86,6 +87,8 @@ const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// What one connection needs.
 pub(super) struct Connection<S> {
     pub(super) socket: S,
+    /// What is known of the peer's acknowledgments.
+    pub(super) progress: Option<Arc<Progress>>,
     pub(super) served: Served,
 }
 
@@ -170,9 +173,10 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Spawner
 impl<S: Socket> Connection<S> {
     /// Serves requests until the peer leaves, or the drain ends the connection.
     pub(super) async fn run(self) {
-        let Self { socket, served } = self;
+        let Self { socket, progress, served } = self;
         let load = Arc::new(Load::default());
-        let socket = StallGuard::new(socket, served.config.write_stall_timeout, load.clone());
+        let timeout_at_stall = served.config.write_stall_timeout;
+        let socket = StallGuard::new(socket, progress, timeout_at_stall, load.clone());
         let recognized = tokio::select! {
             recognized = timeout(served.config.header_timeout, recognize(socket)) => recognized,
             () = served.drain.cancelled() => return,
@@ -377,7 +381,9 @@ fn finish(response: Response, head: bool, version: Version) -> Answer {
 struct StallGuard<S> {
     inner: S,
     timeout: Duration,
-    /// Runs while a write waits.
+    /// By which it is known whether the peer takes anything.
+    progress: Option<Arc<Progress>>,
+    /// Where it is not known: runs while a write waits.
     stalled: Option<Pin<Box<Sleep>>>,
     /// The answers under way, for which the end of what the client says is kept back.
     load: Arc<Load>,
@@ -386,11 +392,28 @@ struct StallGuard<S> {
 }
 
 impl<S> StallGuard<S> {
-    fn new(inner: S, timeout: Duration, load: Arc<Load>) -> Self {
-        Self { inner, timeout, stalled: None, load, half_closed: None }
+    fn new(inner: S, progress: Option<Arc<Progress>>, timeout: Duration, load: Arc<Load>) -> Self {
+        Self { inner, timeout, progress, stalled: None, load, half_closed: None }
+    }
+
+    /// Counts what was written.
+    fn wrote(
+        &mut self,
+        context: &mut Context<'_>,
+        written: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if let (Some(progress), Poll::Ready(Ok(bytes))) = (&self.progress, &written) {
+            progress.wrote(*bytes);
+        }
+        self.watch(context, written)
     }
 
     fn watch<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        let takes_nothing =
+            || Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer takes nothing")));
+        if self.progress.as_ref().is_some_and(|progress| progress.poll_stalled(context)) {
+            return takes_nothing();
+        }
         if written.is_ready() {
             self.stalled = None;
             if let Some(half_closed) = &mut self.half_closed {
@@ -398,11 +421,14 @@ impl<S> StallGuard<S> {
             }
             return written;
         }
+        if self.progress.is_some() {
+            return Poll::Pending;
+        }
         let timeout = self.timeout;
         let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(timeout)));
         if stalled.as_mut().poll(context).is_ready() {
             metrics::write_stall();
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer takes nothing")));
+            return takes_nothing();
         }
         Poll::Pending
     }
@@ -438,7 +464,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for StallGuard<S> {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.inner).poll_write(context, bytes);
-        this.watch(context, written)
+        this.wrote(context, written)
     }
 
     fn poll_write_vectored(
@@ -448,7 +474,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for StallGuard<S> {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.inner).poll_write_vectored(context, slices);
-        this.watch(context, written)
+        this.wrote(context, written)
     }
 
     fn is_write_vectored(&self) -> bool {

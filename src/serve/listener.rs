@@ -12,11 +12,12 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::Semaphore;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
 
+use super::acknowledged::{Acknowledged, Progress};
 use super::connection::{Connected, Connection, Peer, Served};
 use super::crowd::{ADMIN_CONNECTIONS_MAX, Crowd};
 use super::guard::Door;
@@ -95,6 +96,7 @@ impl Drop for Bound {
 /// is over.
 pub async fn serve(bound: Bound, admin: Admin, config: Config, upstream: Upstream, drain: CancellationToken) {
     let timeout = config.drain_timeout;
+    let acknowledged = Acknowledged::new(config.write_stall_timeout);
     let server = Server::new(admin.hub.clone(), config.clone(), upstream, drain.clone());
     let tasks = server.tasks.clone();
     let acceptor = Acceptor {
@@ -105,14 +107,15 @@ pub async fn serve(bound: Bound, admin: Admin, config: Config, upstream: Upstrea
         drain: drain.clone(),
         refusals: Arc::new(Semaphore::new(REFUSALS_MAX)),
         tasks,
+        acknowledged,
     };
-    acceptor.run(bound).await;
-    acceptor.end(timeout).await;
+    acceptor.serve(bound, timeout).await;
 }
 
 /// Serves other routes (the admin listener) under the same limits.
 pub(super) async fn serve_router(bound: Bound, router: Router, config: Config, drain: CancellationToken) {
     let timeout = config.drain_timeout;
+    let acknowledged = Acknowledged::new(config.write_stall_timeout);
     let acceptor = Acceptor {
         router,
         places: Places::Newest(Crowd::new(ADMIN_CONNECTIONS_MAX)),
@@ -121,9 +124,9 @@ pub(super) async fn serve_router(bound: Bound, router: Router, config: Config, d
         drain,
         refusals: Arc::new(Semaphore::new(REFUSALS_MAX)),
         tasks: TaskTracker::new(),
+        acknowledged,
     };
-    acceptor.run(bound).await;
-    acceptor.end(timeout).await;
+    acceptor.serve(bound, timeout).await;
 }
 
 /// Who gets in where all places are taken.
@@ -142,9 +145,26 @@ struct Acceptor {
     door: Door,
     drain: CancellationToken,
     tasks: TaskTracker,
+    /// `None` where the kernel does not tell what peers acknowledge.
+    acknowledged: Option<Arc<Acknowledged>>,
 }
 
 impl Acceptor {
+    /// Serves until the drain, and then until the connections have ended or `limit` is over.
+    async fn serve(&self, bound: Bound, limit: Duration) {
+        let connections = async {
+            self.run(bound).await;
+            self.end(limit).await;
+        };
+        match &self.acknowledged {
+            Some(acknowledged) => tokio::select! {
+                () = connections => {}
+                () = acknowledged.run() => {}
+            },
+            None => connections.await,
+        }
+    }
+
     async fn run(&self, bound: Bound) {
         loop {
             let accepted = tokio::select! {
@@ -165,15 +185,22 @@ impl Acceptor {
                 let (socket, peer) = listener.accept().await?;
                 self.tune(&socket);
                 debug!(%peer, "connection accepted");
-                self.spawn(socket, Peer(Some(peer)));
+                let local = socket.local_addr();
+                let progress = self
+                    .acknowledged
+                    .as_ref()
+                    .zip(local.ok())
+                    .map(|(acknowledged, local)| acknowledged.watch(local.port(), peer, Instant::now()));
+                self.spawn(socket, progress, Peer(Some(peer)));
             }
-            Bound::Unix(listener, _) => self.spawn(listener.accept().await?.0, Peer(None)),
+            Bound::Unix(listener, _) => self.spawn(listener.accept().await?.0, None, Peer(None)),
         }
         Ok(())
     }
 
     /// Socket options: no delay for small events, a bound on what the kernel holds for a peer that does not
-    /// read, and an end to peers that acknowledge nothing. Each is an improvement, none a need.
+    /// read, and, where nothing else finds them, an end to peers that acknowledge nothing. Each is an improvement, none a
+    /// need.
     fn tune(&self, socket: &TcpStream) {
         let options = SockRef::from(socket);
         let mut results = vec![
@@ -182,17 +209,19 @@ impl Acceptor {
             options.set_keepalive(true),
         ];
         #[cfg(target_os = "linux")]
-        results.extend([
-            options.set_tcp_user_timeout(Some(self.config.write_stall_timeout)),
-            options
-                .set_tcp_notsent_lowat(u32::try_from(self.config.send_buffer_bytes / 2).unwrap_or(u32::MAX)),
-        ]);
+        {
+            let low = u32::try_from(self.config.send_buffer_bytes / 2).unwrap_or(u32::MAX);
+            results.push(options.set_tcp_notsent_lowat(low));
+            if self.acknowledged.is_none() {
+                results.push(options.set_tcp_user_timeout(Some(self.config.write_stall_timeout)));
+            }
+        }
         for error in results.drain(..).filter_map(Result::err) {
             debug!(%error, "a socket option was refused");
         }
     }
 
-    fn spawn(&self, socket: impl Socket, peer: Peer) {
+    fn spawn(&self, socket: impl Socket, progress: Option<Arc<Progress>>, peer: Peer) {
         let (permit, seat) = match &self.places {
             Places::Fixed(places) => match places.clone().try_acquire_owned() {
                 Ok(permit) => (Some(permit), None),
@@ -209,7 +238,7 @@ impl Acceptor {
             drain: self.drain.clone(),
             tasks: self.tasks.clone(),
         };
-        let run = Connection { socket, served }.run();
+        let run = Connection { socket, progress, served }.run();
         match seat {
             None => self.tasks.spawn(run),
             Some(seat) => self.tasks.spawn(async move {

@@ -5,6 +5,7 @@
 //! minute ([`FetchDefinition`]), or, where the operator allows it, be handed on whole ([`Forward`]); `app` gives both ways. Every error is a Kubernetes `Status`, every limit has a metric, and a peer
 //! that takes nothing is closed, so that a client's fault stays its own.
 
+mod acknowledged;
 mod admin;
 mod api_error;
 mod body;

@@ -221,6 +221,47 @@ async fn a_peer_that_takes_nothing_is_closed_and_no_other() {
     assert!(after >= before + 4.0, "{before} {after}");
 }
 
+/// A connection with the smallest window that the kernel allows: a slow reader's window opens after each of its reads.
+fn with_small_window(server: &TestServer) -> std::io::Result<TcpStream> {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
+    socket.set_recv_buffer_size(1)?;
+    socket.connect(&server.address.into())?;
+    socket.set_nonblocking(true)?;
+    TcpStream::from_std(socket.into())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_takes_little_but_steadily_is_not_closed() {
+    let stall_timeout = Duration::from_secs(2);
+    let server = TestServer::start_with(&["pods"], |config| {
+        config.limits.write_stall_timeout = stall_timeout;
+        config.limits.heartbeat_interval = Duration::from_secs(1);
+        config.limits.send_buffer_bytes = 4 << 10;
+    })
+    .await;
+    server.cluster.bulk_load("pods", 300, 6000).unwrap();
+    server.caught_up("pods").await;
+    let targets = [WATCH, "/v1/watch/pods?transport=ndjson", "/v1/snapshot/pods", "/api/v1/pods"];
+    let readers = targets.map(|target| {
+        let socket = with_small_window(&server).unwrap();
+        tokio::spawn(async move {
+            let mut socket = socket;
+            let request = head("GET", target, "localhost", &[], "keep-alive");
+            socket.write_all(request.as_bytes()).await.unwrap();
+            // 2 KB a second, for several times as long as a peer may take nothing.
+            let mut buffer = [0; 512];
+            for _ in 0..40 {
+                let read = tokio::io::AsyncReadExt::read(&mut socket, &mut buffer).await.unwrap();
+                assert!(read > 0, "{target}: cut off");
+                tokio::time::sleep(stall_timeout / 8).await;
+            }
+        })
+    });
+    for reader in readers {
+        reader.await.unwrap();
+    }
+}
+
 async fn websocket_that_never_reads(server: &TestServer) -> Option<TcpStream> {
     let mut socket = TcpStream::connect(server.address).await.ok()?;
     let handshake = [
