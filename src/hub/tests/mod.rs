@@ -355,7 +355,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whoever_comes_back_to_a_restarted_informerd_sees_what_a_new_stream_sees(
+    fn a_client_of_a_restarted_informerd_ends_up_with_the_objects_of_a_new_stream(
         steps in proptest::collection::vec((0..14_u8, any::<u8>(), any::<u8>()), 1..150),
     ) {
         paused(|| run(&steps));
@@ -384,7 +384,7 @@ fn outlived() -> (Upstream, [Client; 3]) {
 }
 
 #[test]
-fn each_is_told_what_changed_for_its_filter_and_a_bookmark() {
+fn each_client_gets_the_changes_of_its_filter_and_a_bookmark() {
     paused(|| {
         let (upstream, mut clients) = outlived();
         let life = Life::new(&upstream);
@@ -400,7 +400,7 @@ fn each_is_told_what_changed_for_its_filter_and_a_bookmark() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_an_answer_that_does_not_come_starts_over() {
+async fn a_client_that_waits_for_an_answer_in_vain_starts_over() {
     let (upstream, mut clients) = outlived();
     let life = Life::new(&upstream);
     let client = &mut clients[0];
@@ -426,7 +426,7 @@ async fn a_token_that_does_not_cover_all_starts_over_at_once() {
 }
 
 #[test]
-fn who_missed_what_left_the_journal_is_told_of_an_object_that_stopped_to_match_meanwhile() {
+fn a_client_behind_the_journal_gets_the_deletion_of_an_object_that_stopped_matching_meanwhile() {
     // Found by the property above: the place of the token lay within the journal again, where the deletion of an
     // object that does not match any more is none.
     let steps = [(8, 178), (0, 0), (10, 64), (0, 235), (4, 15), (0, 1), (0, 131)];
@@ -536,7 +536,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whoever_reads_an_informer_that_is_replaced_sees_what_a_new_stream_sees(
+    fn a_client_of_a_replaced_informer_ends_up_with_the_objects_of_a_new_stream(
         steps in proptest::collection::vec((0..14_u8, any::<u8>(), any::<u8>()), 1..150),
     ) {
         paused(|| run_replaced(&steps));
@@ -544,7 +544,7 @@ proptest! {
 }
 
 #[test]
-fn a_stream_that_keeps_up_is_told_the_difference_and_nothing_else() {
+fn a_stream_that_keeps_up_gets_the_difference_and_nothing_else() {
     paused(|| {
         let mut upstream = Upstream::default();
         ["a", "b", "c", "d", "e"].iter().for_each(|name| upstream.put(name, *name != "b"));

@@ -140,14 +140,14 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whoever_resumes_from_the_last_event_misses_nothing_on_any_replica(
+    fn a_client_that_resumes_from_the_last_event_misses_nothing_on_any_replica(
         steps in proptest::collection::vec((0..16_u8, any::<u8>(), any::<u8>()), 1..150),
     ) {
         paused(|| run(&steps, 2));
     }
 
     #[test]
-    fn whoever_resumes_from_the_last_event_misses_nothing_when_informers_are_replaced(
+    fn a_client_that_resumes_from_the_last_event_misses_nothing_when_informers_are_replaced(
         steps in proptest::collection::vec((0..16_u8, any::<u8>(), any::<u8>()), 1..150),
     ) {
         paused(|| run(&steps, 1));
@@ -155,7 +155,7 @@ proptest! {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_relists_deletions_are_told_at_the_version_before_it() {
+async fn a_relists_deletions_are_sent_at_the_version_before_it() {
     let mut upstream = Upstream::default();
     ["a", "b", "c", "d"].iter().for_each(|name| upstream.put(name, true));
     let mut lives = vec![Life::new(&upstream)];

@@ -35,7 +35,7 @@ fn bookmark(version: u64) -> StartAt {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_of_bookmarks_is_told_the_end_of_what_it_may_hold_beyond_its_token() {
+async fn a_client_of_bookmarks_gets_the_deletion_of_an_object_that_it_may_hold_beyond_its_token() {
     // Found by the simulation, seed 28.
     let mut upstream = Upstream::default();
     upstream.put("a", true);
@@ -93,7 +93,7 @@ fn taken(subscriber: &mut Subscriber) -> Vec<(EventKind, String, ResourceVersion
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_cut_off_amid_what_a_relist_found_starts_over() {
+async fn a_client_that_is_cut_off_within_a_relists_changes_starts_over() {
     // Found by the simulation: what a relist found is told without its order. An object that is told later may have
     // changed before, or stopped to match; on another replica, asked from amid, nobody would tell.
     let mut upstream = Upstream::default();
@@ -135,7 +135,7 @@ fn second(life: &Life) -> cache::Writer {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_starts_over_waits_for_every_cache_to_be_as_far_as_its_token() {
+async fn a_client_that_starts_over_waits_for_every_cache_to_reach_its_token() {
     // Found by the simulation, seed 18: one part of the token was too old for its cache, and the other ahead of its.
     let mut upstream = Upstream::default();
     upstream.put("a", true);
@@ -162,7 +162,7 @@ async fn who_starts_over_waits_for_every_cache_to_be_as_far_as_its_token() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_ahead_of_an_idle_cache_is_served_once_the_api_server_has_been_there() {
+async fn a_client_ahead_of_an_idle_cache_is_served_once_the_api_server_has_been_there() {
     let mut upstream = Upstream::default();
     ["a", "b"].iter().for_each(|name| upstream.put(name, true));
     let mut life = Life::new(&upstream);
@@ -200,7 +200,7 @@ async fn who_is_ahead_of_an_idle_cache_is_served_once_the_api_server_has_been_th
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_ahead_of_one_cache_is_told_of_the_others_meanwhile() {
+async fn a_client_ahead_of_one_cache_gets_changes_of_the_others_meanwhile() {
     let mut upstream = Upstream::default();
     upstream.put("a", true);
     let mut life = Life::new(&upstream);
@@ -223,7 +223,7 @@ async fn who_is_ahead_of_one_cache_is_told_of_the_others_meanwhile() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_ahead_of_one_cache_and_starts_over_for_another_is_not_taken_back() {
+async fn a_client_ahead_of_one_cache_that_starts_over_for_another_is_not_taken_back() {
     // Found by the simulation, seed 800187.
     let mut upstream = Upstream::default();
     upstream.put("a", true);
@@ -289,7 +289,7 @@ async fn a_token_of_a_cache_that_selects_otherwise_starts_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_cut_off_amid_a_catch_up_starts_over() {
+async fn a_client_that_is_cut_off_within_a_catch_up_starts_over() {
     // Found by the simulation, seed 212202: `b` changed twice and is told last. On a replica that has only seen the first
     // change, a client cut off before it was told at a bookmark that it has everything.
     let mut upstream = Upstream::default();
@@ -305,7 +305,7 @@ async fn who_is_cut_off_amid_a_catch_up_starts_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_streams_are_told_alike_is_forgotten_with_the_last_of_them() {
+async fn shared_batches_are_forgotten_with_the_last_subscriber() {
     let mut upstream = Upstream::default();
     upstream.put("a", true);
     let mut life = Life::new(&upstream);
