@@ -100,7 +100,7 @@ pub struct Informer {
     pub(super) shared: Arc<Shared>,
 }
 
-/// A reader of an informer that is no subscriber.
+/// Counts a request that reads an informer and is not a subscriber, until it is dropped. See [`Informer::in_use`].
 pub struct InUse(Arc<Informer>);
 
 /// What all descriptions of an informer share.
@@ -235,7 +235,8 @@ impl Informer {
         *self.shared.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
-    /// Counts a reader that is no subscriber, until this is dropped: an informer that started on demand stays for it.
+    /// Counts a reader that is not a subscriber, until the result is dropped: an informer that started on demand keeps
+    /// running for it.
     pub fn in_use(self: &Arc<Self>) -> InUse {
         self.joined();
         InUse(self.clone())

@@ -21,15 +21,15 @@ pub struct Selection {
     pub name: Option<String>,
     /// Conditions on labels and fields.
     terms: Arc<Terms>,
-    /// What must hold besides.
+    /// A condition that selected objects must meet as well.
     condition: Option<Arc<Condition>>,
-    /// How what is selected is shown: selections that differ in it alone are not equal.
+    /// The form in which clients get the selected objects. Selections that differ only in it are not equal.
     pub form: Form,
 }
 
-/// What a look at an object costs a selection with a condition, beside one without: it is evaluated, some 30 us.
+/// Cost of a look at an object with a condition, relative to one without: evaluating it takes some 30 us.
 const CONDITION_WEIGHT: usize = 64;
-/// What an object costs a form that cuts or compares parts of it, beside one that shows it whole: some 4 us.
+/// Cost of an object in a form that cuts or compares parts of it, relative to a whole one: some 4 us.
 const FORM_WEIGHT: usize = 8;
 
 /// A selection applied to the objects of one informer. Values are read together with those for other selections, and equality
@@ -93,26 +93,26 @@ impl Selection {
         Self { namespaces, name, terms, condition: None, form: Form::default() }
     }
 
-    /// The same with a condition besides.
+    /// The same selection with a condition.
     #[must_use]
     pub fn with_condition(self, condition: Option<Condition>) -> Self {
         Self { condition: condition.map(Arc::new), ..self }
     }
 
-    /// What is selected and of which a term holds.
+    /// The same selection with one more term.
     #[must_use]
     pub fn and(self, term: Term) -> Self {
         let terms = self.terms.terms().iter().cloned().chain([term]).collect();
         Self { terms: Arc::new(Terms::new(terms)), ..self }
     }
 
-    /// The same, shown in another form.
+    /// The same selection in another form.
     #[must_use]
     pub fn with_form(self, form: Form) -> Self {
         Self { form, ..self }
     }
 
-    /// How many objects are looked at in the time of so many that are shown whole and looked at for their terms alone.
+    /// How many objects of this selection take as long as the given number of whole objects that are only matched by terms.
     pub fn looks_in(&self, plain: usize) -> usize {
         let weight = match (&self.condition, self.form.is_default()) {
             (Some(_), _) => CONDITION_WEIGHT,
@@ -127,12 +127,12 @@ impl Selection {
         &self.namespaces
     }
 
-    /// Whether it selects everything, in whatever form.
+    /// Whether it selects every object, in any form.
     pub fn has_all(&self) -> bool {
         self.namespaces.is_empty() && self.name.is_none() && !self.selects()
     }
 
-    /// Whether it selects everything and shows it whole.
+    /// Whether it selects every object, and whole.
     pub fn is_all(&self) -> bool {
         self.has_all() && self.form.is_default()
     }

@@ -28,7 +28,7 @@ pub(super) struct Contents(Mutex<Remembered>);
 #[derive(Default)]
 struct Remembered {
     known: HashMap<(InformerId, Arc<Selection>), Known>,
-    /// Rises with each use.
+    /// Counts uses, so that the one used longest ago can be dropped.
     uses: u64,
 }
 

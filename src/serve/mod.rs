@@ -115,7 +115,7 @@ pub(crate) struct Inner {
     pub(crate) tasks: TaskTracker,
     /// Requests that wait for a change.
     waiting: Waiting,
-    /// Ends what lasts.
+    /// Ends streams and waiting requests.
     drain: CancellationToken,
     /// Content hashes of selections.
     contents: Contents,

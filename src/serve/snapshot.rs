@@ -68,7 +68,7 @@ struct Request {
     limit: Option<usize>,
     /// How long the request waits for the cache.
     timeout: Duration,
-    /// How long it waits for a change, where it says what it has.
+    /// How long it waits for a change, if it says which tag it has.
     wait: Option<Duration>,
 }
 
@@ -77,13 +77,13 @@ struct Shown {
     informers: Vec<Arc<Informer>>,
     states: Vec<Candidates>,
     selection: Arc<Selection>,
-    /// The hashes of what is selected; empty where the answer has no tag.
+    /// The hashes of the selected objects, by informer; empty if the answer has no tag.
     contents: Vec<ContentHash>,
     tag: Option<HeaderValue>,
     shape: Shape,
 }
 
-/// How it is shown.
+/// The form of the answer.
 enum Shape {
     /// A single object, as in the API server's GET.
     Object(Arc<Object>),
@@ -143,7 +143,7 @@ impl Request {
         Ok(Self { path, params, headers, format, limit, timeout, wait })
     }
 
-    /// Looks up what is to be shown now.
+    /// Looks up the objects for the answer.
     async fn find(&self, server: &Server) -> Result<Shown, ApiError> {
         let deadline = Instant::now() + self.timeout;
         let target = Target::parse(server, &self.path, &self.params, deadline).await?;
@@ -292,8 +292,8 @@ impl Shown {
         Ok(())
     }
 
-    /// Makes the tag of the first page, of what is shown and how: the same wherever the same objects are held. Weak, as the
-    /// list's version is no part of it: bookmarks alone do not change it.
+    /// Makes the tag of the first page from its content and form: it is the same on every replica with the same objects. It
+    /// is weak, as the list's version is not part of it: bookmarks alone do not change it.
     async fn set_tag(&mut self, server: &Server, format: ListFormat) {
         let Shape::List(Page { id: None, limit, .. }) = &self.shape else { return };
         let (kind, api_version) = self.kind();
@@ -309,12 +309,12 @@ impl Shown {
         self.tag = HeaderValue::from_str(&format!("W/\"{}\"", ContentHash::of(shown.as_bytes()))).ok();
     }
 
-    /// Whether the client has what is to be shown.
+    /// Whether the client has this answer already.
     fn is_unchanged(&self, request: &Request) -> bool {
         self.tag.as_ref().is_some_and(|tag| none_match(&request.headers, tag))
     }
 
-    /// What a request that has all of it waits for.
+    /// The change that a request with the current tag waits for.
     fn into_awaited(self) -> Awaited {
         Awaited { informers: self.informers, selection: self.selection, contents: self.contents }
     }
@@ -323,7 +323,7 @@ impl Shown {
         self.informers.iter().all(|informer| informer.resource == self.informers[0].resource)
     }
 
-    /// The answer, which is short where the client has it already.
+    /// The answer: 304 if the client has it already.
     async fn answer(self, server: &Server, request: &Request) -> Response {
         let now = Instant::now();
         let mut headers = self.headers(now);

@@ -129,7 +129,7 @@ fn transport(headers: &HeaderMap, params: &Params) -> Result<Format, ApiError> {
     }
 }
 
-/// Which changes are told, and how: what a stream takes besides the parameters of every target.
+/// The parameters of a stream besides those of every target: which changes it gets, and how.
 fn shape(target: &mut Target, params: &Params) -> Result<(), ApiError> {
     let changed = target::mask(&target.informers, "changed", params)?;
     let patch = match params.get("patch") {
