@@ -47,7 +47,7 @@ pub enum FrameError {
     /// A text, or the reason of a close frame, is not UTF-8.
     #[error("a text is not UTF-8")]
     NotUtf8,
-    /// A frame is longer than [`CLIENT_FRAME_BYTES_MAX`].
+    /// A frame is longer than a frame of a client may be.
     #[error("a frame is longer than {CLIENT_FRAME_BYTES_MAX} bytes")]
     TooLong,
 }

@@ -1,19 +1,19 @@
-//! Why a stream ends, as data.
+//! The reasons for which a stream ends.
 
-/// Why a subscription ended from this side.
+/// Why the hub ended a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloseReason {
     /// The process is stopping: reconnect, to another replica if there is one.
     Shutdown,
     /// The client's `timeoutSeconds` are over.
     Timeout,
-    /// What it reads is not followed any more: coming back is of no use.
+    /// Its informer is gone. A new request would be refused, too.
     Removed,
-    /// What it reads is followed by other informers now: reconnect.
+    /// Its resource is followed by other informers now: reconnect.
     Regrouped,
-    /// Not every change can be told in order any more, and nothing less was asked for.
+    /// Some changes can no longer be sent in order, as this subscription requires.
     Expired,
-    /// The version asked for was not reached in time.
+    /// The cache did not reach the requested version in time.
     TooLarge,
 }
 

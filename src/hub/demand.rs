@@ -1,17 +1,16 @@
-//! Asking for an informer that does not run. Whoever starts informers is not known here: a message leaves, an
-//! answer comes.
+//! Demands for informers that do not run: a message to the code that starts informers, and its answer.
 
 use tokio::sync::{mpsc, oneshot};
 
-/// The canonical name of what a name stands for in the cluster; `None` if it stands for nothing known.
+/// The canonical name of the resource that a name stands for in the cluster; `None` for an unknown name.
 pub type Names = dyn Fn(&str) -> Option<String> + Send + Sync;
 
 /// A client asks for an informer that does not run.
 #[derive(Debug)]
 pub struct Demand {
-    /// The name as asked for.
+    /// The name as the client wrote it.
     pub name: String,
-    /// To be answered once the informer is the hub's, complete or not, or with why it will not be.
+    /// Answered once the hub has the informer, complete or not, or with the reason why it will not.
     pub answer: oneshot::Sender<Result<(), SubscribeError>>,
 }
 
@@ -24,15 +23,15 @@ pub enum SubscribeError {
         /// The limit.
         max: usize,
     },
-    /// A watch of this name is configured, but its kind is not known yet; or it cannot be told whether there is one.
+    /// A watch of this name is configured but its kind is unknown yet, or discovery has not answered yet.
     #[error("{name:?} is not known to the API server yet: {why}")]
     Pending {
         /// The name as configured.
         name: String,
-        /// Why it is not known.
+        /// Why it is unknown.
         why: String,
     },
-    /// No resource has so long a name.
+    /// The name is longer than that of any resource.
     #[error("no resource has a name of {len} bytes, as {name:?}... has")]
     TooLong {
         /// How the name begins.
@@ -48,15 +47,15 @@ pub enum SubscribeError {
         /// Those that exist.
         known: String,
     },
-    /// Nothing that could be started on demand has this name.
+    /// No resource that may start on demand has this name.
     #[error("{why}; informers start on demand for {patterns}")]
     NoKind {
-        /// Why not, in words.
+        /// The reason, in a sentence.
         why: String,
         /// What can be started.
         patterns: String,
     },
-    /// The resource is known, but is not to be started on demand.
+    /// The resource is known, but may not start on demand.
     #[error("{resource} is not followed, and informers start on demand only for {patterns}")]
     NotOnDemand {
         /// Its canonical name.
@@ -75,7 +74,7 @@ pub enum SubscribeError {
 }
 
 impl Demand {
-    /// Asks and waits for the answer. To be bounded by the caller.
+    /// Asks and waits for the answer. The caller bounds the time.
     pub(super) async fn ask(door: &mpsc::Sender<Self>, name: &str) -> Result<(), SubscribeError> {
         let (answer, answered) = oneshot::channel();
         let gone =
@@ -87,7 +86,7 @@ impl Demand {
 
 impl SubscribeError {
     pub(super) fn late(name: &str) -> Self {
-        let why = "the API server did not tell in time what kinds it has".to_owned();
+        let why = "discovery of the API server's kinds did not end in time".to_owned();
         Self::Pending { name: name.to_owned(), why }
     }
 }

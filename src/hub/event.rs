@@ -1,4 +1,4 @@
-//! What a subscription yields.
+//! Events: what a subscription yields.
 
 use std::sync::Arc;
 
@@ -6,36 +6,35 @@ use bytes::Bytes;
 
 use crate::k8s::{Key, Object, ResourceVersion};
 
-/// What a subscription yields.
+/// An event of a subscription.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// The informer it is of, by its place in [`Subscription::informers`](super::Subscription::informers).
+    /// Its informer, as the index in [`Subscription::informers`](super::Subscription::informers).
     pub source: usize,
     /// What it means.
     pub kind: EventKind,
     /// What it is about.
     pub payload: Payload,
-    /// The version of this informer up to which the client has everything once it took this event; zero
-    /// while its snapshot is under way, and while it catches up or is told what a relist found, so that whoever is cut
-    /// off there starts over.
+    /// The version of this informer up to which the client has everything once it took this event. Zero during the snapshot,
+    /// a catch-up, and the changes of a relist, so that a client that is cut off there starts over.
     pub position: ResourceVersion,
     /// Whether the client holds events from beyond the position: the event stands amid a batch without an order, and a token
     /// of it is one of [`TokenKind::Bookmark`](super::TokenKind::Bookmark).
     pub is_amid: bool,
 }
 
-/// What an event means.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// Before SYNCED: is there. After it: came to be, or began to match.
+    /// Before SYNCED: the object exists. After it: it was created, or began to match.
     Added,
-    /// Changed.
+    /// The object changed.
     Modified,
     /// Changed: what differs from the state before.
     Patched,
-    /// Is gone, or stopped matching.
+    /// The object is gone, or stopped matching.
     Deleted,
-    /// The token is fresh.
+    /// No change; brings a fresh token.
     Bookmark,
     /// The snapshot is complete.
     Synced,
@@ -43,21 +42,21 @@ pub enum EventKind {
     Reset,
 }
 
-/// What an event is about. Objects by reference.
+/// The content of an event. Objects are shared by reference.
 #[derive(Clone, Debug)]
 pub enum Payload {
     /// An object.
     Object(Arc<Object>),
     /// An object shown at another version than its own.
     ObjectAt(Arc<Object>, ResourceVersion),
-    /// An object that a relist found gone: shown at the list's version, or, to whoever takes each event's version for
-    /// the place to resume from, at the version up to which it had everything before.
+    /// An object that a relist found deleted. It is shown at the list's version; or, to clients that resume from the version
+    /// of an event, at the version up to which they had everything before.
     ObjectSince {
         /// Its last state.
         object: Arc<Object>,
-        /// At which it was known to be gone.
+        /// The version at which it was found deleted.
         version: ResourceVersion,
-        /// Up to which nothing was missed.
+        /// The version up to which nothing was missed.
         since: ResourceVersion,
     },
     /// What makes an object's new state of the one that the client has.
@@ -71,7 +70,7 @@ pub enum Payload {
     Identity {
         /// Namespace and name.
         key: Key,
-        /// Which object of that name.
+        /// Tells it from other objects of the same key.
         uid: Box<str>,
         /// The version of the deletion.
         version: ResourceVersion,
@@ -80,32 +79,32 @@ pub enum Payload {
     Mark {
         /// Each informer's version up to which the client has everything.
         positions: Vec<ResourceVersion>,
-        /// For a RESET, why.
+        /// The reason of a RESET.
         reason: Option<ResetReason>,
     },
 }
 
-/// Why a subscriber starts over.
+/// Why a subscriber has to start over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResetReason {
     /// Deletions since the token are no longer known.
     TokenTooOld,
     /// The token is of other resources than the stream.
     TokenOfOthers,
-    /// The cache did not reach the token within the bound: the cluster went back in time.
+    /// The cache did not reach the token in time, so the cluster probably went back in time.
     TokenAhead,
     /// The subscriber fell behind everything that is remembered.
     Lagged,
     /// The API server's versions went back.
     HistoryLost,
-    /// Another informer took the place of this one, and the difference cannot be told.
+    /// The informer was replaced by another one, and the difference is unknown.
     Replaced,
 }
 
 // === impl Payload ===
 
 impl Payload {
-    /// Namespace and name of what it is about.
+    /// Namespace and name of its object.
     pub fn key(&self) -> Option<&Key> {
         match self {
             Self::Object(object) | Self::ObjectAt(object, _) | Self::ObjectSince { object, .. } => {
@@ -117,7 +116,7 @@ impl Payload {
         }
     }
 
-    /// Bytes it will take, about.
+    /// Its approximate size in bytes.
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Object(object) | Self::ObjectAt(object, _) | Self::ObjectSince { object, .. } => {

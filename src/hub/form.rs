@@ -6,49 +6,49 @@ use std::time::Duration;
 use super::event::{EventKind, Payload};
 use crate::k8s::{ContentHash, FieldMask, Object, merge_patch};
 
-/// What of an object is shown, and which changes are told. The default form shows whole objects and tells each change.
+/// Which part of an object a client gets, and which of its changes. The default form is whole objects and every change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Form {
-    /// The members that are shown; all where there is none.
+    /// The members that the client gets; `None` for all.
     pub fields: Option<Arc<FieldMask>>,
-    /// Members of which one has to differ for MODIFIED. Without it, and with `fields`, one that is shown.
+    /// The client gets MODIFIED only if one of these members differs. `None` stands for those in `fields`.
     pub changed: Option<Arc<FieldMask>>,
-    /// Whether MODIFIED is told as PATCHED where a merge patch is shorter than the object.
+    /// Whether PATCHED is sent in place of MODIFIED if a merge patch is shorter than the object.
     pub patch: bool,
     /// The time within which changes are gathered: one batch at most, and of each object its latest state.
     pub coalesce: Option<Duration>,
 }
 
 impl Form {
-    /// Whether objects are shown as they are, at each change.
+    /// Whether the client gets whole objects, at every change.
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
 
-    /// What is shown of an object.
+    /// The part of an object that the client gets.
     pub fn show(&self, object: &Arc<Object>) -> Arc<Object> {
         self.part_of(object).map_or_else(|| object.clone(), Arc::new)
     }
 
-    /// What is shown of an object; `None` where that is all of it.
+    /// The part of an object that the client gets; `None` if that is the whole object.
     pub fn part_of(&self, object: &Object) -> Option<Object> {
         self.fields.as_ref().map(|fields| fields.cut(object))
     }
 
-    /// The hash of what is shown of an object. Of a part its `resourceVersion` does not count: a change that does not show is
-    /// none.
+    /// The hash of the part of an object that the client gets. If it does not get the whole object, the hash leaves
+    /// `resourceVersion` out: a change elsewhere in the object keeps the hash.
     pub fn content_hash(&self, object: &Object) -> ContentHash {
         let Some(fields) = &self.fields else { return object.content_hash() };
         let (before, after) = fields.cut(object).json_around_version();
         ContentHash::of(&[before, after].concat())
     }
 
-    /// Whether the hash is known, so that it costs nothing.
+    /// Whether the hash is computed already, so that asking for it costs nothing.
     pub fn has_content_hash(&self, object: &Object) -> bool {
         self.fields.is_none() && object.has_content_hash()
     }
 
-    /// An event's payload with what is shown of its object.
+    /// An event's payload, its object cut to the part that the client gets.
     pub(super) fn show_payload(&self, payload: Payload) -> Payload {
         if self.fields.is_none() {
             return payload;
@@ -63,8 +63,8 @@ impl Form {
         }
     }
 
-    /// The event for an object that changed and stays selected, to a client that has the state before; `None` where
-    /// there is nothing that it asked to be told.
+    /// The event for an object that changed and stays selected, for a client that has the state before. `None` if the
+    /// client did not ask for changes such as this one.
     pub(super) fn modified(&self, before: &Arc<Object>, after: &Arc<Object>) -> Option<(EventKind, Payload)> {
         if self.changed.as_ref().is_some_and(|changed| changed.is_same(before, after)) {
             return None;

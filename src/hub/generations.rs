@@ -1,7 +1,7 @@
-//! States of caches that readers hold while they are handed out, and when they must let go of them.
+//! Generations: states of caches that readers hold while they send them, with a bound on time and number.
 //!
-//! A state that is held costs what has changed in the cache since. A reader that is slow would hold one for hours, so
-//! each is held for a bounded time only, and so many at once.
+//! A held state keeps the objects alive that have changed in the cache since. A slow reader would hold one for hours, so
+//! the time for which one is held, and the number of held ones, are bounded.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -11,23 +11,23 @@ use tokio::time::Instant;
 
 use super::Candidates;
 
-/// How long a subscription to `/v1` may hold the state with which it began; then it goes on in the current one. Well
-/// within what tombstones remember at any rate of changes that an API server makes.
+/// Time for which a subscription of `/v1` may hold its first state. Then it continues in the current one. Tombstones
+/// remember more than this at any rate of changes that an API server can make.
 const MOVING_HELD_MAX: Duration = Duration::from_secs(5);
 
-/// How long a list, or a subscription that must begin with one state, may hold it; then it ends. A client at 10 MB a
-/// second reads 3 GB in that time.
+/// Time for which a list, or a subscription that must begin with a single state, may hold it. Then it ends. A client that
+/// reads 10 MB a second reads 3 GB in this time.
 const EXACT_HELD_MAX: Duration = Duration::from_secs(300);
 
-/// States that lists and such subscriptions hold at once. Readers that come in one moment share one.
+/// Largest number of states that lists and such subscriptions hold. Readers that come at the same moment share one.
 const EXACT_MAX: usize = 64;
 
-/// Whether a reader can go on without the state that it began with.
+/// Whether a reader can continue without the state with which it began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holding {
-    /// It can, in the current one.
+    /// It can continue in the current state.
     Movable,
-    /// What it hands out has to be of one version.
+    /// All it sends has to be of one version.
     Exact,
 }
 
@@ -69,7 +69,7 @@ impl Generations {
         HeldState(slot)
     }
 
-    /// Takes the states from those who have held them for too long. To be called every second or so.
+    /// Drops states that were held for too long. To be called about once a second.
     pub fn tend(&self, now: Instant) {
         for holding in [Holding::Movable, Holding::Exact] {
             let (queue, held_max) = self.queue(holding);
@@ -100,7 +100,7 @@ impl Held {
 }
 
 impl HeldState {
-    /// The state; `None` once it may not be held any more.
+    /// The state; `None` once it was dropped.
     pub fn get(&self) -> Option<Candidates> {
         lock(&self.0.0).clone()
     }

@@ -1,4 +1,4 @@
-//! One shared informer, as its readers see it.
+//! An informer as its readers see it.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -22,7 +22,7 @@ pub enum Scope {
     Namespace(String),
 }
 
-/// How often an informer did what, since the start.
+/// Counters of an informer since its start.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Figures {
     /// Lists begun at the API server.
@@ -42,17 +42,17 @@ pub struct Figures {
 pub struct Verified {
     /// When it ended.
     pub at: Instant,
-    /// What came of it: `equal`, `different`, `abandoned`, `failed`.
+    /// Its outcome: `equal`, `different`, `abandoned`, `failed`.
     pub outcome: &'static str,
     /// Objects that the cache lacked.
     pub missing: u64,
-    /// Objects that the cache had still.
+    /// Objects that only the cache had.
     pub extra: u64,
     /// Objects that the cache had in another state.
     pub stale: u64,
 }
 
-/// What an informer was started for.
+/// Why an informer was started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Started {
     /// The configuration names its resource.
@@ -61,46 +61,46 @@ pub enum Started {
     Demand,
 }
 
-/// Which informer, whatever is said of it.
+/// Identifies an informer across its descriptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct InformerId(u64);
 
-/// A resource in one scope: what a reflector keeps true and any number of subscribers read.
+/// A resource in one scope, which a reflector keeps true and any number of subscribers read.
 ///
-/// A clone is another description of the same informer, with the same subscribers and the same end.
+/// A clone is another description of the same informer: it has the same subscribers, and ends together with it.
 #[derive(Clone)]
 pub struct Informer {
-    /// What it is called: `pods`, or `pods/ns1` where a resource is followed namespace by namespace.
+    /// Its name: `pods`, or `pods/ns1` if the resource is followed in separate namespaces.
     pub name: String,
-    /// What is followed.
+    /// The resource that it follows.
     pub resource: Resource,
-    /// Where.
+    /// The part of it that it follows.
     pub scope: Scope,
     /// Selectors that the API server applies, as configured, for people to read.
     pub selectors: String,
     /// Whether it holds only the objects' metadata.
     pub metadata_only: bool,
-    /// What it does not hold of the objects.
+    /// Members that are dropped from its objects.
     pub dropped: DropPaths,
     /// The cache.
     pub reader: cache::Reader,
-    /// Figures of the reflector, which this room does not know.
+    /// Reads the counters of the reflector, which this room does not know.
     pub figures: Arc<dyn Fn() -> Figures + Send + Sync>,
     /// Why it runs.
     pub started: Started,
     /// Whether the process is ready only once this informer is.
     pub awaited: bool,
-    /// Digest of what decides which objects the cache holds and how they look: a place in one cache means nothing
-    /// in another whose digest differs.
+    /// Digest of all that decides which objects the cache holds, and with which content. A position in one cache means nothing
+    /// in another with a different digest.
     pub selection: u64,
-    /// Not hearing of the API server for longer is worth telling: its watch may be silent for as long as this.
+    /// Age above which the cache counts as stale: a watch may be silent for this long.
     pub stale_after: Duration,
-    /// Up to here versions were given out by another cache of this name, with another selection.
+    /// Versions up to this one were given out by another cache of this name, with another selection.
     pub(super) fence: Option<ResourceVersion>,
     pub(super) shared: Arc<Shared>,
 }
 
-/// A reader of an informer that is no subscriber.
+/// Counts a request that reads an informer and is not a subscriber, until it is dropped. See [`Informer::in_use`].
 pub struct InUse(Arc<Informer>);
 
 /// What all descriptions of an informer share.
@@ -108,21 +108,21 @@ pub(super) struct Shared {
     id: InformerId,
     /// Subscribers that read it.
     subscribers: AtomicUsize,
-    /// When a request asked for it last, or the last subscriber left.
+    /// When it was last requested, or its last subscriber left.
     used: Mutex<Instant>,
-    /// What became of it, once it is not the hub's any more.
+    /// Set once it is removed from the hub.
     fate: OnceLock<Fate>,
     /// Held by the request that builds an index.
     building: tokio::sync::Mutex<()>,
-    /// What its subscribers take that select everything.
+    /// Batches for its subscribers that select everything.
     batches: SharedBatches,
 }
 
-/// What became of an informer that is not the hub's any more.
+/// What its subscribers do after an informer was removed from the hub.
 pub(super) enum Fate {
-    /// Its subscribers go on with this one, which is complete.
+    /// They continue with this one, which is complete.
     ReplacedBy(Arc<Informer>),
-    /// Its subscribers end.
+    /// They end.
     Ended(CloseReason),
 }
 
@@ -167,19 +167,19 @@ impl Informer {
         self.reader.age(now) > self.stale_after
     }
 
-    /// Which informer this is a description of.
+    /// The identity of the informer.
     pub fn id(&self) -> InformerId {
         self.shared.id
     }
 
-    /// What its objects are, bookmarks and lists of them included: the resource's kind, or `PartialObjectMetadata`.
+    /// The resource with the kind of its objects, bookmarks and lists: the resource's own kind, or `PartialObjectMetadata`.
     pub fn shown(&self) -> Resource {
         if self.metadata_only { self.resource.metadata_only() } else { self.resource.clone() }
     }
 
-    /// Its part in resume tokens: `pods`; `pods/ns1` where one namespace is followed. Where the cache does not hold
-    /// every object whole, a digest of what it does hold comes with it (`pods_1f0a44c2`): a place in it means nothing to
-    /// an informerd that selects otherwise, whose clients would keep what is not followed there.
+    /// Its name in resume tokens: `pods`, or `pods/ns1` if one namespace is followed. If the cache does not hold every object
+    /// whole, it contains a digest of what it holds (`pods_1f0a44c2`). An informerd with another selection then refuses the
+    /// token, as it would never send deletions of objects that it does not follow.
     pub fn token_name(&self) -> String {
         let mut name = match &self.scope {
             Scope::All => self.name.clone(),
@@ -194,23 +194,23 @@ impl Informer {
         name
     }
 
-    /// Whether the field at a dotted path is held where an object has it.
+    /// Whether the field at a dotted path is kept in its objects.
     pub fn holds(&self, field: &str) -> bool {
         let metadata = matches!(field.split('.').next(), Some("metadata" | "kind" | "apiVersion"));
         (metadata || !self.metadata_only) && !self.dropped.drops(field)
     }
 
-    /// The next changes after a place, if it is in the journal and there are any; made once for all that ask.
+    /// The next changes after a cursor, if it is in the journal and there are any. Made once for all subscribers.
     pub fn batch_after(&self, cursor: Cursor, config: &Config) -> Option<Arc<SharedBatch>> {
         self.shared.batches.after(cursor, &self.reader, config)
     }
 
-    /// To be held while an index is built, so that one request builds it and the others wait.
+    /// A lock that is held while an index is built, so that one request builds it and the others wait.
     pub fn building(&self) -> &tokio::sync::Mutex<()> {
         &self.shared.building
     }
 
-    /// Whether it is not the hub's any more; readers are woken when that comes.
+    /// Whether it was removed from the hub. Its readers are woken then.
     pub fn is_over(&self) -> bool {
         self.shared.fate.get().is_some()
     }
@@ -220,7 +220,7 @@ impl Informer {
         self.shared.subscribers.load(Ordering::Relaxed)
     }
 
-    /// When it was last asked for or left by a subscriber; of no meaning while it has subscribers.
+    /// When it was last requested, or its last subscriber left. Meaningless while it has subscribers.
     pub fn used(&self) -> Instant {
         *self.shared.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -230,12 +230,13 @@ impl Informer {
         self.fence.as_ref()
     }
 
-    /// Somebody asks for it, or leaves it.
+    /// Notes that it was requested, or left by a subscriber.
     pub(super) fn touch(&self) {
         *self.shared.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
-    /// Counts a reader that is no subscriber, until this is dropped: an informer that started on demand stays for it.
+    /// Counts a reader that is not a subscriber, until the result is dropped: an informer that started on demand keeps
+    /// running for it.
     pub fn in_use(self: &Arc<Self>) -> InUse {
         self.joined();
         InUse(self.clone())
@@ -252,12 +253,12 @@ impl Informer {
         self.touch();
     }
 
-    /// What became of it; `None` while it is the hub's.
+    /// What its subscribers do now; `None` while it is registered with the hub.
     pub(super) fn fate(&self) -> Option<&Fate> {
         self.shared.fate.get()
     }
 
-    /// Tells its subscribers what became of it. To be told once.
+    /// Ends it, and wakes its subscribers. To be called once.
     pub(super) fn end(&self, fate: Fate) {
         let _ = self.shared.fate.set(fate);
         self.reader.rouse();
@@ -271,7 +272,7 @@ impl Drop for InUse {
 }
 
 impl Scope {
-    /// Whether a namespace is within.
+    /// Whether it contains a namespace.
     pub fn covers(&self, namespace: &str) -> bool {
         match self {
             Self::All => true,

@@ -1,4 +1,4 @@
-//! Live views: everything that follows an informer and has caught up. No async, no clock.
+//! Live views: all subscribers that have caught up. No async, no clock.
 //!
 //! Subscribers with the same selection of the same informers have the same next events. They are members of one
 //! [`View`]: a change is projected once for the view, rendered once for each kind of transport, and written to each
@@ -24,50 +24,51 @@ use super::{Config, Informer, InformerId, Matcher, Selection};
 use crate::cache::{Cursor, Mark, Reader};
 use crate::k8s::ResourceVersion;
 
-/// Changes between a subscriber and a lane that are looked at when it joins; with more it catches up by itself first.
+/// Largest number of changes between a subscriber and a lane that are checked when it joins. With more, the subscriber
+/// catches up by itself first.
 const JOIN_CHANGES_MAX: usize = 256;
 
 /// How long a bookmark that is due amid what a relist found is put off.
 const AMID_RELIST_WAIT: Duration = Duration::from_secs(1);
 
-/// Members of a view from which on telling all of them takes longer than a burst of changes.
+/// Number of members of a view from which on writing to all of them takes longer than a burst of changes.
 const CROWD: usize = 64;
 
-/// Where a subscriber is in one informer that has taken all that there was.
+/// The position of a caught-up subscriber in one informer.
 #[derive(Clone, Debug)]
 pub struct LivePosition {
     /// The informer.
     pub informer: Arc<Informer>,
-    /// The place in its journal.
+    /// The cursor in its cache.
     pub cursor: Cursor,
     /// The version up to which the client has everything.
     pub position: ResourceVersion,
-    /// The token with which the client came, where it may hold events from beyond it.
+    /// The token with which the client resumed, if the client may hold events from beyond it.
     pub holds_beyond: Option<ResourceVersion>,
 }
 
 /// A subscriber that is ready to join a view.
 #[derive(Clone, Debug)]
 pub struct LivePlace {
-    /// Of each informer, in the order of the subscription.
+    /// The position in each informer, in the order of the subscription.
     pub sources: Vec<LivePosition>,
-    /// What it selects.
+    /// Its selection.
     pub selection: Arc<Selection>,
-    /// Whether every change is told in order, or nothing more.
+    /// Whether it must get every change in order, or end.
     pub ordered: bool,
-    /// When it has to leave, at the latest.
+    /// When it has to leave the view, at the latest.
     pub leave_at: Option<Instant>,
-    /// When it has to show that it lives.
+    /// When its next heartbeat is due.
     pub heartbeat_at: Instant,
-    /// When it is to get its next bookmark.
+    /// When its next bookmark is due.
     pub bookmark_at: Instant,
 }
 
-/// Where events of a view go.
+/// A member of a view: the receiver of its events.
 pub trait Member {
-    /// What members that are sent the same bytes have in common.
+    /// Members with the same kind get the same bytes.
     type Kind: Copy + Eq;
-    /// What renders events for them, with what it keeps from one batch to the next.
+    /// The encoder of a kind, with its state between batches.
     type Encoder;
 
     /// Its kind.
@@ -76,11 +77,11 @@ pub trait Member {
     /// Makes an encoder for its kind.
     fn encoder(&self, informers: &[Arc<Informer>]) -> Self::Encoder;
 
-    /// Tells an encoder up to which version of each informer its members have everything, for the tokens.
+    /// Sets the positions of an encoder, one for each informer, for the tokens.
     fn advance(encoder: &mut Self::Encoder, positions: &[ResourceVersion]);
 }
 
-/// The views of some subscribers, those of one core.
+/// The views of the subscribers of one core.
 pub struct Live<M: Member> {
     config: Config,
     lanes: Slab<Lane>,
@@ -88,7 +89,7 @@ pub struct Live<M: Member> {
     views: Slab<View<M>>,
     views_by_selection: HashMap<(Vec<InformerId>, Arc<Selection>), usize>,
     members: Slab<Entry<M>>,
-    /// When to look at which view or member.
+    /// When a view or member is due.
     timers: BTreeSet<(Instant, Timer)>,
 }
 
@@ -102,10 +103,10 @@ struct Lane {
     views: usize,
 }
 
-/// A selection of some informers, and who follows it.
+/// A selection of some informers, with its members.
 struct View<M: Member> {
     selection: Arc<Selection>,
-    /// Lanes in the order of the subscription, and the selection as it is applied there.
+    /// Lanes in the order of the subscription, each with its matcher and route.
     sources: Vec<(usize, Matcher, Route)>,
     groups: Vec<Group<M>>,
     members: usize,
@@ -117,11 +118,11 @@ struct View<M: Member> {
     pending: Vec<Event>,
 }
 
-/// Members of a view that are sent the same bytes.
+/// Members of a view that get the same bytes.
 pub struct Group<M: Member> {
     kind: M::Kind,
     ordered: bool,
-    /// What renders for them.
+    /// Their encoder.
     pub encoder: M::Encoder,
     /// Their keys.
     pub members: Vec<usize>,
@@ -143,25 +144,25 @@ enum Timer {
     Member(usize),
 }
 
-/// What is to be sent to the members of a view.
+/// What to send to the members of a view.
 #[derive(Debug)]
 pub enum Told {
     /// Events of this view alone; at least one.
     Events(Vec<Event>),
-    /// A batch that everything-views of other cores and transports send, too.
+    /// A batch that views of everything on other cores, and other transports, send, too.
     Shared(Arc<SharedBatch>),
-    /// Nothing for a while: show that the stream lives.
+    /// A heartbeat, as there was no event for a while.
     Heartbeat,
 }
 
-/// What a look at an informer came to.
+/// The result of a look at an informer or at the timers.
 #[derive(Debug, Default)]
 pub struct Round {
-    /// What is to be sent to which views.
+    /// What to send to which views.
     pub told: Vec<(usize, Told)>,
-    /// Members that can't be served from here any more, by key, to be taken out before anything is sent.
+    /// Keys of members that the view cannot serve any longer. To be taken out before anything is sent.
     pub leaving: Vec<usize>,
-    /// Whether more is there.
+    /// Whether more changes are waiting.
     pub more: bool,
 }
 
@@ -179,21 +180,20 @@ impl<M: Member> Live<M> {
         }
     }
 
-    /// The informers that are followed.
+    /// The informers of all lanes.
     pub fn informers(&self) -> impl Iterator<Item = &Arc<Informer>> {
         self.lanes.iter().map(|(_, lane)| &lane.informer)
     }
 
-    /// Whether an informer is followed.
+    /// Whether an informer has a lane.
     pub fn follows(&self, informer: InformerId) -> bool {
         self.lanes_by_id.contains_key(&informer)
     }
 
-    /// Takes a subscriber in, and gives its key; gives it back where something of its selection lies between it and the
-    /// view.
+    /// Takes a subscriber in and returns its key, unless a change of its selection lies between it and the view.
     ///
     /// # Errors
-    /// The member, which has to go on by itself.
+    /// The member, which has to continue by itself.
     pub fn join(&mut self, place: LivePlace, member: M, now: Instant) -> Result<usize, M> {
         let ids: Vec<_> = place.sources.iter().map(|source| source.informer.id()).collect();
         let Some(view) = self.view_for(&place, &ids, now) else { return Err(member) };
@@ -205,7 +205,7 @@ impl<M: Member> Live<M> {
         self.rearm(view, place.heartbeat_at, place.bookmark_at);
         let LivePlace { sources, ordered, leave_at, .. } = place;
         let group = self.group_for(view, &member, ordered);
-        // A group that is new knows no position yet, and one that was quiet an older one than the subscriber.
+        // A new group has no positions yet, and a quiet one may have older positions than the subscriber.
         let lanes = self.views[view].sources.iter();
         let positions: Vec<_> = lanes.map(|(lane, ..)| self.lanes[*lane].position.clone()).collect();
         M::advance(&mut self.views[view].groups[group].encoder, &positions);
@@ -223,7 +223,7 @@ impl<M: Member> Live<M> {
         Ok(key)
     }
 
-    /// Shows members of a view that it lives, and where it is, at these moments at the latest.
+    /// Makes heartbeat and bookmark of a view due at these moments at the latest.
     fn rearm(&mut self, key: usize, heartbeat_at: Instant, bookmark_at: Instant) {
         let view = &mut self.views[key];
         view.heartbeat_at = view.heartbeat_at.min(heartbeat_at);
@@ -236,7 +236,7 @@ impl<M: Member> Live<M> {
         }
     }
 
-    /// The view of a selection, which is made where there is none; `None` where a lane is of another history.
+    /// The view of a selection, made if there is none. `None` if a lane is of another history.
     fn view_for(&mut self, place: &LivePlace, ids: &[InformerId], now: Instant) -> Option<usize> {
         let of_history = |source: &LivePosition| {
             let lane = self.lanes_by_id.get(&source.informer.id()).map(|lane| &self.lanes[*lane]);
@@ -309,14 +309,14 @@ impl<M: Member> Live<M> {
         })
     }
 
-    /// Takes the positions of a view's informers where nothing has changed but those.
+    /// Updates the positions of a view's lanes if only those have moved.
     fn refresh(&mut self, view: usize) {
         for (lane, ..) in &self.views[view].sources {
             self.lanes[*lane].refresh();
         }
     }
 
-    /// Whether no change of a view lies between a subscriber and the view.
+    /// Whether no change of a view's selection lies between a subscriber and the view.
     fn is_met(&self, view: usize, place: &LivePlace) -> bool {
         let view = &self.views[view];
         let met = |((lane, matcher, _), source): (&(usize, Matcher, Route), &LivePosition)| {
@@ -334,7 +334,7 @@ impl<M: Member> Live<M> {
         view.sources.iter().zip(&place.sources).all(met)
     }
 
-    /// Takes a member out, with where it is.
+    /// Takes a member out, and returns it with its place.
     pub fn leave(&mut self, key: usize) -> (M, LivePlace) {
         let entry = self.members.remove(key);
         let view_key = entry.view;
@@ -389,12 +389,12 @@ impl<M: Member> Live<M> {
         self.members.iter().map(|(key, _)| key).collect()
     }
 
-    /// A member; `None` for a key that is none's.
+    /// A member; `None` for an unknown key.
     pub fn member_mut(&mut self, key: usize) -> Option<&mut M> {
         self.members.get_mut(key).map(|entry| &mut entry.member)
     }
 
-    /// The groups of a view; none for a view that is gone. The members may be written to meanwhile.
+    /// The groups of a view, none for a view that is gone, and access to the members.
     pub fn groups_mut(&mut self, view: usize) -> (&mut [Group<M>], Members<'_, M>) {
         let groups = self.views.get_mut(view).map_or(&mut [][..], |view| &mut view.groups);
         (groups, Members(&mut self.members))
@@ -405,13 +405,13 @@ impl<M: Member> Live<M> {
         self.views.get(view).map_or(0, |view| view.members)
     }
 
-    /// How many members are told of each change, where they are so many that it takes a while.
+    /// The number of members that get every change, counting only views with so many that writing takes a while.
     pub fn crowd(&self) -> usize {
         let everything = self.lanes.iter().flat_map(|(_, lane)| lane.routes.everything());
         everything.map(|(view, _)| self.views[*view].members).filter(|members| *members >= CROWD).sum()
     }
 
-    /// Projects the next changes of an informer for its views, and gives the events for each view that they concern.
+    /// Projects the next changes of an informer, and returns the events of each view that they concern.
     pub fn advance(&mut self, informer: InformerId, now: Instant) -> Round {
         let Some(key) = self.lanes_by_id.get(&informer).copied() else { return Round::default() };
         let lane = &mut self.lanes[key];
@@ -420,7 +420,7 @@ impl<M: Member> Live<M> {
             return Round { leaving: self.members_where(key, |_, _| true), ..Round::default() };
         }
         if mark.relists != lane.relists {
-            // What their clients hold beyond their tokens may have come and gone unseen: their own readers know.
+            // Objects that their clients hold beyond their tokens may have been deleted unseen. Their own readers decide.
             lane.relists = mark.relists;
             let leaving = self.members_where(key, |_, entry| entry.holds_beyond.iter().any(Option::is_some));
             if !leaving.is_empty() {
@@ -441,7 +441,7 @@ impl<M: Member> Live<M> {
         self.take(key, &batch, mark, now)
     }
 
-    /// Members whose order of changes a batch would break; they end by themselves.
+    /// Ordered members for which a batch would break the order of changes. Their streams end by themselves.
     fn out_of_order(&self, lane: usize, batch: &SharedBatch) -> Vec<usize> {
         if !batch.changes().iter().any(|change| change.is_amid_relist()) {
             return Vec::new();
@@ -460,7 +460,7 @@ impl<M: Member> Live<M> {
         self.members.iter().filter(leaves).map(|(key, _)| key).collect()
     }
 
-    /// Projects a batch for all views that it concerns.
+    /// Projects a batch for all views that it concerns, and moves the lane to its end.
     fn take(&mut self, lane_key: usize, batch: &Arc<SharedBatch>, mark: Mark, now: Instant) -> Round {
         let (lane, views) = (&mut self.lanes[lane_key], &mut self.views);
         let paths = lane.informer.reader.paths();
@@ -504,12 +504,12 @@ impl<M: Member> Live<M> {
         Round { told, leaving: Vec::new(), more: mark.revision > cursor.revision }
     }
 
-    /// When something is due by the clock.
+    /// When the next timer is due.
     pub fn next_due(&self) -> Option<Instant> {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// What is due by the clock.
+    /// Handles the timers that are due.
     pub fn due(&mut self, now: Instant) -> Round {
         let mut round = Round::default();
         while let Some((at, timer)) = self.timers.first().copied()
@@ -521,7 +521,7 @@ impl<M: Member> Live<M> {
                 Timer::View(key) => round.told.extend(self.due_of(key, now).map(|told| (key, told))),
             }
         }
-        // They are to be taken out by the caller, which removes their timers.
+        // The caller takes these members out; their timers are removed already.
         for key in &round.leaving {
             self.members[*key].leave_at = None;
         }
@@ -557,7 +557,7 @@ impl<M: Member> Live<M> {
         self.views[view].sources.iter().any(|(lane, ..)| self.lanes[*lane].position.is_zero())
     }
 
-    /// A bookmark for the members of a view.
+    /// The bookmark for the members of a view.
     fn bookmark(&self, view: usize) -> Event {
         let sources = self.views[view].sources.iter();
         let positions: Vec<_> = sources.map(|(lane, ..)| self.lanes[*lane].position.clone()).collect();
@@ -568,21 +568,21 @@ impl<M: Member> Live<M> {
 }
 
 impl<M: Member> Group<M> {
-    /// What its members have in common.
+    /// The kind of its members.
     pub fn kind(&self) -> M::Kind {
         self.kind
     }
 }
 
 impl<M: Member> View<M> {
-    /// Whether its batches are those of everyone who selects everything of one informer.
+    /// Whether it selects everything of one informer, so that its batches are shared.
     fn is_everything(&self) -> bool {
         self.sources.len() == 1 && self.selection.is_all()
     }
 }
 
 impl Lane {
-    /// Takes the informer's position where nothing has changed but that.
+    /// Updates its position if only that has moved.
     fn refresh(&mut self) {
         let (cursor, position) = self.informer.reader.head();
         if cursor == self.cursor {
@@ -591,7 +591,7 @@ impl Lane {
     }
 }
 
-/// The members of all views, while the groups of one are looked at.
+/// Access to the members of all views while the groups of one are borrowed.
 pub struct Members<'a, M>(&'a mut Slab<Entry<M>>);
 
 impl<M> Members<'_, M> {
@@ -601,12 +601,12 @@ impl<M> Members<'_, M> {
     }
 }
 
-/// Whether a position is beyond another, or may be.
+/// Whether a position is beyond another one, or cannot be compared with it.
 fn is_beyond(position: &ResourceVersion, other: &ResourceVersion) -> bool {
     position.partial_cmp(other).is_none_or(Ordering::is_gt)
 }
 
-/// Whether no change between two places of the journal is of a selection.
+/// Whether no change between two cursors concerns a selection.
 fn nothing_between(matcher: &Matcher, reader: &Reader, from: Cursor, to: Cursor, ordered: bool) -> bool {
     let by_index = matcher.index().filter(|_| !ordered);
     let batch = match by_index.and_then(|index| index.changes_after(from, JOIN_CHANGES_MAX)) {

@@ -4,15 +4,18 @@ use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
 
 use super::event::ResetReason;
 
-/// Describes the metrics of this room and makes those with closed labels visible at zero.
+/// Describes this room's metrics, and makes those with a closed set of labels visible at zero.
 pub fn describe() {
     describe_gauge!("informerd_hub_subscribers", "Subscribers connected now.");
     describe_counter!("informerd_hub_events_total", "Events handed to transports.");
     describe_counter!(
         "informerd_hub_catch_ups_total",
-        "Times a subscriber fell behind the journal and caught up by diff."
+        "Times a subscriber fell behind the journal and began a catch-up."
     );
-    describe_counter!("informerd_hub_resets_total", "Times a subscriber was told to start over, by reason.");
+    describe_counter!(
+        "informerd_hub_resets_total",
+        "RESETs: times a subscriber had to start over, by reason."
+    );
     describe_counter!(
         "informerd_hub_refused_total",
         "Subscriptions refused because subscribers_max was reached."

@@ -1,9 +1,9 @@
-//! Where subscribers wait: the set of shared informers and the one door through which they are read.
+//! The hub: all informers, and the subscriptions to them.
 //!
-//! In comes a [`Subscription`] (which informers, which objects, from where); out comes a [`Subscriber`] whose
-//! [`Subscriber::next`] yields [`Delivery`]s: the snapshot, then every change. This room knows no transport
-//! and no bytes. It keeps no queue: a subscriber is a cursor per informer and pulls when its socket can take
-//! more, so that a slow one delays only itself.
+//! In comes a [`Subscription`] (informers, selection, where to start); out comes a [`Subscriber`] whose
+//! [`Subscriber::next`] yields [`Delivery`]s: the snapshot, then every change. Once it has caught up, a view of [`Live`]
+//! can serve it together with others of the same selection. This room knows no transport and no bytes. It has no queues: a
+//! subscriber is a cursor for each informer and pulls when its socket can take more, so that a slow one delays only itself.
 
 mod close;
 mod demand;
@@ -42,23 +42,23 @@ pub use token::{BOOKMARK_PART, ResumeToken, TokenError, TokenKind};
 
 use std::time::Duration;
 
-/// Limits and rhythms of subscriptions.
+/// Limits and intervals of subscriptions.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Subscribers at most, over all connections.
+    /// Largest number of subscribers, over all connections.
     pub subscribers_max: usize,
-    /// Events handed to a transport in one go.
+    /// Largest number of events in a delivery.
     pub batch_len_max: usize,
-    /// Bytes of objects handed to a transport in one go (one object may exceed it).
+    /// Largest size of a delivery, in bytes of objects. A single object may exceed it.
     pub batch_bytes_max: usize,
-    /// How often a quiet stream shows that it lives.
+    /// Time between heartbeats of a quiet stream.
     pub heartbeat_interval: Duration,
-    /// How often a stream is told its resume token without an event.
+    /// Time between bookmarks of a stream.
     pub bookmark_interval: Duration,
-    /// How long a resume token waits before RESET: one ahead of the cache and of what the API server says it has reached,
-    /// or one from before the cache for what changed since.
+    /// Time for which a resume token waits before RESET: one that is ahead of the cache and of the API server, or one from
+    /// before the first list while the changes since are being requested.
     pub resume_wait: Duration,
-    /// Over how long the ends of streams are spread at shutdown at most; few streams take less.
+    /// Longest time over which the ends of streams are spread at shutdown. A few streams take less.
     pub drain_spread_max: Duration,
 }
 

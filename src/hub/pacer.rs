@@ -1,14 +1,14 @@
-//! When a live view sends: at once, or a moment later together with what comes until then. No clock: time is given.
+//! Decides when a live loop sends: at once, or a moment later together with further changes. No clock: time is an argument.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Events that come this soon after others wait for more.
+/// Time after a round within which further events wait for more.
 const GATHER: Duration = Duration::from_micros(500);
 
-/// Within a burst they wait for as long as the last round took, so that half of the time is left to the reflector, and
-/// the next round has as many more events. At most so long.
+/// Longest wait within a burst. The wait is as long as the last round took, so that the reflector gets half of the time and
+/// the next round has more events.
 const BURST_GATHER_MAX: Duration = Duration::from_millis(10);
 
 /// How long the first event after a quiet period waits for more, for each member: well below the cost of one write, so
@@ -22,36 +22,35 @@ pub struct Pacer {
     not_before: Instant,
 }
 
-/// What to wait for before a round.
+/// The wait before a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pause {
     /// Nothing.
     None,
     /// This moment.
     Until(Instant),
-    /// A moment shorter than a timer can tell: let other tasks run until nothing has come for `quiet`, for `most` at
-    /// most.
+    /// A time shorter than a timer's resolution: let other tasks run until there was no commit for `quiet`, at most for `most`.
     Yield {
-        /// The end of it in any case.
+        /// The longest wait.
         most: Duration,
-        /// Without a commit for this long, it is over.
+        /// The wait ends after this time without a commit.
         quiet: Duration,
     },
 }
 
 impl Pacer {
-    /// One that has not sent anything.
+    /// A pacer before its first round.
     pub fn new(now: Instant) -> Self {
         Self { not_before: now }
     }
 
-    /// A round has been sent: how long it took, and how many events it had.
+    /// Notes a round: how long it took, and how many events it had.
     pub fn sent(&mut self, now: Instant, took: Duration, events: usize) {
         let pause = if events > 1 { took.clamp(GATHER, BURST_GATHER_MAX) } else { GATHER };
         self.not_before = now + pause;
     }
 
-    /// What to wait for before a round that goes to `crowd` members, where they are so many that it takes a while.
+    /// The wait before a round. `crowd` is the number of its members if they are many, else 0.
     pub fn before_round(&self, now: Instant, crowd: usize) -> Pause {
         if now < self.not_before {
             return Pause::Until(self.not_before);

@@ -1,4 +1,4 @@
-//! What a change is to a subscriber with a selection. No async, no clock.
+//! Projects changes: what a change is to a subscriber with a selection. No async, no clock.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use super::{Form, Matcher, Selection};
 use crate::cache::{CatchUpEntry, Change, ChangeKind, PastChange, Revision};
 use crate::k8s::{Key, Object, ResourceVersion};
 
-/// Position during a catch-up. Events are not in commit order here, so a client cut off in the middle must start over:
-/// a replica that is not as far would not send what came in between, nor what stopped to match.
+/// Position during a catch-up. Events are not in commit order here, so a client cut off in the middle must start over: a
+/// replica that is not as far would not send the changes in between, nor deletions of objects that stopped matching.
 pub(super) const AMID: ResourceVersion = ResourceVersion::ZERO;
 
 /// The version up to which a client has everything once it took a change.
@@ -137,8 +137,8 @@ fn deleted(change: &Change) -> Payload {
     }
 }
 
-/// The events for an object that is in one informer's state, in its successor's, or in both. The states may be of one
-/// version and yet differ: informers keep different parts.
+/// The events for an object that is in the state of an informer, of its successor, or of both. The two may differ at the same
+/// version, as informers may keep different members.
 pub(super) fn differing(
     was: Option<&Arc<Object>>,
     is: Option<&Arc<Object>>,
@@ -162,7 +162,7 @@ pub(super) fn differing(
     }
 }
 
-/// An object that changed before the cache's history: whether it matched before is not known.
+/// Projects a change from before the cache's history. Whether the object matched before is unknown.
 pub(super) fn project_past(matcher: &Matcher, change: &PastChange) -> Option<(EventKind, Payload)> {
     let PastChange { kind, object } = change;
     if !matcher.selection().in_scope(object.key()) {
@@ -181,9 +181,9 @@ pub(super) fn project_past(matcher: &Matcher, change: &PastChange) -> Option<(Ev
     Some((EventKind::Deleted, Payload::Identity { key, uid, version }))
 }
 
-/// The latest state of an object that changed since a cursor, for a subscriber that was behind. The states in between
-/// are gone, so what does not match any more is DELETED by its identity, unless it came to be only after `since` and the
-/// subscriber holds nothing from after it.
+/// Projects the latest state of an object that changed since a cursor, for a subscriber that was behind. The states in between
+/// are unknown, so an object that does not match now is DELETED by its identity; unless it was created after `since` and
+/// the subscriber holds nothing from after that.
 pub(super) fn project_latest(
     matcher: &Matcher,
     since: Revision,
@@ -207,8 +207,8 @@ pub(super) fn project_latest(
     }
 }
 
-/// Whether a selection has to be looked at for a change that a relist found: the order in which objects stopped
-/// matching is lost then, and a client that resumes elsewhere from within would not get those deletions.
+/// Whether a change breaks the order for a selection: a relist does not know in which order objects stopped matching, and a
+/// client that resumes elsewhere from the middle would not get some of these deletions.
 pub(super) fn loses_order(selection: &Selection, change: &Change) -> bool {
     selection.selects() && change.is_amid_relist()
 }

@@ -1,4 +1,4 @@
-//! The set of shared informers.
+//! The registry of all informers.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::k8s::{Resource, ResourceVersion};
 
-/// The shared informers, client-go's SharedInformerFactory. Cheap to clone.
+/// All informers, like client-go's SharedInformerFactory. Cheap to clone.
 #[derive(Clone)]
 pub struct Hub(Arc<Inner>);
 
@@ -26,7 +26,7 @@ struct Inner {
     config: Config,
     registry: RwLock<Registry>,
     waiting: watch::Sender<Waiting>,
-    /// Where informers that do not run are asked for, if they can be.
+    /// Where demands for informers are sent; `None` if none may start on demand.
     demand: Option<mpsc::Sender<Demand>>,
     subscribers: AtomicUsize,
     drain: CancellationToken,
@@ -34,23 +34,23 @@ struct Inner {
     generations: Arc<Generations>,
 }
 
-/// What is behind the lock.
+/// The state behind the lock.
 #[derive(Default)]
 struct Registry {
     informers: Vec<Arc<Informer>>,
-    /// The last cache of each name that is gone. As many as there were names: kinds of a cluster, not requests.
+    /// The last removed cache of each name. Bounded by the number of kinds of the cluster, not by requests.
     departed: HashMap<String, Departed>,
-    /// What a name stands for in the whole cluster, where informers start on demand.
+    /// Resolves names in the whole cluster, if informers may start on demand.
     names: Option<Arc<Names>>,
-    /// What may start on demand.
+    /// The resources that may start on demand.
     offered: Vec<Resource>,
     /// The API server's groups, in its order.
     groups: Vec<String>,
-    /// The document in which the API server tells its version.
+    /// The API server's version document.
     version: Option<Bytes>,
 }
 
-/// What is remembered of an informer, for the tokens that it gave out.
+/// What is remembered of a removed informer, for the tokens that it gave out.
 #[derive(Clone)]
 struct Departed {
     selection: u64,
@@ -58,33 +58,33 @@ struct Departed {
     fence: Option<ResourceVersion>,
 }
 
-/// What is not there yet; changes also when an informer comes or goes.
+/// What is missing yet. Also changes when an informer is added or removed.
 #[derive(Default)]
 struct Waiting {
-    /// Whether the API server was asked for its kinds.
+    /// Whether discovery has answered.
     discovered: bool,
     pending: Vec<Pending>,
 }
 
-/// A watch that has no informer (yet): its kind is not known, or what it asks for cannot be.
+/// A configured watch without its informer: its kind is unknown, or the configuration does not fit the kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pending {
     /// The name as configured.
     pub name: String,
-    /// Why, in a sentence.
+    /// The reason, in a sentence.
     pub message: String,
-    /// Whether the process is not ready before this is settled.
+    /// Whether the process is unready until the informer exists.
     pub awaited: bool,
 }
 
-/// Longest name of a resource, in bytes: a plural, a version and a group with dots between them, which API servers allow
-/// 63, 63 and 253. A longer one is not looked for.
+/// Longest name of a resource, in bytes: plural, version and group, for which API servers allow 63, 63 and 253, and two
+/// dots. A longer one is refused without a look-up.
 const NAME_LEN_MAX: usize = 63 + 1 + 63 + 1 + 253;
 
-/// Bytes of such a name that its refusal repeats.
+/// Bytes of such a name that the error repeats.
 const NAME_SHOWN_LEN_MAX: usize = 63;
 
-/// Time between two ends of streams at shutdown, so that clients come back one after the other.
+/// Time between the ends of two streams at shutdown, so that clients reconnect one after the other.
 const DRAIN_STEP: Duration = Duration::from_millis(2);
 
 impl Hub {
@@ -93,7 +93,7 @@ impl Hub {
         Self::build(config, drain, None)
     }
 
-    /// A hub that asks for informers which do not run.
+    /// A hub that sends demands for informers that do not run.
     pub fn with_demand(config: Config, drain: CancellationToken, demand: mpsc::Sender<Demand>) -> Self {
         Self::build(config, drain, Some(demand))
     }
@@ -111,7 +111,7 @@ impl Hub {
         }))
     }
 
-    /// Limits and rhythms.
+    /// Its limits and intervals.
     pub fn config(&self) -> &Config {
         &self.0.config
     }
@@ -121,11 +121,11 @@ impl Hub {
         self.swap(&[], vec![informer]);
     }
 
-    /// Puts informers of one resource into the place of others, in one step.
+    /// Replaces informers of one resource by others, in one step.
     ///
-    /// A new one that is a clone of an old one describes it anew, and its subscribers notice nothing. Where the
-    /// names stay the same, the subscribers of each go on with the new one of its name, which must be complete:
-    /// they are told the difference. Where they do not, subscribers end, to come back; where nothing is new, for
+    /// A new informer that is a clone of an old one only has another description, which its subscribers do not notice. If the
+    /// names stay the same, the subscribers of each informer continue with the new one of its name, which must be complete, and
+    /// get the difference. If the names change, subscribers end and may reconnect; if there are no new informers, they end for
     /// good.
     pub fn swap(&self, old: &[InformerId], new: Vec<Informer>) {
         let mut registry = self.write();
@@ -144,7 +144,7 @@ impl Hub {
             .collect();
         kept.splice(at..at, new.iter().cloned());
         registry.informers = kept;
-        // Released before anyone is woken.
+        // Released before subscribers are woken.
         drop(registry);
         let same_names =
             gone.len() == new.len() && gone.iter().all(|one| new.iter().any(|other| one.name == other.name));
@@ -162,10 +162,10 @@ impl Hub {
         self.0.waiting.send_modify(|_| ());
     }
 
-    /// Removes informers that nobody has read or asked for since `idle` ago; `false` if one of them is in use.
+    /// Removes informers that were unused for `idle`; `false` if one of them is in use.
     ///
-    /// A request that has found an informer holds on to it, so none is removed between its finding and its reading.
-    /// Each is given as the caller's one description of it, so that no other is taken for that.
+    /// A request that has found an informer holds a reference to it, so none is removed between being found and being read. The
+    /// caller passes its only description of each, so that others count as uses.
     pub fn retire(&self, informers: &[&Informer], idle: Duration, now: Instant) -> bool {
         let mut registry = self.write();
         let leaves = |informer: &&Arc<Informer>| informers.iter().any(|one| one.id() == informer.id());
@@ -185,7 +185,7 @@ impl Hub {
         true
     }
 
-    /// Tells which watches have no informer yet.
+    /// Sets the watches that have no informer yet.
     pub fn set_pending(&self, pending: Vec<Pending>) {
         self.0.waiting.send_modify(|waiting| waiting.pending = pending);
     }
@@ -195,38 +195,38 @@ impl Hub {
         self.0.waiting.borrow().pending.clone()
     }
 
-    /// Tells that the API server was asked for its kinds: a name unknown from now on is not waited for.
+    /// Notes that discovery has answered: from now on requests do not wait for unknown names.
     pub fn set_discovered(&self) {
         self.0.waiting.send_modify(|waiting| waiting.discovered = true);
     }
 
-    /// Tells what names stand for in the whole cluster, so that they mean the same whichever informers run.
+    /// Sets the resolution of names in the whole cluster, so that a name means the same whichever informers run.
     pub fn set_names(&self, names: Arc<Names>) {
         self.write().names = Some(names);
     }
 
-    /// Tells the API server's groups in its order, which is that of its priorities.
+    /// Sets the API server's groups in its order of priority.
     pub fn set_groups(&self, groups: Vec<String>) {
         self.write().groups = groups;
     }
 
-    /// Tells what may start on demand.
+    /// Sets the resources that may start on demand.
     pub fn set_offered(&self, offered: Vec<Resource>) {
         self.write().offered = offered;
     }
 
-    /// Tells the document in which the API server tells its version.
+    /// Sets the API server's version document.
     pub fn set_version(&self, version: Bytes) {
         self.write().version = Some(version);
     }
 
-    /// The document in which the API server tells its version; `None` before it did.
+    /// The API server's version document; `None` before it was read.
     pub fn version(&self) -> Option<Bytes> {
         self.read().version.clone()
     }
 
-    /// Every resource that can be read: those that are followed, then those that may start on demand, but each group
-    /// where the API server has it. Each once, in the version in which it is followed.
+    /// Every resource that can be read, without duplicates, in the order of the API server's groups: followed ones in the version
+    /// in which they are followed, then those that may start on demand.
     pub fn served(&self) -> Vec<Resource> {
         let registry = self.read();
         let followed = registry.informers.iter().map(|informer| &informer.resource);
@@ -239,18 +239,18 @@ impl Hub {
             }
         }
         let place = |resource: &Resource| registry.groups.iter().position(|group| group == resource.group());
-        // A group that the API server does not tell of now comes last.
+        // A group that the API server does not list now comes last.
         served.sort_by_key(|resource| place(resource).unwrap_or(usize::MAX));
         served
     }
 
-    /// Waits until `deadline` for the API server to have told its kinds; whether it has.
+    /// Waits until `deadline` for discovery; returns whether it has answered.
     pub async fn discovered(&self, deadline: Instant) -> bool {
         let mut waiting = self.0.waiting.subscribe();
         timeout_at(deadline, waiting.wait_for(|waiting| waiting.discovered)).await.is_ok()
     }
 
-    /// Waits until every configured watch has its informer; what is known by then is known at the return.
+    /// Waits until every configured watch has its informer, at most until `deadline`.
     pub async fn settled(&self) {
         let settled = |waiting: &Waiting| waiting.discovered && waiting.pending.is_empty();
         // The sender lives as long as the hub.
@@ -262,16 +262,16 @@ impl Hub {
         self.read().informers.clone()
     }
 
-    /// The informers that a name as kubectl takes it stands for: one, or one per namespace followed.
+    /// The informers of a name as kubectl accepts it: one, or one for each followed namespace.
     ///
     /// # Errors
-    /// [`SubscribeError::Unknown`] with the names there are, [`SubscribeError::Pending`].
+    /// [`SubscribeError::Unknown`] with the existing names, [`SubscribeError::Pending`].
     pub fn resolve(&self, name: &str) -> Result<Vec<Arc<Informer>>, SubscribeError> {
         if name.len() > NAME_LEN_MAX {
             let shown: String = name.chars().take(NAME_SHOWN_LEN_MAX).collect();
             return Err(SubscribeError::TooLong { name: shown, len: name.len() });
         }
-        // Read first: what is pending is taken off that list only when its informer is there.
+        // Read first, as a pending watch is removed from the list only after its informer was added.
         let pending = self.0.waiting.borrow().pending.iter().find(|pending| pending.name == name).cloned();
         let (informers, names) = {
             let registry = self.read();
@@ -298,8 +298,8 @@ impl Hub {
         Ok(found)
     }
 
-    /// As [`Hub::resolve`], but waits until `deadline` for what is not there yet: the first discovery, a kind that
-    /// is configured, an informer that starts on demand.
+    /// As [`Hub::resolve`], but waits until `deadline` for the first discovery, for a configured kind, or for an informer that
+    /// starts on demand.
     ///
     /// # Errors
     /// [`SubscribeError`], but never [`SubscribeError::Full`].
@@ -317,9 +317,9 @@ impl Hub {
             let unknown = matches!(error, SubscribeError::Unknown { .. });
             match &self.0.demand {
                 Some(demand) if unknown => match timeout_at(deadline, Demand::ask(demand, name)).await {
-                    // Found now, unless it is gone again in this very moment.
+                    // It exists now, unless it was just removed again.
                     Ok(Ok(())) => return self.resolve(name),
-                    // As where nothing starts on demand: this was followed, and is not any more.
+                    // The resource was followed and is no longer: the same error as without informers on demand.
                     Ok(Err(SubscribeError::NotOnDemand { resource, .. })) if self.was_followed(&resource) => {
                         return Err(error);
                     }
@@ -335,14 +335,13 @@ impl Hub {
         }
     }
 
-    /// Whether there was an informer of a resource that is gone.
+    /// Whether a resource had an informer that was removed.
     fn was_followed(&self, resource: &str) -> bool {
         let of = |name: &String| name.split('/').next() == Some(resource);
         self.read().departed.keys().any(of)
     }
 
-    /// Begins a subscription. Its place is taken now, not at the first poll, so that nothing in between is
-    /// missed.
+    /// Begins a subscription. Its position is taken now, not at the first poll, so that nothing in between is missed.
     ///
     /// # Errors
     /// [`SubscribeError::Full`].
@@ -352,7 +351,7 @@ impl Hub {
         let permit = SubscriberPermit { hub: self.clone(), informers: subscription.informers.clone() };
         if taken >= max {
             self.0.metrics.refused.increment(1);
-            // Nothing was counted for the informers yet.
+            // It was not counted for the informers yet.
             let mut permit = permit;
             permit.informers.clear();
             return Err(SubscribeError::Full { max });
@@ -362,12 +361,12 @@ impl Hub {
         Ok(Subscriber::new(subscription, self.0.config, self.0.drain.clone(), permit))
     }
 
-    /// States that subscribers and lists hold.
+    /// The states that subscribers and lists hold.
     pub fn generations(&self) -> &Arc<Generations> {
         &self.0.generations
     }
 
-    /// Lets go of states that were held for too long, and of indexes that nobody uses. To be called every second or so.
+    /// Drops states that were held for too long, and unused indexes. To be called about once a second.
     pub fn tend(&self, now: Instant) {
         self.0.generations.tend(now);
         self.informers().iter().for_each(|informer| informer.reader.expire_indexes(now));
@@ -388,15 +387,15 @@ impl Hub {
 }
 
 impl Registry {
-    /// Remembers up to where an informer gave out versions.
+    /// Remembers the greatest version that a removed informer gave out.
     fn depart(&mut self, informer: &Informer) {
         let position = informer.reader.summary().position;
         let departed = Departed { selection: informer.selection, position, fence: informer.fence.clone() };
         self.departed.insert(informer.name.clone(), departed);
     }
 
-    /// Up to which version tokens of an informer's name are of another selection. Who comes back with one must
-    /// start over: what it holds of objects that are not selected any more, nobody would tell it.
+    /// The version up to which tokens of an informer's name are of another selection. A client with such a token must start over,
+    /// as it would never learn of the deletion of objects that are no longer selected.
     fn fence(&self, informer: &Informer) -> Option<ResourceVersion> {
         let before = self.departed.get(&informer.name)?;
         if before.selection == informer.selection {
@@ -407,20 +406,20 @@ impl Registry {
     }
 }
 
-/// A subscriber's place in the counts, given back when it is dropped.
+/// Counts a subscriber until it is dropped.
 pub(super) struct SubscriberPermit {
     hub: Hub,
     informers: Vec<Arc<Informer>>,
 }
 
 impl SubscriberPermit {
-    /// Over how long the streams' ends are spread, by how many there are.
+    /// The time over which the ends of streams are spread, by their number.
     pub(super) fn drain_spread(&self) -> Duration {
         let count = u32::try_from(self.hub.subscribers()).unwrap_or(u32::MAX);
         DRAIN_STEP.saturating_mul(count).min(self.hub.0.config.drain_spread_max)
     }
 
-    /// The subscriber reads another informer from now on.
+    /// Counts the subscriber for another informer from now on.
     pub(super) fn moved(&mut self, index: usize, to: &Arc<Informer>) {
         if let Some(informer) = self.informers.get_mut(index) {
             informer.left();
@@ -429,7 +428,7 @@ impl SubscriberPermit {
         }
     }
 
-    /// States that subscribers hold.
+    /// The states that subscribers hold.
     pub(super) fn generations(&self) -> Arc<Generations> {
         self.hub.0.generations.clone()
     }

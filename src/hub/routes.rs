@@ -1,4 +1,4 @@
-//! Which views a change can concern. No async, no clock.
+//! Routes: find the views that a change can concern. No async, no clock.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use crate::k8s::{IndexPath, IndexPaths, Key};
 /// A view, and the place of the informer among its sources.
 pub(super) type ViewSource = (usize, usize);
 
-/// By what the changes of a view are found.
+/// The property by which a view is found for a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Route {
     /// Every change can concern it.
@@ -22,7 +22,7 @@ pub(super) enum Route {
     Values(IndexPath, Vec<String>),
 }
 
-/// The views of one informer, by what concerns them.
+/// The views of one informer, by their routes.
 #[derive(Debug, Default)]
 pub(super) struct Routes {
     everything: Vec<ViewSource>,
@@ -40,7 +40,7 @@ impl Route {
             _ => {}
         }
         match selection.index_wanted() {
-            // Else its values are not read together with others'.
+            // Otherwise its values are not read together with those of other selections.
             Some(term) if matcher.reads_together() => Self::Values(term.path, term.values),
             _ if !selection.namespaces().is_empty() => Self::Namespaces(selection.namespaces().to_vec()),
             _ => Self::Everything,
@@ -75,7 +75,7 @@ impl Routes {
         &self.everything
     }
 
-    /// Calls `each` with every view that a change can concern; with some of them more than once.
+    /// Calls `each` with every view that a change can concern, perhaps more than once.
     pub(super) fn concerned(&self, change: &Change, paths: &IndexPaths, mut each: impl FnMut(ViewSource)) {
         self.everything.iter().copied().for_each(&mut each);
         let key = change.object.key();

@@ -1,4 +1,4 @@
-//! Which objects a subscription or a list asks for, and how that is looked at in one informer.
+//! Selections: which objects a subscription or list asks for, and their application to one informer.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -12,41 +12,40 @@ use crate::k8s::{
     Condition, FieldSelector, IndexPath, IndexPaths, Key, LabelSelector, Object, Term, Terms, Test,
 };
 
-/// Scope and selectors. The default one selects everything. Selections that mean the same are equal, however they
-/// were written.
+/// Scope and selectors. The default selects everything. Selections that mean the same are equal.
 #[derive(Clone, Debug)]
 pub struct Selection {
     /// Namespaces in key order; empty for all (and for cluster-scoped resources).
     namespaces: Vec<String>,
     /// One object only.
     pub name: Option<String>,
-    /// What must hold of labels and fields.
+    /// Conditions on labels and fields.
     terms: Arc<Terms>,
-    /// What must hold besides.
+    /// A condition that selected objects must meet as well.
     condition: Option<Arc<Condition>>,
-    /// How what is selected is shown: selections that differ in it alone are not equal.
+    /// The form in which clients get the selected objects. Selections that differ only in it are not equal.
     pub form: Form,
 }
 
-/// What a look at an object costs a selection with a condition, beside one without: it is evaluated, some 30 us.
+/// Cost of a look at an object with a condition, relative to one without: evaluating it takes some 30 us.
 const CONDITION_WEIGHT: usize = 64;
-/// What an object costs a form that cuts or compares parts of it, beside one that shows it whole: some 4 us.
+/// Cost of an object in a form that cuts or compares parts of it, relative to a whole one: some 4 us.
 const FORM_WEIGHT: usize = 8;
 
-/// A selection as it is applied to the objects of one informer: values are read together with those that other
-/// selections look at, and equality is answered by an index where there is one.
+/// A selection applied to the objects of one informer. Values are read together with those for other selections, and equality
+/// is answered by an index if there is one.
 #[derive(Debug)]
 pub struct Matcher {
     selection: Arc<Selection>,
     reader: Reader,
     paths: Arc<IndexPaths>,
-    /// The slot of each term's path; `None` where objects are read for this selection alone.
+    /// The slot of each term's path; `None` if objects are read for this selection alone.
     slots: Option<Vec<usize>>,
     index: Option<UsedIndex>,
     used: Option<UsedPaths>,
 }
 
-/// The objects of one state that may be selected.
+/// The objects of one state that may match.
 #[derive(Clone, Debug)]
 pub struct Candidates {
     /// The state.
@@ -79,14 +78,14 @@ impl Hash for Selection {
 }
 
 impl Selection {
-    /// A selection; namespaces in any order, none for all.
+    /// Makes a selection. Namespaces in any order; none for all.
     pub fn new(
         mut namespaces: Vec<String>,
         name: Option<String>,
         labels: &LabelSelector,
         fields: &FieldSelector,
     ) -> Self {
-        // As keys are ordered: `a-b/` comes before `a/`, and pieces are handed out one after the other.
+        // In the order of keys, in which `a-b/` comes before `a/`, as namespaces are read one after the other.
         namespaces.sort_by_cached_key(|namespace| format!("{namespace}/"));
         namespaces.dedup();
         let terms = labels.terms().iter().chain(fields.terms()).cloned().collect();
@@ -94,26 +93,26 @@ impl Selection {
         Self { namespaces, name, terms, condition: None, form: Form::default() }
     }
 
-    /// The same with a condition besides.
+    /// The same selection with a condition.
     #[must_use]
     pub fn with_condition(self, condition: Option<Condition>) -> Self {
         Self { condition: condition.map(Arc::new), ..self }
     }
 
-    /// What is selected and of which a term holds.
+    /// The same selection with one more term.
     #[must_use]
     pub fn and(self, term: Term) -> Self {
         let terms = self.terms.terms().iter().cloned().chain([term]).collect();
         Self { terms: Arc::new(Terms::new(terms)), ..self }
     }
 
-    /// The same, shown in another form.
+    /// The same selection in another form.
     #[must_use]
     pub fn with_form(self, form: Form) -> Self {
         Self { form, ..self }
     }
 
-    /// How many objects are looked at in the time of so many that are shown whole and looked at for their terms alone.
+    /// How many objects of this selection take as long as the given number of whole objects that are only matched by terms.
     pub fn looks_in(&self, plain: usize) -> usize {
         let weight = match (&self.condition, self.form.is_default()) {
             (Some(_), _) => CONDITION_WEIGHT,
@@ -128,28 +127,28 @@ impl Selection {
         &self.namespaces
     }
 
-    /// Whether it selects everything, in whatever form.
+    /// Whether it selects every object, in any form.
     pub fn has_all(&self) -> bool {
         self.namespaces.is_empty() && self.name.is_none() && !self.selects()
     }
 
-    /// Whether it selects everything and shows it whole.
+    /// Whether it selects every object, and whole.
     pub fn is_all(&self) -> bool {
         self.has_all() && self.form.is_default()
     }
 
-    /// Whether it looks at the objects' content, so that a change can make one enter or leave.
+    /// Whether it has conditions on the content of objects, so that a change can make one begin or stop to match.
     pub fn selects(&self) -> bool {
         !self.terms.is_empty() || self.condition.is_some()
     }
 
-    /// Whether a key is in scope; never changes for one object.
+    /// Whether a key is in scope. This never changes for an object.
     pub fn in_scope(&self, key: &Key) -> bool {
         (self.namespaces.is_empty() || self.namespaces.iter().any(|namespace| namespace == key.namespace()))
             && self.name.as_deref().is_none_or(|name| name == key.name())
     }
 
-    /// Whether an object is selected. Reads its JSON; a [`Matcher`] does not for each selection.
+    /// Whether an object matches. Reads its JSON, which a [`Matcher`] does only once for all selections.
     pub fn matches(&self, object: &Object) -> bool {
         self.in_scope(object.key()) && self.terms.matches(object) && self.condition_holds(object)
     }
@@ -163,7 +162,7 @@ impl Selection {
         })
     }
 
-    /// The terms of equality, any of which an index may answer. Empty where one object is named: nothing is faster.
+    /// The terms of equality, any of which an index may answer. Empty if one object is named, as a look-up by key is faster.
     pub fn index_terms(&self) -> Vec<IndexTerm> {
         if self.name.is_some() {
             return Vec::new();
@@ -180,15 +179,15 @@ impl Selection {
         indexed.collect()
     }
 
-    /// The term for which an index is built where none of them has one: of a field before that of a label, as fields
-    /// tell objects further apart.
+    /// The term for which an index is built if none of the terms has one. Fields come before labels, as they mostly have more
+    /// different values.
     pub fn index_wanted(&self) -> Option<IndexTerm> {
         let terms = self.index_terms();
         let field = terms.iter().find(|term| matches!(term.path, IndexPath::Field(_)));
         field.or(terms.first()).cloned()
     }
 
-    /// The selected objects of a state after a key, in key order. Costs what the scope holds.
+    /// The matching objects of a state after a key, in key order. The cost grows with the scope.
     pub fn objects<'a>(
         &'a self,
         snapshot: &'a Snapshot,
@@ -197,7 +196,7 @@ impl Selection {
         Box::new(self.in_reach(snapshot, after).filter(move |object| self.matches(object)))
     }
 
-    /// The objects of the scope after a key, in key order, whatever their content; a few beyond it.
+    /// The objects of the scope after a key, in key order, matching or not; may contain a few beyond the scope.
     fn in_reach<'a>(
         &'a self,
         snapshot: &'a Snapshot,
@@ -205,7 +204,7 @@ impl Selection {
     ) -> Box<dyn Iterator<Item = &'a Arc<Object>> + Send + 'a> {
         if let (Some(name), [] | [_]) = (&self.name, &*self.namespaces) {
             let key = Key::new(self.namespaces.first().map_or("", String::as_str), name);
-            // Without a namespace, a namespaced object of this name has to be searched for below.
+            // Without a namespace, namespaced objects of this name are searched for below.
             if let Some(object) = snapshot.get(&key) {
                 let wanted = after.is_none_or(|after| key > *after);
                 return Box::new(wanted.then_some(object).into_iter());
@@ -227,7 +226,7 @@ impl Matcher {
         Self::with(selection, reader, used)
     }
 
-    /// The same for a single look: what it looks at is not kept with the objects unless others look at it too.
+    /// The same for a single use: its paths are not registered, so that their values are not kept with the objects.
     pub fn once(selection: Arc<Selection>, reader: &Reader) -> Self {
         Self::with(selection, reader, None)
     }
@@ -249,14 +248,14 @@ impl Matcher {
         self.index.as_ref()
     }
 
-    /// Takes up the paths that are in use now. To be called before objects are looked at.
+    /// Updates to the paths that are in use now. To be called before objects are read.
     pub fn refresh(&mut self) {
         if self.selection.selects() {
             self.refresh_to(&self.reader.paths());
         }
     }
 
-    /// As [`Matcher::refresh`], with the paths at hand.
+    /// As [`Matcher::refresh`], with the given paths.
     pub(super) fn refresh_to(&mut self, paths: &Arc<IndexPaths>) {
         if paths.generation() != self.paths.generation() {
             self.slots = self.selection.terms.slots_in(paths);
@@ -264,12 +263,12 @@ impl Matcher {
         }
     }
 
-    /// Whether the values that it looks at are read together with those that others look at.
+    /// Whether its values are read together with those for other selections.
     pub(super) fn reads_together(&self) -> bool {
         self.used.is_some()
     }
 
-    /// Whether an object is selected.
+    /// Whether an object matches.
     pub fn matches(&self, object: &Object) -> bool {
         self.selection.in_scope(object.key())
             && self.terms_hold(object)
@@ -284,7 +283,7 @@ impl Matcher {
         }
     }
 
-    /// The objects of the current state that may be selected.
+    /// The objects of the current state that may match.
     pub fn candidates(&self) -> Candidates {
         match &self.index {
             Some(index) => {
@@ -295,7 +294,7 @@ impl Matcher {
         }
     }
 
-    /// The selected objects among candidates, after a key, in key order.
+    /// The matching objects among candidates, after a key, in key order.
     pub fn objects<'a>(
         &'a self,
         candidates: &'a Candidates,
@@ -304,7 +303,7 @@ impl Matcher {
         self.reach(candidates, after).filter(move |object| self.matches(object))
     }
 
-    /// The candidates after a key, in key order, selected or not: each is work to look at.
+    /// The candidates after a key, in key order, matching or not.
     pub fn reach<'a>(
         &'a self,
         candidates: &'a Candidates,
@@ -319,18 +318,18 @@ impl Matcher {
 }
 
 impl Candidates {
-    /// All of a state.
+    /// All objects of a state.
     pub fn all(snapshot: Snapshot) -> Self {
         Self { snapshot, keys: None }
     }
 
-    /// Those of a state that have these keys, which are sorted.
+    /// The objects of a state with these keys, which are sorted.
     pub fn of_keys(snapshot: Snapshot, keys: Vec<Key>) -> Self {
         Self { snapshot, keys: Some(keys.into()) }
     }
 }
 
-/// Of the indexes that answer a term of a selection, that with the fewest objects.
+/// The index with the fewest objects among those that answer a term of a selection.
 fn best_index(selection: &Selection, reader: &Reader) -> Option<UsedIndex> {
     let terms = selection.index_terms();
     let indexes = terms.iter().filter_map(|term| reader.use_index(term));

@@ -1,8 +1,7 @@
-//! Batches of changes that many subscribers take, made once for all of them.
+//! Shared batches: changes that many subscribers send, made once for all of them.
 //!
 //! All subscribers that keep up and select everything of an informer have the same next events. The first of them makes
-//! the batch. What a transport renders of it stays with it, so that a thousand streams cost one rendering and a thousand
-//! writes.
+//! the batch. Its renderings are kept with it, so that a thousand streams cost one rendering and a thousand writes.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -15,30 +14,30 @@ use super::project::{position_after, project_unfiltered};
 use crate::cache::{Batch, Change, Cursor, Reader};
 use crate::k8s::ResourceVersion;
 
-/// Kinds of transports that render a batch.
+/// Number of formats in which a batch is rendered.
 pub const RENDERINGS: usize = 7;
 
-/// Batches of one informer that are kept for subscribers that have not taken them: what one needs that is a little late.
+/// Number of batches of an informer that are kept for subscribers that are a little late.
 const BATCHES_MAX: usize = 64;
-/// What they may hold together, in bytes of objects.
+/// Their total size, in bytes of objects.
 const BYTES_MAX: usize = 1 << 20;
 
-/// Changes from one place in an informer's journal to another.
+/// The changes from one cursor of an informer's cache to another.
 #[derive(Debug)]
 pub struct SharedBatch {
     from: Cursor,
     batch: Batch,
     bytes: usize,
-    /// What transports made of it, by their own numbers; this room does not look.
+    /// Its renderings, by format. This room does not look at them.
     rendered: [OnceLock<Rendered>; RENDERINGS],
 }
 
-/// A batch as a transport sends it.
+/// A batch in one format.
 #[derive(Clone, Debug)]
 pub struct Rendered {
-    /// All of it, in one piece.
+    /// Its bytes, in one piece.
     pub bytes: Bytes,
-    /// How many bytes at its beginning are the transport's own frame.
+    /// Number of bytes at its beginning that are framing.
     pub framing: usize,
 }
 
@@ -68,7 +67,7 @@ impl SharedBatch {
         self.batch.changes.len()
     }
 
-    /// Whether it has none; never so.
+    /// Whether it has no events; never true.
     pub fn is_empty(&self) -> bool {
         self.batch.changes.is_empty()
     }
@@ -78,7 +77,7 @@ impl SharedBatch {
         position_after(&self.batch.changes[self.batch.changes.len() - 1])
     }
 
-    /// What a transport made of it, or makes now.
+    /// Its rendering in a format, made now if there is none.
     pub fn rendered(&self, transport: usize, make: impl FnOnce() -> Rendered) -> &Rendered {
         self.rendered[transport].get_or_init(make)
     }
@@ -88,17 +87,17 @@ impl SharedBatch {
         self.bytes
     }
 
-    /// Where a reader is that has taken it.
+    /// Cursor and position of a reader that has taken it.
     pub(super) fn end(&self) -> (Cursor, &ResourceVersion) {
         (self.batch.cursor, &self.batch.position)
     }
 }
 
 impl SharedBatches {
-    /// The changes after a place, if it is in the journal and there are any.
+    /// The changes after a cursor, if it is in the journal and there are any.
     pub(super) fn after(&self, cursor: Cursor, reader: &Reader, config: &Config) -> Option<Arc<SharedBatch>> {
         let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // The newest is what most ask for.
+        // Most subscribers need the newest one.
         if let Some(batch) = recent.batches.iter().rev().find(|batch| batch.from == cursor) {
             return Some(batch.clone());
         }
@@ -109,7 +108,7 @@ impl SharedBatches {
         Some(batch)
     }
 
-    /// Forgets them: nobody is there who would take them.
+    /// Forgets all batches, as no subscriber is left.
     pub(super) fn clear(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Recent::default();
     }
@@ -126,7 +125,7 @@ impl Recent {
     }
 }
 
-/// Leaves of a batch what fits into these bytes, and at least one change; how many bytes those are. `None` without any.
+/// Cuts a batch to the changes that fit into these bytes, at least one, and returns their size. `None` for an empty batch.
 fn bounded(batch: &mut Batch, bytes_max: usize) -> Option<usize> {
     let mut bytes = 0;
     let fitting = batch.changes.iter().take_while(|change| {

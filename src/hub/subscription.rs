@@ -1,4 +1,4 @@
-//! What is asked for, and what is given.
+//! Subscriptions and deliveries: what a client asks for, and what it gets.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,44 +8,43 @@ use super::shared_batch::SharedBatch;
 use super::{CloseReason, Informer, ResumeToken, Selection};
 use crate::k8s::ResourceVersion;
 
-/// What is asked for.
+/// What a client asks for.
 #[derive(Debug)]
 pub struct Subscription {
-    /// Which informers; at least one.
+    /// The informers; at least one.
     pub informers: Vec<Arc<Informer>>,
-    /// Which objects.
+    /// The objects of them.
     pub selection: Selection,
-    /// From where.
+    /// Where it starts.
     pub from: StartAt,
-    /// Hand out every matching object again at this interval.
+    /// Send every matching object again at this interval.
     pub resync: Option<Duration>,
     /// End the stream after this long.
     pub timeout: Option<Duration>,
 }
 
-/// From where a subscription begins.
+/// Where a subscription starts.
 #[derive(Clone, Debug)]
 pub enum StartAt {
-    /// Everything there is, then every change.
+    /// All current objects, then every change.
     Start,
     /// Every change from now on.
     Now,
-    /// Every change after a token, which covers all that the client has: that of the last event it took.
+    /// Every change after the token of the last event. The client holds nothing from beyond it.
     Token(ResumeToken),
-    /// Every change after a token, beyond which the client may have taken events: that of the last bookmark.
+    /// Every change after the token of the last bookmark. The client may hold events from beyond it.
     Bookmark(ResumeToken),
-    /// As the API server's own watch of one informer: every change is told, in order, or the stream ends
-    /// ([`CloseReason::Expired`]). Whoever takes the version of each event for the place to resume from misses nothing.
+    /// As the API server's own watch, of one informer: every change in order, or the stream ends ([`CloseReason::Expired`]). A
+    /// client that resumes from the version of any event misses nothing.
     Ordered(Begin),
 }
 
-/// From where a subscription begins that is told every change in order.
+/// Where a subscription starts that gets every change in order.
 #[derive(Clone, Debug)]
 pub enum Begin {
     /// Everything there is, then every change.
     Start,
-    /// The same, once the cache is not older than a version. The stream ends where it is not in time
-    /// ([`CloseReason::TooLarge`]).
+    /// The same, once the cache has reached a version. If it does not in time, the stream ends ([`CloseReason::TooLarge`]).
     NotOlder(ResourceVersion),
     /// Every change from now on.
     Now,
@@ -53,25 +52,24 @@ pub enum Begin {
     After(ResourceVersion),
 }
 
-/// How long the cache may take to reach a version that is asked for. Source: apiserver `storage/cacher/watch_cache.go`,
-/// `blockTimeout`.
+/// Time for the cache to reach a requested version (U9). Source: apiserver `storage/cacher/watch_cache.go`, `blockTimeout`.
 pub const VERSION_WAIT: Duration = Duration::from_secs(3);
 
-/// What [`Subscriber::next`](super::Subscriber::next) gives.
+/// The result of [`Subscriber::next`](super::Subscriber::next).
 #[derive(Debug)]
 pub enum Delivery {
     /// Events in order; at least one.
     Events(Vec<Event>),
-    /// Batches that other subscribers have, too: of the one informer, in order; at least one.
+    /// Batches of the one informer that are shared with other subscribers, in order; at least one.
     Shared(Vec<Arc<SharedBatch>>),
-    /// From now on a source is another informer; what differs follows.
+    /// The informer of a source was replaced; the difference follows.
     Replaced {
-        /// Its place in [`Subscription::informers`].
+        /// The index in [`Subscription::informers`].
         source: usize,
-        /// The one to go on with.
+        /// The new informer.
         informer: Arc<Informer>,
     },
-    /// Nothing for a while: show that the stream lives.
+    /// There was no event for a while: send a heartbeat.
     Heartbeat,
     /// The stream ends.
     Closed(CloseReason),
@@ -80,7 +78,7 @@ pub enum Delivery {
 // === impl Delivery ===
 
 impl Delivery {
-    /// The events it brings, one by one.
+    /// Its events, one by one.
     pub fn events(&self) -> Vec<Event> {
         match self {
             Self::Events(events) => events.clone(),

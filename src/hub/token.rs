@@ -1,4 +1,4 @@
-//! A client's place, outside: made of resourceVersions alone, so that any replica takes it.
+//! Resume tokens: a client's position, made of resourceVersions alone, so that every replica accepts it.
 
 use std::fmt;
 
@@ -7,11 +7,11 @@ use crate::k8s::ResourceVersion;
 /// `pods:48213`, several joined by commas: for each informer the resourceVersion up to which the client has
 /// everything.
 ///
-/// Versions are decimal numbers almost always. One of an aggregated API server may be any text; what of it
-/// would not stand in a header, a URL or between commas is written as `~` and two hexadecimal digits a byte.
+/// Versions are almost always decimal numbers (U1). Those of an aggregated API server may be any text; a byte of it that is
+/// not allowed in a header, a URL or between commas is written as `~` and two hexadecimal digits.
 ///
-/// The token of a bookmark ends with the part `.kind:bookmark`, as it means less: see [`TokenKind`]. Release 0.1.0 reads
-/// that part as one more resource, which the request does not name, and answers with RESET.
+/// The token of a bookmark ends with the part `.kind:bookmark`, as it promises less: see [`TokenKind`]. Release 0.1.0 takes
+/// that part for one more resource, which the request does not name, and answers with RESET.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResumeToken {
     parts: Vec<(String, ResourceVersion)>,
@@ -29,17 +29,17 @@ pub struct TokenError {
     pub part: String,
 }
 
-/// What the client of a token may hold.
+/// Whether the client of a token may hold events from beyond it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenKind {
-    /// Everything up to the token's versions, and nothing beyond: the token of the last event it took.
+    /// The token of the last event. The client has everything up to its versions, and nothing beyond.
     PerEvent,
-    /// Everything up to the token's versions, and perhaps events beyond: the token of the last bookmark.
+    /// The token of the last bookmark. The client has everything up to its versions, and perhaps events from beyond.
     Bookmark,
 }
 
-/// Longest token taken, in bytes. A part is a name of at most 253 and a version of at most 39 characters;
-/// this leaves room for some hundred informers on one stream, and bounds what a header can make us parse.
+/// Longest token that is accepted, in bytes. A part has a name of at most 253 and a version of at most 39 characters; this
+/// is enough for some hundred informers on one stream, and bounds the parsing of a header.
 const TOKEN_BYTES_MAX: usize = 32 << 10;
 
 impl ResumeToken {
@@ -68,8 +68,7 @@ impl ResumeToken {
         Ok(Self { parts, kind })
     }
 
-    /// What it says of itself; `None` for a token of an event, of a snapshot, or of release 0.1.0, which wrote
-    /// all alike.
+    /// The kind that it names; `None` for the token of an event or a snapshot, and for any token of release 0.1.0.
     pub fn kind(&self) -> Option<TokenKind> {
         self.kind
     }
@@ -130,12 +129,12 @@ impl fmt::Display for ResumeToken {
     }
 }
 
-/// What may stand in a token as it is.
+/// Whether a byte is written in a token unchanged.
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'/' | b'_')
 }
 
-/// A version as it was before it was written; `None` where nobody wrote it so.
+/// The unescaped version; `None` for a text that no token contains.
 fn unescape(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -14,13 +14,13 @@ use super::{FieldMask, Object};
 
 /// The one variable of an expression.
 const OBJECT: &str = "object";
-/// Longest expression, in bytes. Nobody writes more into a URL by hand, and the parser's work grows with it.
+/// Longest expression, in bytes: more than people write into a URL by hand. The parser's work grows with it.
 const BYTES_MAX: usize = 1024;
-/// Brackets and conditionals within each other: each level takes stack of the parser.
+/// Nesting of brackets and conditionals. Each level takes stack of the parser.
 const NESTING_MAX: usize = 16;
-/// Expressions within each other: each level takes stack where it is evaluated.
+/// Nesting of expressions. Each level takes stack of the thread that evaluates.
 const DEPTH_MAX: usize = 64;
-/// What one evaluation may cost: expressions of a loop by the rounds it can make on the object at hand. Some 10 ms.
+/// Largest cost of one evaluation: the number of expressions times the rounds that loops can take on the object. About 10 ms.
 const COST_MAX: usize = 100_000;
 /// Size of a compiled regular expression, in bytes.
 const REGEX_BYTES_MAX: usize = 64 << 10;
@@ -49,33 +49,33 @@ const FUNCTIONS: [&str; 13] = [
 pub struct Condition {
     text: String,
     program: Program,
-    /// The members that it looks at; `None` for all.
+    /// The members that the expression reads; `None` for the whole object.
     mask: Option<FieldMask>,
     patterns: Arc<HashMap<String, Regex>>,
-    /// Expressions in it.
+    /// Number of expressions in it.
     size: usize,
-    /// Loops (`all`, `exists`, `map`, `filter`) within each other.
+    /// Nesting of loops (`all`, `exists`, `map`, `filter`).
     loops: u32,
 }
 
-/// Why a text is no condition.
+/// Why a text is not a condition.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ConditionError(String);
 
-/// Why a condition could not be evaluated for an object. What an object lacks is no failure.
+/// Why a condition could not be evaluated for an object. That the object lacks a member is not a failure.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ConditionFailure(String);
 
-/// What a look through an expression found.
+/// Findings of a walk through an expression.
 #[derive(Default)]
 struct Survey {
     paths: BTreeSet<Vec<String>>,
     patterns: Vec<String>,
     size: usize,
     loops: u32,
-    /// Names that loops declare.
+    /// Names of the loops' variables.
     declared: Vec<String>,
 }
 
@@ -85,8 +85,8 @@ impl Condition {
     /// Compiles an expression. Takes a thread of its own for some 100 us.
     ///
     /// # Errors
-    /// [`ConditionError`] where it does not compile, with line and column; where it names what there is not; where it is too
-    /// long or too deep.
+    /// [`ConditionError`] if the text does not compile (with line and column), names an unknown variable or function, or is
+    /// too long or too deeply nested.
     pub fn parse(text: &str) -> Result<Self, ConditionError> {
         let wrong = |message: String| Err(ConditionError(message));
         if text.trim().is_empty() {
@@ -140,15 +140,15 @@ impl Condition {
         &self.text
     }
 
-    /// The members that it looks at; none where it looks at the object as a whole.
+    /// The members that the expression reads; none if it reads the object as a whole.
     pub fn paths(&self) -> impl Iterator<Item = String> {
         self.mask.iter().flat_map(FieldMask::paths)
     }
 
-    /// Whether it holds of an object. Where the object lacks what it looks at, it does not.
+    /// Whether it is true of an object. It is false if the object lacks a member that it reads.
     ///
     /// # Errors
-    /// [`ConditionFailure`] for any other failure: a type that does not fit, a result that is no boolean, too much work.
+    /// [`ConditionFailure`] for any other failure: a wrong type, a result that is not a boolean, too much work.
     pub fn holds(&self, object: &Object) -> Result<bool, ConditionFailure> {
         let failure = |message: String| Err(ConditionFailure(message));
         let text = std::str::from_utf8(object.json()).unwrap_or_default();
@@ -174,7 +174,7 @@ impl Condition {
         }
         match self.program.execute(&context) {
             Ok(Value::Bool(holds)) => Ok(holds),
-            Ok(other) => failure(format!("it gives {:?} and no boolean", other.type_of())),
+            Ok(other) => failure(format!("the result is {:?} and not a boolean", other.type_of())),
             Err(ExecutionError::NoSuchKey(_) | ExecutionError::IndexOutOfBounds(_)) => Ok(false),
             Err(error) => failure(error.to_string()),
         }
@@ -195,7 +195,7 @@ impl Hash for Condition {
     }
 }
 
-/// How deep brackets and conditionals are within each other, at most. Those within strings count as well.
+/// The deepest nesting of brackets and conditionals. Those within strings count as well.
 fn nesting(text: &str) -> usize {
     let (mut depth, mut deepest, mut conditionals) = (0usize, 0, 0);
     for byte in text.bytes() {
@@ -232,7 +232,7 @@ fn value_of(json: serde_json::Value) -> Value {
     }
 }
 
-/// Elements of arrays and members of objects, all of them.
+/// Number of all array elements and object members, at every depth.
 fn elements(json: &serde_json::Value) -> usize {
     match json {
         serde_json::Value::Array(all) => all.len() + all.iter().map(elements).sum::<usize>(),
@@ -256,7 +256,7 @@ impl Survey {
         }
         if let Expr::Ident(name) = &expression.expr {
             let known = self.declared.contains(name) || is_type(name);
-            return if known { Ok(()) } else { Err(format!("there is no {name:?}: the variable is object")) };
+            return if known { Ok(()) } else { Err(format!("unknown variable {name:?}; expected object")) };
         }
         let mut within = |one: &IdedExpr| self.look(one, depth + 1, loops);
         match &expression.expr {
@@ -267,16 +267,16 @@ impl Survey {
                 EntryExpr::MapEntry(entry) => within(&entry.key).and_then(|()| within(&entry.value)),
                 EntryExpr::StructField(field) => within(&field.value),
             }),
-            Expr::Struct(_) => Err("there are no messages, only maps".to_owned()),
+            Expr::Struct(_) => Err("messages are not supported, only maps".to_owned()),
             Expr::Call(call) => {
                 let name = &*call.func_name;
                 let is_word = name.bytes().all(|byte| byte.is_ascii_alphanumeric());
                 if is_word && !FUNCTIONS.contains(&name) {
-                    return Err(format!("there is no function {name:?}; expected {}", FUNCTIONS.join(", ")));
+                    return Err(format!("unknown function {name:?}; expected {}", FUNCTIONS.join(", ")));
                 }
                 if name == "matches" {
                     let literal = call.args.last().and_then(text_of);
-                    let pattern = literal.ok_or("matches() takes a text that is written out")?;
+                    let pattern = literal.ok_or("matches() takes a literal string only")?;
                     self.patterns.push(pattern.to_owned());
                 }
                 call.target
@@ -305,7 +305,7 @@ fn is_type(name: &str) -> bool {
     ["int", "uint", "double", "string", "bool", "bytes", "list", "map", "null_type"].contains(&name)
 }
 
-/// The path of an expression that leads from `object` from member to member.
+/// The path of an expression that goes from `object` from member to member.
 fn path_of(expression: &IdedExpr) -> Option<Vec<String>> {
     let (within, member) = match &expression.expr {
         Expr::Ident(name) if name == OBJECT => return Some(Vec::new()),
@@ -394,13 +394,13 @@ mod tests {
     #[test]
     fn other_failures_are_told() {
         check("object.spec.replicas + 'x' == 'y'", Err("Unsupported binary operator"));
-        check("object.spec.replicas", Err("no boolean"));
+        check("object.spec.replicas", Err("not a boolean"));
         let costly = "object.spec.containers.all(a, object.spec.containers.all(b, object.spec.containers.all(c, object.spec.containers.all(d, object.metadata.name != a.name + b.name + c.name + d.name))))";
         check(costly, Err("too much work"));
     }
 
     #[test]
-    fn a_text_that_is_no_condition_is_refused_with_the_reason() {
+    fn a_text_that_is_not_a_condition_is_refused_with_the_reason() {
         let deep = format!("{}true{}", "(".repeat(17), ")".repeat(17));
         let long = format!("object.a == '{}'", "x".repeat(BYTES_MAX));
         for (text, part) in [
@@ -408,10 +408,10 @@ mod tests {
             ("object.spec.replicas >", "line 1 column 2"),
             ("object.spec. == 1", "line 1 column 1"),
             ("pod.spec.on", r#"no "pod""#),
-            ("object.spec.containers.all(c, d.name == 'x')", r#"no "d""#),
+            ("object.spec.containers.all(c, d.name == 'x')", r#"unknown variable "d""#),
             ("delete(object)", r#"no function "delete""#),
             ("object.metadata.name.matches('(')", "unclosed group"),
-            ("object.metadata.name.matches(object.metadata.uid)", "written out"),
+            ("object.metadata.name.matches(object.metadata.uid)", "literal string"),
             ("object.metadata.name.matches('(a{1000}){1000}')", "size limit"),
             (&deep, "nested more than 16"),
             (&long, "more than 1024"),

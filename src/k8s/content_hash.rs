@@ -1,14 +1,15 @@
-//! A hash of what objects hold, by which two states are found to be the same.
+//! A hash of the content of objects. Equal hashes mean equal content.
 
 use std::fmt;
 
-/// The hash of an object's JSON, or of a set of objects: the sum of their hashes, which is free of their order and follows
-/// each change without a look at the other objects.
+/// The hash of an object's JSON, or of a set of objects. That of a set is the sum of the objects' hashes: it does not depend
+/// on their order, and can be updated at a change without reading the other objects.
 ///
-/// Why BLAKE3: ETags are made of it, and a client that is answered 304 reads nothing. Who writes objects must not be able to
-/// give one the hash of another, as with a hash that is only quick. It is also the same on each machine and in each release.
+/// Why BLAKE3: ETags are made from it, and a client that gets 304 reads no objects. A user who may write objects must not be
+/// able to give one the hash of another, which non-cryptographic hashes allow. The hash is the same on every machine and in
+/// every release.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-// Bytes, and no `u128`: that would align each object to 16 bytes.
+// Bytes and not a `u128`, which would align each object to 16 bytes.
 pub struct ContentHash([u8; 16]);
 
 impl ContentHash {
@@ -19,12 +20,12 @@ impl ContentHash {
         Self(short)
     }
 
-    /// An object comes into the set.
+    /// Adds an object to the set.
     pub fn add(&mut self, object: Self) {
         self.0 = self.number().wrapping_add(object.number()).to_le_bytes();
     }
 
-    /// An object leaves the set.
+    /// Removes an object from the set.
     pub fn remove(&mut self, object: Self) {
         self.0 = self.number().wrapping_sub(object.number()).to_le_bytes();
     }

@@ -1,4 +1,4 @@
-//! Parts of objects that a client asks for, cut from the JSON that is there.
+//! The parts of objects that a client asks for, cut from their JSON without parsing all of it.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -10,31 +10,31 @@ use serde_json::value::RawValue;
 use super::Object;
 use super::object::{MemberKey, Span, ValuesCell};
 
-/// Paths of one mask. A client that needs more takes whole objects.
+/// Largest number of paths in a mask. A client that needs more takes whole objects.
 const MASK_PATHS_MAX: usize = 64;
-/// Names along one path.
+/// Largest number of names along one path.
 const NAMES_MAX: usize = 32;
-/// Arrays directly within each other that are gone through. No kind of Kubernetes nests two.
+/// Arrays directly within arrays, to this depth, are searched. No built-in kind of Kubernetes nests two.
 const ARRAYS_MAX: u8 = 8;
 
-/// Without these a client can't tell which object it has, and in which state.
+/// Part of every mask: they say which object it is, and in which state.
 const IDENTITY: [&str; 6] =
     ["apiVersion", "kind", "metadata.name", "metadata.namespace", "metadata.uid", "metadata.resourceVersion"];
 
 /// Members of an object, as dotted paths: `metadata.name,spec.containers.image`.
 ///
-/// A path goes from member to member, and through the elements of arrays; `\.` is a dot within a name. What an object is
-/// identified by belongs to every mask. Masks that mean the same are equal, however they were written.
+/// A path goes from member to member, and through the elements of arrays; `\.` is a dot within a name. What
+/// identifies an object belongs to every mask. Masks with the same meaning are equal, however they were written.
 #[derive(Clone)]
 pub struct FieldMask {
-    /// Sorted, each once, none within another.
+    /// Sorted, without duplicates; none is within another.
     paths: Vec<Vec<String>>,
     root: Node,
-    /// Whether a value in which nothing is of the mask stays, as it is or empty.
+    /// Whether a value without any member of the mask is kept, unchanged or empty, and not left out.
     keeps_shape: bool,
 }
 
-/// Why a list of paths is no mask.
+/// Why a list of paths is not a mask.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{path:?}: {problem}; expected paths such as metadata.labels,spec.containers.image")]
 pub struct FieldMaskError {
@@ -42,10 +42,10 @@ pub struct FieldMaskError {
     problem: String,
 }
 
-/// A member name, or the root, of the paths that go through it.
+/// A node of the tree of paths: the root, or a member name with the paths that go through it.
 #[derive(Clone, Default)]
 struct Node {
-    /// Whether all of it is wanted.
+    /// Whether the mask wants the whole value.
     whole: bool,
     children: Vec<(String, Node)>,
 }
@@ -54,7 +54,7 @@ impl FieldMask {
     /// Reads paths joined by commas.
     ///
     /// # Errors
-    /// [`FieldMaskError`] with the path that cannot be.
+    /// [`FieldMaskError`] with the path that is not valid.
     pub fn parse(text: &str) -> Result<Self, FieldMaskError> {
         let mut paths = Vec::new();
         for path in text.split(',') {
@@ -67,7 +67,7 @@ impl FieldMask {
         Ok(Self::new(paths, false))
     }
 
-    /// A mask of these paths that keeps the shape of what it cuts: an expression that looks at the paths alone gives the
+    /// A mask of these paths that keeps the shape of what it cuts: an expression that reads only these paths gives the
     /// same for the part as for the whole.
     pub(super) fn of_names(paths: Vec<Vec<String>>) -> Self {
         Self::new(paths, true)
@@ -88,8 +88,8 @@ impl FieldMask {
         self.paths.iter().map(move |path| path.iter().map(escaped).collect::<Vec<_>>().join("."))
     }
 
-    /// The object with these members alone, nested and in the order in which they were. A member in which nothing is of the
-    /// mask is left out; an array keeps an element for each object that it had.
+    /// The object with these members alone, nested and in the order in which they were. A member that
+    /// holds nothing of the mask is left out; an array keeps one element for each object in it.
     pub fn cut(&self, object: &Object) -> Object {
         let text = std::str::from_utf8(object.json()).expect("the decoder only takes UTF-8");
         let mut out = String::with_capacity(256);
@@ -97,7 +97,7 @@ impl FieldMask {
         object.with_json(out)
     }
 
-    /// The members of a JSON object that the mask names, those of the identity among them, as [`FieldMask::cut`].
+    /// As [`FieldMask::cut`], for a JSON object: the members in the mask, with those that identify the object.
     pub fn cut_json(&self, json: &str) -> String {
         let mut out = String::new();
         self.root.cut(json, 0, self.keeps_shape, &mut out);
@@ -146,7 +146,9 @@ fn names(path: &str) -> Result<Vec<String>, FieldMaskError> {
                 _ => return wrong(r"\ stands before . or \ only"),
             },
             '.' => names.push(String::new()),
-            '[' | ']' | '*' => return wrong("arrays are gone through without brackets and *"),
+            '[' | ']' | '*' => {
+                return wrong("write no brackets and no *: a path goes through arrays by itself");
+            }
             other => names[last].push(other),
         }
     }
@@ -175,7 +177,7 @@ impl Node {
         self.children[at].1.add(rest);
     }
 
-    /// Appends what is wanted of some JSON; `false`, and nothing appended, where that is nothing.
+    /// Appends the wanted part of some JSON. Appends nothing and returns `false` if no part of it is wanted.
     fn cut(&self, json: &str, within: u8, keeps_shape: bool, out: &mut String) -> bool {
         if self.whole {
             out.push_str(json);
@@ -202,7 +204,7 @@ impl Node {
                         Some(b'[') if !self.cut(element, within + 1, keeps_shape, out) => out.push_str("[]"),
                         Some(b'{' | b'[') => {}
                         Some(_) if keeps_shape => out.push_str(element),
-                        // It has no members.
+                        // A scalar has no members.
                         Some(_) | None => out.truncate(start),
                     }
                 }
@@ -237,7 +239,7 @@ impl Node {
     }
 }
 
-/// Finds the members of an object that a node wants: which child, key and value. A key twice means the last one.
+/// Finds the members of an object that a node wants: child, key and value. Of a duplicate key the last one counts.
 struct Members<'n, 'm, 'de> {
     node: &'n Node,
     members: &'m mut Vec<(usize, &'de str, &'de str)>,
@@ -271,7 +273,7 @@ impl<'de> Visitor<'de> for Members<'_, '_, 'de> {
     }
 }
 
-/// The elements of an array, as they stand.
+/// The elements of an array, as raw JSON.
 struct Elements<'m, 'de>(&'m mut Vec<&'de str>);
 
 impl<'de> DeserializeSeed<'de> for Elements<'_, 'de> {
@@ -404,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_cannot_be_is_refused_by_name() {
+    fn a_path_that_is_not_valid_is_refused_by_name() {
         for (text, part) in [
             ("", "a name is empty"),
             ("spec..a", "a name is empty"),
@@ -431,7 +433,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// What is cut is JSON, and as serde_json reads it the members of the mask and nothing else.
+        /// A cut is valid JSON, and holds the members of the mask and nothing else, compared by means of serde_json.
         #[test]
         fn a_cut_is_what_a_parser_would_give(
             depth in proptest::collection::vec("[a-c]", 1..4),

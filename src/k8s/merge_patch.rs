@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use super::Object;
 use super::object::MemberKey;
 
-/// What a patch says in any case, so that a client knows which object it is of, and in which state.
+/// Members in every patch, so that a client knows the object and its state.
 const IN_ROOT: [&str; 2] = ["apiVersion", "kind"];
 const IN_METADATA: [&str; 4] = ["name", "namespace", "uid", "resourceVersion"];
 
@@ -23,7 +23,7 @@ enum Level {
 /// A merge patch would have to set a member to `null`, which removes it.
 struct SetsNull;
 
-/// The patch that makes `after` of `before`, with what identifies the object; `None` where no patch can, or where it
+/// The patch that turns `before` into `after`, with the members that identify the object. `None` if no patch can, or if it
 /// would not be shorter than the object.
 pub fn merge_patch(before: &Object, after: &Object) -> Option<String> {
     let texts = [before, after].map(|object| std::str::from_utf8(object.json()).ok());
@@ -85,13 +85,13 @@ fn sets_null(json: &str) -> bool {
             && members(json).iter().any(|member| sets_null(member.value))
 }
 
-/// A member of an object, as it stands.
+/// A member of an object: key and raw JSON.
 struct Member<'a> {
     key: MemberKey<'a>,
     value: &'a str,
 }
 
-/// The members of an object in their order. A key twice means the last one.
+/// The members of an object in their order. Of a duplicate key the last one counts.
 fn members(json: &str) -> Vec<Member<'_>> {
     let mut members = Vec::new();
     let mut reader = serde_json::Deserializer::from_str(json);
@@ -202,7 +202,7 @@ mod tests {
         let expected = json!({ "kind": "Pod", "apiVersion": "v1",
             "metadata": { "name": "p", "uid": "u", "resourceVersion": "2" }, "spec": {"a": {"b": 3, "c": null}} });
         assert_eq!(serde_json::from_str::<Value>(&patch.unwrap()).unwrap(), expected);
-        // A null can't be set, within an array it can.
+        // A patch cannot set a null, except within an array.
         assert_eq!(merge_patch(&object(1, &json!({})), &object(2, &json!({"a": {"b": null}}))), None);
         assert!(merge_patch(&object(1, &json!({})), &object(2, &json!({"a": [null]}))).is_some());
     }

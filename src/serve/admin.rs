@@ -19,17 +19,17 @@ use super::{ApiError, Bound, Config};
 use crate::cache::Phase;
 use crate::hub::{Hub, Informer, Started};
 
-/// What the admin listener tells of.
+/// The state that the admin listener shows.
 #[derive(Clone)]
 pub struct Admin {
     /// The informers.
     pub hub: Hub,
     /// Renders the metrics in the Prometheus text format.
     pub render: Arc<dyn Fn() -> String + Send + Sync>,
-    /// Unready once an informer has not heard of the API server for this long; `None` for never, as reads go
-    /// on from the cache.
+    /// The process is unready if an informer has not heard the API server for this long; `None` for never, as the cache
+    /// still answers reads.
     pub unready_after: Option<Duration>,
-    /// Cancelled where a shutdown begins.
+    /// Cancelled when a shutdown begins.
     pub leaving: CancellationToken,
 }
 
@@ -49,7 +49,7 @@ pub fn admin_router(admin: Admin) -> Router {
         .with_state(admin)
 }
 
-/// The probes alone: clients of the Kubernetes interface ask for them on the data listener.
+/// The probes without metrics, for clients of the Kubernetes interface on the data listener.
 pub(super) fn probes<S: Clone + Send + Sync + 'static>(admin: Admin) -> Router<S> {
     let probes = Router::new()
         .route("/livez", get(livez))
@@ -59,12 +59,12 @@ pub(super) fn probes<S: Clone + Send + Sync + 'static>(admin: Admin) -> Router<S
 }
 
 impl Admin {
-    /// Serves until `until` is cancelled: later than the data listener, so that a drain can be seen.
+    /// Serves until `until` is cancelled, which is later than for the data listener, so that a drain can be observed.
     pub async fn serve(self, bound: Bound, config: Config, until: CancellationToken) {
         serve_router(bound, admin_router(self), config, until).await;
     }
 
-    /// Each check by name; a sentence for what is wrong, or is worth telling though all is well.
+    /// Each check with its name: an error sentence, or a remark although all is well.
     fn checks(&self) -> Vec<(String, Result<Option<String>, String>)> {
         let now = Instant::now();
         let draining = if self.leaving.is_cancelled() { Err("shutting down".to_owned()) } else { Ok(None) };
@@ -83,7 +83,7 @@ impl Admin {
                 _ if condition.phase == Phase::Failed => Err(why),
                 (false, _) => Err(format!("not synced: {why}")),
                 (true, true) => Err(heard()),
-                // Reads go on from the cache.
+                // The cache still answers reads.
                 (true, false) => Ok(informer.is_stale(now).then(heard)),
             };
             checks.push((format!("informer/{}", informer.name), result));
@@ -92,8 +92,8 @@ impl Admin {
     }
 }
 
-/// Whether readiness depends on an informer: not on those that clients start, nor on one that came while the process
-/// was ready, before it was complete once.
+/// Whether readiness depends on an informer. It does not on informers on demand, nor on one that was added to a ready process
+/// and has not been complete yet.
 fn counts(informer: &Informer) -> bool {
     match informer.started {
         Started::Demand => false,
@@ -101,7 +101,8 @@ fn counts(informer: &Informer) -> bool {
     }
 }
 
-/// Alive as long as it answers: what is wrong upstream is no reason to restart (the cache would be lost).
+/// The process is alive as long as it answers. Trouble with the API server is no reason for a restart, which would lose the
+/// cache.
 async fn livez(RawQuery(query): RawQuery) -> Result<Response, ApiError> {
     let params = Params::parse(query.as_deref(), &["verbose"])?;
     let text = if params.get("verbose").is_some() { "[+]ping ok\nlivez check passed\n" } else { "ok" };
@@ -134,7 +135,7 @@ async fn readyz(
     Ok((code, text).into_response())
 }
 
-/// Sizes are read at the scrape, so that nothing on the hot path keeps them.
+/// Sizes are read at each scrape, so that the hot path does not have to maintain them.
 async fn metrics(State(admin): State<Admin>) -> Response {
     let now = Instant::now();
     let informers = admin.hub.informers();
@@ -158,7 +159,7 @@ async fn metrics(State(admin): State<Admin>) -> Response {
     ([(header::CONTENT_TYPE, content_type)], page).into_response()
 }
 
-/// The page without the gauges of informers that are no more: nobody sets them again, and a recorder never forgets.
+/// The page without the gauges of removed informers, which the recorder would otherwise keep for ever.
 fn without_gone(page: &str, names: &BTreeSet<String>) -> String {
     let stays = |line: &&str| {
         let Some((metric, rest)) = line.split_once("{resource=\"") else { return true };

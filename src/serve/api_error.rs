@@ -1,4 +1,4 @@
-//! Errors at the edge: what the client must know as a `Status`, what the log must know beside it.
+//! Errors of requests, which are answered as a `Status`.
 
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -19,7 +19,7 @@ impl ApiError {
         Self::of_status(Status::failure(code.as_u16(), reason, message))
     }
 
-    /// What a `Status` says, as it is.
+    /// An error with this `Status`.
     pub fn of_status(status: Status) -> Self {
         Self { status: Box::new(status), allow: None, uncached: false }
     }
@@ -104,21 +104,21 @@ impl ApiError {
         Self::of_status(Status::too_large_version(asked, reached))
     }
 
-    /// Adds when to try again.
+    /// Adds `Retry-After`.
     #[must_use]
     pub fn retry_after(mut self, seconds: u32) -> Self {
         self.status.details.get_or_insert_default().retry_after_seconds = Some(seconds);
         self
     }
 
-    /// Marks what only says that the cache cannot answer: the API server may.
+    /// Marks an error that only says that the cache cannot answer, but the API server may.
     #[must_use]
     pub(super) fn uncached(mut self) -> Self {
         self.uncached = true;
         self
     }
 
-    /// Whether the API server may answer what this refuses.
+    /// Whether the API server may be able to answer the refused request.
     pub(super) fn is_uncached(&self) -> bool {
         self.uncached
     }

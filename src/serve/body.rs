@@ -1,9 +1,8 @@
 //! Response bodies: axum's own, or frames by reference.
 //!
-//! Why not axum's body for everything: its data is one `Bytes`, so each slice of a frame would be an HTTP
-//! chunk of its own. Ours is a whole batch, which hyper writes as one chunk with one vectored write. The body
-//! travels through axum in the response's extensions and takes its place on the way out; so does a stream, which takes
-//! the whole connection.
+//! Why not axum's body for everything: its data is one `Bytes`, so each slice of a frame would be an HTTP chunk of its own.
+//! Our data is a whole batch, which hyper writes as one chunk by one vectored write. Our body travels through axum in the
+//! response's extensions, and replaces axum's body after the router. So does a stream that takes over the connection.
 
 use std::io;
 use std::pin::Pin;
@@ -26,10 +25,10 @@ pub(super) enum ServeBody {
     Frames(FramesBody),
 }
 
-/// A stream of frames as a body. Ends for ever once it has ended.
+/// A stream of frames as a body.
 pub(super) struct FramesBody(Option<Pin<Box<dyn Stream<Item = io::Result<Frames>> + Send>>>);
 
-/// Carries what is not axum's through axum.
+/// Carries a body or a stream through axum, in the response's extensions.
 #[derive(Clone)]
 pub(super) struct Carried(Arc<Mutex<Option<Cargo>>>);
 
@@ -38,16 +37,16 @@ enum Cargo {
     Stream(Box<WatchStream>),
 }
 
-/// What becomes of a response.
+/// How a response is sent.
 pub(super) enum Unwrapped {
-    /// It is sent by hyper.
+    /// By hyper.
     Body(http::Response<ServeBody>),
-    /// It is sent by the stream itself.
+    /// By the stream itself.
     Stream(http::Response<()>, Box<WatchStream>),
 }
 
 impl Carried {
-    /// As a response's body: the stream takes the connection over.
+    /// A response with this stream, which takes over the connection.
     pub(super) fn stream(stream: WatchStream) -> Self {
         Self::new(Cargo::Stream(Box::new(stream)))
     }
@@ -70,12 +69,12 @@ impl FramesBody {
         Self(Some(Box::pin(stream)))
     }
 
-    /// A response whose body this becomes.
+    /// A response with this body.
     pub(super) fn into_response(self) -> Response {
         Carried::new(Cargo::Frames(self)).into_response()
     }
 
-    /// A response through which axum's layers see the bytes, for compression.
+    /// A response with axum's own body, so that its layers see the bytes, for compression.
     pub(super) fn into_plain_response(self) -> Response {
         let stream = self.0.unwrap_or_else(|| Box::pin(futures_util::stream::empty()));
         let parts = stream.flat_map(|frames| {
@@ -90,13 +89,13 @@ impl FramesBody {
     }
 }
 
-/// Puts what was carried into its place.
+/// Takes a carried body or stream out of a response.
 pub(super) fn unwrap_body(response: Response) -> Unwrapped {
     let (mut parts, body) = response.into_parts();
     let carried = parts.extensions.remove::<Carried>();
     let cargo = carried.and_then(|carried| carried.0.lock().unwrap_or_else(PoisonError::into_inner).take());
     if cargo.is_some() {
-        // axum took the placeholder for an empty answer.
+        // axum has set the length of its empty placeholder.
         parts.headers.remove(http::header::CONTENT_LENGTH);
     }
     match cargo {

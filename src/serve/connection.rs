@@ -1,4 +1,4 @@
-//! One connection, of HTTP/1.1 or HTTP/2: hyper over a socket that is closed when its peer takes nothing.
+//! One connection, of HTTP/1.1 or HTTP/2: hyper over a socket that is closed if its peer takes no bytes.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -31,19 +31,19 @@ use super::stream::{Socket, Takeover, WatchStream};
 use super::{Config, guard, metrics};
 use crate::encode::Frames;
 
-/// A connection's place among those of its listener, for as long as anything of it lives.
+/// Counts a connection, and holds its permit, until all parts of it are dropped.
 #[derive(Clone)]
 pub(super) struct Connected(#[expect(dead_code, reason = "held, not read")] Arc<Place>);
 
-/// Where a connection comes from; `None` over a Unix socket.
+/// The address of a connection's peer; `None` over a Unix socket.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer(pub(super) Option<SocketAddr>);
 
-/// Given back, and counted as closed, when it is dropped.
+/// The permit; the connection is counted as closed when it is dropped.
 struct Place(#[expect(dead_code, reason = "held, not read")] Option<OwnedSemaphorePermit>);
 
 impl Connected {
-    /// With the permit of a listener that has some.
+    /// With a permit, if the listener limits its connections by permits.
     pub(super) fn new(permit: Option<OwnedSemaphorePermit>) -> Self {
         metrics::connections().increment(1.0);
         Self(Arc::new(Place(permit)))
@@ -65,26 +65,26 @@ impl Drop for Place {
     }
 }
 
-/// Names the exact length of a body made of frames; becomes Content-Length on the way out.
+/// An internal header with the exact length of a body made of frames. It becomes Content-Length when the answer is sent.
 pub(super) const EXACT_LENGTH: HeaderName = HeaderName::from_static("informerd-exact-length");
 
-/// Bytes that hyper may hold of what the socket did not take: frames by reference, so objects are not copied,
-/// but a stalled peer pins them.
+/// Bytes that hyper may hold which the socket did not take. They are frames by reference: objects are not copied, but a stalled
+/// peer keeps them alive.
 const WRITE_BUFFER_BYTES: usize = 64 << 10;
 
-/// Requests that a connection of HTTP/2 may have under way, each of which may be a stream.
+/// Largest number of concurrent requests on an HTTP/2 connection, each of which may be a stream.
 const HTTP2_REQUESTS_MAX: u32 = 256;
 
-/// How long an answer may make no progress after its client has closed its half of the connection, as `nc -N` does when
-/// it has asked. Whether such a client still reads is only known once something is written to it.
+/// Time without progress of an answer after its client has closed its half of the connection, as `nc -N` does after the
+/// request. Only a write shows whether such a client still reads.
 const HALF_CLOSED_MAX: Duration = Duration::from_secs(5);
 
-/// A connection of HTTP/2 on which nothing comes is asked this often whether there is still somebody, ...
+/// Interval of pings on an HTTP/2 connection on which nothing arrives, ...
 const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(30);
-/// ... and closed when no answer comes for this long.
+/// ... which is closed if a ping is not answered within this time.
 const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What one connection needs.
+/// A connection before it is served.
 pub(super) struct Connection<S> {
     pub(super) socket: S,
     /// What is known of the peer's acknowledgments.
@@ -92,7 +92,7 @@ pub(super) struct Connection<S> {
     pub(super) served: Served,
 }
 
-/// What the requests of a connection need.
+/// What the requests of a connection share.
 #[derive(Clone)]
 pub(super) struct Served {
     pub(super) router: Router,
@@ -101,19 +101,19 @@ pub(super) struct Served {
     pub(super) connected: Connected,
     pub(super) peer: Peer,
     pub(super) drain: CancellationToken,
-    /// Where a stream that takes the connection over goes on.
+    /// The tasks in which streams continue that take over their connection.
     pub(super) tasks: TaskTracker,
 }
 
-/// A socket that hyper has while it serves it.
+/// The socket as hyper sees it.
 type Io<S> = TokioIo<Begun<StallGuard<S>>>;
 
-/// What a connection has to do.
+/// The requests of a connection.
 #[derive(Default)]
 struct Load {
-    /// Requests that came.
+    /// Number of requests that were received.
     begun: AtomicUsize,
-    /// Those of them that are not answered to their end.
+    /// Number of requests that are not completely answered.
     under_way: AtomicUsize,
 }
 
@@ -134,7 +134,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// A body whose end is noticed.
+/// A body that counts its request as answered when it ends.
 struct Counted {
     body: ServeBody,
     _under_way: UnderWay,
@@ -160,7 +160,7 @@ impl http_body::Body for Counted {
     }
 }
 
-/// Runs what hyper begins for requests of HTTP/2.
+/// Runs the tasks that hyper spawns for HTTP/2 requests.
 #[derive(Clone)]
 struct Spawner(TaskTracker);
 
@@ -183,7 +183,7 @@ impl<S: Socket> Connection<S> {
         };
         match recognized {
             Ok(Ok(Some((Spoken::Http1, socket)))) => served.http1(TokioIo::new(socket), load).await,
-            // In a box, as the others would have to have room for it.
+            // Boxed, so that the other case does not need room for it.
             Ok(Ok(Some((Spoken::Http2, socket)))) => Box::pin(served.http2(TokioIo::new(socket), load)).await,
             Ok(Ok(None) | Err(_)) => {}
             Err(_) => metrics::limit_hit("header_timeout"),
@@ -198,8 +198,8 @@ impl Served {
         http.timer(TokioTimer::new())
             .header_read_timeout(config.header_timeout)
             .max_headers(guard::HEADER_FIELDS_READ_MAX)
-            // Beyond our own limit, so that what is a little too large gets a Status and what is much too
-            // large is cut off while it is read.
+            // Larger than our own limit: a head that is a little too large gets a Status, and one that is much too large is
+            // cut off while it is read.
             .max_header_size((config.header_bytes_max + config.url_bytes_max) * 2)
             .max_buf_size(WRITE_BUFFER_BYTES.max((config.header_bytes_max + config.url_bytes_max) * 2));
         let taken = Arc::new(Mutex::new(None));
@@ -212,11 +212,11 @@ impl Served {
                         Ok::<_, Infallible>(response.map(|body| Counted { body, _under_way: under_way }))
                     }
                     Answer::Stream(response, stream) => {
-                        // As an API server does, a stream ends with what its client says.
+                        // As on an API server, a stream ends when its client closes its half.
                         drop(under_way);
                         let takeover = Takeover::new(stream, &response);
                         *taker.lock().unwrap_or_else(PoisonError::into_inner) = Some(takeover);
-                        // hyper is let go before it could ask again.
+                        // hyper is dropped before it could poll again.
                         std::future::pending().await
                     }
                 }
@@ -246,14 +246,14 @@ impl Served {
             if let Some(takeover) = takeover {
                 let parts = connection.into_parts();
                 let socket = parts.io.into_inner().into_inner();
-                // A task of its own, so that nothing of hyper's is kept for it.
+                // In a task of its own, so that hyper's state is freed.
                 self.tasks.spawn(takeover.begin(socket, &parts.read_buf, self.connected));
             }
             return;
         }
     }
 
-    /// Streams share the connection here, so hyper writes them: it alone knows how much of each the client takes.
+    /// Over HTTP/2 streams share the connection, so hyper writes them: only it knows how much of each the client accepts.
     async fn http2<S: Socket>(self, io: Io<S>, load: Arc<Load>) {
         let config = &self.config;
         let headers = u32::try_from((config.header_bytes_max + config.url_bytes_max) * 2).unwrap_or(u32::MAX);
@@ -288,12 +288,12 @@ impl Served {
                     draining = true;
                     connection.as_mut().graceful_shutdown();
                 }
-                // A request has as long to come as on a connection of HTTP/1.
+                // A request has the same time to arrive as over HTTP/1.
                 _ = tick.tick() => {
                     let begun = load.begun.load(Ordering::Relaxed);
                     let idle = begun == seen && load.under_way.load(Ordering::Relaxed) == 0;
                     if idle && over {
-                        // It was told, and says nothing.
+                        // It was asked to go away, and does not answer.
                         return metrics::limit_hit("header_timeout");
                     }
                     if idle {
@@ -344,14 +344,14 @@ impl Served {
 enum Answer {
     /// By hyper.
     Whole(http::Response<ServeBody>),
-    /// By a stream; the head has the version of the request.
+    /// By a stream. The head has the HTTP version of the request.
     Stream(http::Response<()>, Box<WatchStream>),
 }
 
-/// Why a connection ended, where that is worth telling.
+/// Logs why a connection ended, if that is of interest.
 fn tell(ended: hyper::Result<()>) {
     let Err(error) = ended else { return };
-    // A peer's fault; others are not touched.
+    // The fault of the peer; other connections are not affected.
     if error.is_timeout() {
         metrics::limit_hit("header_timeout");
     }
@@ -370,14 +370,14 @@ fn finish(response: Response, head: bool, version: Version) -> Answer {
         response.headers_mut().insert(http::header::CONTENT_LENGTH, length);
     }
     if head {
-        // Nothing is subscribed or rendered for a body that is not sent.
+        // A body that is not sent must not subscribe or render anything.
         return Answer::Whole(response.map(|_| ServeBody::Axum(Body::empty())));
     }
     Answer::Whole(response)
 }
 
-/// A socket whose writes fail when the peer takes no byte for a set time: hyper has no write timeout, and a
-/// peer that never reads would pin its connection for ever.
+/// A socket whose writes fail if the peer takes no byte for a set time. hyper has no write timeout, so a peer that never
+/// reads would keep its connection for ever.
 struct StallGuard<S> {
     inner: S,
     timeout: Duration,
@@ -385,9 +385,9 @@ struct StallGuard<S> {
     progress: Option<Arc<Progress>>,
     /// Where it is not known: runs while a write waits.
     stalled: Option<Pin<Box<Sleep>>>,
-    /// The answers under way, for which the end of what the client says is kept back.
+    /// The unfinished answers, during which the end of the client's half is hidden from hyper.
     load: Arc<Load>,
-    /// Runs after that end, anew with each write.
+    /// Runs after that end, and is restarted by each write.
     half_closed: Option<Pin<Box<Sleep>>>,
 }
 
@@ -454,7 +454,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for StallGuard<S> {
         if !ended || buffer.remaining() == 0 || this.load.under_way.load(Ordering::Relaxed) == 0 {
             return read;
         }
-        // hyper takes the end for a client that has left, and drops the answer that it writes.
+        // hyper would take the end for a client that has left, and drop the answer.
         let half_closed = this.half_closed.get_or_insert_with(|| Box::pin(sleep(HALF_CLOSED_MAX)));
         half_closed.as_mut().poll(context).map(Ok)
     }

@@ -1,7 +1,7 @@
-//! The content hash of what a selection selects, of which ETags are made.
+//! Content hashes of selections, from which ETags are made.
 //!
-//! The hash of a selection is the sum over its results: looked up once, in turns, and then moved on by the changes since, so
-//! that a client that asks again and again costs the changes and not the objects. Where nobody asks, nothing is hashed.
+//! The hash of a selection is the sum over its objects. It is computed once, in turns, and then updated by the changes since.
+//! So a client that polls costs the changes and not the objects. Without requests nothing is hashed.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,23 +12,23 @@ use crate::cache::{Change, ChangeKind, Cursor};
 use crate::hub::{Candidates, Generations, Informer, InformerId, Matcher, Selection};
 use crate::k8s::ContentHash;
 
-/// Selections whose hash is remembered, some 200 bytes each: many more than clients poll for different things.
+/// Number of selections whose hash is remembered, some 200 bytes each: many more than clients poll.
 const REMEMBERED_MAX: usize = 4096;
 
-/// Changes by which a remembered hash is moved on. Beyond it, the results are looked through.
+/// Largest number of changes by which a remembered hash is updated. With more it is computed again.
 const CHANGES_MAX: u64 = 4000;
 
 /// Changes that one turn looks at: two states each, at most some ten microseconds a state.
 const TURN_CHANGES: usize = 100;
 
-/// The hashes of selections that were asked for.
+/// The remembered hashes of selections.
 #[derive(Default)]
 pub(super) struct Contents(Mutex<Remembered>);
 
 #[derive(Default)]
 struct Remembered {
     known: HashMap<(InformerId, Arc<Selection>), Known>,
-    /// Rises with each use.
+    /// Counts uses, so that the one used longest ago can be dropped.
     uses: u64,
 }
 
@@ -41,8 +41,8 @@ struct Known {
 }
 
 impl Contents {
-    /// The hash of what a selection selects of a state. `None` where the state could not be held for as long as that takes.
-    /// Where objects had to be looked at, the candidates are then those alone that are selected.
+    /// The hash of the objects of a state that match a selection. `None` if the state could not be held long enough. If objects
+    /// had to be read, the candidates afterwards are only those that match.
     pub(super) async fn of(
         &self,
         informer: &Arc<Informer>,
@@ -84,7 +84,7 @@ impl Contents {
     }
 
     fn remember(&self, informer: InformerId, selection: &Arc<Selection>, cursor: Cursor, hash: ContentHash) {
-        // A single object is looked up as fast.
+        // For a single object a look-up is as fast.
         if selection.name.is_some() {
             return;
         }
@@ -111,7 +111,7 @@ impl Contents {
     }
 }
 
-/// Moves a hash on to a later place. `None` where the changes between are not known, or too many.
+/// Updates a hash to a later cursor. `None` if the changes between are unknown or too many.
 async fn move_on(
     known: Known,
     to: Cursor,
@@ -142,7 +142,7 @@ async fn move_on(
     }
 }
 
-/// Takes a change into the hash of what is selected.
+/// Adds a change to a hash.
 fn take(change: &Change, matcher: &Matcher, hash: &mut ContentHash) {
     let form = &matcher.selection().form;
     if let Some(previous) = &change.previous

@@ -1,8 +1,8 @@
-//! Who is connected to the admin listener: few, and the newest goes in.
+//! The connections of the admin listener, of which the newest is always accepted.
 //!
-//! A kubelet restarts a pod whose probe is not answered. So a full admin listener refuses nobody; it closes the oldest
-//! connection of the peer that has the most, which is not the kubelet's. A probe is answered long before its own
-//! connection could be the oldest.
+//! A kubelet restarts a pod whose probe is not answered. So a full admin listener refuses no connection, but closes the
+//! oldest one of the peer that has the most, which is not the kubelet. A probe is answered long before its own connection
+//! could be the oldest.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -12,10 +12,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::metrics;
 
-/// Connections of the admin listener at most: a kubelet, some collectors of metrics, and people.
+/// Largest number of connections of the admin listener: a kubelet, some collectors of metrics, and people.
 pub(super) const ADMIN_CONNECTIONS_MAX: usize = 256;
 
-/// Bits of an IPv6 address that name a network: one host may have all addresses of it.
+/// Bits of an IPv6 address that name a network, as one host may have all addresses of its network.
 const NETWORK_BITS: u32 = 64;
 
 /// Connections in the order in which they came.
@@ -38,7 +38,7 @@ struct Member {
     closed: CancellationToken,
 }
 
-/// A connection's place, given back when it is dropped.
+/// Counts a connection until it is dropped.
 #[derive(Debug)]
 pub(super) struct Seat {
     crowd: Arc<Crowd>,
@@ -53,7 +53,7 @@ impl Crowd {
         Arc::new(Self { max, members: Mutex::default() })
     }
 
-    /// Takes a connection in. Where all places are taken, another one is closed.
+    /// Accepts a connection. If there are too many, another one is closed.
     pub(super) fn enter(self: &Arc<Self>, peer: Option<SocketAddr>) -> Seat {
         let mut members = self.lock();
         if members.all.len() >= self.max {
@@ -74,7 +74,7 @@ impl Crowd {
 }
 
 impl Members {
-    /// The oldest of the peer that has the most.
+    /// The oldest connection of the peer that has the most.
     fn one_too_many(&self) -> Option<usize> {
         let mut counts: HashMap<Option<IpAddr>, usize> = HashMap::new();
         for member in &self.all {
@@ -88,7 +88,7 @@ impl Members {
 // === impl Seat ===
 
 impl Seat {
-    /// Waits until the place is needed for another connection.
+    /// Waits until the connection has to be closed for another one.
     pub(super) async fn closed(&self) {
         self.closed.cancelled().await;
     }
@@ -100,7 +100,7 @@ impl Drop for Seat {
     }
 }
 
-/// The address, or of IPv6 the network.
+/// The address, or the network of an IPv6 address.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {

@@ -1,8 +1,8 @@
-//! What a request must keep to before anything looks at it: sizes, and who may ask.
+//! Checks every request first: sizes, host and origin.
 //!
-//! Listeners have no authentication but who can connect, and a browser can connect wherever its user can. A web page
-//! must not read through it, neither by its own name resolving to the listener's address (the `Host` header then is
-//! the page's, see [`host`]) nor by a cross-site request (the `Origin` header then is the page's).
+//! Listeners have no authentication, and a browser can connect wherever its user can. A web page must not read through the
+//! browser: neither by a name of its own that resolves to the listener's address (then the `Host` header has that name,
+//! see [`host`]), nor by a cross-site request (then the `Origin` header has the page's origin).
 
 use std::borrow::Cow;
 
@@ -13,18 +13,18 @@ use percent_encoding::percent_decode_str;
 use super::metrics::limit_hit;
 use super::{ApiError, Config, host, websocket};
 
-/// Which listener a request came to.
+/// The listener that received a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Door {
     Data,
     Admin,
 }
 
-/// Probes of the admin listener. They answer under every name, since a kubelet sends whatever `Host` the pod's manifest
-/// says, and a refused probe would restart the pod.
+/// Paths of probes on the admin listener. They are answered under every name, as a kubelet sends the `Host` of the pod's
+/// manifest, and a refused probe would restart the pod.
 const PROBES: [&str; 3] = ["/livez", "/readyz", "/healthz"];
 
-/// Checks a request. Gives the origin that is to be allowed by CORS, where there is one.
+/// Checks a request. Returns the origin to allow by CORS, if any.
 pub(super) fn check(parts: &Parts, config: &Config, door: Door) -> Result<Option<HeaderValue>, ApiError> {
     sizes(parts, config)?;
     whole_path(parts.uri.path())?;
@@ -59,9 +59,9 @@ pub(super) fn check(parts: &Parts, config: &Config, door: Door) -> Result<Option
     Err(ApiError::new(StatusCode::FORBIDDEN, "Forbidden", message))
 }
 
-/// Refuses what a page of another origin makes a browser ask for without CORS: an image, a script, a form, a link. Its
-/// answer cannot be read by the page, but what is passed through may have an effect all the same. Only the dashboard may
-/// be linked to; of the admin listener, where nothing has an effect, everything may.
+/// Refuses requests that a page of another origin causes without CORS: images, scripts, forms, links. The page cannot read the
+/// answers, but a request that is passed through may have an effect. Only links to the dashboard are allowed; on the admin
+/// listener, where no request has an effect, all links are.
 ///
 /// Source: W3C Fetch Metadata Request Headers, section 2.3. Browsers send them to `https://` and to the loopback.
 fn same_site(parts: &Parts, door: Door) -> Result<(), ApiError> {
@@ -79,12 +79,12 @@ fn same_site(parts: &Parts, door: Door) -> Result<(), ApiError> {
     Err(ApiError::forbidden(message))
 }
 
-/// How many times a path is decoded to look for `..`: once by the API server, and once more by what a proxy of its hands
-/// the path to.
+/// How many times a path is decoded in the search for `..`: once as by the API server, and once more as by the server
+/// behind its proxy.
 const PATH_DECODINGS: usize = 2;
 
-/// Refuses a path with a segment `.` or `..`, also an encoded one: what is passed through would leave the path that was
-/// looked at here. No object has such a name.
+/// Refuses a path with a segment `.` or `..`, also an encoded one: a request that is passed through could leave the path that
+/// was checked here. No object has such a name.
 fn whole_path(path: &str) -> Result<(), ApiError> {
     let mut path = Cow::Borrowed(path);
     for _ in 0..=PATH_DECODINGS {
@@ -100,17 +100,17 @@ fn whole_path(path: &str) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Forbids a browser to take an answer for something else than it says, or to run it with this server's origin: objects
-/// and logs may hold whatever their authors like. The dashboard has a policy of its own.
+/// Forbids browsers to guess the type of an answer, or to run it with this server's origin, as objects and logs may contain
+/// anything. The dashboard has a policy of its own.
 pub(super) fn seal(headers: &mut HeaderMap) {
     headers.entry(header::X_CONTENT_TYPE_OPTIONS).or_insert(HeaderValue::from_static("nosniff"));
     headers.entry(header::CONTENT_SECURITY_POLICY).or_insert(HeaderValue::from_static("sandbox"));
 }
 
-/// Header fields that a request may have, as many as most servers take.
+/// Largest number of header fields of a request, as on most servers.
 const HEADER_FIELDS_MAX: usize = 100;
 
-/// Header fields that are read at all: a request with more is ended without a `Status`. Room for each is made for every
+/// Largest number of header fields that are read. A request with more is ended without a `Status`. Each costs memory for every
 /// request.
 pub(super) const HEADER_FIELDS_READ_MAX: usize = 1000;
 
@@ -139,7 +139,7 @@ fn sizes(parts: &Parts, config: &Config) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// The answer to a browser's question whether it may ask from an allowed origin.
+/// The answer to a CORS preflight request.
 pub(super) fn preflight(parts: &Parts) -> Option<Response> {
     let asked =
         parts.method == Method::OPTIONS && parts.headers.contains_key("access-control-request-method");
@@ -156,7 +156,7 @@ pub(super) fn preflight(parts: &Parts) -> Option<Response> {
     })
 }
 
-/// Lets a page of an allowed origin read an answer.
+/// Allows pages of an origin to read an answer.
 pub(super) fn allow(headers: &mut HeaderMap, origin: HeaderValue) {
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
     headers.append(header::VARY, HeaderValue::from_static("Origin"));

@@ -70,12 +70,12 @@ fn refused(message: String) -> ApiError {
     ApiError::bad_request(message)
 }
 
-/// The host without its port; `None` where it is no host.
+/// The host without its port; `None` if it is no host.
 fn name_of(authority: &str) -> Option<&str> {
     let (name, port) = match authority.strip_prefix('[') {
         Some(rest) => {
             let (address, port) = rest.split_once(']')?;
-            // A zone names an interface of the client's.
+            // A zone names a network interface of the client.
             let (number, _zone) = address.split_once('%').unwrap_or((address, ""));
             number.parse::<Ipv6Addr>().ok()?;
             (number, port)
@@ -93,7 +93,7 @@ fn name_of(authority: &str) -> Option<&str> {
     (port.is_empty() || port.strip_prefix(':').is_some_and(number)).then_some(name)
 }
 
-/// Names that no stranger can point anywhere: addresses, which are no names; names without a dot, which only the
+/// Whether an attacker cannot point a host at this server: addresses, which are no names; names without a dot, which only the
 /// client's own network resolves; localhost; and names within a cluster.
 fn is_private(name: &str) -> bool {
     name.parse::<IpAddr>().is_ok()
@@ -102,7 +102,7 @@ fn is_private(name: &str) -> bool {
         || CLUSTER_SUFFIXES.iter().any(|suffix| name.ends_with(suffix))
 }
 
-/// Whether a name is the allowed one, or below it where that begins with `*.`.
+/// Whether a name is the allowed one, or below it if that begins with `*.`.
 fn matches(pattern: &str, name: &str) -> bool {
     match pattern.strip_prefix('*') {
         Some(suffix) => name.len() > suffix.len() && name.ends_with(suffix),

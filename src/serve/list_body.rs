@@ -1,4 +1,4 @@
-//! The body of a list, for `/v1` and `/api` alike: walked in turns, written piece by piece as the socket drains.
+//! The body of a list, for `/v1` and `/api`: objects are read in turns, and written as the socket drains.
 
 use std::io;
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use crate::hub::{Candidates, Form, Generations, HeldState, Holding, Informer, Ma
 use crate::k8s::{ContentHash, Key, Object};
 use tokio::time::Instant;
 
-/// Objects whose content is looked at in one turn: at most some five microseconds each.
+/// Number of objects whose content is read in one turn: at most some five microseconds each.
 const LOOKED_AT_MAX: usize = 400;
-/// Objects that are passed by in one turn without a look at their content.
+/// Number of objects that are passed in one turn without reading their content.
 const PASSED_MAX: usize = 20_000;
 
 /// JSON that is hashed in one turn, in bytes: about a millisecond.
 const HASHED_BYTES: usize = 1 << 20;
 
-/// The objects of some informers at one moment that are selected.
+/// The matching objects of some informers at one moment.
 pub(super) struct Listing {
     states: Vec<HeldState>,
     matchers: Vec<Matcher>,
@@ -28,19 +28,19 @@ pub(super) struct Listing {
     turns: Arc<Turns>,
 }
 
-/// Where a walk through a listing is.
+/// The place of a walk through a listing.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
-    /// The informer, by its place in the list.
+    /// The index of the informer.
     pub(super) source: usize,
     /// The last key that was passed.
     pub(super) after: Option<Key>,
 }
 
-/// How a page ends: its last object, and how many objects are left where that is known.
+/// The end of a page: its last object, and how many objects are left, if known.
 pub(super) type PageEnd = (Place, Option<usize>);
 
-/// What writes a list.
+/// The writer of a list.
 pub(super) trait ListWriter: Send + 'static {
     /// Appends an object.
     fn object(&mut self, object: &Object, out: &mut Frames);
@@ -50,7 +50,7 @@ pub(super) trait ListWriter: Send + 'static {
 
 /// Why a walk stopped.
 enum Stopped {
-    /// The visitor wanted to.
+    /// The visitor has enough.
     Visitor,
     /// The turn is over.
     Turn,
@@ -59,7 +59,7 @@ enum Stopped {
 }
 
 impl Listing {
-    /// Lists these states of informers; they are held from now on, for a bounded time.
+    /// A listing of these states of informers. They are held from now on, for a bounded time.
     pub(super) fn new(
         informers: &[Arc<Informer>],
         selection: &Arc<Selection>,
@@ -73,15 +73,15 @@ impl Listing {
         Self { states: states.collect(), matchers: matchers.collect(), form: selection.form.clone(), turns }
     }
 
-    /// The current states of informers, of the objects that may be selected.
+    /// The current states of informers, with the objects that may match.
     pub(super) fn current(informers: &[Arc<Informer>], selection: &Arc<Selection>) -> Vec<Candidates> {
         let candidates =
             |informer: &Arc<Informer>| Matcher::once(selection.clone(), &informer.reader).candidates();
         informers.iter().map(candidates).collect()
     }
 
-    /// Where a page of `limit` objects ends; `None` if nothing is left behind it. How many are left is said where nothing
-    /// is selected by content.
+    /// Where a page of `limit` objects ends; `None` if no object follows it. The number of objects that follow is known only
+    /// without conditions on their content.
     pub(super) async fn end_of_page(&self, from: &Place, limit: usize) -> Option<PageEnd> {
         let (mut place, mut left) = (from.clone(), limit);
         let mut last = None;
@@ -105,8 +105,8 @@ impl Listing {
         (more > 0).then(|| (last, counts.then_some(more))).and_then(|(last, more)| Some((last?, more)))
     }
 
-    /// The hash of all selected objects; with their keys where objects are selected by content. `None` where a state could not be
-    /// held any longer.
+    /// The hash of all matching objects, with their keys if there are conditions on content. `None` if a state could not be held
+    /// long enough.
     pub(super) async fn content(&self) -> Option<(ContentHash, Option<Vec<Key>>)> {
         let selects = self.matchers.iter().any(|matcher| matcher.selection().selects());
         let (mut hash, mut keys) = (ContentHash::default(), selects.then(Vec::new));
@@ -158,7 +158,7 @@ impl Listing {
         }
     }
 
-    /// Walks on for one turn. Fails where a state could not be held any longer.
+    /// Walks for one turn. Fails if a state could not be held any longer.
     fn turn(&self, place: &mut Place, visit: &mut dyn FnMut(&Object, &Place) -> bool) -> io::Result<Stopped> {
         let mut passed = 0;
         while let (Some(state), Some(matcher)) =
@@ -188,7 +188,7 @@ impl Listing {
         Ok(Stopped::End)
     }
 
-    /// Writes at most `limit` objects from a place on, and the end.
+    /// The body with at most `limit` objects from a place on, and the end.
     pub(super) fn into_body<W: ListWriter>(
         self,
         from: Place,

@@ -1,4 +1,4 @@
-//! Accepting connections, and letting go of them.
+//! Listeners: accept connections, and end them at shutdown.
 
 use std::io;
 use std::net::SocketAddr;
@@ -32,20 +32,20 @@ pub enum Bound {
     Unix(UnixListener, PathBuf),
 }
 
-/// How long the sockets' queue may be before the kernel refuses: a thousand clients that come back at once.
+/// Length of the queue of connections that are not accepted yet: enough for a thousand clients that reconnect together.
 const BACKLOG: i32 = 4096;
 /// How long to wait when the process has no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Refused connections that are told so at once: each has a socket and a task, which are what there is no room for.
+/// Number of refused connections that get an answer at the same time: each takes a socket and a task.
 const REFUSALS_MAX: usize = 64;
-/// How long a refused connection may take its answer.
+/// Time for a refused connection to take its answer.
 const REFUSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Bound {
     /// Binds an address. Port 0 lets the system choose.
     ///
     /// # Errors
-    /// The system's, when the address is taken or not ours.
+    /// The system's error, if the address is taken or not one of this machine.
     pub fn tcp(address: SocketAddr) -> io::Result<Self> {
         let domain = socket2::Domain::for_address(address);
         let socket = socket2::Socket::new(domain, socket2::Type::STREAM, Some(socket2::Protocol::TCP))?;
@@ -56,10 +56,10 @@ impl Bound {
         Ok(Self::Tcp(TcpListener::from_std(socket.into())?))
     }
 
-    /// Binds a path, taking over a socket that no process listens on any more.
+    /// Binds a path. Replaces a socket on which no process listens any more.
     ///
     /// # Errors
-    /// The system's, or `AddrInUse` when another process listens there.
+    /// The system's error, or `AddrInUse` if another process listens there.
     pub fn unix(path: &Path) -> io::Result<Self> {
         if std::os::unix::net::UnixStream::connect(path).is_ok() {
             return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process listens on the socket"));
@@ -86,14 +86,14 @@ impl Bound {
 impl Drop for Bound {
     fn drop(&mut self) {
         if let Self::Unix(_, path) = self {
-            // Best effort: the next start takes a stale socket over.
+            // Best effort, as the next start replaces a stale socket.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-/// Serves the data interface until `drain` is cancelled and the connections have ended, or the drain timeout
-/// is over.
+/// Serves the data interface until `drain` is cancelled, and then until all connections have ended or the drain timeout is
+/// over.
 pub async fn serve(bound: Bound, admin: Admin, config: Config, upstream: Upstream, drain: CancellationToken) {
     let timeout = config.drain_timeout;
     let acknowledged = Acknowledged::new(config.write_stall_timeout);
@@ -129,11 +129,11 @@ pub(super) async fn serve_router(bound: Bound, router: Router, config: Config, d
     acceptor.serve(bound, timeout).await;
 }
 
-/// Who gets in where all places are taken.
+/// What happens to a new connection at the limit.
 enum Places {
-    /// Nobody: the newest is told so.
+    /// It is refused with 503.
     Fixed(Arc<Semaphore>),
-    /// The newest, and another connection is closed.
+    /// It is accepted, and another one is closed.
     Newest(Arc<Crowd>),
 }
 
@@ -172,7 +172,7 @@ impl Acceptor {
                 accepted = self.accept(&bound) => accepted,
             };
             if let Err(error) = accepted {
-                // No descriptors, or a peer that left while it waited: the next one may do better.
+                // No descriptors are left, or the peer left while it waited; the next one may succeed.
                 warn!(%error, "accepting a connection failed");
                 sleep(ACCEPT_PAUSE).await;
             }
@@ -198,9 +198,8 @@ impl Acceptor {
         Ok(())
     }
 
-    /// Socket options: no delay for small events, a bound on what the kernel holds for a peer that does not
-    /// read, and, where nothing else finds them, an end to peers that acknowledge nothing. Each is an improvement, none a
-    /// need.
+    /// Sets socket options: no delay for small events, a bound on the kernel's send buffer, and, where nothing else finds
+    /// them, a timeout for peers that acknowledge nothing. The connection also works without them.
     fn tune(&self, socket: &TcpStream) {
         let options = SockRef::from(socket);
         let mut results = vec![
@@ -250,7 +249,7 @@ impl Acceptor {
         };
     }
 
-    /// Tells a client that there is no place for it; where many are told so already, closes its connection at once.
+    /// Refuses a connection with 503. If many are being refused already, closes it at once.
     fn refuse(&self, socket: impl Socket) {
         metrics::limit_hit("connections_max");
         if let Ok(place) = self.refusals.clone().try_acquire_owned() {
@@ -271,7 +270,7 @@ impl Acceptor {
     }
 }
 
-/// Tells a client that there is no place for it, without reading what it asks.
+/// Sends 503 to a client, without looking at its request.
 async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(mut socket: S, max: usize) {
     let error = ApiError::unavailable(format!("all {max} connections are taken"), 5);
     let body = String::from_utf8(error.status().to_line()).unwrap_or_default();
@@ -283,7 +282,7 @@ async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(mut socket: S, max: usize) {
     let write = async {
         socket.write_all(answer.as_bytes()).await?;
         socket.shutdown().await?;
-        // Read what was asked, or closing would reset the connection and take the answer with it.
+        // The request is read and ignored, as closing with unread bytes would reset the connection and lose the answer.
         tokio::io::copy(&mut socket, &mut tokio::io::sink()).await
     };
     let _ = timeout(REFUSE_TIMEOUT, write).await;

@@ -1,8 +1,8 @@
-//! The loops that write to everything that is live: one on each core, for all views.
+//! Live loops: one on each core writes to all streams that have caught up.
 //!
-//! A task for each stream costs as much as the kernel's work for a small event: it is woken, it looks at what is new, and
-//! all it touches has left the processor's cache since the last time. So one task writes to all streams that have caught
-//! up, one system call each. A stream that does not take all of a write goes on by itself until it has caught up again.
+//! A task for each stream costs as much as the kernel's work for a small event: it is woken, looks for new events, and all
+//! its memory has left the processor's cache since the last one. So one task writes to all live streams, by one system
+//! call each. A stream that does not take all of a write leaves the loop and continues by itself until it has caught up.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,13 +27,13 @@ use crate::encode::{Encoder, Format, Frames, Framing};
 use crate::hub::{Config, Group, Informer, InformerId, Live, LivePlace, Member, Pacer, Pause, Round, Told};
 use crate::k8s::ResourceVersion;
 
-/// Streams that are written to before other tasks are let run.
+/// Number of streams that are written to before other tasks may run.
 const TURN: usize = 128;
 
-/// Rounds of one informer before other informers, new streams and the clock have their turn.
+/// Number of rounds of one informer before other informers, new streams and timers have their turn.
 const ROUNDS_MAX: usize = 16;
 
-/// Streams that may wait to be taken into a loop.
+/// Number of streams that may wait to join a loop.
 const JOINING_MAX: usize = 4096;
 
 /// The loops of a server.
@@ -41,13 +41,13 @@ pub(super) struct LiveLoops {
     config: Config,
     drain: CancellationToken,
     tasks: TaskTracker,
-    /// Each begins with its first stream.
+    /// Each one starts with its first stream.
     loops: Vec<Mutex<Option<mpsc::Sender<Joining>>>>,
     next: AtomicUsize,
     pub(super) turns: Arc<Turns>,
 }
 
-/// A stream on its way into a loop.
+/// A stream that joins a loop.
 struct Joining {
     place: LivePlace,
     stream: Box<Attached>,
@@ -58,7 +58,7 @@ struct LiveLoop {
     loops: Arc<LiveLoops>,
     joining: mpsc::Receiver<Joining>,
     live: Live<Listener>,
-    /// Commits of the informers that are followed.
+    /// Wake-ups by commits of the followed informers.
     commits: StreamMap<InformerId, WatchStream<Mark>>,
     signs: Arc<Signs>,
     pacer: Pacer,
@@ -67,11 +67,11 @@ struct LiveLoop {
 /// A stream in a loop.
 struct Listener {
     stream: Box<Attached>,
-    /// Wakes the loop when the client says something, or leaves.
+    /// Wakes the loop when the client sends bytes or leaves.
     waker: Waker,
 }
 
-/// Streams whose clients said something.
+/// Streams whose clients have sent bytes or left.
 #[derive(Default)]
 struct Signs {
     keys: Mutex<Vec<usize>>,
@@ -83,11 +83,11 @@ struct Sign {
     signs: Arc<Signs>,
 }
 
-/// How a stream leaves.
+/// How a stream leaves the loop.
 enum Leave {
     /// The client is gone.
     Gone,
-    /// It did not take all: this is left.
+    /// It did not take all bytes: these are left.
     With(Bytes),
 }
 
@@ -124,12 +124,12 @@ impl LiveLoops {
         Arc::new(Self { config, drain, tasks, loops, next: AtomicUsize::new(0), turns: Turns::new() })
     }
 
-    /// Whether no stream is taken in any more, as the process ends.
+    /// Whether no stream can join any more, as the process ends.
     pub(super) fn is_closed(&self) -> bool {
         self.drain.is_cancelled()
     }
 
-    /// Takes a stream in that has caught up.
+    /// Takes in a stream that has caught up.
     pub(super) fn join(self: &Arc<Self>, place: LivePlace, stream: Box<Attached>) {
         let number = self.next.fetch_add(1, Ordering::Relaxed) % self.loops.len();
         let mut open = self.loops[number].lock().unwrap_or_else(PoisonError::into_inner);
@@ -137,7 +137,7 @@ impl LiveLoops {
         if let Some(sender) = &*open {
             match sender.try_send(joining) {
                 Ok(()) => return,
-                // It goes on by itself, and tries again.
+                // The stream continues by itself, and tries again.
                 Err(TrySendError::Full(back)) => return self.release(back.stream, Frames::new(), false),
                 // That loop has just ended.
                 Err(TrySendError::Closed(back)) => joining = back,
@@ -152,13 +152,13 @@ impl LiveLoops {
             signs: Arc::default(),
             pacer: Pacer::new(Instant::now()),
         };
-        // There is room in it.
+        // A new channel has room.
         let _ = sender.try_send(joining);
         *open = Some(sender);
         self.tasks.spawn(unconstrained(live_loop.run()));
     }
 
-    /// Lets a stream go on by itself, with what is left to write.
+    /// Lets a stream continue in a task of its own, with the bytes that are left to write.
     fn release(&self, stream: Box<Attached>, rest: Frames, last: bool) {
         self.tasks.spawn(stream.run(rest, last));
     }
@@ -189,7 +189,7 @@ impl LiveLoop {
                 biased;
                 Some(_) = self.commits.next(), if !self.commits.is_empty() => self.gather().await,
                 Some(joining) = self.joining.recv() => {
-                    // What came before it is in its past.
+                    // Deliver changes from before it joins first.
                     self.deliver().await;
                     self.admit(joining);
                 }
@@ -200,7 +200,7 @@ impl LiveLoop {
         }
     }
 
-    /// Waits for more where there just was something, and a moment where telling all streams takes many times as long.
+    /// Waits for more changes shortly after a round, and for a moment if writing to all streams takes much longer.
     async fn gather(&mut self) {
         match self.pacer.before_round(Instant::now(), self.live.crowd()) {
             Pause::None => {}
@@ -222,7 +222,7 @@ impl LiveLoop {
         }
     }
 
-    /// Sends what is new, and tells whether there is more: an informer may change faster than it is sent.
+    /// Sends new events. Returns whether more are waiting, as an informer may change faster than its events are sent.
     async fn deliver(&mut self) -> bool {
         let followed: Vec<InformerId> = self.live.informers().map(|informer| informer.id()).collect();
         let mut unfinished = false;
@@ -250,7 +250,7 @@ impl LiveLoop {
         unfinished
     }
 
-    /// Writes a round to the members of each view that it concerns.
+    /// Writes a round to the members of each view.
     async fn send(&mut self, round: Round) {
         for key in round.leaving {
             self.release(key, Frames::new(), false);
@@ -261,7 +261,7 @@ impl LiveLoop {
             let groups = self.live.groups_mut(*view).0.len();
             for at in 0..groups {
                 let (groups, mut members) = self.live.groups_mut(*view);
-                // A stream that has left may have taken the view with it.
+                // The view may have been removed with its last stream.
                 let Some(group) = groups.get_mut(at) else { break };
                 let (bytes, events) = render(group, told);
                 if bytes.is_empty() {
@@ -290,13 +290,13 @@ impl LiveLoop {
         }
     }
 
-    /// Lets streams go on by themselves that did not take all.
+    /// Handles the streams that did not take all bytes.
     async fn let_go(&mut self, mut leaving: Vec<(usize, Leave)>) {
         if leaving.is_empty() {
             return;
         }
-        // While the others were written to, they have had time to read: to go on by itself for a moment would cost a
-        // stream as much as a whole round.
+        // Their clients had time to read while the others were written to. Leaving the loop for a moment would cost as much as
+        // a whole round.
         tokio::task::yield_now().await;
         leaving.retain_mut(|(key, leave)| !self.catches_up(*key, leave));
         for (key, leave) in leaving {
@@ -311,7 +311,7 @@ impl LiveLoop {
         }
     }
 
-    /// Whether a stream takes now what it did not take before.
+    /// Whether a stream now takes the bytes that were left.
     fn catches_up(&mut self, key: usize, leave: &mut Leave) -> bool {
         let (Leave::With(rest), Some(member)) = (&mut *leave, self.live.member_mut(key)) else {
             return false;
@@ -329,7 +329,7 @@ impl LiveLoop {
         }
     }
 
-    /// Takes a stream out, at its place.
+    /// Takes a stream out, and moves it to its place.
     fn take_out(&mut self, key: usize) -> Box<Attached> {
         let (Listener { mut stream, .. }, place) = self.live.leave(key);
         stream.advance_to(&place);
@@ -346,7 +346,7 @@ impl LiveLoop {
         self.loops.release(stream, rest, last);
     }
 
-    /// Takes in streams that have come.
+    /// Takes in the streams that wait to join.
     fn admit_all(&mut self) {
         while let Ok(joining) = self.joining.try_recv() {
             self.admit(joining);
@@ -358,7 +358,7 @@ impl LiveLoop {
         for source in &place.sources {
             let id = source.informer.id();
             if !self.commits.contains_key(&id) {
-                // Seen before the view is made: a commit in between wakes.
+                // Subscribed before the view is made, so that a commit in between wakes the loop.
                 self.commits.insert(id, WatchStream::from_changes(source.informer.reader.wake()));
             }
         }
@@ -370,10 +370,10 @@ impl LiveLoop {
                     member.waker = Waker::from(Arc::new(Sign { key, signs: self.signs.clone() }));
                 }
                 self.listen(key);
-                // What came while it was on its way.
+                // There may be changes since it has left its task.
                 self.signs.wake.notify_one();
             }
-            // Something of its selection came in between; it takes that by itself and comes back.
+            // A change of its selection lies between; it takes that by itself and joins again.
             Err(Listener { stream, .. }) => {
                 ids.iter().filter(|id| !self.live.follows(**id)).for_each(|id| {
                     self.commits.remove(id);
@@ -383,15 +383,15 @@ impl LiveLoop {
         }
     }
 
-    /// Takes what clients said.
+    /// Handles the clients that have sent bytes or left.
     fn hear(&mut self) {
         let keys = std::mem::take(&mut *self.signs.keys.lock().unwrap_or_else(PoisonError::into_inner));
         keys.into_iter().for_each(|key| self.listen(key));
     }
 
-    /// Reads what a client says, if it is there, and waits for more.
+    /// Reads what a client has sent, if anything, and waits for more.
     fn listen(&mut self, key: usize) {
-        // A key may be another stream's by now, of which nothing is to be read.
+        // The key may belong to another stream by now, which then has nothing to read.
         let Some(member) = self.live.member_mut(key) else { return };
         let mut context = Context::from_waker(&member.waker);
         let mut space = [0; READ_BYTES];
@@ -404,12 +404,12 @@ impl LiveLoop {
                 let last = stream.said(buffer.filled(), &mut frames);
                 self.loops.release(stream, frames, last);
             }
-            // It has left.
+            // The client has left.
             Poll::Ready(_) => drop(self.take_out(key)),
         }
     }
 
-    /// Every stream goes on by itself, and ends by itself.
+    /// Lets every stream continue and end by itself, at shutdown.
     fn dissolve(mut self) {
         self.joining.close();
         while let Ok(Joining { stream, .. }) = self.joining.try_recv() {
@@ -421,7 +421,7 @@ impl LiveLoop {
     }
 }
 
-/// What is written to the members of a group, in one piece, and how many events that is.
+/// The bytes for the members of a group, in one piece, and the number of events in them.
 fn render(group: &mut Group<Listener>, told: &Told) -> (Bytes, usize) {
     let framing = group.kind().1;
     match told {

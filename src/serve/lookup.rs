@@ -27,13 +27,14 @@ use crate::k8s::{FieldMask, FieldPath, IndexPath, IndexPaths, Object, ResourceVe
 /// How long a request waits for discovery and for the first list.
 const WAIT: Duration = Duration::from_secs(10);
 
-/// Values that one request looks up. An enricher of log lines asks for a batch of these.
+/// Largest number of values that one request looks up, such as the pod IPs in a batch of log lines.
 const VALUES_MAX: usize = 1024;
 
-/// Values that are counted within the cache's lock: about a millisecond. With more, objects are counted, in turns.
+/// Largest number of values that are counted under the cache's lock: about a millisecond. With more, the objects are counted,
+/// in turns.
 const COUNTED_AT_ONCE_MAX: usize = 20_000;
 
-/// Body of a lookup of many values, in bytes: all of them at the length of a uid, and as much again.
+/// Largest body of a lookup of many values, in bytes: twice what as many uids take.
 const BODY_BYTES_MAX: usize = 128 << 10;
 
 /// The indexes of a resource.
@@ -76,7 +77,7 @@ struct Lookup {
     values: Vec<String>,
 }
 
-/// What a path after `/v1/index/` names.
+/// A request's path after `/v1/index/`, parsed.
 struct Asked {
     resource: String,
     path: Option<String>,
@@ -212,7 +213,7 @@ fn index_path(path: &str, informers: &[Arc<Informer>]) -> Result<IndexPath, ApiE
         return Err(wrong("expected one path"));
     }
     if let Some(informer) = informers.iter().find(|informer| !informer.holds(path)) {
-        return Err(wrong(&format!("it is not held of {}", informer.resource)));
+        return Err(wrong(&format!("the cache keeps no such member of {}", informer.resource)));
     }
     Ok(IndexPath::Field(FieldPath::new(path)))
 }
@@ -247,7 +248,8 @@ fn indexes(resource: &str, informers: &[Arc<Informer>]) -> Response {
     axum::Json(list).into_response()
 }
 
-/// How many objects have each value: by index where nothing else is asked for, else of those that are selected.
+/// How many objects have each value. Answered by the index if the request selects everything; else the selected objects are
+/// counted.
 async fn counts(
     server: &Server,
     resource: &str,
@@ -317,7 +319,7 @@ fn distinct(object: &Object, paths: &IndexPaths) -> Vec<Arc<str>> {
     values
 }
 
-/// The objects of each of many values, of one state.
+/// The objects of each of many values, all from one state of the cache.
 async fn by_value(
     server: &Server,
     resource: &str,

@@ -1,11 +1,11 @@
-//! The metrics of HTTP out.
+//! Metrics of the HTTP interfaces.
 
 use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 use tokio::time::Instant;
 
 use crate::encode::Format;
 
-/// Limits and rules that a client can run into; the label values of `informerd_http_limit_hits_total`.
+/// Limits and rules that can refuse a client; the label values of `informerd_http_limit_hits_total`.
 const LIMITS: [&str; 20] = [
     "connections_max",
     "admin_connections_max",
@@ -29,13 +29,13 @@ const LIMITS: [&str; 20] = [
     "path",
 ];
 
-/// Why streams end, seen from here; the label values of `informerd_http_stream_closes_total`.
+/// Why streams end; the label values of `informerd_http_stream_closes_total`.
 const CLOSES: [&str; 7] = ["client", "shutdown", "timeout", "removed", "regrouped", "expired", "too_large"];
 
-/// What carries streams.
+/// The transports of streams.
 const TRANSPORTS: [&str; 5] = ["sse", "ndjson", "websocket", "kubernetes", "kubernetes-websocket"];
 
-/// Describes the metrics of this room and makes those with closed labels visible at zero.
+/// Describes this room's metrics, and makes those with a closed set of labels visible at zero.
 pub fn describe() {
     describe_gauge!("informerd_http_connections", "Connections open now.");
     describe_counter!(
@@ -45,23 +45,20 @@ pub fn describe() {
     describe_histogram!(
         "informerd_http_request_duration_seconds",
         Unit::Seconds,
-        "From a request's head to its answer's head, by route."
+        "Time from a request's head to its answer's head, by route."
     );
     describe_gauge!("informerd_http_waiting_requests", "Requests that wait for a change now (Prefer: wait).");
     describe_gauge!("informerd_http_streams", "Streams open now, by transport.");
-    describe_counter!(
-        "informerd_http_stream_bytes_total",
-        "Bytes handed to sockets by streams, by transport."
-    );
+    describe_counter!("informerd_http_stream_bytes_total", "Bytes that streams have written, by transport.");
     describe_counter!("informerd_http_stream_closes_total", "Streams ended, by transport and reason.");
     describe_counter!("informerd_http_limit_hits_total", "Requests refused by a limit or rule, by its name.");
     describe_counter!(
         "informerd_http_write_stalls_total",
-        "Connections closed because the peer took nothing."
+        "Connections closed because the peer took no bytes."
     );
     describe_caches();
     counter!("informerd_http_write_stalls_total").absolute(0);
-    // Visible without being set: several servers may share a process, as in tests.
+    // Made visible without setting a value, as several servers may share a process in tests.
     connections().increment(0.0);
     waiting().increment(0.0);
     for limit in LIMITS {
@@ -80,15 +77,15 @@ pub fn describe() {
 fn describe_caches() {
     describe_gauge!("informerd_cache_objects", "Objects held.");
     describe_gauge!("informerd_cache_bytes", Unit::Bytes, "Bytes of the JSON of the objects held.");
-    describe_gauge!("informerd_cache_synced", "Whether the cache was complete once.");
+    describe_gauge!("informerd_cache_synced", "Whether the cache has been complete.");
     describe_gauge!(
         "informerd_cache_age_seconds",
         Unit::Seconds,
-        "Time since the API server was last heard of the resource."
+        "Time since the API server was last heard for this resource."
     );
     describe_gauge!(
         "informerd_cache_stale",
-        "Whether the API server was not heard of the resource for longer than a watch may be silent."
+        "Whether the API server was not heard for this resource for longer than a watch may be silent."
     );
     describe_gauge!("informerd_cache_journal_changes", "Changes in the journal.");
     describe_gauge!(
@@ -110,13 +107,13 @@ pub(super) fn waiting() -> metrics::Gauge {
     gauge!("informerd_http_waiting_requests")
 }
 
-/// Counts a limit that was hit.
+/// Counts a refusal by a limit.
 pub(super) fn limit_hit(limit: &'static str) {
     debug_assert!(LIMITS.contains(&limit));
     counter!("informerd_http_limit_hits_total", "limit" => limit).increment(1);
 }
 
-/// Counts a connection closed because its peer took nothing.
+/// Counts a connection that was closed because its peer took no bytes.
 pub(super) fn write_stall() {
     counter!("informerd_http_write_stalls_total").increment(1);
 }
@@ -154,7 +151,7 @@ pub(super) fn method(method: &http::Method) -> &'static str {
     }
 }
 
-/// Watches one stream; counts its end when it is dropped.
+/// Counts one stream, and its end when it is dropped.
 pub(super) struct StreamObserver {
     transport: &'static str,
     reason: &'static str,

@@ -1,9 +1,9 @@
-//! HTTP out: requests into subscriptions and snapshots, frames into sockets.
+//! The HTTP interfaces: turns requests into subscriptions and snapshots, and writes frames to sockets.
 //!
-//! In come connections; out go bytes. This room never sees upstream or reflect: the most a client's
-//! request can do is ask the hub for an informer that does not run, have the columns of a custom resource asked for once a
-//! minute ([`FetchDefinition`]), or, where the operator allows it, be handed on whole ([`Forward`]); `app` gives both ways. Every error is a Kubernetes `Status`, every limit has a metric, and a peer
-//! that takes nothing is closed, so that a client's fault stays its own.
+//! In come connections; out go bytes. This room never sees upstream or reflect. A client's request can at most ask the hub for
+//! an informer that does not run, make the columns of a custom resource be read once a minute ([`FetchDefinition`]), or be
+//! passed through if the operator allows it ([`Forward`]); `app` provides both functions. Every error is a Kubernetes
+//! `Status`, every limit has a metric, and a peer that takes no bytes is closed, so that its fault affects no other client.
 
 mod acknowledged;
 mod admin;
@@ -61,46 +61,46 @@ use waiting::Waiting;
 /// Limits and rules of the data listener.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Connections at most.
+    /// Largest number of connections.
     pub connections_max: usize,
     /// Informers that one stream may join.
     pub streams_per_connection_max: usize,
-    /// All header lines of a request together, in bytes.
+    /// Largest size of all header lines of a request, in bytes.
     pub header_bytes_max: usize,
-    /// Path and query of a request, in bytes.
+    /// Largest size of path and query of a request, in bytes.
     pub url_bytes_max: usize,
-    /// From a connection's first moment to its request's last header.
+    /// Time from the beginning of a connection to the last header of its request.
     pub header_timeout: Duration,
-    /// A peer that takes no byte for this long is closed.
+    /// Time after which a peer that takes no byte is closed.
     pub write_stall_timeout: Duration,
-    /// What the kernel may hold for a peer that does not read, in bytes.
+    /// Size of the kernel's send buffer of a connection, in bytes.
     pub send_buffer_bytes: usize,
-    /// Consistent snapshots held for clients that read page by page.
+    /// Number of snapshots that are held for clients that read in pages.
     pub snapshot_pages_max: usize,
-    /// How long such a snapshot is held after its last use.
+    /// Time for which such a snapshot is held after its last use.
     pub snapshot_pages_ttl: Duration,
     /// Requests that wait for a change (`Prefer: wait`) at once.
     pub waiting_requests_max: usize,
-    /// How long connections may take to end at shutdown.
+    /// Time for connections to end at shutdown.
     pub drain_timeout: Duration,
-    /// Bytes of objects written to a snapshot's reader in one go.
+    /// Bytes of objects that are written at once.
     pub batch_bytes_max: usize,
     /// Origins of web pages that may read, beside the server's own.
     pub allow_origins: Vec<String>,
-    /// Host names that are answered beside addresses and the names that no stranger can register; `*.` before one
-    /// stands for all below it.
+    /// Allowed host names, beside addresses and names that an attacker cannot register; `*.` before one allows all names below
+    /// it.
     pub allow_hosts: Vec<String>,
 }
 
-/// What the API server may be asked for on behalf of a client.
+/// The requests to the API server that clients can cause directly.
 pub struct Upstream {
-    /// What the cache cannot answer; `None` where that is refused.
+    /// Pass-through of requests that the cache cannot answer; `None` if they are refused.
     pub pass: Option<PassThrough>,
-    /// Definitions of custom resources, whose columns tables show.
+    /// Reads definitions of custom resources, for the columns of tables.
     pub definition: FetchDefinition,
 }
 
-/// What the handlers share.
+/// The state that all handlers share.
 #[derive(Clone)]
 pub(crate) struct Server(Arc<Inner>);
 
@@ -108,19 +108,19 @@ pub(crate) struct Inner {
     pub(crate) hub: Hub,
     pub(crate) config: Config,
     pub(crate) pages: Pages,
-    /// Where requests go that the cache cannot answer; `None` where they are refused.
+    /// Pass-through of requests that the cache cannot answer; `None` if they are refused.
     pub(crate) pass: Option<PassThrough>,
     /// Columns of custom resources.
     pub(crate) definitions: Definitions,
-    /// Connections, and streams that have taken theirs over.
+    /// The tasks of connections, and of streams that have taken over theirs.
     pub(crate) tasks: TaskTracker,
     /// Requests that wait for a change.
     waiting: Waiting,
-    /// Ends what lasts.
+    /// Ends streams and waiting requests.
     drain: CancellationToken,
-    /// Hashes of what is selected.
+    /// Content hashes of selections.
     contents: Contents,
-    /// Streams that have caught up.
+    /// The live loops.
     loops: Arc<LiveLoops>,
 }
 

@@ -1,12 +1,12 @@
-//! Which representation a client takes.
+//! Content negotiation of `/v1`.
 
 use axum::http::HeaderMap;
 use axum::http::header::{ACCEPT, HeaderName};
 
-/// The offered media type that an `Accept` header prefers; `None` when it takes none of them.
+/// The offered media type that an `Accept` header prefers; `None` if it accepts none of them.
 ///
-/// Shape: `offered` is in our order of preference, which decides between equals. No header takes anything
-/// (RFC 9110 section 12.5.1).
+/// Shape: `offered` is in our order of preference, which decides between equal weights. Without a header everything is
+/// accepted (RFC 9110 section 12.5.1).
 pub(super) fn accepted<T: Copy>(headers: &HeaderMap, offered: &[(&str, T)]) -> Option<T> {
     let ranges = ranges(headers, ACCEPT);
     if ranges.is_empty() {
@@ -27,7 +27,7 @@ pub(super) fn accepted<T: Copy>(headers: &HeaderMap, offered: &[(&str, T)]) -> O
     best.map(|(_, value)| value)
 }
 
-/// Whether a client takes a compressed answer.
+/// Whether a client accepts a compressed answer.
 pub(super) fn compresses(headers: &HeaderMap) -> bool {
     let codings = ranges(headers, axum::http::header::ACCEPT_ENCODING);
     codings.iter().any(|(coding, weight)| *weight > 0.0 && matches!(&**coding, "gzip" | "br" | "zstd" | "*"))

@@ -1,4 +1,4 @@
-//! The page, its files, and the description of the interface, all in the binary.
+//! The dashboard, its files, and the description of the interface, all compiled into the binary.
 
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
@@ -11,7 +11,7 @@ const STYLE: &str = include_str!("../../static/style.css");
 const ICON: &str = include_str!("../../static/favicon.svg");
 const OPENAPI: &str = include_str!("../../static/openapi.json");
 
-/// What the page may do: load its own files and read its own server.
+/// The dashboard's policy: it may load its own files and read from its own server.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
                       connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -34,7 +34,7 @@ pub(super) async fn file(uri: Uri, headers: HeaderMap) -> Result<Response, ApiEr
 }
 
 fn answer(headers: &HeaderMap, content_type: &'static str, body: &'static str) -> Response {
-    // The files change with the binary only.
+    // The files change only with the binary.
     let tag = concat!("\"", env!("CARGO_PKG_VERSION"), "-");
     let tag = format!("{tag}{:x}\"", checksum(body));
     let common = [
@@ -51,7 +51,7 @@ fn answer(headers: &HeaderMap, content_type: &'static str, body: &'static str) -
     (common, [(header::CONTENT_TYPE, content_type)], body).into_response()
 }
 
-/// FNV-1a, to tell one build's file from another's.
+/// FNV-1a hash, which differs between the files of two builds.
 fn checksum(text: &str) -> u64 {
     text.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))

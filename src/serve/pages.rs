@@ -1,4 +1,4 @@
-//! Consistent snapshots held for clients that read page by page.
+//! Snapshots that are held for clients that read in pages.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,10 +12,10 @@ use tokio::time::Instant;
 use crate::cache::Cursor;
 use crate::hub::{Candidates, Informer, InformerId};
 
-/// The snapshots that are held, the least recently used first.
+/// The held snapshots, the least recently used first.
 ///
-/// Why bounded by count: a held snapshot shares what has not changed since, so an idle one costs almost
-/// nothing, and a busy cache at most one copy of itself for each.
+/// Why they are bounded by number: a held snapshot shares all objects that have not changed since, so it costs almost nothing
+/// for an idle cache, and at most one copy of a busy one.
 pub(crate) struct Pages {
     held: Mutex<VecDeque<Held>>,
     len_max: usize,
@@ -24,22 +24,22 @@ pub(crate) struct Pages {
 
 struct Held {
     id: u64,
-    /// The informers, in the order of the states: the states of others mean nothing to a request.
+    /// The informers, in the order of the states. The states are valid only for requests to the same informers.
     informers: Vec<InformerId>,
-    /// The request that the states were picked for.
+    /// The request for which the states were selected.
     request: u64,
     states: Vec<Candidates>,
     used: Instant,
-    /// Whether a last page was read, so that hardly anybody needs it any more.
+    /// Whether a last page was read, so that the snapshot is probably no longer needed.
     finished: bool,
 }
 
-/// What a `continue` parameter carries, opaque to clients.
+/// The content of a `continue` parameter, opaque to clients.
 #[derive(Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub(super) struct Continue {
     /// The snapshot.
     pub(super) id: u64,
-    /// The informer to go on with.
+    /// The index of the informer with which the page begins.
     pub(super) source: usize,
     /// The last key of the page before.
     pub(super) after: Option<(String, String)>,
@@ -62,7 +62,7 @@ impl Pages {
         Self { held: Mutex::default(), len_max, ttl }
     }
 
-    /// Holds states of these informers for a request; those of one moment are held once, however many read them.
+    /// Holds states of these informers for a request. Equal states are held once, however many clients read them.
     pub(super) fn hold(
         &self,
         informers: &[Arc<Informer>],
@@ -87,7 +87,7 @@ impl Pages {
             return id;
         }
         while held.len() >= self.len_max.max(1) {
-            // One that was read to its end is not missed; another's reader has to start over.
+            // A snapshot that was read to its end goes first, as the reader of another one would have to start over.
             let finished = held.iter().position(|one| one.finished);
             if finished.is_none() {
                 super::metrics::limit_hit("snapshot_pages_max");
@@ -100,7 +100,7 @@ impl Pages {
         id
     }
 
-    /// The states held under an id for a request to these informers; `None` when they expired.
+    /// The states with an id, for a request to these informers; `None` if they have expired.
     pub(super) fn get(&self, id: u64, informers: &[Arc<Informer>], now: Instant) -> Option<Vec<Candidates>> {
         let mut held = self.lock(now);
         let is_of =

@@ -1,4 +1,4 @@
-//! Query parameters: each is known or refused by name.
+//! Query parameters. Unknown ones are refused by name.
 
 use std::str::FromStr;
 
@@ -14,19 +14,18 @@ pub(super) struct Params(Vec<(String, String)>);
 /// Parameters that may be given more than once.
 const REPEATABLE: &[&str] = &["namespace", "value"];
 
-/// Wrong parameters that are told of in one answer; beyond them, nothing new is said, and an answer must not
-/// be many times the request.
+/// Number of wrong parameters that one answer names, so that it is not many times as long as the request.
 const CAUSES_MAX: usize = 10;
 
-/// Characters of a wrong value that are repeated.
+/// Characters of a wrong value that the error repeats.
 const VALUE_CHARS_MAX: usize = 200;
 
 impl Params {
-    /// Reads a query of which only these parameters are known.
+    /// Parses a query with these known parameters.
     pub(super) fn parse(query: Option<&str>, known: &[&str]) -> Result<Self, ApiError> {
         let mut pairs: Vec<(String, String)> = Vec::new();
         let mut causes = Vec::new();
-        // An empty pair is what some clients put before the first parameter (`?&limit=5`).
+        // Some clients send an empty pair before the first parameter (`?&limit=5`).
         for pair in query.unwrap_or("").split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let (Some(name), Some(value)) = (decode(name), decode(value)) else {

@@ -1,7 +1,7 @@
-//! Requests that the cache cannot answer, handed on to the API server where the operator allows it.
+//! Pass-through: requests that the cache cannot answer are sent to the API server if the operator allows it.
 //!
-//! This room does not know the way there: whoever wires gives a [`Forward`]. What is handed on carries informerd's own
-//! identity and nothing by which a client could have another.
+//! This room does not know the API server; `app` provides a [`Forward`]. Requests are sent with informerd's own credentials,
+//! and without any header by which a client could choose another identity.
 
 use std::error::Error;
 use std::pin::Pin;
@@ -24,12 +24,12 @@ use tracing::info;
 use super::connection::Peer;
 use super::{ApiError, metrics};
 
-/// What a request says that the API server has to know. All else stays here: `Authorization`, `Impersonate-*`, cookies,
-/// and what is between two hops only.
+/// Request headers that are passed through. All others are removed: `Authorization`, `Impersonate-*`, cookies, and
+/// hop-by-hop headers.
 const ASKED: [HeaderName; 4] =
     [header::ACCEPT, header::CONTENT_TYPE, header::IF_NONE_MATCH, header::IF_MODIFIED_SINCE];
 
-/// What the API server says that a client has to know.
+/// Response headers that are passed through.
 const ANSWERED: [HeaderName; 9] = [
     header::ALLOW,
     header::CACHE_CONTROL,
@@ -42,11 +42,11 @@ const ANSWERED: [HeaderName; 9] = [
     header::WARNING,
 ];
 
-/// Longest that a request's body may take to arrive: it has one of few places meanwhile. A body of the largest size comes
-/// in this time over a megabit a second.
+/// Time for a request's body to arrive, as it takes one of few places meanwhile. A body of the largest size arrives in this
+/// time at a megabit a second.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The answer of the API server, with its body as it arrives; or a sentence that says why there is none.
+/// The API server's answer with a streamed body; or a sentence that says why there is none.
 pub type Forwarded = Pin<Box<dyn Future<Output = Result<Response, String>> + Send>>;
 
 type BoxError = Box<dyn Error + Send + Sync>;
@@ -54,10 +54,10 @@ type BoxError = Box<dyn Error + Send + Sync>;
 /// Sends a request to the API server. Dropping the future, or the body of the answer, ends the request.
 pub type Forward = Arc<dyn Fn(Request<Bounded>) -> Forwarded + Send + Sync>;
 
-/// The body of a request as it arrives, as far as its limits allow.
+/// The streamed body of a request, with a limit of size and time.
 pub struct Bounded {
     body: Body,
-    /// Bytes that may still come.
+    /// Bytes that may still arrive.
     left: usize,
     deadline: Pin<Box<Sleep>>,
     trouble: Arc<OnceLock<Trouble>>,
@@ -71,7 +71,7 @@ enum Trouble {
     Broken(String),
 }
 
-/// What is handed on.
+/// The methods that are passed through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passed {
     /// `GET`.
@@ -80,20 +80,20 @@ pub enum Passed {
     All,
 }
 
-/// What may be handed on, and how much at once.
+/// Which requests may be passed through, and how many at once.
 #[derive(Clone, Debug)]
 pub struct PassConfig {
     /// Which methods.
     pub passed: Passed,
-    /// Resources whose subresource `proxy` is handed on: `services`.
+    /// Resources whose subresource `proxy` is passed through: `services`.
     pub proxies: Vec<String>,
-    /// Requests at once.
+    /// Largest number of concurrent requests.
     pub concurrent_max: usize,
-    /// Bytes of a request's body.
+    /// Largest size of a request's body, in bytes.
     pub body_bytes_max: usize,
 }
 
-/// Hands on what the cache cannot answer.
+/// Passes requests through to the API server.
 pub struct PassThrough {
     config: PassConfig,
     forward: Forward,
@@ -101,13 +101,13 @@ pub struct PassThrough {
 }
 
 impl PassThrough {
-    /// Hands on what the configuration allows.
+    /// A pass-through with these limits.
     pub fn new(config: PassConfig, forward: Forward) -> Self {
         let places = Arc::new(Semaphore::new(config.concurrent_max));
         Self { config, forward, places }
     }
 
-    /// Whether requests of this method are handed on.
+    /// Whether requests of this method are passed through.
     pub(super) fn passes(&self, method: &Method) -> bool {
         match self.config.passed {
             Passed::Reads => method == Method::GET,
@@ -118,8 +118,8 @@ impl PassThrough {
     /// The API server's answer.
     ///
     /// # Errors
-    /// 403 for a proxy that is not allowed, 501 for an upgrade, 503 where too many are under way, 413 for a body that is too large and 408 for one that is too
-    /// slow, 502 where the API server did not answer.
+    /// 403 for a proxy that is not allowed, 501 for an upgrade, 503 for too many concurrent requests, 413 for a body that is too
+    /// large and 408 for one that is too slow, 502 if the API server did not answer.
     pub(super) async fn pass(&self, request: &Parts, body: Body) -> Result<Response, ApiError> {
         self.check_proxy(request.uri.path())?;
         let mut log = WriteLog::begin(request);
@@ -128,7 +128,8 @@ impl PassThrough {
         answer
     }
 
-    /// A `GET` of `services/…/proxy/delete?id=1` is a write of whatever listens there, made with informerd's identity.
+    /// Refuses proxies that are not allowed: a `GET` of `services/…/proxy/delete?id=1` may change something behind the Service,
+    /// with informerd's identity.
     fn check_proxy(&self, path: &str) -> Result<(), ApiError> {
         let Some(resource) = proxied(path) else { return Ok(()) };
         if self.config.proxies.contains(&resource) {
@@ -161,7 +162,7 @@ impl PassThrough {
         }
         let trouble = Arc::<OnceLock<Trouble>>::default();
         let body = Bounded::new(body, self.config.body_bytes_max, trouble.clone());
-        // The path alone: whom it is sent to is not the client's choice.
+        // Only path and query: the client must not choose the server.
         let target = request.uri.path_and_query().map_or("/", |target| target.as_str());
         let mut forwarded = Request::builder().method(request.method.clone()).uri(target);
         if let Some(headers) = forwarded.headers_mut() {
@@ -171,7 +172,7 @@ impl PassThrough {
             .body(body)
             .map_err(|error| ApiError::bad_request(format!("this cannot be passed through: {error}")))?;
         let answer = (self.forward)(forwarded).await.map_err(|error| {
-            // It was not asked to the end.
+            // The request's body was not complete.
             if let Some(trouble) = trouble.get() {
                 return self.refusal(trouble.clone());
             }
@@ -179,7 +180,7 @@ impl PassThrough {
             ApiError::new(StatusCode::BAD_GATEWAY, "BadGateway", message)
         })?;
         let (parts, body) = answer.into_parts();
-        // The place is taken until the body is over or its reader is gone.
+        // The permit is held until the body ends or its reader is gone.
         let body = body.map_frame(move |frame| {
             let _held = &place;
             frame
@@ -230,8 +231,8 @@ fn proxied(path: &str) -> Option<String> {
     resource(&all).or_else(|| resource(&filled))
 }
 
-/// Logs a write when it is answered, or given up by its client. The query stays out of the log: behind a proxy it may
-/// hold anything.
+/// Logs a write when it is answered, or when its client leaves. The query is not logged, as it may hold secrets for a server
+/// behind a proxy.
 struct WriteLog(Option<Write>);
 
 struct Write {
@@ -263,7 +264,7 @@ impl WriteLog {
 impl Drop for WriteLog {
     fn drop(&mut self) {
         if let Some(Write { method, path, peer }) = self.0.take() {
-            // It may have been carried out.
+            // The write may have been executed.
             info!(%method, path, peer, "the client left a write that was passed through");
         }
     }
@@ -277,7 +278,7 @@ impl Bounded {
     }
 
     fn fail(&self, trouble: Trouble, why: &'static str) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        // What came first is the reason.
+        // The first failure is the reason.
         let _ = self.trouble.set(trouble);
         Poll::Ready(Some(Err(why.into())))
     }

@@ -1,5 +1,4 @@
-//! Which HTTP a client speaks: whoever knows beforehand that a server takes HTTP/2 without TLS says so with its first
-//! bytes (RFC 9113, 3.3).
+//! Recognizes HTTP/2 without TLS by the first bytes of a connection (prior knowledge, RFC 9113, 3.3).
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -7,31 +6,31 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 
-/// What a client begins with that speaks HTTP/2. No request of HTTP/1 begins so.
+/// The first bytes of an HTTP/2 client. No HTTP/1 request begins with them.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// What a client speaks.
+/// The protocol of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Spoken {
     Http1,
     Http2,
 }
 
-/// A socket of which a little was read already.
+/// A socket whose first bytes were read already.
 pub(super) struct Begun<S> {
     inner: S,
     read: [u8; PREFACE.len()],
-    /// What of `read` was not taken yet.
+    /// The part of `read` that was not taken yet.
     left: std::ops::Range<u8>,
 }
 
-/// Reads as little as tells what a client speaks; nothing where it leaves without having said anything.
+/// Reads as few bytes as necessary to recognize the protocol; `None` if the client leaves without sending any.
 pub(super) async fn recognize<S: AsyncRead + Unpin>(mut socket: S) -> io::Result<Option<(Spoken, Begun<S>)>> {
     let (mut read, mut len) = ([0; PREFACE.len()], 0);
     let spoken = loop {
         match socket.read(&mut read[len..]).await? {
             0 if len == 0 => return Ok(None),
-            // HTTP/1 has the words for a request that is not whole.
+            // An incomplete request is answered by HTTP/1.
             0 => break Spoken::Http1,
             count => len += count,
         }
@@ -48,7 +47,7 @@ pub(super) async fn recognize<S: AsyncRead + Unpin>(mut socket: S) -> io::Result
 }
 
 impl<S> Begun<S> {
-    /// The socket, once what was read of it has been taken.
+    /// The socket, if all bytes that were read have been taken.
     pub(super) fn into_inner(self) -> S {
         debug_assert!(self.left.is_empty(), "bytes of the client would be lost");
         self.inner

@@ -19,7 +19,7 @@ struct Resources {
     version: &'static str,
     subscribers: usize,
     informers: Vec<ResourceInfo>,
-    /// Watches whose kind the API server does not know yet.
+    /// Configured watches without an informer yet.
     pending: Vec<PendingInfo>,
 }
 
@@ -45,7 +45,7 @@ struct ResourceInfo {
     selectors: String,
     /// Whether only the objects' metadata is held.
     metadata_only: bool,
-    /// What is not held of the objects.
+    /// Members that are dropped.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     dropped: Vec<String>,
     state: &'static str,
@@ -58,7 +58,7 @@ struct ResourceInfo {
     tombstones: usize,
     changes: u64,
     age_seconds: f64,
-    /// Whether that is longer than the watch may be silent.
+    /// Whether the age is longer than a watch may be silent.
     stale: bool,
     subscribers: usize,
     indexes: Vec<IndexInfo>,
@@ -72,15 +72,15 @@ struct ResourceInfo {
     retry_in_seconds: Option<f64>,
 }
 
-/// An index, which requests by equality made.
+/// An index, made by requests with conditions of equality.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct IndexInfo {
     path: String,
-    /// Whether it holds every object; else it is being built.
+    /// Whether it contains every object; otherwise it is being built.
     complete: bool,
     values: usize,
-    /// About.
+    /// Approximate size.
     bytes: usize,
     users: usize,
 }

@@ -39,13 +39,13 @@ pub(super) const OFFERED: [(&str, ListFormat); 3] = [
     ("application/x-ndjson", ListFormat::Ndjson),
     ("application/jsonl", ListFormat::Ndjson),
 ];
-/// How long a request waits for the cache where it does not say, in seconds.
+/// Default time for which a request waits for the cache, in seconds.
 const WAIT_SECONDS: u64 = 10;
-/// Longest wait a request may ask for, in seconds.
+/// Longest such time that a request may ask for, in seconds.
 const WAIT_SECONDS_MAX: u64 = 300;
 
-/// Compresses what a snapshot marked, nothing else: never a stream of events, which would wait in the
-/// compressor and cost it a context each.
+/// Compresses only answers that a snapshot has marked. Streams of events are never compressed: events would wait in the
+/// compressor, and each stream would cost a context.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CompressWhen;
 
@@ -68,24 +68,24 @@ struct Request {
     limit: Option<usize>,
     /// How long the request waits for the cache.
     timeout: Duration,
-    /// How long it waits for a change, where it says what it has.
+    /// How long it waits for a change, if it says which tag it has.
     wait: Option<Duration>,
 }
 
-/// What is to be shown.
+/// A snapshot to be answered with.
 struct Shown {
     informers: Vec<Arc<Informer>>,
     states: Vec<Candidates>,
     selection: Arc<Selection>,
-    /// The hashes of what is selected; empty where the answer has no tag.
+    /// The hashes of the selected objects, by informer; empty if the answer has no tag.
     contents: Vec<ContentHash>,
     tag: Option<HeaderValue>,
     shape: Shape,
 }
 
-/// How it is shown.
+/// The form of the answer.
 enum Shape {
-    /// One object, as the API server's GET gives it.
+    /// A single object, as in the API server's GET.
     Object(Arc<Object>),
     List(Page),
 }
@@ -94,7 +94,7 @@ enum Shape {
 struct Page {
     place: Place,
     limit: Option<usize>,
-    /// Which request it is a page of.
+    /// The request that it is a page of.
     request: u64,
     /// Under which the states are held; `None` for a first page.
     id: Option<u64>,
@@ -143,7 +143,7 @@ impl Request {
         Ok(Self { path, params, headers, format, limit, timeout, wait })
     }
 
-    /// Looks up what is to be shown now.
+    /// Looks up the objects for the answer.
     async fn find(&self, server: &Server) -> Result<Shown, ApiError> {
         let deadline = Instant::now() + self.timeout;
         let target = Target::parse(server, &self.path, &self.params, deadline).await?;
@@ -207,10 +207,10 @@ fn next_page(
     Ok((Page { place, limit, request, id }, states))
 }
 
-/// Two requests have pages in common when path and filters are the same.
+/// Identifies path and filters of a request, so that a page's token is valid only for the same request.
 fn fingerprint(path: &str, params: &Params) -> u64 {
     let mut hasher = DefaultHasher::new();
-    // However it was encoded this time.
+    // Decoded, as it may be encoded in another way.
     percent_decode_str(path.trim_end_matches('/')).decode_utf8_lossy().hash(&mut hasher);
     for name in FILTERS {
         params.all(name).for_each(|value| (name, value).hash(&mut hasher));
@@ -218,7 +218,7 @@ fn fingerprint(path: &str, params: &Params) -> u64 {
     hasher.finish()
 }
 
-/// Waits until the caches are complete, and as new as the client asks.
+/// Waits until the caches are complete, and have reached the requested version.
 async fn wait(target: &Target, params: &Params, deadline: Instant) -> Result<(), ApiError> {
     let version = match params.get("resourceVersion") {
         None | Some("" | "0") => None,
@@ -247,7 +247,7 @@ async fn wait(target: &Target, params: &Params, deadline: Instant) -> Result<(),
     Ok(())
 }
 
-/// Whether `If-None-Match` names a tag; compared weakly (RFC 9110 section 13.1.2).
+/// Whether `If-None-Match` contains a tag, by weak comparison (RFC 9110 section 13.1.2).
 fn none_match(headers: &HeaderMap, tag: &HeaderValue) -> bool {
     let weak = |text: &str| text.trim().trim_start_matches("W/").to_owned();
     let Ok(tag) = tag.to_str().map(weak) else { return false };
@@ -256,12 +256,12 @@ fn none_match(headers: &HeaderMap, tag: &HeaderValue) -> bool {
 }
 
 impl Shown {
-    /// What every answer says: how old it is, and where to go on.
+    /// The headers of every answer: its age, and the token to continue with.
     fn headers(&self, now: Instant) -> HeaderMap {
         let mut headers = HeaderMap::new();
         let age = self.informers.iter().map(|informer| informer.reader.age(now).as_secs()).max().unwrap_or(0);
         headers.insert(header::AGE, age.into());
-        // To be kept, but asked for again each time: then the answer is a 304.
+        // Clients may keep it, but have to revalidate, which gives a 304.
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         headers.insert(header::VARY, HeaderValue::from_static("Accept, Accept-Encoding"));
         let positions = self.informers.iter().zip(&self.states);
@@ -292,8 +292,8 @@ impl Shown {
         Ok(())
     }
 
-    /// Makes the tag of the first page, of what is shown and how: the same wherever the same objects are held. Weak, as the
-    /// list's version is no part of it: bookmarks alone do not change it.
+    /// Makes the tag of the first page from its content and form: it is the same on every replica with the same objects. It
+    /// is weak, as the list's version is not part of it: bookmarks alone do not change it.
     async fn set_tag(&mut self, server: &Server, format: ListFormat) {
         let Shape::List(Page { id: None, limit, .. }) = &self.shape else { return };
         let (kind, api_version) = self.kind();
@@ -302,19 +302,19 @@ impl Shown {
         for (informer, state) in self.informers.iter().zip(&mut self.states) {
             let content = server.contents.of(informer, &self.selection, state, generations, turns).await;
             let Some(content) = content else { return };
-            // What is held of the objects, and of which, is part of an informer's name in tokens.
+            // An informer's name in tokens contains a digest of which objects it holds, and with which content.
             shown.push_str(&format!("\n{} {content}", informer.token_name()));
             self.contents.push(content);
         }
         self.tag = HeaderValue::from_str(&format!("W/\"{}\"", ContentHash::of(shown.as_bytes()))).ok();
     }
 
-    /// Whether the client has what is to be shown.
+    /// Whether the client has this answer already.
     fn is_unchanged(&self, request: &Request) -> bool {
         self.tag.as_ref().is_some_and(|tag| none_match(&request.headers, tag))
     }
 
-    /// What a request that has all of it waits for.
+    /// The change that a request with the current tag waits for.
     fn into_awaited(self) -> Awaited {
         Awaited { informers: self.informers, selection: self.selection, contents: self.contents }
     }
@@ -323,7 +323,7 @@ impl Shown {
         self.informers.iter().all(|informer| informer.resource == self.informers[0].resource)
     }
 
-    /// The answer, which is short where the client has it already.
+    /// The answer: 304 if the client has it already.
     async fn answer(self, server: &Server, request: &Request) -> Response {
         let now = Instant::now();
         let mut headers = self.headers(now);
@@ -385,10 +385,10 @@ impl Shown {
         };
         let next = self.next_page(server, page, end, now);
         if let Some(token) = next.as_ref().and_then(|(token, _)| HeaderValue::from_str(token).ok()) {
-            // A page of lines has no metadata to carry it.
+            // A page of lines has no metadata for the token.
             headers.insert("informerd-continue", token);
         }
-        // Versions of several informers do not make one.
+        // A list of several informers has no version.
         let version = (self.states.len() == 1).then(|| self.states[0].snapshot.position.clone());
         let next = next.as_ref().map(|(token, remaining)| (&**token, *remaining));
         let list = ListEncoder::new(format, &kind, &api_version, version.as_ref(), next);
@@ -396,7 +396,7 @@ impl Shown {
         listing.into_body(page.place.clone(), limit, Frames::new(), list, server.config.batch_bytes_max)
     }
 
-    /// The token of the page behind one that ends so, with how many objects are left; holds the states for it.
+    /// The token of the next page, with the number of objects that are left. Holds the states for it.
     fn next_page(
         &self,
         server: &Server,

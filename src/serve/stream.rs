@@ -1,8 +1,8 @@
-//! A stream that has its socket to itself.
+//! Streams that write to their socket themselves.
 //!
-//! hyper reads the request and is done with it: it needs 10 KB for a connection that waits, and a quarter of the CPU time
-//! of a small event. So the head of the answer and all that follows is written here, in HTTP/1.1 chunks or WebSocket
-//! frames, each batch by one system call from bytes that are shared with every other stream.
+//! hyper only reads the request: it would need 10 KB for each idle connection, and a quarter of the CPU time of a small
+//! event. So head and body of the answer are written here, in HTTP/1.1 chunks or WebSocket frames. Each batch is one system
+//! call, from bytes that are shared with other streams.
 
 use std::future::poll_fn;
 use std::io;
@@ -25,7 +25,7 @@ use crate::encode::{ClientFrame, Encoder, Format, FrameParser, Frames, Framing, 
 use crate::hub::{CloseReason, Delivery, LivePlace, Subscriber};
 use crate::k8s::Status;
 
-/// What a watch answers with, whatever carries it.
+/// The answer of a watch, over any transport.
 pub(super) struct WatchStream {
     subscriber: Subscriber,
     encoder: Encoder,
@@ -34,21 +34,21 @@ pub(super) struct WatchStream {
     loops: Arc<LiveLoops>,
 }
 
-/// A stream about to take its connection over.
+/// A stream that is about to take over its connection.
 pub(super) struct Takeover {
     head: Vec<u8>,
     stream: Box<WatchStream>,
     framing: Framing,
 }
 
-/// Within how long EventSources come back after a shutdown, in milliseconds; drawn for each.
+/// Time after which an EventSource reconnects after a shutdown, in milliseconds, at random for each.
 const RETRY_MS: std::ops::Range<u64> = 500..3000;
-/// Bytes read from a client in one go: it has little to say.
+/// Bytes that are read from a client at once, as clients send little.
 pub(super) const READ_BYTES: usize = 128;
 
-/// What bytes go through.
+/// The socket of a stream.
 pub(super) trait Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static {
-    /// Whether it would take bytes; wakes when it does.
+    /// Ready if it would take bytes; wakes when it would.
     fn poll_writable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
 
@@ -83,7 +83,7 @@ impl WatchStream {
         Self { subscriber, encoder, observer: StreamObserver::new(format), format, loops }
     }
 
-    /// Appends what comes next, and tells whether it was the last. Cancel-safe: what was not appended is not lost.
+    /// Waits for the next delivery and appends it. Returns whether it was the last one. Cancel-safe: nothing is lost.
     pub(super) async fn next(&mut self, framing: Framing, out: &mut Frames) -> bool {
         let before = out.remaining();
         let mut frames = Frames::new();
@@ -108,7 +108,7 @@ impl WatchStream {
         last
     }
 
-    /// As the body of an answer that shares its connection.
+    /// The stream as the body of an answer on a shared connection (HTTP/2).
     pub(super) fn into_body(self) -> FramesBody {
         FramesBody::new(unfold(Some(self), async |stream| {
             let mut stream = stream?;
@@ -119,7 +119,7 @@ impl WatchStream {
         }))
     }
 
-    /// The last words.
+    /// Appends the end of the stream, with its reason.
     fn end(&mut self, reason: CloseReason, frames: &mut Frames) {
         self.observer.closed(reason.as_str());
         match reason {
@@ -129,19 +129,19 @@ impl WatchStream {
                     self.encoder.error(status, frames);
                 }
             }
-            // To the API server's clients, an end is all that a stream may tell but 410.
+            // A watch of the API server has no error but 410; otherwise it just ends.
             CloseReason::Removed if matches!(self.format, Format::Kubernetes(_)) => {}
             CloseReason::Removed => {
                 let names: Vec<_> =
                     self.subscriber.informers().map(|informer| informer.name.as_str()).collect();
                 let names = names.join(", ");
-                let message = format!("{names}: not followed any more, as the configuration has changed");
+                let message = format!("{names}: no longer followed, as the configuration has changed");
                 self.encoder.error(&Status::failure(404, "NotFound", message), frames);
             }
             CloseReason::Timeout | CloseReason::Regrouped => {}
         }
         if self.format.is_websocket() {
-            // 1001: the server goes away; 1000: what was asked for is done.
+            // 1001: the server goes away; 1000: the stream is complete.
             let code = if reason == CloseReason::Shutdown { 1001 } else { 1000 };
             frames.put_bytes(&close_frame(code, reason.as_str()));
         }
@@ -150,7 +150,7 @@ impl WatchStream {
 }
 
 impl Takeover {
-    /// The answer to a request of HTTP/1.
+    /// The takeover of a connection with an HTTP/1 request.
     pub(super) fn new(stream: Box<WatchStream>, response: &Response<()>) -> Self {
         let (status, headers) = (response.status(), response.headers());
         let upgrades = status == StatusCode::SWITCHING_PROTOCOLS;
@@ -175,7 +175,7 @@ impl Takeover {
         Self { head, stream, framing }
     }
 
-    /// Serves the stream until it or the client ends. `read` is what was read of the client beyond its request.
+    /// Serves the stream until it or the client ends. `read` are bytes of the client that were read beyond its request.
     pub(super) fn begin<S: Socket>(
         self,
         socket: S,
@@ -183,7 +183,7 @@ impl Takeover {
         connected: Connected,
     ) -> impl Future<Output = ()> + Send + use<S> {
         let Self { head, stream, framing } = self;
-        // Only a WebSocket has something to say.
+        // Only the client of a WebSocket sends something.
         let parser = stream.format.is_websocket().then(FrameParser::default);
         let mut attached = Box::new(Attached {
             socket: Box::new(socket),
@@ -208,7 +208,7 @@ impl Attached {
         self.framing
     }
 
-    /// Writes these frames and all that follows, unless they are the last; until a live loop can do it.
+    /// Writes these frames and, unless they are the last, all that follow, until a live loop takes over.
     pub(super) async fn run(mut self: Box<Self>, mut frames: Frames, mut last: bool) {
         loop {
             frames.cut();
@@ -216,7 +216,7 @@ impl Attached {
                 return;
             }
             if last {
-                // A WebSocket's client answers a close by closing; an error means that it did already.
+                // The client of a WebSocket closes after a close frame. An error means that it has closed already.
                 let _ = self.socket.shutdown().await;
                 return;
             }
@@ -232,7 +232,7 @@ impl Attached {
                         last = ended;
                         continue;
                     }
-                    // Nothing is there yet.
+                    // There is no delivery yet.
                     Ok(None) => {}
                     Err(_) => return,
                 }
@@ -249,9 +249,8 @@ impl Attached {
         }
     }
 
-    /// Writes one batch of an initial state or a catch-up, and tells whether the stream ends with it; `None` where there is
-    /// none yet. It does so in turns, each as long as the socket takes bytes at once, so that a thousand new clients do
-    /// not delay live events.
+    /// Writes one batch of a first state or a catch-up, and returns whether the stream ends with it; `None` if there is none yet.
+    /// It writes in turns, each for as long as the socket takes bytes, so that a thousand new clients do not delay live events.
     async fn write_bulk(&mut self, frames: &mut Frames) -> io::Result<Option<bool>> {
         let turns = self.stream.loops.turns.clone();
         let mut last = None;
@@ -276,24 +275,24 @@ impl Attached {
         }
     }
 
-    /// Writes what the socket takes at once. Nobody is woken when it takes more.
+    /// Writes as many bytes as the socket takes now. Does not wake when it could take more.
     pub(super) fn try_write(&mut self, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.socket).poll_write(&mut Context::from_waker(Waker::noop()), bytes)
     }
 
-    /// Goes on from where a live view has brought it.
+    /// Moves to the place to which a live view has brought it.
     pub(super) fn advance_to(&mut self, place: &LivePlace) {
         self.stream.subscriber.advance_to(place);
         self.stream.encoder.advance_to(place.sources.iter().map(|source| &source.position));
     }
 
-    /// Counts what all members of its group were sent.
+    /// Counts the events and bytes that all members of its group were sent.
     pub(super) fn count(&self, events: usize, bytes: usize) {
         self.stream.subscriber.count(events);
         self.stream.observer.bytes(bytes);
     }
 
-    /// Answers what the client said, and tells whether that ends the stream.
+    /// Handles bytes from the client, and returns whether they end the stream.
     pub(super) fn said(&mut self, bytes: &[u8], out: &mut Frames) -> bool {
         let Some(parser) = &mut self.parser else { return false };
         parser.push(bytes);
@@ -301,8 +300,8 @@ impl Attached {
     }
 }
 
-/// Answers what a WebSocket's client said, and tells whether that ends the stream. What else it says is not part of the
-/// contract; subscriptions are by URL.
+/// Answers the frames of a WebSocket's client, and returns whether they end the stream. Its messages are ignored, as
+/// subscriptions are made by URL.
 fn answer(parser: &mut FrameParser, out: &mut Frames) -> bool {
     let mut ping = None;
     loop {

@@ -1,4 +1,4 @@
-//! What a path asks for: which informers, which objects.
+//! The target of a request: its informers and its selection.
 
 use std::sync::Arc;
 
@@ -19,18 +19,17 @@ pub(super) struct Target {
     pub(super) single: bool,
 }
 
-/// The parameters that every target takes.
+/// The parameters of every target.
 pub(super) const FILTERS: [&str; 5] = ["labelSelector", "fieldSelector", "namespace", "where", "fields"];
 
-/// The path after a route's beginning as it was sent: what is encoded in it is decoded once, segment by
-/// segment, and what is wrong with it is told as a Status.
+/// The path after a route's prefix, not decoded: it is decoded once, segment by segment, so that errors are a Status.
 pub(super) fn path_after<'u>(route: &str, uri: &'u Uri) -> &'u str {
     uri.path().strip_prefix(route).unwrap_or_default()
 }
 
 impl Target {
-    /// Reads the path after `/v1/snapshot/` or `/v1/watch/` and the filters; waits until `deadline` for what is not
-    /// there yet.
+    /// Reads the path after `/v1/snapshot/` or `/v1/watch/`, and the filters. Waits until `deadline` for informers that do not
+    /// run yet.
     pub(super) async fn parse(
         server: &Server,
         path: &str,
@@ -81,8 +80,8 @@ impl Target {
         Ok(Self { informers, selection, single })
     }
 
-    /// Waits until each informer that started on demand is complete: it may never be, as nobody has looked before
-    /// whether it may be read, and a stream would not tell.
+    /// Waits until each informer on demand is complete. It may never be, as its permissions were not checked before, and a
+    /// stream could not say so.
     pub(super) async fn started(&self, deadline: Instant) -> Result<(), ApiError> {
         for informer in self.informers.iter().filter(|informer| informer.started == Started::Demand) {
             synced(informer, deadline).await?;
@@ -107,8 +106,7 @@ pub(super) async fn synced(informer: &Informer, deadline: Instant) -> Result<(),
     Err(ApiError::unavailable(format!("{} is not complete yet: {why}", informer.name), 1))
 }
 
-/// The informers of a name. At the start, when discovery is still under way, it is waited for: an EventSource
-/// does not come back from an error.
+/// The informers of a name. Waits for the first discovery, as an EventSource does not reconnect after an error.
 async fn resolve(server: &Server, name: &str, deadline: Instant) -> Result<Vec<Arc<Informer>>, ApiError> {
     server.hub.find(name, deadline).await.map_err(|error| match error {
         SubscribeError::Pending { .. } => ApiError::unavailable(error.to_string(), 2),
@@ -145,7 +143,7 @@ pub(super) fn mask(
     Ok(Some(Arc::new(mask)))
 }
 
-/// Refuses to look at what is not held: it would be as if no object had it.
+/// Refuses fields that are not held, as they would seem to be missing in every object.
 fn held(
     informers: &[Arc<Informer>],
     paths: impl Iterator<Item = String>,
@@ -166,7 +164,7 @@ fn held(
     Ok(())
 }
 
-/// Namespaces and name of the path's other segments, by the resources' scope.
+/// Namespaces and name from the other segments of the path, depending on the scope of the resources.
 fn place(
     informers: &[Arc<Informer>],
     rest: &[String],
@@ -210,7 +208,7 @@ fn place(
     }
 }
 
-/// Leaves out informers of other namespaces; refuses a namespace that none follows.
+/// Removes informers of other namespaces, and refuses a namespace that no informer follows.
 fn narrow(informers: Vec<Arc<Informer>>, namespaces: &[String]) -> Result<Vec<Arc<Informer>>, ApiError> {
     let covers = |informer: &Informer, namespace: &String| informer.scope.covers(namespace);
     for namespace in namespaces {

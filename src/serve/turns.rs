@@ -1,4 +1,4 @@
-//! Work in turns: no request keeps a core for longer than a millisecond or two, and one core is left to live events.
+//! Work in turns: no request occupies a core for longer than a millisecond or two, and one core is left to live events.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,17 +9,17 @@ use tokio::time::Instant;
 use super::{ApiError, metrics};
 use crate::hub::{Informer, Selection};
 
-/// Requests that may wait for a turn; beyond it new ones are refused.
+/// Number of requests that may wait for a turn. Further ones are refused.
 const WAITING_MAX: usize = 1024;
 
-/// Turns are taken on one core fewer than there are.
+/// Permits for turns, one fewer than cores.
 #[derive(Debug)]
 pub(super) struct Turns {
     permits: Semaphore,
     waiting: AtomicUsize,
 }
 
-/// Counts a request as waiting until it is dropped, be that because its client left.
+/// Counts a request as waiting until it is dropped, also because its client has left.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl Drop for Waiting<'_> {
@@ -34,7 +34,7 @@ impl Turns {
         Arc::new(Self { permits: Semaphore::new((cores - 1).max(1)), waiting: AtomicUsize::new(0) })
     }
 
-    /// Refuses a request where too many wait already.
+    /// Refuses a request if too many are waiting already.
     ///
     /// # Errors
     /// 503 with `Retry-After`.
@@ -53,11 +53,11 @@ impl Turns {
         }
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let _waiting = Waiting(&self.waiting);
-        // It is never closed.
+        // The semaphore is never closed.
         self.permits.acquire().await.ok()
     }
 
-    /// Builds the index that a selection asks for in each of these informers, where there is none that answers it.
+    /// Builds the index that a selection needs in each of these informers, unless it has one.
     pub(super) async fn index(&self, informers: &[Arc<Informer>], selection: &Selection) {
         for informer in informers {
             self.index_one(informer, selection).await;
@@ -71,12 +71,12 @@ impl Turns {
         if is_answered() {
             return;
         }
-        // One builds; the others wait, and a client that leaves ends what it began.
+        // One request builds while the others wait. If its client leaves, the next one continues.
         let _building = informer.building().lock().await;
         if is_answered() {
             return;
         }
-        // Where all indexes are in use, objects are looked through.
+        // If all indexes are in use, the objects are scanned.
         let Ok(mut builder) = informer.reader.build_index(&wanted.path, Instant::now()) else { return };
         loop {
             let permit = self.take().await;

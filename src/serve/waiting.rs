@@ -1,8 +1,8 @@
 //! Requests that wait until what they select changes: `Prefer: wait=N` (RFC 7240) with `If-None-Match`.
 //!
-//! A request that waits holds a receiver and no state of a cache, and takes no turn. For each distinct selection that somebody
-//! waits for, one task follows the cache: it is woken by changes of the selection's index value, namespace or object where
-//! it has one, and moves the selection's hash on. Only another hash wakes the requests.
+//! A request that waits holds a receiver and no state of a cache, and takes no turn. For each distinct selection that requests
+//! wait for, one task follows the cache: it wakes at changes of the selection's index value, namespace or object if it has
+//! one, and updates the selection's hash. Only a different hash wakes the requests.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,12 +18,12 @@ use crate::cache::{Mark, ScopeWake};
 use crate::hub::{Informer, InformerId, Matcher, Selection};
 use crate::k8s::ContentHash;
 
-/// Longest that a request waits, in seconds. A client that asks for more is told so, and asks again.
+/// Longest wait of a request, in seconds. A client that asks for more finds this in `Preference-Applied`, and asks again.
 pub(super) const WAIT_SECONDS_MAX: u64 = 300;
 
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 
-/// Which preference was obeyed, and how (RFC 7240, section 3).
+/// Names the preferences that the answer honours (RFC 7240, section 3).
 pub(super) const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 
 /// The hash of each selection that requests wait for, as it changes.
@@ -56,7 +56,7 @@ impl Drop for WaitPermit {
 pub(super) struct Awaited {
     pub(super) informers: Vec<Arc<Informer>>,
     pub(super) selection: Arc<Selection>,
-    /// What was selected of each informer when the request began to wait.
+    /// The hash of the selected objects of each informer when the request began to wait.
     pub(super) contents: Vec<ContentHash>,
 }
 
@@ -68,15 +68,15 @@ enum Wake {
     Any(watch::Receiver<Mark>),
 }
 
-/// How long the headers ask to wait; `None` where they do not.
+/// How long the headers ask to wait; `None` if they do not.
 ///
 /// # Errors
-/// 400 for a `wait` that is no number of seconds.
+/// 400 for a `wait` that is not a number of seconds.
 pub(super) fn preferred(headers: &HeaderMap) -> Result<Option<Duration>, ApiError> {
     let wrong = |text: &str| ApiError::invalid("Prefer", text, "expected wait=SECONDS, a whole number");
     for value in headers.get_all(PREFER) {
         let text = value.to_str().map_err(|_| wrong("(bytes)"))?;
-        // A preference may have parameters, which `wait` has not; of several, the first counts.
+        // A preference may have parameters, which `wait` does not use. Of several `wait`s, the first counts.
         for preference in text.split(',') {
             let preference = preference.split(';').next().unwrap_or_default();
             let (name, value) = preference.split_once('=').unwrap_or((preference, ""));
@@ -87,7 +87,7 @@ pub(super) fn preferred(headers: &HeaderMap) -> Result<Option<Duration>, ApiErro
             if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
                 return Err(wrong(preference.trim()));
             }
-            // What is no `u64` is more than the most.
+            // Digits that do not fit a `u64` are more than the maximum.
             let seconds = digits.parse().unwrap_or(u64::MAX).min(WAIT_SECONDS_MAX);
             return Ok(Some(Duration::from_secs(seconds)));
         }
@@ -108,7 +108,7 @@ impl Waiting {
     /// A place among the requests that wait.
     ///
     /// # Errors
-    /// 503 where too many wait already.
+    /// 503 if too many wait already.
     pub(super) fn permit(&self) -> Result<WaitPermit, ApiError> {
         self.permits.clone().try_acquire_owned().map(WaitPermit::new).map_err(|_| {
             metrics::limit_hit("waiting_requests_max");
@@ -117,7 +117,7 @@ impl Waiting {
         })
     }
 
-    /// Waits until something else is selected, an informer is replaced, the time is over, or the server drains.
+    /// Waits until the selected objects are different, an informer is replaced, the time is over, or the server drains.
     pub(super) async fn wait(server: &Server, awaited: Awaited, until: Instant) {
         let Awaited { informers, selection, contents } = awaited;
         let followed = informers.iter().zip(&contents);
@@ -138,7 +138,7 @@ impl Waiting {
         }
     }
 
-    /// The hash of what is selected as it changes, from one task for all requests.
+    /// The hash of the selected objects as it changes, from one task for all requests.
     fn follow(
         server: &Server,
         informer: &Arc<Informer>,
@@ -200,7 +200,7 @@ impl Follower {
         self.server.waiting.lock().remove(&(self.informer.id(), self.selection.clone()));
     }
 
-    /// The hash of what is selected now. `None` where the informer is over.
+    /// The hash of the objects that are selected now. `None` if the informer has ended.
     async fn hash(&self, matcher: &Matcher) -> Option<ContentHash> {
         if self.informer.is_over() {
             return None;
@@ -227,7 +227,7 @@ impl Wake {
         scoped.map_or_else(|| Self::Any(reader.wake()), Self::Scoped)
     }
 
-    /// Marks what came so far as seen. To be done before the cache is read, else a commit is slept through.
+    /// Marks the commits so far as seen. Call it before the cache is read, or a commit in between is missed.
     fn saw(&mut self) {
         match self {
             Self::Scoped(wake) => wake.saw(),
@@ -243,7 +243,7 @@ impl Wake {
             },
             Self::Any(receiver) => receiver.changed().await.is_err(),
         };
-        // Caches keep their wake-ups for as long as somebody reads them.
+        // A cache keeps its wake-ups for as long as it has readers.
         debug_assert!(!ended);
     }
 }

@@ -37,7 +37,7 @@ const OFFERED: [(&str, Format); 4] = [
     ("application/jsonl", Format::Ndjson),
     ("application/json", Format::Ndjson),
 ];
-/// How long a request waits at most for its first byte: for discovery, and for informers that start on demand.
+/// Longest time before the first byte, while a request waits for discovery or for informers on demand.
 const WAIT: Duration = Duration::from_secs(10);
 /// Longest `coalesceMs`: within a minute a stream has to show that it lives, and a bookmark comes.
 const COALESCE_MS_MAX: u64 = 60_000;
@@ -88,7 +88,7 @@ fn stream_headers(format: Format, age: u64) -> HeaderMap {
     let mut headers = HeaderMap::new();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // Tells nginx, and who follows it, to pass each event on at once.
+    // Makes nginx, and proxies that follow it, forward each event at once.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     headers.insert(header::VARY, HeaderValue::from_static("Accept"));
     headers.insert(header::AGE, age.into());
@@ -132,7 +132,7 @@ fn transport(headers: &HeaderMap, params: &Params) -> Result<Format, ApiError> {
     }
 }
 
-/// Which changes are told, and how: what a stream takes besides the parameters of every target.
+/// The parameters of a stream besides those of every target: which changes it gets, and how.
 fn shape(target: &mut Target, params: &Params) -> Result<(), ApiError> {
     let changed = target::mask(&target.informers, "changed", params)?;
     let patch = match params.get("patch") {
@@ -149,15 +149,15 @@ fn shape(target: &mut Target, params: &Params) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Where the stream begins. `Last-Event-ID` wins over `resume`: an EventSource that was given a token in its
-/// URL comes back with a newer one in the header.
+/// Where the stream starts. `Last-Event-ID` wins over `resume`, as an EventSource with a token in its URL reconnects with a
+/// newer one in the header.
 fn from(headers: &HeaderMap, params: &Params, format: Format) -> Result<StartAt, ApiError> {
     let initial = params.boolean("sendInitialEvents")?;
     let parse = |name: &str, text: &str| {
         let token =
             ResumeToken::parse(text).map_err(|error| ApiError::invalid(name, text, &error.to_string()))?;
-        // One that does not say what it is is that of an event over SSE, which alone gives a token with each event. Over
-        // the others it may be a bookmark's of release 0.1.0.
+        // A token without a kind is an event's over SSE, the only transport with a token in each event. Over the others it
+        // may be a bookmark's of release 0.1.0.
         Ok(match token.kind() {
             Some(TokenKind::Bookmark) => StartAt::Bookmark(token),
             Some(TokenKind::PerEvent) => StartAt::Token(token),
@@ -197,7 +197,7 @@ mod tests {
             let from = start("", Some("pods:7,.kind:bookmark"), format);
             assert!(matches!(from, StartAt::Bookmark(token) if token.len() == 1));
         }
-        // One that does not say: an event's where each event has one, and perhaps an older release's bookmark elsewhere.
+        // A token without a kind: an event's over SSE, and perhaps a bookmark's of an older release elsewhere.
         assert!(matches!(start("resume=pods:7", None, Format::Sse), StartAt::Token(_)));
         assert!(matches!(start("resume=pods:7", None, Format::Ndjson), StartAt::Bookmark(_)));
     }

@@ -1,4 +1,4 @@
-//! How a request becomes a WebSocket: the handshake of RFC 6455. What follows is a stream like any other.
+//! The handshake of a WebSocket (RFC 6455). After it, the connection is a stream like any other.
 
 use axum::http::{HeaderMap, HeaderValue, header};
 use base64::Engine as _;
@@ -9,13 +9,13 @@ use crate::encode::accept_key;
 /// Bytes of a client's key (RFC 6455, section 4.1).
 const KEY_BYTES: usize = 16;
 
-/// What a client's handshake asks for.
+/// A client's handshake.
 #[derive(Debug)]
 pub(super) struct Handshake {
     key: String,
 }
 
-/// Whether a request asks to become a WebSocket.
+/// Whether a request asks for an upgrade to a WebSocket.
 pub(super) fn is_upgrade(headers: &HeaderMap) -> bool {
     let names = |name: header::HeaderName, wanted: &str| {
         let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
@@ -40,7 +40,7 @@ impl Handshake {
         Ok(Self { key: key.to_owned() })
     }
 
-    /// What the answer says.
+    /// The headers of the answer.
     pub(super) fn headers(&self) -> HeaderMap {
         let accept = HeaderValue::from_str(&accept_key(&self.key)).expect("base64 is a header value");
         HeaderMap::from_iter([

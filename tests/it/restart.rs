@@ -148,7 +148,7 @@ async fn hundreds_of_clients_with_one_token_cause_one_list_of_the_past() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_may_have_taken_more_than_its_token_covers_starts_over() {
+async fn a_client_that_may_hold_more_than_its_token_covers_starts_over() {
     let mut server = start().await;
     for transport in [Transport::Ndjson, Transport::WebSocket] {
         let mut stream = Stream::open(transport, server.address, "/v1/watch/pods", None).await.ok().unwrap();

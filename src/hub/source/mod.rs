@@ -1,4 +1,4 @@
-//! A subscriber's position in one informer, and what it pulls from there. No async, no clock.
+//! A source: a subscriber's position in one informer, and what it pulls from there. No async, no clock.
 
 use std::sync::Arc;
 
@@ -21,75 +21,74 @@ pub(super) struct Source {
     matcher: Matcher,
     generations: Arc<Generations>,
     wake: watch::Receiver<Mark>,
-    /// Where only one namespace, object or value is selected.
+    /// The wake-up of its scope, if only one namespace, object or value is selected.
     scope: Option<ScopeWake>,
     phase: Phase,
     cursor: Cursor,
-    /// The version by which the cursor was found, until something is read from there. A cursor behind the journal is
-    /// found among the last changes of objects, and may be beyond earlier ones that the client has to learn of.
+    /// The version by which the cursor was found, until something is read from there. A cursor behind the journal is found
+    /// among the last changes of objects, and may be beyond earlier changes that the client needs.
     located_by: Option<ResourceVersion>,
-    /// How the catch-up under way finds what changed.
+    /// How the current catch-up finds changes.
     finding: Option<Finding>,
     /// The version up to which the client has everything; zero while its snapshot is under way.
     position: ResourceVersion,
-    /// The token, where it does not cover all that the client holds.
+    /// The client's token, if the client may hold events from beyond it.
     holds_beyond: Option<ResourceVersion>,
     /// The version with which a replacement of the informer last deleted an object that it does not select.
     left_at: ResourceVersion,
-    /// Whether every object is to be handed out again, once the client has all there is.
+    /// Whether a resync is due, which begins once the client has caught up.
     resync_due: bool,
-    /// Whether every change is told in order, or nothing more.
+    /// Whether the client must get every change in order, or the stream ends.
     ordered: bool,
 }
 
 enum Phase {
-    /// Nothing begun.
+    /// Not begun.
     Idle,
-    /// The client has everything up to the position, which the cache has not reached; `token_kind` says how its
-    /// token is meant.
+    /// The client has everything up to the position, which the cache has not reached. `token_kind` is that of its token.
     Ahead { token_kind: TokenKind },
-    /// Objects of a state are being handed out, as `kind`, after `last`.
+    /// Sends the objects of a state, as `kind`, after the key `last`.
     Snapshot { state: HeldState, last: Option<Key>, kind: EventKind },
-    /// The state could not be held any longer. The client has everything up to the cursor of the keys up to `last`, and
-    /// nothing of those behind; the current state is handed out from there on.
+    /// The state could not be held any longer. For keys up to `last` the client has everything up to the cursor, and nothing
+    /// for keys behind it. The rest is sent from the current state.
     Moving { last: Option<Key>, kind: EventKind },
-    /// Told what changed from before the cache's history up to a place in it, from its `next` element on.
+    /// Sends the changes from before the cache's history up to a place in it, from element `next` on.
     Past { past: Arc<Past>, next: usize },
-    /// Reading the journal.
+    /// Reads the journal.
     Live,
-    /// Behind the journal: reading what changed, each object once.
+    /// Is behind the journal, and reads each object that changed once.
     CatchUp,
-    /// Handing out how an informer differs from the one in its place.
+    /// Sends the difference between an informer and its successor.
     Difference(Box<Difference>),
 }
 
-/// How a catch-up finds what changed. It stays so to the catch-up's end: an index does not remember the departure of an
-/// object that changed again outside a value, once a look at everything has passed the departure by.
+/// How a catch-up finds changes. It keeps to one way until its end: a scan of everything passes over the departure of an object
+/// that changed again outside of the value, and only the index knows that departure.
 #[derive(Clone, Copy)]
 enum Finding {
-    /// By looking at everything that changed.
+    /// By a scan of everything that changed.
     Looking,
-    /// By index: what has a value now, and what left it after this revision.
+    /// By index: the objects that have a value now, and those that left it after this revision.
     ByIndex { departed_after: Revision },
 }
 
-/// The last state of an informer and that of its successor, handed out by key.
+/// The last state of an informer and that of its successor, compared key by key.
 struct Difference {
     old: Candidates,
     new: Candidates,
-    /// The last key that was handed out.
+    /// The last key that was sent.
     last: Option<Key>,
 }
 
-/// What a source waits for.
+/// The wake-up that a source waits for.
 pub(super) enum Wake<'a> {
     /// Any commit.
     All(&'a mut watch::Receiver<Mark>),
-    /// One that touches its scope.
+    /// A commit that touches its scope.
     Scope(&'a mut watch::Receiver<()>),
 }
 
-/// What a pull came to.
+/// The result of a pull.
 pub(super) enum Pulled {
     /// The batch is full; there may be more.
     More,
@@ -97,17 +96,17 @@ pub(super) enum Pulled {
     Done,
 }
 
-/// What going on with another informer came to.
+/// The result of continuing with another informer.
 pub(super) enum Succession {
-    /// There is more of this one first.
+    /// Changes of the old informer have to be sent first.
     NotYet,
-    /// What differs follows.
+    /// The difference follows.
     Difference,
-    /// What differs cannot be told.
+    /// The difference is unknown.
     StartOver,
 }
 
-/// A batch under way.
+/// A batch that is being filled.
 pub(super) struct BatchBuilder {
     pub(super) events: Vec<Event>,
     bytes: usize,
@@ -163,7 +162,7 @@ impl Source {
         }
     }
 
-    /// Takes what came so far as seen; to be done before reading.
+    /// Marks all commits so far as seen. To be called before reading.
     pub(super) fn saw(&mut self) {
         self.wake.borrow_and_update();
         if let Some(scope) = &mut self.scope {
@@ -171,7 +170,7 @@ impl Source {
         }
     }
 
-    /// What to wait for. Until it reads changes that may be anything, even a position.
+    /// The wake-up to wait for. Before a source reads the journal, any commit may matter, even one that only moves the position.
     pub(super) fn wake(&mut self) -> Wake<'_> {
         let scope = self.scope.as_mut().filter(|_| matches!(self.phase, Phase::Live));
         match scope.and_then(ScopeWake::receiver) {
@@ -205,7 +204,7 @@ impl Source {
         self.phase = Phase::Snapshot { state, last: None, kind };
     }
 
-    /// Begins with what comes from now on.
+    /// Begins with later changes only.
     pub(super) fn begin_now(&mut self) {
         let snapshot = self.informer.reader.snapshot();
         self.cursor = snapshot.cursor;
@@ -213,7 +212,7 @@ impl Source {
         self.phase = Phase::Live;
     }
 
-    /// Why there is nothing more to read.
+    /// Why its informer has ended, if it has.
     pub(super) fn ended(&self) -> Option<CloseReason> {
         match self.informer.fate() {
             Some(Fate::Ended(reason)) => Some(*reason),
@@ -221,7 +220,7 @@ impl Source {
         }
     }
 
-    /// The informer to go on with.
+    /// The informer that has replaced its own, if any.
     pub(super) fn successor(&self) -> Option<Arc<Informer>> {
         match self.informer.fate() {
             Some(Fate::ReplacedBy(successor)) => Some(successor.clone()),
@@ -229,7 +228,7 @@ impl Source {
         }
     }
 
-    /// Goes on with another informer, once the client has all there is of this one.
+    /// Continues with another informer, once the client has everything of this one.
     pub(super) fn succeed(&mut self, successor: &Arc<Informer>) -> Succession {
         let old = self.matcher.candidates();
         let idle = matches!(self.phase, Phase::Idle);
@@ -247,36 +246,36 @@ impl Source {
             return Succession::Difference;
         }
         if ahead {
-            // It starts over once the new one has got there, too.
+            // It starts over once the new informer has reached the position, too.
             self.cursor = new.snapshot.cursor;
             return Succession::StartOver;
         }
-        // An informer that is not as far could tell of older states; and what a client holds beyond its token may have
-        // come and gone where neither informer saw it.
+        // An informer that is not as far could send older states. And objects that the client holds beyond its token may have
+        // been deleted where neither informer saw it.
         let tells_all = new.snapshot.position >= self.position && self.holds_beyond.is_none();
         self.phase = Phase::Difference(Box::new(Difference { old, new, last: None }));
         if tells_all { Succession::Difference } else { Succession::StartOver }
     }
 
-    /// Where a version from a token lies.
+    /// Locates a version from a token.
     pub(super) fn locate(&self, token_kind: TokenKind, version: &ResourceVersion) -> Located {
         let reader = &self.informer.reader;
         match token_kind {
-            // Zero is what a client holds that was cut off within its first snapshot.
+            // Zero is the version of a client that was cut off within its first snapshot.
             TokenKind::PerEvent | TokenKind::Bookmark if version.is_zero() || self.is_fenced(version) => {
                 Located::Lost
             }
-            // What it holds beyond the token may have gone while nobody looked.
+            // An object that it holds beyond the token may have been deleted in a relist's gap.
             TokenKind::Bookmark if reader.skipped_since(version) => Located::Lost,
             TokenKind::PerEvent | TokenKind::Bookmark => reader.locate(version),
         }
     }
 
-    /// Where a version lies for whoever is told every change in order: within the journal, or nowhere.
+    /// Locates a version for a client that must get every change in order: within the journal, or lost.
     pub(super) fn locate_in_journal(&self, version: &ResourceVersion) -> Located {
         let reader = &self.informer.reader;
-        // Until something comes, a list of this cache has the version that the other one ended with. Refused, its client
-        // would list for ever; who holds that version of the other one was told to list, where it was connected.
+        // Right after a replacement, a list of the new cache still has the old one's last version. Accept exactly that
+        // version, or clients would relist forever. A client that has it from the old cache got 410, if it was connected.
         let is_listed = self.informer.fence() == Some(version) && reader.summary().position == *version;
         let located = match is_listed || !version.is_zero() && !self.is_fenced(version) {
             true => reader.locate_listed(version),
@@ -288,17 +287,17 @@ impl Source {
         }
     }
 
-    /// Whether its cache is not older than a version.
+    /// Whether its cache has reached a version.
     pub(super) fn is_not_older(&self, version: &ResourceVersion) -> bool {
         self.informer.reader.summary().position >= *version
     }
 
-    /// Whether a version is of another cache, which held other objects.
+    /// Whether a version is of an earlier cache with another selection.
     fn is_fenced(&self, version: &ResourceVersion) -> bool {
         self.informer.fence().is_some_and(|fence| version <= fence)
     }
 
-    /// Begins after a version from a token.
+    /// Begins after a version from a token, at a cursor.
     pub(super) fn begin_at(&mut self, cursor: Cursor, token_kind: TokenKind, version: ResourceVersion) {
         self.cursor = cursor;
         self.located_by = Some(version.clone());
@@ -324,16 +323,16 @@ impl Source {
         self.phase = Phase::Ahead { token_kind };
     }
 
-    /// Whether everything there is would take the client back.
+    /// Whether the cache is still behind the client, so that its state would take the client back.
     pub(super) fn is_ahead(&self) -> bool {
         let goes_on = self.wake.borrow().history == self.cursor.history;
         let ahead = matches!(self.phase, Phase::Ahead { .. }) && goes_on;
         ahead && matches!(self.informer.reader.locate(&self.position), Located::Ahead)
     }
 
-    /// Goes on once the cache has reached what the client has.
+    /// Continues once the cache has reached the client's version.
     fn meet(&mut self, token_kind: TokenKind) -> Result<Pulled, ResetReason> {
-        // Versions went back, perhaps that one too.
+        // The API server's versions went back, perhaps behind the client's.
         if self.wake.borrow().history != self.cursor.history {
             return Err(ResetReason::HistoryLost);
         }
@@ -351,18 +350,18 @@ impl Source {
         }
     }
 
-    /// What became of a version that is lost.
+    /// Asks for the changes since a version that is lost.
     pub(super) fn recall(&self, token_kind: TokenKind, version: &ResourceVersion) -> Recalled {
         match token_kind {
             TokenKind::PerEvent if self.is_fenced(version) => Recalled::Unknown,
             TokenKind::PerEvent => self.informer.reader.recall(version),
-            // An object that came to be after the token and is gone by now would stay with the client for ever:
-            // nobody can tell of it any more.
+            // The client may hold an object that was created after the token and deleted since. No list shows it, so the
+            // client would keep it for ever.
             TokenKind::Bookmark => Recalled::Unknown,
         }
     }
 
-    /// Begins with what changed since a version from a token.
+    /// Begins with the changes since a version from a token.
     pub(super) fn begin_past(&mut self, past: Arc<Past>, version: ResourceVersion) {
         self.cursor = past.cursor;
         (self.located_by, self.finding) = (None, None);
@@ -370,13 +369,13 @@ impl Source {
         self.phase = Phase::Past { past, next: 0 };
     }
 
-    /// Every object is to be handed out again.
+    /// Makes a resync due.
     pub(super) fn ask_resync(&mut self) {
         self.resync_due = true;
     }
 
-    /// Begins to hand out every object again if it is due and the client has all there is; else it must pull
-    /// first, or an older change would follow a newer state.
+    /// Begins a due resync if the client has caught up. If not, it must pull first, or an older change would follow a newer
+    /// state.
     pub(super) fn begin_resync(&mut self, now: Instant) {
         if !self.resync_due || !matches!(self.phase, Phase::Live) {
             return;
@@ -388,13 +387,13 @@ impl Source {
         }
     }
 
-    /// Whether a resync waits for the changes before it.
+    /// Whether a resync is due and waits for the changes before it.
     pub(super) fn is_resync_due(&self) -> bool {
         self.resync_due
     }
 }
 
-/// The wake-up of a source that selects one namespace, object or indexed value alone.
+/// The scoped wake-up of a source that selects only one namespace, object or indexed value.
 fn scope_wake(informer: &Informer, matcher: &Matcher) -> Option<ScopeWake> {
     let namespaced = informer.resource.namespaced();
     let selection = matcher.selection();

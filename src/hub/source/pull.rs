@@ -1,4 +1,4 @@
-//! What a source hands out next: the initial state, changes, a catch-up. No async, no clock.
+//! Pulls the next events of a source: the first state, changes, a catch-up. No async, no clock.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -16,40 +16,40 @@ use super::{BatchBuilder, Difference, Finding, Phase, Pulled, Source};
 use crate::cache::{Batch, CatchUpEntry, Cursor, Gone, IndexCatchUp, Lost, Revision, UsedIndex};
 use crate::k8s::{Key, ResourceVersion};
 
-/// Objects that are looked at for one batch, whether they match or not: about a millisecond.
+/// Largest number of objects that are read for one batch, matching or not: about a millisecond.
 const LOOKED_AT_MAX: usize = 4096;
 
-/// A piece of a catch-up.
+/// A part of a catch-up.
 struct Piece {
     entries: Vec<CatchUpEntry>,
-    /// Where the next piece begins.
+    /// Where the next part begins.
     cursor: Cursor,
     finding: Finding,
-    /// With the last piece the state that the client then has everything of.
+    /// With the last part: the state that the client then has.
     state: Option<Candidates>,
 }
 
 /// Changes that a subscriber which gathers them takes as one, at most.
 const GATHERED_MAX: usize = 1024;
 
-/// How far objects of a state were handed out.
+/// How far the objects of a state were sent.
 enum Put {
-    /// Up to this key, if any; there may be more.
+    /// Up to this key, if any; more may follow.
     Until(Option<Key>),
     /// To the end.
     All,
 }
 
 impl Source {
-    /// Whether it reads what changed since it fell behind.
+    /// Whether a catch-up is under way.
     pub(in crate::hub) fn is_catching_up(&self) -> bool {
         matches!(self.phase, Phase::CatchUp)
     }
 
-    /// Hands out the next objects of the initial state, or of a resync.
+    /// Pulls the next objects of the first state, or of a resync.
     ///
     /// # Errors
-    /// Where the state is gone, and the client must start over.
+    /// If the state was dropped, and the client must start over.
     pub(in crate::hub) fn pull_snapshot(
         &mut self,
         index: usize,
@@ -74,7 +74,7 @@ impl Source {
                 return Err(ResetReason::Lagged);
             }
             let last = last.take();
-            // From here on events have no order, so a client cut off must start over.
+            // From here on events are not in commit order, so a client that is cut off must start over.
             self.position = AMID;
             self.phase = Phase::Moving { last, kind };
         }
@@ -91,7 +91,7 @@ impl Source {
         Pulled::Done
     }
 
-    /// Hands out the objects of a state after a key.
+    /// Pulls the objects of a state after a key.
     fn put_objects(
         &self,
         index: usize,
@@ -121,8 +121,8 @@ impl Source {
         Put::All
     }
 
-    /// Goes on with the initial state where the client was slow: first what changed of the keys that it was given, then
-    /// the keys behind them, as they are at the same moment.
+    /// Continues the first state of a slow client: first the changes of the keys that it has, then the keys behind them, as of
+    /// the same moment.
     fn pull_moving(&mut self, index: usize, batch: &mut BatchBuilder) -> Result<Pulled, ResetReason> {
         loop {
             if batch.is_full() {
@@ -134,7 +134,7 @@ impl Source {
             let (since, history) = (self.cursor.revision, self.wake.borrow().history);
             let lost = self.lost(history);
             let Piece { entries, cursor, finding, state } = self.catch_up(len_max).map_err(|_| lost)?;
-            // A resync's client has the keys behind, too.
+            // In a resync the client has the keys behind, too.
             let has =
                 |key: &Key| kind == EventKind::Modified || last.as_ref().is_some_and(|last| key <= last);
             let count = entries.len();
@@ -152,7 +152,7 @@ impl Source {
             self.take_piece(cursor, finding, state.is_some());
             let Some(state) = state else { continue };
             if batch.is_full() {
-                // What it is given behind is of the moment at which it has everything up to there.
+                // The keys behind must be of the moment up to which the client has all changes of the keys before.
                 continue;
             }
             match self.put_objects(index, &state, last.as_ref(), kind, batch) {
@@ -165,13 +165,12 @@ impl Source {
         }
     }
 
-    /// What the client of this source may hold beyond its token.
+    /// The kind of the client's token.
     fn token_kind(&self) -> TokenKind {
         if self.holds_beyond.is_some() { TokenKind::Bookmark } else { TokenKind::PerEvent }
     }
 
-    /// The next piece of a catch-up. What is taken of it is to be noted with [`Source::take_piece`] or
-    /// [`Source::take_until`].
+    /// The next part of a catch-up. Afterwards [`Source::take_piece`] or [`Source::take_until`] notes how much of it was taken.
     fn catch_up(&mut self, len_max: usize) -> Result<Piece, Lost> {
         let index = self.matcher.index();
         let begin = |index: &UsedIndex| {
@@ -195,7 +194,7 @@ impl Source {
         Ok(Piece { entries: found.entries, cursor: found.cursor, finding, state })
     }
 
-    /// Notes that all of a piece was taken.
+    /// Notes that all of a part was taken.
     fn take_piece(&mut self, cursor: Cursor, finding: Finding, is_last: bool) {
         self.cursor = cursor;
         self.finding = Some(finding);
@@ -204,7 +203,7 @@ impl Source {
         }
     }
 
-    /// Notes that a piece was taken up to a revision.
+    /// Notes that a part was taken up to a revision.
     fn take_until(&mut self, revision: Revision) {
         self.cursor.revision = self.cursor.revision.max(revision);
         if let Some(Finding::ByIndex { departed_after }) = &mut self.finding {
@@ -212,7 +211,7 @@ impl Source {
         }
     }
 
-    /// The next changes, of a source that is live and selects everything.
+    /// Pulls the next shared batch, for a source that is live and selects everything.
     pub(in crate::hub) fn pull_shared(&mut self, config: &Config) -> Option<Arc<SharedBatch>> {
         if !self.can_share() {
             return None;
@@ -234,7 +233,7 @@ impl Source {
         live && !self.informer.is_over()
     }
 
-    /// Its position, if it is live and has taken all that there was.
+    /// Its position, if it is live and has caught up.
     pub(in crate::hub) fn live_position(&self) -> Option<LivePosition> {
         let live = matches!(self.phase, Phase::Live) && !self.resync_due && !self.informer.is_over();
         let here = || LivePosition {
@@ -246,26 +245,27 @@ impl Source {
         (live && self.is_at_head()).then(here)
     }
 
-    /// Goes on from where a live view has brought it.
+    /// Moves to the position to which a live view has brought it.
     pub(in crate::hub) fn advance_to(&mut self, position: &LivePosition) {
         self.cursor = position.cursor;
         self.position = position.position.clone();
     }
 
-    /// Whether it has taken all there was when it last looked.
+    /// Whether it had taken everything when it last looked.
     pub(in crate::hub) fn is_at_head(&self) -> bool {
         let mark = self.wake.borrow();
         mark.history == self.cursor.history && mark.revision == self.cursor.revision
     }
 
-    /// Hands out the next changes.
+    /// Pulls the next changes.
     pub(in crate::hub) fn pull_changes(
         &mut self,
         index: usize,
         batch: &mut BatchBuilder,
     ) -> Result<Pulled, ResetReason> {
         self.matcher.refresh();
-        // A relist since: see `locate`. What this replica has not reached yet, another may have told the client.
+        // A relist since has a gap: see `locate`. Another replica may have sent the client events that this one has not
+        // reached.
         if self.holds_beyond.as_ref().is_some_and(|token| self.informer.reader.skipped_since(token)) {
             return Err(ResetReason::TokenTooOld);
         }
@@ -371,7 +371,7 @@ impl Source {
         scope.head_if_quiet_since(self.cursor)
     }
 
-    /// Hands out what changed before the cache's history, until the batch is full.
+    /// Pulls the changes from before the cache's history, until the batch is full.
     fn pull_past(&mut self, index: usize, batch: &mut BatchBuilder) {
         let Phase::Past { past, next } = &mut self.phase else { return };
         let before = batch.events.len();
@@ -379,7 +379,7 @@ impl Source {
             let at = *next;
             if at == past.gone.len() + past.changed.len() {
                 self.position = past.position.clone();
-                // With the last one the client has everything.
+                // With the last change the client has everything.
                 if let Some(last) = batch.events[before..].last_mut() {
                     last.position = self.position.clone();
                 }
@@ -416,8 +416,8 @@ impl Source {
         }
     }
 
-    /// Hands out what differs between two informers, until the batch is full. The position stays that of the old
-    /// one until the end: whoever is cut off in between must start over, and does, as it is fenced.
+    /// Pulls the difference between two informers, until the batch is full. The position stays that of the old informer until the
+    /// end, so that a client which is cut off in between starts over.
     ///
     /// # Errors
     /// Where an object comes back that an earlier replacement deleted, at a version before that deletion: no version may go
@@ -468,10 +468,10 @@ impl Source {
         Ok(())
     }
 
-    /// Whether nothing is left to catch up with.
+    /// Pulls the next part of a catch-up. Returns whether nothing is left.
     fn pull_catch_up(&mut self, index: usize, batch: &mut BatchBuilder) -> Result<bool, ResetReason> {
         let len_max = batch.len_max - batch.events.len();
-        // Of this piece, not of the whole catch-up: an object that came within an earlier piece is known by now.
+        // Since the beginning of this part, not of the whole catch-up: an object of an earlier part is known already.
         let since = self.cursor.revision;
         let history = self.wake.borrow().history;
         let lost = self.lost(history);
@@ -498,14 +498,14 @@ impl Source {
         Ok(done)
     }
 
-    /// Why a client starts over that cannot catch up.
+    /// Why a client that cannot catch up starts over.
     fn lost(&self, history: u64) -> ResetReason {
         if history == self.cursor.history { ResetReason::Lagged } else { ResetReason::HistoryLost }
     }
 
-    /// The next changes of the journal that may be of the selection.
+    /// The next changes of the journal that may concern the selection.
     fn changes_after(&self, len_max: usize) -> Option<Batch> {
-        // An ordered source has to see each change that a relist found.
+        // An ordered source must see every change of a relist.
         match self.matcher.index().filter(|_| !self.ordered) {
             Some(index) => {
                 index.changes_after(self.cursor, len_max).or_else(|| self.all_changes_after(len_max))
@@ -519,7 +519,7 @@ impl Source {
     }
 }
 
-/// Objects that a piece of a catch-up may hold, all of which are looked at.
+/// Largest number of objects in a part of a catch-up, all of which are read.
 fn len_max_of(batch: &BatchBuilder) -> usize {
     batch.len_max - batch.events.len()
 }

@@ -1,4 +1,4 @@
-//! One connected reader: the snapshot, then every change, pulled when the transport can take more.
+//! A subscriber: the snapshot, then every change, pulled when the transport can take more.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,23 +20,23 @@ use crate::k8s::{ResourceVersion, Status};
 
 mod starting;
 
-/// How often a stream that is never quiet looks whether the process ends: all of them share that lock.
+/// How often a stream that is never quiet checks whether the process ends, as all streams share that lock.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A connected reader. Owns no queue: a cursor per informer.
+/// A connected client. It has no queue, only a cursor for each informer.
 pub struct Subscriber {
     sources: Vec<Source>,
     selection: Arc<Selection>,
     config: Config,
     drain: CancellationToken,
     state: State,
-    /// Sources that are other informers now, of which nobody was told yet.
+    /// Sources whose informer was replaced, and which the transport has not been told of yet.
     replaced: Vec<usize>,
-    /// The source whose turn it is.
+    /// The source that is pulled first.
     turn: usize,
-    /// Whether the last pull left nothing.
+    /// Whether the last pull took everything.
     caught_up: bool,
-    /// Whether the last pull ended before it had looked at all there is.
+    /// Whether the last pull stopped before it had read everything.
     unfinished: bool,
     resync: Option<Duration>,
     resync_at: Option<Instant>,
@@ -47,31 +47,31 @@ pub struct Subscriber {
     /// Until when changes are gathered after the last batch, where that is asked for.
     gather_until: Instant,
     bookmark_at: Instant,
-    /// Kept, as events push back most of what it waits for: it fires early, and is set anew then.
+    /// Reused: events push back most of its moments, so it may fire early, and is then set again.
     timer: Option<Pin<Box<Sleep>>>,
-    /// Kept, as to begin to wait for it costs as much as an event.
+    /// Reused, as starting to wait for it costs as much as an event.
     drained: Pin<Box<WaitForCancellationFutureOwned>>,
-    /// When to look next whether the process ends; a stream that sleeps is woken.
+    /// When to check next whether the process ends. A waiting stream is woken.
     look_at: Instant,
-    /// Whether every change is told in order, or nothing more.
+    /// Whether the client must get every change in order, or the stream ends.
     ordered: bool,
-    /// What the client is to be told at the end, where that is an error.
+    /// The error with which the stream ends, if any.
     refusal: Option<Status>,
     permit: SubscriberPermit,
 }
 
 enum State {
-    /// Waits for the caches to be complete, and for the token's version or what changed since it.
+    /// Waits for the caches to be complete, and for the token's version or the changes since.
     Starting { from: StartAt, until: Option<Instant> },
-    /// To be told RESET; until then at the latest, where a cache is not as far as the client yet.
+    /// Sends RESET, once no cache is behind the client, at `until` at the latest.
     Resetting { reason: ResetReason, until: Option<Instant> },
-    /// Hands out the snapshots; SYNCED follows.
+    /// Sends the snapshots; SYNCED follows.
     Snapshot,
-    /// Hands out changes; a bookmark follows once the head is reached.
+    /// Sends changes; a bookmark follows at the head.
     Resumed,
-    /// Hands out changes.
+    /// Sends changes.
     Live,
-    /// A last bookmark went out.
+    /// The last bookmark was sent.
     Ended(CloseReason),
 }
 
@@ -120,7 +120,7 @@ impl Subscriber {
             refusal: None,
             permit,
         };
-        // Taken now, not at the first poll: what happens in between must not be missed.
+        // Started now, not at the first poll, so that nothing in between is missed.
         subscriber.start(now);
         subscriber
     }
@@ -130,11 +130,11 @@ impl Subscriber {
         self.sources.iter().map(|source| &source.informer)
     }
 
-    /// The next delivery; waits until there is one. Cancel-safe: what was not returned is not lost.
+    /// Waits for the next delivery. Cancel-safe: nothing is lost.
     pub async fn next(&mut self) -> Delivery {
         loop {
             let now = Instant::now();
-            // Seen before read: a commit in between wakes again instead of being slept through.
+            // Marked as seen before reading, so that a commit in between wakes it again.
             for source in &mut self.sources {
                 source.saw();
             }
@@ -154,7 +154,7 @@ impl Subscriber {
             }
             let mut events = if self.gathers_until(now).is_some() { Vec::new() } else { self.pull(now) };
             if let Some(source) = self.replaced.pop() {
-                // Nothing of the new one was pulled together with it.
+                // No events of the new informer were pulled yet.
                 return Delivery::Replaced { source, informer: self.sources[source].informer.clone() };
             }
             if let Some(interval) = self.selection.form.coalesce
@@ -162,8 +162,8 @@ impl Subscriber {
             {
                 self.gather_until = now + interval;
             }
-            // Also behind changes, as a stream that is never quiet needs its token too; not amid a catch-up, as
-            // what a client holds at a bookmark is a state that was.
+            // Also after changes, as a stream that is never quiet needs its token, too. Not in the middle of a catch-up, as at
+            // a bookmark the client must hold a state that the cache had.
             if now >= self.bookmark_at && self.caught_up && matches!(self.state, State::Live) {
                 self.bookmark_at = now + self.config.bookmark_interval;
                 events.push(self.bookmark(EventKind::Bookmark));
@@ -181,7 +181,7 @@ impl Subscriber {
                 return Delivery::Heartbeat;
             }
             if self.unfinished {
-                // Others are let run: much was looked at, and nothing of it is selected.
+                // Much was read and nothing of it matched: let other tasks run.
                 tokio::task::yield_now().await;
                 continue;
             }
@@ -196,14 +196,14 @@ impl Subscriber {
         Some(self.gather_until).filter(|at| rests && now < *at)
     }
 
-    /// Its place, if it has taken all that there is: from here on a live view may serve it, and
-    /// [`Subscriber::advance_to`] says how far that was.
+    /// Its place, if it has caught up. From there a live view may serve it; [`Subscriber::advance_to`] then moves it to where the
+    /// view has brought it.
     pub fn live_place(&self) -> Option<LivePlace> {
         let now = Instant::now();
-        // A stream that is due to end or to begin a resync does that first.
+        // A stream whose end or resync is due does that first.
         let over = self.deadline.into_iter().chain(self.resync_at).any(|at| now >= at);
         let live = matches!(self.state, State::Live) && self.caught_up && self.replaced.is_empty();
-        // As the process ends, each stream ends at a moment of its own; and each gathers changes at its own moments.
+        // At shutdown each stream ends at a moment of its own; and each gathers changes at its own moments.
         if !live || over || self.drain.is_cancelled() || self.selection.form.coalesce.is_some() {
             return None;
         }
@@ -214,18 +214,18 @@ impl Subscriber {
         Some(LivePlace { sources, selection, ordered, leave_at, heartbeat_at, bookmark_at })
     }
 
-    /// What the client is to be told at the end, where that is an error.
+    /// The error with which the stream ends, if any.
     pub fn refusal(&self) -> Option<&Status> {
         self.refusal.as_ref()
     }
 
-    /// Whether it is handing out much at once: an initial state, or a catch-up.
+    /// Whether it has much to send at once: a first state, or a catch-up.
     pub fn is_in_bulk(&self) -> bool {
         matches!(self.state, State::Snapshot | State::Resetting { until: None, .. })
             || self.sources.iter().any(Source::is_catching_up)
     }
 
-    /// Goes on from where a live view has brought it. The view gave heartbeats and bookmarks, too.
+    /// Moves to the place to which a live view has brought it. The view has sent heartbeats and bookmarks, too.
     pub fn advance_to(&mut self, place: &LivePlace) {
         for (source, position) in self.sources.iter_mut().zip(&place.sources) {
             source.advance_to(position);
@@ -235,7 +235,7 @@ impl Subscriber {
         (self.heartbeat_at, self.bookmark_at) = (place.heartbeat_at, place.bookmark_at);
     }
 
-    /// Counts events that a live view gave it and others.
+    /// Counts events that a live view sent.
     pub fn count(&self, events: usize) {
         self.permit.metrics().events.increment(events as u64);
     }
@@ -245,12 +245,12 @@ impl Subscriber {
         matches!(self.state, State::Live) && self.resync.is_none() && self.selection.is_all()
     }
 
-    /// Sleeps until something may be there.
+    /// Waits until there may be a delivery.
     async fn wait(&mut self) {
         let mut at = self.heartbeat_at;
         let next = match &self.state {
             State::Starting { until, .. } => *until,
-            // Only now: a moment that has passed and cannot be acted upon would be no sleep at all.
+            // Only in this state, as waiting for a past moment that has no effect would spin.
             State::Live => Some(self.bookmark_at),
             State::Resetting { until, .. } => *until,
             State::Snapshot | State::Resumed | State::Ended(_) => None,
@@ -265,7 +265,7 @@ impl Subscriber {
         if timer.is_elapsed() || timer.deadline() > at {
             timer.as_mut().reset(at);
         }
-        // One informer is the common case and needs no allocation.
+        // The common case of one informer needs no allocation.
         let any = async {
             if gathers_until.is_some() {
                 return std::future::pending().await;
@@ -277,12 +277,12 @@ impl Subscriber {
                 }
             }
         };
-        // All is looked at afterwards, whichever woke; in one order, so that any run can be repeated.
+        // Afterwards everything is checked, whatever has woken it. A fixed order, so that any run can be repeated.
         tokio::select! {
             biased;
             () = any => {}
             () = timer.as_mut() => {}
-            // Once seen, the moment of this stream's end is set.
+            // After this, the moment of this stream's end is set.
             () = self.drained.as_mut(), if !draining => self.look_at = Instant::now(),
         }
     }
@@ -300,7 +300,7 @@ impl Subscriber {
             self.look_at = now + LOOK_INTERVAL;
         }
         if looks && self.drain.is_cancelled() {
-            // Spread, so that thousands of clients do not come back in one moment.
+            // Spread, so that thousands of clients do not reconnect at once.
             let spread = self.permit.drain_spread();
             let at = *self.drain_at.get_or_insert_with(|| now + spread.mul_f64(rand::random::<f64>()));
             if now >= at {
@@ -310,14 +310,14 @@ impl Subscriber {
         self.deadline.is_some_and(|deadline| now >= deadline).then_some(CloseReason::Timeout)
     }
 
-    /// The next batches, of a subscriber that is live and selects everything of one informer.
+    /// Pulls the next shared batches, for a subscriber that is live and selects everything of one informer.
     fn pull_shared(&mut self, now: Instant) -> Vec<Arc<SharedBatch>> {
         let mut batches = Vec::new();
-        // A bookmark that is due goes behind events of its own.
+        // A due bookmark is sent after events of its own.
         let shares = self.can_share() && now < self.bookmark_at;
         let [source] = &mut *self.sources else { return batches };
         let mut bytes = 0;
-        // Small batches are those of subscribers that were here sooner; they go out together.
+        // Batches that were made for earlier subscribers may be small; they are sent together.
         while shares
             && bytes < self.config.batch_bytes_max
             && let Some(batch) = source.pull_shared(&self.config)
@@ -370,7 +370,7 @@ impl Subscriber {
         self.state = State::Ended(reason);
     }
 
-    /// Starts over, once no cache would take the client back, or none got further in time.
+    /// Starts over, once no cache is behind the client, or the time to wait for that is over.
     fn reset(&mut self, mut reason: ResetReason, now: Instant, batch: &mut BatchBuilder) {
         if reason != ResetReason::TokenAhead && self.sources.iter().any(Source::is_ahead) {
             let held = if let State::Resetting { until, .. } = self.state { until } else { None };
@@ -394,7 +394,7 @@ impl Subscriber {
         self.resync_at = None;
     }
 
-    /// Whether all initial states are handed out; `None` where one is gone and what follows is said.
+    /// Whether all first states are sent; `None` if one was lost, so that the stream starts over or ends.
     fn pull_snapshots(&mut self, now: Instant, batch: &mut BatchBuilder) -> Option<bool> {
         for (index, source) in self.sources.iter_mut().enumerate() {
             match source.pull_snapshot(index, batch) {
@@ -409,7 +409,7 @@ impl Subscriber {
         Some(true)
     }
 
-    /// Starts over, or ends where only every change in order would do.
+    /// Starts over, or ends if the client must get every change in order.
     fn lose(&mut self, reason: ResetReason, now: Instant, batch: &mut BatchBuilder) {
         if self.ordered {
             self.end(CloseReason::Expired, Status::watch_expired());
@@ -438,7 +438,7 @@ impl Subscriber {
                 pulled = source.pull_changes(index, batch);
             }
             if source.is_resync_due() && matches!(pulled, Ok(Pulled::Done)) {
-                // It has all there is now.
+                // The client has caught up now.
                 source.begin_resync(now);
                 pulled = source.pull_snapshot(index, batch);
             }
@@ -448,7 +448,7 @@ impl Subscriber {
             match pulled {
                 Ok(Pulled::Done) => {
                     if let Some(successor) = self.sources[index].successor() {
-                        // After what is at hand, which is of the old one; and the first thing next time.
+                        // Only after the pulled events, which are of the old informer; then it comes first.
                         self.turn = index;
                         if batch.events.is_empty() {
                             self.succeed(index, &successor);
@@ -458,7 +458,7 @@ impl Subscriber {
                 }
                 Ok(Pulled::More) => {
                     self.unfinished = true;
-                    // The next one first, so that a busy resource does not starve the others.
+                    // The next source comes first, so that a busy one does not starve the others.
                     self.turn = (index + 1) % count;
                     return;
                 }
@@ -477,7 +477,7 @@ impl Subscriber {
         }
     }
 
-    /// Goes on with other informers where nothing was handed out yet.
+    /// Continues with replacing informers before anything was sent.
     fn succeed_idle(&mut self) {
         for index in 0..self.sources.len() {
             if let Some(successor) = self.sources[index].successor() {
@@ -490,7 +490,7 @@ impl Subscriber {
         let begun = !matches!(self.state, State::Starting { .. });
         match self.sources[index].succeed(successor) {
             Succession::NotYet => return,
-            // What differs has no order.
+            // The difference has no order.
             Succession::Difference | Succession::StartOver if self.ordered && begun => {
                 self.end(CloseReason::Expired, Status::watch_expired());
             }
@@ -525,7 +525,7 @@ fn resetting(reason: ResetReason) -> State {
     State::Resetting { reason, until: None }
 }
 
-/// Sleeps until a source may have something. Its informer is there, so it does not end otherwise.
+/// Waits until a source may have events. The source holds its informer, so the channel does not close.
 async fn woken(source: &mut Source) {
     let _ = match source.wake() {
         Wake::All(wake) => wake.changed().await,

@@ -1,4 +1,4 @@
-//! From where a stream begins: at once, or when its caches have got there.
+//! The start of a stream: at once, or when its caches have reached its token.
 
 use std::sync::Arc;
 
@@ -13,16 +13,16 @@ use super::{State, Subscriber, resetting};
 use crate::cache::{Cursor, Located, Past, Recalled};
 use crate::k8s::Status;
 
-/// Where a source continues.
+/// How a source continues from a token.
 enum Resume {
     At(Cursor),
-    /// Where the cache has yet to get.
+    /// At a version that the cache has not reached.
     Ahead,
     Past(Arc<Past>),
 }
 
 impl Subscriber {
-    /// Begins, once every cache is complete and has reached the token.
+    /// Starts, once every cache is complete and the token can be followed.
     pub(super) fn start(&mut self, now: Instant) {
         let State::Starting { from, until } = &mut self.state else { return };
         if !self.sources.iter().all(Source::synced) {
@@ -52,7 +52,7 @@ impl Subscriber {
         }
     }
 
-    /// Begins as the API server does, or ends, or waits for the cache.
+    /// Starts as the API server's own watch does, or ends, or waits for the cache.
     fn start_ordered(&mut self, begin: &Begin, now: Instant) {
         let State::Starting { until, .. } = &mut self.state else { return };
         let [source] = &mut *self.sources else { return };
@@ -86,7 +86,7 @@ impl Subscriber {
                     source.begin_ahead(TokenKind::PerEvent, version.clone());
                     self.state = State::Live;
                 }
-                // The API server would be silent until it gets there, though its versions may have gone back.
+                // The API server itself would be silent until it reaches the version, even if its versions went back.
                 Located::Ahead if now < *until.get_or_insert(now + self.config.resume_wait) => {}
                 Located::Ahead | Located::Lost => {
                     let status = Status::watch_too_old(version, &reader.complete_since());
@@ -96,7 +96,7 @@ impl Subscriber {
         }
     }
 
-    /// The state in which a token leaves the stream; `None` to wait for the caches.
+    /// The state with which the stream continues from a token; `None` to wait for the caches.
     fn resume(&mut self, token: &ResumeToken, token_kind: TokenKind, waited: bool) -> Option<State> {
         let mut places = Vec::new();
         let (mut ahead, mut asked, mut lost) = (false, false, false);
@@ -127,8 +127,8 @@ impl Subscriber {
             };
             places.push(place.map(|place| (place, version.clone())));
         }
-        // Whoever starts over here must not be taken back either: it waits for every cache, even though one of them
-        // cannot go on from the token.
+        // A stream that starts over must not take the client back, either: it waits for every cache, even if one of them cannot
+        // continue from the token.
         let next = match () {
             () if ahead && !waited => return None,
             () if ahead => resetting(ResetReason::TokenAhead),

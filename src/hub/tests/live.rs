@@ -1,4 +1,4 @@
-//! Live views: who is sent what, and who may join.
+//! Live views: which members get which events, and which subscribers may join.
 
 use super::*;
 use crate::hub::{Live, LivePlace, Member, Round, Told};
@@ -21,7 +21,7 @@ fn selection(labels: &str) -> Selection {
     Selection::new(vec![], None, &LabelSelector::parse(labels).unwrap(), &FieldSelector::default())
 }
 
-/// A subscriber that has taken all there is.
+/// A subscriber that has taken everything.
 fn caught_up(life: &Life, labels: &str, timeout: Option<Duration>) -> Subscriber {
     let (informers, from) = (life.hub.informers(), StartAt::Now);
     let subscription = Subscription { informers, selection: selection(labels), from, resync: None, timeout };
@@ -36,7 +36,7 @@ fn join(live: &mut Live<Follower>, subscriber: Subscriber) -> Result<usize, Box<
     joined.map_err(|Follower(subscriber)| Box::new(subscriber))
 }
 
-/// What a round sends: to how many members, which events.
+/// The events that a round sends, and the number of members that get them.
 fn sent(live: &mut Live<Follower>, round: Round) -> Vec<(usize, Vec<(EventKind, String)>)> {
     assert!(round.leaving.is_empty());
     let told = round.told.into_iter().map(|(view, told)| {
@@ -110,10 +110,10 @@ async fn a_subscriber_joins_where_nothing_of_its_selection_lies_between() {
     let Err(Follower(mut subscriber)) = live.join(place, Follower(subscriber), Instant::now()) else {
         panic!("it lacks a change of its selection");
     };
-    // It takes that by itself, and comes back.
+    // It takes that change by itself, and joins again.
     assert_eq!(ready(&mut subscriber).map(|events| events.len()), Some(1));
     join(&mut live, subscriber).ok().expect("it joins");
-    // One that leaves goes on where the view has brought it.
+    // A member that leaves continues from where the view has brought it.
     let (Follower(mut left), place) = live.leave(key);
     left.advance_to(&place);
     assert!(ready(&mut left).is_none());

@@ -1,5 +1,5 @@
-//! Clients with selections against an informerd that is restarted: wherever they are cut off, they end up with what
-//! they would see on a new stream.
+//! Clients with selections against an informerd that is restarted: wherever they are cut off, they end up with the objects
+//! of a new stream.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ fn object(name: &str, uid: u64, version: u64, app: bool) -> Object {
     Decoder::new(pods(), options).object(&text).unwrap()
 }
 
-/// The API server: every event there was.
+/// The API server: all its events.
 #[derive(Default)]
 struct Upstream {
     version: u64,
@@ -58,7 +58,7 @@ struct Event {
     app: Option<bool>,
 }
 
-/// The events that a subscriber has at once.
+/// The events that a subscriber gives without waiting.
 fn ready(subscriber: &mut Subscriber) -> Option<Vec<super::Event>> {
     let events = subscriber.next().now_or_never()?.events();
     (!events.is_empty()).then_some(events)
@@ -134,7 +134,7 @@ impl Life {
         Self { pasts: writer.pasts(), writer, hub, seen: upstream.version, selects: false }
     }
 
-    /// Another informer takes over: one that the API server selects for, or one of all.
+    /// Replaces the informer by one with a selector of the API server, or by one of everything.
     fn replace(&mut self, upstream: &Upstream) {
         self.selects = !self.selects;
         let (mut writer, reader) = cache::cache(LIMITS, Instant::now());
@@ -151,7 +151,7 @@ impl Life {
         (self.writer, self.seen) = (writer, upstream.version);
     }
 
-    /// The API server forgot what was missed: a list tells what is there.
+    /// The API server has forgotten the missed events: the informer lists.
     fn relist(&mut self, upstream: &Upstream) {
         let items = upstream.state.iter().filter(|(_, (.., app))| *app || !self.selects);
         let items = items.map(|(name, (uid, version, app))| object(name, *uid, *version, *app));
@@ -186,7 +186,7 @@ impl Life {
 }
 
 impl Life {
-    /// Answers how far the API server is, if that is asked.
+    /// Answers with the API server's version, if it was asked for.
     fn tell_head(&self, version: Option<&ResourceVersion>) -> bool {
         let head = self.writer.head();
         let asked = head.next();
@@ -195,7 +195,7 @@ impl Life {
     }
 }
 
-/// An EventSource: each event gives it a token.
+/// An EventSource, which gets a token with each event.
 struct Client {
     selection: Selection,
     subscriber: Option<Subscriber>,
@@ -232,7 +232,7 @@ impl Client {
         self.subscriber = Some(life.hub.subscribe(subscription).unwrap());
     }
 
-    /// Takes at most `count` events of a batch and is cut off within it; tells whether there was none.
+    /// Takes at most `count` events of a batch and is cut off within it; returns whether there were none.
     fn pull(&mut self, count: usize) -> bool {
         let Some(subscriber) = &mut self.subscriber else { return false };
         let events = match subscriber.next().now_or_never() {
@@ -355,7 +355,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whoever_comes_back_to_a_restarted_informerd_sees_what_a_new_stream_sees(
+    fn a_client_of_a_restarted_informerd_ends_up_with_the_objects_of_a_new_stream(
         steps in proptest::collection::vec((0..14_u8, any::<u8>(), any::<u8>()), 1..150),
     ) {
         paused(|| run(&steps));
@@ -384,7 +384,7 @@ fn outlived() -> (Upstream, [Client; 3]) {
 }
 
 #[test]
-fn each_is_told_what_changed_for_its_filter_and_a_bookmark() {
+fn each_client_gets_the_changes_of_its_filter_and_a_bookmark() {
     paused(|| {
         let (upstream, mut clients) = outlived();
         let life = Life::new(&upstream);
@@ -400,7 +400,7 @@ fn each_is_told_what_changed_for_its_filter_and_a_bookmark() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_an_answer_that_does_not_come_starts_over() {
+async fn a_client_that_waits_for_an_answer_in_vain_starts_over() {
     let (upstream, mut clients) = outlived();
     let life = Life::new(&upstream);
     let client = &mut clients[0];
@@ -426,7 +426,7 @@ async fn a_token_that_does_not_cover_all_starts_over_at_once() {
 }
 
 #[test]
-fn who_missed_what_left_the_journal_is_told_of_an_object_that_stopped_to_match_meanwhile() {
+fn a_client_behind_the_journal_gets_the_deletion_of_an_object_that_stopped_matching_meanwhile() {
     // Found by the property above: the place of the token lay within the journal again, where the deletion of an
     // object that does not match any more is none.
     let steps = [(8, 178), (0, 0), (10, 64), (0, 235), (4, 15), (0, 1), (0, 131)];
@@ -454,7 +454,7 @@ async fn a_resync_of_several_informers_hands_out_each_object_once_though_one_of_
     };
     assert_eq!(take(&mut subscriber), [1, 1]);
     tokio::time::advance(Duration::from_millis(1001)).await;
-    // The moment has come, and one of them has a change to tell first.
+    // The resync is due, and one of them has a change to send first.
     upstream.put("b", true);
     busy.watch(&upstream, 1);
     assert_eq!(take(&mut subscriber), [1, 1 + 2]);
@@ -536,7 +536,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whoever_reads_an_informer_that_is_replaced_sees_what_a_new_stream_sees(
+    fn a_client_of_a_replaced_informer_ends_up_with_the_objects_of_a_new_stream(
         steps in proptest::collection::vec((0..14_u8, any::<u8>(), any::<u8>()), 1..150),
     ) {
         paused(|| run_replaced(&steps));
@@ -544,7 +544,7 @@ proptest! {
 }
 
 #[test]
-fn a_stream_that_keeps_up_is_told_the_difference_and_nothing_else() {
+fn a_stream_that_keeps_up_gets_the_difference_and_nothing_else() {
     paused(|| {
         let mut upstream = Upstream::default();
         ["a", "b", "c", "d", "e"].iter().for_each(|name| upstream.put(name, *name != "b"));
@@ -553,7 +553,7 @@ fn a_stream_that_keeps_up_is_told_the_difference_and_nothing_else() {
         client.connect(&life);
         while !client.pull(usize::MAX) {}
         client.told = 0;
-        // b is not selected any more; c goes and d comes anew while the other one is made.
+        // b is no longer selected; c is deleted and d replaced while the new informer is filled.
         upstream.delete("c");
         upstream.put("d", true);
         life.replace(&upstream);
@@ -561,7 +561,7 @@ fn a_stream_that_keeps_up_is_told_the_difference_and_nothing_else() {
         assert_eq!((client.told, client.resets), (3, 0));
         assert_eq!(client.state, client.expected(&life));
         let token = client.token.clone();
-        // Back at the place where it was replaced, nobody can tell whether it holds b.
+        // A client that resumes from the place of the replacement may or may not hold b.
         client.connect(&life);
         while !client.pull(usize::MAX) {}
         assert_eq!((client.resets, &client.state), (1, &client.expected(&life)));
@@ -659,7 +659,7 @@ async fn a_stream_of_one_namespace_or_object_sleeps_through_what_happens_elsewhe
         let (labels, fields) = (LabelSelector::default(), FieldSelector::default());
         Selection::new(vec![namespace.to_owned()], name.map(str::to_owned), &labels, &fields)
     };
-    // The namespace of all objects, another one, an object, and one that is not there.
+    // The namespace of all objects, another one, an object, and a missing object.
     let selections = [
         selection("web", None),
         selection("db", None),
@@ -688,7 +688,7 @@ async fn a_stream_of_one_namespace_or_object_sleeps_through_what_happens_elsewhe
         let counts = wakes.each_ref().map(|wakes| wakes.0.load(std::sync::atomic::Ordering::Relaxed));
         assert_eq!(counts, woken, "{name}");
     }
-    // At its bookmark it is as far as the cache all the same.
+    // At its bookmark it is still as far as the cache.
     tokio::time::advance(Duration::from_secs(61)).await;
     for subscriber in &mut subscribers {
         let events = ready(subscriber).expect("a bookmark");

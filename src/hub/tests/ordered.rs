@@ -1,5 +1,5 @@
-//! Clients of the API server's own watch, which take the version of each event for the place to resume from: wherever
-//! they are cut off, and whichever replica they come back to, they end up with what is there.
+//! Clients of the API server's own watch, which resume from the version of the last event: wherever they are cut off, and at
+//! whichever replica they resume, they end up with the current objects.
 
 use super::*;
 
@@ -24,8 +24,8 @@ impl Client {
         self.replica = replica;
         let life = &lives[replica];
         let informer = life.hub.informers().remove(0);
-        // Whoever missed that its watch ended, with exactly the last version of an informer that was replaced, cannot be
-        // told from who listed its successor.
+        // A client that missed the end of its watch, and has exactly the last version of a replaced informer, cannot be
+        // distinguished from one that has listed the successor.
         if self.at.as_ref() == informer.fence() && self.listed != Some(informer.id()) {
             self.at = None;
         }
@@ -50,8 +50,7 @@ impl Client {
         self.selection.objects(&snapshot, None).map(seen).collect()
     }
 
-    /// Takes at most `count` events of a batch and is cut off within it; tells whether there was none. Lists again where
-    /// that is all it is told.
+    /// Takes at most `count` events of a batch and is cut off within it; returns whether there were none. Lists again after 410.
     fn pull(&mut self, lives: &[Life], count: usize) -> bool {
         let Some(subscriber) = &mut self.subscriber else { return false };
         let events = match subscriber.next().now_or_never() {
@@ -121,7 +120,7 @@ fn run(steps: &[(u8, u8, u8)], replicas: usize) {
             10 => client.connect(&lives, replica),
             _ => {
                 let quiet = client.pull(&lives, 1 + usize::from(much % 4));
-                // A replica that is behind has not told yet what another one's relist would have told next.
+                // A replica that is behind has not sent yet what another one's relist would have sent next.
                 if quiet && replicas == 1 {
                     assert_eq!(client.state, client.expected(&lives[client.replica]));
                 }
@@ -140,14 +139,14 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whoever_resumes_from_the_last_event_misses_nothing_on_any_replica(
+    fn a_client_that_resumes_from_the_last_event_misses_nothing_on_any_replica(
         steps in proptest::collection::vec((0..16_u8, any::<u8>(), any::<u8>()), 1..150),
     ) {
         paused(|| run(&steps, 2));
     }
 
     #[test]
-    fn whoever_resumes_from_the_last_event_misses_nothing_when_informers_are_replaced(
+    fn a_client_that_resumes_from_the_last_event_misses_nothing_when_informers_are_replaced(
         steps in proptest::collection::vec((0..16_u8, any::<u8>(), any::<u8>()), 1..150),
     ) {
         paused(|| run(&steps, 1));
@@ -155,7 +154,7 @@ proptest! {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_relists_deletions_are_told_at_the_version_before_it() {
+async fn a_relists_deletions_are_sent_at_the_version_before_it() {
     let mut upstream = Upstream::default();
     ["a", "b", "c", "d"].iter().for_each(|name| upstream.put(name, true));
     let mut lives = vec![Life::new(&upstream)];
@@ -189,7 +188,7 @@ fn what_stopped_to_match_within_a_relists_gap_is_gone_on_every_replica() {
         let [_, selects, _] = selections();
         let mut client = Client::new(selects);
         client.connect(&lives, 0);
-        // The second change of b is after that of a, and tells nothing to whoever saw the first.
+        // The second change of b comes after that of a, and changes nothing for a client that has the first one.
         upstream.put("b", false);
         upstream.put("a", true);
         upstream.put("b", false);

@@ -1,4 +1,4 @@
-//! Where a client that comes back with a token goes on, and when it starts over.
+//! Where a client with a token continues, and when it starts over.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use super::{LIMITS, Life, Upstream, object, ready};
 use crate::cache::{self, Delta};
 use crate::k8s::{FieldSelector, LabelSelector, Object, Resource, ResourceParts, ResourceVersion};
 
-/// A stream from this place.
+/// A stream that starts here.
 fn subscribe(life: &Life, selection: Selection, from: StartAt) -> Subscriber {
     let informers = life.hub.informers();
     let subscription = Subscription { informers, selection, from, resync: None, timeout: None };
     life.hub.subscribe(subscription).expect("a subscriber")
 }
 
-/// What a stream from this place is told at once: kinds, with names where there are any.
+/// The first events of a stream that starts here: kinds, with names if there are any.
 fn told(life: &Life, from: StartAt) -> Vec<(EventKind, String)> {
     let told = taken(&mut subscribe(life, Selection::default(), from));
     told.into_iter().map(|(kind, name, _)| (kind, name)).collect()
@@ -35,7 +35,7 @@ fn bookmark(version: u64) -> StartAt {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_of_bookmarks_is_told_the_end_of_what_it_may_hold_beyond_its_token() {
+async fn a_client_of_bookmarks_gets_the_deletion_of_an_object_that_it_may_hold_beyond_its_token() {
     // Found by the simulation, seed 28.
     let mut upstream = Upstream::default();
     upstream.put("a", true);
@@ -55,7 +55,7 @@ async fn a_reader_of_bookmarks_starts_over_where_a_relist_may_have_skipped_what_
     upstream.put("a", true);
     let mut life = Life::new(&upstream);
     let token = upstream.version;
-    // Another replica may have told of an object that came and went meanwhile.
+    // Another replica may have sent an object that was created and deleted meanwhile.
     let list = |version: u64| {
         let item = Delta::PassItem(object("a", 1, 1, true));
         vec![Delta::PassBegin, item, Delta::PassEnd(version.into())]
@@ -80,7 +80,7 @@ fn list(version: u64, items: impl IntoIterator<Item = Object>) -> Vec<Delta> {
     [Delta::PassBegin].into_iter().chain(items).chain([Delta::PassEnd(version.into())]).collect()
 }
 
-/// Takes all there is: kinds, names, and positions.
+/// Takes all events: kinds, names, and positions.
 fn taken(subscriber: &mut Subscriber) -> Vec<(EventKind, String, ResourceVersion)> {
     let mut all = Vec::new();
     while let Some(events) = ready(subscriber) {
@@ -93,9 +93,9 @@ fn taken(subscriber: &mut Subscriber) -> Vec<(EventKind, String, ResourceVersion
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_cut_off_amid_what_a_relist_found_starts_over() {
-    // Found by the simulation: what a relist found is told without its order. An object that is told later may have
-    // changed before, or stopped to match; on another replica, asked from amid, nobody would tell.
+async fn a_client_that_is_cut_off_within_a_relists_changes_starts_over() {
+    // Found by the simulation: changes of a relist are not in commit order. An object that comes later may have changed or
+    // stopped matching before. A replica asked from the middle would not send that.
     let mut upstream = Upstream::default();
     (0..4).for_each(|number| upstream.put(&format!("x{number}"), true));
     let selecting = Selection::new(
@@ -135,7 +135,7 @@ fn second(life: &Life) -> cache::Writer {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_starts_over_waits_for_every_cache_to_be_as_far_as_its_token() {
+async fn a_client_that_starts_over_waits_for_every_cache_to_reach_its_token() {
     // Found by the simulation, seed 18: one part of the token was too old for its cache, and the other ahead of its.
     let mut upstream = Upstream::default();
     upstream.put("a", true);
@@ -162,7 +162,7 @@ async fn who_starts_over_waits_for_every_cache_to_be_as_far_as_its_token() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_ahead_of_an_idle_cache_is_served_once_the_api_server_has_been_there() {
+async fn a_client_ahead_of_an_idle_cache_is_served_once_the_api_server_has_been_there() {
     let mut upstream = Upstream::default();
     ["a", "b"].iter().for_each(|name| upstream.put(name, true));
     let mut life = Life::new(&upstream);
@@ -185,7 +185,7 @@ async fn who_is_ahead_of_an_idle_cache_is_served_once_the_api_server_has_been_th
         life.writer.commit(vec![Delta::Apply(at(5))]);
         assert_eq!(taken(&mut subscriber), [(EventKind::Modified, "a".to_owned(), 5.into())]);
     }
-    // What was told of one history says nothing of the next.
+    // An answer for one history does not count for the next.
     let mut waits = subscribe(&life, Selection::default(), event(4));
     assert_eq!(taken(&mut waits), []);
     assert!(life.tell_head(Some(&9.into())));
@@ -200,7 +200,7 @@ async fn who_is_ahead_of_an_idle_cache_is_served_once_the_api_server_has_been_th
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_ahead_of_one_cache_is_told_of_the_others_meanwhile() {
+async fn a_client_ahead_of_one_cache_gets_changes_of_the_others_meanwhile() {
     let mut upstream = Upstream::default();
     upstream.put("a", true);
     let mut life = Life::new(&upstream);
@@ -223,7 +223,7 @@ async fn who_is_ahead_of_one_cache_is_told_of_the_others_meanwhile() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_ahead_of_one_cache_and_starts_over_for_another_is_not_taken_back() {
+async fn a_client_ahead_of_one_cache_that_starts_over_for_another_is_not_taken_back() {
     // Found by the simulation, seed 800187.
     let mut upstream = Upstream::default();
     upstream.put("a", true);
@@ -289,9 +289,9 @@ async fn a_token_of_a_cache_that_selects_otherwise_starts_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_cut_off_amid_a_catch_up_starts_over() {
-    // Found by the simulation, seed 212202: `b` changed twice and is told last. On a replica that has only seen the first
-    // change, a client cut off before it was told at a bookmark that it has everything.
+async fn a_client_that_is_cut_off_within_a_catch_up_starts_over() {
+    // Found by the simulation, seed 212202: `b` changed twice and comes last. On a replica that has only the first change, a
+    // client that was cut off before `b` got a bookmark and lacked both changes.
     let mut upstream = Upstream::default();
     ["a", "b"].iter().for_each(|name| upstream.put(name, true));
     let mut life = Life::new(&upstream);
@@ -305,7 +305,7 @@ async fn who_is_cut_off_amid_a_catch_up_starts_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_streams_are_told_alike_is_forgotten_with_the_last_of_them() {
+async fn shared_batches_are_forgotten_with_the_last_subscriber() {
     let mut upstream = Upstream::default();
     upstream.put("a", true);
     let mut life = Life::new(&upstream);

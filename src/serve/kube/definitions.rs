@@ -1,4 +1,4 @@
-//! The columns of custom resources that nobody follows the definitions of: asked of the API server, now and then.
+//! Columns of custom resources whose definitions are not watched: read from the API server from time to time.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -10,24 +10,24 @@ use tokio::time::{Instant, timeout};
 use crate::k8s::Resource;
 use crate::k8s::table::PrinterColumn;
 
-/// Asks the API server for a `CustomResourceDefinition` by its name; gives its JSON, or nothing where it is not told.
+/// Asks the API server for a `CustomResourceDefinition` by its name. Returns its JSON, or `None` without an answer.
 pub type FetchDefinition =
     Arc<dyn Fn(String) -> Pin<Box<dyn Future<Output = Option<Vec<u8>>> + Send>> + Send + Sync>;
 
-/// How long an answer holds. Definitions change seldom, and what looks wrong until then is a column.
+/// Time for which an answer is kept. Definitions rarely change, and only columns are outdated until then.
 const KEPT: Duration = Duration::from_secs(60);
 
-/// Longest that a request for a table waits; then the client gets what it is second to like.
+/// Longest time that a request for a table waits. Then the client gets the form that it accepts next.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The columns that were asked for.
+/// The columns that were read.
 pub(crate) struct Definitions {
     fetch: FetchDefinition,
-    /// By name and version of the resource, of which few are followed.
+    /// By name and version of the resource. There are as few as followed resources.
     known: Mutex<HashMap<(String, String), Entry>>,
 }
 
-/// One resource's columns. Whoever asks first holds it until the answer is there, so that the others do not ask, too.
+/// The columns of one resource. The first request locks it until the answer arrives, so that others do not ask, too.
 type Entry = Arc<tokio::sync::Mutex<Option<Known>>>;
 
 struct Known {
@@ -40,7 +40,7 @@ impl Definitions {
         Self { fetch, known: Mutex::default() }
     }
 
-    /// The columns of a custom resource; `None` where the API server does not tell.
+    /// The columns of a custom resource; `None` if the API server does not give its definition.
     pub(super) async fn columns(&self, resource: &Resource) -> Option<Arc<[PrinterColumn]>> {
         let key = (resource.canonical(), resource.version().to_owned());
         let entry = self.known.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default().clone();

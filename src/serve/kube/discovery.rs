@@ -1,7 +1,7 @@
-//! Which resources are served: the documents by which clients find their way.
+//! Discovery documents, which list the served resources.
 //!
-//! They name what the informers follow, and what may start on demand, with the verbs that are served. Shapes as the API
-//! server has them; KEP-3352 for the aggregated form.
+//! They name the resources that informers follow and those that may start on demand, with the served verbs, in the API
+//! server's form; KEP-3352 for the aggregated one.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -18,13 +18,13 @@ use super::path::Place;
 use super::{answer_headers, error};
 use crate::k8s::Resource;
 
-/// What is served of each resource.
+/// The served verbs of each resource.
 const VERBS: [&str; 3] = ["get", "list", "watch"];
 
-/// How long a request waits for the first discovery: clients keep what they are told for hours.
+/// Time for which a request waits for the first discovery, as clients keep the answer for hours.
 const WAIT: Duration = Duration::from_secs(5);
 
-/// The `Content-Type` of the aggregated form, by which clients know it: these bytes.
+/// The `Content-Type` of the aggregated form. Clients compare it byte by byte.
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 /// The form of a document.
@@ -41,14 +41,14 @@ struct Group<'r> {
     versions: Vec<(&'r str, Vec<&'r Resource>)>,
 }
 
-/// A document about what is served.
+/// A discovery document.
 pub(super) async fn document(
     server: &Server,
     place: &Place,
     headers: &HeaderMap,
 ) -> Result<Response, ApiError> {
     if !server.hub.discovered(Instant::now() + WAIT).await {
-        let message = "the API server did not tell yet what it serves";
+        let message = "discovery of the API server's kinds has not ended yet";
         return Err(ApiError::unavailable(message, 1));
     }
     if *place == Place::Version {
@@ -86,16 +86,16 @@ pub(super) async fn document(
     Ok((answer_headers(0), line(&document)).into_response())
 }
 
-/// The API server's own version, as it told it.
+/// The API server's own version document.
 fn version(server: &Server) -> Result<Response, ApiError> {
     let version = server
         .hub
         .version()
-        .ok_or_else(|| ApiError::unavailable("the API server did not tell its version yet", 1))?;
+        .ok_or_else(|| ApiError::unavailable("the API server's version was not read yet", 1))?;
     Ok((answer_headers(0), version).into_response())
 }
 
-/// The form that a client likes best of those that are served.
+/// The client's preferred form among the served ones.
 fn form(headers: &HeaderMap, both: bool) -> Result<Form, ApiError> {
     let clauses = clauses(headers);
     if clauses.is_empty() {
@@ -113,7 +113,7 @@ fn form(headers: &HeaderMap, both: bool) -> Result<Form, ApiError> {
     Err(ApiError::not_acceptable("application/json"))
 }
 
-/// An aggregated document, which clients keep and ask for again by its tag.
+/// An aggregated document, which clients keep and revalidate by its tag.
 fn aggregated(document: &Value, asked: &HeaderMap) -> Response {
     let body = line(document);
     let digest: String = Sha1::digest(&body).iter().map(|byte| format!("{byte:02X}")).collect();
@@ -148,7 +148,7 @@ fn resource_list(groups: &[Group<'_>], group: &str, version: &str) -> Result<Val
     let found = found.and_then(|one| one.versions.iter().find(|(name, _)| *name == version));
     let resources: Vec<_> = match found {
         Some((_, resources)) => resources.iter().map(|resource| legacy(resource)).collect(),
-        // It is named by `/api`, whatever is served of it.
+        // `/api` always names it, whatever is served of it.
         None if group.is_empty() && version == "v1" => Vec::new(),
         None => return Err(error::nothing_there()),
     };
@@ -242,7 +242,7 @@ fn grouped(resources: &[Resource]) -> Vec<Group<'_>> {
     groups
 }
 
-/// Which of two versions goes first: released ones before beta before alpha, then the higher. Source: apimachinery
+/// The order of two versions: stable before beta before alpha, then the higher first. Source: apimachinery
 /// `version/helpers.go`.
 fn priority(version: &str) -> (u8, u64, u64) {
     let number = |text: &str| text.parse().unwrap_or(0);

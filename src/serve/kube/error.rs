@@ -1,4 +1,4 @@
-//! Errors as the API server words them: clients switch on code and reason, people search for the sentence.
+//! Errors worded as by the API server: clients depend on code and reason, people search for the sentence.
 
 use axum::http::StatusCode;
 
@@ -31,7 +31,7 @@ pub(super) fn may_not_list(resource: &Resource, why: &str) -> ApiError {
     ApiError::of_status(status).uncached()
 }
 
-/// 422: parameters that cannot be together.
+/// 422: parameters that exclude each other.
 pub(super) fn invalid_options(causes: Vec<Cause>) -> ApiError {
     let mut each: Vec<_> = causes.iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect();
     each.dedup();
@@ -63,7 +63,7 @@ fn expired(message: &str) -> ApiError {
     ApiError::new(StatusCode::GONE, "Expired", message)
 }
 
-/// 400: a continue token that is none of ours.
+/// 400: a continue token that this server did not make.
 pub(super) fn bad_token(why: &str) -> ApiError {
     ApiError::bad_request(format!("invalid continue token: continue key is not valid: {why}"))
 }

@@ -1,16 +1,16 @@
-//! Field labels: which ones a kind knows, and where their values are.
+//! Field labels: which ones a kind has, and the paths to their values.
 //!
-//! A field label is not always a path into the JSON, and a value that the API server computes is there even where the
-//! JSON leaves it out. Which labels a built-in kind has is in `k8s::BUILT_IN`.
+//! A field label is not always a path into the JSON, and some have a default that the JSON leaves out. The labels of
+//! built-in kinds are in `k8s::BUILT_IN`.
 
 use super::super::ApiError;
 use crate::k8s::{FieldPath, FieldSelector, Resource, built_in};
 
-/// A selector by field labels as one by paths. Of custom resources any scalar may be selected by: which ones the
-/// definition of a custom kind allows (`selectableFields`) is not told by discovery.
+/// Translates a selector by field labels into one by paths. Custom resources can be selected by any scalar, as discovery does
+/// not say which ones their definition allows (`selectableFields`).
 ///
 /// # Errors
-/// 400 where a kind does not know a label.
+/// 400 if the kind does not have a label.
 pub(super) fn placed(resource: &Resource, fields: FieldSelector) -> Result<FieldSelector, ApiError> {
     let labels = built_in(resource.plural(), resource.group()).map(|kind| kind.fields).unwrap_or_default();
     fields.placed(|label| {

@@ -1,9 +1,9 @@
-//! What the API server says of a label selector that it cannot read.
+//! The API server's error text for an invalid label selector.
 //!
-//! Our own parser says where something is wrong; people look for the API server's sentence, so this follows its parser
-//! up to the first mistake. Source: apimachinery `labels/selector.go`.
+//! Our own parser has better errors, but people search for the API server's text. So this follows its parser up to the first
+//! mistake. Source: apimachinery `labels/selector.go`.
 
-/// The sentence about a selector that is refused; `otherwise` where the API server would have taken it.
+/// The error text for an invalid selector; `otherwise` if the API server would accept it.
 pub(super) fn refusal(text: &str, otherwise: &str) -> String {
     let mut parser = Parser { tokens: scan(text), at: 0 };
     parser.parse().err().unwrap_or_else(|| otherwise.to_owned())
@@ -13,7 +13,7 @@ const SIGNS: [&str; 9] = ["==", "!=", "=", "!", "(", ")", ",", ">", "<"];
 const BLANKS: [char; 4] = [' ', '\t', '\r', '\n'];
 const OPERATORS: &str = "in, notin, =, ==, !=, gt, lt";
 
-/// Words and signs.
+/// The lexer: words and signs.
 fn scan(text: &str) -> Vec<&str> {
     let mut tokens = Vec::new();
     let mut rest = text.trim_start_matches(BLANKS);
@@ -147,7 +147,7 @@ fn is_name(text: &str) -> bool {
     ends(text.chars().next()) && ends(text.chars().next_back()) && text.chars().all(inner)
 }
 
-/// What can be wrong with a key beside its prefix, of which our own parser's sentence tells.
+/// What is wrong with a key, apart from its prefix, which our own parser reports.
 fn check_key(key: &str) -> Result<(), String> {
     let name = key.rsplit_once('/').map_or(key, |(_, name)| name);
     let why = match name {

@@ -1,4 +1,4 @@
-//! Lists: of the cache's state, in pages of one state where that is asked for.
+//! Lists of the cache's state, in pages of one state if the client wants that.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::slice::from_ref;
@@ -30,11 +30,11 @@ use crate::k8s::{Key, Object, ResourceVersion};
 /// Source: `k8s.io/kubernetes/pkg/printers/internalversion`, `printFlowSchemaList`.
 const BY_PRECEDENCE: &str = "flowschemas.flowcontrol.apiserver.k8s.io";
 
-/// Smaller lists are not worth the time. Source: apiserver `endpoints/handlers/responsewriters/writers.go`,
+/// Size above which a list is compressed. Source: apiserver `endpoints/handlers/responsewriters/writers.go`,
 /// `defaultGzipThresholdBytes`.
 const COMPRESSED_BYTES_MIN: usize = 128 << 10;
 
-/// What is to be shown.
+/// A list to be answered with.
 struct Shown {
     informer: Arc<Informer>,
     state: Candidates,
@@ -48,11 +48,11 @@ struct Shown {
     id: Option<u64>,
 }
 
-/// What writes the list.
+/// The writer of the list.
 enum Writer {
     List(ListEncoder, Shape),
     Table(TableEncoder),
-    /// The rows of a page in an order of their own, written at its end: such kinds have few objects.
+    /// The rows of a page that are sorted and written at its end. Such kinds have few objects.
     ByPrecedence(TableEncoder, Vec<(i64, Bytes)>),
 }
 
@@ -98,7 +98,7 @@ pub(super) async fn list(
     Ok(response)
 }
 
-/// The version that a list of exactly that version is shown at, if this is its state: nothing has changed since.
+/// The version of a list of exactly a requested version, if the current state is the same: nothing has changed since.
 fn at_exactly(snapshot: &Snapshot, asked: &ResourceVersion) -> Result<ResourceVersion, ApiError> {
     if snapshot.changed_at <= *asked && *asked <= snapshot.position {
         return Ok(asked.clone());
@@ -106,7 +106,7 @@ fn at_exactly(snapshot: &Snapshot, asked: &ResourceVersion) -> Result<ResourceVe
     Err(error::list_too_old())
 }
 
-/// The state of which a page is asked for, after which key it begins, and under which id it is held.
+/// The state of a requested page, the key after which the page begins, and the id under which the state is held.
 fn held_page(
     server: &Server,
     token: &str,
@@ -123,7 +123,7 @@ fn held_page(
     Ok((held.remove(0), after, Some(place.id)))
 }
 
-/// Two requests have pages in common when they ask for the same objects.
+/// Identifies the objects that a request asks for, so that a page's token is valid only for the same request.
 fn fingerprint(informer: &Informer, target: &Target, options: &ListOptions) -> u64 {
     let mut hasher = DefaultHasher::new();
     ("kubernetes", &informer.name, &target.namespace).hash(&mut hasher);
@@ -132,7 +132,7 @@ fn fingerprint(informer: &Informer, target: &Target, options: &ListOptions) -> u
 }
 
 impl Shown {
-    /// The list in a shape, written as the informer holds the objects.
+    /// The writer of a list in a form.
     async fn into_body(
         self,
         server: &Server,
@@ -174,7 +174,7 @@ impl Shown {
         listing.into_body(place, limit, head, writer, server.config.batch_bytes_max)
     }
 
-    /// The token of the page behind one that ends so, with how many objects are left; holds the state for it.
+    /// The token of the next page, with the number of objects that are left. Holds the state for it.
     fn next_page(&self, server: &Server, end: Option<PageEnd>) -> Option<(String, Option<usize>)> {
         let now = Instant::now();
         let Some((place, remaining)) = end else {
@@ -221,7 +221,7 @@ impl ListWriter for Writer {
     fn end(&mut self, out: &mut Frames) {
         match self {
             Self::ByPrecedence(table, rows) => {
-                // Stable: objects of one precedence stay in the order of their names.
+                // A stable sort: objects of equal precedence stay in the order of their names.
                 rows.sort_by_key(|(precedence, _)| *precedence);
                 rows.iter().for_each(|(_, json)| table.row(json, tables::now(), out));
                 table.end(out);

@@ -1,8 +1,8 @@
-//! The API server's own interface, read-only: its paths, its parameters, its words, answered from the caches.
+//! The API server's own interface, read-only: its paths, parameters and error texts, answered from the caches.
 //!
-//! In come requests as any Kubernetes client sends them; out go lists, objects and watches as the API server would give
-//! them, as of the cache. What the cache cannot answer is refused, or handed on whole to the API server where the
-//! operator allows that (`super::pass`).
+//! In come requests as any Kubernetes client sends them; out go lists, objects and watches as an API server writes them,
+//! from the cache. A request that the cache cannot answer is refused, or passed through to the API server if the operator
+//! allows that (`super::pass`).
 
 mod definitions;
 mod discovery;
@@ -45,7 +45,7 @@ pub(super) async fn answer(
     let place = Place::parse(request.uri.path());
     let Some(pass) = passing else { return cached(&server, place, &request).await };
     match place {
-        // All that there is can be had, so all is named.
+        // Everything can be passed through, so the API server's own document is the answer.
         Place::CoreVersions | Place::Groups | Place::Group(_) | Place::Resources { .. } => {
             match pass.pass(&request, body).await {
                 Err(error) if error.code() == StatusCode::BAD_GATEWAY => {
@@ -61,7 +61,7 @@ pub(super) async fn answer(
     }
 }
 
-/// What a request is counted as: a list, a watch, a get, or something else. Watches last, and are judged otherwise.
+/// The route under which a request is counted: list, watch, get or other. Watches are separate, as they last.
 pub(super) fn operation(path: &str, query: Option<&str>) -> &'static str {
     match Place::parse(path) {
         Place::Objects(target) if target.name.is_some() => "kubernetes-get",
@@ -76,7 +76,7 @@ pub(super) fn operation(path: &str, query: Option<&str>) -> &'static str {
     }
 }
 
-/// What the caches can tell.
+/// Answers from the caches.
 async fn cached(server: &Server, place: Place, request: &Parts) -> Result<Response, ApiError> {
     match place {
         Place::Objects(target) => objects(server, &target, request).await,
@@ -101,7 +101,7 @@ async fn objects(server: &Server, target: &Target, request: &Parts) -> Result<Re
     }
 }
 
-/// What every answer says.
+/// The headers of every answer.
 fn answer_headers(age_seconds: u64) -> HeaderMap {
     HeaderMap::from_iter([
         (header::CONTENT_TYPE, HeaderValue::from_static("application/json")),

@@ -1,7 +1,7 @@
-//! Which representation of objects a client takes: JSON, whole or in part.
+//! Content negotiation: the form in which a client gets objects, whole or in part.
 //!
-//! Clients name what they like best first, with what they also take behind it; what is not served is passed over.
-//! Source: apiserver `endpoints/handlers/negotiation/negotiate.go`.
+//! Clients list accepted forms by preference. Forms that are not served are skipped. Source: apiserver
+//! `endpoints/handlers/negotiation/negotiate.go`.
 
 use axum::http::HeaderMap;
 use axum::http::header::ACCEPT;
@@ -12,7 +12,7 @@ use crate::encode::TableVersion;
 /// How objects are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
-    /// All of them.
+    /// Whole objects.
     Whole,
     /// As `PartialObjectMetadata`.
     Metadata,
@@ -20,7 +20,7 @@ pub(super) enum Shape {
     Table,
 }
 
-/// What is answered with.
+/// The kind of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     List,
@@ -40,7 +40,7 @@ const JSON: &str = "application/json";
 const PARTIAL: &str = "PartialObjectMetadata";
 const PARTIAL_LIST: &str = "PartialObjectMetadataList";
 
-/// The representation that a client likes best of those that are served; tables only where it is known how they look.
+/// The client's preferred form among the served ones. Tables only if their columns are known.
 pub(super) fn shape(
     headers: &HeaderMap,
     answer: Answer,
@@ -67,7 +67,7 @@ pub(super) fn shape(
                 return Err(not_acceptable(message));
             }
             (Some("Table"), _) if has_table => return Ok(Shape::Table),
-            // The client takes what it names next.
+            // The client accepts the form that it names next.
             (Some(_), _) => {}
         }
     }
@@ -78,7 +78,7 @@ fn not_acceptable(message: String) -> ApiError {
     ApiError::new(axum::http::StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
 }
 
-/// The version in which a client that gets a table takes it: that which it names first.
+/// The version of a table for a client: the one that it names first.
 pub(super) fn table_version(headers: &HeaderMap) -> TableVersion {
     let clauses = clauses(headers);
     let first = clauses.iter().find(|clause| clause.is_json() && clause.converted() == Some("Table"));
@@ -88,7 +88,7 @@ pub(super) fn table_version(headers: &HeaderMap) -> TableVersion {
     }
 }
 
-/// Whether a table is what a client likes best.
+/// Whether a client prefers a table.
 pub(super) fn wants_table(headers: &HeaderMap) -> bool {
     clauses(headers).first().is_some_and(|clause| clause.is_json() && clause.converted() == Some("Table"))
 }
@@ -109,7 +109,7 @@ pub(super) fn clauses(headers: &HeaderMap) -> Vec<Clause> {
         Some(Clause { range, weight, parameters })
     };
     let mut clauses: Vec<Clause> = values.flat_map(|value| value.split(',')).filter_map(clause).collect();
-    // Stable: of two that are liked alike, the first, unless it is a wildcard.
+    // A stable sort: of two with the same weight the first one wins, unless it is a wildcard.
     clauses.sort_by(|a, b| b.weight.total_cmp(&a.weight).then_with(|| a.wildness().cmp(&b.wildness())));
     clauses
 }
@@ -123,7 +123,7 @@ impl Clause {
         }
     }
 
-    /// Whether it allows JSON, in whatever form.
+    /// Whether it allows JSON, in any form.
     pub(super) fn is_json(&self) -> bool {
         self.weight > 0.0 && matches!(&*self.range, JSON | "application/*" | "*/*")
     }
@@ -132,7 +132,7 @@ impl Clause {
         self.parameters.iter().find(|(other, _)| other == name).map(|(_, value)| &**value)
     }
 
-    /// The kind that objects are to be converted to, in the version that is known; empty for another version.
+    /// The kind to which objects are to be converted; empty for an unknown version.
     fn converted(&self) -> Option<&str> {
         let kind = self.get("as")?;
         let known = match self.get("v") {

@@ -1,4 +1,4 @@
-//! The parameters of lists, watches and gets: what they mean together, and how the API server refuses them.
+//! The parameters of lists, watches and gets: their meaning in combination, and the API server's refusals.
 //!
 //! Source: apimachinery `apis/meta/v1/conversion.go`, `apis/meta/internalversion/validation/validation.go`.
 
@@ -15,14 +15,14 @@ use crate::k8s::{Cause, FieldSelector, LabelSelector, ResourceVersion};
 #[derive(Debug, Default)]
 pub(super) struct Query(Vec<(String, String)>);
 
-/// Which state is asked for.
+/// The requested version of the state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
-    /// Nothing is said: the newest.
+    /// Not given: the newest.
     Newest,
-    /// `0`: any.
+    /// `0`: any version.
     Any,
-    /// This one, or one that is not older.
+    /// This version, or a newer one.
     Version(ResourceVersion),
 }
 
@@ -30,26 +30,26 @@ pub(super) enum Asked {
 #[derive(Debug)]
 pub(super) struct ListOptions {
     pub(super) labels: LabelSelector,
-    /// By field labels, which are no paths yet.
+    /// By field labels, which are not translated to paths yet.
     pub(super) fields: FieldSelector,
     pub(super) asked: Asked,
     pub(super) verb: Verb,
 }
 
-/// What is asked for of the objects.
+/// A list or a watch.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verb {
-    /// As they are now.
+    /// The objects as they are now.
     List {
-        /// Exactly the version that is named, not one that is newer.
+        /// Exactly the given version, not a newer one.
         exact: bool,
         limit: Option<usize>,
         token: Option<String>,
     },
-    /// And how they change.
+    /// The changes of the objects.
     Watch {
         bookmarks: bool,
-        /// Whether what is there comes first; the version decides where it is not said.
+        /// Whether the current objects come first; `None` if the version decides.
         initial: Option<bool>,
         timeout: Option<Duration>,
     },
@@ -58,8 +58,7 @@ pub(super) enum Verb {
 const MATCH: &str = "resourceVersionMatch";
 
 impl Query {
-    /// Reads a query; the first value of a name counts, and names that nobody knows are passed over, as clients of
-    /// other releases send them.
+    /// Reads a query. The first value of a name counts. Unknown names are ignored, as clients of other releases send some.
     pub(super) fn parse(query: Option<&str>) -> Result<Self, ApiError> {
         let decode = |part: &str| {
             let spaced = part.replace('+', " ");
@@ -67,7 +66,7 @@ impl Query {
             decoded.map_err(|_| ApiError::invalid("query", part, "expected percent-encoded UTF-8"))
         };
         let mut pairs = Vec::new();
-        // An empty pair is what some clients put before the first parameter (`?&limit=5`).
+        // Some clients send an empty pair before the first parameter (`?&limit=5`).
         for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             pairs.push((decode(name)?, decode(value)?));
@@ -79,7 +78,7 @@ impl Query {
         self.0.iter().find(|(other, _)| other == name).map(|(_, value)| &**value)
     }
 
-    /// Whether a watch is asked for.
+    /// Whether the request is a watch.
     pub(super) fn is_watch(&self) -> bool {
         self.flag("watch").unwrap_or(false)
     }
@@ -88,7 +87,7 @@ impl Query {
         self.get(name).unwrap_or_default()
     }
 
-    /// Anything but `0` and `false` is true, even nothing.
+    /// Any value but `0` and `false` is true, even an empty one.
     fn flag(&self, name: &str) -> Option<bool> {
         self.get(name).map(|value| value != "0" && !value.eq_ignore_ascii_case("false"))
     }
@@ -99,7 +98,7 @@ impl Query {
     }
 }
 
-/// What Go says of a number that is none.
+/// Go's error text for an invalid number.
 fn not_parsed(function: &str, text: &str) -> String {
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     let number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -114,7 +113,7 @@ impl Asked {
         if text.is_empty() {
             return Ok(Self::Newest);
         }
-        // Zeros before a number are nothing to Go.
+        // Go ignores leading zeros.
         let digits = text.trim_start_matches('0');
         let version = ResourceVersion::new(digits);
         match digits {
@@ -130,13 +129,13 @@ impl Asked {
     }
 }
 
-/// The version that a get asks for.
+/// The requested version of a get.
 pub(super) fn get_options(query: &Query) -> Result<Asked, ApiError> {
     Asked::parse(query.text("resourceVersion"))
 }
 
 impl ListOptions {
-    /// Reads the parameters of a list, or of a watch where they say so.
+    /// Reads the parameters of a list or a watch.
     pub(super) fn parse(query: &Query) -> Result<Self, ApiError> {
         let timeout_seconds = query.integer("timeoutSeconds")?;
         let limit = query.integer("limit")?;
@@ -160,12 +159,12 @@ impl ListOptions {
             let timeout = match u64::try_from(timeout_seconds) {
                 Ok(0) => None,
                 Ok(seconds) => Some(Duration::from_secs(seconds)),
-                // The API server ends such a watch at once.
+                // The API server ends a watch with a negative timeout at once.
                 Err(_) => Some(Duration::ZERO),
             };
             Verb::Watch { bookmarks, initial: query.flag("sendInitialEvents"), timeout }
         } else {
-            // A watch cache answers "any" with all it has, and so do we.
+            // As the API server's watch cache, a list of any version ignores the limit.
             let whole = asked == Asked::Any && token.is_none();
             let limit = usize::try_from(limit).ok().filter(|limit| *limit > 0 && !whole);
             let named = matches!(asked, Asked::Version(_));
@@ -231,7 +230,7 @@ fn causes_of_watch(query: &Query) -> Vec<Cause> {
             causes.push(unsupported(matching, r#""NotOlderThan""#));
         }
     }
-    // Without a version, API servers take a watch for one that asks for the initial events, and add the match themselves.
+    // Without a version, API servers treat a watch as one with initial events, and add the match themselves.
     let starts = initial || matches!(query.text("resourceVersion"), "" | "0");
     if !query.text("continue").is_empty() && (starts || !matching.is_empty()) {
         causes.push(forbidden(MATCH, "resourceVersionMatch is forbidden when continue is provided"));

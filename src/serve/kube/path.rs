@@ -1,8 +1,8 @@
-//! What a path of the API server asks for.
+//! Parses the API server's paths.
 
 use percent_encoding::percent_decode_str;
 
-/// What a path asks for.
+/// The meaning of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// `/version`.
@@ -21,7 +21,7 @@ pub(super) enum Place {
     },
     /// Objects, or one.
     Objects(Target),
-    /// Nothing that is served.
+    /// A path that is not served.
     Nothing,
 }
 
@@ -37,11 +37,11 @@ pub(super) struct Target {
     pub(super) name: Option<String>,
 }
 
-/// Subresources of a namespace, which are no resources in it. Source: apiserver `request/requestinfo.go`.
+/// Subresources of a namespace, to be distinguished from resources in it. Source: apiserver `request/requestinfo.go`.
 const NAMESPACE_SUBRESOURCES: [&str; 2] = ["status", "finalize"];
 
 impl Place {
-    /// Reads a path; a slash at its end changes nothing.
+    /// Parses a path. A trailing slash is ignored.
     pub(super) fn parse(path: &str) -> Self {
         let path = path.strip_prefix('/').unwrap_or(path);
         let path = path.strip_suffix('/').unwrap_or(path);
@@ -77,7 +77,7 @@ impl Place {
             ["namespaces", namespace, resource, name] => (Some(*namespace), *resource, Some(*name)),
             [resource] => (None, *resource, None),
             [resource, name] => (None, *resource, Some(*name)),
-            // Subresources, and what no API server has.
+            // Subresources, and paths that no API server has.
             _ => return Self::Nothing,
         };
         Self::Objects(Target {

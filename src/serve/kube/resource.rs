@@ -1,4 +1,4 @@
-//! The informer behind a path, and the objects of it that are asked for.
+//! The informer behind a path, and the requested objects.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,15 +14,15 @@ use super::{error, fields};
 use crate::hub::{Informer, Selection, SubscribeError, VERSION_WAIT};
 use crate::k8s::{FieldSelector, LabelSelector, ResourceVersion};
 
-/// How long a request waits for the cache to be complete, and for an informer that starts on demand.
+/// Time for which a request waits for the cache to be complete, or for an informer on demand.
 pub(super) const SYNC_WAIT: Duration = Duration::from_secs(5);
 
-/// The informer that holds what a path names, complete.
+/// The complete informer that holds the objects of a path.
 pub(super) async fn informer(server: &Server, target: &Target) -> Result<Arc<Informer>, ApiError> {
     let deadline = Instant::now() + SYNC_WAIT;
     let found = server.hub.find(&target.resource_name(), deadline).await.map_err(|error| refused(&error))?;
     let resource = found[0].resource.clone();
-    // The hub takes short names and kinds, too.
+    // The hub also accepts short names and kinds, which a path must not use.
     let exact = resource.plural() == target.resource;
     let placed = match (resource.namespaced(), &target.namespace, &target.name) {
         (true, None, Some(_)) | (false, Some(_), _) => false,
@@ -43,13 +43,13 @@ pub(super) async fn informer(server: &Server, target: &Target) -> Result<Arc<Inf
     Ok(informer.clone())
 }
 
-/// Between two looks at why an informer is not complete.
+/// Time between two checks why an informer is not complete.
 const CONDITION_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Waits until an informer is complete.
 ///
 /// # Errors
-/// 403 as soon as it is known that it may not list, which clients do not try again as they do a 503; else 503.
+/// 403 as soon as it is known that informerd may not list; clients do not retry that. Else 503.
 async fn complete(informer: &Informer, deadline: Instant) -> Result<(), ApiError> {
     loop {
         let condition = informer.reader.condition();
@@ -79,7 +79,7 @@ fn refused(error: &SubscribeError) -> ApiError {
     }
 }
 
-/// The shape in which objects are shown, of what is held of them.
+/// The form in which objects are shown, given which parts of them are held.
 pub(super) fn held_shape(informer: &Informer, shape: Shape) -> Result<Shape, ApiError> {
     match shape {
         // As they are held.
@@ -94,7 +94,7 @@ pub(super) fn held_shape(informer: &Informer, shape: Shape) -> Result<Shape, Api
     }
 }
 
-/// The objects that a list or a watch asks for.
+/// The selection of a list or a watch.
 pub(super) fn selection(
     informer: &Informer,
     target: &Target,
@@ -105,7 +105,7 @@ pub(super) fn selection(
         let message = format!("field label not supported: {path} (it is not held of {})", informer.resource);
         return Err(ApiError::bad_request(message));
     }
-    // One object is looked up and woken for, instead of looked for.
+    // A single object is looked up by key, and has a wake-up of its own.
     let name = fields.required("metadata.name").map(str::to_owned);
     let namespaces = target.namespace.iter().cloned().collect();
     Ok(Selection::new(namespaces, name, &options.labels, &fields))
@@ -117,10 +117,10 @@ pub(super) fn one(target: &Target) -> Selection {
     Selection::new(namespaces, target.name.clone(), &LabelSelector::default(), &FieldSelector::default())
 }
 
-/// Waits until the cache is not older than what is asked for.
+/// Waits until the cache has reached the requested version.
 ///
 /// # Errors
-/// 504 when it is not in time: clients take it for a replica that is behind, and ask for less.
+/// 504 if it does not in time (U9). Clients then ask for an older version.
 pub(super) async fn reached(informer: &Informer, asked: &Asked) -> Result<(), ApiError> {
     let Asked::Version(version) = asked else { return Ok(()) };
     let deadline = Instant::now() + VERSION_WAIT;

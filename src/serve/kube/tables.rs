@@ -1,4 +1,4 @@
-//! Objects as tables: what `kubectl get` asks for.
+//! Objects as tables, for `kubectl get`.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -14,22 +14,22 @@ use crate::hub::{Informer, Selection};
 use crate::k8s::table::{PrinterColumn, Table, Timestamp};
 use crate::k8s::{FieldSelector, LabelSelector};
 
-/// What defines custom resources, their columns among it.
+/// The resource of definitions of custom resources, which include their columns.
 const DEFINITIONS: &str = "customresourcedefinitions.apiextensions.k8s.io";
 
-/// What the API server's version document tells.
+/// The API server's version document.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Version {
     git_version: String,
 }
 
-/// How the objects of an informer look in a table; `None` where that is not known: they are held in part, or are
-/// custom resources of which neither an informer nor the API server has the definition. That is asked for only where the
-/// client wants a table.
+/// The table of an informer's objects. `None` if its columns are unknown: the objects are held in part, or are custom
+/// resources whose definition neither an informer nor the API server has. The API server is asked only if the client
+/// wants a table.
 ///
 /// # Errors
-/// Where it is not known, a table is what the client likes best, and the API server may be asked for it.
+/// If the columns are unknown, the client prefers a table, and the request may be passed through to the API server.
 pub(super) async fn table(
     server: &Server,
     informer: &Informer,
@@ -48,10 +48,10 @@ pub(super) async fn table(
     Ok(table)
 }
 
-/// Writes tables as a request asks for them.
+/// The encoder of tables for a request.
 ///
 /// # Errors
-/// 400 where it asks for more or less of the objects than there is.
+/// 400 for an invalid `includeObject`.
 pub(super) fn encoder(
     table: Arc<Table>,
     query: &Query,
@@ -69,7 +69,7 @@ pub(super) fn encoder(
     Ok(TableEncoder::new(table, include, negotiate::table_version(headers)))
 }
 
-/// The moment at which ages are told.
+/// The moment for which ages are printed.
 pub(super) fn now() -> Timestamp {
     Timestamp::since_epoch(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
 }
@@ -86,7 +86,7 @@ async fn columns(server: &Server, informer: &Informer, headers: &HeaderMap) -> O
     server.definitions.columns(&informer.resource).await
 }
 
-/// The same, where the definition is held.
+/// The same, if an informer holds the definition.
 fn held_columns(server: &Server, informer: &Informer) -> Option<Arc<[PrinterColumn]>> {
     let informers = server.hub.informers();
     let definitions = informers.iter().find(|other| other.resource.canonical() == DEFINITIONS)?;
@@ -98,8 +98,7 @@ fn held_columns(server: &Server, informer: &Informer) -> Option<Arc<[PrinterColu
     columns.map(Into::into)
 }
 
-/// The API server's minor version. The document's own `minor` is empty in some builds and has a sign behind it in
-/// others.
+/// The API server's minor version. The document's `minor` is empty in some builds, and followed by a sign in others.
 fn minor(server: &Server) -> Option<u32> {
     let version: Version = serde_json::from_slice(&server.hub.version()?).ok()?;
     version.git_version.split('.').nth(1)?.parse().ok()

@@ -1,4 +1,4 @@
-//! Watches: what is there, where that is asked for, then every change in order.
+//! Watches: the current objects if the client wants them, then every change in order.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use super::{answer_headers, error, resource, tables};
 use crate::encode::{Encoder, Format, Kubernetes};
 use crate::hub::{Begin, StartAt, Subscription};
 
-/// How long a watch lasts that does not say, in seconds; drawn for each, so that many do not come back in one moment.
-/// Source: kube-apiserver `--min-request-timeout`.
+/// Duration in seconds of a watch without `timeoutSeconds`, at random, so that clients do not reconnect together. Source:
+/// kube-apiserver `--min-request-timeout`.
 const TIMEOUT_SECONDS: std::ops::Range<u64> = 1800..3600;
-/// Longest that a watch may ask for: a week.
+/// The longest accepted timeout: a week.
 const TIMEOUT_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
 pub(super) async fn watch(
@@ -71,12 +71,12 @@ pub(super) async fn watch(
 
 fn stream_headers(age_seconds: u64) -> HeaderMap {
     let mut headers = answer_headers(age_seconds);
-    // Tells nginx, and who follows it, to pass each event on at once.
+    // Makes nginx, and proxies that follow it, forward each event at once.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     headers
 }
 
-/// Where a watch begins. Source: "Semantics for watch" of the Kubernetes API concepts.
+/// Where a watch starts. Source: "Semantics for watch" of the Kubernetes API concepts.
 fn begin(initial: Option<bool>, asked: Asked) -> Begin {
     match (initial, asked) {
         (Some(true), Asked::Version(version)) => Begin::NotOlder(version),
