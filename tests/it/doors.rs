@@ -370,7 +370,14 @@ async fn the_description_names_every_parameter_and_none_else() {
         }
         assert_eq!(documented(&document, documented_as), accepted, "{documented_as}");
     }
-    let filled = [("{resources}", "pods"), ("{namespace}", "default"), ("{name}", "a")];
+    let filled = [
+        ("{resources}", "pods"),
+        ("{namespace}", "default"),
+        ("{name}", "a"),
+        ("{resource}", "pods"),
+        ("{path}", "spec.nodeName"),
+        ("{value}", "node-1"),
+    ];
     for (path, item) in document["paths"].as_object().unwrap() {
         let address = if item["get"]["tags"][0] == "admin" { server.admin } else { server.address };
         let target = filled.iter().fold(path.clone(), |path, (segment, value)| path.replace(segment, value));

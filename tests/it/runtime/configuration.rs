@@ -330,7 +330,7 @@ async fn a_hangup_reads_the_file_at_once_and_an_invalid_one_changes_nothing() {
 
     put("watch: [{resource: pods}, {resource: services}]\nlimits: {pageSize: 7}\nunreadyAfter: 1h\n");
     process.hang_up().await;
-    let settings = [process.says("this setting holds").await, process.says("this setting holds").await];
+    let settings = [process.says("needs a restart").await, process.says("needs a restart").await];
     assert_eq!(settings.map(|line| line["setting"].clone()), ["page_size", "unready_after"]);
     let line = process.says("the configuration was read again").await;
     assert_eq!((&line["added"], &line["changed"], &line["removed"]), (&json!(1), &json!(0), &json!(0)));
