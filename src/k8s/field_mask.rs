@@ -411,8 +411,8 @@ mod tests {
             ("", "a name is empty"),
             ("spec..a", "a name is empty"),
             (".spec", "a name is empty"),
-            ("spec.containers[0].image", "without brackets"),
-            ("spec.*", "without brackets"),
+            ("spec.containers[0].image", "no brackets"),
+            ("spec.*", "no brackets"),
             (r"a\b", r"\ stands before"),
             (r"a\", r"\ stands before"),
         ] {

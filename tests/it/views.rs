@@ -194,7 +194,7 @@ async fn what_cannot_be_is_refused_by_name() {
     let server = TestServer::start_with(&["pods"], held).await;
     for (target, field, part) in [
         ("/v1/watch/pods?fields=spec..a", "fields", "a name is empty"),
-        ("/v1/snapshot/pods?fields=spec.containers[0]", "fields", "without brackets"),
+        ("/v1/snapshot/pods?fields=spec.containers[0]", "fields", "no brackets"),
         ("/v1/watch/pods?changed=", "changed", "a name is empty"),
         ("/v1/watch/pods?patch=json", "patch", "expected merge"),
         ("/v1/watch/pods?patch=merge&changed=spec", "patch", "needs each change"),
@@ -203,7 +203,7 @@ async fn what_cannot_be_is_refused_by_name() {
         ("/v1/watch/pods?coalesceMs=0", "coalesceMs", "60000"),
         ("/v1/snapshot/pods?coalesceMs=10", "coalesceMs", "unknown parameter"),
         ("/v1/watch/pods?where=object.spec.replicas%20%3E", "where", "line 1 column"),
-        ("/v1/watch/pods?where=pod.spec", "where", "the variable is object"),
+        ("/v1/watch/pods?where=pod.spec", "where", "expected object"),
         ("/v1/watch/pods?where=", "where", "expected a CEL expression"),
     ] {
         let refused = server.get(target).await;
