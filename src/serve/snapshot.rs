@@ -287,7 +287,9 @@ impl Shown {
             if held { hash } else { ContentHash::default() }
         };
         self.contents = self.states.iter().map(of).collect();
-        self.tag = HeaderValue::from_str(&format!("\"{hash}\"")).ok();
+        // Of a part, the version is in the bytes and not in the hash.
+        let weak = if form.fields.is_some() { "W/" } else { "" };
+        self.tag = HeaderValue::from_str(&format!("{weak}\"{hash}\"")).ok();
         self.shape = Shape::Object(self.selection.form.show(&object));
         Ok(())
     }
