@@ -8,6 +8,7 @@
 mod close;
 mod demand;
 mod event;
+mod follower;
 mod form;
 mod generations;
 mod informer;
@@ -27,6 +28,7 @@ mod token;
 pub use close::CloseReason;
 pub use demand::{Demand, Names, SubscribeError};
 pub use event::{Event, EventKind, Payload, ResetReason};
+pub use follower::{Follower, FollowerSummary, Origin, Stage};
 pub use form::Form;
 pub use generations::{Generations, HeldState, Holding};
 pub use informer::{Figures, InUse, Informer, InformerId, Scope, Started, Verified};

@@ -11,6 +11,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::demand::{Demand, Names};
+use super::follower::{Follower, FollowerSummary, Followers};
 use super::informer::Fate;
 use super::metrics::Metrics;
 use super::{
@@ -32,6 +33,7 @@ struct Inner {
     drain: CancellationToken,
     metrics: Metrics,
     generations: Arc<Generations>,
+    followers: Followers,
 }
 
 /// The state behind the lock.
@@ -108,6 +110,7 @@ impl Hub {
             drain,
             metrics: Metrics::new(),
             generations: Arc::default(),
+            followers: Followers::default(),
         }))
     }
 
@@ -348,7 +351,9 @@ impl Hub {
     pub fn subscribe(&self, subscription: Subscription) -> Result<Subscriber, SubscribeError> {
         let max = self.0.config.subscribers_max;
         let taken = self.0.subscribers.fetch_add(1, Ordering::Relaxed);
-        let permit = SubscriberPermit { hub: self.clone(), informers: subscription.informers.clone() };
+        let follower = self.0.followers.add(Instant::now());
+        let informers = subscription.informers.clone();
+        let permit = SubscriberPermit { hub: self.clone(), informers, follower };
         if taken >= max {
             self.0.metrics.refused.increment(1);
             // It was not counted for the informers yet.
@@ -370,6 +375,11 @@ impl Hub {
     pub fn tend(&self, now: Instant) {
         self.0.generations.tend(now);
         self.informers().iter().for_each(|informer| informer.reader.expire_indexes(now));
+    }
+
+    /// The subscribers in figures, in no order.
+    pub fn followers(&self, now: Instant) -> Vec<FollowerSummary> {
+        self.0.followers.summaries(now)
     }
 
     /// Subscribers connected now.
@@ -410,9 +420,15 @@ impl Registry {
 pub(super) struct SubscriberPermit {
     hub: Hub,
     informers: Vec<Arc<Informer>>,
+    follower: Arc<Follower>,
 }
 
 impl SubscriberPermit {
+    /// The subscriber in figures.
+    pub(super) fn follower(&self) -> &Arc<Follower> {
+        &self.follower
+    }
+
     /// The time over which the ends of streams are spread, by their number.
     pub(super) fn drain_spread(&self) -> Duration {
         let count = u32::try_from(self.hub.subscribers()).unwrap_or(u32::MAX);
@@ -440,6 +456,7 @@ impl SubscriberPermit {
 
 impl Drop for SubscriberPermit {
     fn drop(&mut self) {
+        self.hub.0.followers.remove(self.follower.id);
         self.informers.iter().for_each(|informer| informer.left());
         let left = self.hub.0.subscribers.fetch_sub(1, Ordering::Relaxed) - 1;
         self.hub.0.metrics.subscribers.set(left as f64);

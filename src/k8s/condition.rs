@@ -20,8 +20,11 @@ const BYTES_MAX: usize = 1024;
 const NESTING_MAX: usize = 16;
 /// Nesting of expressions. Each level takes stack of the thread that evaluates.
 const DEPTH_MAX: usize = 64;
-/// Largest cost of one evaluation: the number of expressions times the rounds that loops can take on the object. About 10 ms.
-const COST_MAX: usize = 100_000;
+/// Largest cost of one evaluation: the number of expressions times the rounds that loops can take on the object, and more for
+/// large objects, as a comparison walks through its operands. A few milliseconds.
+const COST_MAX: usize = 50_000;
+/// Elements and members that a comparison walks through in the time of another expression.
+const COMPARED_AT_ONCE: usize = 256;
 /// Size of a compiled regular expression, in bytes.
 const REGEX_BYTES_MAX: usize = 64 << 10;
 /// Stack of the thread that parses, in bytes: the parser takes some 10 KB for each level.
@@ -56,6 +59,10 @@ pub struct Condition {
     size: usize,
     /// Nesting of loops (`all`, `exists`, `map`, `filter`).
     loops: u32,
+    /// Number of elements of the lists that are written out.
+    literals: usize,
+    /// Number of additions, which can join lists.
+    additions: usize,
 }
 
 /// Why a text is not a condition.
@@ -75,6 +82,8 @@ struct Survey {
     patterns: Vec<String>,
     size: usize,
     loops: u32,
+    literals: usize,
+    additions: usize,
     /// Names of the loops' variables.
     declared: Vec<String>,
 }
@@ -132,6 +141,8 @@ impl Condition {
             patterns: Arc::new(patterns),
             size: survey.size,
             loops: survey.loops,
+            literals: survey.literals,
+            additions: survey.additions,
         })
     }
 
@@ -158,8 +169,11 @@ impl Condition {
         };
         let json = json.map_err(|error| ConditionFailure(error.to_string()))?;
         if self.loops > 0 {
-            let rounds = elements(&json).saturating_pow(self.loops);
-            if rounds.saturating_mul(self.size) > COST_MAX {
+            let (all, widest) = extent(&json);
+            // A loop may go over several of the object's lists, one after the other, and over lists that are written out.
+            let longest = (widest + self.literals) * (self.additions + 1);
+            let rounds = longest.saturating_pow(self.loops);
+            if rounds.saturating_mul(self.size).saturating_mul(1 + all / COMPARED_AT_ONCE) > COST_MAX {
                 return failure(format!("too much work: up to {rounds} rounds of {} expressions", self.size));
             }
         }
@@ -232,16 +246,18 @@ fn value_of(json: serde_json::Value) -> Value {
     }
 }
 
-/// Number of all array elements and object members, at every depth.
-fn elements(json: &serde_json::Value) -> usize {
-    match json {
-        serde_json::Value::Array(all) => all.len() + all.iter().map(elements).sum::<usize>(),
-        serde_json::Value::Object(all) => all.len() + all.values().map(elements).sum::<usize>(),
+/// Number of all array elements and object members, at every depth; and the most that one array or object has.
+fn extent(json: &serde_json::Value) -> (usize, usize) {
+    let (own, within): (usize, Vec<_>) = match json {
+        serde_json::Value::Array(all) => (all.len(), all.iter().map(extent).collect()),
+        serde_json::Value::Object(all) => (all.len(), all.values().map(extent).collect()),
         serde_json::Value::Null
         | serde_json::Value::Bool(_)
         | serde_json::Value::Number(_)
-        | serde_json::Value::String(_) => 0,
-    }
+        | serde_json::Value::String(_) => return (0, 0),
+    };
+    let widest = within.iter().map(|(_, widest)| *widest).max().unwrap_or(0);
+    (own + within.iter().map(|(all, _)| all).sum::<usize>(), widest.max(own))
 }
 
 impl Survey {
@@ -262,7 +278,11 @@ impl Survey {
         match &expression.expr {
             Expr::Literal(_) | Expr::Unspecified | Expr::Ident(_) => Ok(()),
             Expr::Select(select) => within(&select.operand),
-            Expr::List(list) => list.elements.iter().try_for_each(within),
+            Expr::List(list) => {
+                list.elements.iter().try_for_each(within)?;
+                self.literals += list.elements.len();
+                Ok(())
+            }
             Expr::Map(map) => map.entries.iter().try_for_each(|entry| match &entry.expr {
                 EntryExpr::MapEntry(entry) => within(&entry.key).and_then(|()| within(&entry.value)),
                 EntryExpr::StructField(field) => within(&field.value),
@@ -270,6 +290,7 @@ impl Survey {
             Expr::Struct(_) => Err("messages are not supported, only maps".to_owned()),
             Expr::Call(call) => {
                 let name = &*call.func_name;
+                self.additions += usize::from(name == operators::ADD);
                 let is_word = name.bytes().all(|byte| byte.is_ascii_alphanumeric());
                 if is_word && !FUNCTIONS.contains(&name) {
                     return Err(format!("unknown function {name:?}; expected {}", FUNCTIONS.join(", ")));

@@ -10,6 +10,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use metrics::gauge;
+use serde::Serialize;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -17,7 +18,7 @@ use super::listener::serve_router;
 use super::params::Params;
 use super::{ApiError, Bound, Config};
 use crate::cache::Phase;
-use crate::hub::{Hub, Informer, Started};
+use crate::hub::{FollowerSummary, Hub, Informer, Origin, Stage, Started};
 
 /// The state that the admin listener shows.
 #[derive(Clone)]
@@ -37,10 +38,11 @@ pub struct Admin {
 pub fn admin_router(admin: Admin) -> Router {
     probes(admin.clone())
         .route("/metrics", get(metrics))
+        .route("/v1/subscriptions", get(subscriptions))
         .fallback(|uri: axum::http::Uri| async move {
             let path = uri.path().to_owned();
             ApiError::not_found(format!(
-                "no such path {path:?}; there are /livez, /readyz, /healthz and /metrics"
+                "no such path {path:?}; there are /livez, /readyz, /healthz, /metrics and /v1/subscriptions"
             ))
         })
         .method_not_allowed_fallback(|method: axum::http::Method| async move {
@@ -135,9 +137,88 @@ async fn readyz(
     Ok((code, text).into_response())
 }
 
+/// Subscriptions that one answer lists at most, unless it is asked for fewer.
+const SUBSCRIPTIONS_MAX: usize = 10_000;
+
+/// One subscription. Shape: see docs/runtime.md.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct SubscriptionInfo {
+    id: u64,
+    request: String,
+    transport: &'static str,
+    peer: String,
+    age_seconds: f64,
+    state: &'static str,
+    /// What the stream was last seen waiting for.
+    waits_for: &'static str,
+    behind_changes: u64,
+    behind_seconds: f64,
+    events_sent: u64,
+    bytes_sent: u64,
+}
+
+#[derive(Serialize)]
+struct SubscriptionList {
+    count: usize,
+    subscriptions: Vec<SubscriptionInfo>,
+}
+
+/// Who follows what, those that are furthest behind first.
+async fn subscriptions(State(admin): State<Admin>, RawQuery(query): RawQuery) -> Result<Response, ApiError> {
+    let params = Params::parse(query.as_deref(), &["limit"])?;
+    let limit = params.number("limit", 1, SUBSCRIPTIONS_MAX)?.unwrap_or(SUBSCRIPTIONS_MAX);
+    let mut followers = admin.hub.followers(Instant::now());
+    followers.sort_unstable_by_key(|one| std::cmp::Reverse((one.lag, one.behind, one.bytes)));
+    let count = followers.len();
+    let subscriptions = followers.into_iter().take(limit).map(SubscriptionInfo::of).collect();
+    Ok(axum::Json(SubscriptionList { count, subscriptions }).into_response())
+}
+
+impl SubscriptionInfo {
+    fn of(follower: FollowerSummary) -> Self {
+        let origin = follower.origin.unwrap_or_else(|| Origin {
+            request: String::new(),
+            transport: "",
+            peer: String::new(),
+        });
+        let waits_for = match follower.stage {
+            _ if follower.is_writing => "client",
+            Stage::Starting => "cache",
+            Stage::Snapshot | Stage::CatchingUp => "turn",
+            Stage::Following | Stage::Live => "changes",
+        };
+        Self {
+            id: follower.id,
+            request: origin.request,
+            transport: origin.transport,
+            peer: origin.peer,
+            age_seconds: follower.age.as_secs_f64(),
+            state: follower.stage.as_str(),
+            waits_for,
+            behind_changes: follower.behind,
+            behind_seconds: follower.lag.as_secs_f64(),
+            events_sent: follower.events,
+            bytes_sent: follower.bytes,
+        }
+    }
+}
+
+/// Sets the gauges of subscriptions: how many are in each state, and how far the slowest is behind.
+fn gauge_subscriptions(admin: &Admin, now: Instant) {
+    let followers = admin.hub.followers(now);
+    for stage in Stage::all() {
+        let count = followers.iter().filter(|one| one.stage == stage).count();
+        gauge!("informerd_subscriptions", "state" => stage.as_str()).set(count as f64);
+    }
+    let lag = followers.iter().map(|one| one.lag).max().unwrap_or_default();
+    gauge!("informerd_subscriptions_behind_seconds_max").set(lag.as_secs_f64());
+}
+
 /// Sizes are read at each scrape, so that the hot path does not have to maintain them.
 async fn metrics(State(admin): State<Admin>) -> Response {
     let now = Instant::now();
+    gauge_subscriptions(&admin, now);
     let informers = admin.hub.informers();
     let names: BTreeSet<_> = informers.iter().map(|informer| informer.name.clone()).collect();
     for informer in informers {

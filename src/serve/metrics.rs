@@ -57,6 +57,7 @@ pub fn describe() {
         "Connections closed because the peer took no bytes."
     );
     describe_caches();
+    describe_subscriptions();
     counter!("informerd_http_write_stalls_total").absolute(0);
     // Made visible without setting a value, as several servers may share a process in tests.
     connections().increment(0.0);
@@ -97,6 +98,16 @@ fn describe_caches() {
     describe_gauge!("informerd_cache_subscribers", "Subscribers that read the cache now.");
 }
 
+/// Describes the gauges of subscriptions, which the admin listener reads at the scrape.
+fn describe_subscriptions() {
+    describe_gauge!("informerd_subscriptions", "Subscriptions by how they are served.");
+    describe_gauge!(
+        "informerd_subscriptions_behind_seconds_max",
+        Unit::Seconds,
+        "Time since the slowest subscription last had everything."
+    );
+}
+
 /// Connections open now, over all listeners.
 pub(super) fn connections() -> metrics::Gauge {
     gauge!("informerd_http_connections")
@@ -130,9 +141,11 @@ pub(super) fn route(path: &str, query: Option<&str>) -> &'static str {
     match path {
         "/" => "page",
         "/v1/resources" => "resources",
+        "/v1/subscriptions" => "subscriptions",
         "/openapi.json" => "openapi",
         _ if path.starts_with("/v1/snapshot/") => "snapshot",
         _ if path.starts_with("/v1/watch/") => "watch",
+        _ if path.starts_with("/v1/index/") => "index",
         _ if path.starts_with("/static/") => "static",
         "/livez" | "/readyz" | "/healthz" => "probe",
         "/metrics" => "metrics",
@@ -147,6 +160,7 @@ pub(super) fn method(method: &http::Method) -> &'static str {
     match *method {
         http::Method::GET => "GET",
         http::Method::HEAD => "HEAD",
+        http::Method::POST => "POST",
         _ => "other",
     }
 }
@@ -170,6 +184,11 @@ impl StreamObserver {
         gauge!("informerd_http_streams", "transport" => transport).increment(1.0);
         let sent = counter!("informerd_http_stream_bytes_total", "transport" => transport);
         Self { transport, reason: "client", sent }
+    }
+
+    /// The transport's name.
+    pub(super) fn transport(&self) -> &'static str {
+        self.transport
     }
 
     pub(super) fn bytes(&self, count: usize) {

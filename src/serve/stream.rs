@@ -10,19 +10,20 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use axum::http::{Response, StatusCode, Version, header};
+use axum::http::{Extensions, Response, StatusCode, Uri, Version, header};
 use bytes::Buf as _;
 use futures_util::FutureExt as _;
 use futures_util::stream::unfold;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::time::Instant;
 
 use super::body::FramesBody;
-use super::connection::Connected;
+use super::connection::{Connected, Peer};
 use super::live_loop::LiveLoops;
 use super::metrics::StreamObserver;
 use crate::encode::{ClientFrame, Encoder, Format, FrameParser, Frames, Framing, close_frame, pong_frame};
-use crate::hub::{CloseReason, Delivery, LivePlace, Subscriber};
+use crate::hub::{CloseReason, Delivery, LivePlace, Origin, Subscriber};
 use crate::k8s::Status;
 
 /// The answer of a watch, over any transport.
@@ -83,6 +84,17 @@ impl WatchStream {
         Self { subscriber, encoder, observer: StreamObserver::new(format), format, loops }
     }
 
+    /// Notes the request that the stream answers, for the operator. Tokens are left out, as they change with each reconnect.
+    pub(super) fn comes_from(&self, uri: &Uri, extensions: &Extensions) {
+        let kept = |pair: &&str| !pair.starts_with("resume=") && !pair.starts_with("continue=");
+        let query: Vec<_> = uri.query().unwrap_or_default().split('&').filter(kept).collect();
+        let query = query.join("&");
+        let mark = if query.is_empty() { "" } else { "?" };
+        let request = format!("{}{mark}{query}", uri.path());
+        let peer = extensions.get::<Peer>().map(Peer::to_string).unwrap_or_default();
+        self.subscriber.follower().comes_from(Origin { request, transport: self.observer.transport(), peer });
+    }
+
     /// Waits for the next delivery and appends it. Returns whether it was the last one. Cancel-safe: nothing is lost.
     pub(super) async fn next(&mut self, framing: Framing, out: &mut Frames) -> bool {
         let before = out.remaining();
@@ -105,6 +117,7 @@ impl WatchStream {
             framing.end(out);
         }
         self.observer.bytes(out.remaining() - before);
+        self.subscriber.follower().sent(0, out.remaining() - before);
         last
     }
 
@@ -212,8 +225,12 @@ impl Attached {
     pub(super) async fn run(mut self: Box<Self>, mut frames: Frames, mut last: bool) {
         loop {
             frames.cut();
-            if self.socket.write_all_buf(&mut frames).await.is_err() {
-                return;
+            if frames.has_remaining() {
+                self.writes(true);
+                if self.socket.write_all_buf(&mut frames).await.is_err() {
+                    return;
+                }
+                self.writes(false);
             }
             if last {
                 // The client of a WebSocket closes after a close frame. An error means that it has closed already.
@@ -224,6 +241,7 @@ impl Attached {
                 && self.stream.encoder.is_shared()
                 && let Some(place) = self.stream.subscriber.live_place()
             {
+                self.stream.subscriber.follower().joined(Instant::now());
                 return self.stream.loops.clone().join(place, self);
             }
             if self.stream.subscriber.is_in_bulk() {
@@ -271,13 +289,24 @@ impl Attached {
             if !frames.has_remaining() {
                 return Ok(last);
             }
+            self.writes(true);
             poll_fn(|context| self.socket.poll_writable(context)).await?;
+            self.writes(false);
         }
+    }
+
+    /// Notes whether it waits for its client, for the operator.
+    fn writes(&self, is_writing: bool) {
+        self.stream.subscriber.follower().writes(is_writing);
     }
 
     /// Writes as many bytes as the socket takes now. Does not wake when it could take more.
     pub(super) fn try_write(&mut self, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write(&mut Context::from_waker(Waker::noop()), bytes)
+        let written = Pin::new(&mut self.socket).poll_write(&mut Context::from_waker(Waker::noop()), bytes);
+        if let Poll::Ready(Ok(count)) = written {
+            self.stream.subscriber.follower().sent(0, count);
+        }
+        written
     }
 
     /// Moves to the place to which a live view has brought it.

@@ -73,6 +73,7 @@ pub(super) async fn watch(
     let subscription = Subscription { informers, selection: target.selection, from, resync, timeout };
     let subscriber = server.hub.subscribe(subscription).map_err(|error| refused(&error))?;
     let stream = WatchStream::new(subscriber, encoder, format, server.loops.clone());
+    stream.comes_from(request.uri(), request.extensions());
     let (status, headers) = match upgrade {
         Some(handshake) => (StatusCode::SWITCHING_PROTOCOLS, handshake.headers()),
         None => (StatusCode::OK, stream_headers(format, age)),

@@ -24,6 +24,7 @@ mod shutdown;
 mod sim;
 mod snapshot;
 mod sse;
+mod subscriptions;
 mod support;
 mod tidy;
 mod tidy_docs;

@@ -257,6 +257,13 @@ impl Source {
         mark.history == self.cursor.history && mark.revision == self.cursor.revision
     }
 
+    /// Number of changes of its informer between its place and the head.
+    pub(in crate::hub) fn behind(&self) -> u64 {
+        let mark = self.wake.borrow();
+        let same = mark.history == self.cursor.history;
+        if same { mark.revision.0.saturating_sub(self.cursor.revision.0) } else { 0 }
+    }
+
     /// Pulls the next changes.
     pub(in crate::hub) fn pull_changes(
         &mut self,

@@ -9,6 +9,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::event::{Event, EventKind, Payload, ResetReason};
+use super::follower::{Follower, Stage};
 use super::live::LivePlace;
 use super::metrics::Metrics;
 use super::registry::SubscriberPermit;
@@ -134,6 +135,7 @@ impl Subscriber {
     pub async fn next(&mut self) -> Delivery {
         loop {
             let now = Instant::now();
+            self.note(now);
             // Marked as seen before reading, so that a commit in between wakes it again.
             for source in &mut self.sources {
                 source.saw();
@@ -150,6 +152,7 @@ impl Subscriber {
                 self.heartbeat_at = now + self.config.heartbeat_interval;
                 let events = batches.iter().map(|batch| batch.len() as u64).sum();
                 self.permit.metrics().events.increment(events);
+                self.permit.follower().sent(events as usize, 0);
                 return Delivery::Shared(batches);
             }
             let mut events = if self.gathers_until(now).is_some() { Vec::new() } else { self.pull(now) };
@@ -174,6 +177,7 @@ impl Subscriber {
             if !events.is_empty() {
                 self.heartbeat_at = now + self.config.heartbeat_interval;
                 self.permit.metrics().events.increment(events.len() as u64);
+                self.permit.follower().sent(events.len(), 0);
                 return Delivery::Events(events);
             }
             if now >= self.heartbeat_at {
@@ -187,6 +191,30 @@ impl Subscriber {
             }
             self.wait().await;
         }
+    }
+
+    /// The subscriber in figures.
+    pub fn follower(&self) -> &Arc<Follower> {
+        self.permit.follower()
+    }
+
+    /// Notes how it is served, for the operator.
+    fn note(&self, now: Instant) {
+        let stage = match self.state {
+            State::Starting { .. } | State::Resetting { .. } => Stage::Starting,
+            State::Snapshot => Stage::Snapshot,
+            State::Resumed | State::Live if self.sources.iter().any(Source::is_catching_up) => {
+                Stage::CatchingUp
+            }
+            State::Resumed | State::Live | State::Ended(_) => Stage::Following,
+        };
+        let behind = match stage {
+            Stage::Starting | Stage::Snapshot => 0,
+            Stage::CatchingUp | Stage::Following | Stage::Live => {
+                self.sources.iter().map(Source::behind).sum()
+            }
+        };
+        self.permit.follower().reached(stage, behind, now);
     }
 
     /// Until when changes are gathered, where the client has all there was.

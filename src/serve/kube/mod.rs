@@ -97,7 +97,7 @@ async fn objects(server: &Server, target: &Target, request: &Parts) -> Result<Re
     let options = ListOptions::parse(&query)?;
     match options.verb {
         Verb::List { .. } => list::list(server, target, options, &query, headers).await,
-        Verb::Watch { .. } => watch::watch(server, target, options, &query, headers).await,
+        Verb::Watch { .. } => watch::watch(server, target, options, &query, request).await,
     }
 }
 

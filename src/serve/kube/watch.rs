@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use tokio::time::Instant;
@@ -28,8 +29,9 @@ pub(super) async fn watch(
     target: &Target,
     mut options: ListOptions,
     query: &Query,
-    headers: &HeaderMap,
+    request: &Parts,
 ) -> Result<Response, ApiError> {
+    let headers = &request.headers;
     let informer = resource::informer(server, target).await?;
     let table = tables::table(server, &informer, headers).await?;
     let shape = negotiate::shape(headers, Answer::Watch, informer.resource.kind(), table.is_some())?;
@@ -62,6 +64,7 @@ pub(super) async fn watch(
     }
     let subscriber = server.hub.subscribe(subscription).map_err(|error| refused(&error))?;
     let stream = WatchStream::new(subscriber, encoder, format, server.loops.clone());
+    stream.comes_from(&request.uri, &request.extensions);
     let (status, headers) = match handshake {
         Some(handshake) => (StatusCode::SWITCHING_PROTOCOLS, handshake.headers()),
         None => (StatusCode::OK, stream_headers(informer.reader.age(Instant::now()).as_secs())),

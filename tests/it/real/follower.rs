@@ -110,7 +110,9 @@ async fn follow(
         if begun < compare_from {
             continue;
         }
-        let version = recorder.token().and_then(|token| token.rsplit_once(':')).map(|(_, version)| version);
+        // Over the other transports it says that it is a bookmark's.
+        let token = recorder.token().map(|token| token.trim_end_matches(",.kind:bookmark"));
+        let version = token.and_then(|token| token.rsplit_once(':')).map(|(_, version)| version);
         let version = version.expect("a bookmark has a token");
         let Some(expected) = cluster.at(version).await else { continue };
         assert!(

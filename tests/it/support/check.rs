@@ -31,7 +31,8 @@ impl Versions {
         for key in std::mem::take(&mut self.beyond_token) {
             self.seen.remove(&key);
         }
-        let single = token.filter(|token| !token.contains(','));
+        let versions = token.map(|token| token.trim_end_matches(",.kind:bookmark"));
+        let single = versions.filter(|token| !token.contains(','));
         self.resumed_at = single.and_then(|token| token.rsplit_once(':')?.1.parse().ok());
     }
 

@@ -200,7 +200,8 @@ impl Recorder {
             }
         } else if let (true, Some(token)) = (live, self.token.as_deref()) {
             // Where one informer is followed, the event's own version will do.
-            if let Some((name, _)) = token.rsplit_once(':').filter(|_| !token.contains(',')) {
+            let versions = token.trim_end_matches(",.kind:bookmark");
+            if let Some((name, _)) = versions.rsplit_once(':').filter(|_| !versions.contains(',')) {
                 self.token = Some(format!("{name}:{}", version(&event.object)));
                 self.versions.covered();
             }

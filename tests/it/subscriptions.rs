@@ -1,0 +1,61 @@
+//! `/v1/subscriptions` on the admin listener: who follows what, and how far behind.
+
+use serde_json::Value;
+
+use crate::support::client::{Stream, get};
+use crate::support::server::TestServer;
+use crate::support::{eventually, in_time, mk_pod};
+
+async fn list(server: &TestServer, query: &str) -> Value {
+    get(server.admin, &format!("/v1/subscriptions{query}"), &[]).await.json()
+}
+
+/// The list, once each of its subscriptions is in this state.
+async fn settled(server: &TestServer, count: u64, state: &str) -> Value {
+    in_time("subscriptions", async {
+        loop {
+            let found = list(server, "").await;
+            let all = found["subscriptions"].as_array().unwrap().iter().all(|one| one["state"] == state);
+            if found["count"] == count && all {
+                return found;
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_subscription_is_shown_with_its_request_and_what_it_was_sent() {
+    let server = TestServer::start(&["pods"]).await;
+    assert_eq!(list(&server, "").await, serde_json::json!({"count": 0, "subscriptions": []}));
+    let target = "/v1/watch/pods?labelSelector=app%3Dweb&resume=";
+    let mut selecting = Stream::sse(server.address, target, None).await.unwrap();
+    let mut lines = Stream::ndjson(server.address, "/v1/watch/pods", None).await.unwrap();
+    selecting.until("SYNCED").await;
+    lines.until("SYNCED").await;
+    let before = settled(&server, 2, "live").await;
+    server.cluster.create("pods", mk_pod("default", "a", "web")).unwrap();
+    assert_eq!(selecting.next().await.unwrap().name(), "a");
+    assert_eq!(lines.next().await.unwrap().name(), "a");
+    let found = settled(&server, 2, "live").await;
+    for (request, transport) in
+        [("/v1/watch/pods?labelSelector=app%3Dweb", "sse"), ("/v1/watch/pods", "ndjson")]
+    {
+        let of = |list: &Value| {
+            let all = list["subscriptions"].as_array().unwrap();
+            all.iter().find(|one| one["request"] == request).cloned().unwrap_or_else(|| panic!("{list}"))
+        };
+        let one = of(&found);
+        assert_eq!((&one["transport"], &one["waitsFor"]), (&transport.into(), &"changes".into()));
+        assert_eq!((&one["behindChanges"], one["behindSeconds"].as_f64()), (&0.into(), Some(0.0)));
+        assert!(one["peer"].as_str().unwrap().starts_with("127.0.0.1"));
+        // The event was written by the live view.
+        assert!(one["bytesSent"].as_u64() > of(&before)["bytesSent"].as_u64(), "{one}");
+    }
+    assert_eq!(list(&server, "?limit=1").await["subscriptions"].as_array().unwrap().len(), 1);
+    drop((selecting, lines));
+    eventually("no subscription", || server.hub.followers(tokio::time::Instant::now()).is_empty()).await;
+    let refused = get(server.admin, "/v1/subscriptions?limit=0", &[]).await;
+    assert_eq!(refused.json()["details"]["causes"][0]["field"], "limit");
+}
