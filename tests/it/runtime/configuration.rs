@@ -80,10 +80,7 @@ async fn informers_come_and_go_and_the_others_notice_nothing() {
     for (transport, _, services) in &mut streams {
         let (status, end) = last_words(services).await;
         assert_eq!((&status["kind"], &status["code"]), (&json!("Status"), &json!(404)), "{transport:?}");
-        assert!(
-            status["message"].as_str().unwrap().starts_with("services: not followed any more"),
-            "{status}"
-        );
+        assert!(status["message"].as_str().unwrap().starts_with("services: no longer followed"), "{status}");
         let code = (*transport == Transport::WebSocket).then_some(1000);
         assert!(matches!(end, Item::End(found) if found == code), "{transport:?} {end:?}");
     }
