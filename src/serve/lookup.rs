@@ -37,6 +37,9 @@ const COUNTED_AT_ONCE_MAX: usize = 20_000;
 /// Largest body of a lookup of many values, in bytes: twice what as many uids take.
 const BODY_BYTES_MAX: usize = 128 << 10;
 
+/// Largest answer to a lookup of many values, in bytes of objects. It is built in memory, while a list by one value streams.
+const RESULT_BYTES_MAX: usize = 32 << 20;
+
 /// The indexes of a resource.
 #[derive(Serialize)]
 struct IndexList {
@@ -336,19 +339,30 @@ async fn by_value(
     let versions: Vec<_> = states.iter().map(|state| state.snapshot.position.to_string()).collect();
     let listing =
         Listing::new(&informers, &selection, states, server.hub.generations(), server.loops.turns.clone());
+    let mut bytes = 0;
     let complete = listing.visit(|object| {
+        if bytes > RESULT_BYTES_MAX {
+            return;
+        }
         let json = match selection.form.part_of(object) {
             Some(part) => part.json().clone(),
             None => object.json().clone(),
         };
         for value in distinct(object, &paths) {
             if let Some(objects) = found.get_mut(&*value) {
+                bytes += json.len();
                 objects.push(json.clone());
             }
         }
     });
     if !complete.await {
         return Err(ApiError::unavailable("the objects could not be looked up in time", 1));
+    }
+    if bytes > RESULT_BYTES_MAX {
+        let accepted = format!(
+            "their objects have more than {RESULT_BYTES_MAX} bytes: expected fewer values, fields=, or a GET by value, which streams"
+        );
+        return Err(ApiError::invalid("values", &values.len().to_string(), &accepted));
     }
     let version = if let [version] = &*versions { version.as_str() } else { "" };
     let mut out = String::with_capacity(4096);

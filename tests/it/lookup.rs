@@ -109,6 +109,25 @@ async fn many_values_are_looked_up_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_lookup_that_would_give_too_much_is_refused() {
+    let server = pods().await;
+    for number in 0..36 {
+        let mut pod = mk_pod("one", &format!("large{number}"), "large");
+        pod["metadata"]["annotations"] = json!({"note": "x".repeat(1 << 20)});
+        server.cluster.create("pods", pod).unwrap();
+    }
+    server.caught_up("pods").await;
+    let target = "/v1/index/pods/metadata.labels.app";
+    let body = json!({"values": ["large"]}).to_string();
+    let (status, answer) = post(&server, target, "application/json", &body).await;
+    assert_eq!((status, &answer["details"]["causes"][0]["field"]), (400, &json!("values")), "{answer}");
+    // The parts of the same objects are small.
+    let (status, answer) =
+        post(&server, &format!("{target}?fields=metadata.name"), "application/json", &body).await;
+    assert_eq!((status, answer["results"][0]["objects"].as_array().map(Vec::len)), (200, Some(36)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_looked_up_is_refused() {
     let server = pods().await;
     for (target, status, part) in [
