@@ -76,8 +76,11 @@ const WRITE_BUFFER_BYTES: usize = 64 << 10;
 const HTTP2_REQUESTS_MAX: u32 = 256;
 
 /// Time without progress of an answer after its client has closed its half of the connection, as `nc -N` does after the
-/// request. Only a write shows whether such a client still reads.
-const HALF_CLOSED_MAX: Duration = Duration::from_secs(5);
+/// request. Only a write shows whether such a client still reads. An answer begins within half of it: then a request no longer
+/// waits for informers or a version.
+const HALF_CLOSED_MAX: Duration = Duration::from_secs(60);
+/// The same while a request waits for a change (`Prefer: wait`). Most clients that close their half meanwhile have left.
+const HALF_CLOSED_WAITING_MAX: Duration = Duration::from_secs(5);
 
 /// Interval of pings on an HTTP/2 connection on which nothing arrives, ...
 const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(30);
@@ -109,13 +112,18 @@ pub(super) struct Served {
 type Io<S> = TokioIo<Begun<StallGuard<S>>>;
 
 /// The requests of a connection.
-#[derive(Default)]
-struct Load {
+#[derive(Debug, Default)]
+pub(super) struct Load {
     /// Number of requests that were received.
     begun: AtomicUsize,
     /// Number of requests that are not completely answered.
     under_way: AtomicUsize,
+    /// Number of these that wait for a change.
+    waiting: AtomicUsize,
 }
+
+/// A request while it waits for a change.
+pub(super) struct AwaitsChange(Arc<Load>);
 
 /// A request until its answer has ended.
 struct UnderWay(Arc<Load>);
@@ -131,6 +139,19 @@ impl UnderWay {
 impl Drop for UnderWay {
     fn drop(&mut self) {
         self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl AwaitsChange {
+    pub(super) fn begin(load: &Arc<Load>) -> Self {
+        load.waiting.fetch_add(1, Ordering::Relaxed);
+        Self(load.clone())
+    }
+}
+
+impl Drop for AwaitsChange {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -207,7 +228,7 @@ impl Served {
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             let (served, taker, under_way) = (served.clone(), taker.clone(), UnderWay::begin(&load));
             async move {
-                match served.answer(request).await {
+                match served.answer(request, &under_way.0).await {
                     Answer::Whole(response) => {
                         Ok::<_, Infallible>(response.map(|body| Counted { body, _under_way: under_way }))
                     }
@@ -268,7 +289,7 @@ impl Served {
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             let (served, under_way) = (served.clone(), UnderWay::begin(&begun));
             async move {
-                let response = match served.answer(request).await {
+                let response = match served.answer(request, &under_way.0).await {
                     Answer::Whole(response) => response,
                     Answer::Stream(response, stream) => {
                         response.map(|()| ServeBody::Frames(stream.into_body()))
@@ -305,7 +326,7 @@ impl Served {
         }
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> Answer {
+    async fn answer(&self, request: Request<Incoming>, load: &Arc<Load>) -> Answer {
         let began = Instant::now();
         let (mut parts, body) = request.into_parts();
         let (route, method) =
@@ -320,6 +341,7 @@ impl Served {
                     None => {
                         parts.extensions.insert(self.connected.clone());
                         parts.extensions.insert(self.peer);
+                        parts.extensions.insert(load.clone());
                         let request = Request::from_parts(parts, Body::new(body));
                         let router = self.router.clone();
                         router.oneshot(request).await.unwrap_or_else(|never| match never {})
@@ -387,8 +409,8 @@ struct StallGuard<S> {
     stalled: Option<Pin<Box<Sleep>>>,
     /// The unfinished answers, during which the end of the client's half is hidden from hyper.
     load: Arc<Load>,
-    /// Runs after that end, and is restarted by each write.
-    half_closed: Option<Pin<Box<Sleep>>>,
+    /// After that end: the last write, and when its client is taken for gone.
+    half_closed: Option<(Instant, Pin<Box<Sleep>>)>,
 }
 
 impl<S> StallGuard<S> {
@@ -416,8 +438,8 @@ impl<S> StallGuard<S> {
         }
         if written.is_ready() {
             self.stalled = None;
-            if let Some(half_closed) = &mut self.half_closed {
-                half_closed.as_mut().reset(Instant::now() + HALF_CLOSED_MAX);
+            if let Some((progress_at, _)) = &mut self.half_closed {
+                *progress_at = Instant::now();
             }
             return written;
         }
@@ -455,8 +477,24 @@ impl<S: AsyncRead + Unpin> AsyncRead for StallGuard<S> {
             return read;
         }
         // hyper would take the end for a client that has left, and drop the answer.
-        let half_closed = this.half_closed.get_or_insert_with(|| Box::pin(sleep(HALF_CLOSED_MAX)));
-        half_closed.as_mut().poll(context).map(Ok)
+        let (progress_at, sleep) = this
+            .half_closed
+            .get_or_insert_with(|| (Instant::now(), Box::pin(sleep(HALF_CLOSED_WAITING_MAX))));
+        loop {
+            let waits = this.load.waiting.load(Ordering::Relaxed) > 0;
+            let gone_at = *progress_at + if waits { HALF_CLOSED_WAITING_MAX } else { HALF_CLOSED_MAX };
+            if Instant::now() >= gone_at {
+                return read;
+            }
+            // It looks again soon, as the request may begin to wait.
+            let look_at = gone_at.min(Instant::now() + HALF_CLOSED_WAITING_MAX);
+            if sleep.deadline() > gone_at || sleep.is_elapsed() {
+                sleep.as_mut().reset(look_at);
+            }
+            if sleep.as_mut().poll(context).is_pending() {
+                return Poll::Pending;
+            }
+        }
     }
 }
 
@@ -487,5 +525,39 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for StallGuard<S> {
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().inner).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    /// How long a client that has closed its half is waited for.
+    async fn patience(load: &Arc<Load>, act: impl AsyncFn(&mut StallGuard<tokio::io::DuplexStream>)) -> u64 {
+        let (mut client, server) = tokio::io::duplex(1 << 10);
+        client.shutdown().await.unwrap();
+        let mut guard = StallGuard::new(server, None, Duration::from_secs(600), load.clone());
+        act(&mut guard).await;
+        let began = Instant::now();
+        assert_eq!(guard.read(&mut [0; 8]).await.unwrap(), 0);
+        began.elapsed().as_secs()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_to_a_client_that_has_closed_its_half_may_take_its_time() {
+        let load = Arc::new(Load::default());
+        assert_eq!(patience(&load, async |_| ()).await, 0, "nothing is under way");
+        let _under_way = UnderWay::begin(&load);
+        assert_eq!(patience(&load, async |_| ()).await, 60);
+        let writes = async |guard: &mut StallGuard<_>| {
+            let read = timeout(Duration::from_secs(50), guard.read(&mut [0; 8])).await;
+            assert!(read.is_err(), "it has ended");
+            guard.write_all(b"x").await.unwrap();
+        };
+        assert_eq!(patience(&load, writes).await, 60, "each write shows that it is there");
+        let _waits = AwaitsChange::begin(&load);
+        assert_eq!(patience(&load, async |_| ()).await, 5);
     }
 }

@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{RawQuery, State};
+use axum::extract::{Extension, RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use percent_encoding::percent_decode_str;
@@ -12,6 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use tower_http::compression::predicate::Predicate;
 
 use super::body::FramesBody;
+use super::connection::{AwaitsChange, Load};
 use super::list_body::{ListWriter, Listing, PageEnd, Place};
 use super::negotiate::{accepted, compresses};
 use super::pages::Continue;
@@ -104,6 +105,7 @@ pub(super) async fn snapshot(
     State(server): State<Server>,
     uri: Uri,
     RawQuery(query): RawQuery,
+    Extension(load): Extension<Arc<Load>>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let request = Request::read(&uri, query.as_deref(), headers)?;
@@ -123,6 +125,7 @@ pub(super) async fn snapshot(
         if permit.is_none() {
             permit = Some(server.waiting.permit()?);
         }
+        let _awaits = AwaitsChange::begin(&load);
         Waiting::wait(&server, shown.into_awaited(), until).await;
     }
 }
