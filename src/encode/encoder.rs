@@ -6,7 +6,7 @@ use bytes::{Buf as _, Bytes};
 
 use super::list::PARTIAL_HEAD;
 use super::table::TableEncoder;
-use super::{Frames, REASON_ANNOTATION, RESUME_ANNOTATION, ws};
+use super::{Checksum, Coding, Frames, REASON_ANNOTATION, RESUME_ANNOTATION, ws};
 use crate::hub::{
     BOOKMARK_PART, Event, EventKind, Informer, Payload, RENDERINGS, Rendered, ResetReason, ResumeToken,
     SharedBatch,
@@ -54,6 +54,9 @@ const CHUNK_END: &str = "\r\n";
 #[derive(Debug)]
 pub struct Encoder {
     format: Format,
+    coding: Coding,
+    /// What it has said, before compression.
+    checksum: Checksum,
     sources: Vec<Source>,
     /// Reused for each prefix.
     prefix: String,
@@ -91,14 +94,18 @@ impl Format {
     }
 
     /// Its slot in a shared batch. Whether bookmarks are wanted does not matter, as a shared batch has none.
-    fn slot(self) -> usize {
-        let slot = match self {
-            Self::Sse => 0,
-            Self::Ndjson => 1,
-            Self::WebSocket => 2,
-            Self::Kubernetes(Kubernetes { messages, metadata, .. }) => {
+    fn slot(self, coding: Coding) -> usize {
+        let slot = match (self, coding) {
+            (Self::Sse, Coding::Identity) => 0,
+            (Self::Ndjson, Coding::Identity) => 1,
+            (Self::WebSocket, _) => 2,
+            (Self::Kubernetes(Kubernetes { messages, metadata, .. }), _) => {
                 3 + usize::from(messages) + 2 * usize::from(metadata)
             }
+            (Self::Sse, Coding::Gzip) => 7,
+            (Self::Ndjson, Coding::Gzip) => 8,
+            (Self::Sse, Coding::Zstd) => 9,
+            (Self::Ndjson, Coding::Zstd) => 10,
         };
         debug_assert!(slot < RENDERINGS);
         slot
@@ -109,7 +116,21 @@ impl Encoder {
     /// An encoder for a subscription to these informers, in its order.
     pub fn new<'a>(format: Format, informers: impl IntoIterator<Item = &'a Informer>) -> Self {
         let sources = informers.into_iter().map(Source::new).collect();
-        Self { format, sources, prefix: String::new(), tables: None }
+        Self {
+            format,
+            coding: Coding::Identity,
+            checksum: Checksum::default(),
+            sources,
+            prefix: String::new(),
+            tables: None,
+        }
+    }
+
+    /// Compresses the stream. Only for SSE and NDJSON.
+    #[must_use]
+    pub fn compressed(mut self, coding: Coding) -> Self {
+        self.coding = coding;
+        self
     }
 
     /// Shows objects as tables. Only for a subscription to one informer.
@@ -151,13 +172,15 @@ impl Encoder {
         out.cut();
     }
 
-    /// A shared batch of the one informer. The first stream of a format that sends it renders it for all others.
+    /// A shared batch of the one informer. The first stream of a format and coding that sends it renders it for all others.
     pub fn shared(&mut self, batch: &SharedBatch, framing: Framing) -> Bytes {
-        let (is_shared, slot) = (self.is_shared(), self.format.slot());
+        let (is_shared, coding) = (self.is_shared(), self.coding);
+        let slot = self.format.slot(coding);
         let mut render = || {
             let mut frames = Frames::new();
             batch.events().for_each(|event| self.event(&event, &mut frames));
-            chunk_of(&frames.to_vec())
+            let (block, Checksum { crc, len }) = coding.block(frames);
+            Rendered { crc, len, ..chunk_of(&block.to_vec()) }
         };
         let own;
         let form = if is_shared {
@@ -166,6 +189,7 @@ impl Encoder {
             own = render();
             &own
         };
+        self.checksum.append(Checksum { crc: form.crc, len: form.len });
         self.advance_to([batch.position()].iter());
         framed(form, framing)
     }
@@ -174,14 +198,59 @@ impl Encoder {
     pub fn whole(&mut self, events: &[Event], framing: Framing) -> Bytes {
         let mut frames = Frames::new();
         events.iter().for_each(|event| self.event(event, &mut frames));
-        whole(frames, framing)
+        self.in_one_piece(frames, framing)
     }
 
     /// A heartbeat in one piece; empty for formats without one.
-    pub fn whole_heartbeat(&self, framing: Framing) -> Bytes {
+    pub fn whole_heartbeat(&mut self, framing: Framing) -> Bytes {
         let mut frames = Frames::new();
         self.heartbeat(&mut frames);
-        whole(frames, framing)
+        self.in_one_piece(frames, framing)
+    }
+
+    fn in_one_piece(&mut self, frames: Frames, framing: Framing) -> Bytes {
+        let mut out = Frames::new();
+        self.append(frames, framing, &mut out);
+        out.to_vec().into()
+    }
+
+    /// Appends what comes before everything else of a stream.
+    pub fn begin(&self, framing: Framing, out: &mut Frames) {
+        let mut head = Frames::new();
+        head.put_bytes(self.coding.head());
+        framing.append(head, out);
+    }
+
+    /// Appends frames that this encoder has made, compressed and framed.
+    pub fn append(&mut self, frames: Frames, framing: Framing, out: &mut Frames) {
+        let (block, checksum) = self.coding.block(frames);
+        if self.coding != Coding::Identity {
+            self.checksum.append(checksum);
+        }
+        framing.append(block, out);
+    }
+
+    /// Appends the end of a stream.
+    pub fn end(&mut self, framing: Framing, out: &mut Frames) {
+        let mut end = Frames::new();
+        end.put_bytes(&self.coding.end(self.checksum));
+        framing.append(end, out);
+        framing.end(out);
+    }
+
+    /// The checksum of what it has said so far, before compression; that of nothing without compression.
+    pub fn checksum(&self) -> Checksum {
+        self.checksum
+    }
+
+    /// Adds what another encoder has said for this stream.
+    pub fn said_elsewhere(&mut self, checksum: Checksum) {
+        self.checksum.append(checksum);
+    }
+
+    /// How the stream is compressed.
+    pub fn coding(&self) -> Coding {
+        self.coding
     }
 
     /// Sets the positions after events that another encoder has encoded, in the order of the informers.
@@ -385,7 +454,7 @@ impl Body {
 
 impl Framing {
     /// Appends frames with the framing around them.
-    pub fn append(self, frames: Frames, out: &mut Frames) {
+    fn append(self, frames: Frames, out: &mut Frames) {
         // A chunk of no bytes would end the stream.
         if self == Self::Plain || frames.remaining() == 0 {
             return out.append(frames);
@@ -397,7 +466,7 @@ impl Framing {
     }
 
     /// Appends the end of a stream.
-    pub fn end(self, out: &mut Frames) {
+    fn end(self, out: &mut Frames) {
         if self == Self::Chunked {
             out.put("0\r\n\r\n");
             out.cut();
@@ -437,7 +506,7 @@ fn chunk_of(content: &[u8]) -> Rendered {
     bytes.extend_from_slice(head.as_bytes());
     bytes.extend_from_slice(content);
     bytes.extend_from_slice(CHUNK_END.as_bytes());
-    Rendered { bytes: bytes.into(), framing: head.len() }
+    Rendered { bytes: bytes.into(), framing: head.len(), crc: 0, len: 0 }
 }
 
 fn framed(rendered: &Rendered, framing: Framing) -> Bytes {
@@ -445,13 +514,6 @@ fn framed(rendered: &Rendered, framing: Framing) -> Bytes {
         Framing::Chunked => rendered.bytes.clone(),
         Framing::Plain => rendered.bytes.slice(rendered.framing..rendered.bytes.len() - CHUNK_END.len()),
     }
-}
-
-/// Frames in one piece; no chunk at all for empty ones, as an empty chunk would end the stream.
-fn whole(frames: Frames, framing: Framing) -> Bytes {
-    let mut out = Frames::new();
-    framing.append(frames, &mut out);
-    out.to_vec().into()
 }
 
 fn write_token(sources: &[Source], out: &mut String) {

@@ -4,12 +4,14 @@
 //! is in them by reference between short prefixes, so it is neither copied nor serialized again, however many
 //! subscribers and transports there are. This room never sees a socket.
 
+mod coding;
 mod encoder;
 mod frames;
 mod list;
 mod table;
 mod ws;
 
+pub use coding::{Checksum, Coding};
 pub use encoder::{Clock, Encoder, Format, Framing, Kubernetes};
 pub use frames::Frames;
 pub use list::{ListEncoder, ListFormat, partial};

@@ -153,6 +153,11 @@ impl Follower {
         self.reached(Stage::Live, 0, now);
     }
 
+    /// Notes that it leaves its live view, where it had everything until now.
+    pub fn left(&self, now: Instant) {
+        self.reached(Stage::Following, 0, now);
+    }
+
     /// Notes how it is served and how many changes it is behind.
     pub(super) fn reached(&self, stage: Stage, behind: u64, now: Instant) {
         self.stage.store(stage as u8, Ordering::Relaxed);

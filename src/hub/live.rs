@@ -79,6 +79,16 @@ pub trait Member {
 
     /// Sets the positions of an encoder, one for each informer, for the tokens.
     fn advance(encoder: &mut Self::Encoder, positions: &[ResourceVersion]);
+
+    /// It joins the members that are sent the bytes of this encoder.
+    fn joins(&mut self, encoder: &Self::Encoder) {
+        let _ = encoder;
+    }
+
+    /// It leaves them.
+    fn leaves(&mut self, encoder: &Self::Encoder) {
+        let _ = encoder;
+    }
 }
 
 /// The views of the subscribers of one core.
@@ -194,7 +204,7 @@ impl<M: Member> Live<M> {
     ///
     /// # Errors
     /// The member, which has to continue by itself.
-    pub fn join(&mut self, place: LivePlace, member: M, now: Instant) -> Result<usize, M> {
+    pub fn join(&mut self, place: LivePlace, mut member: M, now: Instant) -> Result<usize, M> {
         let ids: Vec<_> = place.sources.iter().map(|source| source.informer.id()).collect();
         let Some(view) = self.view_for(&place, &ids, now) else { return Err(member) };
         self.refresh(view);
@@ -209,6 +219,7 @@ impl<M: Member> Live<M> {
         let lanes = self.views[view].sources.iter();
         let positions: Vec<_> = lanes.map(|(lane, ..)| self.lanes[*lane].position.clone()).collect();
         M::advance(&mut self.views[view].groups[group].encoder, &positions);
+        member.joins(&self.views[view].groups[group].encoder);
         let entry = self.members.vacant_entry();
         let key = entry.key();
         let group_members = &mut self.views[view].groups[group].members;
@@ -336,10 +347,11 @@ impl<M: Member> Live<M> {
 
     /// Takes a member out, and returns it with its place.
     pub fn leave(&mut self, key: usize) -> (M, LivePlace) {
-        let entry = self.members.remove(key);
+        let mut entry = self.members.remove(key);
         let view_key = entry.view;
         let view = &mut self.views[view_key];
         let group = &mut view.groups[entry.group];
+        entry.member.leaves(&group.encoder);
         let ordered = group.ordered;
         group.members.swap_remove(entry.at);
         if let Some(moved) = group.members.get(entry.at) {

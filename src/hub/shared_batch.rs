@@ -14,8 +14,8 @@ use super::project::{position_after, project_unfiltered};
 use crate::cache::{Batch, Change, Cursor, Reader};
 use crate::k8s::ResourceVersion;
 
-/// Number of formats in which a batch is rendered.
-pub const RENDERINGS: usize = 7;
+/// Number of formats and codings in which a batch is rendered.
+pub const RENDERINGS: usize = 11;
 
 /// Number of batches of an informer that are kept for subscribers that are a little late.
 const BATCHES_MAX: usize = 64;
@@ -39,6 +39,10 @@ pub struct Rendered {
     pub bytes: Bytes,
     /// Number of bytes at its beginning that are framing.
     pub framing: usize,
+    /// CRC-32 of the content before compression; 0 where it is not compressed.
+    pub crc: u32,
+    /// Length of the content before compression, in bytes; 0 where it is not compressed.
+    pub len: u64,
 }
 
 /// The latest batches of an informer.

@@ -23,7 +23,7 @@ use tokio_util::task::TaskTracker;
 use super::stream::{Attached, READ_BYTES};
 use super::turns::Turns;
 use crate::cache::Mark;
-use crate::encode::{Encoder, Format, Frames, Framing};
+use crate::encode::{Checksum, Coding, Encoder, Format, Frames, Framing};
 use crate::hub::{Config, Group, Informer, InformerId, Live, LivePlace, Member, Pacer, Pause, Round, Told};
 use crate::k8s::ResourceVersion;
 
@@ -69,6 +69,8 @@ struct Listener {
     stream: Box<Attached>,
     /// Wakes the loop when the client sends bytes or leaves.
     waker: Waker,
+    /// What its group's encoder had said when it joined.
+    joined: Checksum,
 }
 
 /// Streams whose clients have sent bytes or left.
@@ -99,19 +101,28 @@ impl Wake for Sign {
 }
 
 impl Member for Listener {
-    type Kind = (Format, Framing);
+    type Kind = (Format, Coding, Framing);
     type Encoder = Encoder;
 
     fn kind(&self) -> Self::Kind {
-        (self.stream.format(), self.stream.framing())
+        (self.stream.format(), self.stream.coding(), self.stream.framing())
     }
 
     fn encoder(&self, informers: &[Arc<Informer>]) -> Encoder {
-        Encoder::new(self.stream.format(), informers.iter().map(|informer| &**informer))
+        let informers = informers.iter().map(|informer| &**informer);
+        Encoder::new(self.stream.format(), informers).compressed(self.stream.coding())
     }
 
     fn advance(encoder: &mut Encoder, positions: &[ResourceVersion]) {
         encoder.advance_to(positions.iter());
+    }
+
+    fn joins(&mut self, encoder: &Encoder) {
+        self.joined = encoder.checksum();
+    }
+
+    fn leaves(&mut self, encoder: &Encoder) {
+        self.stream.said_elsewhere(encoder.checksum().since(self.joined));
     }
 }
 
@@ -332,7 +343,7 @@ impl LiveLoop {
     /// Takes a stream out, and moves it to its place.
     fn take_out(&mut self, key: usize) -> Box<Attached> {
         let (Listener { mut stream, .. }, place) = self.live.leave(key);
-        stream.advance_to(&place);
+        stream.leave_at(&place, Instant::now());
         for source in &place.sources {
             if !self.live.follows(source.informer.id()) {
                 self.commits.remove(&source.informer.id());
@@ -363,7 +374,7 @@ impl LiveLoop {
             }
         }
         let ids: Vec<_> = place.sources.iter().map(|source| source.informer.id()).collect();
-        let listener = Listener { stream, waker: Waker::noop().clone() };
+        let listener = Listener { stream, waker: Waker::noop().clone(), joined: Checksum::default() };
         match self.live.join(place, listener, Instant::now()) {
             Ok(key) => {
                 if let Some(member) = self.live.member_mut(key) {
@@ -423,7 +434,7 @@ impl LiveLoop {
 
 /// The bytes for the members of a group, in one piece, and the number of events in them.
 fn render(group: &mut Group<Listener>, told: &Told) -> (Bytes, usize) {
-    let framing = group.kind().1;
+    let framing = group.kind().2;
     match told {
         Told::Shared(batch) => (group.encoder.shared(batch, framing), batch.len()),
         Told::Events(events) => (group.encoder.whole(events, framing), events.len()),

@@ -3,6 +3,8 @@
 use axum::http::HeaderMap;
 use axum::http::header::{ACCEPT, HeaderName};
 
+use crate::encode::Coding;
+
 /// The offered media type that an `Accept` header prefers; `None` if it accepts none of them.
 ///
 /// Shape: `offered` is in our order of preference, which decides between equal weights. Without a header everything is
@@ -31,6 +33,25 @@ pub(super) fn accepted<T: Copy>(headers: &HeaderMap, offered: &[(&str, T)]) -> O
 pub(super) fn compresses(headers: &HeaderMap) -> bool {
     let codings = ranges(headers, axum::http::header::ACCEPT_ENCODING);
     codings.iter().any(|(coding, weight)| *weight > 0.0 && matches!(&**coding, "gzip" | "br" | "zstd" | "*"))
+}
+
+/// The coding of a stream. gzip unless zstd is wanted more: each batch is a zstd frame of its own (RFC 8878 section 3 has
+/// clients expect that), which fewer clients were tried with.
+pub(super) fn coding(headers: &HeaderMap) -> Coding {
+    let codings = ranges(headers, axum::http::header::ACCEPT_ENCODING);
+    let named = |name: &str| codings.iter().find(|(coding, _)| coding == name).map(|(_, weight)| *weight);
+    let rest = named("*").unwrap_or(0.0);
+    let gzip = named("gzip").or(named("x-gzip")).unwrap_or(rest);
+    let zstd = named("zstd").unwrap_or(0.0);
+    // A client that names no weight for identity takes it, and wants any coding that it names more.
+    let identity = named("identity").unwrap_or(0.0);
+    if zstd > gzip && zstd >= identity {
+        Coding::Zstd
+    } else if gzip > 0.0 && gzip >= identity {
+        Coding::Gzip
+    } else {
+        Coding::Identity
+    }
 }
 
 fn ranges(headers: &HeaderMap, name: HeaderName) -> Vec<(String, f32)> {
@@ -80,5 +101,26 @@ mod tests {
         check("text/event-stream;q=0, */*", Some(2));
         check("application/vnd.kubernetes.protobuf", None);
         check("text/html", None);
+    }
+
+    #[test]
+    fn a_stream_is_compressed_as_its_client_wants() {
+        let of = |accept: &str| {
+            let header = (axum::http::header::ACCEPT_ENCODING, accept.parse().unwrap());
+            coding(&[header].into_iter().collect())
+        };
+        // Browsers, curl --compressed, Go, and Python's requests.
+        assert_eq!(of("gzip, deflate, br, zstd"), Coding::Gzip);
+        assert_eq!(of("deflate, gzip, br, zstd"), Coding::Gzip);
+        assert_eq!(of("gzip"), Coding::Gzip);
+        assert_eq!(of("gzip, deflate"), Coding::Gzip);
+        assert_eq!(of("zstd"), Coding::Zstd);
+        assert_eq!(of("zstd, gzip;q=0.5"), Coding::Zstd);
+        assert_eq!(of("*"), Coding::Gzip);
+        assert_eq!(of("*;q=0"), Coding::Identity);
+        assert_eq!(of("gzip;q=0, identity"), Coding::Identity);
+        assert_eq!(of("identity, gzip;q=0.5"), Coding::Identity);
+        assert_eq!(of("br"), Coding::Identity);
+        assert_eq!(coding(&HeaderMap::new()), Coding::Identity);
     }
 }

@@ -22,7 +22,9 @@ use super::body::FramesBody;
 use super::connection::{Connected, Peer};
 use super::live_loop::LiveLoops;
 use super::metrics::StreamObserver;
-use crate::encode::{ClientFrame, Encoder, Format, FrameParser, Frames, Framing, close_frame, pong_frame};
+use crate::encode::{
+    Checksum, ClientFrame, Coding, Encoder, Format, FrameParser, Frames, Framing, close_frame, pong_frame,
+};
 use crate::hub::{CloseReason, Delivery, LivePlace, Origin, Subscriber};
 use crate::k8s::Status;
 
@@ -112,9 +114,9 @@ impl WatchStream {
                 last = true;
             }
         }
-        framing.append(frames, out);
+        self.encoder.append(frames, framing, out);
         if last {
-            framing.end(out);
+            self.encoder.end(framing, out);
         }
         self.observer.bytes(out.remaining() - before);
         self.subscriber.follower().sent(0, out.remaining() - before);
@@ -123,12 +125,13 @@ impl WatchStream {
 
     /// The stream as the body of an answer on a shared connection (HTTP/2).
     pub(super) fn into_body(self) -> FramesBody {
-        FramesBody::new(unfold(Some(self), async |stream| {
+        let mut begin = Frames::new();
+        self.encoder.begin(Framing::Plain, &mut begin);
+        FramesBody::new(unfold((Some(self), begin), async |(stream, mut frames)| {
             let mut stream = stream?;
-            let mut frames = Frames::new();
             let last = stream.next(Framing::Plain, &mut frames).await;
             frames.cut();
-            Some((Ok(frames), (!last).then_some(stream)))
+            Some((Ok(frames), ((!last).then_some(stream), Frames::new())))
         }))
     }
 
@@ -207,6 +210,7 @@ impl Takeover {
         });
         let mut frames = Frames::new();
         frames.share(head.into());
+        attached.stream.encoder.begin(framing, &mut frames);
         let last = attached.said(read, &mut frames);
         attached.run(frames, last)
     }
@@ -217,8 +221,17 @@ impl Attached {
         self.stream.format
     }
 
+    pub(super) fn coding(&self) -> Coding {
+        self.stream.encoder.coding()
+    }
+
     pub(super) fn framing(&self) -> Framing {
         self.framing
+    }
+
+    /// Notes what its live view has said to it, before compression.
+    pub(super) fn said_elsewhere(&mut self, checksum: Checksum) {
+        self.stream.encoder.said_elsewhere(checksum);
     }
 
     /// Writes these frames and, unless they are the last, all that follow, until a live loop takes over.
@@ -309,8 +322,9 @@ impl Attached {
         written
     }
 
-    /// Moves to the place to which a live view has brought it.
-    pub(super) fn advance_to(&mut self, place: &LivePlace) {
+    /// Leaves its live view, at the place to which that has brought it.
+    pub(super) fn leave_at(&mut self, place: &LivePlace, now: Instant) {
+        self.stream.subscriber.follower().left(now);
         self.stream.subscriber.advance_to(place);
         self.stream.encoder.advance_to(place.sources.iter().map(|source| &source.position));
     }

@@ -8,12 +8,12 @@ use axum::response::{IntoResponse, Response};
 use tokio::time::Instant;
 
 use super::body::Carried;
-use super::negotiate::accepted;
+use super::negotiate::{accepted, coding};
 use super::params::Params;
 use super::stream::WatchStream;
 use super::target::{self, FILTERS, Target};
 use super::{ApiError, Server, websocket};
-use crate::encode::{Encoder, Format};
+use crate::encode::{Coding, Encoder, Format};
 use crate::hub::{Form, ResumeToken, StartAt, SubscribeError, Subscription, TokenKind};
 
 const PARAMS: [&str; 13] = [
@@ -64,24 +64,25 @@ pub(super) async fn watch(
     let now = Instant::now();
     let age = target.informers.iter().map(|informer| informer.reader.age(now).as_secs()).max().unwrap_or(0);
     let upgrade = (format == Format::WebSocket).then(|| websocket::Handshake::read(headers)).transpose()?;
+    let coding = if format == Format::WebSocket { Coding::Identity } else { coding(headers) };
     if request.method() == Method::HEAD {
-        return Ok(stream_headers(format, age).into_response());
+        return Ok(stream_headers(format, coding, age).into_response());
     }
     server.loops.turns.index(&target.informers, &target.selection).await;
     let informers = target.informers;
-    let encoder = Encoder::new(format, informers.iter().map(|informer| &**informer));
+    let encoder = Encoder::new(format, informers.iter().map(|informer| &**informer)).compressed(coding);
     let subscription = Subscription { informers, selection: target.selection, from, resync, timeout };
     let subscriber = server.hub.subscribe(subscription).map_err(|error| refused(&error))?;
     let stream = WatchStream::new(subscriber, encoder, format, server.loops.clone());
     stream.comes_from(request.uri(), request.extensions());
     let (status, headers) = match upgrade {
         Some(handshake) => (StatusCode::SWITCHING_PROTOCOLS, handshake.headers()),
-        None => (StatusCode::OK, stream_headers(format, age)),
+        None => (StatusCode::OK, stream_headers(format, coding, age)),
     };
     Ok((status, headers, Carried::stream(stream)).into_response())
 }
 
-fn stream_headers(format: Format, age: u64) -> HeaderMap {
+fn stream_headers(format: Format, coding: Coding, age: u64) -> HeaderMap {
     let content_type = match format {
         Format::Sse | Format::WebSocket => "text/event-stream",
         Format::Ndjson | Format::Kubernetes(_) => "application/x-ndjson",
@@ -91,7 +92,10 @@ fn stream_headers(format: Format, age: u64) -> HeaderMap {
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     // Makes nginx, and proxies that follow it, forward each event at once.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    headers.insert(header::VARY, HeaderValue::from_static("Accept"));
+    headers.insert(header::VARY, HeaderValue::from_static("Accept, Accept-Encoding"));
+    if let Some(name) = coding.name() {
+        headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static(name));
+    }
     headers.insert(header::AGE, age.into());
     headers
 }

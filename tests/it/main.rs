@@ -5,6 +5,7 @@
 mod browser;
 mod cli;
 mod clients;
+mod compressed;
 mod deploy;
 mod doors;
 mod etag;

@@ -59,3 +59,37 @@ async fn each_subscription_is_shown_with_its_request_and_what_it_was_sent() {
     let refused = get(server.admin, "/v1/subscriptions?limit=0", &[]).await;
     assert_eq!(refused.json()["details"]["causes"][0]["field"], "limit");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_falls_behind_is_behind_since_then_alone() {
+    let server = TestServer::start(&["pods"]).await;
+    server.cluster.create("pods", mk_pod("default", "a", "web")).unwrap();
+    server.caught_up("pods").await;
+    // It reads nothing after its first state.
+    let _slow = Stream::ndjson(server.address, "/v1/watch/pods", None).await.unwrap();
+    settled(&server, 1, "live").await;
+    let long_ago = std::time::Duration::from_secs(1);
+    eventually("that it has been live for a while", || {
+        server.hub.followers(tokio::time::Instant::now())[0].age > long_ago
+    })
+    .await;
+    let noise = "x".repeat(200_000);
+    let mut version = 0;
+    let found = in_time("that it is left behind", async {
+        loop {
+            version += 1;
+            let patch =
+                serde_json::json!({"metadata": {"annotations": {"noise": format!("{version}{noise}")}}});
+            server.cluster.patch("pods", "default", "a", &patch).unwrap();
+            server.caught_up("pods").await;
+            let found = list(&server, "").await["subscriptions"][0].clone();
+            if found["waitsFor"] == "client" {
+                return found;
+            }
+        }
+    })
+    .await;
+    assert_ne!(found["state"], "live", "{found}");
+    let (behind, since) = (found["behindSeconds"].as_f64().unwrap(), found["ageSeconds"].as_f64().unwrap());
+    assert!(since > 1.0 && behind < since - 0.9, "{found}");
+}
