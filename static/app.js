@@ -1,8 +1,8 @@
 // The page of informerd: the informers, the objects of one of them, the stream of one object.
 //
 //   GET /v1/resources ──each 2 s──▶ Informers                         (left)
-//   /v1/watch/pods ──EventSource──▶ Feed ──▶ Table ──one frame──▶ DOM (middle)
-//   /v1/watch/pods/NS/NAME ───────▶ Feed ──▶ Panel ──one frame──▶ DOM (right)
+//   /v1/ws ──▶ Line ──pods────────▶ Feed ──▶ Table ──one frame──▶ DOM (middle)
+//                   ──pods/NS/NAME▶ Feed ──▶ Panel ──one frame──▶ DOM (right)
 //
 // What keeps it smooth with thousands of objects and hundreds of events a second:
 // - an event's JSON is parsed once, in slices of a few milliseconds, and only what the row shows is kept;
@@ -28,6 +28,7 @@ const OVERSCAN = 8; // rows kept above and below the screen, so that a flick of 
 const LOG_LEN_MAX = 200;
 const CHANGES_LEN_MAX = 24; // changed paths listed per event
 const JSON_LINES_MAX = 5_000; // beyond this the object is shown without color
+const RETRY_MS_MIN = 1_000;
 const RETRY_MS_MAX = 30_000;
 const NARROW_PX = 820; // a table narrower than this leaves out the columns marked `low: 1`
 const SMALL_PX = 480; // and one narrower than this those marked `low: 2` as well
@@ -104,76 +105,123 @@ async function copyText(button, text) {
   setTimeout(() => button.classList.remove('copied'), 1200);
 }
 
-// === Feed: one EventSource, made orderly ===
+// === Line: one WebSocket for all feeds ===
 
-const EVENT_TYPES = ['ADDED', 'MODIFIED', 'DELETED', 'BOOKMARK', 'SYNCED', 'RESET', 'ERROR'];
+/** The head of a message: its id, its resume token if it has one, and its type. */
+const MESSAGE_HEAD = /^\{"id":"(\d+)",(?:"resume":"([^"]*)",)?"type":"([A-Z]+)"/;
 
 /**
- * Follows one watch path for as long as it is open, and reports to `sink`:
+ * The connection to `/v1/ws`, open as long as there is a feed. Each feed is a subscription on it. After an end it connects
+ * again, later each time, and each feed goes on from its last token.
+ */
+class Line {
+  constructor() {
+    this.feeds = new Map();
+    this.last = 0;
+    this.socket = null;
+    this.retryMs = RETRY_MS_MIN;
+  }
+
+  /** Gives a feed an id of its own and subscribes. An id is used once, so that late events of an ended feed are nobody's. */
+  add(feed) {
+    this.drop(feed);
+    feed.id = String(++this.last);
+    this.feeds.set(feed.id, feed);
+    if (this.socket?.readyState === WebSocket.OPEN) this.subscribe(feed);
+    else if (!this.socket) this.connect();
+  }
+
+  drop(feed) {
+    if (!this.feeds.delete(feed.id)) return;
+    if (this.socket?.readyState === WebSocket.OPEN && feed.subscribed) this.say({ unsubscribe: { id: feed.id } });
+    feed.subscribed = false;
+  }
+
+  say(message) { this.socket.send(JSON.stringify(message)); }
+
+  subscribe(feed) {
+    feed.subscribed = true;
+    feed.opened = false;
+    this.say({ subscribe: { id: feed.id, resources: feed.target, resume: feed.token } });
+  }
+
+  connect() {
+    clearTimeout(this.retry);
+    const socket = new WebSocket(`${location.origin.replace(/^http/, 'ws')}/v1/ws`);
+    this.socket = socket;
+    socket.onopen = () => {
+      this.retryMs = RETRY_MS_MIN;
+      for (const feed of this.feeds.values()) this.subscribe(feed);
+    };
+    socket.onmessage = ({ data }) => {
+      const [, id, resume, type] = MESSAGE_HEAD.exec(data) ?? [];
+      this.feeds.get(id)?.take(type, resume, data);
+    };
+    socket.onclose = () => {
+      this.socket = null;
+      for (const feed of this.feeds.values()) feed.lost();
+      if (this.feeds.size) this.retry = setTimeout(() => this.connect(), this.retryMs * (0.75 + Math.random() / 2));
+      this.retryMs = Math.min(this.retryMs * 2, RETRY_MS_MAX);
+    };
+  }
+}
+
+const line = new Line();
+
+// === Feed: one subscription, made orderly ===
+
+/**
+ * Follows one target (`pods`, `pods/NAMESPACE/NAME`) for as long as it is open, and reports to `sink`:
  * `sink.fresh()` what follows starts from nothing (first connection, RESET, or a reconnect without a token);
  * `sink.event(frame)` in order, `frame.message` parsed; `sink.state(feed)` on each change of `feed.state`.
  *
- * The EventSource reconnects by itself and sends Last-Event-ID. It gives up for good on any HTTP error
- * (a 503 while informerd starts, say); then the feed asks what was wrong and connects again, with the
- * last id as `resume`.
+ * A subscription that is refused (a 503 while informerd starts, say) says why; the feed tries again, later each time.
  */
 class Feed {
   constructor(path, sink) {
-    this.path = path;
+    this.target = path.replace('/v1/watch/', '');
     this.sink = sink;
     this.token = '';
     this.state = 'connecting';
     this.since = performance.now();
     this.detail = '';
     this.applied = 0;
-    this.retryMs = 1_000;
+    this.retryMs = RETRY_MS_MIN;
     this.queue = [];
     this.head = 0;
     this.draining = false;
-    this.closed = false;
     // A message to oneself is the one task that neither waits for a frame nor is slowed in a hidden tab.
     this.channel = new MessageChannel();
     this.channel.port1.onmessage = () => this.drain();
-    this.connect();
+    line.add(this);
   }
 
-  connect() {
-    const source = new EventSource(this.token ? `${this.path}?resume=${encodeURIComponent(this.token)}` : this.path);
-    this.source = source;
-    source.onopen = () => this.push({ type: 'open', resumed: this.token !== '' });
-    source.onerror = () => {
-      this.push({ type: 'lost' });
-      if (source.readyState === EventSource.CLOSED) this.refused();
-    };
-    for (const type of EVENT_TYPES) {
-      source.addEventListener(type, (event) => {
-        this.token = event.lastEventId;
-        this.push({ type, data: event.data, id: event.lastEventId });
-      });
+  /** A message of its subscription. */
+  take(type, resume, data) {
+    if (type === 'CLOSED') {
+      this.subscribed = false;
+      this.lost();
+      this.retry = setTimeout(() => line.add(this), this.retryMs * (0.75 + Math.random() / 2));
+      this.retryMs = Math.min(this.retryMs * 2, RETRY_MS_MAX);
+      return;
     }
+    if (!this.opened && type !== 'ERROR') {
+      this.opened = true;
+      this.push({ type: 'open', resumed: this.token !== '' });
+    }
+    if (resume) this.token = resume;
+    // As in Kubernetes, what ends the first state is a bookmark with an annotation.
+    const synced = type === 'BOOKMARK' && data.includes('"k8s.io/initial-events-end":"true"');
+    this.push({ type: synced ? 'SYNCED' : type, data, id: resume });
   }
+
+  lost() { this.push({ type: 'lost' }); }
 
   close() {
-    this.closed = true;
-    this.source.close();
+    line.drop(this);
     clearTimeout(this.retry);
     this.channel.port1.close();
     this.queue = [];
-  }
-
-  async refused() {
-    this.retry = setTimeout(() => this.connect(), this.retryMs * (0.75 + Math.random() / 2));
-    this.retryMs = Math.min(this.retryMs * 2, RETRY_MS_MAX);
-    try {
-      const abort = AbortSignal.timeout(5_000);
-      const answer = await fetch(this.path, { headers: { accept: 'text/event-stream' }, signal: abort, cache: 'no-store' });
-      if (answer.ok) { await answer.body.cancel(); return; }
-      const status = await answer.json();
-      this.detail = String(status.message ?? `HTTP ${answer.status}`);
-    } catch {
-      this.detail = 'informerd does not answer';
-    }
-    if (!this.closed && this.state !== 'live' && this.state !== 'loading') this.enter('refused');
   }
 
   push(frame) {
@@ -198,7 +246,7 @@ class Feed {
   apply(frame) {
     switch (frame.type) {
       case 'open':
-        this.retryMs = 1_000;
+        this.retryMs = RETRY_MS_MIN;
         this.detail = '';
         if (!frame.resumed) this.sink.fresh();
         this.enter(frame.resumed ? 'live' : 'loading');
@@ -219,6 +267,10 @@ class Feed {
       frame.message = JSON.parse(frame.data);
     } catch {
       frame.message = null;
+    }
+    if (frame.type === 'ERROR') {
+      this.detail = String(frame.message?.object?.message ?? 'refused');
+      this.enter('refused');
     }
     this.applied += 1;
     this.sink.event(frame);
@@ -864,10 +916,10 @@ class Panel {
     type.dataset.type = frame.type;
     summary.append(clock, type, el('span', 'version', object?.metadata?.resourceVersion ?? ''));
     details.append(summary);
-    // The frame as it came over the wire, made only when somebody looks.
+    // The message as it came over the wire, made only when somebody looks.
     details.addEventListener('toggle', () => {
       if (details.open && details.children.length === 1) {
-        details.append(el('pre', 'raw', `event: ${frame.type}\n${frame.id ? `id: ${frame.id}\n` : ''}data: ${frame.data}`));
+        details.append(el('pre', 'raw', frame.data));
       }
     });
     frame.message = null;

@@ -121,8 +121,8 @@ macro_rules! limits {
             "Limits" {
                 /// Connections open at once [default {default}: about 12 KiB each, so 120 MiB]; more are answered 503
                 connections_max: Count = 10_000, Restart, least 1;
-                /// Informers that one stream may join; a resource watched in several namespaces has one informer for each [default
-                /// {default}: more than a cluster has kinds worth joining]; more is 400
+                /// Informers that one stream may join, and subscriptions on one /v1/ws; a resource watched in several namespaces has one
+                /// informer for each [default {default}: more than a cluster has kinds worth joining]; more is refused
                 streams_per_connection_max: Count = 100, Restart, least 1;
                 /// Subscriptions at once over all connections [default {default}: two for each connection]; more are answered 503
                 subscribers_max: Count = 20_000, Restart, least 1;

@@ -58,6 +58,10 @@ pub struct Encoder {
     /// What it has said, before compression.
     checksum: Checksum,
     sources: Vec<Source>,
+    /// The member `"id"` of each event, with a comma, where several subscriptions share a connection; otherwise empty.
+    label: String,
+    /// The member `"resume"` of an event with an id, with a comma.
+    resume: String,
     /// Reused for each prefix.
     prefix: String,
     /// Shows objects as tables, with ages as of the clock.
@@ -121,9 +125,23 @@ impl Encoder {
             coding: Coding::Identity,
             checksum: Checksum::default(),
             sources,
+            label: String::new(),
+            resume: String::new(),
             prefix: String::new(),
             tables: None,
         }
+    }
+
+    /// Puts an id into each event, by which a client tells subscriptions on one connection apart, and its resume token.
+    #[must_use]
+    pub fn labelled(mut self, id: &str) -> Self {
+        self.label = format!(r#""id":{},"#, serde_json::Value::from(id));
+        self
+    }
+
+    /// Whether each event has an id.
+    pub fn is_labelled(&self) -> bool {
+        !self.label.is_empty()
     }
 
     /// Compresses the stream. Only for SSE and NDJSON.
@@ -141,9 +159,9 @@ impl Encoder {
     }
 
     /// Whether other streams of the same format get the same bytes. Tables do not: their ages depend on the time, and the first
-    /// one of a stream also has the columns.
+    /// one of a stream also has the columns. Events with an id do not either.
     pub fn is_shared(&self) -> bool {
-        self.tables.is_none()
+        self.tables.is_none() && !self.is_labelled()
     }
 
     /// Replaces the informer of a source.
@@ -157,6 +175,7 @@ impl Encoder {
         let mut json = status.to_line();
         json.pop();
         self.prefix.clear();
+        self.resume.clear();
         if self.format == Format::Sse {
             self.prefix.push_str("event: ERROR\ndata: ");
         }
@@ -314,11 +333,14 @@ impl Encoder {
         self.prefix.clear();
         if self.format == Format::Sse {
             let _ = write!(self.prefix, "event: {}\nid: ", event.kind.as_str());
-            write_token(&self.sources, &mut self.prefix);
-            if event.is_amid {
-                let _ = write!(self.prefix, ",{BOOKMARK_PART}");
-            }
+            write_event_token(&self.sources, event, &mut self.prefix);
             self.prefix.push_str("\ndata: ");
+        }
+        if self.is_labelled() {
+            self.resume.clear();
+            self.resume.push_str("\"resume\":\"");
+            write_event_token(&self.sources, event, &mut self.resume);
+            self.resume.push_str("\",");
         }
         self.put_envelope(kind, body, out);
     }
@@ -326,7 +348,7 @@ impl Encoder {
     /// Appends `{"type":…,"object":…}` after the prefix, framed.
     fn put_envelope(&mut self, kind: &str, body: Body, out: &mut Frames) {
         let before = self.prefix.len();
-        let _ = write!(self.prefix, r#"{{"type":"{kind}","object":"#);
+        let _ = write!(self.prefix, r#"{{{}{}"type":"{kind}","object":"#, self.label, self.resume);
         if self.format.is_websocket() {
             ws::text_header(self.prefix.len() - before + body.len() + 1, out);
         }
@@ -376,7 +398,7 @@ impl Encoder {
         }
         let mut token = String::new();
         write_token(&self.sources, &mut token);
-        if self.format != Format::Sse {
+        if self.format != Format::Sse && !self.is_labelled() {
             // Its clients get a token with bookmarks alone, and may hold events from after it.
             let _ = write!(token, ",{BOOKMARK_PART}");
         }
@@ -513,6 +535,14 @@ fn framed(rendered: &Rendered, framing: Framing) -> Bytes {
     match framing {
         Framing::Chunked => rendered.bytes.clone(),
         Framing::Plain => rendered.bytes.slice(rendered.framing..rendered.bytes.len() - CHUNK_END.len()),
+    }
+}
+
+/// Writes the token of an event. Amid a gathered batch it is that of a bookmark, as the batch has no order within.
+fn write_event_token(sources: &[Source], event: &Event, out: &mut String) {
+    write_token(sources, out);
+    if event.is_amid {
+        let _ = write!(out, ",{BOOKMARK_PART}");
     }
 }
 

@@ -18,6 +18,7 @@ pub use list::{ListEncoder, ListFormat, partial};
 pub use table::{IncludeObject, TableEncoder, TableVersion};
 pub use ws::{
     ClientFrame, FrameError, FrameParser, WsFrame, accept_key, close_frame, ping_frame, pong_frame,
+    text_frame,
 };
 
 /// The annotation of a bookmark that holds the whole resume token.

@@ -24,6 +24,8 @@ pub enum ClientFrame {
     Close(Option<u16>),
     /// Text or binary data, which is ignored.
     Data,
+    /// A whole text, for a parser of texts.
+    Text(String),
 }
 
 /// Why a client's bytes are not valid WebSocket frames. Its close code goes into the close frame.
@@ -47,9 +49,12 @@ pub enum FrameError {
     /// A text, or the reason of a close frame, is not UTF-8.
     #[error("a text is not UTF-8")]
     NotUtf8,
-    /// A frame is longer than a frame of a client may be.
-    #[error("a frame is longer than {CLIENT_FRAME_BYTES_MAX} bytes")]
+    /// A frame, or a text, is longer than those of a client may be.
+    #[error("a frame is longer than those of a client may be")]
     TooLong,
+    /// A binary message where texts are expected.
+    #[error("a message is not text")]
+    Binary,
 }
 
 /// A small, complete frame.
@@ -61,6 +66,8 @@ pub struct FrameParser {
     buffer: Vec<u8>,
     /// The current message, if fragments of it are missing.
     message: Option<Message>,
+    /// Longest text that is returned, in bytes; `None` if messages are ignored.
+    text_bytes_max: Option<usize>,
 }
 
 /// The state of an incomplete message.
@@ -69,6 +76,8 @@ struct Message {
     is_text: bool,
     /// The first bytes, at most three, of a character that ends in the next fragment.
     unfinished: Vec<u8>,
+    /// The text so far, if texts are returned.
+    text: String,
 }
 
 const CONTINUATION: u8 = 0x0;
@@ -83,6 +92,7 @@ impl FrameError {
     pub fn close_code(self) -> u16 {
         match self {
             Self::TooLong => 1009,
+            Self::Binary => 1003,
             Self::NotUtf8 => 1007,
             Self::Unmasked | Self::Unknown | Self::Control | Self::CloseCode | Self::OutOfOrder => 1002,
         }
@@ -111,6 +121,12 @@ pub(super) fn text_header(bytes: usize, out: &mut Frames) {
     }
 }
 
+/// Appends a text message.
+pub fn text_frame(text: &str, out: &mut Frames) {
+    text_header(text.len(), out);
+    out.put(text);
+}
+
 /// A ping.
 pub fn ping_frame() -> WsFrame {
     vec![FINAL | PING, 0]
@@ -137,6 +153,11 @@ fn control_frame(opcode: u8, payload: &[u8]) -> WsFrame {
 }
 
 impl FrameParser {
+    /// A parser that returns texts of at most this many bytes. Other parsers read messages over.
+    pub fn of_texts(bytes_max: usize) -> Self {
+        Self { text_bytes_max: Some(bytes_max), ..Self::default() }
+    }
+
     /// Takes bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
@@ -167,7 +188,7 @@ impl FrameParser {
             127 => return Err(FrameError::TooLong),
             len => (len, 0),
         };
-        if len > CLIENT_FRAME_BYTES_MAX {
+        if len > self.text_bytes_max.unwrap_or(CLIENT_FRAME_BYTES_MAX) {
             return Err(FrameError::TooLong);
         }
         let Some(frame) = rest.get(extended..extended + 4 + len) else { return Ok(None) };
@@ -179,31 +200,45 @@ impl FrameParser {
             CLOSE => ClientFrame::Close(close_code(&payload)?),
             PING => ClientFrame::Ping(payload),
             PONG => ClientFrame::Pong,
-            _ => {
-                self.fragment(opcode, &payload, last)?;
-                ClientFrame::Data
-            }
+            _ => self.fragment(opcode, &payload, last)?.map_or(ClientFrame::Data, ClientFrame::Text),
         }))
     }
 
-    /// Checks a frame of a message. Of its content only the bytes of an incomplete character are kept.
-    fn fragment(&mut self, opcode: u8, payload: &[u8], last: bool) -> Result<(), FrameError> {
+    /// Checks a frame of a message, and returns the text that it completes, if texts are returned. Otherwise only the bytes of an
+    /// incomplete character are kept.
+    fn fragment(&mut self, opcode: u8, payload: &[u8], last: bool) -> Result<Option<String>, FrameError> {
         let mut message = match (opcode, self.message.take()) {
             (CONTINUATION, Some(message)) => message,
             (CONTINUATION, None) | (_, Some(_)) => return Err(FrameError::OutOfOrder),
-            (_, None) => Message { is_text: opcode == TEXT, unfinished: Vec::new() },
+            (_, None) => Message { is_text: opcode == TEXT, unfinished: Vec::new(), text: String::new() },
         };
+        if !message.is_text && self.text_bytes_max.is_some() {
+            return Err(FrameError::Binary);
+        }
         if message.is_text {
             message.unfinished.extend_from_slice(payload);
             let valid = match std::str::from_utf8(&message.unfinished) {
-                Ok(text) => text.len(),
-                Err(error) if error.error_len().is_none() && !last => error.valid_up_to(),
+                Ok(text) => text,
+                Err(error) if error.error_len().is_none() && !last => {
+                    // The part before the error is UTF-8.
+                    std::str::from_utf8(&message.unfinished[..error.valid_up_to()]).unwrap_or_default()
+                }
                 Err(_) => return Err(FrameError::NotUtf8),
             };
-            message.unfinished.drain(..valid);
+            let len = valid.len();
+            if let Some(max) = self.text_bytes_max {
+                if message.text.len() + len > max {
+                    return Err(FrameError::TooLong);
+                }
+                message.text.push_str(valid);
+            }
+            message.unfinished.drain(..len);
         }
-        self.message = (!last).then_some(message);
-        Ok(())
+        if !last {
+            self.message = Some(message);
+            return Ok(None);
+        }
+        Ok(self.text_bytes_max.map(|_| message.text))
     }
 }
 
@@ -322,6 +357,38 @@ mod tests {
         ];
         for (frames, expected) in cases {
             assert_eq!(outcome(frames), expected, "{frames:x?}");
+        }
+    }
+
+    #[test]
+    fn a_parser_of_texts_returns_them_whole() {
+        let mut parser = FrameParser::of_texts(8);
+        for frame in [(TEXT, &b"a\xe2"[..]), (FINAL | PING, b""), (CONTINUATION, b"\x82"), (FINAL, b"\xacb")]
+        {
+            parser.push(&masked(frame.0, frame.1));
+        }
+        parser.push(&masked(FINAL | TEXT, b""));
+        let texts: Vec<_> = std::iter::from_fn(|| parser.next_frame().unwrap()).collect();
+        let text = |text: &str| ClientFrame::Text(text.into());
+        assert_eq!(
+            texts,
+            [
+                ClientFrame::Data,
+                ClientFrame::Ping(Vec::new()),
+                ClientFrame::Data,
+                text("a\u{20ac}b"),
+                text("")
+            ]
+        );
+        for (frames, error) in [
+            (vec![(FINAL | TEXT, &b"123456789"[..])], FrameError::TooLong),
+            (vec![(TEXT, b"12345678"), (FINAL, b"9")], FrameError::TooLong),
+            (vec![(FINAL | 0x2, b"1")], FrameError::Binary),
+        ] {
+            let mut parser = FrameParser::of_texts(8);
+            frames.iter().for_each(|(first, payload)| parser.push(&masked(*first, payload)));
+            let failed = std::iter::repeat_with(|| parser.next_frame()).find_map(Result::err);
+            assert_eq!(failed, Some(error));
         }
     }
 

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use futures_util::stream::{Stream, StreamExt};
 use http_body::{Body, Frame, SizeHint};
 
-use super::stream::WatchStream;
+use super::stream::Session;
 use crate::encode::Frames;
 
 /// The body of every response.
@@ -34,7 +34,7 @@ pub(super) struct Carried(Arc<Mutex<Option<Cargo>>>);
 
 enum Cargo {
     Frames(FramesBody),
-    Stream(Box<WatchStream>),
+    Stream(Session),
 }
 
 /// How a response is sent.
@@ -42,13 +42,13 @@ pub(super) enum Unwrapped {
     /// By hyper.
     Body(http::Response<ServeBody>),
     /// By the stream itself.
-    Stream(http::Response<()>, Box<WatchStream>),
+    Stream(http::Response<()>, Session),
 }
 
 impl Carried {
-    /// A response with this stream, which takes over the connection.
-    pub(super) fn stream(stream: WatchStream) -> Self {
-        Self::new(Cargo::Stream(Box::new(stream)))
+    /// A response with this session, which takes over the connection.
+    pub(super) fn session(session: Session) -> Self {
+        Self::new(Cargo::Stream(session))
     }
 
     fn new(cargo: Cargo) -> Self {

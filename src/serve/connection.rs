@@ -27,7 +27,7 @@ use tower::ServiceExt as _;
 use super::acknowledged::Progress;
 use super::body::{ServeBody, Unwrapped, unwrap_body};
 use super::preface::{Begun, Spoken, recognize};
-use super::stream::{Socket, Takeover, WatchStream};
+use super::stream::{Session, Socket, Takeover};
 use super::{Config, guard, metrics};
 use crate::encode::Frames;
 
@@ -367,7 +367,7 @@ enum Answer {
     /// By hyper.
     Whole(http::Response<ServeBody>),
     /// By a stream. The head has the HTTP version of the request.
-    Stream(http::Response<()>, Box<WatchStream>),
+    Stream(http::Response<()>, Session),
 }
 
 /// Logs why a connection ended, if that is of interest.

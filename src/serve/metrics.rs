@@ -145,6 +145,7 @@ pub(super) fn route(path: &str, query: Option<&str>) -> &'static str {
         "/openapi.json" => "openapi",
         _ if path.starts_with("/v1/snapshot/") => "snapshot",
         _ if path.starts_with("/v1/watch/") => "watch",
+        "/v1/ws" => "multiplex",
         _ if path.starts_with("/v1/index/") => "index",
         _ if path.starts_with("/static/") => "static",
         "/livez" | "/readyz" | "/healthz" => "probe",
@@ -197,6 +198,11 @@ impl StreamObserver {
 
     pub(super) fn closed(&mut self, reason: &'static str) {
         self.reason = reason;
+    }
+
+    /// Why the stream has ended; `client` before.
+    pub(super) fn reason(&self) -> &'static str {
+        self.reason
     }
 }
 

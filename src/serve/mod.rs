@@ -20,6 +20,7 @@ mod listener;
 mod live_loop;
 mod lookup;
 mod metrics;
+mod multiplex;
 mod negotiate;
 mod page;
 mod pages;
@@ -63,7 +64,7 @@ use waiting::Waiting;
 pub struct Config {
     /// Largest number of connections.
     pub connections_max: usize,
-    /// Informers that one stream may join.
+    /// Informers that one stream may join, and streams of one connection with many.
     pub streams_per_connection_max: usize,
     /// Largest size of all header lines of a request, in bytes.
     pub header_bytes_max: usize,
@@ -166,6 +167,7 @@ fn router(server: Server, admin: Admin) -> Router {
         .route("/v1/index/{*target}", get(lookup::index).post(lookup::lookup).layer(lookup::body_limit()))
         .route("/v1/snapshot/{*target}", get(snapshot::snapshot))
         .route("/v1/watch/{*target}", get(watch::watch))
+        .route("/v1/ws", get(multiplex::multiplex))
         .route("/version", any(kube::answer))
         .route("/version/", any(kube::answer))
         .route("/api", any(kube::answer))
@@ -183,7 +185,7 @@ fn router(server: Server, admin: Admin) -> Router {
 
 async fn not_found(uri: axum::http::Uri) -> ApiError {
     ApiError::not_found(format!(
-        "no such path {:?}; there are /v1/snapshot/RESOURCES, /v1/watch/RESOURCES, /v1/resources, /openapi.json and /",
+        "no such path {:?}; there are /v1/snapshot/RESOURCES, /v1/watch/RESOURCES, /v1/index/RESOURCE, /v1/ws, /v1/resources, /openapi.json and /",
         uri.path()
     ))
 }

@@ -23,14 +23,26 @@ const VALUE_CHARS_MAX: usize = 200;
 impl Params {
     /// Parses a query with these known parameters.
     pub(super) fn parse(query: Option<&str>, known: &[&str]) -> Result<Self, ApiError> {
-        let mut pairs: Vec<(String, String)> = Vec::new();
-        let mut causes = Vec::new();
+        let mut pairs = Vec::new();
         // Some clients send an empty pair before the first parameter (`?&limit=5`).
         for pair in query.unwrap_or("").split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let (Some(name), Some(value)) = (decode(name), decode(value)) else {
                 return Err(ApiError::invalid("query", pair, "expected percent-encoded UTF-8"));
             };
+            pairs.push((name, value));
+        }
+        Self::of_pairs(pairs, known)
+    }
+
+    /// Parameters that need no decoding.
+    pub(super) fn of_pairs(
+        given: impl IntoIterator<Item = (String, String)>,
+        known: &[&str],
+    ) -> Result<Self, ApiError> {
+        let mut pairs: Vec<(String, String)> = Vec::new();
+        let mut causes = Vec::new();
+        for (name, value) in given {
             let shown: String = value.chars().take(VALUE_CHARS_MAX).collect();
             let mut refuse = |reason: &str, message: String| {
                 if causes.len() >= CAUSES_MAX {

@@ -22,10 +22,11 @@ use super::body::FramesBody;
 use super::connection::{Connected, Peer};
 use super::live_loop::LiveLoops;
 use super::metrics::StreamObserver;
+use super::multiplex::Multiplex;
 use crate::encode::{
     Checksum, ClientFrame, Coding, Encoder, Format, FrameParser, Frames, Framing, close_frame, pong_frame,
 };
-use crate::hub::{CloseReason, Delivery, LivePlace, Origin, Subscriber};
+use crate::hub::{CloseReason, Delivery, Follower, LivePlace, Origin, Subscriber};
 use crate::k8s::Status;
 
 /// The answer of a watch, over any transport.
@@ -37,10 +38,18 @@ pub(super) struct WatchStream {
     loops: Arc<LiveLoops>,
 }
 
-/// A stream that is about to take over its connection.
+/// What a connection is used for after its last request.
+pub(super) enum Session {
+    /// One stream.
+    Watch(Box<WatchStream>),
+    /// Many, each with an id.
+    Multiplex(Box<Multiplex>),
+}
+
+/// A session that is about to take over its connection.
 pub(super) struct Takeover {
     head: Vec<u8>,
-    stream: Box<WatchStream>,
+    session: Session,
     framing: Framing,
 }
 
@@ -93,8 +102,35 @@ impl WatchStream {
         let query = query.join("&");
         let mark = if query.is_empty() { "" } else { "?" };
         let request = format!("{}{mark}{query}", uri.path());
-        let peer = extensions.get::<Peer>().map(Peer::to_string).unwrap_or_default();
+        self.has_origin(request, extensions.get::<Peer>());
+    }
+
+    /// Notes the request that the stream answers, and its client, for the operator.
+    pub(super) fn has_origin(&self, request: String, peer: Option<&Peer>) {
+        let peer = peer.map(Peer::to_string).unwrap_or_default();
         self.subscriber.follower().comes_from(Origin { request, transport: self.observer.transport(), peer });
+    }
+
+    /// The next delivery, that of a first state or a catch-up in turn.
+    pub(super) async fn next_in_turn(&mut self, framing: Framing, out: &mut Frames) -> bool {
+        if self.subscriber.is_in_bulk() {
+            let turns = self.loops.turns.clone();
+            let _turn = turns.take().await;
+            if let Some(last) = self.next(framing, out).now_or_never() {
+                return last;
+            }
+        }
+        self.next(framing, out).await
+    }
+
+    /// Why it has ended.
+    pub(super) fn reason(&self) -> &'static str {
+        self.observer.reason()
+    }
+
+    /// What the operator is told of it.
+    pub(super) fn follower(&self) -> &Arc<Follower> {
+        self.subscriber.follower()
     }
 
     /// Waits for the next delivery and appends it. Returns whether it was the last one. Cancel-safe: nothing is lost.
@@ -108,6 +144,8 @@ impl WatchStream {
             }
             Delivery::Events(events) => self.encoder.encode(&events, &mut frames),
             Delivery::Replaced { source, informer } => self.encoder.replace(source, &informer),
+            // The connection has its own.
+            Delivery::Heartbeat if self.encoder.is_labelled() => {}
             Delivery::Heartbeat => self.encoder.heartbeat(&mut frames),
             Delivery::Closed(reason) => {
                 self.end(reason, &mut frames);
@@ -156,7 +194,9 @@ impl WatchStream {
             }
             CloseReason::Timeout | CloseReason::Regrouped => {}
         }
-        if self.format.is_websocket() {
+        if self.encoder.is_labelled() {
+            // Other subscriptions of the connection go on.
+        } else if self.format.is_websocket() {
             // 1001: the server goes away; 1000: the stream is complete.
             let code = if reason == CloseReason::Shutdown { 1001 } else { 1000 };
             frames.put_bytes(&close_frame(code, reason.as_str()));
@@ -167,7 +207,7 @@ impl WatchStream {
 
 impl Takeover {
     /// The takeover of a connection with an HTTP/1 request.
-    pub(super) fn new(stream: Box<WatchStream>, response: &Response<()>) -> Self {
+    pub(super) fn new(session: Session, response: &Response<()>) -> Self {
         let (status, headers) = (response.status(), response.headers());
         let upgrades = status == StatusCode::SWITCHING_PROTOCOLS;
         let old = response.version() == Version::HTTP_10;
@@ -188,31 +228,42 @@ impl Takeover {
             head.extend_from_slice(b"transfer-encoding: chunked\r\n");
         }
         head.extend_from_slice(b"\r\n");
-        Self { head, stream, framing }
+        Self { head, session, framing }
     }
 
-    /// Serves the stream until it or the client ends. `read` are bytes of the client that were read beyond its request.
+    /// Serves the session until it or the client ends. `read` are bytes of the client that were read beyond its request.
     pub(super) fn begin<S: Socket>(
         self,
         socket: S,
         read: &[u8],
         connected: Connected,
-    ) -> impl Future<Output = ()> + Send + use<S> {
-        let Self { head, stream, framing } = self;
-        // Only the client of a WebSocket sends something.
-        let parser = stream.format.is_websocket().then(FrameParser::default);
-        let mut attached = Box::new(Attached {
-            socket: Box::new(socket),
-            stream: *stream,
-            framing,
-            parser,
-            _connected: connected,
-        });
+    ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let Self { head, session, framing } = self;
         let mut frames = Frames::new();
         frames.share(head.into());
-        attached.stream.encoder.begin(framing, &mut frames);
+        let stream = match session {
+            Session::Watch(stream) => *stream,
+            Session::Multiplex(multiplex) => {
+                return Box::pin(multiplex.run(Box::new(socket), frames, read.to_vec(), connected));
+            }
+        };
+        // Only the client of a WebSocket sends something.
+        let parser = stream.format.is_websocket().then(FrameParser::default);
+        stream.encoder.begin(framing, &mut frames);
+        let socket = Box::new(socket);
+        let mut attached = Box::new(Attached { socket, stream, framing, parser, _connected: connected });
         let last = attached.said(read, &mut frames);
-        attached.run(frames, last)
+        Box::pin(attached.run(frames, last))
+    }
+}
+
+impl Session {
+    /// The stream as the body of an answer on a shared connection (HTTP/2), which a WebSocket never has.
+    pub(super) fn into_body(self) -> FramesBody {
+        match self {
+            Self::Watch(stream) => stream.into_body(),
+            Self::Multiplex(_) => FramesBody::new(futures_util::stream::empty()),
+        }
     }
 }
 
@@ -355,7 +406,7 @@ fn answer(parser: &mut FrameParser, out: &mut Frames) -> bool {
                 ping = Some(payload);
                 continue;
             }
-            Ok(Some(ClientFrame::Pong | ClientFrame::Data)) => continue,
+            Ok(Some(ClientFrame::Pong | ClientFrame::Data | ClientFrame::Text(_))) => continue,
             Ok(Some(ClientFrame::Close(code))) => code.unwrap_or(1000),
             Err(error) => error.close_code(),
         };

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::body::Carried;
 use super::negotiate::{accepted, coding};
 use super::params::Params;
-use super::stream::WatchStream;
+use super::stream::{Session, WatchStream};
 use super::target::{self, FILTERS, Target};
 use super::{ApiError, Server, websocket};
 use crate::encode::{Coding, Encoder, Format};
@@ -25,12 +25,14 @@ const PARAMS: [&str; 13] = [
     "changed",
     "patch",
     "coalesceMs",
-    "resume",
-    "transport",
     "sendInitialEvents",
     "timeoutSeconds",
     "resyncSeconds",
+    "resume",
+    "transport",
 ];
+/// The parameters of a stream among several on one connection: the last two have other places there.
+pub(super) const SHARED_PARAMS: &[&str] = PARAMS.split_at(PARAMS.len() - 2).0;
 const OFFERED: [(&str, Format); 4] = [
     ("text/event-stream", Format::Sse),
     ("application/x-ndjson", Format::Ndjson),
@@ -44,6 +46,13 @@ const COALESCE_MS_MAX: u64 = 60_000;
 /// Longest `timeoutSeconds` and `resyncSeconds`: a week.
 const SECONDS_MAX: u64 = 7 * 24 * 3600;
 
+/// A request for a stream, checked but for its token.
+pub(super) struct Asked {
+    target: Target,
+    timeout: Option<Duration>,
+    resync: Option<Duration>,
+}
+
 pub(super) async fn watch(
     State(server): State<Server>,
     RawQuery(query): RawQuery,
@@ -52,34 +61,57 @@ pub(super) async fn watch(
     let params = Params::parse(query.as_deref(), &PARAMS)?;
     let headers = request.headers();
     let format = transport(headers, &params)?;
-    let path = target::path_after("/v1/watch/", request.uri());
-    let wait = params.number("timeoutSeconds", 1, SECONDS_MAX)?.map_or(WAIT, Duration::from_secs).min(WAIT);
-    let deadline = Instant::now() + wait;
-    let mut target = Target::parse(&server, path, &params, deadline).await?;
-    shape(&mut target, &params)?;
-    target.started(deadline).await?;
+    let asked = Asked::parse(&server, target::path_after("/v1/watch/", request.uri()), &params).await?;
     let from = from(headers, &params, format)?;
-    let seconds = |name| params.number(name, 1, SECONDS_MAX).map(|found| found.map(Duration::from_secs));
-    let (timeout, resync) = (seconds("timeoutSeconds")?, seconds("resyncSeconds")?);
-    let now = Instant::now();
-    let age = target.informers.iter().map(|informer| informer.reader.age(now).as_secs()).max().unwrap_or(0);
+    let age = asked.age();
     let upgrade = (format == Format::WebSocket).then(|| websocket::Handshake::read(headers)).transpose()?;
     let coding = if format == Format::WebSocket { Coding::Identity } else { coding(headers) };
     if request.method() == Method::HEAD {
         return Ok(stream_headers(format, coding, age).into_response());
     }
-    server.loops.turns.index(&target.informers, &target.selection).await;
-    let informers = target.informers;
-    let encoder = Encoder::new(format, informers.iter().map(|informer| &**informer)).compressed(coding);
-    let subscription = Subscription { informers, selection: target.selection, from, resync, timeout };
-    let subscriber = server.hub.subscribe(subscription).map_err(|error| refused(&error))?;
-    let stream = WatchStream::new(subscriber, encoder, format, server.loops.clone());
+    let stream = asked.open(&server, from, format, |encoder| encoder.compressed(coding)).await?;
     stream.comes_from(request.uri(), request.extensions());
     let (status, headers) = match upgrade {
         Some(handshake) => (StatusCode::SWITCHING_PROTOCOLS, handshake.headers()),
         None => (StatusCode::OK, stream_headers(format, coding, age)),
     };
-    Ok((status, headers, Carried::stream(stream)).into_response())
+    Ok((status, headers, Carried::session(Session::Watch(Box::new(stream)))).into_response())
+}
+
+impl Asked {
+    /// Reads path and parameters, and waits until the informers are there.
+    pub(super) async fn parse(server: &Server, path: &str, params: &Params) -> Result<Self, ApiError> {
+        let seconds = |name| params.number(name, 1, SECONDS_MAX).map(|found| found.map(Duration::from_secs));
+        let (timeout, resync) = (seconds("timeoutSeconds")?, seconds("resyncSeconds")?);
+        let deadline = Instant::now() + timeout.map_or(WAIT, |timeout| timeout.min(WAIT));
+        let mut target = Target::parse(server, path, params, deadline).await?;
+        shape(&mut target, params)?;
+        target.started(deadline).await?;
+        Ok(Self { target, timeout, resync })
+    }
+
+    /// Seconds since the API server was last heard, for the informer that has waited longest.
+    fn age(&self) -> u64 {
+        let now = Instant::now();
+        let ages = self.target.informers.iter().map(|informer| informer.reader.age(now).as_secs());
+        ages.max().unwrap_or(0)
+    }
+
+    /// Subscribes.
+    pub(super) async fn open(
+        self,
+        server: &Server,
+        from: StartAt,
+        format: Format,
+        shape: impl FnOnce(Encoder) -> Encoder,
+    ) -> Result<WatchStream, ApiError> {
+        let Self { target: Target { informers, selection, .. }, timeout, resync } = self;
+        server.loops.turns.index(&informers, &selection).await;
+        let encoder = shape(Encoder::new(format, informers.iter().map(|informer| &**informer)));
+        let subscription = Subscription { informers, selection, from, resync, timeout };
+        let subscriber = server.hub.subscribe(subscription).map_err(|error| refused(&error))?;
+        Ok(WatchStream::new(subscriber, encoder, format, server.loops.clone()))
+    }
 }
 
 fn stream_headers(format: Format, coding: Coding, age: u64) -> HeaderMap {
@@ -158,29 +190,35 @@ fn shape(target: &mut Target, params: &Params) -> Result<(), ApiError> {
 /// newer one in the header.
 fn from(headers: &HeaderMap, params: &Params, format: Format) -> Result<StartAt, ApiError> {
     let initial = params.boolean("sendInitialEvents")?;
-    let parse = |name: &str, text: &str| {
-        let token =
-            ResumeToken::parse(text).map_err(|error| ApiError::invalid(name, text, &error.to_string()))?;
-        // A token without a kind is an event's over SSE, the only transport with a token in each event. Over the others it
-        // may be a bookmark's of release 0.1.0.
-        Ok(match token.kind() {
-            Some(TokenKind::Bookmark) => StartAt::Bookmark(token),
-            Some(TokenKind::PerEvent) => StartAt::Token(token),
-            None if format == Format::Sse => StartAt::Token(token),
-            None => StartAt::Bookmark(token),
-        })
-    };
     if let Some(value) = headers.get("last-event-id").filter(|value| !value.is_empty()) {
         let text = value.to_str().map_err(|_| {
             ApiError::invalid("Last-Event-ID", "(bytes)", "expected resource:resourceVersion")
         })?;
-        return parse("Last-Event-ID", text);
+        return after("Last-Event-ID", text, format);
     }
-    match (params.get("resume").filter(|text| !text.is_empty()), initial) {
-        (Some(text), _) => parse("resume", text),
-        (None, Some(false)) => Ok(StartAt::Now),
-        (None, Some(true) | None) => Ok(StartAt::Start),
+    match params.get("resume").filter(|text| !text.is_empty()) {
+        Some(text) => after("resume", text, format),
+        None => Ok(at_first(initial)),
     }
+}
+
+/// Where a stream without a token starts.
+pub(super) fn at_first(initial: Option<bool>) -> StartAt {
+    if initial == Some(false) { StartAt::Now } else { StartAt::Start }
+}
+
+/// Where a stream with a token starts.
+pub(super) fn after(name: &str, text: &str, format: Format) -> Result<StartAt, ApiError> {
+    let token =
+        ResumeToken::parse(text).map_err(|error| ApiError::invalid(name, text, &error.to_string()))?;
+    // A token without a kind is an event's over SSE, the only transport with a token in each event. Over the others it
+    // may be a bookmark's of release 0.1.0.
+    Ok(match token.kind() {
+        Some(TokenKind::Bookmark) => StartAt::Bookmark(token),
+        Some(TokenKind::PerEvent) => StartAt::Token(token),
+        None if format == Format::Sse => StartAt::Token(token),
+        None => StartAt::Bookmark(token),
+    })
 }
 
 #[cfg(test)]

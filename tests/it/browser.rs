@@ -242,7 +242,7 @@ async fn click_shows_the_object_and_its_stream() {
     browser.until(&format!("{entry}.querySelector('.raw')")).await;
     let raw: String = browser.eval(&format!("{entry}.querySelector('.raw').textContent")).await;
     assert!(
-        raw.starts_with(&format!("event: MODIFIED\nid: pods:{version}\ndata: {{\"type\":\"MODIFIED\"")),
+        raw.contains(&format!("\"resume\":\"pods:{version}\",\"type\":\"MODIFIED\",\"object\":{{")),
         "{raw}"
     );
 

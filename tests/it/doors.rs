@@ -382,7 +382,9 @@ async fn the_description_names_every_parameter_and_none_else() {
         let address = if item["get"]["tags"][0] == "admin" { server.admin } else { server.address };
         let target = filled.iter().fold(path.clone(), |path, (segment, value)| path.replace(segment, value));
         let answer = request(address, "HEAD", &target, &[]).await;
-        assert_eq!(answer.status(), 200, "{path} is there");
+        // A WebSocket alone needs more than a request.
+        let there = if item["get"]["responses"]["200"].is_null() { 426 } else { 200 };
+        assert_eq!(answer.status(), there, "{path} is there");
         assert!(item["get"]["operationId"].is_string(), "{path} has a name for generators");
     }
 }

@@ -15,6 +15,7 @@ mod http2;
 mod kube;
 mod limits;
 mod lookup;
+mod multiplex;
 mod ndjson;
 mod real;
 mod relist;

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use tokio::time::Instant;
 
 use super::super::body::Carried;
-use super::super::stream::WatchStream;
+use super::super::stream::{Session, WatchStream};
 use super::super::watch::refused;
 use super::super::{ApiError, Server, websocket};
 use super::negotiate::{self, Answer, Shape};
@@ -69,7 +69,7 @@ pub(super) async fn watch(
         Some(handshake) => (StatusCode::SWITCHING_PROTOCOLS, handshake.headers()),
         None => (StatusCode::OK, stream_headers(informer.reader.age(Instant::now()).as_secs())),
     };
-    Ok((status, headers, Carried::stream(stream)).into_response())
+    Ok((status, headers, Carried::session(Session::Watch(Box::new(stream)))).into_response())
 }
 
 fn stream_headers(age_seconds: u64) -> HeaderMap {
