@@ -235,6 +235,20 @@ impl Index {
         (self.values.len() <= values_max).then(counts)
     }
 
+    /// How many objects have each value that changes after a revision have touched; `None` if there are more such changes than
+    /// this.
+    pub(super) fn counts_after(&self, revision: Revision, changes_max: usize) -> Option<ValueCounts> {
+        let at = self.changes.partition_point(|(change, _)| *change <= revision);
+        if self.changes.len() - at > changes_max {
+            return None;
+        }
+        let mut touched: Vec<_> = self.changes.range(at..).map(|(_, value)| value).collect();
+        touched.sort_unstable();
+        touched.dedup();
+        let count = |value: &Arc<str>| self.values.get(value).map_or(0, |posting| posting.keys.len());
+        Some(touched.into_iter().map(|value| (value.clone(), count(value))).collect())
+    }
+
     /// An upper bound of the number of objects that have one of these values.
     pub(super) fn count(&self, values: &[String]) -> usize {
         self.postings(values).map(|posting| posting.keys.len()).sum()

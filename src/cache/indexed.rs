@@ -84,6 +84,19 @@ pub struct UsedIndex {
     term: IndexTerm,
 }
 
+/// How many objects have each value of an index.
+#[derive(Clone, Debug)]
+pub struct IndexCounts {
+    /// The state that was counted.
+    pub cursor: Cursor,
+    /// Its version.
+    pub position: ResourceVersion,
+    /// Whether these are all values, and not those alone that were touched since an earlier state.
+    pub is_whole: bool,
+    /// The values, in no order.
+    pub counts: ValueCounts,
+}
+
 /// An index that is being built, in turns.
 #[derive(Debug)]
 pub struct IndexBuilder {
@@ -175,20 +188,6 @@ impl Reader {
         let uses = counts.index_mut(&term.path);
         (uses.users, uses.idle_since) = (uses.users + 1, None);
         Some(UsedIndex { shared: self.shared.clone(), term: term.clone() })
-    }
-
-    /// How many objects have each value at a path, and the version of that state. `None` where there is no complete index, or
-    /// where it has more values than this: they are counted under the cache's lock.
-    pub fn index_counts(
-        &self,
-        path: &IndexPath,
-        values_max: usize,
-    ) -> Option<(ValueCounts, ResourceVersion)> {
-        // So that it stays for a while.
-        let _used = self.use_index(&IndexTerm { path: path.clone(), values: Vec::new() })?;
-        let state = self.shared.read();
-        let counts = state.indexes.get(path)?.counts(values_max)?;
-        Some((counts, state.store.position.clone()))
     }
 
     /// Begins to build an index, or continues one that was not completed.
@@ -325,6 +324,23 @@ impl UsedIndex {
         let state = self.shared.read();
         let keys = state.indexes.get(&self.term.path).map(|index| index.keys(&self.term.values));
         (state.store.clone(), keys.unwrap_or_default())
+    }
+
+    /// How many objects have each value at the path, whatever the values of this term. With a cursor of before only values that
+    /// changes have touched since, if they are all known; a value that no object has any longer counts 0. `None` where there
+    /// are more values than this: they are counted under the cache's lock.
+    pub fn counts(&self, after: Option<Cursor>, values_max: usize) -> Option<IndexCounts> {
+        let state = self.shared.read();
+        let cursor = state.store.cursor;
+        let index = state.indexes.get(&self.term.path)?;
+        let known = after.filter(|after| {
+            let known_from = index.begun.max(state.journal().base_revision());
+            after.history == cursor.history && (known_from..=cursor.revision).contains(&after.revision)
+        });
+        let touched = known.and_then(|after| index.counts_after(after.revision, values_max));
+        let is_whole = touched.is_none();
+        let counts = touched.or_else(|| index.counts(values_max))?;
+        Some(IndexCounts { cursor, position: state.store.position.clone(), is_whole, counts })
     }
 
     /// As [`Reader::changes_after`], but only changes that touch one of the values.
@@ -555,6 +571,49 @@ mod tests {
                 cursors.push(reader.head().0);
                 check(&reader, &cursors, &["1"]);
                 check(&reader, &cursors, &["0", "2"]);
+            }
+        }
+
+        /// A reader that folds the counts of touched values holds those of the state, whenever it looks.
+        #[test]
+        fn counts_of_touched_values_add_up_to_those_of_the_state(
+            steps in prop::collection::vec((any::<u8>(), 0..4u8, any::<bool>()), 1..60),
+            history_at in 0..80usize,
+        ) {
+            let config = Config { journal_len_max: 4, journal_bytes_max: 1 << 20, tombstones_len_max: 16 };
+            let (mut writer, reader, now) = listed(config);
+            let mut builder = reader.build_index(&term(&[]).path, now).unwrap();
+            while !builder.turn() {}
+            let index = reader.use_index(&term(&[])).unwrap();
+            let (mut cursor, mut held): (Option<Cursor>, BTreeMap<Arc<str>, usize>) = (None, BTreeMap::new());
+            for (at, (name, app, looks)) in steps.into_iter().enumerate() {
+                let version = 2 + at as u64;
+                if at == history_at {
+                    writer.commit(vec![
+                        Delta::PassBegin,
+                        Delta::PassItem(object(name % 5, Some(app % 3), version)),
+                        Delta::PassEnd(version.into()),
+                    ]);
+                } else {
+                    commit(&mut writer, (name, app), version);
+                }
+                if !looks {
+                    continue;
+                }
+                let found = index.counts(cursor, 100).unwrap();
+                if found.is_whole {
+                    held.clear();
+                }
+                held.extend(found.counts);
+                held.retain(|_, count| *count > 0);
+                cursor = Some(found.cursor);
+                let mut expected: BTreeMap<Arc<str>, usize> = BTreeMap::new();
+                for object in reader.snapshot().after(None) {
+                    for (_, value) in object.labels() {
+                        *expected.entry(Arc::from(&*value)).or_default() += 1;
+                    }
+                }
+                prop_assert_eq!(&held, &expected);
             }
         }
 

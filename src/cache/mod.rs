@@ -42,8 +42,8 @@ pub use change::{Change, ChangeKind, Commit, Delta};
 pub use cursor::{Cursor, Located, Lost, Recalled, Revision};
 pub use head::{HeadAsked, HeadWriter};
 pub use indexed::{
-    INDEXES_MAX, IndexBuilder, IndexCatchUp, IndexSummary, IndexTerm, IndexesInUse, UsedIndex, UsedPaths,
-    ValueCounts,
+    INDEXES_MAX, IndexBuilder, IndexCatchUp, IndexCounts, IndexSummary, IndexTerm, IndexesInUse, UsedIndex,
+    UsedPaths, ValueCounts,
 };
 pub use past::{Gone, Past, PastChange};
 pub use shared::{

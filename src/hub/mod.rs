@@ -35,7 +35,7 @@ pub use informer::{Figures, InUse, Informer, InformerId, Scope, Started, Verifie
 pub use live::{Group, Live, LivePlace, LivePosition, Member, Members, Round, Told};
 pub use metrics::describe;
 pub use pacer::{Pacer, Pause};
-pub use registry::{Hub, Pending};
+pub use registry::{Hub, Pending, SubscriberPermit};
 pub use selection::{Candidates, Matcher, Selection};
 pub use shared_batch::{RENDERINGS, Rendered, SharedBatch};
 pub use subscriber::Subscriber;

@@ -349,10 +349,18 @@ impl Hub {
     /// # Errors
     /// [`SubscribeError::Full`].
     pub fn subscribe(&self, subscription: Subscription) -> Result<Subscriber, SubscribeError> {
+        let permit = self.permit(subscription.informers.clone())?;
+        Ok(Subscriber::new(subscription, self.0.config, self.0.drain.clone(), permit))
+    }
+
+    /// Counts a subscriber to these informers, which follows them in a way of its own.
+    ///
+    /// # Errors
+    /// [`SubscribeError::Full`].
+    pub fn permit(&self, informers: Vec<Arc<Informer>>) -> Result<SubscriberPermit, SubscribeError> {
         let max = self.0.config.subscribers_max;
         let taken = self.0.subscribers.fetch_add(1, Ordering::Relaxed);
         let follower = self.0.followers.add(Instant::now());
-        let informers = subscription.informers.clone();
         let permit = SubscriberPermit { hub: self.clone(), informers, follower };
         if taken >= max {
             self.0.metrics.refused.increment(1);
@@ -363,7 +371,7 @@ impl Hub {
         }
         permit.informers.iter().for_each(|informer| informer.joined());
         self.0.metrics.subscribers.set((taken + 1) as f64);
-        Ok(Subscriber::new(subscription, self.0.config, self.0.drain.clone(), permit))
+        Ok(permit)
     }
 
     /// The states that subscribers and lists hold.
@@ -417,7 +425,7 @@ impl Registry {
 }
 
 /// Counts a subscriber until it is dropped.
-pub(super) struct SubscriberPermit {
+pub struct SubscriberPermit {
     hub: Hub,
     informers: Vec<Arc<Informer>>,
     follower: Arc<Follower>,
@@ -425,7 +433,7 @@ pub(super) struct SubscriberPermit {
 
 impl SubscriberPermit {
     /// The subscriber in figures.
-    pub(super) fn follower(&self) -> &Arc<Follower> {
+    pub fn follower(&self) -> &Arc<Follower> {
         &self.follower
     }
 

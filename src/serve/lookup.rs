@@ -1,6 +1,6 @@
 //! `/v1/index/…`: the values at a path, how many objects have each, and the objects by value.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,6 @@ use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
@@ -18,21 +17,19 @@ use super::list_body::{Listing, Place};
 use super::negotiate::accepted;
 use super::params::Params;
 use super::target::{self, FILTERS, Target};
-use super::{ApiError, Server, snapshot};
-use crate::cache::ValueCounts;
+use super::{ApiError, Server, counts, snapshot};
 use crate::encode::{Frames, ListEncoder, ListFormat};
 use crate::hub::{Informer, Selection};
-use crate::k8s::{FieldMask, FieldPath, IndexPath, IndexPaths, Object, ResourceVersion, Term, Test};
+use crate::k8s::{FieldMask, FieldPath, IndexPath, IndexPaths, Object, Term, Test};
+
+/// Its route.
+const ROUTE: &str = "/v1/index/";
 
 /// How long a request waits for discovery and for the first list.
-const WAIT: Duration = Duration::from_secs(10);
+pub(super) const WAIT: Duration = Duration::from_secs(10);
 
 /// Largest number of values that one request looks up, such as the pod IPs in a batch of log lines.
 const VALUES_MAX: usize = 1024;
-
-/// Largest number of values that are counted under the cache's lock: about a millisecond. With more, the objects are counted,
-/// in turns.
-const COUNTED_AT_ONCE_MAX: usize = 20_000;
 
 /// Largest body of a lookup of many values, in bytes: twice what as many uids take.
 const BODY_BYTES_MAX: usize = 128 << 10;
@@ -56,23 +53,6 @@ struct IndexInfo {
     users: usize,
 }
 
-/// How many objects have each value at a path.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct CountedValues {
-    resource: String,
-    path: String,
-    resource_version: String,
-    /// Sorted.
-    values: Vec<ValueCount>,
-}
-
-#[derive(Serialize)]
-struct ValueCount {
-    value: String,
-    count: usize,
-}
-
 /// The body of a lookup of many values.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -81,10 +61,10 @@ struct Lookup {
 }
 
 /// A request's path after `/v1/index/`, parsed.
-struct Asked {
-    resource: String,
-    path: Option<String>,
-    value: Option<String>,
+pub(super) struct Asked {
+    pub(super) resource: String,
+    pub(super) path: Option<String>,
+    pub(super) value: Option<String>,
 }
 
 /// Bounds the body of a lookup.
@@ -93,19 +73,14 @@ pub(super) fn body_limit() -> DefaultBodyLimit {
 }
 
 impl Asked {
-    fn parse(uri: &Uri) -> Result<Self, ApiError> {
-        let mut segments = Vec::new();
-        for segment in target::path_after("/v1/index/", uri).trim_end_matches('/').split('/') {
-            let decoded = percent_decode_str(segment).decode_utf8();
-            let decoded =
-                decoded.map_err(|_| ApiError::invalid("path", segment, "expected percent-encoded UTF-8"))?;
-            segments.push(decoded.into_owned());
-        }
-        let mut segments = segments.into_iter();
+    pub(super) fn parse(route: &str, uri: &Uri) -> Result<Self, ApiError> {
+        let mut segments = target::segments(target::path_after(route, uri))?.into_iter();
         let (resource, path, value) = (segments.next().unwrap_or_default(), segments.next(), segments.next());
         if segments.next().is_some() || resource.contains(',') {
-            let accepted = "expected /v1/index/RESOURCE[/PATH[/VALUE]]; a / within a path or a value is %2F, or give ?value=";
-            return Err(ApiError::invalid("path", uri.path(), accepted));
+            let accepted = format!(
+                "expected {route}RESOURCE[/PATH[/VALUE]]; a / within a path or a value is %2F, or give ?value="
+            );
+            return Err(ApiError::invalid("path", uri.path(), &accepted));
         }
         Ok(Self { resource, path, value })
     }
@@ -117,7 +92,7 @@ pub(super) async fn index(
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let asked = Asked::parse(&uri)?;
+    let asked = Asked::parse(ROUTE, &uri)?;
     let known = [&FILTERS[..], &["value"]].concat();
     let params = Params::parse(query.as_deref(), &known)?;
     let target = Target::parse(&server, &asked.resource, &params, Instant::now() + WAIT).await?;
@@ -127,7 +102,7 @@ pub(super) async fn index(
     let mut values: Vec<String> = params.all("value").map(str::to_owned).collect();
     values.extend(asked.value);
     if values.is_empty() {
-        return counts(&server, &asked.resource, path, target).await;
+        return counts::counts(&server, &asked.resource, path, target).await;
     }
     let selection = target.selection.and(Term { path, test: Test::In(sorted(values)?) });
     let format = accepted(&headers, &snapshot::OFFERED)
@@ -167,7 +142,7 @@ pub(super) async fn lookup(
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, ApiError> {
-    let asked = Asked::parse(&uri)?;
+    let asked = Asked::parse(ROUTE, &uri)?;
     let (Some(path), None) = (&asked.path, &asked.value) else {
         return Err(ApiError::invalid("path", uri.path(), "expected /v1/index/RESOURCE/PATH to POST to"));
     };
@@ -200,7 +175,7 @@ pub(super) async fn lookup(
 }
 
 /// Waits until the caches are complete, and for room in the queue of turns.
-async fn ready(server: &Server, target: &Target) -> Result<(), ApiError> {
+pub(super) async fn ready(server: &Server, target: &Target) -> Result<(), ApiError> {
     server.loops.turns.admit()?;
     let deadline = Instant::now() + WAIT;
     for informer in &target.informers {
@@ -209,7 +184,7 @@ async fn ready(server: &Server, target: &Target) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn index_path(path: &str, informers: &[Arc<Informer>]) -> Result<IndexPath, ApiError> {
+pub(super) fn index_path(path: &str, informers: &[Arc<Informer>]) -> Result<IndexPath, ApiError> {
     let wrong = |why: &str| ApiError::invalid("path", path, why);
     FieldMask::parse(path).map_err(|error| wrong(&error.to_string()))?;
     if path.contains(',') {
@@ -251,71 +226,8 @@ fn indexes(resource: &str, informers: &[Arc<Informer>]) -> Response {
     axum::Json(list).into_response()
 }
 
-/// How many objects have each value. Answered by the index if the request selects everything; else the selected objects are
-/// counted.
-async fn counts(
-    server: &Server,
-    resource: &str,
-    path: IndexPath,
-    target: Target,
-) -> Result<Response, ApiError> {
-    let Target { informers, selection, .. } = target;
-    let mut counted: HashMap<Arc<str>, usize> = HashMap::new();
-    let mut versions = Vec::new();
-    for informer in &informers {
-        let by_index = if selection.has_all() {
-            let probe = Selection::default().and(Term { path: path.clone(), test: Test::In(Vec::new()) });
-            server.loops.turns.index(std::slice::from_ref(informer), &probe).await;
-            informer.reader.index_counts(&path, COUNTED_AT_ONCE_MAX)
-        } else {
-            None
-        };
-        let (counts, version) = match by_index {
-            Some(found) => found,
-            None => scan(server, informer, &selection, &path).await?,
-        };
-        counts.into_iter().for_each(|(value, count)| *counted.entry(value).or_default() += count);
-        versions.push(version.to_string());
-    }
-    let mut values: Vec<_> = counted.into_iter().collect();
-    values.sort_unstable();
-    let values =
-        values.into_iter().map(|(value, count)| ValueCount { value: value.to_string(), count }).collect();
-    let resource_version = if versions.len() == 1 { versions.remove(0) } else { String::new() };
-    let counts =
-        CountedValues { resource: resource.to_owned(), path: path.to_string(), resource_version, values };
-    Ok(axum::Json(counts).into_response())
-}
-
-/// Counts values of the selected objects, in turns.
-async fn scan(
-    server: &Server,
-    informer: &Arc<Informer>,
-    selection: &Selection,
-    path: &IndexPath,
-) -> Result<(ValueCounts, ResourceVersion), ApiError> {
-    let selection = Arc::new(selection.clone());
-    let informers = std::slice::from_ref(informer);
-    server.loops.turns.index(informers, &selection).await;
-    let states = Listing::current(informers, &selection);
-    let version = states[0].snapshot.position.clone();
-    let listing =
-        Listing::new(informers, &selection, states, server.hub.generations(), server.loops.turns.clone());
-    let paths = IndexPaths::new(vec![path.clone()]);
-    let mut counted: HashMap<Arc<str>, usize> = HashMap::new();
-    let complete = listing.visit(|object| {
-        for value in distinct(object, &paths) {
-            *counted.entry(value).or_default() += 1;
-        }
-    });
-    if !complete.await {
-        return Err(ApiError::unavailable("the objects could not be counted in time", 1));
-    }
-    Ok((counted.into_iter().collect(), version))
-}
-
 /// The values of an object, each once.
-fn distinct(object: &Object, paths: &IndexPaths) -> Vec<Arc<str>> {
+pub(super) fn distinct(object: &Object, paths: &IndexPaths) -> Vec<Arc<str>> {
     let mut values: Vec<_> = paths.read(object).get(0).iter().cloned().collect();
     values.sort_unstable();
     values.dedup();

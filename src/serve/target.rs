@@ -27,6 +27,15 @@ pub(super) fn path_after<'u>(route: &str, uri: &'u Uri) -> &'u str {
     uri.path().strip_prefix(route).unwrap_or_default()
 }
 
+/// The segments of a path, decoded.
+pub(super) fn segments(path: &str) -> Result<Vec<String>, ApiError> {
+    let decode = |segment| match percent_decode_str(segment).decode_utf8() {
+        Ok(decoded) => Ok(decoded.into_owned()),
+        Err(_) => Err(ApiError::invalid("path", segment, "expected percent-encoded UTF-8")),
+    };
+    path.trim_end_matches('/').split('/').map(decode).collect()
+}
+
 impl Target {
     /// Reads the path after `/v1/snapshot/` or `/v1/watch/`, and the filters. Waits until `deadline` for informers that do not
     /// run yet.
@@ -36,13 +45,7 @@ impl Target {
         params: &Params,
         deadline: Instant,
     ) -> Result<Self, ApiError> {
-        let mut segments = Vec::new();
-        for segment in path.trim_end_matches('/').split('/') {
-            let decoded = percent_decode_str(segment).decode_utf8();
-            let decoded =
-                decoded.map_err(|_| ApiError::invalid("path", segment, "expected percent-encoded UTF-8"))?;
-            segments.push(decoded.into_owned());
-        }
+        let segments = segments(path)?;
         let (resources, rest) = segments.split_first().expect("split gives at least one piece");
         let mut informers: Vec<Arc<Informer>> = Vec::new();
         for name in resources.split(',') {

@@ -81,8 +81,7 @@ pub(super) async fn watch(
 impl Asked {
     /// Reads path and parameters, and waits until the informers are there.
     pub(super) async fn parse(server: &Server, path: &str, params: &Params) -> Result<Self, ApiError> {
-        let seconds = |name| params.number(name, 1, SECONDS_MAX).map(|found| found.map(Duration::from_secs));
-        let (timeout, resync) = (seconds("timeoutSeconds")?, seconds("resyncSeconds")?);
+        let (timeout, resync) = (seconds(params, "timeoutSeconds")?, seconds(params, "resyncSeconds")?);
         let deadline = Instant::now() + timeout.map_or(WAIT, |timeout| timeout.min(WAIT));
         let mut target = Target::parse(server, path, params, deadline).await?;
         shape(&mut target, params)?;
@@ -114,7 +113,7 @@ impl Asked {
     }
 }
 
-fn stream_headers(format: Format, coding: Coding, age: u64) -> HeaderMap {
+pub(super) fn stream_headers(format: Format, coding: Coding, age: u64) -> HeaderMap {
     let content_type = match format {
         Format::Sse | Format::WebSocket => "text/event-stream",
         Format::Ndjson | Format::Kubernetes(_) => "application/x-ndjson",
@@ -169,6 +168,16 @@ fn transport(headers: &HeaderMap, params: &Params) -> Result<Format, ApiError> {
     }
 }
 
+/// A number of seconds.
+pub(super) fn seconds(params: &Params, name: &str) -> Result<Option<Duration>, ApiError> {
+    Ok(params.number(name, 1, SECONDS_MAX)?.map(Duration::from_secs))
+}
+
+/// The shortest time between two batches.
+pub(super) fn coalesce(params: &Params) -> Result<Option<Duration>, ApiError> {
+    Ok(params.number("coalesceMs", 1, COALESCE_MS_MAX)?.map(Duration::from_millis))
+}
+
 /// The parameters of a stream besides those of every target: which changes it gets, and how.
 fn shape(target: &mut Target, params: &Params) -> Result<(), ApiError> {
     let changed = target::mask(&target.informers, "changed", params)?;
@@ -181,7 +190,7 @@ fn shape(target: &mut Target, params: &Params) -> Result<(), ApiError> {
         }
         Some(other) => return Err(ApiError::invalid("patch", other, "expected merge (RFC 7386)")),
     };
-    let coalesce = params.number("coalesceMs", 1, COALESCE_MS_MAX)?.map(Duration::from_millis);
+    let coalesce = coalesce(params)?;
     target.selection.form = Form { changed, patch, coalesce, ..target.selection.form.clone() };
     Ok(())
 }

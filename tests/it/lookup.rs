@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 
 use tokio::net::TcpStream;
 
-use crate::support::client::{exchange, head};
-use crate::support::mk_pod;
+use crate::support::client::{Stream, exchange, head};
 use crate::support::server::TestServer;
+use crate::support::{in_time, mk_pod};
 
 async fn pods() -> TestServer {
     let server = TestServer::start(&["pods"]).await;
@@ -142,4 +142,120 @@ async fn what_cannot_be_looked_up_is_refused() {
         assert_eq!(answer.status(), status, "{target}");
         assert!(answer.json().to_string().contains(part), "{target}: {}", answer.text());
     }
+}
+
+/// What a client does with counts: the first message, then merge patches.
+struct Counts {
+    stream: Stream,
+    counts: Value,
+}
+
+impl Counts {
+    async fn open(server: &TestServer, target: &str) -> Self {
+        let headers = [("Accept", "application/x-ndjson")];
+        let stream = Stream::http(server.address, target, &headers).await.unwrap();
+        let mut counts = Self { stream, counts: Value::Null };
+        assert_eq!(counts.step().await, "COUNTS");
+        counts
+    }
+
+    async fn step(&mut self) -> String {
+        let event = self.stream.next().await.expect("the stream goes on");
+        if event.kind == "COUNTS" {
+            self.counts = event.object["counts"].clone();
+            return event.kind;
+        }
+        for (value, count) in event.object["counts"].as_object().unwrap() {
+            let counts = self.counts.as_object_mut().unwrap();
+            assert_ne!(counts.get(value), Some(count), "a count that has not changed");
+            if count.is_null() {
+                counts.remove(value).expect("it was told before");
+            } else {
+                counts.insert(value.clone(), count.clone());
+            }
+        }
+        event.kind
+    }
+
+    async fn until(&mut self, expected: Value) {
+        in_time(&expected.to_string(), async {
+            while self.counts != expected {
+                assert_eq!(self.step().await, "PATCHED");
+            }
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn counts_follow_each_change_and_tell_nothing_else() {
+    let server = pods().await;
+    let mut nodes = Counts::open(&server, "/v1/watch-index/pods/spec.nodeName?coalesceMs=1").await;
+    let mut slow = Counts::open(&server, "/v1/watch-index/pods/spec.nodeName?coalesceMs=300").await;
+    assert_eq!(nodes.counts, json!({"n1": 2, "n2": 1}));
+    // A change of something else, then one of a node.
+    server.cluster.patch("pods", "one", "p0", &json!({"status": {"phase": "Failed"}})).unwrap();
+    server.caught_up("pods").await;
+    server.cluster.patch("pods", "one", "p1", &json!({"spec": {"nodeName": "n1"}})).unwrap();
+    nodes.step().await;
+    assert_eq!(nodes.counts, json!({"n1": 3}));
+    let mut pod = mk_pod("two", "p9", "web");
+    pod["spec"]["nodeName"] = "n9".into();
+    server.cluster.create("pods", pod).unwrap();
+    nodes.step().await;
+    assert_eq!(nodes.counts, json!({"n1": 3, "n9": 1}));
+    server.cluster.delete("pods", "two", "p9").unwrap();
+    nodes.step().await;
+    slow.until(json!({"n1": 3})).await;
+    assert_eq!(
+        server.get("/v1/index/pods/spec.nodeName").await.json()["values"],
+        json!([{"value": "n1", "count": 3}])
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fold_of_counts_is_the_count_of_the_state() {
+    let mut server = pods().await;
+    let mut counts = Counts::open(&server, "/v1/watch-index/pods/metadata.labels.app?coalesceMs=1").await;
+    for number in 0..300 {
+        let name = format!("r{}", rand::random_range(0..20));
+        let app = ["web", "db", "api", "cache"][rand::random_range(0..4)];
+        if number % 3 == 2 {
+            let _ = server.cluster.delete("pods", "one", &name);
+        } else if server.cluster.create("pods", mk_pod("one", &name, app)).is_err() {
+            let patch = json!({"metadata": {"labels": {"app": app}}});
+            server.cluster.patch("pods", "one", &name, &patch).unwrap();
+        }
+    }
+    server.caught_up("pods").await;
+    let answer = server.get("/v1/index/pods/metadata.labels.app").await.json();
+    let expected: serde_json::Map<_, _> = answer["values"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|value| (value["value"].as_str().unwrap().to_owned(), value["count"].clone()))
+        .collect();
+    counts.until(expected.into()).await;
+    server.stop().await;
+    assert!(in_time("the end", counts.stream.next()).await.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_request_for_counts_is_refused_by_name() {
+    let server = pods().await;
+    for (target, field) in [
+        ("/v1/watch-index/pods", "path"),
+        ("/v1/watch-index/pods/spec.nodeName/n1", "path"),
+        ("/v1/watch-index/pods/spec..nodeName", "path"),
+        ("/v1/watch-index/pods/spec.nodeName?labelSelector=a", "labelSelector"),
+        ("/v1/watch-index/pods/spec.nodeName?coalesceMs=0", "coalesceMs"),
+        ("/v1/watch-index/pods/spec.nodeName?transport=websocket", "transport"),
+    ] {
+        let refused = server.get(target).await;
+        assert_eq!(refused.status(), 400, "{target}");
+        assert_eq!(refused.json()["details"]["causes"][0]["field"], field, "{target}");
+    }
+    assert_eq!(server.get("/v1/watch-index/nothing/spec.nodeName").await.status(), 404);
+    let answer = server.get("/v1/watch-index/pods/spec.nodeName?timeoutSeconds=1").await;
+    assert!(answer.complete && answer.text().starts_with("event: COUNTS\ndata: {"), "{}", answer.text());
 }
