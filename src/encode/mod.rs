@@ -12,7 +12,7 @@ mod table;
 mod ws;
 
 pub use coding::{Checksum, Coding};
-pub use encoder::{Clock, Encoder, Format, Framing, Kubernetes};
+pub use encoder::{Clock, Encoder, Format, Framing, Kubernetes, STATE_BYTES_MAX};
 pub use frames::Frames;
 pub use list::{ListEncoder, ListFormat, partial};
 pub use table::{IncludeObject, TableEncoder, TableVersion};

@@ -146,6 +146,7 @@ pub(super) fn route(path: &str, query: Option<&str>) -> &'static str {
         _ if path.starts_with("/v1/snapshot/") => "snapshot",
         _ if path.starts_with("/v1/watch/") => "watch",
         _ if path.starts_with("/v1/watch-index/") => "watch-index",
+        _ if path.starts_with("/v1/world/") => "world",
         "/v1/ws" => "multiplex",
         _ if path.starts_with("/v1/index/") => "index",
         _ if path.starts_with("/static/") => "static",

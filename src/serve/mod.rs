@@ -169,6 +169,7 @@ fn router(server: Server, admin: Admin) -> Router {
         .route("/v1/snapshot/{*target}", get(snapshot::snapshot))
         .route("/v1/watch/{*target}", get(watch::watch))
         .route("/v1/watch-index/{*target}", get(counts::watch))
+        .route("/v1/world/{*target}", get(watch::world))
         .route("/v1/ws", get(multiplex::multiplex))
         .route("/version", any(kube::answer))
         .route("/version/", any(kube::answer))
@@ -187,7 +188,7 @@ fn router(server: Server, admin: Admin) -> Router {
 
 async fn not_found(uri: axum::http::Uri) -> ApiError {
     ApiError::not_found(format!(
-        "no such path {:?}; there are /v1/snapshot/RESOURCES, /v1/watch/RESOURCES, /v1/index/RESOURCE, /v1/watch-index/RESOURCE/PATH, /v1/ws, /v1/resources, /openapi.json and /",
+        "no such path {:?}; there are /v1/snapshot/RESOURCES, /v1/watch/RESOURCES, /v1/world/RESOURCES, /v1/index/RESOURCE, /v1/watch-index/RESOURCE/PATH, /v1/ws, /v1/resources, /openapi.json and /",
         uri.path()
     ))
 }

@@ -152,6 +152,15 @@ impl WatchStream {
                 last = true;
             }
         }
+        if let Some(status) = self.encoder.failure().filter(|_| !last) {
+            self.observer.closed("too_large");
+            self.encoder.error(&status, &mut frames);
+            if self.format.is_websocket() {
+                // 1009: too big.
+                frames.put_bytes(&close_frame(1009, "too_large"));
+            }
+            last = true;
+        }
         self.encoder.append(frames, framing, out);
         if last {
             self.encoder.end(framing, out);

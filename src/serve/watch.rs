@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use axum::extract::{RawQuery, Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use tokio::time::Instant;
@@ -33,6 +34,23 @@ const PARAMS: [&str; 13] = [
 ];
 /// The parameters of a stream among several on one connection: the last two have other places there.
 pub(super) const SHARED_PARAMS: &[&str] = PARAMS.split_at(PARAMS.len() - 2).0;
+/// The parameters of the state of the world. A patch needs a state to apply it to, which each message may replace.
+const WORLD_PARAMS: [&str; 12] = [
+    FILTERS[0],
+    FILTERS[1],
+    FILTERS[2],
+    FILTERS[3],
+    FILTERS[4],
+    "changed",
+    "coalesceMs",
+    "timeoutSeconds",
+    "resyncSeconds",
+    "resume",
+    "transport",
+    "state",
+];
+/// Time between two messages of the state of the world, unless another one is asked for.
+const WORLD_COALESCE: Duration = Duration::from_millis(200);
 const OFFERED: [(&str, Format); 4] = [
     ("text/event-stream", Format::Sse),
     ("application/x-ndjson", Format::Ndjson),
@@ -58,24 +76,34 @@ pub(super) async fn watch(
     RawQuery(query): RawQuery,
     request: Request,
 ) -> Result<Response, ApiError> {
+    let (request, _) = request.into_parts();
     let params = Params::parse(query.as_deref(), &PARAMS)?;
-    let headers = request.headers();
-    let format = transport(headers, &params)?;
-    let asked = Asked::parse(&server, target::path_after("/v1/watch/", request.uri()), &params).await?;
-    let from = from(headers, &params, format)?;
-    let age = asked.age();
-    let upgrade = (format == Format::WebSocket).then(|| websocket::Handshake::read(headers)).transpose()?;
-    let coding = if format == Format::WebSocket { Coding::Identity } else { coding(headers) };
-    if request.method() == Method::HEAD {
-        return Ok(stream_headers(format, coding, age).into_response());
-    }
-    let stream = asked.open(&server, from, format, |encoder| encoder.compressed(coding)).await?;
-    stream.comes_from(request.uri(), request.extensions());
-    let (status, headers) = match upgrade {
-        Some(handshake) => (StatusCode::SWITCHING_PROTOCOLS, handshake.headers()),
-        None => (StatusCode::OK, stream_headers(format, coding, age)),
+    let format = transport(&request.headers, &params)?;
+    let asked = Asked::parse(&server, target::path_after("/v1/watch/", &request.uri), &params).await?;
+    let from = from(&request.headers, &params, format)?;
+    asked.answer(&server, &request, from, format, |encoder| encoder).await
+}
+
+pub(super) async fn world(
+    State(server): State<Server>,
+    RawQuery(query): RawQuery,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let (request, _) = request.into_parts();
+    let params = Params::parse(query.as_deref(), &WORLD_PARAMS)?;
+    let format = transport(&request.headers, &params)?;
+    let mut asked = Asked::parse(&server, target::path_after("/v1/world/", &request.uri), &params).await?;
+    asked.target.selection.form.coalesce.get_or_insert(WORLD_COALESCE);
+    let from = from(&request.headers, &params, format)?;
+    let full = match params.get("state") {
+        None => false,
+        Some("full") => true,
+        Some(other) => return Err(ApiError::invalid("state", other, "expected full")),
     };
-    Ok((status, headers, Carried::session(Session::Watch(Box::new(stream)))).into_response())
+    // Each message has the whole state, so that nothing is gained by a difference. An EventSource sends its token unasked.
+    let from = if full { StartAt::Start } else { from };
+    let resumed = matches!(from, StartAt::Token(_) | StartAt::Bookmark(_));
+    asked.answer(&server, &request, from, format, |encoder| encoder.of_world(resumed, full)).await
 }
 
 impl Asked {
@@ -96,13 +124,39 @@ impl Asked {
         ages.max().unwrap_or(0)
     }
 
+    /// Answers a request with the stream.
+    async fn answer(
+        self,
+        server: &Server,
+        request: &Parts,
+        from: StartAt,
+        format: Format,
+        shape: impl FnOnce(Encoder) -> Encoder + Send,
+    ) -> Result<Response, ApiError> {
+        let headers = &request.headers;
+        let age = self.age();
+        let upgrade =
+            (format == Format::WebSocket).then(|| websocket::Handshake::read(headers)).transpose()?;
+        let coding = if format == Format::WebSocket { Coding::Identity } else { coding(headers) };
+        if request.method == Method::HEAD {
+            return Ok(stream_headers(format, coding, age).into_response());
+        }
+        let stream = self.open(server, from, format, |encoder| shape(encoder.compressed(coding))).await?;
+        stream.comes_from(&request.uri, &request.extensions);
+        let (status, headers) = match upgrade {
+            Some(handshake) => (StatusCode::SWITCHING_PROTOCOLS, handshake.headers()),
+            None => (StatusCode::OK, stream_headers(format, coding, age)),
+        };
+        Ok((status, headers, Carried::session(Session::Watch(Box::new(stream)))).into_response())
+    }
+
     /// Subscribes.
     pub(super) async fn open(
         self,
         server: &Server,
         from: StartAt,
         format: Format,
-        shape: impl FnOnce(Encoder) -> Encoder,
+        shape: impl FnOnce(Encoder) -> Encoder + Send,
     ) -> Result<WatchStream, ApiError> {
         let Self { target: Target { informers, selection, .. }, timeout, resync } = self;
         server.loops.turns.index(&informers, &selection).await;

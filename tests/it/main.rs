@@ -35,3 +35,4 @@ mod verify;
 mod views;
 mod waiting;
 mod websocket;
+mod world;

@@ -14,6 +14,11 @@ use crate::hub::{
 use crate::k8s::table::Timestamp;
 use crate::k8s::{INITIAL_EVENTS_END, Object, Resource, ResourceVersion, Status};
 
+mod world;
+
+pub use world::STATE_BYTES_MAX;
+use world::World;
+
 /// The format of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
@@ -66,6 +71,8 @@ pub struct Encoder {
     prefix: String,
     /// Shows objects as tables, with ages as of the clock.
     tables: Option<(TableEncoder, Clock)>,
+    /// Puts each batch into one message.
+    world: Option<Box<World>>,
 }
 
 /// A clock, handed in as this room has none.
@@ -129,6 +136,7 @@ impl Encoder {
             resume: String::new(),
             prefix: String::new(),
             tables: None,
+            world: None,
         }
     }
 
@@ -161,7 +169,7 @@ impl Encoder {
     /// Whether other streams of the same format get the same bytes. Tables do not: their ages depend on the time, and the first
     /// one of a stream also has the columns. Events with an id do not either.
     pub fn is_shared(&self) -> bool {
-        self.tables.is_none() && !self.is_labelled()
+        self.tables.is_none() && self.world.is_none() && !self.is_labelled()
     }
 
     /// Replaces the informer of a source.
@@ -185,6 +193,11 @@ impl Encoder {
 
     /// Appends events, each complete.
     pub fn encode(&mut self, events: &[Event], out: &mut Frames) {
+        if let Some(mut world) = self.world.take() {
+            self.messages(&mut world, events, out);
+            self.world = Some(world);
+            return;
+        }
         for event in events {
             self.event(event, out);
         }
@@ -197,7 +210,8 @@ impl Encoder {
         let slot = self.format.slot(coding);
         let mut render = || {
             let mut frames = Frames::new();
-            batch.events().for_each(|event| self.event(&event, &mut frames));
+            let events: Vec<_> = batch.events().collect();
+            self.encode(&events, &mut frames);
             let (block, Checksum { crc, len }) = coding.block(frames);
             Rendered { crc, len, ..chunk_of(&block.to_vec()) }
         };
@@ -306,20 +320,7 @@ impl Encoder {
     }
 
     fn event(&mut self, event: &Event, out: &mut Frames) {
-        match &event.payload {
-            Payload::Mark { positions, .. } => {
-                for (source, position) in self.sources.iter_mut().zip(positions) {
-                    source.position = position.clone();
-                }
-            }
-            Payload::Object(_)
-            | Payload::Patch { .. }
-            | Payload::ObjectAt(..)
-            | Payload::ObjectSince { .. }
-            | Payload::Identity { .. } => {
-                self.sources[event.source].position = event.position.clone();
-            }
-        }
+        self.moves_to(event);
         let unknown = matches!(self.format, Format::Kubernetes(kubernetes) if !kubernetes.bookmarks);
         if unknown && matches!(event.payload, Payload::Mark { .. }) {
             return;

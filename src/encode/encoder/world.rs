@@ -1,0 +1,187 @@
+//! The state of the world: each batch of a stream in one message, with the token up to which it goes.
+//!
+//! A program that reconciles everything at once needs a moment at which its objects of several kinds belong together. That is
+//! at the end of a complete message.
+
+use std::collections::BTreeMap;
+
+use bytes::{Buf as _, Bytes};
+
+use super::{Body, Encoder, Format};
+use crate::encode::{Frames, ws};
+use crate::hub::{BOOKMARK_PART, Event, EventKind, Payload};
+use crate::k8s::{Key, Status};
+
+/// Largest state that is put into each message, in bytes of objects.
+pub const STATE_BYTES_MAX: usize = 32 << 20;
+
+/// The type of a message over SSE.
+const UPDATES: &str = "UPDATES";
+
+/// What a stream of messages keeps between two of them.
+#[derive(Debug)]
+pub(super) struct World {
+    /// The token of the last complete message; empty before, and after a RESET.
+    complete: String,
+    /// Whether the client has to forget what it holds, with the next message.
+    resets: bool,
+    /// The objects that the client holds, if each complete message has them.
+    state: Option<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    objects: BTreeMap<(usize, Key), Bytes>,
+    bytes: usize,
+}
+
+impl State {
+    fn put(&mut self, source: usize, key: &Key, json: Bytes) {
+        self.bytes += json.len();
+        if let Some(before) = self.objects.insert((source, key.clone()), json) {
+            self.bytes -= before.len();
+        }
+    }
+
+    fn remove(&mut self, source: usize, key: &Key) {
+        if let Some(before) = self.objects.remove(&(source, key.clone())) {
+            self.bytes -= before.len();
+        }
+    }
+}
+
+impl Encoder {
+    /// Puts each batch into one message: `{"type":"UPDATES","updates":[…],"resume":"…","more":false}`. With `resumed` the client holds objects
+    /// already; with `full` each complete message has the whole state, too.
+    #[must_use]
+    pub fn of_world(mut self, resumed: bool, full: bool) -> Self {
+        let state = full.then(State::default);
+        self.world = Some(Box::new(World { complete: String::new(), resets: !resumed, state }));
+        self
+    }
+
+    /// Why the stream cannot go on.
+    pub fn failure(&self) -> Option<Status> {
+        let state = self.world.as_ref()?.state.as_ref()?;
+        let message = || {
+            let max = STATE_BYTES_MAX >> 20;
+            format!(
+                "the state has more than {max} MiB: select fewer objects or fields, or leave out state=full"
+            )
+        };
+        (state.bytes > STATE_BYTES_MAX).then(|| Status::failure(413, "RequestEntityTooLarge", message()))
+    }
+
+    /// Appends the message of a batch.
+    pub(super) fn messages(&mut self, world: &mut World, events: &[Event], out: &mut Frames) {
+        let mut updates = Frames::new();
+        let mut count = 0;
+        for event in events {
+            self.moves_to(event);
+            if event.kind == EventKind::Reset {
+                if count > 0 {
+                    self.message(world, std::mem::take(&mut updates), true, out);
+                    count = 0;
+                }
+                world.complete.clear();
+                world.resets = true;
+                if let Some(state) = &mut world.state {
+                    *state = State::default();
+                }
+                continue;
+            }
+            let Some(key) = event.payload.key() else { continue };
+            let body = self.body(event);
+            if let Some(state) = &mut world.state {
+                match event.kind {
+                    EventKind::Deleted => state.remove(event.source, key),
+                    EventKind::Added | EventKind::Modified | EventKind::Patched => {
+                        state.put(event.source, key, body.to_bytes());
+                    }
+                    EventKind::Bookmark | EventKind::Synced | EventKind::Reset => {}
+                }
+            }
+            let comma = if count > 0 { "," } else { "" };
+            updates.put(&format!(r#"{comma}{{"type":"{}","object":"#, event.kind.as_str()));
+            body.append(&mut updates);
+            updates.put("}");
+            count += 1;
+        }
+        let is_amid = events.last().is_some_and(|event| event.is_amid);
+        let more = is_amid || self.sources.iter().any(|source| source.position.is_zero());
+        self.message(world, updates, more, out);
+    }
+
+    fn message(&mut self, world: &mut World, updates: Frames, more: bool, out: &mut Frames) {
+        if !more {
+            world.complete.clear();
+            super::write_token(&self.sources, &mut world.complete);
+        }
+        let mut resume = world.complete.clone();
+        if more && !resume.is_empty() {
+            // The client holds what came after that token.
+            resume = format!("{resume},{BOOKMARK_PART}");
+        }
+        let mut content = Frames::new();
+        let reset = if std::mem::take(&mut world.resets) { r#","reset":true"# } else { "" };
+        content.put(&format!(r#"{{"type":"{UPDATES}"{reset},"updates":["#));
+        content.append(updates);
+        content.put("]");
+        if let Some(state) = world.state.as_ref().filter(|_| !more) {
+            content.put(r#","state":["#);
+            for (index, json) in state.objects.values().enumerate() {
+                content.put(if index > 0 { "," } else { "" });
+                content.share(json.clone());
+            }
+            content.put("]");
+        }
+        let shown = if resume.is_empty() { "null".to_owned() } else { format!("\"{resume}\"") };
+        content.put(&format!(r#","resume":{shown},"more":{more}}}"#));
+        match self.format {
+            Format::Sse => {
+                // An empty id makes an EventSource forget the one before.
+                out.put(&format!("event: {UPDATES}\nid: {resume}\ndata: "));
+                out.append(content);
+                out.put("\n\n");
+            }
+            Format::WebSocket => {
+                ws::text_header(content.remaining(), out);
+                out.append(content);
+            }
+            Format::Ndjson | Format::Kubernetes(_) => {
+                out.append(content);
+                out.put("\n");
+            }
+        }
+        out.cut();
+    }
+
+    /// Moves to the position of an event.
+    pub(super) fn moves_to(&mut self, event: &Event) {
+        match &event.payload {
+            Payload::Mark { positions, .. } => {
+                for (source, position) in self.sources.iter_mut().zip(positions) {
+                    source.position = position.clone();
+                }
+            }
+            Payload::Object(_)
+            | Payload::Patch { .. }
+            | Payload::ObjectAt(..)
+            | Payload::ObjectSince { .. }
+            | Payload::Identity { .. } => {
+                self.sources[event.source].position = event.position.clone();
+            }
+        }
+    }
+}
+
+impl Body {
+    fn to_bytes(&self) -> Bytes {
+        match self {
+            Self::Whole(json) => json.clone(),
+            Self::Pieces(before, version, after) | Self::Partial(before, version, after) => {
+                [before, version.as_bytes(), after].concat().into()
+            }
+        }
+    }
+}
