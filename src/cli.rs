@@ -18,6 +18,7 @@ is wanted, followed by ? and name=value pairs joined by &:
   keepManagedFields=true, keepLastApplied=true   for this watch alone
   metadataOnly=true       only the objects' metadata is fetched and held, as PartialObjectMetadata
   drop=.data,.status.x    is not held: paths of members, in each element of arrays; a dot in a name is \\.
+  index=spec.nodeName     keeps the index of this path from the start; repeat for several
 $(NAME) is taken from the environment; $$( is a literal $(.
 
 Examples:

@@ -418,6 +418,7 @@ impl Demo {
             keep_last_applied: false,
             metadata_only: false,
             drop: DropPaths::default(),
+            indexes: Vec::new(),
         };
         let spec = |resource: &&str| WatchSpec { resource: (*resource).to_owned(), ..template.clone() };
         let settings = Box::new(General { drain_timeout: DEMO_DRAIN_TIMEOUT, ..self.settings.clone() });

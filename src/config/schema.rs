@@ -109,6 +109,7 @@ fn watch() -> Json {
             "keepManagedFields" => truth("Keep metadata.managedFields"),
             "keepLastApplied" => truth("Keep the last-applied annotation"),
             "metadataOnly" => truth("Fetch and hold the objects' metadata alone"),
+            "indexes" => texts("Paths whose indexes are kept from the start, such as spec.nodeName"),
             _ => texts("Paths of members that are not held, such as .data"),
         };
         ((*key).to_owned(), schema)

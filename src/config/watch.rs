@@ -5,11 +5,14 @@ use std::str::FromStr;
 
 use super::setting::{Form, Value, Wrong};
 use super::{ConfigError, Environment, expand};
-use crate::k8s::{DropPaths, FieldSelector, LabelSelector};
+use crate::k8s::{DropPaths, FieldMask, FieldSelector, LabelSelector};
 
 /// The parameters of a watch, named as in the HTTP interface.
 const ACCEPTED: &str =
-    "namespace, labelSelector, fieldSelector, keepManagedFields, keepLastApplied, metadataOnly, drop";
+    "namespace, labelSelector, fieldSelector, keepManagedFields, keepLastApplied, metadataOnly, drop, index";
+
+/// Most indexes that one watch may pin. An informer has 16 at most, and requests need some of them.
+const INDEXES_MAX: usize = 8;
 
 /// One resource to watch, as it was typed or written in the file: nothing expanded, no defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,6 +33,8 @@ pub struct WatchEntry {
     pub metadata_only: Option<bool>,
     /// Paths of members that are dropped.
     pub drop: Vec<String>,
+    /// Paths whose indexes are kept from the start.
+    pub indexes: Vec<String>,
 }
 
 /// One resource to watch, with defaults applied. Makes one informer, or one for each namespace.
@@ -54,6 +59,8 @@ pub struct WatchSpec {
     pub metadata_only: bool,
     /// Members that are dropped.
     pub drop: DropPaths,
+    /// Paths whose indexes are kept from the start, sorted and without duplicates.
+    pub indexes: Vec<String>,
 }
 
 /// What to watch, as it was given.
@@ -74,6 +81,8 @@ pub struct FileWatch {
     metadata_only: Option<bool>,
     #[serde(default)]
     drop: Vec<String>,
+    #[serde(default)]
+    indexes: Vec<String>,
 }
 
 /// Defaults for watches that do not say otherwise.
@@ -112,7 +121,9 @@ impl WatchEntry {
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         fn once<T>(name: &str, slot: &mut Option<T>, value: T) -> Result<(), String> {
             match slot.replace(value) {
-                Some(_) => Err(format!("{name} is given twice; only namespace and drop may be repeated")),
+                Some(_) => {
+                    Err(format!("{name} is given twice; only namespace, drop and index may be repeated"))
+                }
                 None => Ok(()),
             }
         }
@@ -129,6 +140,7 @@ impl WatchEntry {
             "keepLastApplied" => once(name, &mut self.keep_last_applied, truth()?)?,
             "metadataOnly" => once(name, &mut self.metadata_only, truth()?)?,
             "drop" => self.drop.push(value.to_owned()),
+            "index" => self.indexes.push(value.to_owned()),
             _ => return Err(format!("unknown parameter {name:?}; accepted: {ACCEPTED}")),
         }
         Ok(())
@@ -148,6 +160,7 @@ impl WatchEntry {
             keep_last_applied,
             metadata_only,
             drop,
+            indexes,
         } = self;
         let key = |part: &str| format!("watch {resource}: {part}");
         let text = |part: &str, value: &str| expand(&key(part), value, environment);
@@ -173,6 +186,20 @@ impl WatchEntry {
             let value = text("drop", &value)?;
             dropped = dropped.and(&value).map_err(|error| setting(key("drop"), &value, &error))?;
         }
+        let metadata_only = metadata_only.unwrap_or(false);
+        let mut pinned = Vec::new();
+        for value in indexes {
+            let value = text("index", &value)?;
+            check_index(&value, &dropped, metadata_only)
+                .map_err(|problem| setting(key("index"), &value, &problem))?;
+            pinned.push(value);
+        }
+        pinned.sort_unstable();
+        pinned.dedup();
+        if pinned.len() > INDEXES_MAX {
+            let problem = format!("expected at most {INDEXES_MAX} indexes");
+            return Err(setting(key("index"), &pinned.join(","), &problem));
+        }
         Ok(WatchSpec {
             namespaces,
             namespaces_are_default,
@@ -180,8 +207,9 @@ impl WatchEntry {
             field_selector: field_selector.filter(|selector| !selector.is_empty()),
             keep_managed_fields: keep_managed_fields.unwrap_or(defaults.keep_managed_fields),
             keep_last_applied: keep_last_applied.unwrap_or(defaults.keep_last_applied),
-            metadata_only: metadata_only.unwrap_or(false),
+            metadata_only,
             drop: dropped,
+            indexes: pinned,
             resource,
         })
     }
@@ -201,7 +229,9 @@ impl fmt::Display for WatchEntry {
             truth("metadataOnly", self.metadata_only),
         ];
         let dropped = self.drop.iter().map(|path| format!("drop={path}"));
-        let parts: Vec<String> = namespaces.chain(single.into_iter().flatten()).chain(dropped).collect();
+        let indexes = self.indexes.iter().map(|path| format!("index={path}"));
+        let parts: Vec<String> =
+            namespaces.chain(single.into_iter().flatten()).chain(dropped).chain(indexes).collect();
         f.write_str(&self.resource)?;
         if parts.is_empty() { Ok(()) } else { write!(f, "?{}", parts.join("&")) }
     }
@@ -242,7 +272,7 @@ impl Value for Watches {
 
 impl FileWatch {
     /// Keys of one watch, for the schema.
-    pub(super) const KEYS: [&str; 8] = [
+    pub(super) const KEYS: [&str; 9] = [
         "resource",
         "namespaces",
         "labelSelector",
@@ -251,6 +281,7 @@ impl FileWatch {
         "keepLastApplied",
         "metadataOnly",
         "drop",
+        "indexes",
     ];
 
     fn entry(self, environment: Environment<'_>) -> Result<WatchEntry, ConfigError> {
@@ -269,6 +300,7 @@ impl FileWatch {
             keep_last_applied: self.keep_last_applied,
             metadata_only: self.metadata_only,
             drop: self.drop,
+            indexes: self.indexes,
         })
     }
 }
@@ -295,8 +327,24 @@ impl fmt::Display for WatchSpec {
         if !self.drop.is_empty() {
             parts.push(format!("drop={}", self.drop));
         }
+        parts.extend(self.indexes.iter().map(|path| format!("index={path}")));
         if parts.is_empty() { Ok(()) } else { write!(f, "?{}", parts.join("&")) }
     }
+}
+
+/// Checks that a path can be indexed, and that what it leads to is held.
+fn check_index(path: &str, dropped: &DropPaths, metadata_only: bool) -> Result<(), String> {
+    FieldMask::parse(path).map_err(|error| error.to_string())?;
+    if path.contains(',') {
+        return Err("expected one path; repeat it for several".to_owned());
+    }
+    if dropped.drops(path) {
+        return Err(format!("it is not held, as {dropped} is dropped"));
+    }
+    if metadata_only && !path.starts_with("metadata.") {
+        return Err("only the objects' metadata is held".to_owned());
+    }
+    Ok(())
 }
 
 /// Checks that a resource's name is made of DNS labels. Discovery checks that it exists.
@@ -366,21 +414,40 @@ mod tests {
     }
 
     #[test]
+    fn an_index_is_of_a_path_that_is_held() {
+        check(
+            "pods?namespace=a&index=spec.nodeName&index=metadata.labels.app&index=spec.nodeName",
+            "pods?namespace=a&index=metadata.labels.app&index=spec.nodeName",
+        );
+        for (text, problem) in [
+            ("pods?drop=.spec&index=spec.nodeName", "it is not held"),
+            ("pods?metadataOnly=true&index=spec.nodeName", "only the objects' metadata is held"),
+            ("pods?index=spec.nodeName,status.phase", "expected one path"),
+            ("pods?index=spec..nodeName", "watch pods: index"),
+            ("pods?index=a&index=b&index=c&index=d&index=e&index=f&index=g&index=h&index=i", "at most 8"),
+        ] {
+            let entry: WatchEntry = text.parse().unwrap();
+            let error = entry.resolve(&WatchDefaults::default(), &|_: &str| None).unwrap_err().to_string();
+            assert!(error.contains(problem), "{text}: {error}");
+        }
+    }
+
+    #[test]
     fn what_a_watch_does_not_know_is_refused_by_name() {
         check(
             "pods?ns=web",
             "unknown parameter \"ns\"; accepted: namespace, labelSelector, fieldSelector, keepManagedFields, \
-             keepLastApplied, metadataOnly, drop",
+             keepLastApplied, metadataOnly, drop, index",
         );
         check(
             "pods?web",
             "expected name=value, found \"web\"; accepted names: namespace, labelSelector, fieldSelector, \
-             keepManagedFields, keepLastApplied, metadataOnly, drop",
+             keepManagedFields, keepLastApplied, metadataOnly, drop, index",
         );
         check("pods?keepLastApplied=yes", "keepLastApplied=yes: expected true or false");
         check(
             "pods?labelSelector=a&labelSelector=b",
-            "labelSelector is given twice; only namespace and drop may be repeated",
+            "labelSelector is given twice; only namespace, drop and index may be repeated",
         );
         for text in ["", "?namespace=a", "pods/web", "pods,services", "apps/v1"] {
             let message = text.parse::<WatchEntry>().unwrap_err();

@@ -93,6 +93,8 @@ pub struct Informer {
     /// Digest of all that decides which objects the cache holds, and with which content. A position in one cache means nothing
     /// in another with a different digest.
     pub selection: u64,
+    /// Indexes that are kept as long as the informer.
+    pub pinned: Vec<Arc<cache::UsedIndex>>,
     /// Age above which the cache counts as stale: a watch may be silent for this long.
     pub stale_after: Duration,
     /// Versions up to this one were given out by another cache of this name, with another selection.
@@ -156,6 +158,7 @@ impl Informer {
             started: Started::Configuration,
             awaited: true,
             selection: 0,
+            pinned: Vec::new(),
             stale_after: Duration::MAX,
             fence: None,
             shared: Arc::new(shared),

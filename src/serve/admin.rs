@@ -234,6 +234,9 @@ async fn metrics(State(admin): State<Admin>) -> Response {
         set("informerd_cache_journal_bytes", summary.journal_bytes as f64);
         set("informerd_cache_tombstones", summary.tombstones as f64);
         set("informerd_cache_subscribers", informer.subscribers() as f64);
+        let indexes = informer.reader.indexes();
+        set("informerd_cache_indexes", indexes.len() as f64);
+        set("informerd_cache_index_bytes", indexes.iter().map(|index| index.bytes).sum::<usize>() as f64);
     }
     let content_type = "text/plain; version=0.0.4; charset=utf-8";
     let page = without_gone(&(admin.render)(), &names);

@@ -77,6 +77,8 @@ pub fn describe() {
 /// Describes the sizes of caches, which the admin listener reads at the scrape.
 fn describe_caches() {
     describe_gauge!("informerd_cache_objects", "Objects held.");
+    describe_gauge!("informerd_cache_indexes", "Indexes held.");
+    describe_gauge!("informerd_cache_index_bytes", Unit::Bytes, "Approximate bytes of the indexes held.");
     describe_gauge!("informerd_cache_bytes", Unit::Bytes, "Bytes of the JSON of the objects held.");
     describe_gauge!("informerd_cache_synced", "Whether the cache has been complete.");
     describe_gauge!(

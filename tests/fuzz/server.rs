@@ -62,6 +62,7 @@ fn running() -> &'static Running {
             keep_last_applied: false,
             metadata_only: false,
             drop: DropPaths::default(),
+            indexes: Vec::new(),
         };
         let config = Serve {
             watches: RESOURCES.map(watch).to_vec(),

@@ -310,7 +310,7 @@ fn the_configuration_of_the_readme_is_accepted() {
     let environment = |name: &str| (name == "NODE_NAME").then(|| "node-1".to_owned());
     let settings = informerd::config::ServeSettings::from_yaml(yaml, &environment).expect("it is right");
     let source = informerd::config::Source { file: None, settings };
-    assert_eq!(source.resolve(&environment).expect("it is complete").watches.len(), 4);
+    assert_eq!(source.resolve(&environment).expect("it is complete").watches.len(), 5);
 }
 
 #[test]

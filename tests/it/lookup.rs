@@ -259,3 +259,24 @@ async fn a_wrong_request_for_counts_is_refused_by_name() {
     let answer = server.get("/v1/watch-index/pods/spec.nodeName?timeoutSeconds=1").await;
     assert!(answer.complete && answer.text().starts_with("event: COUNTS\ndata: {"), "{}", answer.text());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pinned_index_is_there_before_anybody_asks() {
+    let server = TestServer::start_with(&["pods"], |config| {
+        config.watches[0].indexes = vec!["metadata.labels.app".into(), "spec.nodeName".into()];
+    })
+    .await;
+    let mut pod = mk_pod("one", "a", "web");
+    pod["spec"]["nodeName"] = "n1".into();
+    server.cluster.create("pods", pod).unwrap();
+    server.caught_up("pods").await;
+    let indexes = server.get("/v1/index/pods").await.json()["indexes"].clone();
+    for (index, path) in indexes.as_array().unwrap().iter().zip(["metadata.labels.app", "spec.nodeName"]) {
+        assert_eq!((&index["path"], &index["values"], &index["users"]), (&path.into(), &1.into(), &1.into()));
+    }
+    // It is the one by which label selectors and counts are answered.
+    server.get("/v1/snapshot/pods?labelSelector=app%3Dweb").await;
+    let counts = server.get("/v1/index/pods/spec.nodeName").await.json();
+    assert_eq!(counts["values"], json!([{"value": "n1", "count": 1}]));
+    assert_eq!(server.get("/v1/index/pods").await.json()["indexes"].as_array().unwrap().len(), 2);
+}

@@ -131,8 +131,8 @@ async fn each_complete_message_leaves_a_client_with_a_state_of_all_kinds() {
             let target = format!("/v1/world/pods,configmaps?{query}");
             clients.push(Client::open(&server, transport, &target).await);
         }
-        let full = format!("/v1/world/pods,configmaps?coalesceMs=5&state=full");
-        clients.push(Client::open(&server, transport, &full).await);
+        let full = "/v1/world/pods,configmaps?coalesceMs=5&state=full";
+        clients.push(Client::open(&server, transport, full).await);
     }
     for client in &mut clients {
         client.until(&expected).await;

@@ -10,10 +10,10 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use crate::cache::{self, Condition, Delta, Phase, Reader, Writer};
+use crate::cache::{self, Condition, Delta, IndexTerm, Phase, Reader, UsedIndex, Writer};
 use crate::config::{self, Limits, WatchSpec};
 use crate::hub::{Figures, Informer, InformerId, Scope, Started, Verified};
-use crate::k8s::{DecodeOptions, Resource};
+use crate::k8s::{DecodeOptions, FieldPath, IndexPath, Resource};
 use crate::reflect::{
     InitialList, LastVerification, MachineConfig, Reflector, ReflectorConfig, Stats, Verify,
 };
@@ -138,6 +138,7 @@ impl Maker {
         let stats = reflector.stats();
         let mut informer = informer(spec, resource, wanted, started, reader, figures(stats.clone()));
         informer.stale_after = self.limits.watch_silence_max;
+        informer.pinned = pin(&informer.reader, &spec.indexes);
         info!(informer = informer.name, scope = %informer.scope, started = started.as_str(), "informer starts");
         let cancel = self.cancel.child_token();
         let task = tokio::spawn(reflector.run(cancel.clone()));
@@ -183,6 +184,22 @@ impl Maker {
         informer.selection = !old.selection;
         Follower { informer, state: State::Absent(writer) }
     }
+}
+
+/// Indexes that are kept as long as the informer. The cache is empty still, so each is complete at once, and grows with it.
+fn pin(reader: &Reader, paths: &[String]) -> Vec<Arc<UsedIndex>> {
+    let mut pinned = Vec::new();
+    for path in paths {
+        // Label selectors ask by label, for which an absent one is no value.
+        let path = match path.strip_prefix("metadata.labels.") {
+            Some(key) => IndexPath::Label(key.replace("\\.", ".")),
+            None => IndexPath::Field(FieldPath::new(path)),
+        };
+        let Ok(mut builder) = reader.build_index(&path, Instant::now()) else { continue };
+        while !builder.turn() {}
+        pinned.extend(reader.use_index(&IndexTerm { path, values: Vec::new() }).map(Arc::new));
+    }
+    pinned
 }
 
 fn figures(stats: Arc<Stats>) -> Arc<dyn Fn() -> Figures + Send + Sync> {
@@ -525,9 +542,11 @@ fn selection(spec: &WatchSpec, resource: &Resource, scope: &Scope) -> u64 {
         resource: String::new(),
         namespaces: Vec::new(),
         namespaces_are_default: false,
+        // They do not decide what is held. Their empty list is left out of the text, which is that of releases without them.
+        indexes: Vec::new(),
         ..spec.clone()
     };
-    format!("{rest:?}").hash(&mut hasher);
+    format!("{rest:?}").replace(", indexes: []", "").hash(&mut hasher);
     hasher.finish()
 }
 
@@ -556,6 +575,7 @@ mod tests {
             keep_last_applied: false,
             metadata_only: false,
             drop: Default::default(),
+            indexes: Vec::new(),
         }
     }
 

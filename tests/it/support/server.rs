@@ -245,6 +245,7 @@ pub(crate) fn watch(resource: &str) -> WatchSpec {
         keep_last_applied: false,
         metadata_only: false,
         drop: DropPaths::default(),
+        indexes: Vec::new(),
     }
 }
 
