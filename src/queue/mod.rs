@@ -7,17 +7,17 @@
 //! not know how a worker waits; `serve` does both.
 
 mod age;
+mod outcome;
 mod ready;
 mod spec;
 mod token;
 mod work;
 
+pub use outcome::{Added, Advanced, Failed, Full, InFlight, Leased, NotHeld, Retried, Summary};
 pub use ready::Priority;
 pub use spec::{ATTEMPTS_MAX, LEASE_SECONDS_MAX, Spec, SpecError, WATCHES_MAX, Watch, check_name};
 pub use token::{LeaseToken, TokenError};
-pub use work::{
-    Added, Advanced, Failed, Full, InFlight, Leased, NotHeld, Rates, Retried, Summary, WorkQueue,
-};
+pub use work::{Rates, WorkQueue};
 
 #[cfg(test)]
 mod tests;

@@ -453,117 +453,145 @@ fn name_of(key: usize) -> Key {
     Key::new(["a", "b", ""][key % 3], &format!("k{key}"))
 }
 
-fn play(history: &[Step]) {
-    let attempts_max = 3;
-    let mut bench =
-        Bench::new(Rates { attempts_max: Some(attempts_max), keys_max: 8, leases_max: 8, ..rates() });
-    let mut model = Model { keys: BTreeMap::new(), tokens: Vec::new(), attempts_max, now: bench.now };
-    let keys: HashMap<Key, usize> = (0..8).map(|key| (name_of(key), key)).collect();
-    let uids = ["", "u1", "u2"];
-    let mut in_a_row = 0;
-    for step in history {
-        bench.queue.advance(bench.now);
-        model.advance();
-        let now = bench.now;
-        // Answers go for one of the last tokens, held or not.
-        let recent = |token: usize, model: &Model| {
-            model
-                .tokens
-                .len()
-                .checked_sub(1 + token)
-                .map(|token| (token, model.tokens[token].1.token.clone()))
-        };
+/// A queue beside its model.
+struct Pair {
+    bench: Bench,
+    model: Model,
+    keys: HashMap<Key, usize>,
+    /// Leases of events since the last one of a first state.
+    in_a_row: u32,
+}
+
+const UIDS: [&str; 3] = ["", "u1", "u2"];
+
+impl Pair {
+    fn new() -> Self {
+        let attempts_max = 3;
+        let rates = Rates { attempts_max: Some(attempts_max), keys_max: 8, leases_max: 8, ..rates() };
+        let bench = Bench::new(rates);
+        let model = Model { keys: BTreeMap::new(), tokens: Vec::new(), attempts_max, now: bench.now };
+        Self { bench, model, keys: (0..8).map(|key| (name_of(key), key)).collect(), in_a_row: 0 }
+    }
+
+    fn advance(&mut self) {
+        self.bench.queue.advance(self.bench.now);
+        self.model.advance();
+    }
+
+    fn step(&mut self, step: &Step) {
+        let now = self.bench.now;
         match *step {
             Step::Add { key, uid, low } => {
                 let priority = if low { Priority::Low } else { Priority::Normal };
-                bench.queue.add((0, &name_of(key)), uids[uid], priority, now).unwrap();
-                model.add(key, uid, low);
+                self.bench.queue.add((0, &name_of(key)), UIDS[uid], priority, now).unwrap();
+                self.model.add(key, uid, low);
             }
-            Step::Lease { seconds } => {
-                let length = Duration::from_secs(seconds);
-                let ready = model.ready();
-                let leased = bench.queue.lease(length, now).unwrap();
-                assert_eq!(leased.is_some(), !ready.is_empty(), "a key is leased if one is ready");
-                let Some(leased) = leased else { continue };
-                let key = keys[&leased.key];
-                assert!(ready.contains(&key), "{key} was not ready");
-                let lows = ready.iter().filter(|key| model.keys[key].low).count();
-                let low = model.keys[&key].low;
-                if low && lows < ready.len() {
-                    assert!(in_a_row + 1 >= LOW_SHARE, "an event waits behind a first state");
-                }
-                assert!(low || in_a_row < LOW_SHARE || lows == 0, "a first state starves");
-                in_a_row = if low || lows == 0 { 0 } else { in_a_row + 1 };
-                let known = model.keys.get_mut(&key).unwrap();
-                assert_eq!(leased.attempt, known.attempts + 1);
-                let token = model.tokens.len();
-                (known.ready, known.counts, known.again) = (false, true, None);
-                known.lease = Some((token, now + length));
-                model.tokens.push((key, leased));
-            }
-            Step::Extend { token, seconds } => {
-                let Some((token, text)) = recent(token, &model) else { continue };
-                let length = Duration::from_secs(seconds);
-                let held = model.held(token);
-                assert_eq!(bench.queue.extend(&text, length, now).is_ok(), held.is_some());
-                if let Some(key) = held {
-                    model.keys.get_mut(&key).unwrap().lease = Some((token, now + length));
-                }
-            }
-            Step::Done { token, after } => {
-                let Some((token, text)) = recent(token, &model) else { continue };
-                let after = after.map(Duration::from_secs);
-                let held = model.held(token);
-                assert_eq!(bench.queue.done(&text, after, now).is_ok(), held.is_some());
-                let Some(key) = held else { continue };
-                let known = model.keys.get_mut(&key).unwrap();
-                (known.lease, known.attempts) = (None, 0);
-                match (known.again.take(), after) {
-                    (Some(low), _) => (known.ready, known.low) = (true, low),
-                    (None, Some(after)) => (known.due, known.low) = (Some(now + after), false),
-                    (None, None) => drop(model.keys.remove(&key)),
-                }
-            }
-            Step::Retry { token } => {
-                let Some((token, text)) = recent(token, &model) else { continue };
-                let held = model.held(token);
-                let retried = bench.queue.retry(&text, "e", now).ok().map(|(retried, _)| retried);
-                assert_eq!(retried, held.map(|key| model.fail(key, true)));
-            }
-            Step::Release { token } => {
-                let Some((token, text)) = recent(token, &model) else { continue };
-                let held = model.held(token);
-                assert_eq!(bench.queue.release(&text, now).is_ok(), held.is_some());
-                let Some(key) = held else { continue };
-                let known = model.keys.get_mut(&key).unwrap();
-                (known.lease, known.ready) = (None, true);
-                known.low &= known.again.take().unwrap_or(true);
-            }
+            Step::Lease { seconds } => self.lease(Duration::from_secs(seconds)),
             Step::PutBack { key } => {
-                let known = model.keys.get_mut(&key).filter(|known| known.failed);
-                assert_eq!(bench.queue.put_back(0, &name_of(key), now), known.is_some());
+                let known = self.model.keys.get_mut(&key).filter(|known| known.failed);
+                assert_eq!(self.bench.queue.put_back(0, &name_of(key), now), known.is_some());
                 if let Some(known) = known {
                     (known.failed, known.ready, known.low, known.attempts) = (false, true, false, 0);
                 }
             }
             Step::Pass { millis } => {
-                bench.now += Duration::from_millis(millis);
-                model.now = bench.now;
+                self.bench.now += Duration::from_millis(millis);
+                self.model.now = self.bench.now;
+                self.advance();
+            }
+            Step::Extend { token, .. }
+            | Step::Done { token, .. }
+            | Step::Retry { token }
+            | Step::Release { token } => self.answer(step, token),
+        }
+    }
+
+    fn lease(&mut self, length: Duration) {
+        let now = self.bench.now;
+        let ready = self.model.ready();
+        let leased = self.bench.queue.lease(length, now).unwrap();
+        assert_eq!(leased.is_some(), !ready.is_empty(), "a key is leased if one is ready");
+        let Some(leased) = leased else { return };
+        let key = self.keys[&leased.key];
+        assert!(ready.contains(&key), "{key} was not ready");
+        let lows = ready.iter().filter(|key| self.model.keys[key].low).count();
+        let low = self.model.keys[&key].low;
+        if low && lows < ready.len() {
+            assert!(self.in_a_row + 1 >= LOW_SHARE, "an event waits behind a first state");
+        }
+        assert!(low || self.in_a_row + 1 < LOW_SHARE || lows == 0, "a first state starves");
+        self.in_a_row = if low || lows == 0 { 0 } else { self.in_a_row + 1 };
+        let known = self.model.keys.get_mut(&key).unwrap();
+        assert_eq!(leased.attempt, known.attempts + 1);
+        let token = self.model.tokens.len();
+        (known.ready, known.counts, known.again) = (false, true, None);
+        known.lease = Some((token, now + length));
+        self.model.tokens.push((key, leased));
+    }
+
+    /// An answer for one of the last tokens, held or not.
+    fn answer(&mut self, step: &Step, token: usize) {
+        let Some(token) = self.model.tokens.len().checked_sub(1 + token) else { return };
+        let text = self.model.tokens[token].1.token.clone();
+        let held = self.model.held(token);
+        let (queue, now) = (&mut self.bench.queue, self.bench.now);
+        let known = held.and_then(|key| self.model.keys.get_mut(&key));
+        match *step {
+            Step::Extend { seconds, .. } => {
+                let length = Duration::from_secs(seconds);
+                assert_eq!(queue.extend(&text, length, now).is_ok(), held.is_some());
+                if let Some(known) = known {
+                    known.lease = Some((token, now + length));
+                }
+            }
+            Step::Done { after, .. } => {
+                let after = after.map(Duration::from_secs);
+                assert_eq!(queue.done(&text, after, now).is_ok(), held.is_some());
+                let Some(known) = known else { return };
+                (known.lease, known.attempts) = (None, 0);
+                match (known.again.take(), after) {
+                    (Some(low), _) => (known.ready, known.low) = (true, low),
+                    (None, Some(after)) => (known.due, known.low) = (Some(now + after), false),
+                    (None, None) => drop(held.map(|key| self.model.keys.remove(&key))),
+                }
+            }
+            Step::Retry { .. } => {
+                let retried = queue.retry(&text, "e", now).ok().map(|(retried, _)| retried);
+                assert_eq!(retried, held.map(|key| self.model.fail(key, true)));
+            }
+            Step::Release { .. }
+            | Step::Add { .. }
+            | Step::Lease { .. }
+            | Step::PutBack { .. }
+            | Step::Pass { .. } => {
+                assert_eq!(queue.release(&text, now).is_ok(), held.is_some());
+                let Some(known) = known else { return };
+                (known.lease, known.ready) = (None, true);
+                known.low &= known.again.take().unwrap_or(true);
             }
         }
-        if matches!(step, Step::Pass { .. }) {
-            bench.queue.advance(bench.now);
-            model.advance();
-        }
-        let summary = bench.queue.summary(bench.now);
-        let count = |is: fn(&Known) -> bool| model.keys.values().filter(|known| is(known)).count();
-        assert_eq!(summary.depth, model.ready().len(), "after {step:?}");
+    }
+
+    fn compare(&self, step: &Step) {
+        let summary = self.bench.queue.summary(self.bench.now);
+        let count = |is: fn(&Known) -> bool| self.model.keys.values().filter(|known| is(known)).count();
+        assert_eq!(summary.depth, self.model.ready().len(), "after {step:?}");
         assert_eq!(summary.low, count(|known| known.ready && known.low), "after {step:?}");
         assert_eq!(summary.delayed, count(|known| known.due.is_some()), "after {step:?}");
         assert_eq!(summary.in_flight, count(|known| known.lease.is_some()), "after {step:?}");
         assert_eq!(summary.failed, count(|known| known.failed), "after {step:?}");
         assert_eq!(summary.oldest.is_some(), summary.depth > 0);
     }
+}
+
+fn play(history: &[Step]) {
+    let mut pair = Pair::new();
+    for step in history {
+        pair.advance();
+        pair.step(step);
+        pair.compare(step);
+    }
+    let Pair { mut bench, mut model, keys, .. } = pair;
     settle(&mut bench, &mut model, &keys);
 }
 

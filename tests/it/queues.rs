@@ -505,3 +505,109 @@ async fn client_gos_dashboards_read_the_metrics() {
     })
     .await;
 }
+
+/// A worker of the examples, in a folder of its own process group.
+fn example(command: &[&str], folder: &std::path::Path, address: SocketAddr) -> tokio::process::Child {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(command[1]);
+    tokio::process::Command::new(command[0])
+        .arg(path)
+        .current_dir(folder)
+        .env("INFORMERD_URL", format!("http://{address}"))
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap()
+}
+
+/// Two workers of a language keep files, while workers are killed and informerd starts again.
+async fn keeps_files(command: &[&str]) {
+    for needed in [command[0], if command[0] == "sh" { "jq" } else { command[0] }] {
+        let found = tokio::process::Command::new(needed).arg("--version").output().await;
+        if needed != "sh" && !found.is_ok_and(|output| output.status.success()) {
+            println!("skipped: {needed} is not installed");
+            return;
+        }
+    }
+    let mut server = TestServer::start(&["pods"]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let mut workers = [0, 1].map(|_| example(command, folder.path(), server.address));
+    let phase = |number: u32| if number.is_multiple_of(2) { "Running" } else { "Pending" };
+    for number in 0..40_u32 {
+        let name = format!("p{}", number % 10);
+        match server.cluster.get("pods", "one", &name) {
+            None => drop(server.cluster.create("pods", mk_pod("one", &name, "web")).unwrap()),
+            Some(_) if number % 7 == 0 => server.cluster.delete("pods", "one", &name).unwrap(),
+            Some(_) => {
+                let status = json!({"status": {"phase": phase(number / 10)}});
+                server.cluster.patch("pods", "one", &name, &status).unwrap();
+            }
+        }
+        if number == 10 {
+            let answered = in_time("a file", async {
+                while std::fs::read_dir(folder.path().join("pods")).map_or(0, Iterator::count) == 0 {
+                    tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+                }
+            });
+            answered.await;
+        }
+        if number % 13 == 12 {
+            let worker = &mut workers[number as usize % 2];
+            worker.kill().await.unwrap();
+            *worker = example(command, folder.path(), server.address);
+        }
+    }
+    let cluster = server.cluster.clone();
+    let expected = || {
+        let pods = cluster.list("pods");
+        let text = |pod: &Value, path: &str| pod.pointer(path).unwrap().as_str().unwrap().to_owned();
+        let file =
+            |pod: &Value| (format!("one_{}", text(pod, "/metadata/name")), text(pod, "/status/phase") + "\n");
+        pods.iter().map(file).collect::<std::collections::BTreeMap<_, _>>()
+    };
+    let files = || {
+        let entries = std::fs::read_dir(folder.path().join("pods")).unwrap().map(|entry| entry.unwrap());
+        let file = |entry: std::fs::DirEntry| {
+            (
+                entry.file_name().into_string().unwrap(),
+                std::fs::read_to_string(entry.path()).unwrap_or_default(),
+            )
+        };
+        entries.map(file).collect::<std::collections::BTreeMap<_, _>>()
+    };
+    // What is deleted while informerd is away nobody tells; so all is done before.
+    eventually("a file for each pod before the restart", || files() == expected()).await;
+    server.informerd.kill().await;
+    server.cluster.patch("pods", "one", "p4", &json!({"status": {"phase": "Failed"}})).unwrap();
+    server.informerd.revive().await;
+    eventually("a file for each pod", || files() == expected()).await;
+    server.cluster.delete("pods", "one", "p4").unwrap();
+    eventually("no file for what is gone", || files() == expected()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_python_controller_keeps_its_files() {
+    keeps_files(&["python3", "controller.py"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_javascript_controller_keeps_its_files() {
+    keeps_files(&["node", "controller.mjs"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_shell_controller_keeps_its_files() {
+    keeps_files(&["sh", "controller.sh"]).await;
+}
+
+#[test]
+fn each_controller_is_short_and_the_document_has_one() {
+    let document = include_str!("../../docs/controllers.md");
+    let python = include_str!("../../examples/controller.py");
+    assert!(document.contains(&format!("```python\n{python}```\n")));
+    let others =
+        [include_str!("../../examples/controller.mjs"), include_str!("../../examples/controller.sh")];
+    for example in [python].into_iter().chain(others) {
+        assert!(example.lines().count() < 80);
+    }
+}

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::workers::{FeedState, Given, Workers};
+use super::workers::{FeedState, Given, Listed, Workers};
 use crate::queue::Spec;
 
 /// A queue in an answer.
@@ -159,7 +159,7 @@ impl QueueInfo {
 
     /// The same with its oldest leases and failed keys.
     pub(super) fn in_detail(queue: &Workers, len_max: usize) -> Self {
-        let (failed, leases) = queue.listed(len_max);
+        let Listed { failed, leases } = queue.listed(len_max);
         let leases = leases.into_iter().map(|(resource, lease)| LeaseInfo {
             resource,
             namespace: lease.key.namespace().to_owned(),

@@ -110,7 +110,7 @@ pub(in crate::serve) async fn answer(
         "lease" => lease(queues, workers, read(request, r#"{"max":1,"waitSeconds":20}"#).await?).await,
         "extend" => extend(&workers, read(request, r#"{"lease":"…","leaseSeconds":60}"#).await?),
         "done" => done(&workers, read(request, r#"{"lease":"…","requeueAfterSeconds":60}"#).await?),
-        "retry" => retry(&workers, read(request, r#"{"lease":"…","error":"…"}"#).await?),
+        "retry" => retry(&workers, &read(request, r#"{"lease":"…","error":"…"}"#).await?),
         "release" => {
             let body: ReleaseBody = read(request, r#"{"lease":"…"}"#).await?;
             workers.release(&token(&body.lease)?)?;
@@ -240,7 +240,7 @@ fn done(workers: &Workers, body: DoneBody) -> Result<Response, ApiError> {
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-fn retry(workers: &Workers, body: RetryBody) -> Result<Response, ApiError> {
+fn retry(workers: &Workers, body: &RetryBody) -> Result<Response, ApiError> {
     let retried = workers.retry(&token(&body.lease)?, &body.error)?;
     let told = match retried {
         Retried::After(delay) => serde_json::json!({"failed": false, "retryInSeconds": delay.as_secs_f64()}),

@@ -62,6 +62,12 @@ pub(super) struct Changed {
     pub(super) priority: Priority,
 }
 
+/// Keys that were set aside, and leases, the oldest first, with the names of their resources.
+pub(super) struct Listed {
+    pub(super) failed: Vec<(String, Failed)>,
+    pub(super) leases: Vec<(String, InFlight)>,
+}
+
 /// What a worker asks for.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask {
@@ -388,7 +394,7 @@ impl Workers {
     }
 
     /// Keys that were set aside, and leases, the oldest first, with the names of their resources.
-    pub(super) fn listed(&self, len_max: usize) -> (Vec<(String, Failed)>, Vec<(String, InFlight)>) {
+    pub(super) fn listed(&self, len_max: usize) -> Listed {
         let now = Instant::now();
         let (failed, leases) = {
             let state = self.lock();
@@ -397,7 +403,7 @@ impl Workers {
         let name = |resource: u16| self.feed(resource.into()).resource.clone().unwrap_or_default();
         let failed = failed.into_iter().map(|one| (name(one.resource), one)).collect();
         let leases = leases.into_iter().map(|one| (name(one.resource), one)).collect();
-        (failed, leases)
+        Listed { failed, leases }
     }
 
     /// What is known of each watched resource.
