@@ -144,7 +144,14 @@ impl Feed {
                 if let Some(first) = self.first.take() {
                     let before = std::mem::replace(&mut self.known, first);
                     let gone = before.into_iter().filter(|key| !self.known.contains(key));
-                    let gone = gone.map(|key| Changed { key, uid: "".into(), priority: Priority::Normal });
+                    // In one order, so that any run can be repeated.
+                    let mut gone: Vec<_> = gone.collect();
+                    gone.sort_unstable();
+                    let gone = gone.into_iter().map(|key| Changed {
+                        key,
+                        uid: "".into(),
+                        priority: Priority::Normal,
+                    });
                     changed.extend(gone);
                 }
                 self.queue.synced(self.index);
