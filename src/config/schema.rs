@@ -134,6 +134,16 @@ fn queue() -> Json {
         }
         schema
     };
+    let enqueue = json!({
+        "type": "object",
+        "required": ["resource"],
+        "additionalProperties": false,
+        "properties": {
+            "resource": described_text("Another resource of the queue, as its watch has it"),
+            "path": described_text("Where its objects have the name of the changed one; the built-in links if absent"),
+            "by": {"enum": ["owner"], "description": "Owner references, in either direction"},
+        },
+    });
     let watched = json!({
         "type": "object",
         "required": ["resource"],
@@ -145,6 +155,10 @@ fn queue() -> Json {
             "fieldSelector": described_text("As labelSelector, by fields; every path can be selected by"),
             "where": described_text("Only objects for which this CEL expression over object is true"),
             "changed": described_text("Only changes of a value at one of these paths, separated by commas"),
+            "enqueue": {
+                "type": "array", "maxItems": 8, "items": enqueue,
+                "description": "Queue the keys of linked objects of these resources, and not the changed object's own",
+            },
         },
     });
     json!({

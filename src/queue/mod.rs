@@ -15,7 +15,9 @@ mod work;
 
 pub use outcome::{Added, Advanced, Failed, Full, InFlight, Leased, NotHeld, Retried, Summary};
 pub use ready::Priority;
-pub use spec::{ATTEMPTS_MAX, LEASE_SECONDS_MAX, Spec, SpecError, WATCHES_MAX, Watch, check_name};
+pub use spec::{
+    ATTEMPTS_MAX, Enqueue, LEASE_SECONDS_MAX, Relation, Spec, SpecError, WATCHES_MAX, Watch, check_name,
+};
 pub use token::{LeaseToken, TokenError};
 pub use work::{Rates, WorkQueue};
 

@@ -49,6 +49,31 @@ pub struct Watch {
     /// Paths: a change of an object counts only if it changes a value at one of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed: Option<String>,
+    /// Queues the keys of objects that are linked with the changed one, and not its own key.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub enqueue: Vec<Enqueue>,
+}
+
+/// Which keys of another resource of the queue a change leads to. Without `path` and `by`: the built-in links between both.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Enqueue {
+    /// The other resource, as the queue's watch of it has it.
+    pub resource: String,
+    /// Where objects of that resource have the name of the changed object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Another relation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<Relation>,
+}
+
+/// A relation that is no link of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Relation {
+    /// Owner references, in either direction.
+    Owner,
 }
 
 /// A value of a declaration that is refused.
@@ -70,6 +95,9 @@ pub const LEASE_SECONDS_MAX: u32 = 12 * 3600;
 
 /// Largest number of attempts that can be asked for: with the default delays a year.
 pub const ATTEMPTS_MAX: u32 = 30_000;
+
+/// Largest number of resources to whose keys the changes of one resource lead.
+const ENQUEUED_MAX: usize = 8;
 
 /// Largest number of namespaces of one watch.
 const NAMESPACES_MAX: usize = 256;
@@ -122,6 +150,7 @@ impl Spec {
             let problem = format!("expected 1 to {WATCHES_MAX} resources to watch");
             return Err(SpecError::new("watch", &self.watch.len(), problem));
         }
+        self.check_enqueued()?;
         for (index, watch) in self.watch.iter_mut().enumerate() {
             watch.check().map_err(|error| error.within(&format!("watch[{index}]")))?;
             watch.namespaces.sort_unstable();
@@ -134,6 +163,41 @@ impl Spec {
             in_range("maxAttempts", attempts, 1, ATTEMPTS_MAX)?;
         }
         Ok(self)
+    }
+
+    /// The place of the watch whose keys are queued under the name of a resource.
+    pub fn target(&self, resource: &str) -> Option<usize> {
+        self.watch.iter().position(|watch| watch.enqueue.is_empty() && watch.resource == resource)
+    }
+
+    fn check_enqueued(&self) -> Result<(), SpecError> {
+        for (index, watch) in self.watch.iter().enumerate() {
+            let wrong = |field: &str, value: &dyn fmt::Display, problem: &str| {
+                Err(SpecError::new(&format!("watch[{index}].{field}"), value, problem))
+            };
+            if watch.enqueue.len() > ENQUEUED_MAX {
+                let problem = format!("expected at most {ENQUEUED_MAX} resources");
+                return wrong("enqueue", &watch.enqueue.len(), &problem);
+            }
+            for (number, enqueue) in watch.enqueue.iter().enumerate() {
+                let field = |name: &str| format!("enqueue[{number}].{name}");
+                if self.target(&enqueue.resource).is_none() {
+                    let problem =
+                        "expected a resource that the queue watches without enqueue, as it is written there";
+                    return wrong(&field("resource"), &enqueue.resource, problem);
+                }
+                let Some(path) = &enqueue.path else { continue };
+                if enqueue.by.is_some() {
+                    return wrong(&field("path"), path, "expected one of path and by");
+                }
+                if path.contains(',') {
+                    return wrong(&field("path"), path, "expected one path");
+                }
+                parsed(&field("path"), Some(path), FieldMask::parse)
+                    .map_err(|error| error.within(&format!("watch[{index}]")))?;
+            }
+        }
+        Ok(())
     }
 
     /// The bounds and delays of the queue.

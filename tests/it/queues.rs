@@ -611,3 +611,181 @@ fn each_controller_is_short_and_the_document_has_one() {
         assert!(example.lines().count() < 80);
     }
 }
+
+fn object(name: &str, more: &Value) -> Value {
+    let mut object = json!({"metadata": {"namespace": "one", "name": name}});
+    object.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    object
+}
+
+/// Kinds that the simulator lacks, defined as custom ones.
+fn define(cluster: &Cluster) {
+    for (group, plural, kind) in [
+        ("networking.k8s.io", "ingresses", "Ingress"),
+        ("discovery.k8s.io", "endpointslices", "EndpointSlice"),
+    ] {
+        let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+        let definition = json!({
+            "metadata": {"name": format!("{plural}.{group}")},
+            "spec": {
+                "group": group, "scope": "Namespaced",
+                "names": {"plural": plural, "singular": kind.to_lowercase(), "kind": kind, "listKind": format!("{kind}List")},
+                "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}],
+            },
+        });
+        cluster.create("customresourcedefinitions", definition).unwrap();
+    }
+}
+
+/// A server with a queue `q` of several resources, all of whose first keys are done.
+async fn linked(resources: &[&str], spec: &Value, objects: &[(&str, Value)]) -> TestServer {
+    let cluster = Cluster::default();
+    define(&cluster);
+    for (resource, object) in objects {
+        cluster.create(resource, object.clone()).unwrap();
+    }
+    let server = TestServer::over(cluster, resources, |_| {}).await;
+    let declared = declare(&server, "q", spec).await;
+    assert_eq!(declared.status(), 201, "{}", declared.text());
+    synced(&server).await;
+    settle(&server).await;
+    server
+}
+
+/// Finishes all keys that come, until none has come for a moment that all informers have reached; gives their names.
+async fn settle(server: &TestServer) -> Vec<String> {
+    let mut names = Vec::new();
+    loop {
+        let answer = post(server, "q/lease", &json!({"waitSeconds": 1, "max": 100})).await.json();
+        let items = answer["items"].as_array().unwrap().clone();
+        if items.is_empty() {
+            names.sort();
+            names.dedup();
+            return names;
+        }
+        for item in items {
+            assert_eq!(self::answer(server, "done", &item).await.status(), 204);
+            assert!(item["object"].is_object(), "{item}");
+            names.push(format!("{} {}", item["resource"].as_str().unwrap(), item["name"].as_str().unwrap()));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_queues_the_objects_that_name_the_changed_one() {
+    let spec = json!({"watch": [
+        {"resource": "ingresses"},
+        {"resource": "secrets", "enqueue": [{"resource": "ingresses"}]},
+        {"resource": "configmaps", "enqueue": [{"resource": "ingresses", "path": "metadata.annotations.map"}]},
+    ]});
+    let tls = |secret: &str| json!({"spec": {"tls": [{"secretName": "other"}, {"secretName": secret}]}});
+    let mut annotated = object("annotated", &tls("none"));
+    annotated["metadata"]["annotations"] = json!({"map": "settings"});
+    let server = linked(
+        &["ingresses", "secrets", "configmaps"],
+        &spec,
+        &[
+            ("ingresses", object("web", &tls("cert"))),
+            ("ingresses", object("shop", &tls("cert"))),
+            ("ingresses", annotated),
+            ("secrets", object("unused", &json!({}))),
+        ],
+    )
+    .await;
+    let cluster = &server.cluster;
+    // It is named before it exists.
+    cluster.create("secrets", object("cert", &json!({}))).unwrap();
+    assert_eq!(
+        settle(&server).await,
+        ["ingresses.networking.k8s.io shop", "ingresses.networking.k8s.io web"]
+    );
+    cluster.patch("secrets", "one", "unused", &json!({"data": {"a": "YQ=="}})).unwrap();
+    let mut elsewhere = object("cert", &json!({}));
+    elsewhere["metadata"]["namespace"] = "two".into();
+    cluster.create("secrets", elsewhere).unwrap();
+    assert!(settle(&server).await.is_empty(), "it is named by none, or in another namespace");
+    // Who names it now, not who did when the queue began.
+    cluster.patch("ingresses", "one", "shop", &tls("new")).unwrap();
+    settle(&server).await;
+    cluster.delete("secrets", "one", "cert").unwrap();
+    assert_eq!(settle(&server).await, ["ingresses.networking.k8s.io web"]);
+    cluster.create("configmaps", object("settings", &json!({}))).unwrap();
+    assert_eq!(settle(&server).await, ["ingresses.networking.k8s.io annotated"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_queues_what_the_object_names_now_and_named_before() {
+    let spec = json!({"watch": [
+        {"resource": "services"},
+        {"resource": "endpointslices", "enqueue": [{"resource": "services"}]},
+    ]});
+    let service = |name: &str| ("services", object(name, &json!({"spec": {}})));
+    let server =
+        linked(&["services", "endpointslices"], &spec, &[service("a"), service("b"), service("c")]).await;
+    let cluster = &server.cluster;
+    let of = |name: &str| json!({"metadata": {"labels": {"kubernetes.io/service-name": name}}});
+    let mut slice = object("a-1", &json!({"endpoints": [], "addressType": "IPv4"}));
+    slice["metadata"]["labels"] = of("a")["metadata"]["labels"].clone();
+    cluster.create("endpointslices", slice).unwrap();
+    assert_eq!(settle(&server).await, ["services a"]);
+    cluster.patch("endpointslices", "one", "a-1", &of("b")).unwrap();
+    assert_eq!(settle(&server).await, ["services a", "services b"]);
+    cluster.patch("endpointslices", "one", "a-1", &of("missing")).unwrap();
+    assert_eq!(settle(&server).await, ["services b"]);
+    cluster.patch("endpointslices", "one", "a-1", &of("c")).unwrap();
+    settle(&server).await;
+    cluster.delete("endpointslices", "one", "a-1").unwrap();
+    assert_eq!(settle(&server).await, ["services c"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn owners_are_followed_both_ways() {
+    let spec = json!({"watch": [
+        {"resource": "replicasets"},
+        {"resource": "deployments", "enqueue": [{"resource": "replicasets", "by": "owner"}]},
+        {"resource": "pods", "enqueue": [{"resource": "replicasets", "by": "owner"}]},
+    ]});
+    let server = linked(&["deployments", "replicasets", "pods"], &spec, &[]).await;
+    let cluster = &server.cluster;
+    let owned = |name: &str, kind: &str, owner: &Value| {
+        let mut object = object(name, &json!({"spec": {}}));
+        object["metadata"]["ownerReferences"] = json!([{
+            "apiVersion": "apps/v1", "kind": kind, "name": owner["metadata"]["name"], "uid": owner["metadata"]["uid"],
+        }]);
+        object
+    };
+    let deployment = cluster.create("deployments", object("web", &json!({"spec": {}}))).unwrap();
+    let set = cluster.create("replicasets", owned("web-1", "Deployment", &deployment)).unwrap();
+    cluster.create("replicasets", object("alone", &json!({"spec": {}}))).unwrap();
+    settle(&server).await;
+    cluster.patch("deployments", "one", "web", &json!({"spec": {"replicas": 2}})).unwrap();
+    assert_eq!(settle(&server).await, ["replicasets.apps web-1"]);
+    cluster.create("pods", owned("web-1-a", "ReplicaSet", &set)).unwrap();
+    assert_eq!(settle(&server).await, ["replicasets.apps web-1"]);
+    cluster.delete("pods", "one", "web-1-a").unwrap();
+    assert_eq!(settle(&server).await, ["replicasets.apps web-1"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dependents_that_cannot_be_are_refused() {
+    let server = TestServer::start(&["pods", "configmaps", "secrets"]).await;
+    let watch = |enqueue: Value| json!({"watch": [{"resource": "pods"}, {"resource": "configmaps", "enqueue": enqueue}]});
+    for (enqueue, field, told) in [
+        (json!([{"resource": "po"}]), "watch[1].enqueue[0].resource", "as it is written there"),
+        (json!([{"resource": "configmaps"}]), "watch[1].enqueue[0].resource", "without enqueue"),
+        (json!([{"resource": "pods", "path": "a..b"}]), "watch[1].enqueue[0].path", "empty"),
+        (json!([{"resource": "pods", "path": "a", "by": "owner"}]), "watch[1].enqueue[0].path", "one of"),
+        (json!([{"resource": "pods", "by": "chance"}]), "body", "owner"),
+        (json!(vec![json!({"resource": "pods"}); 9]), "watch[1].enqueue", "at most 8"),
+    ] {
+        let refused = declare(&server, "new", &watch(enqueue.clone())).await;
+        assert_eq!(refused.status(), 400, "{enqueue}: {}", refused.text());
+        let cause = refused.json()["details"]["causes"][0].clone();
+        assert_eq!(cause["field"], field, "{enqueue}");
+        assert!(cause["message"].as_str().unwrap().contains(told), "{cause}");
+    }
+    let spec = json!({"watch": [{"resource": "secrets"}, {"resource": "configmaps", "enqueue": [{"resource": "secrets"}]}]});
+    let refused = declare(&server, "new", &spec).await;
+    assert_eq!(refused.status(), 400);
+    assert!(refused.text().contains("no built-in link between configmaps and secrets"), "{}", refused.text());
+}

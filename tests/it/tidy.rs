@@ -21,7 +21,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("config", &["k8s", "cache", "upstream", "queue"]),
     ("rbac", &["k8s", "config"]),
     ("telemetry", &["config"]),
-    ("cli", &["config", "rbac"]),
+    ("cli", &["k8s", "config", "rbac"]),
 ];
 
 /// No async, no clock, no socket: time is an argument. What a path begins with.

@@ -135,7 +135,7 @@ impl QueueInfo {
         let summary = queue.summary();
         let watches = queue.spec().watch.iter().zip(queue.feeds());
         let resources = watches.map(|(watch, feed)| {
-            let FeedState { resource, synced, message } = feed;
+            let FeedState { resource, synced, message, .. } = feed;
             ResourceInfo { resource: resource.unwrap_or_else(|| watch.resource.clone()), synced, message }
         });
         Self {

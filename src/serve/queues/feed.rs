@@ -11,6 +11,7 @@ use super::super::params::Params;
 use super::super::target::{self, Target};
 use super::super::{ApiError, watch};
 use super::Queues;
+use super::dependents::Dependents;
 use super::workers::{Changed, Workers};
 use crate::hub::{CloseReason, Delivery, Event, EventKind, Form, Origin, StartAt, Subscriber, Subscription};
 use crate::k8s::Key;
@@ -33,15 +34,23 @@ pub(super) struct Feed {
     known: HashSet<Key>,
     /// The keys of a first state that is under way.
     first: Option<HashSet<Key>>,
+    /// Which keys of other resources are added in place of the resource's own.
+    dependents: Vec<Dependents>,
 }
 
 impl Feed {
     pub(super) fn new(queues: Queues, queue: Arc<Workers>, index: usize) -> Self {
-        Self { queues, queue, index, known: HashSet::new(), first: None }
+        Self { queues, queue, index, known: HashSet::new(), first: None, dependents: Vec::new() }
     }
 
     /// Follows until the queue is deleted, or the process drains.
     pub(super) async fn run(mut self) {
+        let watch = &self.queue.spec().watch[self.index];
+        // The declaration was checked: each has its target.
+        let targets = watch.enqueue.iter().filter_map(|enqueue| {
+            Some(Dependents::new(self.queue.spec().target(&enqueue.resource)?, enqueue.clone()))
+        });
+        self.dependents = targets.collect();
         let (closed, drain) = (self.queue.closed().clone(), self.queues.0.drain.clone());
         tokio::select! {
             () = self.follow_on() => {}
@@ -71,8 +80,9 @@ impl Feed {
     async fn subscribe(&mut self) -> Result<Subscriber, ApiError> {
         let watched = self.queue.spec().watch[self.index].clone();
         let target = find(&self.queues, &watched, Instant::now() + FIND_WAIT).await?;
-        let canonical = target.informers[0].resource.canonical();
-        if !self.queue.claim(self.index, &canonical) {
+        let kind = &target.informers[0].resource;
+        if !self.queue.claim(self.index, kind) {
+            let canonical = kind.canonical();
             let why = "is watched twice by this queue; one watch takes several namespaces and one selection";
             return Err(ApiError::bad_request(format!("{canonical} {why}")));
         }
@@ -120,8 +130,15 @@ impl Feed {
         for event in events {
             self.note(event, &mut changed);
         }
-        while !self.queue.add_all(self.index, &mut changed) {
-            self.queue.room().await;
+        if self.dependents.is_empty() {
+            return add(&self.queue, self.index, changed).await;
+        }
+        let queue = self.queue.clone();
+        for dependents in &mut self.dependents {
+            match dependents.of(&queue, self.index, &changed).await {
+                Ok(keys) => add(&queue, dependents.target(), keys).await,
+                Err(why) => queue.waits(self.index, &why),
+            }
         }
     }
 
@@ -163,6 +180,13 @@ impl Feed {
                 }
             }
         }
+    }
+}
+
+/// Adds keys of a resource, waiting for room.
+async fn add(queue: &Workers, index: usize, mut changed: VecDeque<Changed>) {
+    while !queue.add_all(index, &mut changed) {
+        queue.room().await;
     }
 }
 

@@ -19,9 +19,10 @@ use super::super::{ApiError, Server, body, metrics};
 use super::answers::{
     DoneBody, ExtendBody, LeaseBody, QueueInfo, QueueList, ReleaseBody, RequeueBody, RetryBody, leased,
 };
+use super::dependents::ways;
 use super::workers::{Ask, QueueError, Taken, Workers};
 use super::{Declared, DeclaredBy, QueueAccess, Queues, feed};
-use crate::k8s::Key;
+use crate::k8s::{Key, Resource};
 use crate::queue::{LEASE_SECONDS_MAX, LeaseToken, Retried, Spec, SpecError, check_name};
 
 /// Largest body, in bytes: a queue over many namespaces with long conditions.
@@ -181,7 +182,7 @@ async fn declare(queues: &Queues, name: &str, spec: Spec) -> Result<Response, Ap
 /// Refuses resources that do not exist, or that cannot be selected so.
 async fn resolve(queues: &Queues, spec: &Spec) -> Result<(), ApiError> {
     let deadline = Instant::now() + FIND_WAIT;
-    let mut found: Vec<String> = Vec::new();
+    let mut found: Vec<Resource> = Vec::new();
     for (index, watch) in spec.watch.iter().enumerate() {
         let target = feed::find(queues, watch, deadline).await.map_err(|error| {
             let message = format!("watch[{index}]: {}", error.status().message);
@@ -194,12 +195,22 @@ async fn resolve(queues: &Queues, spec: &Spec) -> Result<(), ApiError> {
                 code => ApiError::new(code, &error.status().reason, message),
             }
         })?;
-        let canonical = target.informers[0].resource.canonical();
-        if found.contains(&canonical) {
+        let resource = target.informers[0].resource.clone();
+        if found.contains(&resource) {
             let accepted = "expected each resource once";
             return Err(ApiError::invalid(&format!("watch[{index}].resource"), &watch.resource, accepted));
         }
-        found.push(canonical);
+        found.push(resource);
+    }
+    for (index, watch) in spec.watch.iter().enumerate() {
+        for (number, enqueue) in watch.enqueue.iter().enumerate() {
+            let target = spec.target(&enqueue.resource).and_then(|target| found.get(target));
+            let ways = target.map(|target| ways(&found[index], target, enqueue));
+            ways.unwrap_or_else(|| Ok(Vec::new())).map_err(|problem| {
+                let field = format!("watch[{index}].enqueue[{number}].resource");
+                ApiError::invalid(&field, &enqueue.resource, &problem)
+            })?;
+        }
     }
     Ok(())
 }

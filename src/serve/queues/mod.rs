@@ -5,6 +5,7 @@
 //! the object is never older than the event that queued the key.
 
 mod answers;
+mod dependents;
 mod feed;
 mod handlers;
 mod metrics;

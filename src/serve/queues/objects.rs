@@ -55,6 +55,11 @@ impl Objects {
         }
     }
 
+    /// The informers that are followed.
+    pub(super) fn informers(&self) -> &[Arc<Informer>] {
+        &self.informers
+    }
+
     /// The object of a key as the queue selects it; `None` if there is none.
     pub(super) fn get(&mut self, key: &Key, now: Instant) -> Option<Arc<Object>> {
         if self

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::metrics::{Meter, waiting_workers};
 use super::objects::Objects;
 use super::{DeclaredBy, Queues};
-use crate::k8s::{Key, Object};
+use crate::k8s::{Key, Object, Resource};
 use crate::queue::{
     Added, Failed, InFlight, LeaseToken, Leased, NotHeld, Priority, Retried, Spec, Summary, WorkQueue,
 };
@@ -49,6 +49,8 @@ struct State {
 pub(super) struct FeedState {
     /// Its canonical name, once it was found.
     pub(super) resource: Option<String>,
+    /// The same with its kind.
+    pub(super) kind: Option<Resource>,
     /// Whether its first state is queued.
     pub(super) synced: bool,
     /// What it waits for, in a sentence.
@@ -482,15 +484,21 @@ impl Workers {
         }
     }
 
-    /// Notes the canonical name of a resource; `false` if another watch of the queue has it.
-    pub(super) fn claim(&self, index: usize, canonical: &str) -> bool {
+    /// The resource of a watch, once it was found.
+    pub(super) fn kind(&self, index: usize) -> Option<Resource> {
+        self.feed(index).kind.clone()
+    }
+
+    /// Notes what a resource is called; `false` if another watch of the queue has it.
+    pub(super) fn claim(&self, index: usize, kind: &Resource) -> bool {
+        let canonical = kind.canonical();
         let others = (0..self.feeds.len()).filter(|other| *other != index);
         let mut taken = others.map(|other| self.feed(other).resource.clone());
-        if taken.any(|other| other.as_deref() == Some(canonical)) {
+        if taken.any(|other| other.as_deref() == Some(&*canonical)) {
             return false;
         }
         let mut feed = self.feed(index);
-        (feed.resource, feed.message) = (Some(canonical.to_owned()), None);
+        (feed.resource, feed.kind, feed.message) = (Some(canonical), Some(kind.clone()), None);
         true
     }
 
