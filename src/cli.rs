@@ -8,6 +8,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::config::{
     self, Check, CheckVerify, ConfigError, DemoArguments, Output, ServeSettings, Setting, Source, WatchSpec,
 };
+use crate::k8s;
 
 const SERVE_EXAMPLES: &str = "\
 A watch is a resource as kubectl takes it (pods, deploy, deployments.v1.apps); where only some of it
@@ -97,6 +98,8 @@ pub enum Command {
     /// Print the least Role or ClusterRole for what is watched
     #[command(after_help = RBAC_EXAMPLES)]
     Rbac(Box<RbacArgs>),
+    /// Print the built-in links: which kinds name objects of which others, and where
+    Links,
     /// Print the JSON Schema of the configuration file, for an editor
     ConfigSchema,
     /// Print a completion script: informerd completions bash > /etc/bash_completion.d/informerd
@@ -276,6 +279,17 @@ fn is_of_a_service(name: &str) -> bool {
     let ends = |rest: &str| rest.is_empty() || rest.starts_with('_');
     let has = |word: &str| name.match_indices(word).any(|(at, _)| ends(&name[at + word.len()..]));
     name.ends_with("_SERVICE_HOST") || has("_SERVICE_PORT") || has("_PORT")
+}
+
+/// The built-in links, one a line: from, path, to.
+pub fn links() -> Vec<u8> {
+    let mut lines = format!("{:<48} {:<86} TO\n", "FROM", "PATH");
+    for link in k8s::links() {
+        let when = link.when.map(|(path, value)| format!(" ({path} = {value})")).unwrap_or_default();
+        lines.push_str(&format!("{:<48} {:<86} {}{when}\n", link.from, link.path.to_string(), link.to));
+    }
+    lines.push_str(&format!("{:<48} {:<86} its owner, of any kind\n", "*", k8s::owner_uids().to_string()));
+    lines.into_bytes()
 }
 
 /// The JSON Schema of the configuration file.

@@ -24,15 +24,16 @@
 //! | [`encode`] | events and lists into bytes, objects by reference | events | frames |
 //! | [`serve`] | HTTP: limits, errors, sockets, loops that write to live streams | requests | responses |
 //!
-//! Side rooms: [`k8s`] has Kubernetes' concepts and imports no other room; [`sim`] is a Kubernetes API server in the
-//! process, for the demo, the tests and the benchmarks. [`app`] starts and stops everything, [`cli`] and [`config`] read
+//! Side rooms: [`k8s`] has Kubernetes' concepts and imports no other room; [`queue`] has the rules of work queues, which
+//! `serve` feeds from the hub and opens to workers; [`sim`] is a Kubernetes API server in the process, for the demo, the
+//! tests and the benchmarks. [`app`] starts and stops everything, [`cli`] and [`config`] read
 //! the settings, [`telemetry`] logs and counts, [`rbac`] prints the least permissions.
 //!
 //! # Invariants
 //!
 //! Many of them say what does not exist; `tests/it/tidy.rs` checks those that a machine can check.
 //!
-//! - **Architecture invariant:** `k8s`, `cache`, `encode`, `reflect/machine` and the pure files of `hub` have no
+//! - **Architecture invariant:** `k8s`, `cache`, `encode`, `queue`, `reflect/machine` and the pure files of `hub` have no
 //!   async fn, no clock and no socket. Time and randomness are arguments, so any run can be repeated.
 //! - **Architecture invariant:** `serve` never sees `upstream` or `reflect`: reads are answered from the cache. The requests
 //!   that clients can cause at the API server are bounded, however many clients there are: the informers on demand
@@ -43,7 +44,8 @@
 //!   API server (`pass_through_max` at once).
 //! - **Architecture invariant:** `encode` never sees a socket, `cache` never sees a format.
 //! - **Architecture invariant:** one [`cache::Writer`] per cache, not `Clone`. Readers never delay the writer.
-//! - **Architecture invariant:** no queue per subscriber. A subscriber owns a cursor, and its transport pulls the next batch
+//! - **Architecture invariant:** no queue per subscriber. (A work queue is the state of workers, not of a stream, and is
+//!   fed by a subscriber.) A subscriber owns a cursor, and its transport pulls the next batch
 //!   when the socket takes one. A slow client costs its cursor and its socket's buffers.
 //! - **Architecture invariant:** an object's JSON is one allocation of its exact size, made once, and written by
 //!   reference to every subscriber on every transport.
@@ -58,6 +60,7 @@ pub mod config;
 pub mod encode;
 pub mod hub;
 pub mod k8s;
+pub mod queue;
 pub mod rbac;
 pub mod reflect;
 pub mod serve;

@@ -50,6 +50,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Rbac(args) => {
             print(rbac::manifest(&args.watches()?, &args.name, &args.service_account)?.as_bytes())?;
         }
+        Command::Links => print(&cli::links())?,
         Command::ConfigSchema => print(&cli::config_schema())?,
         Command::Completions { shell } => print(&cli::completions(shell))?,
         Command::Man { command } => match cli::man(command.as_deref()) {

@@ -24,6 +24,11 @@ const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 const SECONDS_BUCKETS: [f64; 15] =
     [0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0, 60.0];
 
+/// Upper bounds of the histograms of work queues: as client-go has them, for its dashboards.
+///
+/// Source: Kubernetes `component-base/metrics/prometheus/workqueue/metrics.go`, `ExponentialBuckets(10e-9, 10, 12)`.
+const WORK_BUCKETS: [f64; 12] = [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0];
+
 /// Upper bounds of histograms of sizes: 256 bytes to 256 MiB, each four times the one before.
 const BYTES_BUCKETS: [f64; 11] = [
     256.0,
@@ -179,10 +184,17 @@ fn builder() -> anyhow::Result<PrometheusBuilder> {
     // not written in full. Without bounds a histogram would be rendered as a summary, which cannot be summed over
     // replicas.
     let suffix = |suffix: &str| Matcher::Suffix(suffix.to_owned());
+    let full = |name: &str| Matcher::Full(name.to_owned());
     PrometheusBuilder::new()
         .with_recommended_naming(true)
         .set_buckets(&COUNT_BUCKETS)
         .and_then(|builder| builder.set_buckets_for_metric(suffix("_seconds"), &SECONDS_BUCKETS))
+        .and_then(|builder| {
+            builder.set_buckets_for_metric(full("workqueue_queue_duration_seconds"), &WORK_BUCKETS)
+        })
+        .and_then(|builder| {
+            builder.set_buckets_for_metric(full("workqueue_work_duration_seconds"), &WORK_BUCKETS)
+        })
         .and_then(|builder| builder.set_buckets_for_metric(suffix("_duration"), &SECONDS_BUCKETS))
         .and_then(|builder| builder.set_buckets_for_metric(suffix("_bytes"), &BYTES_BUCKETS))
         .context("cannot set the bounds of histograms")

@@ -108,8 +108,10 @@ impl App {
         }
         info!(listen = %config.listen, address = shown(address), admin = shown(admin_address), "listening");
         let http_config = http_config(&config);
+        let queues = http::Queues::new(hub.clone(), queue_config(&config), drain.clone());
         let health = http::Admin {
             hub: hub.clone(),
+            queues,
             render,
             unready_after: config.unready_after,
             leaving: leaving.clone(),
@@ -302,6 +304,24 @@ fn hub_config(config: &config::Serve) -> hub::Config {
         bookmark_interval: limits.bookmark_interval,
         resume_wait: limits.resume_wait,
         drain_spread_max: config.drain_timeout / 2,
+    }
+}
+
+fn queue_config(config: &config::Serve) -> http::QueueConfig {
+    let limits = &config.limits;
+    http::QueueConfig {
+        access: match config.queue_mode {
+            config::QueueMode::Off => http::QueueAccess::Off,
+            config::QueueMode::Config => http::QueueAccess::Configuration,
+            config::QueueMode::Api => http::QueueAccess::Clients,
+        },
+        declared: config.queues.clone(),
+        process: rand::random(),
+        queues_max: limits.queues_max,
+        keys_max: limits.queue_keys_max,
+        leases_max: limits.queue_leases_max,
+        workers_max: limits.queue_workers_max,
+        informers_max: limits.streams_per_connection_max,
     }
 }
 

@@ -1,6 +1,6 @@
 //! What anyone who can connect to a listener may do.
 
-use super::{Listen, PassThrough, Pattern, Serve, WatchSpec};
+use super::{Listen, PassThrough, Pattern, QueueMode, Serve, WatchSpec};
 
 /// The resource that the warning names separately.
 const SECRETS: &str = "secrets";
@@ -39,6 +39,9 @@ impl Serve {
                 sentence
                     .push_str(", and read and change all that informerd's role allows (--pass-through=all)");
             }
+        }
+        if self.queue_mode == QueueMode::Api {
+            sentence.push_str(", and declare work queues (--queues=api)");
         }
         sentence.push_str(
             "; listen on 127.0.0.1 or a unix: socket, or limit who can connect with a NetworkPolicy",

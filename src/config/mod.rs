@@ -11,6 +11,7 @@ mod layer;
 mod limits;
 mod on_demand;
 mod quantity;
+mod queues;
 mod schema;
 mod setting;
 mod settings;
@@ -18,15 +19,18 @@ mod table;
 mod values;
 mod watch;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::k8s::DropPaths;
+use crate::queue::Spec;
 
 pub use expand::Environment;
 pub use on_demand::{OnDemand, Pattern};
 pub use quantity::{Count, Quantity, QuantityError, Size, Span};
+pub use queues::{DeclaredQueues, QueueMode};
 pub use schema::schema;
 pub use setting::Origin as GivenBy;
 pub use setting::{Form, Given, Maybe, Namespaces, Reload, Scalar, Setting, Switch, Value, Wrong};
@@ -73,6 +77,10 @@ pub struct Serve {
     pub pass_through: PassThrough,
     /// Resources whose subresource `proxy` is passed through, too.
     pub pass_through_proxy: Vec<Proxied>,
+    /// Who may declare work queues.
+    pub queue_mode: QueueMode,
+    /// The work queues of the configuration.
+    pub queues: BTreeMap<String, Spec>,
     /// How everything is listed.
     pub initial_list: InitialList,
     /// Time between comparisons of each cache with the API server; `None` for none.
@@ -271,6 +279,8 @@ impl Source {
             allow_host,
             pass_through,
             pass_through_proxy,
+            queues: queue_mode,
+            queue: queues,
             initial_list,
             verify_interval,
             shutdown_delay,
@@ -282,6 +292,8 @@ impl Source {
         let defaults = watch::WatchDefaults { namespaces: namespace, keep_managed_fields, keep_last_applied };
         let (watches, template) = resolve_watches(watch, &patterns, &defaults, environment)?;
         check_unready_after(unready_after, &general, &limits)?;
+        let queue_mode = queue_mode.unwrap_or_else(|| QueueMode::default_for(&listen));
+        queues::check(&queues, queue_mode, &limits)?;
         let upstream = UpstreamChoice { kubeconfig, context, in_cluster, server }.resolve(&general)?;
         Ok(Serve {
             watches,
@@ -294,6 +306,8 @@ impl Source {
             allow_hosts: allow_host,
             pass_through,
             pass_through_proxy,
+            queue_mode,
+            queues,
             initial_list,
             verify_interval,
             limits,
@@ -433,6 +447,8 @@ impl Demo {
             allow_hosts: Vec::new(),
             pass_through: settings.pass_through,
             pass_through_proxy: Vec::new(),
+            queue_mode: settings.queues.unwrap_or_else(|| QueueMode::default_for(&settings.listen)),
+            queues: BTreeMap::new(),
             initial_list: settings.initial_list,
             verify_interval: settings.verify_interval,
             limits: self.limits.clone(),

@@ -5,6 +5,7 @@ use serde_json::{Map, Value as Json, json};
 use super::setting::{Form, Setting};
 use super::table::settings;
 use super::watch::FileWatch;
+use crate::queue::{ATTEMPTS_MAX, LEASE_SECONDS_MAX, WATCHES_MAX};
 
 /// `$(NAME)` may occur anywhere in a value, so each pattern allows it.
 const REFERENCE: &str = r"\$\(";
@@ -63,7 +64,8 @@ fn default(setting: &Setting) -> Json {
         | Form::OneOf(_)
         | Form::Text(_)
         | Form::List(_)
-        | Form::Watches => json!(setting.default),
+        | Form::Watches
+        | Form::Queues => json!(setting.default),
     }
 }
 
@@ -89,6 +91,7 @@ fn of(form: Form) -> Json {
         Form::Text(_) => json!({"type": "string"}),
         Form::List(_) => json!({"type": "array", "items": {"type": "string"}}),
         Form::Watches => json!({"type": "array", "items": watch()}),
+        Form::Queues => json!({"type": "object", "additionalProperties": queue()}),
     }
 }
 
@@ -120,6 +123,63 @@ fn watch() -> Json {
         "required": ["resource"],
         "additionalProperties": false,
         "properties": properties,
+    })
+}
+
+/// One work queue of the file.
+fn queue() -> Json {
+    let whole = |description: &str, default: Option<u32>, max: u32| {
+        let mut schema = json!({"type": "integer", "minimum": 1, "maximum": max, "description": description});
+        if let (Some(default), Some(object)) = (default, schema.as_object_mut()) {
+            object.insert("default".to_owned(), json!(default));
+        }
+        schema
+    };
+    let enqueue = json!({
+        "type": "object",
+        "required": ["resource"],
+        "additionalProperties": false,
+        "properties": {
+            "resource": described_text("Another resource of the queue, as its watch has it"),
+            "path": described_text("Where its objects have the name of the changed one; the built-in links if absent"),
+            "by": {"enum": ["owner"], "description": "Owner references, in either direction"},
+        },
+    });
+    let watched = json!({
+        "type": "object",
+        "required": ["resource"],
+        "additionalProperties": false,
+        "properties": {
+            "resource": described_text("As kubectl takes it: pods, deploy, deployments.v1.apps"),
+            "namespaces": texts("Only these namespaces; all of them if empty"),
+            "labelSelector": described_text("Only objects with these labels, in kubectl's grammar"),
+            "fieldSelector": described_text("As labelSelector, by fields; every path can be selected by"),
+            "where": described_text("Only objects for which this CEL expression over object is true"),
+            "changed": described_text("Only changes of a value at one of these paths, separated by commas"),
+            "enqueue": {
+                "type": "array", "maxItems": 8, "items": enqueue,
+                "description": "Queue the keys of linked objects of these resources, and not the changed object's own",
+            },
+        },
+    });
+    json!({
+        "type": "object",
+        "required": ["watch"],
+        "additionalProperties": false,
+        "properties": {
+            "watch": {
+                "type": "array", "minItems": 1, "maxItems": WATCHES_MAX, "items": watched,
+                "description": "The objects whose keys are queued",
+            },
+            "leaseSeconds": whole("How long a lease lasts that does not say it itself", Some(60), LEASE_SECONDS_MAX),
+            "maxAttempts": whole(
+                "Failed attempts after which a key is set aside; no end if absent", None, ATTEMPTS_MAX,
+            ),
+            "retryBaseMilliseconds": whole(
+                "Delay after the first failed attempt; it doubles with each further one", Some(5), 3_600_000,
+            ),
+            "retryMaxSeconds": whole("Longest delay after a failed attempt", Some(1000), 86_400),
+        },
     })
 }
 

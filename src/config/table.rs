@@ -5,6 +5,7 @@
 //! `limits.journalLenMax`; a key with another name follows `as`. `{default}` in a text stands for the default. To add a
 //! setting, add a row and use its value in `mod.rs`: help, manual page, JSON Schema and docs/settings.md follow.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use super::expand::Environment;
 use super::layer::{file, layers};
 use super::on_demand::Pattern;
 use super::quantity::{Count, Quantity, Size, Span};
+use super::queues::{DeclaredQueues, QueueMode};
 use super::setting::{Given, Maybe, Namespaces, Origin, Reload, Setting, Switch, Value, key};
 use super::values::{
     AdminListen, ApiListen, FilePath, HostName, InitialList, Listen, LogFilter, LogFormat, Name,
@@ -82,6 +84,13 @@ macro_rules! general {
                 /// Resource whose subresource proxy is passed through, too: nodes, pods or services [repeatable or
                 /// comma-separated; default: none, as even a GET may change something behind it]
                 pass_through_proxy: Vec<Proxied> = Vec::new(), Restart;
+            }
+            "Work queues" {
+                /// Who may declare work queues: off, config (the configuration) or api (clients, too) [default: api on the
+                /// loopback or a Unix socket, where only local processes connect, else config]
+                queues as "queuesFrom": Maybe<QueueMode> = None, Restart;
+                /// A work queue with what feeds it, `NAME={"watch":[{"resource":"pods"}]}` [repeatable; default: none]
+                queue as "queues": DeclaredQueues = BTreeMap::new(), Restart;
             }
             "Staying true" {
                 /// How to list: auto, stream or page [default {default}: as a stream, which costs the API server least, or
@@ -175,6 +184,15 @@ macro_rules! limits {
                 snapshot_pages_ttl: Span = Duration::from_secs(300), Restart, least Duration::from_secs(1);
                 /// Requests that wait for a change at once (Prefer: wait) [default {default}: one on each connection]; more are answered 503
                 waiting_requests_max: Count = 10_000, Restart, least 1;
+                /// Work queues [default {default}: a controller has a few]; more are answered 503
+                queues_max: Count = 100, Restart, least 1;
+                /// Keys in each work queue [default {default}: about 150 MiB]; at the limit the queue reads no further until there is
+                /// room, and loses nothing
+                queue_keys_max: Count = 1_000_000, Restart, least 1;
+                /// Leases of each work queue at once [default {default}: many workers with many keys each]; more are answered 503
+                queue_leases_max: Count = 10_000, Restart, least 1;
+                /// Workers that wait for a key at once, over all queues [default {default}: one on each connection]; more are answered 503
+                queue_workers_max: Count = 10_000, Restart, least 1;
                 /// Time between heartbeats on a quiet stream [default {default}: below the 30 to 60s idle timeouts of proxies]
                 heartbeat_interval: Span = Duration::from_secs(15), Restart, least Duration::from_millis(100);
                 /// Time between BOOKMARKs on a stream [default {default}: as on an API server, so that resume tokens stay fresh]

@@ -607,6 +607,7 @@ scalars! {
         LogFormat = Form::OneOf(&["auto", "text", "json"]),
         InitialList = Form::OneOf(&["auto", "stream", "page"]),
         PassThrough = Form::OneOf(&["off", "reads", "all"]),
+        super::QueueMode = Form::OneOf(&["off", "config", "api"]),
         Origin = Form::Text("ORIGIN"),
         HostName = Form::Text("HOST"),
         Proxied = Form::Text("RESOURCE"),

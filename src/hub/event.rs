@@ -116,6 +116,18 @@ impl Payload {
         }
     }
 
+    /// The key and the uid of its object.
+    pub fn identity(&self) -> Option<(&Key, &str)> {
+        match self {
+            Self::Object(object)
+            | Self::ObjectAt(object, _)
+            | Self::ObjectSince { object, .. }
+            | Self::Patch { object, .. } => Some((object.key(), object.uid())),
+            Self::Identity { key, uid, .. } => Some((key, uid)),
+            Self::Mark { .. } => None,
+        }
+    }
+
     /// Its approximate size in bytes.
     pub(super) fn len(&self) -> usize {
         match self {

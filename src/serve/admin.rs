@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::listener::serve_router;
 use super::params::Params;
-use super::{ApiError, Bound, Config};
+use super::{ApiError, Bound, Config, Queues};
 use crate::cache::Phase;
 use crate::hub::{FollowerSummary, Hub, Informer, Origin, Stage, Started};
 
@@ -25,6 +25,8 @@ use crate::hub::{FollowerSummary, Hub, Informer, Origin, Stage, Started};
 pub struct Admin {
     /// The informers.
     pub hub: Hub,
+    /// Work queues.
+    pub queues: Queues,
     /// Renders the metrics in the Prometheus text format.
     pub render: Arc<dyn Fn() -> String + Send + Sync>,
     /// The process is unready if an informer has not heard the API server for this long; `None` for never, as the cache
@@ -218,6 +220,7 @@ fn gauge_subscriptions(admin: &Admin, now: Instant) {
 /// Sizes are read at each scrape, so that the hot path does not have to maintain them.
 async fn metrics(State(admin): State<Admin>) -> Response {
     let now = Instant::now();
+    admin.queues.observe();
     gauge_subscriptions(&admin, now);
     let informers = admin.hub.informers();
     let names: BTreeSet<_> = informers.iter().map(|informer| informer.name.clone()).collect();

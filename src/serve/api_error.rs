@@ -87,6 +87,19 @@ impl ApiError {
         error
     }
 
+    /// 405, where other methods are allowed.
+    pub(super) fn only(method: &Method, allow: &'static str) -> Self {
+        let message = format!("{method} is not allowed here; there are {allow}");
+        let mut error = Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message);
+        error.allow = Some(allow);
+        error
+    }
+
+    /// 409.
+    pub fn conflict(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, "Conflict", message)
+    }
+
     /// 406.
     pub fn not_acceptable(accepted: &str) -> Self {
         let message = format!("only the following media types are accepted: {accepted}");

@@ -8,12 +8,16 @@ use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
+use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream::{Stream, StreamExt};
+use http::StatusCode;
 use http_body::{Body, Frame, SizeHint};
 
+use super::ApiError;
 use super::stream::Session;
 use crate::encode::Frames;
 
@@ -105,6 +109,39 @@ pub(super) fn unwrap_body(response: Response) -> Unwrapped {
         }
         None => Unwrapped::Body(http::Response::from_parts(parts, ServeBody::Axum(body))),
     }
+}
+
+/// Time for the body of a request to arrive: enough for slow links, too short to hold many connections.
+const JSON_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Reads the body of a request that is JSON of at most `bytes_max` bytes.
+///
+/// # Errors
+/// 415 for another content type, 413 for a longer body, 408 for a slow one, 400 for one that breaks off.
+pub(super) async fn json(request: Request, bytes_max: usize) -> Result<Bytes, ApiError> {
+    let is_json = |value: &http::HeaderValue| {
+        let kind = value.to_str().ok().and_then(|text| text.split(';').next());
+        kind.is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"))
+    };
+    // A page of another origin can send other types without asking first (CORS).
+    if !request.headers().get(http::header::CONTENT_TYPE).is_some_and(is_json) {
+        let message = "expected Content-Type: application/json";
+        return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message));
+    }
+    let read = axum::body::to_bytes(request.into_body(), bytes_max);
+    let Ok(read) = tokio::time::timeout(JSON_TIMEOUT, read).await else {
+        let message = format!("the body did not arrive within {} s", JSON_TIMEOUT.as_secs());
+        return Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "Timeout", message));
+    };
+    read.map_err(|error| {
+        let is_long = std::error::Error::source(&error)
+            .is_some_and(|source| source.is::<http_body_util::LengthLimitError>());
+        if is_long {
+            let message = format!("the body has more than {bytes_max} bytes");
+            return ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message);
+        }
+        ApiError::bad_request("the body broke off")
+    })
 }
 
 impl Body for ServeBody {

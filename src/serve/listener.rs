@@ -97,7 +97,8 @@ impl Drop for Bound {
 pub async fn serve(bound: Bound, admin: Admin, config: Config, upstream: Upstream, drain: CancellationToken) {
     let timeout = config.drain_timeout;
     let acknowledged = Acknowledged::new(config.write_stall_timeout);
-    let server = Server::new(admin.hub.clone(), config.clone(), upstream, drain.clone());
+    let server =
+        Server::new(admin.hub.clone(), config.clone(), upstream, admin.queues.clone(), drain.clone());
     let tasks = server.tasks.clone();
     let acceptor = Acceptor {
         router: super::router(server, admin),

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
-use axum::extract::{DefaultBodyLimit, RawQuery, State};
-use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::extract::{RawQuery, Request, State};
+use axum::http::{HeaderMap, Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
@@ -17,7 +16,7 @@ use super::list_body::{Listing, Place};
 use super::negotiate::accepted;
 use super::params::Params;
 use super::target::{self, FILTERS, Target};
-use super::{ApiError, Server, counts, snapshot};
+use super::{ApiError, Server, body, counts, snapshot};
 use crate::encode::{Frames, ListEncoder, ListFormat};
 use crate::hub::{Informer, Selection};
 use crate::k8s::{FieldMask, FieldPath, IndexPath, IndexPaths, Object, Term, Test};
@@ -65,11 +64,6 @@ pub(super) struct Asked {
     pub(super) resource: String,
     pub(super) path: Option<String>,
     pub(super) value: Option<String>,
-}
-
-/// Bounds the body of a lookup.
-pub(super) fn body_limit() -> DefaultBodyLimit {
-    DefaultBodyLimit::max(BODY_BYTES_MAX)
 }
 
 impl Asked {
@@ -139,30 +133,13 @@ pub(super) async fn lookup(
     State(server): State<Server>,
     uri: Uri,
     RawQuery(query): RawQuery,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    request: Request,
 ) -> Result<Response, ApiError> {
     let asked = Asked::parse(ROUTE, &uri)?;
     let (Some(path), None) = (&asked.path, &asked.value) else {
         return Err(ApiError::invalid("path", uri.path(), "expected /v1/index/RESOURCE/PATH to POST to"));
     };
-    let is_json =
-        headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).is_some_and(|value| {
-            value.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"))
-        });
-    if !is_json {
-        let message = "expected Content-Type: application/json";
-        return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message));
-    }
-    let body = body.map_err(|rejection| {
-        let message = format!("the body could not be read, or has more than {BODY_BYTES_MAX} bytes");
-        let reason = if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
-            "RequestEntityTooLarge"
-        } else {
-            "BadRequest"
-        };
-        ApiError::new(rejection.status(), reason, message)
-    })?;
+    let body = body::json(request, BODY_BYTES_MAX).await?;
     let accepted = r#"expected {"values":["…"]}"#;
     let lookup: Lookup = serde_json::from_slice(&body)
         .map_err(|error| ApiError::invalid("body", "(JSON)", &format!("{accepted}: {error}")))?;

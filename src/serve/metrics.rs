@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use crate::encode::Format;
 
 /// Limits and rules that can refuse a client; the label values of `informerd_http_limit_hits_total`.
-const LIMITS: [&str; 20] = [
+const LIMITS: [&str; 24] = [
     "connections_max",
     "admin_connections_max",
     "subscribers_max",
@@ -19,6 +19,10 @@ const LIMITS: [&str; 20] = [
     "waiting_requests_max",
     "turns_waiting_max",
     "on_demand_max",
+    "queues_max",
+    "queue_keys_max",
+    "queue_leases_max",
+    "queue_workers_max",
     "pass_through_max",
     "pass_through_body_bytes_max",
     "pass_through_body_timeout",
@@ -58,6 +62,7 @@ pub fn describe() {
     );
     describe_caches();
     describe_subscriptions();
+    super::queues::describe();
     counter!("informerd_http_write_stalls_total").absolute(0);
     // Made visible without setting a value, as several servers may share a process in tests.
     connections().increment(0.0);
@@ -143,6 +148,9 @@ pub(super) fn route(path: &str, query: Option<&str>) -> &'static str {
     match path {
         "/" => "page",
         "/v1/resources" => "resources",
+        // A worker waits in it for as long as it asks to.
+        _ if path.starts_with("/v1/queues/") && path.ends_with("/lease") => "queue-lease",
+        _ if path == "/v1/queues" || path.starts_with("/v1/queues/") => "queues",
         "/v1/subscriptions" => "subscriptions",
         "/openapi.json" => "openapi",
         _ if path.starts_with("/v1/snapshot/") => "snapshot",
@@ -166,6 +174,8 @@ pub(super) fn method(method: &http::Method) -> &'static str {
         http::Method::GET => "GET",
         http::Method::HEAD => "HEAD",
         http::Method::POST => "POST",
+        http::Method::PUT => "PUT",
+        http::Method::DELETE => "DELETE",
         _ => "other",
     }
 }

@@ -28,6 +28,7 @@ mod pages;
 mod params;
 mod pass;
 mod preface;
+mod queues;
 mod resources;
 mod snapshot;
 mod stream;
@@ -43,6 +44,9 @@ pub use kube::FetchDefinition;
 pub use listener::{Bound, serve};
 pub use metrics::describe;
 pub use pass::{Bounded, Forward, Forwarded, PassConfig, PassThrough, Passed};
+pub use queues::{
+    Ask, Declared, DeclaredBy, Given, QueueAccess, QueueConfig, QueueError, Queues, Taken, Workers,
+};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -114,6 +118,8 @@ pub(crate) struct Inner {
     pub(crate) pass: Option<PassThrough>,
     /// Columns of custom resources.
     pub(crate) definitions: Definitions,
+    /// Work queues.
+    pub(crate) queues: Queues,
     /// The tasks of connections, and of streams that have taken over theirs.
     pub(crate) tasks: TaskTracker,
     /// Requests that wait for a change.
@@ -135,7 +141,13 @@ impl std::ops::Deref for Server {
 }
 
 impl Server {
-    pub(crate) fn new(hub: Hub, config: Config, upstream: Upstream, drain: CancellationToken) -> Self {
+    pub(crate) fn new(
+        hub: Hub,
+        config: Config,
+        upstream: Upstream,
+        queues: Queues,
+        drain: CancellationToken,
+    ) -> Self {
         let Upstream { pass, definition } = upstream;
         let definitions = Definitions::new(definition);
         let pages = Pages::new(config.snapshot_pages_max, config.snapshot_pages_ttl);
@@ -149,6 +161,7 @@ impl Server {
             pages,
             pass,
             definitions,
+            queues,
             tasks,
             waiting,
             drain,
@@ -165,12 +178,14 @@ fn router(server: Server, admin: Admin) -> Router {
         .route("/static/{file}", get(page::file))
         .route("/openapi.json", get(page::openapi))
         .route("/v1/resources", get(resources::resources))
-        .route("/v1/index/{*target}", get(lookup::index).post(lookup::lookup).layer(lookup::body_limit()))
+        .route("/v1/index/{*target}", get(lookup::index).post(lookup::lookup))
         .route("/v1/snapshot/{*target}", get(snapshot::snapshot))
         .route("/v1/watch/{*target}", get(watch::watch))
         .route("/v1/watch-index/{*target}", get(counts::watch))
         .route("/v1/world/{*target}", get(watch::world))
         .route("/v1/ws", get(multiplex::multiplex))
+        .route("/v1/queues", any(queues::list))
+        .route("/v1/queues/{*rest}", any(queues::answer))
         .route("/version", any(kube::answer))
         .route("/version/", any(kube::answer))
         .route("/api", any(kube::answer))
@@ -188,7 +203,9 @@ fn router(server: Server, admin: Admin) -> Router {
 
 async fn not_found(uri: axum::http::Uri) -> ApiError {
     ApiError::not_found(format!(
-        "no such path {:?}; there are /v1/snapshot/RESOURCES, /v1/watch/RESOURCES, /v1/world/RESOURCES, /v1/index/RESOURCE, /v1/watch-index/RESOURCE/PATH, /v1/ws, /v1/resources, /openapi.json and /",
+        "no such path {:?}; there are /v1/snapshot/RESOURCES, /v1/watch/RESOURCES, \
+         /v1/world/RESOURCES, /v1/index/RESOURCE, /v1/watch-index/RESOURCE/PATH, \
+         /v1/ws, /v1/queues, /v1/resources, /openapi.json and /",
         uri.path()
     ))
 }

@@ -63,6 +63,11 @@ impl Params {
         if causes.is_empty() { Ok(Self(pairs)) } else { Err(ApiError::of_causes(causes)) }
     }
 
+    /// Parameters that were given otherwise than in a query.
+    pub(super) fn of(pairs: Vec<(String, String)>) -> Self {
+        Self(pairs)
+    }
+
     /// A parameter's value.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         self.all(name).next()

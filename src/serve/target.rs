@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::params::Params;
 use super::{ApiError, Server};
-use crate::hub::{Form, Informer, Selection, Started, SubscribeError};
+use crate::hub::{Form, Hub, Informer, Selection, Started, SubscribeError};
 use crate::k8s::{Condition, FieldMask, FieldSelector, LabelSelector};
 
 /// The informers and objects of `RESOURCES[/NAMESPACE[/NAME]]` with its filters.
@@ -45,11 +45,22 @@ impl Target {
         params: &Params,
         deadline: Instant,
     ) -> Result<Self, ApiError> {
+        Self::find(&server.hub, server.config.streams_per_connection_max, path, params, deadline).await
+    }
+
+    /// As [`Target::parse`], of at most `informers_max` informers of a hub.
+    pub(super) async fn find(
+        hub: &Hub,
+        informers_max: usize,
+        path: &str,
+        params: &Params,
+        deadline: Instant,
+    ) -> Result<Self, ApiError> {
         let segments = segments(path)?;
         let (resources, rest) = segments.split_first().expect("split gives at least one piece");
         let mut informers: Vec<Arc<Informer>> = Vec::new();
         for name in resources.split(',') {
-            let found = resolve(server, name, deadline).await?;
+            let found = resolve(hub, name, deadline).await?;
             if informers.iter().any(|informer| informer.resource == found[0].resource) {
                 return Err(ApiError::invalid("resources", resources, "expected each resource once"));
             }
@@ -57,7 +68,7 @@ impl Target {
         }
         let (namespaces, name) = place(&informers, rest, params)?;
         let informers = narrow(informers, &namespaces)?;
-        let max = server.config.streams_per_connection_max;
+        let max = informers_max;
         if informers.len() > max {
             super::metrics::limit_hit("streams_per_connection_max");
             return Err(ApiError::bad_request(format!(
@@ -110,8 +121,8 @@ pub(super) async fn synced(informer: &Informer, deadline: Instant) -> Result<(),
 }
 
 /// The informers of a name. Waits for the first discovery, as an EventSource does not reconnect after an error.
-async fn resolve(server: &Server, name: &str, deadline: Instant) -> Result<Vec<Arc<Informer>>, ApiError> {
-    server.hub.find(name, deadline).await.map_err(|error| match error {
+async fn resolve(hub: &Hub, name: &str, deadline: Instant) -> Result<Vec<Arc<Informer>>, ApiError> {
+    hub.find(name, deadline).await.map_err(|error| match error {
         SubscribeError::Pending { .. } => ApiError::unavailable(error.to_string(), 2),
         SubscribeError::Exhausted { .. } => {
             super::metrics::limit_hit("on_demand_max");

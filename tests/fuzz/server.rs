@@ -75,6 +75,8 @@ fn running() -> &'static Running {
             allow_hosts: Vec::new(),
             pass_through: Default::default(),
             pass_through_proxy: Vec::new(),
+            queue_mode: informerd::config::QueueMode::Api,
+            queues: Default::default(),
             limits: Limits::DEFAULT,
             shutdown_delay: Duration::ZERO,
             drain_timeout: Duration::from_secs(1),

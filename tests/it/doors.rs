@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use informerd::config::{DeclaredQueues, Value as _};
 use informerd::config::{HostName, Listen, Origin};
 use serde_json::{Value, json};
 use tokio::net::{TcpStream, UnixStream};
@@ -342,7 +343,9 @@ fn documented(document: &Value, path: &str) -> BTreeSet<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_description_names_every_parameter_and_none_else() {
-    let server = TestServer::start(&["pods"]).await;
+    let queue = r#"q={"watch":[{"resource":"pods"}]}"#.to_owned();
+    let queues = DeclaredQueues::from_texts(&[queue]).unwrap().plain();
+    let server = TestServer::start_with(&["pods"], |config| config.queues = queues).await;
     server.cluster.create("pods", mk_pod("default", "a", "web")).unwrap();
     server.caught_up("pods").await;
     let document = server.get("/openapi.json").await.json();
@@ -360,6 +363,8 @@ async fn the_description_names_every_parameter_and_none_else() {
         ("/v1/index/{resource}/{path}", server.address, "/v1/index/pods/spec.nodeName"),
         ("/v1/watch-index/{resource}/{path}", server.address, "/v1/watch-index/pods/spec.nodeName"),
         ("/v1/resources", server.address, "/v1/resources"),
+        ("/v1/queues", server.address, "/v1/queues"),
+        ("/v1/queues/{queue}", server.address, "/v1/queues/q"),
         ("/livez", server.admin, "/livez"),
         ("/readyz", server.admin, "/readyz"),
         ("/healthz", server.admin, "/healthz"),
@@ -382,15 +387,23 @@ async fn the_description_names_every_parameter_and_none_else() {
         ("{resource}", "pods"),
         ("{path}", "spec.nodeName"),
         ("{value}", "node-1"),
+        ("{queue}", "q"),
     ];
     for (path, item) in document["paths"].as_object().unwrap() {
         let address = if item["get"]["tags"][0] == "admin" { server.admin } else { server.address };
         let target = filled.iter().fold(path.clone(), |path, (segment, value)| path.replace(segment, value));
         let answer = request(address, "HEAD", &target, &[]).await;
         // A WebSocket alone needs more than a request.
-        let there = if item["get"]["responses"]["200"].is_null() { 426 } else { 200 };
-        assert_eq!(answer.status(), there, "{path} is there");
-        assert!(item["get"]["operationId"].is_string(), "{path} has a name for generators");
+        let get = &item["get"];
+        let (method, status) = if get.is_null() {
+            ("post", 405)
+        } else if get["responses"]["200"].is_null() {
+            ("get", 426)
+        } else {
+            ("get", 200)
+        };
+        assert_eq!(answer.status(), status, "{path} is there");
+        assert!(item[method]["operationId"].is_string(), "{path} has a name for generators");
     }
 }
 

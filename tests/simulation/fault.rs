@@ -85,6 +85,9 @@ faults! {
     ResetLagged = "RESET: client behind everything remembered",
     ResetHistoryLost = "RESET: versions went back",
     Relisted = "list beyond the first",
+    WorkerDied = "worker died with a key",
+    WorkerLate = "worker answered after its lease",
+    WorkerAnsweredTwice = "worker answered twice",
 }
 
 /// How often each fault hit.

@@ -11,6 +11,7 @@
 
 mod checker;
 mod client;
+mod crew;
 mod dice;
 mod fault;
 mod meter;

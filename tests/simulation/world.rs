@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::client::{Around, Client};
+use crate::crew::Crew;
 use crate::dice::Dice;
 use crate::fault::{Fault, Hits};
 use crate::meter::{Ask, Meter};
@@ -55,6 +56,9 @@ pub(crate) struct World {
     links: Vec<Arc<Link>>,
     replicas: Vec<Replica>,
     clients: Vec<Client>,
+    /// The work queue of each replica.
+    crews: Vec<Crew>,
+    seed: u64,
     hits: Arc<Hits>,
     trace: Trace,
     driver: Arc<Notify>,
@@ -126,6 +130,8 @@ impl World {
             links,
             replicas: Vec::new(),
             clients,
+            crews: Vec::new(),
+            seed,
             hits,
             trace,
             driver: Arc::new(Notify::new()),
@@ -141,6 +147,8 @@ impl World {
         for number in 0..2 {
             let seed = world.dice.seed();
             world.replicas.push(Replica::start(0, seed, &world.profile, &world.links[number], &world.driver));
+            let crew = world.crew(number);
+            world.crews.push(crew);
         }
         world
     }
@@ -350,7 +358,15 @@ impl World {
         self.links[at].reset_meters();
         let (life, seed) = (self.replicas[at].life + 1, self.dice.seed());
         self.replicas[at] = Replica::start(life, seed, &self.profile, &self.links[at], &self.driver);
+        self.crews[at] = self.crew(at);
         Ok(())
+    }
+
+    /// The work queue of a replica in its current life.
+    fn crew(&self, at: usize) -> Crew {
+        let replica = &self.replicas[at];
+        let dice = Dice::new(self.seed, 1_000 + 2 * replica.life + at as u64);
+        Crew::start(&replica.hub, &replica.drain, dice, Instant::now())
     }
 
     fn restart_server(&mut self) {
@@ -469,6 +485,7 @@ impl World {
         }
         let now = Instant::now();
         self.clients.iter_mut().for_each(|client| client.become_good(now));
+        self.crews.iter_mut().for_each(Crew::become_good);
         self.pass(Duration::from_secs(1)).await?;
         for _ in 0..3 {
             self.write();
@@ -508,6 +525,9 @@ impl World {
                 }
             }
         }
+        for (at, crew) in self.crews.iter().enumerate() {
+            crew.final_check(&self.truth).map_err(|why| format!("queue of replica {at}: {why}"))?;
+        }
         for client in &self.clients {
             if !client.is_connected() {
                 return Err(format!("client {} is not connected in the end", client.number));
@@ -534,13 +554,16 @@ impl World {
                 }
             }
             self.run_clients()?;
+            self.run_crews()?;
             self.check_replicas()?;
             let now = Instant::now();
             if now >= until {
                 return Ok(());
             }
             let live = self.replicas.iter().filter_map(Replica::live_due);
-            let due = self.clients.iter().filter_map(Client::wants_at).chain(live).min().unwrap_or(until);
+            let workers = self.crews.iter().filter_map(Crew::wants_at);
+            let due = self.clients.iter().filter_map(Client::wants_at).chain(live).chain(workers);
+            let due = due.min().unwrap_or(until);
             let next = due.max(now + Duration::from_millis(1)).min(until);
             tokio::select! {
                 biased;
@@ -584,6 +607,15 @@ impl World {
         };
         for client in &mut self.clients {
             client.run(&around).map_err(|why| describe(client, &why))?;
+        }
+        Ok(())
+    }
+
+    fn run_crews(&mut self) -> Result<(), String> {
+        let now = Instant::now();
+        for (at, crew) in self.crews.iter_mut().enumerate() {
+            let ran = crew.run(&self.replicas[at], &self.hits, &self.trace, now);
+            ran.map_err(|why| format!("queue of replica {at}: {why}"))?;
         }
         Ok(())
     }

@@ -216,6 +216,8 @@ pub(crate) fn serve_config(upstream: UpstreamSource, resources: &[&str]) -> conf
         allow_hosts: Vec::new(),
         pass_through: config::PassThrough::default(),
         pass_through_proxy: Vec::new(),
+        queue_mode: config::QueueMode::Api,
+        queues: Default::default(),
         initial_list: config::InitialList::default(),
         verify_interval: None,
         limits: Limits::DEFAULT,

@@ -1,0 +1,222 @@
+//! Dependents: a change of an object queues the keys of objects that are linked with it.
+//!
+//! A link is followed by an index where objects of the other resource name the changed one, and by the changed object's own
+//! content where it names them. What it named before counts, too: the object that lost a reference has to be looked at.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::workers::{Changed, Workers};
+use crate::cache::{IndexTerm, UsedIndex};
+use crate::hub::{Informer, InformerId};
+use crate::k8s::{IndexPath, Key, Link, Object, Resource, links, names_at, owner_uids, owners};
+use crate::queue::{Enqueue, Relation};
+
+/// Which keys of one resource the changes of another lead to.
+pub(super) struct Dependents {
+    /// The place of the other resource in the queue's declaration.
+    target: usize,
+    enqueue: Enqueue,
+    /// Known once both resources are.
+    ways: Option<Vec<Way>>,
+    /// The keys that each object named when it was looked at last.
+    named: HashMap<Key, Box<[Key]>>,
+    /// Indexes of the other resource that are in use here, so that they stay.
+    held: HashMap<(InformerId, IndexPath), UsedIndex>,
+}
+
+/// How to come from a changed object to others.
+#[derive(Clone, Debug)]
+pub(super) enum Way {
+    /// They name it at a path. If it is a link of the table, they may name something of another kind there.
+    Naming { path: IndexPath, link: Option<&'static Link> },
+    /// They have its uid among their owners.
+    Owned,
+    /// It names them.
+    Named(&'static Link),
+    /// They are its owners.
+    Owner,
+}
+
+/// Objects that are looked at in one turn where there is no index.
+const SCANNED_AT_ONCE: usize = 1024;
+
+/// How a change of an object of one resource leads to objects of another.
+///
+/// # Errors
+/// A sentence, if there is no link between them.
+pub(super) fn ways(own: &Resource, target: &Resource, enqueue: &Enqueue) -> Result<Vec<Way>, String> {
+    if let Some(path) = &enqueue.path {
+        let path = IndexPath::Field(crate::k8s::FieldPath::new(path.clone()));
+        return Ok(vec![Way::Naming { path, link: None }]);
+    }
+    if enqueue.by == Some(Relation::Owner) {
+        return Ok(vec![Way::Owned, Way::Owner]);
+    }
+    let naming = links().iter().filter(|link| link.is_from(target) && link.is_to(own));
+    let naming = naming.map(|link| Way::Naming { path: link.path.clone(), link: Some(link) });
+    let named = links().iter().filter(|link| link.is_from(own) && link.is_to(target)).map(Way::Named);
+    let ways: Vec<_> = naming.chain(named).collect();
+    if ways.is_empty() {
+        return Err(format!(
+            "there is no built-in link between {own} and {target} (`informerd links` prints them); give a path at which \
+             {target} name {own}, or \"by\": \"owner\""
+        ));
+    }
+    Ok(ways)
+}
+
+impl Dependents {
+    pub(super) fn new(target: usize, enqueue: Enqueue) -> Self {
+        Self { target, enqueue, ways: None, named: HashMap::new(), held: HashMap::new() }
+    }
+
+    /// The place of the resource whose keys are added.
+    pub(super) fn target(&self) -> usize {
+        self.target
+    }
+
+    /// The keys to add for changed objects of the resource at `own`. None before the target is followed: then all its
+    /// keys are queued as its first state.
+    ///
+    /// # Errors
+    /// A sentence, if there is no link between the resources.
+    pub(super) async fn of(
+        &mut self,
+        queue: &Workers,
+        own: usize,
+        changed: &VecDeque<Changed>,
+    ) -> Result<VecDeque<Changed>, String> {
+        let mut keys = VecDeque::new();
+        let (Some(own_kind), Some(kind)) = (queue.kind(own), queue.kind(self.target)) else {
+            return Ok(keys);
+        };
+        if self.ways.is_none() {
+            self.ways = Some(ways(&own_kind, &kind, &self.enqueue)?);
+        }
+        let informers = queue.objects(self.target).informers().to_vec();
+        self.index(&informers).await;
+        for one in changed {
+            let now = Instant::now();
+            let object = queue.objects(own).get(&one.key, now);
+            for key in self.linked(one, object.as_deref(), &kind, &informers).await {
+                // What does not exist, or is not selected, has a change of its own that queues it.
+                if queue.objects(self.target).get(&key, now).is_some() {
+                    keys.push_back(Changed { key, uid: "".into(), priority: one.priority });
+                }
+            }
+        }
+        Ok(keys)
+    }
+
+    /// The keys of all objects that are linked with a changed one.
+    async fn linked(
+        &mut self,
+        changed: &Changed,
+        object: Option<&Object>,
+        kind: &Resource,
+        informers: &[Arc<Informer>],
+    ) -> BTreeSet<Key> {
+        let (mut keys, mut named) = (BTreeSet::new(), BTreeSet::new());
+        let namespace = changed.key.namespace();
+        let there = if kind.namespaced() { namespace } else { "" };
+        let uid = object.map_or(&*changed.uid, Object::uid);
+        for way in self.ways.iter().flatten() {
+            match way {
+                Way::Naming { path, link } => {
+                    let means = |object: &Object| link.is_none_or(|link| link.means(object));
+                    let name = changed.key.name();
+                    keys.extend(with_value(informers, path, name, namespace, means).await);
+                }
+                Way::Owned if uid.is_empty() => {}
+                Way::Owned => {
+                    keys.extend(with_value(informers, &owner_uids(), uid, namespace, |_| true).await)
+                }
+                Way::Named(link) => {
+                    let names = object.map(|object| link.names(object)).unwrap_or_default();
+                    named.extend(names.iter().map(|name| Key::new(there, name)));
+                }
+                Way::Owner => {
+                    let owners = object.map(owners).unwrap_or_default().into_iter();
+                    let owners = owners.filter(|owner| owner.is_of(kind));
+                    named.extend(owners.map(|owner| Key::new(there, &owner.name)));
+                }
+            }
+        }
+        let before = match named.is_empty() {
+            true => self.named.remove(&changed.key),
+            false => self.named.insert(changed.key.clone(), named.iter().cloned().collect()),
+        };
+        keys.extend(before.into_iter().flatten());
+        keys.extend(named);
+        keys
+    }
+
+    /// Builds the indexes that are needed, in turns, and keeps them.
+    async fn index(&mut self, informers: &[Arc<Informer>]) {
+        let is_followed = |id: &InformerId| informers.iter().any(|informer| informer.id() == *id);
+        self.held.retain(|(id, _), _| is_followed(id));
+        let paths = self.ways.iter().flatten().filter_map(|way| match way {
+            Way::Naming { path, .. } => Some(path.clone()),
+            Way::Owned => Some(owner_uids()),
+            Way::Named(_) | Way::Owner => None,
+        });
+        for path in paths {
+            for informer in informers {
+                let at = (informer.id(), path.clone());
+                if self.held.contains_key(&at) {
+                    continue;
+                }
+                let term = IndexTerm { path: path.clone(), values: Vec::new() };
+                let _building = informer.building().lock().await;
+                if informer.reader.use_index(&term).is_none()
+                    && let Ok(mut builder) = informer.reader.build_index(&path, Instant::now())
+                {
+                    while !builder.turn() {
+                        tokio::task::yield_now().await;
+                    }
+                }
+                if let Some(used) = informer.reader.use_index(&term) {
+                    self.held.insert(at, used);
+                }
+            }
+        }
+    }
+}
+
+/// The keys of the objects that have a value at a path: of one namespace, or of all if it is empty.
+async fn with_value(
+    informers: &[Arc<Informer>],
+    path: &IndexPath,
+    value: &str,
+    namespace: &str,
+    means: impl Fn(&Object) -> bool,
+) -> Vec<Key> {
+    let is_near = |key: &Key| namespace.is_empty() || key.namespace() == namespace;
+    let mut keys = Vec::new();
+    for informer in informers {
+        let term = IndexTerm { path: path.clone(), values: vec![value.to_owned()] };
+        if let Some(index) = informer.reader.use_index(&term) {
+            let (snapshot, found) = index.snapshot();
+            let has = |key: &Key| is_near(key) && snapshot.get(key).is_some_and(|object| means(object));
+            keys.extend(found.into_iter().filter(has));
+            continue;
+        }
+        // All indexes are in use by others.
+        let snapshot = informer.reader.snapshot();
+        for (count, object) in snapshot.after(None).enumerate() {
+            if count % SCANNED_AT_ONCE == SCANNED_AT_ONCE - 1 {
+                tokio::task::yield_now().await;
+            }
+            if is_near(object.key())
+                && names_at(path, object).iter().any(|name| name == value)
+                && means(object)
+            {
+                keys.push(object.key().clone());
+            }
+        }
+    }
+    keys
+}

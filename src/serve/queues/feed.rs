@@ -1,0 +1,202 @@
+//! Feeds a queue: follows one of its resources and adds the keys of changed objects.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use tracing::debug;
+
+use super::super::params::Params;
+use super::super::target::{self, Target};
+use super::super::{ApiError, watch};
+use super::Queues;
+use super::dependents::Dependents;
+use super::workers::{Changed, Workers};
+use crate::hub::{CloseReason, Delivery, Event, EventKind, Form, Origin, StartAt, Subscriber, Subscription};
+use crate::k8s::Key;
+use crate::queue::{Priority, Watch};
+
+/// How long a look for informers takes at most, before the queue says what it waits for.
+const FIND_WAIT: Duration = Duration::from_secs(10);
+
+/// Time between two attempts to follow a resource.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// The task that follows one resource of a queue.
+pub(super) struct Feed {
+    queues: Queues,
+    queue: Arc<Workers>,
+    /// The place of the resource in the queue's declaration.
+    index: usize,
+    /// The keys of all objects that the queue knows to exist. After RESET they tell which objects are gone: a key costs a
+    /// pointer to the text that it shares with its object.
+    known: HashSet<Key>,
+    /// The keys of a first state that is under way.
+    first: Option<HashSet<Key>>,
+    /// Which keys of other resources are added in place of the resource's own.
+    dependents: Vec<Dependents>,
+}
+
+impl Feed {
+    pub(super) fn new(queues: Queues, queue: Arc<Workers>, index: usize) -> Self {
+        Self { queues, queue, index, known: HashSet::new(), first: None, dependents: Vec::new() }
+    }
+
+    /// Follows until the queue is deleted, or the process drains.
+    pub(super) async fn run(mut self) {
+        let watch = &self.queue.spec().watch[self.index];
+        // The declaration was checked: each has its target.
+        let targets = watch.enqueue.iter().filter_map(|enqueue| {
+            Some(Dependents::new(self.queue.spec().target(&enqueue.resource)?, enqueue.clone()))
+        });
+        self.dependents = targets.collect();
+        let (closed, drain) = (self.queue.closed().clone(), self.queues.0.drain.clone());
+        tokio::select! {
+            () = self.follow_on() => {}
+            () = closed.cancelled() => {}
+            () = drain.cancelled() => {}
+        }
+    }
+
+    async fn follow_on(&mut self) {
+        loop {
+            match self.subscribe().await {
+                Ok(subscriber) => {
+                    let reason = self.follow(subscriber).await;
+                    debug!(queue = self.queue.name(), reason = reason.as_str(), "a queue follows anew");
+                    self.queue.waits(self.index, "its informer has ended, and is looked for");
+                    // What was not told of the first state is told by the next one.
+                    if let Some(first) = self.first.take() {
+                        self.known.extend(first);
+                    }
+                }
+                Err(error) => self.queue.waits(self.index, &error.status().message),
+            }
+            sleep(AGAIN).await;
+        }
+    }
+
+    async fn subscribe(&mut self) -> Result<Subscriber, ApiError> {
+        let watched = self.queue.spec().watch[self.index].clone();
+        let target = find(&self.queues, &watched, Instant::now() + FIND_WAIT).await?;
+        let kind = &target.informers[0].resource;
+        if !self.queue.claim(self.index, kind) {
+            let canonical = kind.canonical();
+            let why = "is watched twice by this queue; one watch takes several namespaces and one selection";
+            return Err(ApiError::bad_request(format!("{canonical} {why}")));
+        }
+        let Target { informers, selection, .. } = target;
+        let subscription = Subscription {
+            informers: informers.clone(),
+            selection: selection.clone(),
+            from: StartAt::Start,
+            resync: None,
+            timeout: None,
+        };
+        let subscriber = self.queues.0.hub.subscribe(subscription).map_err(|error| watch::refused(&error))?;
+        let request = format!("/v1/queues/{}", self.queue.name());
+        subscriber.follower().comes_from(Origin { request, transport: "queue", peer: String::new() });
+        let wait = self.queues.0.hub.config().resume_wait;
+        self.queue.objects(self.index).follow(informers, selection, wait, Instant::now());
+        self.first = Some(HashSet::new());
+        Ok(subscriber)
+    }
+
+    async fn follow(&mut self, mut subscriber: Subscriber) -> CloseReason {
+        loop {
+            match subscriber.next().await {
+                Delivery::Events(events) => self.take(&events).await,
+                Delivery::Shared(batches) => {
+                    for batch in batches {
+                        let events: Vec<_> = batch.events().collect();
+                        self.take(&events).await;
+                    }
+                }
+                Delivery::Replaced { source, informer } => {
+                    let wait = self.queues.0.hub.config().resume_wait;
+                    self.queue.objects(self.index).replace(source, informer, wait, Instant::now());
+                }
+                Delivery::Heartbeat => {}
+                Delivery::Closed(reason) => return reason,
+            }
+        }
+    }
+
+    /// Adds the keys of events. While the queue is full nothing is read from the caches, and nothing is lost: the
+    /// subscription goes on from its cursor.
+    async fn take(&mut self, events: &[Event]) {
+        let mut changed = VecDeque::with_capacity(events.len());
+        for event in events {
+            self.note(event, &mut changed);
+        }
+        if self.dependents.is_empty() {
+            return add(&self.queue, self.index, changed).await;
+        }
+        let queue = self.queue.clone();
+        for dependents in &mut self.dependents {
+            match dependents.of(&queue, self.index, &changed).await {
+                Ok(keys) => add(&queue, dependents.target(), keys).await,
+                Err(why) => queue.waits(self.index, &why),
+            }
+        }
+    }
+
+    /// Which keys an event adds, and what the queue then knows.
+    fn note(&mut self, event: &Event, changed: &mut VecDeque<Changed>) {
+        let priority = if self.first.is_some() { Priority::Low } else { Priority::Normal };
+        match event.kind {
+            EventKind::Added | EventKind::Modified | EventKind::Patched => {
+                let Some((key, uid)) = event.payload.identity() else { return };
+                self.first.as_mut().unwrap_or(&mut self.known).insert(key.clone());
+                changed.push_back(Changed { key: key.clone(), uid: uid.into(), priority });
+            }
+            EventKind::Deleted => {
+                let Some((key, uid)) = event.payload.identity() else { return };
+                self.first.as_mut().unwrap_or(&mut self.known).remove(key);
+                changed.push_back(Changed { key: key.clone(), uid: uid.into(), priority: Priority::Normal });
+            }
+            EventKind::Bookmark => {}
+            EventKind::Synced => {
+                if let Some(first) = self.first.take() {
+                    let before = std::mem::replace(&mut self.known, first);
+                    let gone = before.into_iter().filter(|key| !self.known.contains(key));
+                    // In one order, so that any run can be repeated.
+                    let mut gone: Vec<_> = gone.collect();
+                    gone.sort_unstable();
+                    let gone = gone.into_iter().map(|key| Changed {
+                        key,
+                        uid: "".into(),
+                        priority: Priority::Normal,
+                    });
+                    changed.extend(gone);
+                }
+                self.queue.synced(self.index);
+            }
+            // The whole state follows. Every key of it is added again, and those that are missing in it are gone.
+            EventKind::Reset => {
+                if let Some(first) = self.first.replace(HashSet::new()) {
+                    self.known.extend(first);
+                }
+            }
+        }
+    }
+}
+
+/// Adds keys of a resource, waiting for room.
+async fn add(queue: &Workers, index: usize, mut changed: VecDeque<Changed>) {
+    while !queue.add_all(index, &mut changed) {
+        queue.room().await;
+    }
+}
+
+/// The informers and the selection of a watch.
+pub(super) async fn find(queues: &Queues, watched: &Watch, deadline: Instant) -> Result<Target, ApiError> {
+    let pairs = watched.parameters().into_iter();
+    let params = Params::of(pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect());
+    let max = queues.0.config.informers_max;
+    let mut target = Target::find(&queues.0.hub, max, &watched.resource, &params, deadline).await?;
+    let changed = target::mask(&target.informers, "changed", &params)?;
+    target.selection.form = Form { changed, ..Form::default() };
+    Ok(target)
+}

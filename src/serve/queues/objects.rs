@@ -1,0 +1,171 @@
+//! Reads the objects of leases.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::hub::{Informer, Scope, Selection};
+use crate::k8s::{Key, Object};
+
+/// The caches from which one resource of a queue reads the objects of its leases.
+#[derive(Default)]
+pub(super) struct Objects {
+    informers: Vec<Arc<Informer>>,
+    selection: Selection,
+    /// The informers before these. While a new one is not as far as the one before it, objects are read from that one: its
+    /// state is what the queued keys are about.
+    before: Option<Before>,
+}
+
+struct Before {
+    informers: Vec<Arc<Informer>>,
+    /// Until when they are read at most: the versions of a restored cluster may never get as far.
+    until: Instant,
+}
+
+impl Objects {
+    /// Follows these informers from now on.
+    pub(super) fn follow(
+        &mut self,
+        informers: Vec<Arc<Informer>>,
+        selection: Selection,
+        wait: Duration,
+        now: Instant,
+    ) {
+        self.selection = selection;
+        self.set(informers, wait, now);
+    }
+
+    /// Follows the successor of one informer from now on.
+    pub(super) fn replace(&mut self, index: usize, by: Arc<Informer>, wait: Duration, now: Instant) {
+        let mut informers = self.informers.clone();
+        if let Some(informer) = informers.get_mut(index) {
+            *informer = by;
+        }
+        self.set(informers, wait, now);
+    }
+
+    fn set(&mut self, informers: Vec<Arc<Informer>>, wait: Duration, now: Instant) {
+        let last = std::mem::replace(&mut self.informers, informers);
+        // Where the last ones were not as far either, those before them still are the ones that count.
+        let waits = |before: &Before| now < before.until && behind(&last, &before.informers);
+        if !last.is_empty() && !self.before.as_ref().is_some_and(waits) {
+            self.before = Some(Before { informers: last, until: now + wait });
+        }
+    }
+
+    /// The informers that are followed.
+    pub(super) fn informers(&self) -> &[Arc<Informer>] {
+        &self.informers
+    }
+
+    /// The object of a key as the queue selects it; `None` if there is none.
+    pub(super) fn get(&mut self, key: &Key, now: Instant) -> Option<Arc<Object>> {
+        if self
+            .before
+            .as_ref()
+            .is_some_and(|before| now >= before.until || !behind(&self.informers, &before.informers))
+        {
+            self.before = None;
+        }
+        let informers = self.before.as_ref().map_or(&self.informers, |before| &before.informers);
+        let informer = informers.iter().find(|informer| informer.scope.covers(key.namespace()))?;
+        let snapshot = informer.reader.snapshot();
+        snapshot.get(key).filter(|object| self.selection.matches(object)).cloned()
+    }
+}
+
+/// Whether one of these informers is not as far as one that it follows in some namespace.
+fn behind(informers: &[Arc<Informer>], before: &[Arc<Informer>]) -> bool {
+    informers.iter().any(|informer| {
+        let shared = |other: &Informer| {
+            other.scope == informer.scope || [&other.scope, &informer.scope].contains(&&Scope::All)
+        };
+        before.iter().filter(|other| shared(other) && other.id() != informer.id()).any(|other| {
+            // Not `>=`: versions that cannot be compared are those of another cluster.
+            informer.reader.head().1 < other.reader.head().1
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::{self, Delta, Writer};
+    use crate::hub::Figures;
+    use crate::k8s::{DecodeOptions, Decoder, Resource, ResourceParts, ResourceVersion};
+
+    const WAIT: Duration = Duration::from_secs(10);
+
+    fn config_maps() -> Resource {
+        let (version, plural, kind) = ("v1".into(), "configmaps".into(), "ConfigMap".into());
+        Resource::new(ResourceParts { version, plural, kind, namespaced: true, ..Default::default() })
+    }
+
+    fn object(version: u64) -> Object {
+        let options =
+            DecodeOptions { drop_managed_fields: true, drop_last_applied: true, object_bytes_max: 1 << 20 };
+        let text = format!(
+            r#"{{"metadata":{{"name":"x","namespace":"a","uid":"u","resourceVersion":"{version}"}}}}"#
+        );
+        Decoder::new(config_maps(), options).object(&text).unwrap()
+    }
+
+    /// An informer that is complete at a version, at which it has one object.
+    fn informer(scope: Scope, version: u64, now: Instant) -> (Writer, Arc<Informer>) {
+        let config =
+            cache::Config { journal_len_max: 16, journal_bytes_max: 1 << 20, tombstones_len_max: 16 };
+        let (mut writer, reader) = cache::cache(config, now);
+        commit(&mut writer, version);
+        let figures = Arc::new(Figures::default);
+        (writer, Arc::new(Informer::new(config_maps(), scope, reader, figures)))
+    }
+
+    fn commit(writer: &mut Writer, version: u64) {
+        let version_of = ResourceVersion::from(version);
+        writer.commit(vec![Delta::PassBegin, Delta::PassItem(object(version)), Delta::PassEnd(version_of)]);
+    }
+
+    fn version(objects: &mut Objects, now: Instant) -> Option<String> {
+        let object = objects.get(&Key::new("a", "x"), now);
+        object.map(|object| object.resource_version().to_string())
+    }
+
+    #[test]
+    fn a_lease_gets_no_older_object_from_an_informer_that_is_behind_the_one_it_replaces() {
+        let now = Instant::now();
+        for (before, after) in [
+            (Scope::All, Scope::All),
+            (Scope::Namespace("a".to_owned()), Scope::All),
+            (Scope::All, Scope::Namespace("a".to_owned())),
+        ] {
+            let (_old, first) = informer(before, 7, now);
+            let mut objects = Objects::default();
+            objects.follow(vec![first], Selection::default(), WAIT, now);
+            let (mut writer, second) = informer(after, 5, now);
+            objects.replace(0, second, WAIT, now);
+            assert_eq!(version(&mut objects, now).as_deref(), Some("7"));
+            commit(&mut writer, 8);
+            assert_eq!(version(&mut objects, now).as_deref(), Some("8"));
+            // One behind the other, and none as far as the first.
+            let (_, third) = informer(Scope::All, 6, now);
+            objects.replace(0, third, WAIT, now);
+            let (_, fourth) = informer(Scope::All, 4, now);
+            objects.replace(0, fourth, WAIT, now);
+            assert_eq!(version(&mut objects, now).as_deref(), Some("8"));
+            // The versions of another cluster never get as far.
+            assert_eq!(version(&mut objects, now + WAIT).as_deref(), Some("4"));
+        }
+    }
+
+    #[test]
+    fn what_is_not_followed_has_no_object() {
+        let now = Instant::now();
+        let mut objects = Objects::default();
+        assert_eq!(version(&mut objects, now), None);
+        let (_writer, informer) = informer(Scope::Namespace("b".to_owned()), 3, now);
+        objects.follow(vec![informer], Selection::default(), WAIT, now);
+        assert_eq!(version(&mut objects, now), None);
+    }
+}

@@ -1,0 +1,301 @@
+//! A work queue on a replica, and workers that die, are late and answer twice. The checks: a key has one lease at a time, its object
+//! is the one that the cache has, an answer counts only while the lease is held, and in the end every key was reconciled at
+//! its last state.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use informerd::hub::Hub;
+use informerd::k8s::Key;
+use informerd::queue::{LeaseToken, Spec, Watch};
+use informerd::serve::{
+    Ask, Declared, DeclaredBy, Given, QueueAccess, QueueConfig, QueueError, Queues, Workers,
+};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::checker::content_of;
+use crate::dice::Dice;
+use crate::fault::{Fault, Hits};
+use crate::replica::Replica;
+use crate::trace::Trace;
+use crate::truth::{RESOURCES, Test, Truth, Wanted};
+
+/// Workers of a queue.
+const WORKERS: usize = 3;
+
+/// Length of leases.
+const LEASE: Duration = Duration::from_secs(10);
+
+/// The place of a resource in [`RESOURCES`], and the key.
+type Item = (usize, Key);
+
+/// The queue of one replica in one life, and its workers.
+pub(crate) struct Crew {
+    dice: Dice,
+    queues: Queues,
+    queue: Arc<Workers>,
+    stop: CancellationToken,
+    wanted: Wanted,
+    workers: Vec<Worker>,
+    /// Until when each key is leased, as far as the workers know.
+    leased: BTreeMap<Item, Instant>,
+    /// The state in which each key was reconciled last: the content of its object.
+    reconciled: BTreeMap<Item, Option<String>>,
+    is_good: bool,
+}
+
+struct Worker {
+    /// When it acts next.
+    at: Instant,
+    work: Option<Work>,
+}
+
+/// A key in the hands of a worker.
+struct Work {
+    item: Item,
+    token: LeaseToken,
+    content: Option<String>,
+    until: Instant,
+    plan: Plan,
+}
+
+/// What becomes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Plan {
+    Done,
+    DoneTwice,
+    DoneAndAgain,
+    Late,
+    Die,
+    Retry,
+    Release,
+    Extend,
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+impl Crew {
+    pub(crate) fn start(hub: &Hub, drain: &CancellationToken, mut dice: Dice, now: Instant) -> Self {
+        let app = dice.weighted(&[(None, 2), (Some(Test::Is("web")), 1), (Some(Test::IsNot("db")), 1)]);
+        let namespaces = dice.weighted(&[(&[][..], 3), (&["a", "b"], 1)]).to_vec();
+        let wanted = Wanted { app, namespaces, ..Wanted::default() };
+        let watch = |resource: &str| Watch {
+            resource: resource.to_owned(),
+            namespaces: wanted.namespaces.iter().map(|namespace| (*namespace).to_owned()).collect(),
+            label_selector: Some(wanted.label_selector()).filter(|selector| !selector.is_empty()),
+            ..Watch::default()
+        };
+        let spec = Spec {
+            watch: RESOURCES.map(watch).to_vec(),
+            lease_seconds: 60,
+            max_attempts: None,
+            retry_base_milliseconds: 5,
+            retry_max_seconds: 20,
+        };
+        let config = QueueConfig {
+            access: QueueAccess::Clients,
+            declared: BTreeMap::new(),
+            process: dice.seed(),
+            queues_max: 1,
+            // Fewer than there are keys.
+            keys_max: dice.pick(&[3, 1000]),
+            leases_max: WORKERS,
+            workers_max: 1,
+            informers_max: 10,
+        };
+        let stop = drain.child_token();
+        let queues = Queues::new(hub.clone(), config, stop.clone());
+        let spec = spec.checked().expect("it is right");
+        let Ok(Declared::New(queue)) = queues.declare("q", spec, DeclaredBy::Client) else {
+            unreachable!("it is the first one")
+        };
+        let workers = (0..WORKERS).map(|_| Worker { at: now, work: None }).collect();
+        let (leased, reconciled) = Default::default();
+        Self { dice, queues, queue, stop, wanted, workers, leased, reconciled, is_good: false }
+    }
+
+    /// From now on each worker does what it should.
+    pub(crate) fn become_good(&mut self) {
+        self.is_good = true;
+    }
+
+    /// When a worker acts next.
+    pub(crate) fn wants_at(&self) -> Option<Instant> {
+        self.workers.iter().map(|worker| worker.at).min()
+    }
+
+    /// Lets the workers act that are due.
+    pub(crate) fn run(
+        &mut self,
+        replica: &Replica,
+        hits: &Hits,
+        trace: &Trace,
+        now: Instant,
+    ) -> Result<(), String> {
+        for number in 0..WORKERS {
+            if self.workers[number].at > now {
+                continue;
+            }
+            match self.workers[number].work.take() {
+                Some(work) => self.answer(number, work, hits, trace, now)?,
+                None => self.lease(number, replica, trace, now)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn lease(&mut self, number: usize, replica: &Replica, trace: &Trace, now: Instant) -> Result<(), String> {
+        let ask = Ask { max: 1, wait: Duration::ZERO, length: LEASE };
+        self.workers[number].at = now + self.dice.millis(20, if self.is_good { 500 } else { 20_000 });
+        let answer = self.queue.lease(&self.queues, ask).now_or_never();
+        let taken = match answer.expect("who does not wait is answered") {
+            Ok(taken) => taken,
+            // Those who died hold leases, too; and the replica may be draining.
+            Err(QueueError::TooManyLeases { .. } | QueueError::Stopping) => return Ok(()),
+            Err(error) => return Err(format!("a lease is refused: {error}")),
+        };
+        // A connection that breaks before the answer is written.
+        if !self.is_good && self.dice.chance(0.05) {
+            return Ok(());
+        }
+        let Some(given) = taken.hand_over().pop() else { return Ok(()) };
+        let content = self.check_object(&given, replica)?;
+        let resource = usize::from(given.leased.resource);
+        let item = (resource, given.leased.key.clone());
+        if self.leased.get(&item).is_some_and(|until| now < *until) {
+            return Err(format!("{item:?} has two leases at once"));
+        }
+        let until = now + LEASE;
+        self.leased.insert(item.clone(), until);
+        let plan = match self.is_good {
+            true => Plan::Done,
+            false => self.dice.weighted(&[
+                (Plan::Done, 6),
+                (Plan::DoneTwice, 1),
+                (Plan::DoneAndAgain, 1),
+                (Plan::Late, 1),
+                (Plan::Die, 1),
+                (Plan::Retry, 2),
+                (Plan::Release, 1),
+                (Plan::Extend, 1),
+            ]),
+        };
+        trace.say(|| format!("worker {number} has {item:?} at {content:?}, and will: {plan:?}"));
+        let takes = if plan == Plan::Late { (10_000, 30_000) } else { (0, 9_000) };
+        self.workers[number].at = now + self.dice.millis(takes.0, takes.1);
+        let token = given.leased.token;
+        self.workers[number].work = Some(Work { item, token, content, until, plan });
+        Ok(())
+    }
+
+    /// The content of a leased object. It is the one that the cache has.
+    fn check_object(&self, given: &Given, replica: &Replica) -> Result<Option<String>, String> {
+        let resource = usize::from(given.leased.resource);
+        if given.resource != RESOURCES[resource] {
+            return Err(format!("a key of {} is said to be of {}", RESOURCES[resource], given.resource));
+        }
+        let snapshot = replica.readers[resource].snapshot();
+        let held = snapshot.get(&given.leased.key).filter(|object| {
+            let labels = object.labels();
+            let app = labels.iter().find(|(name, _)| name == "app").map(|(_, value)| value.to_string());
+            match self.wanted.app {
+                Some(Test::Is(wanted)) => app.as_deref() == Some(wanted),
+                Some(Test::IsNot(other)) => app.as_deref() != Some(other),
+                _ => true,
+            }
+        });
+        let (held, given) = (held.map(|object| content_of(object)), given.object.as_deref().map(content_of));
+        if held == given { Ok(given) } else { Err(format!("a worker got {given:?} instead of {held:?}")) }
+    }
+
+    fn answer(
+        &mut self,
+        number: usize,
+        work: Work,
+        hits: &Hits,
+        trace: &Trace,
+        now: Instant,
+    ) -> Result<(), String> {
+        self.workers[number].at = now + self.dice.millis(0, 3_000);
+        let Work { item, token, content, mut until, plan } = work;
+        trace.say(|| format!("worker {number} answers for {item:?}: {plan:?}"));
+        let is_held = now < until && !self.stop.is_cancelled();
+        let answered = match plan {
+            Plan::Die => {
+                hits.count(Fault::WorkerDied);
+                return Ok(());
+            }
+            Plan::Done | Plan::DoneTwice | Plan::Late => self.queue.done(&token, None),
+            Plan::DoneAndAgain => self.queue.done(&token, Some(self.dice.millis(0, 20_000))),
+            Plan::Retry => self.queue.retry(&token, "as the dice fell").map(drop),
+            Plan::Release => self.queue.release(&token),
+            Plan::Extend => self.queue.extend(&token, LEASE),
+        };
+        // While it drains, leases may be held or not: it makes no difference any more.
+        if answered.is_ok() != is_held && !self.stop.is_cancelled() {
+            return Err(format!("{plan:?} for {item:?} is {answered:?}, with the lease until {until:?}"));
+        }
+        if plan == Plan::Late {
+            hits.count(Fault::WorkerLate);
+        }
+        if answered.is_err() {
+            return Ok(());
+        }
+        if plan == Plan::Extend {
+            until = now + LEASE;
+            self.leased.insert(item.clone(), until);
+            let work = Work { item, token, content, until, plan: Plan::Done };
+            self.workers[number].work = Some(work);
+            return Ok(());
+        }
+        self.leased.remove(&item);
+        if plan == Plan::DoneTwice {
+            hits.count(Fault::WorkerAnsweredTwice);
+            let again = [self.queue.done(&token, None), self.queue.release(&token)];
+            if again.iter().any(Result::is_ok) {
+                return Err(format!("two answers for one lease of {item:?} count"));
+            }
+        }
+        if matches!(plan, Plan::Done | Plan::DoneTwice | Plan::DoneAndAgain) {
+            self.reconciled.insert(item, content);
+        }
+        Ok(())
+    }
+
+    /// In the end nothing is left to do, and all was done.
+    pub(crate) fn final_check(&self, truth: &Truth) -> Result<(), String> {
+        let summary = self.queue.summary();
+        let left = summary.depth + summary.delayed + summary.in_flight + summary.failed;
+        if left > 0 || !self.queue.is_synced() {
+            return Err(format!("a queue is not empty in the end: {summary:?}"));
+        }
+        let mut there: BTreeMap<Item, Option<String>> = BTreeMap::new();
+        for resource in 0..RESOURCES.len() {
+            for (key, seen) in &*truth.log(resource).now() {
+                if self.wanted.wants(key, seen) {
+                    let (namespace, name) = key.split_once('/').unwrap_or(("", key));
+                    there.insert((resource, Key::new(namespace, name)), Some(seen.content.clone()));
+                }
+            }
+        }
+        for (item, content) in &there {
+            let reconciled = self.reconciled.get(item);
+            if reconciled != Some(content) {
+                return Err(format!("{item:?} is {content:?}, and was reconciled at {reconciled:?}"));
+            }
+        }
+        for (item, content) in &self.reconciled {
+            if content.is_some() && !there.contains_key(item) {
+                return Err(format!("{item:?} is gone, and was reconciled at {content:?} last"));
+            }
+        }
+        Ok(())
+    }
+}
