@@ -648,27 +648,36 @@ async fn linked(resources: &[&str], spec: &Value, objects: &[(&str, Value)]) -> 
     let declared = declare(&server, "q", spec).await;
     assert_eq!(declared.status(), 201, "{}", declared.text());
     synced(&server).await;
-    settle(&server).await;
+    // All of it is queued.
+    settle(&server, 0).await;
     server
 }
 
-/// Finishes all keys that come, until none has come for a moment that all informers have reached; gives their names.
-async fn settle(server: &TestServer) -> Vec<String> {
-    let mut names = Vec::new();
+/// Finishes all keys that come; gives their names. Waits as long as it takes for the expected ones, and a moment for others.
+async fn settle(server: &TestServer, expected: usize) -> Vec<String> {
+    let mut names = std::collections::BTreeSet::new();
     loop {
-        let answer = post(server, "q/lease", &json!({"waitSeconds": 1, "max": 100})).await.json();
+        let seconds = if names.len() < expected { 20 } else { 1 };
+        let answer = post(server, "q/lease", &json!({"waitSeconds": seconds, "max": 100})).await.json();
         let items = answer["items"].as_array().unwrap().clone();
         if items.is_empty() {
-            names.sort();
-            names.dedup();
-            return names;
+            return names.into_iter().collect();
         }
         for item in items {
             assert_eq!(self::answer(server, "done", &item).await.status(), 204);
             assert!(item["object"].is_object(), "{item}");
-            names.push(format!("{} {}", item["resource"].as_str().unwrap(), item["name"].as_str().unwrap()));
+            names.insert(format!(
+                "{} {}",
+                item["resource"].as_str().unwrap(),
+                item["name"].as_str().unwrap()
+            ));
         }
     }
+}
+
+/// Waits until exactly these keys have come.
+async fn come(server: &TestServer, expected: &[&str]) {
+    assert_eq!(settle(server, expected.len()).await, expected);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -695,22 +704,20 @@ async fn a_change_queues_the_objects_that_name_the_changed_one() {
     let cluster = &server.cluster;
     // It is named before it exists.
     cluster.create("secrets", object("cert", &json!({}))).unwrap();
-    assert_eq!(
-        settle(&server).await,
-        ["ingresses.networking.k8s.io shop", "ingresses.networking.k8s.io web"]
-    );
+    come(&server, &["ingresses.networking.k8s.io shop", "ingresses.networking.k8s.io web"]).await;
     cluster.patch("secrets", "one", "unused", &json!({"data": {"a": "YQ=="}})).unwrap();
     let mut elsewhere = object("cert", &json!({}));
     elsewhere["metadata"]["namespace"] = "two".into();
     cluster.create("secrets", elsewhere).unwrap();
-    assert!(settle(&server).await.is_empty(), "it is named by none, or in another namespace");
+    // It is named by none, or in another namespace.
+    come(&server, &[]).await;
     // Who names it now, not who did when the queue began.
     cluster.patch("ingresses", "one", "shop", &tls("new")).unwrap();
-    settle(&server).await;
+    come(&server, &["ingresses.networking.k8s.io shop"]).await;
     cluster.delete("secrets", "one", "cert").unwrap();
-    assert_eq!(settle(&server).await, ["ingresses.networking.k8s.io web"]);
+    come(&server, &["ingresses.networking.k8s.io web"]).await;
     cluster.create("configmaps", object("settings", &json!({}))).unwrap();
-    assert_eq!(settle(&server).await, ["ingresses.networking.k8s.io annotated"]);
+    come(&server, &["ingresses.networking.k8s.io annotated"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -727,15 +734,15 @@ async fn a_change_queues_what_the_object_names_now_and_named_before() {
     let mut slice = object("a-1", &json!({"endpoints": [], "addressType": "IPv4"}));
     slice["metadata"]["labels"] = of("a")["metadata"]["labels"].clone();
     cluster.create("endpointslices", slice).unwrap();
-    assert_eq!(settle(&server).await, ["services a"]);
+    come(&server, &["services a"]).await;
     cluster.patch("endpointslices", "one", "a-1", &of("b")).unwrap();
-    assert_eq!(settle(&server).await, ["services a", "services b"]);
+    come(&server, &["services a", "services b"]).await;
     cluster.patch("endpointslices", "one", "a-1", &of("missing")).unwrap();
-    assert_eq!(settle(&server).await, ["services b"]);
+    come(&server, &["services b"]).await;
     cluster.patch("endpointslices", "one", "a-1", &of("c")).unwrap();
-    settle(&server).await;
+    come(&server, &["services c"]).await;
     cluster.delete("endpointslices", "one", "a-1").unwrap();
-    assert_eq!(settle(&server).await, ["services c"]);
+    come(&server, &["services c"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -757,13 +764,13 @@ async fn owners_are_followed_both_ways() {
     let deployment = cluster.create("deployments", object("web", &json!({"spec": {}}))).unwrap();
     let set = cluster.create("replicasets", owned("web-1", "Deployment", &deployment)).unwrap();
     cluster.create("replicasets", object("alone", &json!({"spec": {}}))).unwrap();
-    settle(&server).await;
+    come(&server, &["replicasets.apps alone", "replicasets.apps web-1"]).await;
     cluster.patch("deployments", "one", "web", &json!({"spec": {"replicas": 2}})).unwrap();
-    assert_eq!(settle(&server).await, ["replicasets.apps web-1"]);
+    come(&server, &["replicasets.apps web-1"]).await;
     cluster.create("pods", owned("web-1-a", "ReplicaSet", &set)).unwrap();
-    assert_eq!(settle(&server).await, ["replicasets.apps web-1"]);
+    come(&server, &["replicasets.apps web-1"]).await;
     cluster.delete("pods", "one", "web-1-a").unwrap();
-    assert_eq!(settle(&server).await, ["replicasets.apps web-1"]);
+    come(&server, &["replicasets.apps web-1"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

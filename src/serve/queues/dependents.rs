@@ -78,8 +78,7 @@ impl Dependents {
         self.target
     }
 
-    /// The keys to add for changed objects of the resource at `own`. None before the target is followed: then all its
-    /// keys are queued as its first state.
+    /// The keys to add for changed objects of the resource at `own`. Waits until the target is found.
     ///
     /// # Errors
     /// A sentence, if there is no link between the resources.
@@ -90,9 +89,8 @@ impl Dependents {
         changed: &VecDeque<Changed>,
     ) -> Result<VecDeque<Changed>, String> {
         let mut keys = VecDeque::new();
-        let (Some(own_kind), Some(kind)) = (queue.kind(own), queue.kind(self.target)) else {
-            return Ok(keys);
-        };
+        // Not without the target: what the objects name now has to be known when they name something else.
+        let (own_kind, kind) = (queue.kind(own).await, queue.kind(self.target).await);
         if self.ways.is_none() {
             self.ways = Some(ways(&own_kind, &kind, &self.enqueue)?);
         }

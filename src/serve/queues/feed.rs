@@ -130,15 +130,20 @@ impl Feed {
         for event in events {
             self.note(event, &mut changed);
         }
-        if self.dependents.is_empty() {
-            return add(&self.queue, self.index, changed).await;
-        }
         let queue = self.queue.clone();
+        if self.dependents.is_empty() {
+            add(&queue, self.index, changed).await;
+            changed = VecDeque::new();
+        }
         for dependents in &mut self.dependents {
             match dependents.of(&queue, self.index, &changed).await {
                 Ok(keys) => add(&queue, dependents.target(), keys).await,
-                Err(why) => queue.waits(self.index, &why),
+                Err(why) => return queue.waits(self.index, &why),
             }
+        }
+        // Only now: then all its keys are queued.
+        if events.iter().any(|event| event.kind == EventKind::Synced) {
+            queue.synced(self.index);
         }
     }
 
@@ -171,7 +176,6 @@ impl Feed {
                     });
                     changed.extend(gone);
                 }
-                self.queue.synced(self.index);
             }
             // The whole state follows. Every key of it is added again, and those that are missing in it are gone.
             EventKind::Reset => {

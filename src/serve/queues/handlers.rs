@@ -1,6 +1,7 @@
 //! `/v1/queues/…`.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::Instant;
 
+use super::super::connection::{AwaitsChange, Load};
 use super::super::params::Params;
 use super::super::target::path_after;
 use super::super::{ApiError, Server, body, metrics};
@@ -108,7 +110,11 @@ pub(in crate::serve) async fn answer(
     Params::parse(uri.query(), &[])?;
     let workers = queues.get(name)?;
     match verb {
-        "lease" => lease(queues, workers, read(request, r#"{"max":1,"waitSeconds":20}"#).await?).await,
+        "lease" => {
+            let load = request.extensions().get::<Arc<Load>>().cloned();
+            let body = read(request, r#"{"max":1,"waitSeconds":20}"#).await?;
+            lease(queues, workers, body, load).await
+        }
         "extend" => extend(&workers, read(request, r#"{"lease":"…","leaseSeconds":60}"#).await?),
         "done" => done(&workers, read(request, r#"{"lease":"…","requeueAfterSeconds":60}"#).await?),
         "retry" => retry(&workers, &read(request, r#"{"lease":"…","error":"…"}"#).await?),
@@ -217,13 +223,16 @@ async fn resolve(queues: &Queues, spec: &Spec) -> Result<(), ApiError> {
 
 async fn lease(
     queues: &Queues,
-    workers: std::sync::Arc<Workers>,
+    workers: Arc<Workers>,
     body: LeaseBody,
+    load: Option<Arc<Load>>,
 ) -> Result<Response, ApiError> {
     let max = whole("max", body.max, 1, 1, MAX_MAX)?;
     let wait = whole("waitSeconds", body.wait_seconds, WAIT_SECONDS, 0, WAIT_SECONDS_MAX)?;
     let length = length(&workers, body.lease_seconds)?;
     let ask = Ask { max: max as usize, wait: Duration::from_secs(wait.into()), length };
+    // A worker that closes its half meanwhile has left.
+    let _awaits = load.as_ref().map(AwaitsChange::begin);
     let taken = workers.lease(queues, ask).await?;
     let bytes = leased(&taken.given, length.as_secs());
     let body = Body::new(LeaseAnswer { bytes: Some(bytes.into()), taken: Some(taken) });

@@ -30,6 +30,8 @@ pub struct Workers {
     ready: Notify,
     /// Feeds wait for room.
     room: Notify,
+    /// Feeds wait for the kinds of others.
+    found: Notify,
     /// The keeper waits for an earlier moment than it knows of.
     sooner: Notify,
     closed: CancellationToken,
@@ -202,6 +204,7 @@ impl Workers {
             objects: (0..resources).map(|_| Mutex::default()).collect(),
             ready: Notify::new(),
             room: Notify::new(),
+            found: Notify::new(),
             sooner: Notify::new(),
             closed: CancellationToken::new(),
             drain: queues.0.drain.clone(),
@@ -484,9 +487,17 @@ impl Workers {
         }
     }
 
-    /// The resource of a watch, once it was found.
-    pub(super) fn kind(&self, index: usize) -> Option<Resource> {
-        self.feed(index).kind.clone()
+    /// The resource of a watch. Waits until it is found.
+    pub(super) async fn kind(&self, index: usize) -> Resource {
+        loop {
+            let mut found = std::pin::pin!(self.found.notified());
+            found.as_mut().enable();
+            let kind = self.feed(index).kind.clone();
+            match kind {
+                Some(kind) => return kind,
+                None => found.await,
+            }
+        }
     }
 
     /// Notes what a resource is called; `false` if another watch of the queue has it.
@@ -499,6 +510,7 @@ impl Workers {
         }
         let mut feed = self.feed(index);
         (feed.resource, feed.kind, feed.message) = (Some(canonical), Some(kind.clone()), None);
+        self.found.notify_waiters();
         true
     }
 
