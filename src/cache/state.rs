@@ -212,17 +212,17 @@ impl State {
         for (object, _) in gone {
             let old = self.store.objects.remove(object.key());
             self.indexes.replace(old.as_ref().map(|old| &old.object), None);
-            self.store.bytes -= object.json().len();
+            self.store.bytes -= object.json_len();
             commit.count(ChangeKind::Deleted);
         }
         for object in changed {
-            self.store.bytes += object.json().len();
+            self.store.bytes += object.json_len();
             let stored = Stored { object: object.clone(), revision };
             let old = self.store.objects.insert(object.key().clone(), stored);
             self.indexes.replace(old.as_ref().map(|old| &old.object), Some(object));
             match old {
                 Some(old) => {
-                    self.store.bytes -= old.object.json().len();
+                    self.store.bytes -= old.object.json_len();
                     commit.count(ChangeKind::Modified);
                 }
                 None => commit.count(ChangeKind::Added),
@@ -294,9 +294,9 @@ impl State {
         let kind = if previous.is_some() { ChangeKind::Modified } else { ChangeKind::Added };
         let revision = Revision(self.store.cursor.revision.0 + 1);
         let mut created = revision;
-        self.store.bytes += object.json().len();
+        self.store.bytes += object.json_len();
         if let Some(old) = &previous {
-            self.store.bytes -= old.object.json().len();
+            self.store.bytes -= old.object.json_len();
             created = self.recent.remove(&old.revision).map_or(BEFORE_ALL, |recent| recent.created);
         }
         self.store.objects.insert(object.key().clone(), Stored { object: object.clone(), revision });
@@ -352,7 +352,7 @@ impl State {
         let revision = Revision(self.store.cursor.revision.0 + 1);
         let mut created = BEFORE_ALL;
         if let Some(old) = self.store.objects.remove(object.key()) {
-            self.store.bytes -= old.object.json().len();
+            self.store.bytes -= old.object.json_len();
             created = self.recent.remove(&old.revision).map_or(created, |recent| recent.created);
         }
         let tombstone = Arc::new(Tombstone {

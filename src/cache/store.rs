@@ -49,8 +49,12 @@ impl Snapshot {
 
     /// All objects after a key (from the start for `None`), in key order.
     pub fn after(&self, key: Option<&Key>) -> impl Iterator<Item = &Arc<Object>> {
+        self.stored_after(key).map(|stored| &stored.object)
+    }
+
+    pub(super) fn stored_after(&self, key: Option<&Key>) -> impl Iterator<Item = &Stored> {
         let start = key.map_or(Bound::Unbounded, |key| Bound::Excluded(key.clone()));
-        self.objects.range((start, Bound::Unbounded)).map(|(_, stored)| &stored.object)
+        self.objects.range((start, Bound::Unbounded)).map(|(_, stored)| stored)
     }
 
     /// The objects of a namespace after a key, in key order. The cost grows with the namespace, not with the cache.

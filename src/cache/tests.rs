@@ -529,7 +529,7 @@ fn a_list_that_went_back_replaces_also_what_has_the_same_version() {
     };
     let data = || {
         let object = reader.snapshot().get(&Key::new("", "a")).unwrap().clone();
-        let json: serde_json::Value = serde_json::from_slice(object.json()).unwrap();
+        let json: serde_json::Value = serde_json::from_slice(&object.json()).unwrap();
         json["data"].as_str().unwrap().to_owned()
     };
     let doubted = |version: u64, data: &str| {

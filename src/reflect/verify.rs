@@ -284,7 +284,7 @@ impl Verifier {
 
 /// Whether two objects have the same key, uid and version, but different content.
 fn is_rewritten(held: &Object, listed: &Object) -> bool {
-    let tree = |object: &Object| serde_json::from_slice::<serde_json::Value>(object.json()).ok();
+    let tree = |object: &Object| serde_json::from_slice::<serde_json::Value>(&object.json()).ok();
     held.uid() == listed.uid()
         && held.resource_version() == listed.resource_version()
         && held.json() != listed.json()

@@ -24,7 +24,7 @@ use super::live_loop::LiveLoops;
 use super::metrics::StreamObserver;
 use crate::encode::{ClientFrame, Encoder, Format, FrameParser, Frames, Framing, close_frame, pong_frame};
 use crate::hub::{CloseReason, Delivery, LivePlace, Origin, Subscriber};
-use crate::k8s::Status;
+use crate::k8s::{Status, damages};
 
 /// The answer of a watch, over any transport.
 pub(super) struct WatchStream {
@@ -33,6 +33,8 @@ pub(super) struct WatchStream {
     observer: StreamObserver,
     format: Format,
     loops: Arc<LiveLoops>,
+    /// How many objects could not be unpacked before it.
+    damages: u64,
 }
 
 /// A stream that is about to take over its connection.
@@ -81,7 +83,8 @@ impl WatchStream {
         format: Format,
         loops: Arc<LiveLoops>,
     ) -> Self {
-        Self { subscriber, encoder, observer: StreamObserver::new(format), format, loops }
+        let observer = StreamObserver::new(format);
+        Self { subscriber, encoder, observer, format, loops, damages: damages() }
     }
 
     /// Notes the request that the stream answers, for the operator. Tokens are left out, as they change with each reconnect.
@@ -111,6 +114,12 @@ impl WatchStream {
                 self.end(reason, &mut frames);
                 last = true;
             }
+        }
+        if damages() != self.damages && !last {
+            // An object could not be unpacked, and its events are not to be sent. The client comes back with what it has.
+            frames = Frames::new();
+            self.end(CloseReason::Regrouped, &mut frames);
+            last = true;
         }
         framing.append(frames, out);
         if last {
