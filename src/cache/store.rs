@@ -23,6 +23,8 @@ pub struct Snapshot {
     pub(super) objects: OrdMap<Key, Stored>,
     /// The sum of the objects' JSON, in bytes.
     pub bytes: usize,
+    /// The bytes that hold this JSON: fewer where objects are packed.
+    pub held: usize,
     /// The cursor with which a reader of this state continues.
     pub cursor: Cursor,
     /// The resourceVersion of this state.
@@ -32,6 +34,18 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// Counts an object that comes.
+    pub(super) fn count_in(&mut self, object: &Object) {
+        self.bytes += object.json_len();
+        self.held += object.held_bytes();
+    }
+
+    /// Counts an object that goes.
+    pub(super) fn count_out(&mut self, object: &Object) {
+        self.bytes -= object.json_len();
+        self.held -= object.held_bytes();
+    }
+
     /// How many objects.
     pub fn len(&self) -> usize {
         self.objects.len()

@@ -33,8 +33,8 @@ pub use setting::{Form, Given, Maybe, Namespaces, Reload, Scalar, Setting, Switc
 pub use settings::{DemoArguments, ServeSettings};
 pub use table::{DemoSettings, Embedded, General, GeneralSettings, LimitSettings, Limits, settings};
 pub use values::{
-    AdminListen, ApiListen, FilePath, HostName, InitialList, Listen, LogFilter, LogFormat, Name, Origin,
-    PassThrough, Proxied, Rate, Seed, ServerUrl, Unready, VerifyInterval,
+    AdminListen, ApiListen, CachePacking, FilePath, HostName, InitialList, Listen, LogFilter, LogFormat,
+    Name, Origin, PassThrough, Proxied, Rate, Seed, ServerUrl, Unready, VerifyInterval,
 };
 pub use watch::{FileWatch, WatchEntry, WatchSpec, Watches};
 
@@ -75,6 +75,8 @@ pub struct Serve {
     pub pass_through_proxy: Vec<Proxied>,
     /// How everything is listed.
     pub initial_list: InitialList,
+    /// Whether objects are held packed.
+    pub cache_packing: CachePacking,
     /// Time between comparisons of each cache with the API server; `None` for none.
     pub verify_interval: Option<Duration>,
     /// Limits.
@@ -272,6 +274,7 @@ impl Source {
             pass_through,
             pass_through_proxy,
             initial_list,
+            cache_packing,
             verify_interval,
             shutdown_delay,
             drain_timeout,
@@ -295,6 +298,7 @@ impl Source {
             pass_through,
             pass_through_proxy,
             initial_list,
+            cache_packing,
             verify_interval,
             limits,
             shutdown_delay,
@@ -433,6 +437,7 @@ impl Demo {
             pass_through: settings.pass_through,
             pass_through_proxy: Vec::new(),
             initial_list: settings.initial_list,
+            cache_packing: settings.cache_packing,
             verify_interval: settings.verify_interval,
             limits: self.limits.clone(),
             shutdown_delay: settings.shutdown_delay,

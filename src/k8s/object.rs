@@ -127,17 +127,27 @@ impl Object {
     }
 
     /// The same object, not packed.
-    pub fn plain(object: &Arc<Self>) -> Arc<Self> {
-        match &object.body {
-            Body::Plain(_) => object.clone(),
-            Body::Packed(_) => Arc::new(object.unpacked()),
-        }
+    pub fn plain(object: Arc<Self>) -> Arc<Self> {
+        if object.dictionary().is_none() { object } else { Arc::new(object.unpacked()) }
     }
 
     /// The same object with another body, and with what was found out about it.
     pub(super) fn with_body(&self, body: Body) -> Self {
         let values = ValuesCell(ArcSwapOption::new(self.values.0.load_full()));
         Self { body, values, ..self.clone() }
+    }
+
+    /// The same object with damaged bytes.
+    #[cfg(test)]
+    pub(crate) fn damaged(&self) -> Self {
+        match &self.body {
+            Body::Plain(_) => self.clone(),
+            Body::Packed(packed) => Self {
+                body: Body::Packed(packed.damaged(20, 0xff)),
+                content_hash: OnceLock::new(),
+                ..self.clone()
+            },
+        }
     }
 
     fn unpacked(&self) -> Self {

@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use zstd::bulk::Compressor;
@@ -32,6 +32,8 @@ static DAMAGES: AtomicU64 = AtomicU64::new(0);
 /// What the objects of a kind have in common, by which they are packed and unpacked.
 pub struct Dictionary {
     bytes: Box<[u8]>,
+    /// Whether bytes that were packed by it could not be unpacked.
+    damaged: AtomicBool,
     decoder: DecoderDictionary<'static>,
 }
 
@@ -93,7 +95,16 @@ impl Dictionary {
             }
             text
         });
-        Self { decoder: DecoderDictionary::copy(&bytes), bytes: bytes.into() }
+        Self {
+            decoder: DecoderDictionary::copy(&bytes),
+            bytes: bytes.into(),
+            damaged: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether objects that were packed by it were found damaged since this was last asked.
+    pub fn take_damaged(&self) -> bool {
+        self.damaged.swap(false, Ordering::AcqRel)
     }
 
     /// What it costs, about, in bytes: its text twice, and zstd's tables.
@@ -219,6 +230,7 @@ impl Packed {
         if whole && std::str::from_utf8(&json).is_ok() {
             return Ok(json);
         }
+        self.dictionary.damaged.store(true, Ordering::Release);
         DAMAGES.fetch_add(1, Ordering::AcqRel);
         Err(Damaged)
     }

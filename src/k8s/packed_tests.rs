@@ -53,8 +53,8 @@ fn a_packed_object_is_the_same_object() {
         assert_eq!(packed.metadata(), object.metadata());
         assert_eq!(packed.content_hash(), object.content_hash());
         assert_eq!(packed.values(&paths).get(0).iter().collect::<Vec<_>>().len(), 1);
-        assert_eq!(Object::plain(&packed).json(), object.json());
-        assert!(Object::plain(&packed).dictionary().is_none());
+        assert_eq!(Object::plain(packed.clone()).json(), object.json());
+        assert!(Object::plain(packed.clone()).dictionary().is_none());
     }
     assert_eq!(damages(), DAMAGES.load(Ordering::Acquire));
 }
@@ -66,7 +66,9 @@ fn what_does_not_get_smaller_stays_as_it_is() {
         let mut state = seed as u64 + 1;
         let mut letter = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            char::from(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"[(state >> 58) as usize])
+            char::from(
+                b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"[(state >> 58) as usize],
+            )
         };
         (0..20_000).map(|_| letter()).collect()
     };

@@ -135,7 +135,7 @@ pub enum VerifyOutcome {
 // === impl Doubts ===
 
 impl Doubts {
-    fn raise(&self, doubt: Doubt) {
+    pub(super) fn raise(&self, doubt: Doubt) {
         self.rewritten.store(doubt == Doubt::Rewritten, Ordering::Relaxed);
         self.raised.notify_one();
     }

@@ -73,7 +73,13 @@ impl Listing {
         let now = Instant::now();
         let matchers = informers.iter().map(|informer| Matcher::once(selection.clone(), &informer.reader));
         let states = states.into_iter().map(|state| generations.hold(state, Holding::Exact, now));
-        Self { states: states.collect(), matchers: matchers.collect(), form: selection.form.clone(), turns, damages }
+        Self {
+            states: states.collect(),
+            matchers: matchers.collect(),
+            form: selection.form.clone(),
+            turns,
+            damages,
+        }
     }
 
     /// The current states of informers, with the objects that may match.

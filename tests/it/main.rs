@@ -15,6 +15,7 @@ mod kube;
 mod limits;
 mod lookup;
 mod ndjson;
+mod packing;
 mod real;
 mod relist;
 mod replicas;

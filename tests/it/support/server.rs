@@ -217,6 +217,7 @@ pub(crate) fn serve_config(upstream: UpstreamSource, resources: &[&str]) -> conf
         pass_through: config::PassThrough::default(),
         pass_through_proxy: Vec::new(),
         initial_list: config::InitialList::default(),
+        cache_packing: config::CachePacking::default(),
         verify_interval: None,
         limits: Limits::DEFAULT,
         shutdown_delay: Duration::ZERO,
