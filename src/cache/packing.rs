@@ -15,7 +15,7 @@ use super::state::State;
 use super::{Reader, Writer};
 use crate::k8s::{Dictionary, Key, Object, Press};
 
-/// Objects of one step, at most. About two milliseconds.
+/// Objects of one step, at most: some milliseconds.
 const STEP_LEN_MAX: usize = 128;
 
 /// Bytes of JSON of one step, at most, but for one object.
@@ -41,7 +41,7 @@ pub struct Packing {
 }
 
 impl Packing {
-    /// Chosen by measurement: see the section on memory in `docs/benchmarks.md`.
+    /// A dictionary of 32 KiB holds several objects of a kind, and costs little beside the mebibyte from which it is trained.
     pub const DEFAULT: Self = Self {
         train_bytes_min: 1 << 20,
         train_bytes_max: 4 << 20,
@@ -221,7 +221,7 @@ impl Packer {
         damaged > 0
     }
 
-    /// Packs some cold objects: about two milliseconds, but for a step that trains a dictionary. Returns whether it did
+    /// Packs some cold objects: some milliseconds, but for a step that trains a dictionary. Returns whether it did
     /// something.
     pub fn step(&mut self) -> bool {
         if !self.has_work() {
