@@ -1240,7 +1240,9 @@ function showFacts() {
     informer.scope === 'cluster' ? 'all namespaces' : informer.scope,
     informer.selectors,
     informer.state,
-    bytes(informer.bytes),
+    informer.savedBytes > 0
+      ? `${bytes(informer.bytes)} held in ${bytes(informer.heldBytes)}`
+      : bytes(informer.bytes),
     informer.resourceVersion && `resourceVersion ${informer.resourceVersion}`,
     heard === null ? 'API server not heard yet' : `API server heard ${heard < 1 ? 'just now' : seconds(heard)}`,
     `${rate(item?.rate ?? null)} events/s`,

@@ -22,6 +22,7 @@ mod latency;
 mod memory;
 mod not_modified;
 mod nuisance;
+mod packing;
 mod peer;
 mod plain;
 mod pods;
@@ -101,7 +102,7 @@ struct Bench {
 /// A group's name and what it measures.
 type Group = (&'static str, fn(&mut Bench) -> anyhow::Result<()>);
 
-const GROUPS: [Group; 16] = [
+const GROUPS: [Group; 17] = [
     ("decode", decode::run),
     ("commit", commit::run),
     ("first-sync", first_sync::run),
@@ -114,6 +115,7 @@ const GROUPS: [Group; 16] = [
     ("ingest", ingest::run),
     ("not-modified", not_modified::run),
     ("memory", memory::objects),
+    ("packing", packing::run),
     ("memory-idle", memory::idle_clients),
     ("memory-stalled", stalled::run),
     ("isolation", isolation::run),

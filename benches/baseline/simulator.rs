@@ -69,6 +69,11 @@ impl Simulator {
         self.process.ask(&format!("load {resource} {count} {bytes}")).map(drop)
     }
 
+    /// Creates pods with an annotation of random text each.
+    pub(crate) fn load_random(&mut self, resource: &str, count: usize) -> anyhow::Result<()> {
+        self.process.ask(&format!("random {resource} {count}")).map(drop)
+    }
+
     /// Ends the watches of a resource and tells the next one that its version is too old.
     pub(crate) fn expire(&mut self, resource: &str) -> anyhow::Result<()> {
         self.process.ask(&format!("expire {resource}")).map(drop)
@@ -128,6 +133,12 @@ pub(crate) fn run() -> anyhow::Result<()> {
                 loaded.map_err(|status| anyhow::anyhow!(status.message))?;
                 println!("loaded");
             }
+            ["random", resource, count] => {
+                for at in 0..count.parse()? {
+                    create_random(&cluster, resource, at)?;
+                }
+                println!("loaded");
+            }
             ["expire", resource] => {
                 let watches = Requests::of(Verb::Watch).on(resource);
                 server.faults().expire_next_watch(1, &watches, Gone::InStream);
@@ -150,6 +161,19 @@ pub(crate) fn run() -> anyhow::Result<()> {
             _ => bail!("unknown command {line:?}"),
         }
     }
+    Ok(())
+}
+
+/// Creates a pod with an annotation of 2 KB of random Base64.
+fn create_random(cluster: &Cluster, resource: &str, at: usize) -> anyhow::Result<()> {
+    use base64::Engine as _;
+    let mut pod: serde_json::Value = serde_json::from_str(&crate::pods::list_item(at, 1, false))?;
+    let bytes: Vec<u8> = (0..1536).map(|_| rand::random()).collect();
+    let text = base64::engine::general_purpose::STANDARD.encode(bytes);
+    pod["metadata"]["annotations"]["example.com/random"] = text.into();
+    // In place of what made it 5 KB.
+    pod["status"]["message"] = "".into();
+    cluster.create(resource, pod).map_err(|status| anyhow::anyhow!(status.message))?;
     Ok(())
 }
 

@@ -48,7 +48,7 @@ fn in_memory(bench: &mut Bench, objects: usize) -> anyhow::Result<()> {
         encoding.push(bytes as f64 / seconds_of(encode, time)? / 1e9);
         let copy = || {
             let mut copy = Vec::with_capacity(bytes);
-            snapshot.after(None).for_each(|object| copy.extend_from_slice(object.json()));
+            snapshot.after(None).for_each(|object| copy.extend_from_slice(&object.json()));
             drop(black_box(copy));
         };
         copying.push(bytes as f64 / seconds_of(copy, time)? / 1e9);
@@ -75,7 +75,7 @@ fn encode(snapshot: &Snapshot) -> usize {
     let (mut frames, mut bytes) = (Frames::new(), 0);
     let walk = |frames: Frames| black_box(frames).into_parts().map(|part| part.len()).sum::<usize>();
     for object in snapshot.after(None) {
-        list.object(object.json().clone(), &mut frames);
+        list.object(object.json(), &mut frames);
         if frames.remaining() >= Limits::DEFAULT.batch_bytes_max {
             frames.cut();
             bytes += walk(std::mem::take(&mut frames));

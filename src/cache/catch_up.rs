@@ -25,7 +25,7 @@ impl State {
             if dead_first {
                 entries.extend(dead.next().map(|tombstone| tombstone.entry()));
             } else if let Some((revision, recent)) = live.next() {
-                entries.push(recent.entry(*revision));
+                entries.extend(self.recent_entry(*revision, recent));
             } else {
                 break;
             }
@@ -43,7 +43,20 @@ impl State {
     /// The object with a key, where it changed after a revision.
     pub(super) fn recent_after(&self, key: &Key, revision: Revision) -> Option<CatchUpEntry> {
         let stored = self.store.objects.get(key).filter(|stored| stored.revision > revision)?;
-        self.recent.get(&stored.revision).map(|recent| recent.entry(stored.revision))
+        self.recent_entry(stored.revision, self.recent.get(&stored.revision)?)
+    }
+
+    fn recent_entry(&self, revision: Revision, recent: &Recent) -> Option<CatchUpEntry> {
+        let object = &self.store.objects.get(&recent.key)?.object;
+        Some(CatchUpEntry {
+            revision,
+            created: recent.created,
+            position: recent.position.clone(),
+            key: recent.key.clone(),
+            uid: object.uid().into(),
+            version: object.resource_version().clone(),
+            object: Some(object.clone()),
+        })
     }
 
     /// The revision at which the object with a key came to be, or one before all that a reader can have.
@@ -63,20 +76,6 @@ impl Tombstone {
             uid: self.uid.clone(),
             version: self.version.clone(),
             object: None,
-        }
-    }
-}
-
-impl Recent {
-    pub(super) fn entry(&self, revision: Revision) -> CatchUpEntry {
-        CatchUpEntry {
-            revision,
-            created: self.created,
-            position: self.position.clone(),
-            key: self.object.key().clone(),
-            uid: self.object.uid().into(),
-            version: self.object.resource_version().clone(),
-            object: Some(self.object.clone()),
         }
     }
 }

@@ -95,9 +95,9 @@ impl Change {
 
     /// Bytes that only the journal holds: the state before, and the last state of a deleted object.
     pub(super) fn journal_bytes(&self) -> usize {
-        let previous = self.previous.as_ref().map_or(0, |object| object.json().len());
+        let previous = self.previous.as_ref().map_or(0, |object| object.held_bytes());
         match self.kind {
-            ChangeKind::Deleted => previous + self.object.json().len(),
+            ChangeKind::Deleted => previous + self.object.held_bytes(),
             ChangeKind::Added | ChangeKind::Modified => previous,
         }
     }

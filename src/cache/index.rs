@@ -8,9 +8,9 @@ use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
-use super::Revision;
 use super::indexed::ValueCounts;
 use super::state::Tombstone;
+use super::{Revision, Snapshot};
 use crate::k8s::{IndexPath, IndexPaths, Key, Object, ResourceVersion};
 
 /// Number of keys of one value up to which they are kept in a sorted list; beyond it, in a tree. Nearly all values have
@@ -163,31 +163,18 @@ impl Indexes {
         }
     }
 
-    /// Begins another history: no change before this revision is known.
-    pub(super) fn begin(&mut self, revision: Revision, version: &ResourceVersion) {
+    /// Begins another history with the objects of the store: no change before this revision is known.
+    pub(super) fn begin(&mut self, revision: Revision, version: &ResourceVersion, store: &Snapshot) {
         for index in &mut self.all {
             index.changes.clear();
             index.departures.clear();
             index.begun = revision;
             index.departures_floor = revision;
             index.departures_begin = version.clone();
-            index.values.values_mut().for_each(|posting| {
-                posting.changes.clear();
-                posting.departures.clear();
-            });
-            index.values.retain(|_, posting| posting.keys.len() > 0);
-        }
-    }
-
-    /// Replaces the state of an object without a step, for the first list of a history.
-    pub(super) fn replace(&mut self, before: Option<&Arc<Object>>, after: Option<&Arc<Object>>) {
-        for index in &mut self.all {
-            if let Some(object) = before {
-                index.remove(object, &self.paths);
-            }
-            if let Some(object) = after {
-                index.insert(object, &self.paths);
-            }
+            // From the objects themselves: those of before may be what was wrong.
+            index.values.clear();
+            index.entries = 0;
+            store.after(None).for_each(|object| index.insert(object, &self.paths));
         }
     }
 
@@ -323,15 +310,6 @@ impl Index {
         let Some(slot) = paths.slot(&self.path) else { return };
         for value in object.values(paths).get(slot).iter() {
             self.entries += usize::from(self.posting_mut(value).keys.insert(object.key().clone()));
-        }
-    }
-
-    fn remove(&mut self, object: &Arc<Object>, paths: &IndexPaths) {
-        let Some(slot) = paths.slot(&self.path) else { return };
-        for value in object.values(paths).get(slot).iter() {
-            if let Some(posting) = self.values.get_mut(value) {
-                self.entries -= usize::from(posting.keys.remove(object.key()));
-            }
         }
     }
 

@@ -10,8 +10,8 @@ use super::index::Index;
 use super::scope::value_scope;
 use super::shared::Shared;
 use super::state::Tombstone;
-use super::{Batch, CatchUp, Cursor, Reader, Revision, ScopeWake, Snapshot};
-use crate::k8s::{IndexPath, IndexPaths, Key, Object, ResourceVersion};
+use super::{Batch, CatchUp, Cursor, Reader, Revision, ScopeWake, Snapshot, Stored};
+use crate::k8s::{IndexPath, IndexPaths, Key, ResourceVersion};
 
 /// Largest number of indexes of a cache. Each costs some 100 bytes for each object, and a little time for each change.
 pub const INDEXES_MAX: usize = 16;
@@ -272,12 +272,13 @@ impl IndexBuilder {
     pub fn turn(&mut self) -> bool {
         let paths = self.shared.read().indexes.paths.clone();
         let mut bytes = 0;
-        let mut objects: Vec<Arc<Object>> = Vec::new();
-        for object in self.snapshot.after(self.last.as_ref()) {
-            bytes += object.json().len();
+        let mut objects: Vec<Stored> = Vec::new();
+        for stored in self.snapshot.stored_after(self.last.as_ref()) {
+            let object = &stored.object;
+            bytes += object.json_len();
             // Values are read without the lock, and stay with the object.
             object.values(&paths);
-            objects.push(object.clone());
+            objects.push(stored.clone());
             if bytes >= TURN_BYTES {
                 break;
             }
@@ -288,15 +289,17 @@ impl IndexBuilder {
         let paths = indexes.paths.clone();
         // The index may have been dropped meanwhile; the caller looks it up again.
         let Some(index) = indexes.get_mut(&self.path) else { return true };
-        for object in &objects {
-            // Objects that changed meanwhile are in it already.
-            if store.get(object.key()).is_some_and(|stored| Arc::ptr_eq(stored, object)) {
+        let is_same_history = store.cursor.history == self.snapshot.cursor.history;
+        for Stored { object, revision } in &objects {
+            // Objects that changed meanwhile are in it already. Packing an object is no change.
+            let held = store.objects.get(object.key());
+            if is_same_history && held.is_some_and(|held| held.revision == *revision) {
                 index.insert(object, &paths);
             }
         }
         match objects.last() {
             Some(last) => {
-                self.last = Some(last.key().clone());
+                self.last = Some(last.object.key().clone());
                 false
             }
             None => {
@@ -443,7 +446,7 @@ mod tests {
 
     use super::*;
     use crate::cache::{Config, Delta, Writer, cache};
-    use crate::k8s::{DecodeOptions, Decoder, Resource, ResourceParts};
+    use crate::k8s::{DecodeOptions, Decoder, Object, Resource, ResourceParts};
 
     /// An object with a label, or without.
     fn object(name: u8, app: Option<u8>, version: u64) -> Object {

@@ -39,7 +39,12 @@ impl Journal {
     }
 
     /// Appends a change, drops the oldest ones beyond the limits, and returns how many were dropped.
-    pub(super) fn push(&mut self, change: Arc<Change>, config: &Config) -> usize {
+    pub(super) fn push(
+        &mut self,
+        change: Arc<Change>,
+        config: &Config,
+        mut dropped: impl FnMut(&Change),
+    ) -> usize {
         self.bytes += change.journal_bytes();
         self.changes.push_back(change);
         let mut evicted = 0;
@@ -47,6 +52,7 @@ impl Journal {
             let Some(oldest) = self.changes.pop_front() else { break };
             self.bytes -= oldest.journal_bytes();
             self.base = (oldest.revision, oldest.reached.clone());
+            dropped(&oldest);
             evicted += 1;
         }
         evicted

@@ -31,6 +31,7 @@ mod head;
 mod index;
 mod indexed;
 mod journal;
+mod packing;
 mod pass;
 mod past;
 mod scope;
@@ -45,6 +46,7 @@ pub use indexed::{
     INDEXES_MAX, IndexBuilder, IndexCatchUp, IndexCounts, IndexSummary, IndexTerm, IndexesInUse, UsedIndex,
     UsedPaths, ValueCounts,
 };
+pub use packing::{Packer, Packing};
 pub use past::{Gone, Past, PastChange};
 pub use shared::{
     Batch, CatchUp, CatchUpEntry, Condition, Mark, PastWriter, Phase, Reader, ScopeWake, Summary, Writer,

@@ -70,6 +70,20 @@ impl Pass {
         self.named.insert(key, named);
     }
 
+    /// The object with a key, where the cache does not have it.
+    pub(super) fn get(&self, key: &Key) -> Option<&Arc<Object>> {
+        self.named.get(key).and_then(Named::object)
+    }
+
+    /// Replaces an object with the same one, packed, if it is still there.
+    pub(super) fn swap(&mut self, key: &Key, old: &Arc<Object>, new: Arc<Object>) {
+        if let Some(Named::Changed(object)) = self.named.get_mut(key)
+            && Arc::ptr_eq(object, old)
+        {
+            *object = new;
+        }
+    }
+
     /// Removes an object that was deleted while the list was under way.
     pub(super) fn gone(&mut self, key: &Key) {
         self.named.remove(key);

@@ -189,6 +189,8 @@ pub struct Summary {
     pub objects: usize,
     /// The sum of their JSON, in bytes.
     pub bytes: usize,
+    /// The bytes that hold it: fewer where objects are packed, dictionaries included.
+    pub held: usize,
     /// Changes in the journal.
     pub journal_len: usize,
     /// Bytes that only the journal holds.
@@ -233,6 +235,10 @@ impl Writer {
         commit
     }
 
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     /// Reads the values that indexes and selections need, so that they are not read under the lock.
     fn read_values(&self, deltas: &[Delta]) {
         let paths = self.shared.read().indexes.paths.clone();
@@ -264,7 +270,7 @@ impl Writer {
 
     /// A reading end.
     pub fn reader(&self) -> Reader {
-        Reader { shared: self.shared.clone(), wake_rx: self.shared.wake_tx.subscribe() }
+        self.shared.reader()
     }
 
     /// The cache's resourceVersion; zero before the first sync.
@@ -504,6 +510,7 @@ impl Reader {
             position: state.store.position.clone(),
             objects: state.store.len(),
             bytes: state.store.bytes,
+            held: state.store.held + state.dictionaries.1,
             journal_len: state.journal().len(),
             journal_bytes: state.journal().bytes(),
             tombstones: state.tombstones_len(),
@@ -536,6 +543,11 @@ impl Reader {
 }
 
 impl Shared {
+    /// A reading end.
+    pub(super) fn reader(self: &Arc<Self>) -> Reader {
+        Reader { shared: self.clone(), wake_rx: self.wake_tx.subscribe() }
+    }
+
     /// Wakes readers that wait for any commit, though there was none.
     fn wake_waiting(&self) {
         self.wake_tx.send_modify(|mark| mark.commits += 1);

@@ -8,6 +8,7 @@ use imbl::OrdMap;
 
 use super::index::{Indexes, Step};
 use super::journal::Journal;
+use super::packing::Cold;
 use super::pass::{Outcome, Pass};
 use super::past::Pasts;
 use super::scope::Touched;
@@ -42,13 +43,13 @@ struct Removal {
     reached: ResourceVersion,
 }
 
-/// An object that changed since the first list, by the revision of its last change.
+/// An object that changed since the first list, by the revision of its last change. The store has its state.
 #[derive(Debug)]
 pub(super) struct Recent {
     pub(super) position: ResourceVersion,
     reached: ResourceVersion,
     pub(super) created: Revision,
-    pub(super) object: Arc<Object>,
+    pub(super) key: Key,
 }
 
 /// The whole of one cache.
@@ -78,6 +79,10 @@ pub(super) struct State {
     pub(super) pasts: Pasts,
     pub(super) touched: Touched,
     pub(super) indexes: Indexes,
+    /// Objects that may be packed; `None` where nothing packs them.
+    pub(super) cold: Option<Cold>,
+    /// How many dictionaries packed objects refer to, and their bytes.
+    pub(super) dictionaries: (usize, usize),
 }
 
 impl State {
@@ -88,6 +93,7 @@ impl State {
             store: Snapshot {
                 objects: OrdMap::new(),
                 bytes: 0,
+                held: 0,
                 cursor: Cursor::default(),
                 position: zero.clone(),
                 changed_at: zero.clone(),
@@ -107,6 +113,8 @@ impl State {
             touched: Touched::default(),
             indexes: Indexes::new(),
             pasts: Pasts::new(),
+            cold: None,
+            dictionaries: (0, 0),
         }
     }
 
@@ -131,8 +139,13 @@ impl State {
             Delta::OtherHistory => self.outdated = self.synced,
             Delta::PassItem(object) => {
                 if let Some(mut pass) = self.pass.take() {
+                    let noted = (!self.synced && self.cold.is_some()).then(|| object.key().clone());
+                    let bytes = object.json_len();
                     pass.item(object, self);
                     self.pass = Some(pass);
+                    if let (Some(cold), Some(key)) = (&mut self.cold, noted) {
+                        cold.push(&key, bytes);
+                    }
                 }
             }
             Delta::PassGone(object) => {
@@ -210,25 +223,24 @@ impl State {
     ) {
         let revision = self.store.cursor.revision;
         for (object, _) in gone {
-            let old = self.store.objects.remove(object.key());
-            self.indexes.replace(old.as_ref().map(|old| &old.object), None);
-            self.store.bytes -= object.json().len();
+            if let Some(old) = self.store.objects.remove(object.key()) {
+                self.store.count_out(&old.object);
+            }
             commit.count(ChangeKind::Deleted);
         }
         for object in changed {
-            self.store.bytes += object.json().len();
+            self.store.count_in(object);
             let stored = Stored { object: object.clone(), revision };
             let old = self.store.objects.insert(object.key().clone(), stored);
-            self.indexes.replace(old.as_ref().map(|old| &old.object), Some(object));
             match old {
                 Some(old) => {
-                    self.store.bytes -= old.object.json().len();
+                    self.store.count_out(&old.object);
                     commit.count(ChangeKind::Modified);
                 }
                 None => commit.count(ChangeKind::Added),
             }
         }
-        self.indexes.begin(revision, &version);
+        self.indexes.begin(revision, &version, &self.store);
         if self.synced {
             self.store.cursor.history += 1;
             // After two restores the first history may have had the greatest version.
@@ -240,6 +252,10 @@ impl State {
             self.pasts.close();
         }
         self.journal = Journal::new(revision, version.clone());
+        // What only the journal kept from being packed.
+        if self.synced {
+            self.note_all(None);
+        }
         self.recent.clear();
         self.tombstones.clear();
         self.gaps.clear();
@@ -253,7 +269,7 @@ impl State {
     /// The object that changed last among those held.
     pub(super) fn newest(&self) -> Option<&Arc<Object>> {
         if let Some((_, recent)) = self.recent.last_key_value() {
-            return Some(&recent.object);
+            return self.store.get(&recent.key);
         }
         let objects = self.store.objects.values().map(|stored| &stored.object);
         objects.reduce(|a, b| if b.resource_version() > a.resource_version() { b } else { a })
@@ -294,14 +310,18 @@ impl State {
         let kind = if previous.is_some() { ChangeKind::Modified } else { ChangeKind::Added };
         let revision = Revision(self.store.cursor.revision.0 + 1);
         let mut created = revision;
-        self.store.bytes += object.json().len();
+        self.store.count_in(&object);
         if let Some(old) = &previous {
-            self.store.bytes -= old.object.json().len();
+            self.store.count_out(&old.object);
             created = self.recent.remove(&old.revision).map_or(BEFORE_ALL, |recent| recent.created);
         }
         self.store.objects.insert(object.key().clone(), Stored { object: object.clone(), revision });
-        let recent =
-            Recent { position: position.clone(), reached: reached.clone(), created, object: object.clone() };
+        let recent = Recent {
+            position: position.clone(),
+            reached: reached.clone(),
+            created,
+            key: object.key().clone(),
+        };
         self.recent.insert(revision, recent);
         let previous = previous.map(|old| old.object);
         let version = object.resource_version().clone();
@@ -352,9 +372,11 @@ impl State {
         let revision = Revision(self.store.cursor.revision.0 + 1);
         let mut created = BEFORE_ALL;
         if let Some(old) = self.store.objects.remove(object.key()) {
-            self.store.bytes -= old.object.json().len();
+            self.store.count_out(&old.object);
             created = self.recent.remove(&old.revision).map_or(created, |recent| recent.created);
         }
+        // Live readers are told of it by reference, and the journal counts its bytes.
+        let object = Object::plain(object);
         let tombstone = Arc::new(Tombstone {
             revision,
             position: position.clone(),
@@ -388,8 +410,25 @@ impl State {
         self.store.position = change.position.clone();
         self.store.changed_at = change.reached.clone();
         self.touched.note(change.object.key(), change.revision);
-        commit.evicted += self.journal.push(Arc::new(change), &self.config);
+        let (store, cold) = (&self.store, &mut self.cold);
+        commit.evicted += self.journal.push(Arc::new(change), &self.config, |left| {
+            let held = store.objects.get(left.object.key());
+            if let (Some(cold), Some(held)) = (cold.as_mut(), held)
+                && held.revision == left.revision
+            {
+                cold.push(left.object.key(), held.object.json_len());
+            }
+        });
         self.indexes.trim(self.journal.base_revision());
+    }
+
+    /// The first list, while it is under way.
+    pub(super) fn first_pass(&self) -> Option<&Pass> {
+        self.pass.as_ref().filter(|_| !self.synced)
+    }
+
+    pub(super) fn first_pass_mut(&mut self) -> Option<&mut Pass> {
+        self.pass.as_mut().filter(|_| !self.synced)
     }
 
     /// The position after an event at `version`. It never decreases, even if the server's events do.

@@ -23,6 +23,8 @@ pub struct Snapshot {
     pub(super) objects: OrdMap<Key, Stored>,
     /// The sum of the objects' JSON, in bytes.
     pub bytes: usize,
+    /// The bytes that hold this JSON: fewer where objects are packed.
+    pub held: usize,
     /// The cursor with which a reader of this state continues.
     pub cursor: Cursor,
     /// The resourceVersion of this state.
@@ -32,6 +34,18 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// Counts an object that comes.
+    pub(super) fn count_in(&mut self, object: &Object) {
+        self.bytes += object.json_len();
+        self.held += object.held_bytes();
+    }
+
+    /// Counts an object that goes.
+    pub(super) fn count_out(&mut self, object: &Object) {
+        self.bytes -= object.json_len();
+        self.held -= object.held_bytes();
+    }
+
     /// How many objects.
     pub fn len(&self) -> usize {
         self.objects.len()
@@ -49,8 +63,12 @@ impl Snapshot {
 
     /// All objects after a key (from the start for `None`), in key order.
     pub fn after(&self, key: Option<&Key>) -> impl Iterator<Item = &Arc<Object>> {
+        self.stored_after(key).map(|stored| &stored.object)
+    }
+
+    pub(super) fn stored_after(&self, key: Option<&Key>) -> impl Iterator<Item = &Stored> {
         let start = key.map_or(Bound::Unbounded, |key| Bound::Excluded(key.clone()));
-        self.objects.range((start, Bound::Unbounded)).map(|(_, stored)| &stored.object)
+        self.objects.range((start, Bound::Unbounded)).map(|(_, stored)| stored)
     }
 
     /// The objects of a namespace after a key, in key order. The cost grows with the namespace, not with the cache.

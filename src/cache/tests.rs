@@ -20,6 +20,15 @@ fn object(name: &str, uid: u64, version: u64) -> Object {
     Decoder::new(Resource::new(ResourceParts::default()), options).object(&text).unwrap()
 }
 
+/// An object that is worth packing.
+fn wide(name: &str, uid: u64, version: u64) -> Object {
+    let json = String::from_utf8(object(name, uid, version).json().to_vec()).unwrap();
+    let wide = format!(r#"{},"status":"{}"}}"#, &json[..json.len() - 1], "ready and serving ".repeat(30));
+    let options =
+        DecodeOptions { drop_managed_fields: true, drop_last_applied: true, object_bytes_max: 1 << 20 };
+    Decoder::new(Resource::new(ResourceParts::default()), options).object(&wide).unwrap()
+}
+
 fn identity(name: &str, uid: u64) -> Identity {
     Identity { key: Key::new("", name), uid: uid.to_string().into(), version: None }
 }
@@ -102,18 +111,27 @@ struct Replica {
     writer: Writer,
     reader: Reader,
     seen: u64,
+    /// It packs objects while nobody looks.
+    packer: Packer,
 }
 
 impl Replica {
     fn new(config: Config) -> Self {
         let (writer, reader) = new_cache(config);
-        Self { writer, reader, seen: 0 }
+        let packing =
+            Packing { train_bytes_min: 1500, dictionary_bytes: 1024, look_bytes: 2000, ..Packing::DEFAULT };
+        Self { packer: writer.packer(packing), writer, reader, seen: 0 }
     }
 
     fn list(&mut self, upstream: &Upstream) {
         let mut deltas = vec![Delta::PassBegin];
         let items = upstream.state.iter();
-        deltas.extend(items.map(|(name, (uid, version))| Delta::PassItem(object(name, *uid, *version))));
+        deltas.extend(items.map(|(name, (uid, version))| Delta::PassItem(wide(name, *uid, *version))));
+        if upstream.version.is_multiple_of(2) {
+            // In the middle of the list.
+            self.writer.commit(std::mem::take(&mut deltas));
+            self.packer.step();
+        }
         deltas.push(Delta::PassEnd(ResourceVersion::from(upstream.version)));
         self.writer.commit(deltas);
         self.seen = upstream.version;
@@ -134,13 +152,16 @@ impl Replica {
         let deltas: Vec<_> = new
             .clone()
             .map(|(version, event)| match event {
-                Event::Put(name, uid) => Delta::Apply(object(name, *uid, *version)),
+                Event::Put(name, uid) => Delta::Apply(wide(name, *uid, *version)),
                 Event::Delete(name, uid) => Delta::Delete(object(name, *uid, *version)),
                 Event::Other => Delta::Bookmark(ResourceVersion::from(*version)),
             })
             .collect();
         self.seen = new.last().map_or(self.seen, |(version, _)| *version);
         self.writer.commit(deltas);
+        if !self.seen.is_multiple_of(3) {
+            self.packer.step();
+        }
         assert_eq!(self.reader.summary().position, ResourceVersion::from(self.seen));
     }
 }
@@ -529,7 +550,7 @@ fn a_list_that_went_back_replaces_also_what_has_the_same_version() {
     };
     let data = || {
         let object = reader.snapshot().get(&Key::new("", "a")).unwrap().clone();
-        let json: serde_json::Value = serde_json::from_slice(object.json()).unwrap();
+        let json: serde_json::Value = serde_json::from_slice(&object.json()).unwrap();
         json["data"].as_str().unwrap().to_owned()
     };
     let doubted = |version: u64, data: &str| {
@@ -650,7 +671,7 @@ fn what_was_seen_before_makes_no_change() {
 
 #[test]
 fn the_journal_keeps_to_its_bytes() {
-    let config = Config { journal_len_max: 1000, journal_bytes_max: 600, tombstones_len_max: 10 };
+    let config = Config { journal_len_max: 1000, journal_bytes_max: 6000, tombstones_len_max: 10 };
     let mut upstream = Upstream::default();
     upstream.put("a");
     let mut replica = Replica::new(config);
@@ -661,7 +682,7 @@ fn the_journal_keeps_to_its_bytes() {
     }
     let summary = replica.reader.summary();
     assert!(
-        summary.journal_bytes <= 600 && summary.journal_len > 1 && summary.journal_len < 50,
+        summary.journal_bytes <= 6000 && summary.journal_len > 1 && summary.journal_len < 50,
         "{summary:?}"
     );
     upstream.delete("a");

@@ -37,8 +37,8 @@ pub use setting::{Form, Given, Maybe, Namespaces, Reload, Scalar, Setting, Switc
 pub use settings::{DemoArguments, ServeSettings};
 pub use table::{DemoSettings, Embedded, General, GeneralSettings, LimitSettings, Limits, settings};
 pub use values::{
-    AdminListen, ApiListen, FilePath, HostName, InitialList, Listen, LogFilter, LogFormat, Name, Origin,
-    PassThrough, Proxied, Rate, Seed, ServerUrl, Unready, VerifyInterval,
+    AdminListen, ApiListen, CachePacking, FilePath, HostName, InitialList, Listen, LogFilter, LogFormat,
+    Name, Origin, PassThrough, Proxied, Rate, Seed, ServerUrl, Unready, VerifyInterval,
 };
 pub use watch::{FileWatch, WatchEntry, WatchSpec, Watches};
 
@@ -83,6 +83,8 @@ pub struct Serve {
     pub queues: BTreeMap<String, Spec>,
     /// How everything is listed.
     pub initial_list: InitialList,
+    /// Whether objects are held packed.
+    pub cache_packing: CachePacking,
     /// Time between comparisons of each cache with the API server; `None` for none.
     pub verify_interval: Option<Duration>,
     /// Limits.
@@ -282,6 +284,7 @@ impl Source {
             queues: queue_mode,
             queue: queues,
             initial_list,
+            cache_packing,
             verify_interval,
             shutdown_delay,
             drain_timeout,
@@ -309,6 +312,7 @@ impl Source {
             queue_mode,
             queues,
             initial_list,
+            cache_packing,
             verify_interval,
             limits,
             shutdown_delay,
@@ -450,6 +454,7 @@ impl Demo {
             queue_mode: settings.queues.unwrap_or_else(|| QueueMode::default_for(&settings.listen)),
             queues: BTreeMap::new(),
             initial_list: settings.initial_list,
+            cache_packing: settings.cache_packing,
             verify_interval: settings.verify_interval,
             limits: self.limits.clone(),
             shutdown_delay: settings.shutdown_delay,

@@ -17,8 +17,8 @@ use super::quantity::{Count, Quantity, Size, Span};
 use super::queues::{DeclaredQueues, QueueMode};
 use super::setting::{Given, Maybe, Namespaces, Origin, Reload, Setting, Switch, Value, key};
 use super::values::{
-    AdminListen, ApiListen, FilePath, HostName, InitialList, Listen, LogFilter, LogFormat, Name,
-    Origin as WebOrigin, PassThrough, Proxied, Rate, Seed, ServerUrl, Unready, VerifyInterval,
+    AdminListen, ApiListen, CachePacking, FilePath, HostName, InitialList, Listen, LogFilter, LogFormat,
+    Name, Origin as WebOrigin, PassThrough, Proxied, Rate, Seed, ServerUrl, Unready, VerifyInterval,
 };
 use super::watch::Watches;
 use super::{ADMIN_PORT, ConfigError, DATA_PORT};
@@ -99,6 +99,11 @@ macro_rules! general {
                 /// Time between comparisons of each cache with the API server, or off [default {default}: a lost event is
                 /// noticed within hours, at the cost of a list of names and versions each time]
                 verify_interval: VerifyInterval = Some(Duration::from_secs(3600)), Restart;
+            }
+            "Memory" {
+                /// Whether objects that have not changed for a while are held packed: auto or off [default {default}: with auto a kind of
+                /// a mebibyte or more takes a fraction of its memory, but lists and the first sync take more processor time]
+                cache_packing: CachePacking = CachePacking::Off, Restart;
             }
             "Life" {
                 /// Time after SIGTERM in which informerd is unready but serves on, before streams end [default {default};

@@ -59,6 +59,16 @@ pub enum InitialList {
     Page,
 }
 
+/// Whether caches hold objects packed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum CachePacking {
+    /// Where it saves memory.
+    Auto,
+    /// Never.
+    #[default]
+    Off,
+}
+
 /// Which requests that the caches cannot answer are passed through to the API server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum PassThrough {
@@ -339,6 +349,25 @@ impl fmt::Display for InitialList {
     }
 }
 
+// === impl CachePacking ===
+
+impl FromStr for CachePacking {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        <Self as clap::ValueEnum>::from_str(text, false).map_err(|_| "expected auto or off".to_owned())
+    }
+}
+
+impl fmt::Display for CachePacking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Off => "off",
+        })
+    }
+}
+
 // === impl PassThrough ===
 
 impl FromStr for PassThrough {
@@ -606,6 +635,7 @@ scalars! {
         LogFilter = Form::Text("FILTER"),
         LogFormat = Form::OneOf(&["auto", "text", "json"]),
         InitialList = Form::OneOf(&["auto", "stream", "page"]),
+        CachePacking = Form::OneOf(&["auto", "off"]),
         PassThrough = Form::OneOf(&["off", "reads", "all"]),
         super::QueueMode = Form::OneOf(&["off", "config", "api"]),
         Origin = Form::Text("ORIGIN"),
@@ -704,6 +734,8 @@ mod tests {
         check::<LogFormat>("xml", false);
         check::<InitialList>("stream", true);
         check::<InitialList>("pages", false);
+        check::<CachePacking>("off", true);
+        check::<CachePacking>("on", false);
         check::<PassThrough>("reads", true);
         check::<PassThrough>("writes", false);
         check::<Proxied>("services", true);

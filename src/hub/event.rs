@@ -132,7 +132,7 @@ impl Payload {
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Object(object) | Self::ObjectAt(object, _) | Self::ObjectSince { object, .. } => {
-                object.json().len()
+                object.json_len()
             }
             Self::Patch { patch, .. } => patch.len(),
             Self::Identity { .. } | Self::Mark { .. } => 200,

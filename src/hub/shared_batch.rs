@@ -135,7 +135,7 @@ fn bounded(batch: &mut Batch, bytes_max: usize) -> Option<usize> {
     let fitting = batch.changes.iter().take_while(|change| {
         let fits = bytes < bytes_max;
         if fits {
-            bytes += change.object.json().len();
+            bytes += change.object.json_len();
         }
         fits
     });

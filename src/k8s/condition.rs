@@ -162,7 +162,8 @@ impl Condition {
     /// [`ConditionFailure`] for any other failure: a wrong type, a result that is not a boolean, too much work.
     pub fn holds(&self, object: &Object) -> Result<bool, ConditionFailure> {
         let failure = |message: String| Err(ConditionFailure(message));
-        let text = std::str::from_utf8(object.json()).unwrap_or_default();
+        let json = object.json();
+        let text = std::str::from_utf8(&json).unwrap_or_default();
         let json: Result<serde_json::Value, _> = match &self.mask {
             Some(mask) => serde_json::from_str(&mask.cut_json(text)),
             None => serde_json::from_str(text),

@@ -8,7 +8,7 @@ use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::Object;
-use super::object::{MemberKey, Span, ValuesCell};
+use super::object::{Body, MemberKey, Span, ValuesCell};
 
 /// Largest number of paths in a mask. A client that needs more takes whole objects.
 const MASK_PATHS_MAX: usize = 64;
@@ -91,7 +91,8 @@ impl FieldMask {
     /// The object with these members alone, nested and in the order in which they were. A member that
     /// holds nothing of the mask is left out; an array keeps one element for each object in it.
     pub fn cut(&self, object: &Object) -> Object {
-        let text = std::str::from_utf8(object.json()).expect("the decoder only takes UTF-8");
+        let json = object.json();
+        let text = std::str::from_utf8(&json).expect("the decoder only takes UTF-8");
         let mut out = String::with_capacity(256);
         self.root.cut(text, 0, self.keeps_shape, &mut out);
         object.with_json(out)
@@ -316,7 +317,7 @@ impl Object {
         Self {
             key: self.key.clone(),
             resource_version: self.resource_version.clone(),
-            json: Bytes::from(json),
+            body: Body::Plain(Bytes::from(json)),
             uid,
             version,
             labels,
@@ -381,7 +382,7 @@ mod tests {
         let expected = format!(
             r#"{{"kind":"Pod","apiVersion":"v1","metadata":{{"name":"p","namespace":"n","uid":"u1","resourceVersion":"7"{rest_of_metadata}}}{rest}}}"#
         );
-        assert_eq!(std::str::from_utf8(cut.json()).unwrap(), expected, "{mask}");
+        assert_eq!(std::str::from_utf8(&cut.json()).unwrap(), expected, "{mask}");
         assert_eq!((cut.uid(), &*cut.resource_version().to_string()), ("u1", "7"));
         let (before, after) = cut.json_around_version();
         assert_eq!(cut.json()[before.len()..cut.json().len() - after.len()], *b"7");

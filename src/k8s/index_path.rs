@@ -186,8 +186,10 @@ impl IndexPaths {
                 }
             }
         }
-        let text = std::str::from_utf8(object.json()).expect("the decoder only takes UTF-8");
         for (at, root) in self.fields.iter().enumerate().filter(|(at, _)| self.has_fields[*at]) {
+            // A packed object is unpacked once for both.
+            let json = object.json();
+            let text = std::str::from_utf8(&json).expect("the decoder only takes UTF-8");
             let mut reader = serde_json::Deserializer::from_str(text);
             let walk = Walk { node: root, arrays: at == 0, within: 0, found: &mut found };
             // The decoder has read the object before, so this cannot fail.

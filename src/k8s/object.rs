@@ -10,7 +10,8 @@ use bytes::Bytes;
 use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::{ContentHash, IndexPaths, IndexValues, Key, Resource, ResourceVersion};
+use super::packed::Packed;
+use super::{ContentHash, Damaged, Dictionary, IndexPaths, IndexValues, Key, Resource, ResourceVersion};
 
 /// A place in an object's JSON, in bytes. `u32` because objects are limited to megabytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,11 +22,14 @@ pub(super) struct Span {
 
 /// An object as the API server sent it: compact JSON in one allocation of exact size, and the offsets of uid, version
 /// and labels in it. Labels and fields are read from the JSON when needed, so that nothing is held twice.
+///
+/// An object that has not changed for a while may be packed. Its key, uid, version and labels are read as they are; whoever
+/// asks for its JSON unpacks it.
 #[derive(Clone)]
 pub struct Object {
     pub(super) key: Key,
     pub(super) resource_version: ResourceVersion,
-    pub(super) json: Bytes,
+    pub(super) body: Body,
     /// The hash of the JSON, once somebody asked for it.
     pub(super) content_hash: OnceLock<ContentHash>,
     /// The text of `metadata.uid`, without its quotes.
@@ -35,6 +39,19 @@ pub struct Object {
     /// The JSON object `metadata.labels`; empty where there is none.
     pub(super) labels: Span,
     pub(super) values: ValuesCell,
+}
+
+/// The JSON of an object.
+#[derive(Clone)]
+pub(super) enum Body {
+    Plain(Bytes),
+    Packed(Packed),
+}
+
+/// The JSON of an object as it is, and where its version is in it.
+struct Shown {
+    json: Bytes,
+    version: Span,
 }
 
 /// The values that were read last, for reuse. A clone of the object starts without.
@@ -55,7 +72,10 @@ impl Object {
 
     /// `metadata.uid`: tells it from other objects that have or had this key.
     pub fn uid(&self) -> &str {
-        self.text(self.uid)
+        match &self.body {
+            Body::Plain(json) => text(json, self.uid),
+            Body::Packed(packed) => packed.uid(),
+        }
     }
 
     /// `metadata.resourceVersion`.
@@ -63,15 +83,112 @@ impl Object {
         &self.resource_version
     }
 
-    /// The whole object, compact, without line breaks. Cloning shares the bytes.
-    pub fn json(&self) -> &Bytes {
-        &self.json
+    /// The whole object, compact, without line breaks. Shares the bytes, or unpacks them: some microseconds.
+    ///
+    /// Where packed bytes are damaged, it is what identifies the object and nothing else, and [`damages`](super::damages)
+    /// rises, so that whoever was about to write it does not.
+    pub fn json(&self) -> Bytes {
+        self.shown().json
+    }
+
+    /// As [`Object::json`].
+    ///
+    /// # Errors
+    /// [`Damaged`].
+    pub fn try_json(&self) -> Result<Bytes, Damaged> {
+        match &self.body {
+            Body::Plain(json) => Ok(json.clone()),
+            Body::Packed(packed) => packed.unpack(),
+        }
+    }
+
+    /// Bytes of the JSON.
+    pub fn json_len(&self) -> usize {
+        match &self.body {
+            Body::Plain(json) => json.len(),
+            Body::Packed(packed) => packed.len(),
+        }
+    }
+
+    /// Bytes that hold the JSON.
+    pub fn held_bytes(&self) -> usize {
+        match &self.body {
+            Body::Plain(json) => json.len(),
+            Body::Packed(packed) => packed.held_bytes(),
+        }
+    }
+
+    /// The dictionary that it is packed with; `None` if it is not packed.
+    pub fn dictionary(&self) -> Option<&Arc<Dictionary>> {
+        match &self.body {
+            Body::Plain(_) => None,
+            Body::Packed(packed) => Some(packed.dictionary()),
+        }
+    }
+
+    /// The same object, not packed.
+    pub fn plain(object: Arc<Self>) -> Arc<Self> {
+        if object.dictionary().is_none() { object } else { Arc::new(object.unpacked()) }
+    }
+
+    /// The same object with another body, and with what was found out about it.
+    pub(super) fn with_body(&self, body: Body) -> Self {
+        let values = ValuesCell(ArcSwapOption::new(self.values.0.load_full()));
+        Self { body, values, ..self.clone() }
+    }
+
+    /// The same object with damaged bytes.
+    #[cfg(test)]
+    pub(crate) fn damaged(&self) -> Self {
+        match &self.body {
+            Body::Plain(_) => self.clone(),
+            Body::Packed(packed) => Self {
+                body: Body::Packed(packed.damaged(20, 0xff)),
+                content_hash: OnceLock::new(),
+                ..self.clone()
+            },
+        }
+    }
+
+    fn unpacked(&self) -> Self {
+        match self.try_json() {
+            Ok(json) => self.with_body(Body::Plain(json)),
+            Err(Damaged) => self.stand_in(),
+        }
+    }
+
+    fn shown(&self) -> Shown {
+        let object = match self.try_json() {
+            Ok(json) => return Shown { json, version: self.version },
+            Err(Damaged) => self.stand_in(),
+        };
+        Shown { json: object.json(), version: object.version }
+    }
+
+    /// What identifies the object, for one whose packed bytes are damaged.
+    fn stand_in(&self) -> Self {
+        let mut json = String::from(r#"{"metadata":{"#);
+        let mut put = |name: &str, value: &str| {
+            let comma = if json.ends_with('{') { "" } else { "," };
+            let quoted = serde_json::Value::from(value).to_string();
+            json.push_str(&format!(r#"{comma}"{name}":"#));
+            let start = json.len() as u32 + 1;
+            json.push_str(&quoted);
+            Span { start, end: json.len() as u32 - 1 }
+        };
+        put("name", self.key.name());
+        put("namespace", self.key.namespace());
+        let uid = put("uid", self.uid());
+        let version = put("resourceVersion", &self.resource_version.to_string());
+        json.push_str("}}");
+        let object = self.with_body(Body::Plain(json.into()));
+        Self { uid, version, labels: Span::default(), content_hash: OnceLock::new(), ..object }
     }
 
     /// The hash of the JSON. Computed when it is first asked for, about a nanosecond a byte: that is as much as the object's
     /// decoding, which those who never ask must not pay.
     pub fn content_hash(&self) -> ContentHash {
-        *self.content_hash.get_or_init(|| ContentHash::of(&self.json))
+        *self.content_hash.get_or_init(|| ContentHash::of(&self.json()))
     }
 
     /// Whether the hash is known, so that it costs nothing.
@@ -82,27 +199,37 @@ impl Object {
     /// The JSON before and after the text of `metadata.resourceVersion`, by reference, so that the same
     /// object can be shown at another version (a deletion found by relist, an object that left a selector).
     pub fn json_around_version(&self) -> (Bytes, Bytes) {
-        (self.json.slice(..self.version.start as usize), self.json.slice(self.version.end as usize..))
+        let Shown { json, version } = self.shown();
+        (json.slice(..version.start as usize), json.slice(version.end as usize..))
     }
 
     /// The JSON of `metadata`, by reference, and the range of its `resourceVersion`'s text within. If the object has metadata
     /// twice, it is the one that counts, which holds that version. Costs a scan of the members before it.
     pub fn metadata(&self) -> (Bytes, Range<usize>) {
+        let Shown { json, version } = self.shown();
         let mut found = None;
-        let mut reader = serde_json::Deserializer::from_slice(&self.json);
+        let mut reader = serde_json::Deserializer::from_slice(&json);
         // The visitor stops once it has found the metadata, which serde reports as an error.
-        let version_at = self.json.as_ptr() as usize + self.version.start as usize;
+        let version_at = json.as_ptr() as usize + version.start as usize;
         let _ = reader.deserialize_map(MetadataSeeker { version_at, found: &mut found });
         let text: &str = found.expect("the decoder only takes objects with metadata");
-        let metadata = self.json.slice_ref(text.as_bytes());
-        let start = metadata.as_ptr() as usize - self.json.as_ptr() as usize;
-        let version = self.version.start as usize - start..self.version.end as usize - start;
+        let metadata = json.slice_ref(text.as_bytes());
+        let start = metadata.as_ptr() as usize - json.as_ptr() as usize;
+        let version = version.start as usize - start..version.end as usize - start;
         (metadata, version)
+    }
+
+    /// The JSON of `metadata.labels`; empty where there is none.
+    pub(super) fn labels_json(&self) -> &str {
+        match &self.body {
+            Body::Plain(json) => text(json, self.labels),
+            Body::Packed(packed) => packed.labels(),
+        }
     }
 
     /// `metadata.labels`. Shape: in the order of the JSON, each key once.
     pub fn labels(&self) -> Vec<(Cow<'_, str>, Cow<'_, str>)> {
-        let text = self.text(self.labels);
+        let text = self.labels_json();
         if text.is_empty() {
             return Vec::new();
         }
@@ -123,11 +250,6 @@ impl Object {
         values
     }
 
-    fn text(&self, span: Span) -> &str {
-        let bytes = &self.json[span.start as usize..span.end as usize];
-        std::str::from_utf8(bytes).expect("the decoder only takes UTF-8")
-    }
-
     /// The JSON of a deleted object of which only the identity is still known.
     pub fn identity(resource: &Resource, key: &Key, uid: &str, version: &ResourceVersion) -> Bytes {
         let mut metadata = serde_json::Map::new();
@@ -141,6 +263,11 @@ impl Object {
         let (kind, api_version) = (resource.kind(), resource.api_version());
         format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{metadata}}}"#).into()
     }
+}
+
+fn text(json: &Bytes, span: Span) -> &str {
+    let bytes = &json[span.start as usize..span.end as usize];
+    std::str::from_utf8(bytes).expect("the decoder only takes UTF-8")
 }
 
 impl fmt::Debug for Object {

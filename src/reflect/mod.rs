@@ -3,14 +3,16 @@
 //! In come a resource, a client of the API server and the writing end of a cache; out go deltas into the cache,
 //! its condition in a sentence, and counters. [`Machine`] decides: a state machine without I/O, clock or randomness.
 //! [`Reflector`] acts: it asks the API server, decodes, feeds the machine and commits. The cache is never emptied:
-//! whatever fails, its content is served on. Three helpers run beside the pump: one lists versions from before the first
+//! whatever fails, its content is served on. Four helpers run beside the pump: one lists versions from before the first
 //! list for clients that outlived a restart (`past.rs`), one reads the API server's current version for clients that are
-//! ahead of the cache (`head.rs`), and one compares the cache with the API server from time to time (`verify.rs`).
+//! ahead of the cache (`head.rs`), one compares the cache with the API server from time to time (`verify.rs`), and one packs
+//! what has not changed for a while (`packing.rs`).
 
 mod compare;
 mod head;
 mod machine;
 mod metrics;
+mod packing;
 mod past;
 mod reflector;
 mod stats;
@@ -21,6 +23,7 @@ mod watching;
 pub use compare::{Difference, DifferenceKind, ObjectState};
 pub use machine::{InitialList, Machine, MachineConfig};
 pub use metrics::describe;
+pub use packing::Pack;
 pub use reflector::{Reflector, ReflectorConfig};
 pub use stats::{LastVerification, Stats, StatsSnapshot};
 pub use step::{Failure, Input, Moment, Probed, Question, Reaction, Step, Witness};

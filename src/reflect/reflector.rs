@@ -5,21 +5,23 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
-use futures_util::future::{FutureExt, join4};
+use futures_util::future::{FutureExt, join5};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, debug, info, info_span, trace, warn};
 
 use super::head::Scout;
 use super::metrics::{Metrics, PastLists};
+use super::packing::{self, Pack};
 use super::past::Historian;
 use super::stats::{Stats, count};
 use super::verify::{Doubts, Verifier, Verify};
 use super::watching::{Doubt, WatchEnd};
 use super::{Failure, Input, Machine, MachineConfig, Moment, Probed, Question, Reaction, Step, Witness};
-use crate::cache::{Commit, Delta, Writer};
+use crate::cache::{Commit, Delta, Packer, Writer};
 use crate::k8s::{
     DecodeError, DecodeOptions, Decoder, DropPaths, IdentityPage, LineSplitter, ListPage, Object, identities,
 };
@@ -57,6 +59,7 @@ pub struct Reflector {
     historian: Historian,
     scout: Scout,
     verifier: Verifier,
+    packer: Option<(Packer, Arc<Semaphore>)>,
 }
 
 /// All of the reflector but its client.
@@ -115,7 +118,7 @@ impl Reflector {
             line_bytes_max,
             writer,
         };
-        Self { client, pump, historian, scout, verifier }
+        Self { client, pump, historian, scout, verifier, packer: None }
     }
 
     /// Removes these members from objects. An update of nothing but such members is still a change, as the
@@ -134,6 +137,13 @@ impl Reflector {
         self
     }
 
+    /// Packs objects that have not changed for a while.
+    #[must_use]
+    pub fn packed(mut self, pack: Pack) -> Self {
+        self.packer = Some((self.pump.writer.packer(pack.packing), pack.turn));
+        self
+    }
+
     /// Its counters, readable while and after it runs.
     pub fn stats(&self) -> Arc<Stats> {
         self.pump.stats.clone()
@@ -141,15 +151,17 @@ impl Reflector {
 
     /// Runs until cancelled. It never fails: failures are retried, and shown in the cache's condition.
     pub async fn run(self, cancel: CancellationToken) {
-        let Self { client, mut pump, historian, scout, mut verifier } = self;
+        let Self { client, mut pump, historian, scout, mut verifier, packer } = self;
+        let doubts = pump.doubts.clone();
         let span =
             info_span!("reflector", resource = %pump.target.resource, namespace = pump.target.namespace);
         // The pump can be dropped at any await: a commit has none.
-        let all = join4(
+        let all = join5(
             pump.drive(&client),
             historian.drive(&client),
             scout.drive(&client),
             verifier.drive(&client),
+            packing::drive(packer, &doubts),
         );
         let driven = cancel.run_until_cancelled(all).instrument(span);
         let ended = Box::pin(driven).await;

@@ -757,6 +757,7 @@ async fn other_content_under_the_same_version_is_found_by_a_sample_and_healed() 
     after(1.0).await;
     assert_eq!((stats.read().relists, reader.mark().history), (1, 1));
     let held = reader.newest().unwrap();
-    let held = String::from_utf8_lossy(held.json());
+    let held = held.json();
+    let held = String::from_utf8_lossy(&held);
     assert!(held.contains("another history"), "{held}");
 }

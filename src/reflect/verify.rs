@@ -135,7 +135,7 @@ pub enum VerifyOutcome {
 // === impl Doubts ===
 
 impl Doubts {
-    fn raise(&self, doubt: Doubt) {
+    pub(super) fn raise(&self, doubt: Doubt) {
         self.rewritten.store(doubt == Doubt::Rewritten, Ordering::Relaxed);
         self.raised.notify_one();
     }
@@ -284,7 +284,7 @@ impl Verifier {
 
 /// Whether two objects have the same key, uid and version, but different content.
 fn is_rewritten(held: &Object, listed: &Object) -> bool {
-    let tree = |object: &Object| serde_json::from_slice::<serde_json::Value>(object.json()).ok();
+    let tree = |object: &Object| serde_json::from_slice::<serde_json::Value>(&object.json()).ok();
     held.uid() == listed.uid()
         && held.resource_version() == listed.resource_version()
         && held.json() != listed.json()

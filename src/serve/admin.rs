@@ -230,6 +230,7 @@ async fn metrics(State(admin): State<Admin>) -> Response {
             |name: &'static str, value: f64| gauge!(name, "resource" => informer.name.clone()).set(value);
         set("informerd_cache_objects", summary.objects as f64);
         set("informerd_cache_bytes", summary.bytes as f64);
+        set("informerd_cache_held_bytes", summary.held as f64);
         set("informerd_cache_synced", f64::from(u8::from(summary.synced)));
         set("informerd_cache_age_seconds", informer.reader.age(now).as_secs_f64());
         set("informerd_cache_stale", f64::from(u8::from(informer.is_stale(now))));

@@ -2,8 +2,9 @@
 
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 
-use crate::k8s::{Cause, Details, Status};
+use crate::k8s::{Cause, Details, Object, Status};
 
 /// An error that is answered as a Kubernetes `Status`.
 #[derive(Clone, Debug)]
@@ -110,6 +111,11 @@ impl ApiError {
     pub fn unavailable(message: impl Into<String>, retry_after_seconds: u32) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message)
             .retry_after(retry_after_seconds)
+    }
+
+    /// The object's JSON. 503 if its packed bytes are damaged: everything is fetched again.
+    pub fn readable(object: &Object) -> Result<Bytes, Self> {
+        object.try_json().map_err(|damaged| Self::unavailable(damaged.to_string(), 1))
     }
 
     /// 504: the cache did not reach a resourceVersion in time (U9).

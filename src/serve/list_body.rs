@@ -9,7 +9,7 @@ use super::body::FramesBody;
 use super::turns::Turns;
 use crate::encode::Frames;
 use crate::hub::{Candidates, Form, Generations, HeldState, Holding, Informer, Matcher, Selection};
-use crate::k8s::{ContentHash, Key, Object};
+use crate::k8s::{ContentHash, Damaged, Key, Object, damages};
 use tokio::time::Instant;
 
 /// Number of objects whose content is read in one turn: at most some five microseconds each.
@@ -26,6 +26,8 @@ pub(super) struct Listing {
     matchers: Vec<Matcher>,
     form: Form,
     turns: Arc<Turns>,
+    /// How many objects could not be unpacked before it.
+    damages: u64,
 }
 
 /// The place of a walk through a listing.
@@ -67,10 +69,17 @@ impl Listing {
         generations: &Generations,
         turns: Arc<Turns>,
     ) -> Self {
+        let damages = damages();
         let now = Instant::now();
         let matchers = informers.iter().map(|informer| Matcher::once(selection.clone(), &informer.reader));
         let states = states.into_iter().map(|state| generations.hold(state, Holding::Exact, now));
-        Self { states: states.collect(), matchers: matchers.collect(), form: selection.form.clone(), turns }
+        Self {
+            states: states.collect(),
+            matchers: matchers.collect(),
+            form: selection.form.clone(),
+            turns,
+            damages,
+        }
     }
 
     /// The current states of informers, with the objects that may match.
@@ -115,7 +124,7 @@ impl Listing {
             let mut hashed = 0;
             let walked = self.walk(&mut place, |object, _| {
                 if !self.form.has_content_hash(object) {
-                    hashed += object.json().len();
+                    hashed += object.json_len();
                 }
                 hash.add(self.form.content_hash(object));
                 if let Some(keys) = &mut keys {
@@ -158,8 +167,14 @@ impl Listing {
         }
     }
 
-    /// Walks for one turn. Fails if a state could not be held any longer.
+    /// Walks for one turn. Fails if a state could not be held any longer, or if an object could not be unpacked: what was made
+    /// of it must not be sent.
     fn turn(&self, place: &mut Place, visit: &mut dyn FnMut(&Object, &Place) -> bool) -> io::Result<Stopped> {
+        let stopped = self.pass(place, visit)?;
+        if damages() == self.damages { Ok(stopped) } else { Err(io::Error::other(Damaged)) }
+    }
+
+    fn pass(&self, place: &mut Place, visit: &mut dyn FnMut(&Object, &Place) -> bool) -> io::Result<Stopped> {
         let mut passed = 0;
         while let (Some(state), Some(matcher)) =
             (self.states.get(place.source), self.matchers.get(place.source))

@@ -234,8 +234,8 @@ async fn by_value(
             return;
         }
         let json = match selection.form.part_of(object) {
-            Some(part) => part.json().clone(),
-            None => object.json().clone(),
+            Some(part) => part.json(),
+            None => object.json(),
         };
         for value in distinct(object, &paths) {
             if let Some(objects) = found.get_mut(&*value) {

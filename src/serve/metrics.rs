@@ -85,6 +85,11 @@ fn describe_caches() {
     describe_gauge!("informerd_cache_indexes", "Indexes held.");
     describe_gauge!("informerd_cache_index_bytes", Unit::Bytes, "Approximate bytes of the indexes held.");
     describe_gauge!("informerd_cache_bytes", Unit::Bytes, "Bytes of the JSON of the objects held.");
+    describe_gauge!(
+        "informerd_cache_held_bytes",
+        Unit::Bytes,
+        "Bytes that hold this JSON: fewer where objects are packed."
+    );
     describe_gauge!("informerd_cache_synced", "Whether the cache has been complete.");
     describe_gauge!(
         "informerd_cache_age_seconds",

@@ -53,6 +53,10 @@ struct ResourceInfo {
     resource_version: String,
     objects: usize,
     bytes: usize,
+    /// The bytes that hold this JSON, dictionaries included.
+    held_bytes: usize,
+    /// What packing saves of them.
+    saved_bytes: usize,
     journal_events: usize,
     journal_bytes: usize,
     tombstones: usize,
@@ -147,6 +151,8 @@ fn info(informer: &Informer, now: Instant) -> ResourceInfo {
         resource_version: if summary.synced { summary.position.to_string() } else { String::new() },
         objects: summary.objects,
         bytes: summary.bytes,
+        held_bytes: summary.held,
+        saved_bytes: summary.bytes.saturating_sub(summary.held),
         journal_events: summary.journal_len,
         journal_bytes: summary.journal_bytes,
         tombstones: summary.tombstones,

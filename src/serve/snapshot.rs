@@ -283,6 +283,7 @@ impl Shown {
         let object = found.find_map(|object| object).cloned();
         let name = self.selection.name.as_deref().unwrap_or_default();
         let object = object.ok_or_else(|| ApiError::no_object(&self.informers[0].resource, name))?;
+        ApiError::readable(&object)?;
         let form = &self.selection.form;
         let hash = form.content_hash(&object);
         let of = |state: &Candidates| {
@@ -422,7 +423,7 @@ impl Shown {
 /// The body of one object.
 fn one(object: &Object) -> Response {
     let mut frames = Frames::new();
-    frames.share(object.json().clone());
+    frames.share(object.json());
     frames.put("\n");
     frames.cut();
     let length = HeaderValue::from(bytes::Buf::remaining(&frames));
@@ -433,7 +434,7 @@ fn one(object: &Object) -> Response {
 
 impl ListWriter for ListEncoder {
     fn object(&mut self, object: &Object, out: &mut Frames) {
-        Self::object(self, object.json().clone(), out);
+        Self::object(self, object.json(), out);
     }
 
     fn end(&mut self, out: &mut Frames) {

@@ -27,7 +27,7 @@ use crate::encode::{
     Checksum, ClientFrame, Coding, Encoder, Format, FrameParser, Frames, Framing, close_frame, pong_frame,
 };
 use crate::hub::{CloseReason, Delivery, Follower, LivePlace, Origin, Subscriber};
-use crate::k8s::Status;
+use crate::k8s::{Status, damages};
 
 /// The answer of a watch, over any transport.
 pub(super) struct WatchStream {
@@ -36,6 +36,8 @@ pub(super) struct WatchStream {
     observer: StreamObserver,
     format: Format,
     loops: Arc<LiveLoops>,
+    /// How many objects could not be unpacked before it.
+    damages: u64,
 }
 
 /// What a connection is used for after its last request.
@@ -92,7 +94,8 @@ impl WatchStream {
         format: Format,
         loops: Arc<LiveLoops>,
     ) -> Self {
-        Self { subscriber, encoder, observer: StreamObserver::new(format), format, loops }
+        let observer = StreamObserver::new(format);
+        Self { subscriber, encoder, observer, format, loops, damages: damages() }
     }
 
     /// Notes the request that the stream answers, for the operator. Tokens are left out, as they change with each reconnect.
@@ -159,6 +162,12 @@ impl WatchStream {
                 // 1009: too big.
                 frames.put_bytes(&close_frame(1009, "too_large"));
             }
+            last = true;
+        }
+        if damages() != self.damages && !last {
+            // An object could not be unpacked, and its events are not to be sent. The client comes back with what it has.
+            frames = Frames::new();
+            self.end(CloseReason::Regrouped, &mut frames);
             last = true;
         }
         self.encoder.append(frames, framing, out);

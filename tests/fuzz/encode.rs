@@ -58,7 +58,7 @@ fn list(object: &Arc<Object>) {
     let version = object.resource_version().to_string();
     let mut frames = Frames::new();
     let mut list = ListEncoder::new(ListFormat::Json, "PodList", "v1", None, None);
-    list.object(object.json().clone(), &mut frames);
+    list.object(object.json(), &mut frames);
     list.metadata(object, &mut frames);
     list.end(&mut frames);
     let text = String::from_utf8(frames.to_vec()).expect("UTF-8");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use informerd::app::App;
 use informerd::config::{
-    General, InitialList, Limits, Listen, Log, OnDemand, Serve, UpstreamSource, WatchSpec,
+    CachePacking, General, InitialList, Limits, Listen, Log, OnDemand, Serve, UpstreamSource, WatchSpec,
 };
 use informerd::k8s::DropPaths;
 use informerd::sim::{ApiServer, Cluster};
@@ -83,6 +83,7 @@ fn running() -> &'static Running {
             unready_after: None,
             log: Log::default(),
             initial_list: InitialList::Auto,
+            cache_packing: CachePacking::Auto,
             verify_interval: None,
             settings: Box::new(General::DEFAULT),
             source: None,

@@ -17,6 +17,7 @@ mod limits;
 mod lookup;
 mod multiplex;
 mod ndjson;
+mod packing;
 mod queues;
 mod real;
 mod relist;

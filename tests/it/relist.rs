@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use informerd::cache::{ChangeKind, Reader};
+use informerd::config::CachePacking;
 use informerd::sim::{Cluster, Cut, Gone, Requests, Verb};
 use serde_json::json;
 
@@ -22,7 +23,8 @@ fn places(reader: &Reader) -> BTreeMap<String, *const u8> {
 async fn a_relist_of_an_unchanged_cluster_is_no_event_and_keeps_every_object_where_it_is() {
     let cluster = Cluster::default();
     cluster.bulk_load("configmaps", OBJECTS, 600).unwrap();
-    let server = TestServer::over(cluster, &["configmaps"], |_| {}).await;
+    let server =
+        TestServer::over(cluster, &["configmaps"], |config| config.cache_packing = CachePacking::Off).await;
     let informer = server.hub.resolve("configmaps").unwrap().remove(0);
     let reader = &informer.reader;
     let (before, summary, cursor) = (places(reader), reader.summary(), reader.snapshot().cursor);

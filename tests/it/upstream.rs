@@ -108,7 +108,7 @@ impl Run {
         let snapshot = self.reader.snapshot();
         let objects = snapshot.after(None);
         objects
-            .map(|object| (object.key().to_string(), serde_json::from_slice(object.json()).unwrap()))
+            .map(|object| (object.key().to_string(), serde_json::from_slice(&object.json()).unwrap()))
             .collect()
     }
 

@@ -141,7 +141,7 @@ impl Checker {
         self.amid = event.is_amid;
         match (&event.kind, &event.payload) {
             (EventKind::Added | EventKind::Modified, Payload::Object(object)) => {
-                let json = serde_json::from_slice(object.json()).unwrap();
+                let json = serde_json::from_slice(&object.json()).unwrap();
                 self.put(event.source, event.kind, object.key().as_str(), json, view)?;
                 self.moved(event, before, view)?;
             }
@@ -183,7 +183,7 @@ impl Checker {
             return Err(format!("P1: a patch of {key}, which the client does not hold"));
         };
         merge(&mut json, &serde_json::from_slice(patch).unwrap());
-        let whole: Value = serde_json::from_slice(object.json()).unwrap();
+        let whole: Value = serde_json::from_slice(&object.json()).unwrap();
         // One that holds a later state is on its way to it.
         if json != whole && !fold.beyond.contains_key(key) {
             return Err(format!("P1: a patch of {key} gave {json} and not {whole}"));
@@ -555,6 +555,6 @@ fn merge(target: &mut Value, patch: &Value) {
 
 /// The number of the write that an object comes from.
 pub(crate) fn content_of(object: &informerd::k8s::Object) -> String {
-    let json: serde_json::Value = serde_json::from_slice(object.json()).unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&object.json()).unwrap();
     json["data"]["write"].as_str().unwrap_or_default().to_owned()
 }

@@ -76,6 +76,8 @@ faults! {
     ResumedElsewhere = "token taken to the other replica",
     ResumedAfterRestart = "token taken to a replica started since",
     ServedAhead = "token ahead of the replica, and served",
+    Packed = "objects packed while clients read",
+    PackedAmidList = "dictionary trained in the middle of a first list",
     JoinedView = "client taken into a live view",
     RefusedByView = "client not taken in, as a change lay between",
     LeftView = "client left a live view",

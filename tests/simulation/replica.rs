@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use informerd::cache::{self, IndexBuilder, Phase, Reader};
+use informerd::cache::{self, IndexBuilder, Packer, Packing, Phase, Reader};
 use informerd::hub::{
     self, Event, Figures, Hub, Informer, Live, LivePlace, Member, Round, Scope, Selection, Subscriber, Told,
 };
@@ -21,6 +21,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::dice::Dice;
 use crate::network::Link;
 use crate::plan::Profile;
 use crate::truth::RESOURCES;
@@ -48,7 +49,20 @@ pub(crate) struct Replica {
     live: RefCell<Live<Follower>>,
     /// Indexes that are being built, a turn at a time.
     builders: RefCell<Vec<IndexBuilder>>,
+    /// What packs the caches' objects, and when.
+    packers: RefCell<(Vec<Packer>, Dice)>,
+    /// How often, after something happened; 0 is never. Drawn for each life of a replica.
+    packing_chance: f64,
 }
+
+/// Dictionaries after a few objects, so that several come and go in a history.
+const PACKING: Packing = Packing {
+    train_bytes_min: 1500,
+    train_bytes_max: 8000,
+    dictionary_bytes: 2048,
+    dictionaries_max: 2,
+    look_bytes: 4000,
+};
 
 /// A stream that has caught up.
 struct Follower {
@@ -127,9 +141,14 @@ impl Replica {
             kube::Client::new(tower::service_fn(move |request| service.clone().answer(request)), "default");
         let upstream = Client::over(kube, &Config::new(Source::InCluster));
         let mut tasks = Vec::new();
+        let (mut packers, mut packing) = (Vec::new(), Dice::new(seed, 3));
+        let packing_chance = packing.weighted(&[(0.0, 1), (0.1, 1), (0.5, 1), (1.0, 2)]);
         let mut start = |index: usize| {
             let resource = resource(index);
             let (writer, reader) = cache::cache(profile.cache, Instant::now());
+            if packing_chance > 0.0 {
+                packers.push(writer.packer(PACKING));
+            }
             let config = ReflectorConfig {
                 target: Target {
                     resource: resource.clone(),
@@ -177,6 +196,8 @@ impl Replica {
             first: [None; 2],
             live: RefCell::new(Live::new(profile.hub)),
             builders: RefCell::default(),
+            packers: RefCell::new((packers, packing)),
+            packing_chance,
         }
     }
 
@@ -198,6 +219,20 @@ impl Replica {
         let Some(term) = selection.index_wanted() else { return };
         let build = |reader: &Reader| reader.build_index(&term.path, now).ok();
         self.builders.borrow_mut().extend(self.readers.iter().filter_map(build));
+    }
+
+    /// Packs some objects, now and then. Tells whether it did, and whether in the middle of a first list.
+    pub(crate) fn pack(&self) -> [bool; 2] {
+        let (packers, dice) = &mut *self.packers.borrow_mut();
+        let mut packed = [false; 2];
+        for packer in packers {
+            if dice.chance(self.packing_chance) && packer.step() {
+                let reader = packer.reader();
+                packed[0] |= reader.snapshot().held < reader.snapshot().bytes;
+                packed[1] |= !reader.mark().synced;
+            }
+        }
+        packed
     }
 
     /// When something is due for the streams that have caught up.

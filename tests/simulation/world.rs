@@ -548,6 +548,13 @@ impl World {
                 if self.dice.chance(0.8) {
                     let (replica, lists) = (&self.replicas[at], self.lists_of(at));
                     let settled = [0, 1].map(|index| replica.is_watching(index).then_some(lists[index]));
+                    let [packed, amid_list] = replica.pack();
+                    if packed {
+                        self.hits.count(Fault::Packed);
+                    }
+                    if amid_list {
+                        self.hits.count(Fault::PackedAmidList);
+                    }
                     replica.advance_live(now, settled);
                 } else {
                     self.driver.notify_one();

@@ -15,7 +15,7 @@ use crate::config::{self, Limits, WatchSpec};
 use crate::hub::{Figures, Informer, InformerId, Scope, Started, Verified};
 use crate::k8s::{DecodeOptions, FieldPath, IndexPath, Resource};
 use crate::reflect::{
-    InitialList, LastVerification, MachineConfig, Reflector, ReflectorConfig, Stats, Verify,
+    InitialList, LastVerification, MachineConfig, Pack, Reflector, ReflectorConfig, Stats, Verify,
 };
 use crate::upstream::{Client, Selectors, Target};
 
@@ -32,6 +32,8 @@ pub(super) struct Maker {
     pub(super) initial_list: config::InitialList,
     /// How often caches are compared with the API server, one at a time.
     pub(super) verify: Option<Verify>,
+    /// How caches are packed; `None` where they are not.
+    pub(super) pack: Option<Pack>,
     /// Stops all of them.
     pub(super) cancel: CancellationToken,
 }
@@ -134,6 +136,9 @@ impl Maker {
         let mut reflector = Reflector::new(config, self.client.clone(), writer).dropping(spec.drop.clone());
         if let Some(verify) = &self.verify {
             reflector = reflector.verified(verify.clone());
+        }
+        if let Some(pack) = &self.pack {
+            reflector = reflector.packed(pack.clone());
         }
         let stats = reflector.stats();
         let mut informer = informer(spec, resource, wanted, started, reader, figures(stats.clone()));

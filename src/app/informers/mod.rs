@@ -19,10 +19,11 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
 use super::metrics::Metrics;
-use crate::config::{self, WatchSpec};
+use crate::cache::Packing;
+use crate::config::{self, CachePacking, WatchSpec};
 use crate::hub::{Demand, Hub, Pending, Started};
 use crate::k8s::Resource;
-use crate::reflect::Verify;
+use crate::reflect::{Pack, Verify};
 use crate::upstream::{Again, Backoff, Client, Discovery, UpstreamError};
 use group::{Group, Maker, Next, wanted};
 
@@ -155,11 +156,15 @@ impl Informers {
         let turn = Arc::new(Semaphore::new(1));
         let verify = config.verify_interval.map(|interval| Verify { interval, turn });
         let initial_list = config.initial_list;
+        let pack = match config.cache_packing {
+            CachePacking::Auto => Some(Pack { packing: Packing::DEFAULT, turn: Arc::new(Semaphore::new(1)) }),
+            CachePacking::Off => None,
+        };
         let mut informers = Self {
             on_demand: config.on_demand,
             discovery_interval: config.discovery_interval,
             hub,
-            maker: Maker { client, limits: config.limits, initial_list, verify, cancel },
+            maker: Maker { client, limits: config.limits, initial_list, verify, pack, cancel },
             groups: Vec::new(),
             next_id: 0,
             discovery: None,

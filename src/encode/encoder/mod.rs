@@ -376,7 +376,7 @@ impl Encoder {
             Payload::Object(object) if partial => {
                 Body::Partial(object.metadata().0, String::new(), Bytes::new())
             }
-            Payload::Object(object) => Body::Whole(object.json().clone()),
+            Payload::Object(object) => Body::Whole(object.json()),
             Payload::Patch { patch, .. } => Body::Whole(patch.clone()),
             Payload::ObjectAt(object, version) => at(object, version),
             Payload::ObjectSince { object, version, since } => match self.format {
@@ -507,7 +507,7 @@ fn table_of(tables: &mut TableEncoder, now: Timestamp, source: &Source, event: &
     };
     match &event.payload {
         Payload::Object(object) | Payload::Patch { object, .. } => {
-            tables.single(object.resource_version(), object.json(), now, &mut frames);
+            tables.single(object.resource_version(), &object.json(), now, &mut frames);
         }
         Payload::ObjectAt(object, version) => at(object, version),
         Payload::ObjectSince { object, since, .. } => at(object, since),

@@ -20,8 +20,8 @@ fn decoder() -> Decoder {
 #[track_caller]
 fn check(paths: &str, input: &str, expected: &str) {
     let object = decoder().dropping(paths.parse().unwrap()).object(input).unwrap();
-    assert_eq!(std::str::from_utf8(object.json()).unwrap(), expected, "{paths}");
-    serde_json::from_slice::<Value>(object.json()).unwrap();
+    assert_eq!(std::str::from_utf8(&object.json()).unwrap(), expected, "{paths}");
+    serde_json::from_slice::<Value>(&object.json()).unwrap();
     assert_eq!((object.key().as_str(), object.resource_version().to_string()), ("a", "7".to_owned()));
 }
 
@@ -90,7 +90,7 @@ fn metadata_alone_is_kept_whatever_the_server_sends() {
         format!(r#"{{"data":{{"p":"c2VjcmV0"}},{metadata}}}"#),
     ] {
         let object = decoder().metadata_only().object(&input).unwrap();
-        assert_eq!(std::str::from_utf8(object.json()).unwrap(), expected, "{input}");
+        assert_eq!(std::str::from_utf8(&object.json()).unwrap(), expected, "{input}");
         assert_eq!(object.resource_version().to_string(), "7");
         assert_eq!(object.labels(), [("l".into(), "1".into())]);
     }
@@ -168,7 +168,7 @@ fn annotations_that_are_all_dropped_stay_as_an_empty_object() {
     let text = r#"{"metadata":{"name":"a","resourceVersion":"7","annotations":{"\"":""}}}"#;
     let dropped: DropPaths = r#".metadata.annotations["\""]"#.parse().unwrap();
     let object = decoder().dropping(dropped).object(text).unwrap();
-    let value: Value = serde_json::from_slice(object.json()).unwrap();
+    let value: Value = serde_json::from_slice(&object.json()).unwrap();
     assert_eq!(value["metadata"]["annotations"], json!({}));
 }
 
@@ -235,7 +235,7 @@ proptest! {
         let dropped: DropPaths = all.join(",").parse().unwrap();
         prop_assert_eq!(&dropped.to_string().parse::<DropPaths>().unwrap(), &dropped);
         let object = decoder().dropping(dropped).object(&text).unwrap();
-        prop_assert_eq!(serde_json::from_slice::<Value>(object.json()).unwrap(), value);
+        prop_assert_eq!(serde_json::from_slice::<Value>(&object.json()).unwrap(), value);
         prop_assert!(!object.json().contains(&b'\n'));
     }
 }

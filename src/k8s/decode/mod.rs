@@ -24,7 +24,7 @@ pub use drop::{DropError, DropPaths};
 pub use identity::{Identity, IdentityPage, identities};
 use list::{ListMeta, ListSeed};
 
-use super::object::{MemberKey, Span, ValuesCell, string};
+use super::object::{Body, MemberKey, Span, ValuesCell, string};
 use super::{INITIAL_EVENTS_END, Key, LAST_APPLIED, Object, Resource, ResourceVersion, WatchEvent};
 
 /// What the decoder removes from objects, and how large an object may be.
@@ -265,7 +265,7 @@ impl Decoder {
         Ok(Object {
             key: found.key(&name),
             resource_version: version,
-            json: Bytes::from(json),
+            body: Body::Plain(Bytes::from(json)),
             content_hash: OnceLock::new(),
             uid: shift(found.uid),
             version: shift(found.version),

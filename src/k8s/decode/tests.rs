@@ -17,8 +17,8 @@ fn decoder() -> Decoder {
 #[track_caller]
 fn check(input: &str, expected: &str) -> Object {
     let object = decoder().object(input).unwrap();
-    assert_eq!(std::str::from_utf8(object.json()).unwrap(), expected);
-    serde_json::from_slice::<serde_json::Value>(object.json()).unwrap();
+    assert_eq!(std::str::from_utf8(&object.json()).unwrap(), expected);
+    serde_json::from_slice::<serde_json::Value>(&object.json()).unwrap();
     object
 }
 
@@ -149,6 +149,6 @@ proptest::proptest! {
         let object = decoder().object(&value.to_string()).unwrap();
         // serde_json's own reading of floats is not exact, so the same text is read twice.
         let expected: serde_json::Value = serde_json::from_str(&value.to_string()).unwrap();
-        proptest::prop_assert_eq!(serde_json::from_slice::<serde_json::Value>(object.json()).unwrap(), expected);
+        proptest::prop_assert_eq!(serde_json::from_slice::<serde_json::Value>(&object.json()).unwrap(), expected);
     }
 }

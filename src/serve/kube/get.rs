@@ -32,13 +32,14 @@ pub(super) async fn get(
     let name = target.name.as_deref().unwrap_or_default();
     let object = selection.objects(&snapshot, None).next();
     let object = object.ok_or_else(|| ApiError::no_object(&informer.resource, name))?;
+    let json = ApiError::readable(object)?;
     let mut frames = Frames::new();
     match encoder {
         Some(mut table) => {
-            table.single(object.resource_version(), object.json(), tables::now(), &mut frames);
+            table.single(object.resource_version(), &json, tables::now(), &mut frames);
         }
         None if shape == Shape::Metadata => partial(object, &mut frames),
-        None => frames.share(object.json().clone()),
+        None => frames.share(json),
     }
     frames.put("\n");
     frames.cut();

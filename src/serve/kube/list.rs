@@ -209,12 +209,13 @@ struct FlowSchemaSpec {
 impl ListWriter for Writer {
     fn object(&mut self, object: &Object, out: &mut Frames) {
         match self {
-            Self::Table(table) => table.row(object.json(), tables::now(), out),
+            Self::Table(table) => table.row(&object.json(), tables::now(), out),
             Self::ByPrecedence(_, rows) => {
-                rows.push((precedence(object.json()), object.json().clone()));
+                let json = object.json();
+                rows.push((precedence(&json), json));
             }
             Self::List(list, Shape::Metadata) => list.metadata(object, out),
-            Self::List(list, Shape::Whole | Shape::Table) => list.object(object.json().clone(), out),
+            Self::List(list, Shape::Whole | Shape::Table) => list.object(object.json(), out),
         }
     }
 

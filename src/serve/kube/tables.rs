@@ -94,7 +94,8 @@ fn held_columns(server: &Server, informer: &Informer) -> Option<Arc<[PrinterColu
     let selection = Selection::new(Vec::new(), name, &LabelSelector::default(), &FieldSelector::default());
     let snapshot = definitions.reader.snapshot();
     let definition = selection.objects(&snapshot, None).next()?;
-    let columns = PrinterColumn::of_definition(definition.json(), informer.resource.version()).ok().flatten();
+    let columns =
+        PrinterColumn::of_definition(&definition.json(), informer.resource.version()).ok().flatten();
     columns.map(Into::into)
 }
 

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::workers::{FeedState, Given, Listed, Workers};
+use crate::k8s::Damaged;
 use crate::queue::Spec;
 
 /// A queue in an answer.
@@ -181,7 +182,10 @@ impl QueueInfo {
 }
 
 /// The answer to `lease`.
-pub(super) fn leased(given: &[Given], lease_seconds: u64) -> Vec<u8> {
+///
+/// # Errors
+/// [`Damaged`], if an object cannot be unpacked.
+pub(super) fn leased(given: &[Given], lease_seconds: u64) -> Result<Vec<u8>, Damaged> {
     let mut out = Vec::with_capacity(256);
     out.extend_from_slice(format!(r#"{{"leaseSeconds":{lease_seconds},"items":["#).as_bytes());
     for (index, item) in given.iter().enumerate() {
@@ -199,11 +203,11 @@ pub(super) fn leased(given: &[Given], lease_seconds: u64) -> Vec<u8> {
         out.extend_from_slice(head.strip_suffix(b"}").unwrap_or(&head));
         out.extend_from_slice(br#","object":"#);
         match &item.object {
-            Some(object) => out.extend_from_slice(object.json()),
+            Some(object) => out.extend_from_slice(&object.try_json()?),
             None => out.extend_from_slice(b"null"),
         }
         out.push(b'}');
     }
     out.extend_from_slice(b"]}\n");
-    out
+    Ok(out)
 }

@@ -234,7 +234,9 @@ async fn lease(
     // A worker that closes its half meanwhile has left.
     let _awaits = load.as_ref().map(AwaitsChange::begin);
     let taken = workers.lease(queues, ask).await?;
-    let bytes = leased(&taken.given, length.as_secs());
+    // What was taken goes back to the queue.
+    let bytes = leased(&taken.given, length.as_secs())
+        .map_err(|_| ApiError::unavailable("an object could not be unpacked, and is fetched again", 1))?;
     let body = Body::new(LeaseAnswer { bytes: Some(bytes.into()), taken: Some(taken) });
     Ok(uncached(([(header::CONTENT_TYPE, "application/json")], body)))
 }

@@ -219,6 +219,7 @@ pub(crate) fn serve_config(upstream: UpstreamSource, resources: &[&str]) -> conf
         queue_mode: config::QueueMode::Api,
         queues: Default::default(),
         initial_list: config::InitialList::default(),
+        cache_packing: config::CachePacking::default(),
         verify_interval: None,
         limits: Limits::DEFAULT,
         shutdown_delay: Duration::ZERO,

@@ -1,0 +1,145 @@
+//! Packed caches beside unpacked ones, in one run: resident memory, the first sync, and the CPU of reads.
+//!
+//! Three sources. `alike`: pods as the simulator loads them, 5 KB each, with about 450 bytes that no other pod has. `random`: pods of
+//! 5 KB of which 2 KB are an annotation of random Base64 (1.5 KB of entropy). `mix`: eight kinds in the shares of a cluster.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use crate::Bench;
+use crate::process::Usage;
+use crate::report::Row;
+use crate::server::{Server, get, wait_until};
+use crate::simulator::{Rhythm, Simulator};
+
+const MEGABYTE: f64 = 1e6;
+const GROUP: &str = "packing";
+
+/// Kinds of the mix: how many of a hundred objects, and bytes of each.
+const MIX: [(&str, usize, usize); 8] = [
+    ("pods", 20, 5 << 10),
+    ("replicasets", 20, 3 << 10),
+    ("events", 25, 1 << 10),
+    ("configmaps", 10, 4 << 10),
+    ("secrets", 10, 3 << 10),
+    ("serviceaccounts", 8, 700),
+    ("services", 5, 1500),
+    ("deployments", 2, 4 << 10),
+];
+
+/// What was measured with one setting.
+struct Figures {
+    seconds: f64,
+    synced: Usage,
+    steady: Usage,
+    json: f64,
+    held: f64,
+    after_changes: f64,
+    /// CPU of a list of everything, of one object, and of fifty by index, in microseconds.
+    reads: [f64; 3],
+}
+
+pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
+    let count = bench.pick(100_000, 1_000);
+    for source in ["alike", "random", "mix"] {
+        let mut simulator = Simulator::start()?;
+        let kinds: Vec<&str> = match source {
+            "alike" => {
+                simulator.load("pods", count, 5 << 10)?;
+                vec!["pods"]
+            }
+            "random" => {
+                simulator.load_random("pods", count)?;
+                vec!["pods"]
+            }
+            _ => {
+                for (kind, share, bytes) in MIX {
+                    simulator.load(kind, count * share / 100, bytes)?;
+                }
+                MIX.map(|(kind, ..)| kind).to_vec()
+            }
+        };
+        let packed = measure(bench, &mut simulator, source, &kinds, "auto")?;
+        let plain = measure(bench, &mut simulator, source, &kinds, "off")?;
+        report(bench, &format!("{source}: {count} objects"), count, &packed, &plain);
+    }
+    Ok(())
+}
+
+fn measure(
+    bench: &Bench,
+    simulator: &mut Simulator,
+    source: &str,
+    kinds: &[&str],
+    packing: &str,
+) -> anyhow::Result<Figures> {
+    let (server, took) = Server::start(&simulator.url, kinds, &["--cache-packing", packing])?;
+    let synced = server.usage()?;
+    sleep(Duration::from_secs(bench.pick(20, 2)));
+    let steady = server.usage()?;
+    let sum = |name: &str| -> anyhow::Result<f64> {
+        Ok(server.informers()?.iter().filter_map(|informer| informer[name].as_f64()).sum())
+    };
+    let (json, held) = (sum("bytes")?, sum("heldBytes")?);
+    let cpu = |times: usize, path: &str| -> anyhow::Result<f64> {
+        let before = server.usage()?.cpu_seconds;
+        for _ in 0..times {
+            anyhow::ensure!(get(server.address, path)?.len() > 100, "nothing at {path}");
+        }
+        Ok((server.usage()?.cpu_seconds - before) * 1e6 / times as f64)
+    };
+    let reads = if source == "alike" {
+        // What the first of each costs once is not counted.
+        let (one, some) = ("/v1/snapshot/pods/load-07/load-0000007", "/v1/index/pods/spec.nodeName/node-07");
+        for path in [one, some] {
+            get(server.address, path)?;
+        }
+        let all = cpu(bench.pick(8, 1), "/v1/snapshot/pods")?;
+        [all, cpu(bench.pick(4000, 10), one)?, cpu(bench.pick(4000, 10), some)?]
+    } else {
+        [f64::NAN; 3]
+    };
+    let mut after_changes = f64::NAN;
+    if source == "alike" {
+        // Each object changes, in an order that is not that of the keys, until the journal is full many times over.
+        let ticks = bench.pick(600, 5);
+        let changes = || -> anyhow::Result<f64> { sum("changes") };
+        let before = changes()?;
+        let rhythm = Rhythm { ticks, events_per_tick: 100, interval: Duration::from_millis(50) };
+        simulator.begin_every("pods", rhythm, 7919)?;
+        simulator.end()?;
+        let wanted = before + (ticks * 100) as f64;
+        wait_until("the changes", || changes().is_ok_and(|now| now >= wanted))?;
+        sleep(Duration::from_secs(bench.pick(20, 1)));
+        after_changes = server.usage()?.rss;
+    }
+    Ok(Figures { seconds: took.as_secs_f64(), synced, steady, json, held, after_changes, reads })
+}
+
+fn report(bench: &mut Bench, case: &str, count: usize, packed: &Figures, plain: &Figures) {
+    let row = |metric, value, unit| Row::new(GROUP, case).value(metric, value, unit);
+    let json = packed.json / MEGABYTE;
+    let mut add = |row| bench.report.add(row);
+    add(row("bytes held", packed.held / MEGABYTE, "MB").against("MB of JSON", json));
+    for (metric, figures) in [("resident, packed", packed), ("resident, off", plain)] {
+        add(row(metric, figures.steady.rss / MEGABYTE, "MB").against("MB of JSON", json));
+    }
+    let peak = row("peak of the first sync, packed", packed.steady.rss_peak / MEGABYTE, "MB");
+    add(peak.against("MB steady", packed.steady.rss / MEGABYTE));
+    let rate = |figures: &Figures| count as f64 / figures.seconds;
+    add(row("first sync, packed", rate(packed), "objects/s").against("off", rate(plain)));
+    let cpu = |usage: &Usage| usage.cpu_seconds * 1e6 / count as f64;
+    add(row("CPU of the first sync, packed", cpu(&packed.steady), "us/object")
+        .against("off", cpu(&plain.steady)));
+    add(row("of this until it is complete", cpu(&packed.synced), "us/object"));
+    if packed.after_changes.is_nan() {
+        return;
+    }
+    for (metric, figures) in [("after changes, packed", packed), ("after changes, off", plain)] {
+        add(row(metric, figures.after_changes / MEGABYTE, "MB").against("MB of JSON", json));
+    }
+    let names = ["CPU, list of everything", "CPU, one object", "CPU, ten by index"];
+    for (at, metric) in names.into_iter().enumerate() {
+        add(row(metric, packed.reads[at], "us").against("off", plain.reads[at]));
+    }
+}

@@ -1,0 +1,374 @@
+//! Packing: objects that have not changed for a while are held packed, by a dictionary of their kind.
+//!
+//! Packing an object is no change: it has no revision, wakes nobody, and a reader sees the same. An object is *cold* once
+//! no change in the journal shows it, so that live readers get what they are told by reference. A [`Packer`] takes
+//! cold objects in batches, packs them without the lock, and puts those back that are still the current state.
+//!
+//! Objects of the first list are cold from the start, and packed while the list is under way. Those of a later list may
+//! become changes, which are told unpacked.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::{Arc, Weak};
+
+use super::shared::Shared;
+use super::state::State;
+use super::{Reader, Writer};
+use crate::k8s::{Dictionary, Key, Object, Press};
+
+/// Objects of one step, at most: some milliseconds.
+const STEP_LEN_MAX: usize = 128;
+
+/// Bytes of JSON of one step, at most, but for one object.
+const STEP_BYTES_MAX: usize = 1 << 20;
+
+/// Number of texts of labels that are remembered, so that objects of one owner share theirs. Lists are sorted by name, so
+/// that such objects follow each other.
+const LABELS_LEN_MAX: usize = 1024;
+
+/// How packing is done.
+#[derive(Clone, Copy, Debug)]
+pub struct Packing {
+    /// Bytes of JSON of cold objects from which a dictionary is trained: with fewer, a dictionary costs more than it saves.
+    pub train_bytes_min: usize,
+    /// Bytes of JSON that a dictionary is trained from, at most.
+    pub train_bytes_max: usize,
+    /// Bytes of a dictionary.
+    pub dictionary_bytes: usize,
+    /// Number of dictionaries of one cache. One more is alive while the objects of the oldest are packed anew.
+    pub dictionaries_max: usize,
+    /// Bytes of JSON after which it is looked at whether the dictionary still fits.
+    pub look_bytes: usize,
+}
+
+impl Packing {
+    /// A dictionary of 32 KiB holds several objects of a kind, and costs little beside the mebibyte from which it is trained.
+    pub const DEFAULT: Self = Self {
+        train_bytes_min: 1 << 20,
+        train_bytes_max: 4 << 20,
+        dictionary_bytes: 32 << 10,
+        dictionaries_max: 4,
+        look_bytes: 4 << 20,
+    };
+}
+
+/// Keys of objects that may be cold, with the bytes of their JSON.
+#[derive(Debug, Default)]
+pub(super) struct Cold {
+    keys: VecDeque<(Key, usize)>,
+    bytes: usize,
+}
+
+/// Packs the cold objects of one cache. Whoever owns it calls [`Packer::step`].
+pub struct Packer {
+    shared: Arc<Shared>,
+    packing: Packing,
+    /// Those that objects may still be packed with, oldest first. The last one is used.
+    dictionaries: Vec<Weak<Dictionary>>,
+    /// The one in use. Without one, the next is trained from what is cold.
+    current: Option<Arc<Dictionary>>,
+    /// Its press, while there is something to do.
+    press: Option<Press>,
+    labels: HashSet<Arc<str>>,
+    /// Whether all objects together are too few for a dictionary.
+    is_small: bool,
+    /// The ratio of packed to unpacked bytes in thousandths, at first and since the last look.
+    ratio_at_first: Option<usize>,
+    seen: Seen,
+}
+
+/// What was packed since the last look.
+#[derive(Debug, Default)]
+struct Seen {
+    before: usize,
+    after: usize,
+}
+
+/// An object that is to be packed, and what it becomes.
+struct Swap {
+    key: Key,
+    old: Arc<Object>,
+    new: Arc<Object>,
+}
+
+// === impl Cold ===
+
+impl Cold {
+    pub(super) fn push(&mut self, key: &Key, bytes: usize) {
+        self.keys.push_back((key.clone(), bytes));
+        self.bytes += bytes;
+    }
+
+    fn pop(&mut self) -> Option<Key> {
+        let (key, bytes) = self.keys.pop_front()?;
+        self.bytes -= bytes;
+        Some(key)
+    }
+}
+
+// === impl State ===
+
+impl State {
+    /// The object with a key that is to be packed: of the list under way, or of the store.
+    fn to_pack(&self, key: &Key) -> impl Iterator<Item = &Arc<Object>> {
+        let listed = self.first_pass().and_then(|pass| pass.get(key));
+        // An object that the journal shows is found again when it leaves.
+        let is_cold = |revision| revision <= self.journal().base_revision();
+        let held = self.store.objects.get(key).filter(|stored| is_cold(stored.revision));
+        listed.into_iter().chain(held.map(|stored| &stored.object))
+    }
+
+    /// Replaces objects with what is packed of them, where they are still the current state. Returns what to drop.
+    fn swap(&mut self, swaps: Vec<Swap>) -> Vec<Arc<Object>> {
+        let mut replaced = Vec::with_capacity(swaps.len());
+        for Swap { key, old, new } in swaps {
+            let is_held =
+                self.store.objects.get(&key).is_some_and(|stored| Arc::ptr_eq(&stored.object, &old));
+            if is_held && let Some(stored) = self.store.objects.get_mut(&key) {
+                self.store.held += new.held_bytes();
+                self.store.held -= old.held_bytes();
+                stored.object = new.clone();
+            }
+            if let Some(pass) = self.first_pass_mut() {
+                pass.swap(&key, &old, new);
+            }
+            replaced.push(old);
+        }
+        replaced
+    }
+
+    /// Notes all objects of the store that could be packed.
+    pub(super) fn note_all(&mut self, retired: Option<&Arc<Dictionary>>) {
+        let base = self.journal().base_revision();
+        let Some(cold) = &mut self.cold else { return };
+        for stored in self.store.stored_after(None).filter(|stored| stored.revision <= base) {
+            let object = &stored.object;
+            let wanted = match object.dictionary() {
+                None => true,
+                Some(dictionary) => retired.is_some_and(|retired| Arc::ptr_eq(retired, dictionary)),
+            };
+            if wanted {
+                cold.push(object.key(), object.json_len());
+            }
+        }
+    }
+}
+
+// === impl Writer ===
+
+impl Writer {
+    /// From now on cold objects are noted, and this packs them.
+    pub fn packer(&self, packing: Packing) -> Packer {
+        let mut state = self.shared().write();
+        state.cold = Some(Cold::default());
+        state.note_all(None);
+        drop(state);
+        Packer {
+            shared: self.shared().clone(),
+            packing,
+            dictionaries: Vec::new(),
+            current: None,
+            press: None,
+            labels: HashSet::new(),
+            is_small: false,
+            ratio_at_first: None,
+            seen: Seen::default(),
+        }
+    }
+}
+
+// === impl Packer ===
+
+impl Packer {
+    /// A reading end of its cache.
+    pub fn reader(&self) -> Reader {
+        self.shared.reader()
+    }
+
+    /// Whether a step would do something. If not, what costs memory between steps is given up.
+    pub fn has_work(&mut self) -> bool {
+        self.mind_size();
+        let has_work = self.shared.read().cold.as_ref().is_some_and(|cold| match self.current {
+            Some(_) => !cold.keys.is_empty(),
+            None => cold.bytes >= self.packing.train_bytes_min,
+        });
+        if !has_work {
+            self.press = None;
+        }
+        has_work
+    }
+
+    /// While all objects together are too few for a dictionary, what gets cold is not noted, or it would grow with each
+    /// change. Once there are enough, all of them are.
+    fn mind_size(&mut self) {
+        let (is_small, noted) = {
+            let state = self.shared.read();
+            let is_small = state.synced && state.store.bytes < self.packing.train_bytes_min;
+            (is_small && self.current.is_none(), state.cold.as_ref().map_or(0, |cold| cold.keys.len()))
+        };
+        if is_small && noted > 0 {
+            self.shared.write().cold = Some(Cold::default());
+        }
+        if self.is_small && !is_small {
+            self.shared.write().note_all(None);
+        }
+        self.is_small = is_small;
+    }
+
+    /// Whether packed bytes were found damaged since it was last asked: then nothing that is held can be relied on, and
+    /// everything has to be fetched again.
+    pub fn is_damaged(&mut self) -> bool {
+        let damaged = self.alive().iter().filter(|dictionary| dictionary.take_damaged()).count();
+        damaged > 0
+    }
+
+    /// Packs some cold objects: some milliseconds, but for a step that trains a dictionary. Returns whether it did
+    /// something.
+    pub fn step(&mut self) -> bool {
+        if !self.has_work() {
+            return false;
+        }
+        if self.current.is_none() && !self.train() {
+            return false;
+        }
+        let mut batch = self.take();
+        // A damaged one is left: it is about to be fetched again.
+        batch.retain(|(_, object)| object.try_json().is_ok());
+        let Some(current) = &self.current else { return false };
+        let press = self.press.get_or_insert_with(|| Press::new(current.clone()));
+        let plain: Vec<_> = batch.iter().map(|(_, object)| Object::plain(object.clone())).collect();
+        let labels = &mut self.labels;
+        let packed = press.pack(&plain, |text| share(labels, text));
+        let mut swaps = Vec::with_capacity(batch.len());
+        for (((key, old), plain), packed) in batch.into_iter().zip(plain).zip(packed) {
+            self.seen.before += plain.json_len();
+            self.seen.after += packed.as_ref().unwrap_or(&plain).held_bytes();
+            // One whose dictionary is retired, and that does not fit the new one, is held as it is.
+            let new = packed.unwrap_or(plain);
+            if !Arc::ptr_eq(&old, &new) {
+                swaps.push(Swap { key, old, new });
+            }
+        }
+        let replaced = self.shared.write().swap(swaps);
+        // Dropped without the lock: it gives back thousands of bytes of each.
+        drop(replaced);
+        self.look();
+        true
+    }
+
+    /// The objects of the next step.
+    fn take(&self) -> Vec<(Key, Arc<Object>)> {
+        let mut guard = self.shared.write();
+        let state = &mut *guard;
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        while batch.len() < STEP_LEN_MAX
+            && bytes < STEP_BYTES_MAX
+            && let Some(key) = state.cold.as_mut().and_then(Cold::pop)
+        {
+            let found: Vec<_> = state.to_pack(&key).filter(|object| self.wants(object)).cloned().collect();
+            for object in found {
+                bytes += object.json_len();
+                batch.push((key.clone(), object));
+            }
+        }
+        batch
+    }
+
+    /// Whether an object is to be packed: it is not yet, or with a dictionary that is retired.
+    fn wants(&self, object: &Object) -> bool {
+        match object.dictionary() {
+            None => true,
+            Some(dictionary) => {
+                let is_known = self.dictionaries.iter().any(|one| one.as_ptr() == Arc::as_ptr(dictionary));
+                !is_known
+            }
+        }
+    }
+
+    /// Trains a dictionary from what is cold. If all places are taken, the objects of the oldest are packed anew.
+    fn train(&mut self) -> bool {
+        let samples = self.samples();
+        if samples.is_empty() {
+            // Nothing of it is there any more.
+            self.shared.write().cold.replace(Cold::default());
+            return false;
+        }
+        let dictionary = Arc::new(Dictionary::train(&samples, self.packing.dictionary_bytes));
+        drop(samples);
+        let alive = self.alive();
+        self.dictionaries.retain(|one| one.strong_count() > 0);
+        let retired = (alive.len() >= self.packing.dictionaries_max).then(|| {
+            self.dictionaries.remove(0);
+            alive[0].clone()
+        });
+        self.dictionaries.push(Arc::downgrade(&dictionary));
+        (self.current, self.press) = (Some(dictionary), None);
+        (self.ratio_at_first, self.seen) = (None, Seen::default());
+        self.note_dictionaries();
+        if self.dictionaries.len() > 1 || retired.is_some() {
+            // With it, objects may get small that did not with the last one.
+            self.shared.write().note_all(retired.as_ref());
+        }
+        true
+    }
+
+    /// Objects to train a dictionary from, from all of what is cold.
+    fn samples(&self) -> Vec<Arc<Object>> {
+        let state = self.shared.read();
+        let Some(cold) = &state.cold else { return Vec::new() };
+        let every = cold.bytes.div_ceil(self.packing.train_bytes_max).max(1);
+        let keys = cold.keys.iter().step_by(every).map(|(key, _)| key);
+        keys.flat_map(|key| state.to_pack(key))
+            .filter(|object| object.dictionary().is_none())
+            .cloned()
+            .collect()
+    }
+
+    fn alive(&self) -> Vec<Arc<Dictionary>> {
+        self.dictionaries.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Looks from time to time whether objects get as small as they did when the dictionary was new.
+    fn look(&mut self) {
+        if self.seen.before < self.packing.look_bytes {
+            return;
+        }
+        let Seen { before, after } = std::mem::take(&mut self.seen);
+        let ratio = after * 1000 / before.max(1);
+        match self.ratio_at_first {
+            None => self.ratio_at_first = Some(ratio),
+            // Half as much again, and at least two of a hundred.
+            Some(first) if ratio > first + (first / 2).max(20) => (self.current, self.press) = (None, None),
+            Some(_) => {}
+        }
+        self.note_dictionaries();
+    }
+
+    fn note_dictionaries(&self) {
+        let alive = self.alive();
+        let bytes = alive.iter().map(|dictionary| dictionary.held_bytes()).sum();
+        self.shared.write().dictionaries = (alive.len(), bytes);
+    }
+}
+
+impl std::fmt::Debug for Packer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Packer({} dictionaries)", self.dictionaries.len())
+    }
+}
+
+/// The shared text of labels.
+fn share(labels: &mut HashSet<Arc<str>>, text: &str) -> Arc<str> {
+    if let Some(shared) = labels.get(text) {
+        return shared.clone();
+    }
+    if labels.len() >= LABELS_LEN_MAX {
+        labels.clear();
+    }
+    let shared: Arc<str> = text.into();
+    labels.insert(shared.clone());
+    shared
+}
+
+#[cfg(test)]
+#[path = "packing_tests.rs"]
+mod tests;

@@ -1,0 +1,304 @@
+//! A cache that is packed against one that is not: no reader can tell them apart.
+
+use proptest::prelude::*;
+use tokio::time::Instant;
+
+use super::super::{
+    Batch, CatchUpEntry, Change, Config, Cursor, Delta, IndexBuilder, IndexTerm, Revision, cache,
+};
+use super::*;
+use crate::k8s::{DecodeOptions, Decoder, IndexPath, Resource, ResourceParts, damages};
+
+/// Dictionaries after a few objects, so that several come and go.
+const EAGER: Packing = Packing {
+    train_bytes_min: 2000,
+    train_bytes_max: 8000,
+    dictionary_bytes: 1024,
+    dictionaries_max: 2,
+    look_bytes: 3000,
+};
+
+const LIMITS: Config = Config { journal_len_max: 4, journal_bytes_max: 1 << 20, tombstones_len_max: 8 };
+
+fn object(name: u8, version: u64, style: u8) -> Object {
+    let options =
+        DecodeOptions { drop_managed_fields: true, drop_last_applied: true, object_bytes_max: 1 << 20 };
+    let text = match style % 3 {
+        0 => "ready and serving ".repeat(20),
+        1 => "waiting for another one ".repeat(15),
+        // Nothing of it repeats.
+        _ => (0..300u64).map(|at| char::from(33 + ((at * at * 31 + version * 17) % 57) as u8)).collect(),
+    };
+    let json = serde_json::json!({
+        "metadata": {
+            "name": format!("o{name}"), "uid": format!("uid-{name}"), "resourceVersion": version.to_string(),
+            "labels": {"app": format!("a{}", version % 3)},
+        },
+        "status": {"text": text, "phase": format!("p{}", version % 2)},
+    });
+    Decoder::new(Resource::new(ResourceParts::default()), options).object(&json.to_string()).unwrap()
+}
+
+fn new_cache() -> (Writer, Reader, Instant) {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let now = runtime.block_on(async { Instant::now() });
+    let (writer, reader) = cache(LIMITS, now);
+    (writer, reader, now)
+}
+
+/// All that a change shows.
+fn shown(change: &Change) -> impl PartialEq + std::fmt::Debug + use<> {
+    let previous = change.previous.as_ref().map(|object| object.json());
+    let (position, version) = (change.position.to_string(), change.version.to_string());
+    (change.revision, change.kind, position, version, change.object.json(), previous)
+}
+
+fn entry(entry: &CatchUpEntry) -> impl PartialEq + std::fmt::Debug + use<> {
+    let json = entry.object.as_ref().map(|object| object.json());
+    (entry.revision, entry.created, entry.key.clone(), entry.uid.clone(), entry.version.to_string(), json)
+}
+
+fn batch(batch: Option<Batch>) -> Option<impl PartialEq + std::fmt::Debug> {
+    batch.map(|batch| {
+        (batch.changes.iter().map(|one| shown(one)).collect::<Vec<_>>(), batch.cursor, batch.caught_up)
+    })
+}
+
+fn term(path: IndexPath, value: &str) -> IndexTerm {
+    IndexTerm { path, values: vec![value.to_owned()] }
+}
+
+fn terms() -> [IndexTerm; 2] {
+    let phase = crate::k8s::FieldPath::new("status.phase");
+    [term(IndexPath::Label("app".into()), "a1"), term(IndexPath::Field(phase), "p1")]
+}
+
+/// Compares all that readers of two caches can see.
+fn compare(one: &Reader, other: &Reader, cursors: &[Cursor]) {
+    let json = |reader: &Reader| {
+        let objects = reader.snapshot();
+        let object = |object: &Arc<Object>| (object.json(), object.content_hash(), object.uid().to_owned());
+        objects.after(None).map(object).collect::<Vec<_>>()
+    };
+    assert_eq!(json(one), json(other));
+    assert_eq!(one.mark(), other.mark());
+    assert_eq!(one.newest().map(|object| object.json()), other.newest().map(|object| object.json()));
+    let (a, b) = (one.summary(), other.summary());
+    assert_eq!((a.bytes, a.objects, a.journal_len), (b.bytes, b.objects, b.journal_len));
+    let held: usize = other.snapshot().after(None).map(|object| object.held_bytes()).sum();
+    assert_eq!(other.snapshot().held, held);
+    for cursor in cursors {
+        assert_eq!(batch(one.changes_after(*cursor, 100)), batch(other.changes_after(*cursor, 100)));
+        let entries = |reader: &Reader| {
+            let piece = reader.catch_up(*cursor, 100).ok()?;
+            Some((piece.entries.iter().map(entry).collect::<Vec<_>>(), piece.cursor, piece.done))
+        };
+        assert_eq!(entries(one), entries(other));
+    }
+    for term in terms() {
+        let keys = |reader: &Reader| reader.use_index(&term).map(|index| index.snapshot().1);
+        assert_eq!(keys(one), keys(other));
+    }
+}
+
+/// What the journal shows is held as it came, so that live readers get it by reference.
+fn journal_is_plain(reader: &Reader, cursors: &[Cursor]) {
+    for cursor in cursors {
+        let changes = reader.changes_after(*cursor, 100).map(|batch| batch.changes).unwrap_or_default();
+        assert!(changes.iter().all(|change| change.object.dictionary().is_none()));
+    }
+}
+
+/// What happens between two steps of packing.
+#[derive(Clone, Debug)]
+enum Event {
+    Put {
+        name: u8,
+        style: u8,
+    },
+    Delete(u8),
+    /// A list of some of the objects, in several commits.
+    List {
+        names: Vec<u8>,
+        style: u8,
+        fails: bool,
+    },
+    OtherHistory,
+    Index,
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let list = (prop::collection::vec(0..24u8, 0..24), any::<u8>(), prop::bool::weighted(0.2));
+    prop_oneof![
+        12 => (0..24u8, any::<u8>()).prop_map(|(name, style)| Event::Put { name, style }),
+        3 => (0..24u8).prop_map(Event::Delete),
+        2 => list.prop_map(|(names, style, fails)| Event::List { names, style, fails }),
+        1 => Just(Event::OtherHistory),
+        1 => Just(Event::Index),
+    ]
+}
+
+/// The commits of an event.
+fn commits(event: &Event, version: &mut u64) -> Vec<Vec<Delta>> {
+    let mut next = || {
+        *version += 1;
+        *version
+    };
+    match event {
+        Event::Put { name, style } => vec![vec![Delta::Apply(object(*name, next(), *style))]],
+        Event::Delete(name) => vec![vec![Delta::Delete(object(*name, next(), 0))]],
+        Event::List { names, style, fails } => {
+            let mut commits = vec![vec![Delta::PassBegin]];
+            commits.extend(names.iter().map(|name| vec![Delta::PassItem(object(*name, next(), *style))]));
+            commits.push(vec![if *fails { Delta::PassAbort } else { Delta::PassEnd(next().into()) }]);
+            commits
+        }
+        Event::OtherHistory => vec![vec![Delta::OtherHistory]],
+        Event::Index => Vec::new(),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn a_reader_sees_the_same_with_packing_and_without(
+        first in prop::collection::vec(0..24u8, 0..24),
+        style in any::<u8>(),
+        events in prop::collection::vec((event(), 0..3usize), 1..60),
+    ) {
+        let (mut plain, plain_reader, now) = new_cache();
+        let (mut writer, reader, _) = new_cache();
+        let mut packer = writer.packer(EAGER);
+        let (mut version, mut cursors) = (0, Vec::new());
+        let mut builders: Vec<IndexBuilder> = Vec::new();
+        let first = (Event::List { names: first, style, fails: false }, 1);
+        for (event, steps) in std::iter::once(first).chain(events) {
+            if matches!(event, Event::Index) {
+                for (reader, term) in [&plain_reader, &reader].into_iter().zip([terms(), terms()]) {
+                    builders.extend(term.iter().filter_map(|term| reader.build_index(&term.path, now).ok()));
+                }
+            }
+            let (mut of_plain, mut of_packed) = (version, version);
+            for deltas in commits(&event, &mut of_plain) {
+                plain.commit(deltas);
+            }
+            for deltas in commits(&event, &mut of_packed) {
+                writer.commit(deltas);
+                (0..steps).for_each(|_| {
+                    packer.step();
+                });
+            }
+            version = of_plain;
+            builders.retain_mut(|builder| !builder.turn());
+            cursors.push(reader.head().0);
+            journal_is_plain(&reader, &cursors);
+            compare(&plain_reader, &reader, &cursors);
+            prop_assert!(packer.alive().len() <= EAGER.dictionaries_max + 1);
+        }
+    }
+}
+
+fn listed(names: std::ops::Range<u8>, style: u8) -> (Writer, Reader, Packer) {
+    let (mut writer, reader, _) = new_cache();
+    let mut packer = writer.packer(EAGER);
+    writer.commit(vec![Delta::PassBegin]);
+    for name in names {
+        writer.commit(vec![Delta::PassItem(object(name, 1 + u64::from(name), style))]);
+        packer.step();
+    }
+    (writer, reader, packer)
+}
+
+fn packed(reader: &Reader) -> usize {
+    reader.snapshot().after(None).filter(|object| object.dictionary().is_some()).count()
+}
+
+#[test]
+fn the_first_list_is_packed_while_it_is_under_way() {
+    let (mut writer, reader, mut packer) = listed(0..40, 0);
+    // Only what came last is not packed yet.
+    assert!(!packer.step() && !packer.has_work());
+    writer.commit(vec![Delta::PassEnd(100.into())]);
+    assert_eq!((reader.snapshot().len(), packed(&reader)), (40, 40));
+    let summary = reader.summary();
+    assert!(reader.snapshot().held * 3 < summary.bytes, "{summary:?}");
+    assert_eq!(reader.mark().commits, 1);
+}
+
+#[test]
+fn an_object_is_packed_once_the_journal_no_longer_shows_it() {
+    let (mut writer, reader, mut packer) = listed(0..40, 0);
+    writer.commit(vec![Delta::PassEnd(100.into())]);
+    let before = reader.mark();
+    for version in 101..=110 {
+        writer.commit(vec![Delta::Apply(object((version - 101) as u8, version, 0))]);
+        while packer.step() {}
+    }
+    // Four changes are in the journal.
+    assert_eq!(packed(&reader), 36);
+    assert_eq!(reader.mark().commits, before.commits + 10);
+    assert_eq!(reader.mark().revision, Revision(10));
+}
+
+#[test]
+fn a_small_cache_stays_as_it_is() {
+    let (mut writer, reader, mut packer) = listed(0..2, 0);
+    writer.commit(vec![Delta::PassEnd(100.into())]);
+    assert!(!packer.step());
+    // However often its objects change.
+    for version in 101..200 {
+        writer.commit(vec![Delta::Apply(object((version % 2) as u8, version, 0))]);
+        writer.commit((0..5).map(|at| Delta::Apply(object(5, version * 10 + at, 0))).collect());
+        assert!(!packer.step());
+    }
+    assert_eq!(packed(&reader), 0);
+    assert_eq!(packer.shared.read().cold.as_ref().map(|cold| cold.keys.len()), Some(0));
+    // Once it has grown, all of it is packed.
+    writer.commit((10..40).map(|name| Delta::Apply(object(name, 10_000 + u64::from(name), 0))).collect());
+    while packer.step() {}
+    assert_eq!(packed(&reader), reader.snapshot().len() - 4);
+}
+
+#[test]
+fn dictionaries_follow_the_objects_and_are_bounded() {
+    let (mut writer, reader, mut packer) = listed(0..40, 0);
+    writer.commit(vec![Delta::PassEnd(100.into())]);
+    let mut most = 0;
+    let mut version = 100;
+    for round in 0..12u8 {
+        for name in 0..40 {
+            version += 1;
+            writer.commit(vec![Delta::Apply(object(name, version, [0, 2, 1, 2][usize::from(round) % 4]))]);
+            packer.step();
+            most = most.max(packer.alive().len());
+        }
+    }
+    while packer.step() {}
+    assert!((2..=EAGER.dictionaries_max + 1).contains(&most), "{most} dictionaries");
+    assert_eq!(reader.summary().objects, 40);
+}
+
+/// Damaged bytes give a new history at the next list, with all that was damaged fetched again.
+#[test]
+fn what_is_damaged_is_fetched_again() {
+    let (mut writer, reader, mut packer) = listed(0..40, 0);
+    writer.commit(vec![Delta::PassEnd(100.into())]);
+    let snapshot = reader.snapshot();
+    let old = snapshot.get(&Key::new("", "o7")).unwrap().clone();
+    let swap = Swap { key: old.key().clone(), old: old.clone(), new: Arc::new(old.damaged()) };
+    packer.shared.write().swap(vec![swap]);
+    assert!(!packer.is_damaged());
+    let before = damages();
+    let held = reader.snapshot().get(old.key()).unwrap().clone();
+    assert!(held.try_json().is_err() && packer.is_damaged() && !packer.is_damaged());
+    assert!(damages() > before);
+    assert!(!String::from_utf8_lossy(&held.json()).contains("status"));
+    // What the reflector does of such a doubt.
+    writer.commit(vec![Delta::OtherHistory, Delta::PassBegin]);
+    let items = (0..40).map(|name| Delta::PassItem(object(name, 1 + u64::from(name), 0)));
+    writer.commit(items.chain([Delta::PassEnd(100.into())]).collect());
+    while packer.step() {}
+    assert_eq!(reader.mark().history, 1);
+    assert_eq!(reader.snapshot().get(old.key()).unwrap().json(), old.json());
+}

@@ -1,0 +1,133 @@
+use std::collections::HashSet;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::k8s::{DecodeOptions, Decoder, IndexPath, IndexPaths, Resource, ResourceParts};
+
+fn decoder() -> Decoder {
+    let options =
+        DecodeOptions { drop_managed_fields: true, drop_last_applied: true, object_bytes_max: 1 << 20 };
+    Decoder::new(Resource::new(ResourceParts::default()), options)
+}
+
+fn pod(at: usize, note: &str) -> Arc<Object> {
+    let name = format!("web-{at}");
+    let json = serde_json::json!({
+        "kind": "Pod", "apiVersion": "v1",
+        "metadata": {
+            "name": name, "namespace": "shop", "uid": format!("u-{at}"), "resourceVersion": at.to_string(),
+            "labels": {"app": format!("app-{}", at % 3)},
+        },
+        "spec": {"nodeName": format!("node-{}", at % 7), "containers": vec![
+            serde_json::json!({"name": "web", "image": "registry.example.com/shop/web:1.4.2", "env": []}); 4
+        ]},
+        "status": {"phase": "Running", "note": note},
+    });
+    Arc::new(decoder().object(&json.to_string()).unwrap())
+}
+
+fn packed_of(objects: &[Arc<Object>]) -> Vec<Option<Arc<Object>>> {
+    let press = Press::new(Arc::new(Dictionary::train(objects, 4096)));
+    let mut labels = HashSet::<Arc<str>>::new();
+    press.pack(objects, |text| {
+        labels.get(text).cloned().unwrap_or_else(|| {
+            labels.insert(text.into());
+            text.into()
+        })
+    })
+}
+
+#[test]
+fn a_packed_object_is_the_same_object() {
+    let objects: Vec<_> = (1..200).map(|at| pod(at, "fine")).collect();
+    let paths = IndexPaths::new(vec![IndexPath::Label("app".into())]);
+    objects[5].values(&paths);
+    for (object, packed) in objects.iter().zip(packed_of(&objects)) {
+        let packed = packed.expect("they are alike");
+        assert!(packed.held_bytes() * 4 < object.held_bytes(), "{} bytes", packed.held_bytes());
+        assert_eq!((packed.key(), packed.uid()), (object.key(), object.uid()));
+        assert_eq!((packed.labels(), packed.json_len()), (object.labels(), object.json_len()));
+        assert_eq!(packed.json(), object.json());
+        assert_eq!(packed.json_around_version(), object.json_around_version());
+        assert_eq!(packed.metadata(), object.metadata());
+        assert_eq!(packed.content_hash(), object.content_hash());
+        assert_eq!(packed.values(&paths).get(0).iter().collect::<Vec<_>>().len(), 1);
+        assert_eq!(Object::plain(packed.clone()).json(), object.json());
+        assert!(Object::plain(packed.clone()).dictionary().is_none());
+    }
+    assert_eq!(damages(), DAMAGES.load(Ordering::Acquire));
+}
+
+#[test]
+fn what_does_not_get_smaller_stays_as_it_is() {
+    // Letters without a pattern, by a linear congruence.
+    let noise = |seed: usize| -> String {
+        let mut state = seed as u64 + 1;
+        let mut letter = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            char::from(
+                b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"[(state >> 58) as usize],
+            )
+        };
+        (0..20_000).map(|_| letter()).collect()
+    };
+    let mut objects: Vec<_> = (1..60).map(|at| pod(at, "fine")).collect();
+    objects.push(pod(60, &noise(60)));
+    // Letters carry six bits of eight, so that even noise saves a fifth. Only what saves more is worth it.
+    let packed = packed_of(&objects);
+    assert!(packed[3].is_some());
+    if let Some(packed) = &packed[59] {
+        assert!(packed.held_bytes() * 5 <= packed.json_len() * 4);
+    }
+    // Those that are packed already are left alone.
+    let again: Vec<_> = packed.into_iter().flatten().collect();
+    assert!(packed_of(&again).iter().all(Option::is_none));
+}
+
+#[test]
+fn a_thread_unpacks_an_object_once_for_all_that_is_done_to_it() {
+    let objects: Vec<_> = (1..100).map(|at| pod(at, "fine")).collect();
+    let packed: Vec<_> = packed_of(&objects).into_iter().flatten().collect();
+    let (first, second) = (packed[0].json(), packed[0].json());
+    assert_eq!(first.as_ptr(), second.as_ptr());
+    packed[1].json();
+    assert_eq!(packed[0].json(), first);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    /// Whatever becomes of the packed bytes, what comes of them is the object or an error.
+    #[test]
+    fn damaged_bytes_are_noticed(at in any::<usize>(), mask in 1..=255u8, which in 0..50usize) {
+        let objects: Vec<_> = (1..51).map(|at| pod(at, "fine")).collect();
+        let object = packed_of(&objects)[which].clone().unwrap();
+        let Body::Packed(packed) = &object.body else { unreachable!() };
+        let damaged = object.with_body(Body::Packed(packed.damaged(at, mask)));
+        let before = damages();
+        match damaged.try_json() {
+            // A bit that means nothing in a frame's head.
+            Ok(json) => prop_assert_eq!(json, objects[which].json()),
+            Err(Damaged) => {
+                prop_assert!(damages() > before);
+                // It shows who it is, and nothing that it is not.
+                let shown: serde_json::Value = serde_json::from_slice(&damaged.json()).unwrap();
+                prop_assert_eq!(shown["metadata"]["uid"].as_str(), Some(object.uid()));
+                prop_assert_eq!(shown.as_object().unwrap().len(), 1);
+                prop_assert_eq!(damaged.metadata().0.len(), damaged.json().len() - 13);
+                prop_assert_eq!(damaged.labels(), object.labels());
+            }
+        }
+    }
+
+    #[test]
+    fn any_objects_are_packed_and_read_back(notes in prop::collection::vec(".{0,400}", 1..20)) {
+        let objects: Vec<_> = notes.iter().enumerate().map(|(at, note)| pod(at + 1, note)).collect();
+        for (object, packed) in objects.iter().zip(packed_of(&objects)) {
+            if let Some(packed) = packed {
+                prop_assert_eq!(packed.json(), object.json());
+            }
+        }
+    }
+}
