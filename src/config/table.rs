@@ -89,7 +89,7 @@ macro_rules! general {
                 /// Who may declare work queues: off, config (the configuration) or api (clients, too) [default: api on the
                 /// loopback or a Unix socket, where only local processes connect, else config]
                 queues as "queuesFrom": Maybe<QueueMode> = None, Restart;
-                /// A work queue with what feeds it, `NAME={"watch":[{"resource":"pods"}]}` [repeatable; default: none]
+                /// A work queue, `NAME=SPEC`, with what feeds it as JSON: docs/controllers.md has the members [repeatable; default: none]
                 queue as "queues": DeclaredQueues = BTreeMap::new(), Restart;
             }
             "Staying true" {
