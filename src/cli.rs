@@ -193,6 +193,7 @@ impl CheckArgs {
                 Some(url) => Some(CheckVerify::running(url)?),
                 None => verify.then_some(CheckVerify::Fresh),
             },
+            http1_only: serve.http1_only,
             initial_list: serve.initial_list,
             limits: serve.limits,
             log: serve.log,

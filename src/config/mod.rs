@@ -61,6 +61,8 @@ pub struct Serve {
     pub discovery_interval: Duration,
     /// Which API server.
     pub upstream: UpstreamSource,
+    /// Whether watches go over HTTP/1.1 even where the API server knows HTTP/2.
+    pub http1_only: bool,
     /// Where clients connect.
     pub listen: Listen,
     /// Where probes and metrics are answered; `None` for no such listener.
@@ -121,6 +123,8 @@ pub struct Check {
     pub wildcards: Vec<Pattern>,
     /// Which API server.
     pub upstream: UpstreamSource,
+    /// Whether watches go over HTTP/1.1 even where the API server knows HTTP/2.
+    pub http1_only: bool,
     /// A sentence that says what anyone who can connect may do, if not only local processes can connect.
     pub exposure: Option<String>,
     /// Form of the report.
@@ -265,6 +269,7 @@ impl Source {
             context,
             in_cluster,
             server,
+            http1_only,
             listen,
             admin_listen,
             allow_origin,
@@ -288,6 +293,7 @@ impl Source {
             on_demand: OnDemand { patterns, idle, template },
             discovery_interval,
             upstream,
+            http1_only,
             listen,
             admin_listen,
             allow_origins: allow_origin,
@@ -426,6 +432,7 @@ impl Demo {
             on_demand: OnDemand { patterns: Vec::new(), idle: settings.on_demand_idle, template },
             discovery_interval: settings.discovery_interval,
             upstream: UpstreamSource::Server { url },
+            http1_only: settings.http1_only,
             listen: settings.listen.clone(),
             admin_listen: settings.admin_listen,
             allow_origins: Vec::new(),
@@ -472,8 +479,9 @@ fn resolve_watches(
     Ok((watches, template))
 }
 
-/// Checks `unready_after` against the silence of a watch. On an idle resource nothing is heard for that long, so a shorter
-/// time would make informerd unready and ready in turns.
+/// Checks `unready_after` against the silence of a watch over HTTP/1.1. On an idle resource nothing is heard for that long, so a
+/// shorter time would make informerd unready and ready in turns. A watch over HTTP/2 may be silent for longer, which readiness
+/// takes into account.
 fn check_unready_after(
     unready_after: Option<Duration>,
     given: &GeneralSettings,

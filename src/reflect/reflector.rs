@@ -94,8 +94,8 @@ impl Reflector {
             stats: stats.clone(),
             probes: metrics.probes.clone(),
         };
-        // Twice the time in which a dead connection is noticed, plus time to reconnect.
-        let reach_max = machine.silence_max * 2 + Duration::from_secs(30);
+        // Twice the longest silence, plus time to reconnect.
+        let reach_max = machine.silence_max.max(machine.pinged_silence_max) * 2 + Duration::from_secs(30);
         let decoder = || {
             let decoder = Decoder::new(target.resource.clone(), decode);
             if target.metadata_only { decoder.metadata_only() } else { decoder }
@@ -299,7 +299,8 @@ impl Pump {
             }
         };
         self.writer.heard(Instant::now());
-        self.feed(machine, Input::WatchOpened);
+        let is_pinged = stream.is_pinged();
+        self.feed(machine, Input::WatchOpened { is_pinged });
         self.writer.set_condition(machine.condition());
         let mut lines = LineSplitter::new(self.line_bytes_max);
         loop {
@@ -338,7 +339,7 @@ impl Pump {
             }
             let end = if doubtful { Some(WatchEnd::Doubted(Doubt::Disorder)) } else { end };
             if let Some(end) = end {
-                if matches!(end, WatchEnd::Silent | WatchEnd::Overdue) {
+                if !is_pinged && matches!(end, WatchEnd::Silent | WatchEnd::Overdue) {
                     // Other connections over the same path may be dead, too.
                     client.forget_connections();
                 }

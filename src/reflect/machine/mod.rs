@@ -78,6 +78,9 @@ pub struct MachineConfig {
     /// the next watch. Then only a watch that does not end counts as dead. The actual time is up to a seventh shorter, at
     /// random, so that watches do not reconnect together.
     pub silence_max: Duration,
+    /// The same for a watch whose connection is pinged, so that silence is no sign of a dead connection. It is longer than the
+    /// time between two bookmarks of an API server (60 s), so that the version of an idle resource moves on one watch.
+    pub pinged_silence_max: Duration,
 }
 
 /// How lists are requested.
@@ -129,7 +132,9 @@ pub struct Machine {
     suspicious: bool,
     /// Whether the last watch brought nothing new.
     quiet: bool,
-    /// Whether the last watch was silent for about `silence_max`, so that the server is asked to end the next one early.
+    /// Whether the connection of the last watch was pinged. The next one is expected to be so, too.
+    is_pinged: bool,
+    /// Whether the last watch was silent for about as long as is allowed, so that the server is asked to end the next one early.
     idle: bool,
     /// How long the current watch may be silent.
     silence_max: Duration,
@@ -192,6 +197,7 @@ impl Machine {
             doubted: false,
             suspicious: false,
             quiet: false,
+            is_pinged: false,
             idle: false,
             silence_max: config.silence_max,
             message: None,
@@ -216,7 +222,7 @@ impl Machine {
             Input::PageFailed(failure) => self.on_page_failed(failure, moment, deltas),
             Input::Probed(probed) => self.on_probed(&probed, moment, deltas),
             Input::ProbeFailed(failure) => self.on_probe_failed(failure, moment),
-            Input::WatchOpened => self.on_opened(moment),
+            Input::WatchOpened { is_pinged } => self.on_opened(is_pinged, moment),
             Input::WatchRefused(failure) => self.on_refused(failure, moment, deltas),
             Input::Unheld(key, version) => self.on_unheld(key, version, moment, deltas),
             Input::WatchEnded(end) => self.on_ended(end, moment, deltas),
@@ -243,10 +249,16 @@ impl Machine {
             State::BackingOff(_) => Phase::BackingOff,
         };
         let forbidden = self.forbidden && self.message.is_some();
-        Condition { phase, message: self.message.clone(), retry_at: self.retry_at, forbidden }
+        let quiet_max =
+            (self.is_pinged && phase == Phase::Watching).then_some(self.config.pinged_silence_max);
+        Condition { phase, message: self.message.clone(), retry_at: self.retry_at, forbidden, quiet_max }
     }
 
-    fn on_opened(&mut self, moment: Moment) -> Reaction {
+    fn on_opened(&mut self, is_pinged: bool, moment: Moment) -> Reaction {
+        if is_pinged != self.is_pinged && matches!(self.state, State::Opening | State::Streaming(_)) {
+            self.is_pinged = is_pinged;
+            self.draw_silence(moment);
+        }
         if matches!(self.state, State::Opening) {
             self.state = State::Watching(Watching::new(moment.now));
             self.message = None;
@@ -341,7 +353,7 @@ impl Machine {
         }
         let State::Watching(watching) = &self.state else { return Reaction::default() };
         let verdict = watching.verdict(moment.now);
-        if let Some(idle) = watching.is_idle(moment.now, self.config.silence_max) {
+        if let Some(idle) = watching.is_idle(moment.now, self.allowed_silence()) {
             self.idle = idle;
         }
         self.quiet = !watching.progressed;
@@ -585,17 +597,26 @@ impl Machine {
     }
 
     fn watch_step(&mut self, from: WatchFrom, moment: Moment) -> Step {
-        let entropy = moment.entropy.clamp(0.0, 1.0);
-        self.silence_max = self.config.silence_max.mul_f64(1.0 - entropy * SILENCE_SPREAD);
+        self.draw_silence(moment);
         // A streaming list may be silent for longer than a watch.
         let is_list = matches!(from, WatchFrom::Everything(_));
-        let timeout = if self.idle && !is_list && self.config.silence_max >= QUIET_MIN {
+        let timeout = if self.idle && !is_list && self.allowed_silence() >= QUIET_MIN {
             self.silence_max - QUIET_GRACE
         } else {
-            WATCH_TIMEOUT + WATCH_TIMEOUT_SPREAD.mul_f64(entropy)
+            WATCH_TIMEOUT + WATCH_TIMEOUT_SPREAD.mul_f64(moment.entropy.clamp(0.0, 1.0))
         };
         let timeout = Duration::from_secs(timeout.as_secs());
         Step::Watch { request: WatchRequest { from, timeout }, deadline: timeout + WATCH_GRACE }
+    }
+
+    /// How long a watch over such a connection may be silent at most.
+    fn allowed_silence(&self) -> Duration {
+        if self.is_pinged { self.config.pinged_silence_max } else { self.config.silence_max }
+    }
+
+    fn draw_silence(&mut self, moment: Moment) {
+        let spread = moment.entropy.clamp(0.0, 1.0) * SILENCE_SPREAD;
+        self.silence_max = self.allowed_silence().mul_f64(1.0 - spread);
     }
 
     fn sleep(&mut self, delay: Duration, then: Then, sentence: String, moment: Moment) -> Step {
