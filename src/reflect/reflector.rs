@@ -339,7 +339,7 @@ impl Pump {
             }
             let end = if doubtful { Some(WatchEnd::Doubted(Doubt::Disorder)) } else { end };
             if let Some(end) = end {
-                if !is_pinged && matches!(end, WatchEnd::Silent | WatchEnd::Overdue) {
+                if shows_a_dead_path(&end, is_pinged) {
                     // Other connections over the same path may be dead, too.
                     client.forget_connections();
                 }
@@ -497,6 +497,16 @@ fn probed(page: IdentityPage, asked: Option<&Object>, is_cached: bool) -> Probed
         }
     });
     Probed { version: page.resource_version, witness, is_cached }
+}
+
+/// Whether the end of a watch means that its path may be dead.
+fn shows_a_dead_path(end: &WatchEnd, is_pinged: bool) -> bool {
+    match end {
+        // Silence says nothing about a pinged connection: if that is dead, the watch breaks off.
+        WatchEnd::Silent | WatchEnd::Overdue => !is_pinged,
+        WatchEnd::Broken(_) => is_pinged,
+        WatchEnd::Eof | WatchEnd::Undecodable(_) | WatchEnd::Doubted(_) => false,
+    }
 }
 
 fn broken(error: &UpstreamError) -> WatchEnd {

@@ -33,6 +33,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::{Body, ClientBuilder, ConfigExt};
 use percent_encoding::percent_decode_str;
 use rustls::pki_types::ServerName;
+use tokio::time::Instant;
 use tower::{Service, ServiceBuilder};
 use tower_http::decompression::DecompressionLayer;
 
@@ -48,6 +49,9 @@ const USER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Time for which an idle connection is kept: long enough between the pages of a list, and between lists at the start.
 const POOL_IDLE: Duration = Duration::from_secs(15);
+
+/// Time in which connections are not forgotten again.
+const FORGOTTEN_MIN: Duration = Duration::from_secs(1);
 
 /// Watches on one HTTP/2 connection. RFC 9113, 6.5.2, recommends that servers allow no less than 100 streams, and API servers
 /// allow 100 or more. A request beyond the server's limit would wait for another watch to end.
@@ -77,6 +81,9 @@ pub(super) trait Pools: Send + Sync {
     /// Closes the idle connections of a generation, if it is the current one. The next request opens a new connection.
     /// Requests and watches that are under way go on.
     fn forget(&self, generation: usize);
+
+    /// The same for the current generation, unless it has just begun: many watches may end with one connection.
+    fn forget_now(&self);
 }
 
 /// For a client that was made elsewhere: its connections are not known.
@@ -222,6 +229,7 @@ struct Connections<C> {
 /// The pools between two times that they are forgotten.
 struct Generation<C> {
     number: usize,
+    began: Instant,
     http1: Pool<C, Outgoing>,
     watches: Mutex<Vec<Shard<C>>>,
     /// Whether a watch was answered over HTTP/1.1: the server does not know HTTP/2.
@@ -269,12 +277,20 @@ where
             }
         });
     }
+
+    fn forget_now(&self) {
+        let current = self.current.load();
+        if current.began.elapsed() >= FORGOTTEN_MIN {
+            self.forget(current.number);
+        }
+    }
 }
 
 impl<C: Connect + Clone> Generation<C> {
     fn new(number: usize, connectors: &Connectors<C>) -> Self {
         Self {
             number,
+            began: Instant::now(),
             http1: Pool::builder(TokioExecutor::new())
                 .pool_timer(TokioTimer::new())
                 .pool_idle_timeout(POOL_IDLE)
@@ -382,6 +398,8 @@ impl Pools for Unknown {
     }
 
     fn forget(&self, _: usize) {}
+
+    fn forget_now(&self) {}
 }
 
 // === impl Answer ===

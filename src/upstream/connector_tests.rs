@@ -185,6 +185,9 @@ async fn forgetting_leads_new_watches_elsewhere_and_leaves_open_ones_alone() {
         })
         .await;
     let mut before = watch(&client).await;
+    tokio::time::sleep(FORGOTTEN_MIN).await;
+    client.forget_connections();
+    // With one connection many watches end, which forget it once.
     client.forget_connections();
     let mut after = watch(&client).await;
     let (watches, _) = server.connections();

@@ -80,8 +80,7 @@ impl Sessions {
 
     /// Closes the connections that are idle now.
     pub(super) fn forget_connections(&self) {
-        let session = self.current.load();
-        session.pools.forget(session.pools.generation());
+        self.current.load().pools.forget_now();
     }
 
     /// A new client for a second try, if the outcome of a request suggests that credentials, CA or address have changed, and

@@ -3,10 +3,11 @@
 
 use proptest::prelude::*;
 
+use super::silence::WATCH_GRACE;
 use super::*;
 use crate::k8s::{DecodeOptions, Decoder, Key, ListPage, Object, Resource, ResourceParts};
 use crate::reflect::Doubt;
-use crate::upstream::{AsOf, PageRequest};
+use crate::upstream::{AsOf, PageRequest, WatchRequest};
 
 struct Run {
     machine: Machine,
