@@ -17,7 +17,7 @@ use kube::client::Body;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::time::timeout;
 
-use super::connector::IsWatch;
+use super::connector::PrefersHttp2;
 use super::metrics::{self, Verb};
 use super::replay::Replay;
 use super::session::{Session, Sessions};
@@ -176,7 +176,11 @@ impl Client {
             None => page.as_of.append(&mut path),
         }
         let metadata = target.metadata_only || page.metadata_only;
-        let request = get(&path).header(ACCEPT, if metadata { METADATA_LIST } else { JSON });
+        let mut request = get(&path).header(ACCEPT, if metadata { METADATA_LIST } else { JSON });
+        if page.limit == 1 && page.metadata_only {
+            // A probe: what it learns has to hold for the server of the watch that follows.
+            request = request.extension(PrefersHttp2);
+        }
         let response = self.send(Verb::List, request.body(Bytes::new())).await?;
         let is_cached = response.headers().contains_key(AGE);
         let body = self.collect(response, self.limits.page_bytes_max).await?;
@@ -210,7 +214,7 @@ impl Client {
         // the first.
         let accept = if target.metadata_only { METADATA_WATCH } else { JSON };
         let request =
-            get(&path).header(ACCEPT, accept).header(ACCEPT_ENCODING, "identity").extension(IsWatch);
+            get(&path).header(ACCEPT, accept).header(ACCEPT_ENCODING, "identity").extension(PrefersHttp2);
         let response = self.send(Verb::Watch, request.body(Bytes::new())).await?;
         let is_pinged = response.version() == Version::HTTP_2;
         Ok(ByteStream { body: response.into_body(), bytes: self.bytes.clone(), ended: false, is_pinged })

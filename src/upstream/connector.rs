@@ -4,7 +4,7 @@
 //! goes dead, the next request would use that connection again.
 //!
 //! Watches go over HTTP/2 where TLS agrees on it and no proxy is between. Pings find a dead connection, so a watch may be
-//! silent for as long as nothing happens. All other requests go over HTTP/1.1: a body that is read slowly, such as one that is
+//! silent for as long as nothing happens. Probes, which ask for one object, go with them. All other requests go over HTTP/1.1: a body that is read slowly, such as one that is
 //! passed through, would hold back the watches of the same connection, and upgrades need HTTP/1.1.
 
 use std::error::Error;
@@ -89,9 +89,9 @@ pub(super) trait Pools: Send + Sync {
 /// For a client that was made elsewhere: its connections are not known.
 pub(super) struct Unknown;
 
-/// Marks a request as a watch, which goes over HTTP/2 where possible.
+/// Marks a request that goes over HTTP/2 where possible: a watch, or a probe before it, so that both meet the same server.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct IsWatch;
+pub(super) struct PrefersHttp2;
 
 /// When the server of an HTTP/2 connection is asked for a sign of life.
 #[derive(Clone, Copy, Debug)]
@@ -363,7 +363,7 @@ where
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let streamed = request.extensions_mut().remove::<Replay>();
-        let is_watch = request.extensions_mut().remove::<IsWatch>().is_some();
+        let is_watch = request.extensions_mut().remove::<PrefersHttp2>().is_some();
         let request = request.map(|whole| match streamed {
             Some(replay) => Either::Right(replay.read()),
             None => Either::Left(whole),
