@@ -197,6 +197,7 @@ impl CheckArgs {
                 Some(url) => Some(CheckVerify::running(url)?),
                 None => verify.then_some(CheckVerify::Fresh),
             },
+            watch_http2: serve.watch_http2,
             initial_list: serve.initial_list,
             limits: serve.limits,
             log: serve.log,

@@ -113,13 +113,14 @@ async fn examine(config: &config::Check) -> Vec<Finding> {
         Ok(format!("{} watches, from {}", config.watches.len(), config.upstream)),
     )];
     findings.extend(config.exposure.as_deref().map(Finding::exposed));
-    let client = match Client::connect(upstream_config(&config.upstream, &config.limits)).await {
-        Ok(client) => client,
-        Err(error) => {
-            findings.push(Finding::refused("connection", error.sentence()));
-            return findings;
-        }
-    };
+    let client =
+        match Client::connect(upstream_config(&config.upstream, !config.watch_http2, &config.limits)).await {
+            Ok(client) => client,
+            Err(error) => {
+                findings.push(Finding::refused("connection", error.sentence()));
+                return findings;
+            }
+        };
     let version = client.version().await;
     let reached = version.is_ok();
     findings.push(Finding::new("connection", version.map_err(|error| error.sentence())));

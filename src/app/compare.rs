@@ -56,7 +56,8 @@ impl<'c> Comparer<'c> {
             Some(CheckVerify::Fresh) => None,
             Some(CheckVerify::Running { url }) => {
                 let source = UpstreamSource::Server { url: url.clone() };
-                let connected = Client::connect(upstream_config(&source, &config.limits)).await;
+                let connected =
+                    Client::connect(upstream_config(&source, !config.watch_http2, &config.limits)).await;
                 Some(connected.map_err(|error| error.sentence())?)
             }
         };
@@ -89,6 +90,7 @@ impl<'c> Comparer<'c> {
                     config::InitialList::Page => InitialList::Page,
                 },
                 silence_max: limits.watch_silence_max,
+                pinged_silence_max: limits.pinged_silence_max(),
             },
             line_bytes_max: limits.line_bytes_max,
             seed: rand::random(),

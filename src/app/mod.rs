@@ -87,9 +87,10 @@ impl App {
             http::Bound::tcp(address).with_context(|| format!("cannot listen on {address} (--admin-listen)"))
         });
         let admin = admin.transpose()?;
-        let client = upstream::Client::connect(upstream_config(&config.upstream, &config.limits))
-            .await
-            .map_err(|error| config::ConfigError::Cluster(error.sentence()))?;
+        let client =
+            upstream::Client::connect(upstream_config(&config.upstream, !config.watch_http2, &config.limits))
+                .await
+                .map_err(|error| config::ConfigError::Cluster(error.sentence()))?;
         let (drain, cancel) = (CancellationToken::new(), CancellationToken::new());
         let (leaving, shutdown_delay) = (CancellationToken::new(), config.shutdown_delay);
         let (demand_door, demands) = mpsc::channel(INBOX_LEN);
@@ -290,8 +291,14 @@ fn bind(listen: &Listen) -> anyhow::Result<http::Bound> {
     bound.with_context(|| format!("cannot listen on {listen} (--listen)"))
 }
 
-fn upstream_config(source: &upstream::Source, limits: &Limits) -> upstream::Config {
-    upstream::Config { page_bytes_max: limits.page_bytes_max, ..upstream::Config::new(source.clone()) }
+fn upstream_config(source: &upstream::Source, http1_only: bool, limits: &Limits) -> upstream::Config {
+    upstream::Config {
+        page_bytes_max: limits.page_bytes_max,
+        http1_only,
+        ping_interval: limits.ping(),
+        ping_timeout: limits.ping(),
+        ..upstream::Config::new(source.clone())
+    }
 }
 
 fn hub_config(config: &config::Serve) -> hub::Config {

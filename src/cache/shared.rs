@@ -28,6 +28,7 @@ pub fn cache(config: Config, now: Instant) -> (Writer, Reader) {
             message: None,
             retry_at: None,
             forbidden: false,
+            quiet_max: None,
         }),
         born: now,
         heard_ms: AtomicU64::new(0),
@@ -131,6 +132,9 @@ pub struct Condition {
     pub retry_at: Option<Instant>,
     /// Whether the last failure is that the API server forbids the request.
     pub forbidden: bool,
+    /// While the connection of the open watch is known to be alive by other means: the time for which nothing may be heard all
+    /// the same.
+    pub quiet_max: Option<Duration>,
 }
 
 /// A run of changes.
@@ -526,7 +530,8 @@ impl Reader {
     /// Marks the reflector as failed, after it has panicked.
     pub fn set_failed(&self, why: &str) {
         let message = Some(why.to_owned());
-        let failed = Condition { phase: Phase::Failed, message, retry_at: None, forbidden: false };
+        let failed =
+            Condition { phase: Phase::Failed, message, retry_at: None, forbidden: false, quiet_max: None };
         *self.shared.condition.lock().unwrap_or_else(PoisonError::into_inner) = failed;
     }
 

@@ -1,6 +1,7 @@
 //! Relations between the limits of `table.rs`.
 
 use std::fmt::Display;
+use std::time::Duration;
 
 use super::ConfigError;
 use super::quantity::{Count, Quantity, Size, Span};
@@ -23,7 +24,26 @@ const _: () = {
     assert!(limits.heartbeat_interval.as_millis() <= limits.bookmark_interval.as_millis());
 };
 
+/// How long a watch may be silent whose connection is pinged: longer than the time between two bookmarks of an API server
+/// (60 s), even where up to a seventh is taken off at random. Source: Kubernetes `apiserver/pkg/storage/cacher/cacher.go`,
+/// `defaultBookmarkFrequency`.
+const PINGED_SILENCE_MAX: Duration = Duration::from_secs(90);
+
+/// Longest time until a ping, and longest time for its answer.
+const PING_MAX: Duration = Duration::from_secs(15);
+
 impl Limits {
+    /// How long a watch over HTTP/2 may be silent.
+    pub fn pinged_silence_max(&self) -> Duration {
+        self.watch_silence_max.max(PINGED_SILENCE_MAX)
+    }
+
+    /// The time without a byte on an HTTP/2 connection after which the server is pinged, and the time for its answer. Together
+    /// they are at most `watch_silence_max`.
+    pub fn ping(&self) -> Duration {
+        (self.watch_silence_max / 2).min(PING_MAX)
+    }
+
     /// The limits of each cache.
     pub fn cache(&self) -> crate::cache::Config {
         crate::cache::Config {

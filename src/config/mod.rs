@@ -65,6 +65,8 @@ pub struct Serve {
     pub discovery_interval: Duration,
     /// Which API server.
     pub upstream: UpstreamSource,
+    /// Whether watches go over HTTP/1.1 even where the API server knows HTTP/2.
+    pub watch_http2: bool,
     /// Where clients connect.
     pub listen: Listen,
     /// Where probes and metrics are answered; `None` for no such listener.
@@ -131,6 +133,8 @@ pub struct Check {
     pub wildcards: Vec<Pattern>,
     /// Which API server.
     pub upstream: UpstreamSource,
+    /// Whether watches go over HTTP/1.1 even where the API server knows HTTP/2.
+    pub watch_http2: bool,
     /// A sentence that says what anyone who can connect may do, if not only local processes can connect.
     pub exposure: Option<String>,
     /// Form of the report.
@@ -275,6 +279,7 @@ impl Source {
             context,
             in_cluster,
             server,
+            watch_http2,
             listen,
             admin_listen,
             allow_origin,
@@ -303,6 +308,7 @@ impl Source {
             on_demand: OnDemand { patterns, idle, template },
             discovery_interval,
             upstream,
+            watch_http2,
             listen,
             admin_listen,
             allow_origins: allow_origin,
@@ -445,6 +451,7 @@ impl Demo {
             on_demand: OnDemand { patterns: Vec::new(), idle: settings.on_demand_idle, template },
             discovery_interval: settings.discovery_interval,
             upstream: UpstreamSource::Server { url },
+            watch_http2: settings.watch_http2,
             listen: settings.listen.clone(),
             admin_listen: settings.admin_listen,
             allow_origins: Vec::new(),
@@ -494,8 +501,9 @@ fn resolve_watches(
     Ok((watches, template))
 }
 
-/// Checks `unready_after` against the silence of a watch. On an idle resource nothing is heard for that long, so a shorter
-/// time would make informerd unready and ready in turns.
+/// Checks `unready_after` against the silence of a watch over HTTP/1.1. On an idle resource nothing is heard for that long, so a
+/// shorter time would make informerd unready and ready in turns. A watch over HTTP/2 may be silent for longer, which readiness
+/// takes into account.
 fn check_unready_after(
     unready_after: Option<Duration>,
     given: &GeneralSettings,

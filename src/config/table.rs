@@ -59,6 +59,10 @@ macro_rules! general {
                 in_cluster: Switch = false, Restart;
                 /// API server without credentials, such as kubectl proxy: `http://127.0.0.1:8001` [default: none]
                 server: Maybe<ServerUrl> = None, Restart;
+                /// Watch over HTTP/2 where the API server speaks it over TLS [default {default}: one pinged connection then carries 90
+                /// watches, and an idle watch costs a tenth of the requests; behind a load balancer with a hung server it was seen
+                /// to take minutes to move to another one]
+                watch_http2: Switch = false, Restart;
             }
             "Listeners" {
                 /// Where clients connect: ADDRESS:PORT, localhost:PORT or unix:/path [default {default}: a sidecar's data
@@ -179,7 +183,8 @@ macro_rules! limits {
                 page_bytes_max: Size = 256 << 20, Restart, least 1 << 20;
                 /// Time without a byte on a watch after which its connection counts as dead and the watch is opened again [default 30s:
                 /// a half-open connection is noticed soon; an idle watch costs the API server one request in this time, which also gives
-                /// its current version; with more than the server's bookmark interval (60s) it costs 13 requests an hour]
+                /// its current version; over HTTP/2 pings find a dead connection within this time, and at most 30s, and a watch may be
+                /// silent for 90s, so that an idle watch costs 13 requests an hour]
                 watch_silence_max: Span = Duration::from_secs(30), Restart, least Duration::from_millis(100);
                 /// Snapshots held for clients that read in pages with limit and continue [default {default}: each keeps the objects alive
                 /// that have changed since]; beyond it the oldest is dropped, and its continue is 410

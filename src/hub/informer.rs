@@ -95,7 +95,7 @@ pub struct Informer {
     pub selection: u64,
     /// Indexes that are kept as long as the informer.
     pub pinned: Vec<Arc<cache::UsedIndex>>,
-    /// Age above which the cache counts as stale: a watch may be silent for this long.
+    /// Age above which the cache counts as stale, unless the open watch may be silent for longer.
     pub stale_after: Duration,
     /// Versions up to this one were given out by another cache of this name, with another selection.
     pub(super) fence: Option<ResourceVersion>,
@@ -167,7 +167,13 @@ impl Informer {
 
     /// Whether the API server was not heard of for longer than the watch may be silent.
     pub fn is_stale(&self, now: Instant) -> bool {
-        self.reader.age(now) > self.stale_after
+        self.is_older(self.stale_after, now)
+    }
+
+    /// Whether the API server was last heard longer ago than a limit, and than the open watch may be silent.
+    pub fn is_older(&self, limit: Duration, now: Instant) -> bool {
+        let age = self.reader.age(now);
+        age > limit && self.reader.condition().quiet_max.is_none_or(|quiet_max| age > quiet_max)
     }
 
     /// The identity of the informer.

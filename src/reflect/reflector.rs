@@ -97,8 +97,8 @@ impl Reflector {
             stats: stats.clone(),
             probes: metrics.probes.clone(),
         };
-        // Twice the time in which a dead connection is noticed, plus time to reconnect.
-        let reach_max = machine.silence_max * 2 + Duration::from_secs(30);
+        // Twice the longest silence, plus time to reconnect.
+        let reach_max = machine.silence_max.max(machine.pinged_silence_max) * 2 + Duration::from_secs(30);
         let decoder = || {
             let decoder = Decoder::new(target.resource.clone(), decode);
             if target.metadata_only { decoder.metadata_only() } else { decoder }
@@ -311,7 +311,8 @@ impl Pump {
             }
         };
         self.writer.heard(Instant::now());
-        self.feed(machine, Input::WatchOpened);
+        let is_pinged = stream.is_pinged();
+        self.feed(machine, Input::WatchOpened { is_pinged });
         self.writer.set_condition(machine.condition());
         let mut lines = LineSplitter::new(self.line_bytes_max);
         loop {
@@ -350,7 +351,7 @@ impl Pump {
             }
             let end = if doubtful { Some(WatchEnd::Doubted(Doubt::Disorder)) } else { end };
             if let Some(end) = end {
-                if matches!(end, WatchEnd::Silent | WatchEnd::Overdue) {
+                if shows_a_dead_path(&end, is_pinged) {
                     // Other connections over the same path may be dead, too.
                     client.forget_connections();
                 }
@@ -508,6 +509,16 @@ fn probed(page: IdentityPage, asked: Option<&Object>, is_cached: bool) -> Probed
         }
     });
     Probed { version: page.resource_version, witness, is_cached }
+}
+
+/// Whether the end of a watch means that its path may be dead.
+fn shows_a_dead_path(end: &WatchEnd, is_pinged: bool) -> bool {
+    match end {
+        // Silence says nothing about a pinged connection: if that is dead, the watch breaks off.
+        WatchEnd::Silent | WatchEnd::Overdue => !is_pinged,
+        WatchEnd::Broken(_) => is_pinged,
+        WatchEnd::Eof | WatchEnd::Undecodable(_) | WatchEnd::Doubted(_) => false,
+    }
 }
 
 fn broken(error: &UpstreamError) -> WatchEnd {

@@ -117,8 +117,12 @@ impl Server {
     }
 }
 
-const PAGES: MachineConfig =
-    MachineConfig { page_size: 500, initial_list: InitialList::Page, silence_max: Duration::from_secs(30) };
+const PAGES: MachineConfig = MachineConfig {
+    page_size: 500,
+    initial_list: InitialList::Page,
+    silence_max: Duration::from_secs(30),
+    pinged_silence_max: Duration::from_secs(90),
+};
 
 fn pods() -> Resource {
     let (version, plural, kind) = ("v1".into(), "pods".into(), "Pod".into());

@@ -29,7 +29,10 @@ pub enum Input {
     /// A probe failed.
     ProbeFailed(Failure),
     /// The watch is open.
-    WatchOpened,
+    WatchOpened {
+        /// Whether pings find out if its connection is dead. Then a silence says nothing about the connection.
+        is_pinged: bool,
+    },
     /// The watch was refused, or not answered.
     WatchRefused(Failure),
     /// The watch brought an event.

@@ -80,7 +80,7 @@ impl Admin {
             let condition = informer.reader.condition();
             let synced = informer.reader.mark().synced;
             let age = informer.reader.age(now);
-            let stale = self.unready_after.is_some_and(|limit| age > limit);
+            let stale = self.unready_after.is_some_and(|limit| informer.is_older(limit, now));
             let why = condition.message.unwrap_or_else(|| "the first list is under way".to_owned());
             let heard = || format!("the API server was last heard {} s ago", age.as_secs());
             let result = match (synced, stale) {

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::net::{TcpListener, TcpStream};
@@ -248,7 +248,15 @@ async fn connection(shared: Arc<Shared>, stream: TcpStream, stop: CancellationTo
     let Ok(socket) = socket2::SockRef::from(&stream).try_clone() else { return };
     let abort = CancellationToken::new();
     let service = service_fn(|request| serve(Arc::clone(&shared), abort.clone(), request));
-    let serving = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+    let Ok(is_http2) = is_http2(&stream).await else { return };
+    let serving = async {
+        let stream = TokioIo::new(stream);
+        if is_http2 {
+            http2::Builder::new(TokioExecutor::new()).serve_connection(stream, service).await
+        } else {
+            http1::Builder::new().serve_connection(stream, service).await
+        }
+    };
     tokio::select! {
         // Errors of a connection concern its client only.
         _ = serving => {}
@@ -256,6 +264,21 @@ async fn connection(shared: Arc<Shared>, stream: TcpStream, stop: CancellationTo
         () = abort.cancelled() => {
             // Without linger, closing an open connection sends a reset.
             let _ = socket.set_linger(Some(Duration::ZERO));
+        }
+    }
+}
+
+/// Whether a connection begins as HTTP/2 does without TLS by prior knowledge. No request over HTTP/1 begins so.
+async fn is_http2(stream: &TcpStream) -> std::io::Result<bool> {
+    const BEGIN: [u8; 3] = *b"PRI";
+    let mut first = [0; 3];
+    loop {
+        match stream.peek(&mut first).await? {
+            len @ 1..3 if first[..len] == BEGIN[..len] => {
+                // What was seen stays readable, so there is nothing to wait for.
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            _ => return Ok(first == BEGIN),
         }
     }
 }

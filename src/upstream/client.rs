@@ -10,13 +10,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::Stream;
 use http::header::{ACCEPT, ACCEPT_ENCODING, AGE, CONTENT_TYPE, USER_AGENT};
-use http::{HeaderValue, Method, Request, Response};
+use http::{HeaderValue, Method, Request, Response, Version};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use kube::client::Body;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::time::timeout;
 
+use super::connector::PrefersHttp2;
 use super::metrics::{self, Verb};
 use super::replay::Replay;
 use super::session::{Session, Sessions};
@@ -134,6 +135,7 @@ pub struct ByteStream {
     body: Body,
     bytes: ::metrics::Counter,
     ended: bool,
+    is_pinged: bool,
 }
 
 // === impl Client ===
@@ -174,7 +176,11 @@ impl Client {
             None => page.as_of.append(&mut path),
         }
         let metadata = target.metadata_only || page.metadata_only;
-        let request = get(&path).header(ACCEPT, if metadata { METADATA_LIST } else { JSON });
+        let mut request = get(&path).header(ACCEPT, if metadata { METADATA_LIST } else { JSON });
+        if page.limit == 1 && page.metadata_only {
+            // A probe: what it learns has to hold for the server of the watch that follows.
+            request = request.extension(PrefersHttp2);
+        }
         let response = self.send(Verb::List, request.body(Bytes::new())).await?;
         let is_cached = response.headers().contains_key(AGE);
         let body = self.collect(response, self.limits.page_bytes_max).await?;
@@ -207,9 +213,11 @@ impl Client {
         // Servers from 1.37 on compress a watch into one gzip member for each flush, of which kube's decoder reads only
         // the first.
         let accept = if target.metadata_only { METADATA_WATCH } else { JSON };
-        let request = get(&path).header(ACCEPT, accept).header(ACCEPT_ENCODING, "identity");
+        let request =
+            get(&path).header(ACCEPT, accept).header(ACCEPT_ENCODING, "identity").extension(PrefersHttp2);
         let response = self.send(Verb::Watch, request.body(Bytes::new())).await?;
-        Ok(ByteStream { body: response.into_body(), bytes: self.bytes.clone(), ended: false })
+        let is_pinged = response.version() == Version::HTTP_2;
+        Ok(ByteStream { body: response.into_body(), bytes: self.bytes.clone(), ended: false, is_pinged })
     }
 
     /// Closes idle connections, as the path to the API server may be dead. The next request opens a new one.
@@ -278,6 +286,7 @@ impl Client {
     /// The answer, whatever its code.
     async fn answered(&self, verb: Verb, request: Request<Bytes>) -> Result<Response<Body>, UpstreamError> {
         let session = self.sessions.current().await;
+        let generation = session.generation();
         let mut answer = self.send_once(verb, &session, request.clone()).await;
         if answer.is_err() && request.extensions().get().is_some_and(Replay::is_broken) {
             // A client that leaves in the middle of its body must not make idle connections be closed for all.
@@ -285,7 +294,8 @@ impl Client {
         }
         // Only a request that was refused for its credentials is sent again. Another write may have been executed.
         let again = request.method() == Method::GET || answer.is_ok() || verb != Verb::Forward;
-        if let Some(renewed) = self.sessions.after(&session, answer.as_ref().map(Response::status)).await
+        if let Some(renewed) =
+            self.sessions.after(&session, generation, answer.as_ref().map(Response::status)).await
             && again
         {
             answer = self.send_once(verb, &renewed, request).await;
@@ -400,6 +410,14 @@ impl Target {
 }
 
 // === impl ByteStream ===
+
+impl ByteStream {
+    /// Whether it comes over HTTP/2, whose connection is pinged: if the path or the server is dead, the stream breaks off. A
+    /// silence then says nothing about the connection.
+    pub fn is_pinged(&self) -> bool {
+        self.is_pinged
+    }
+}
 
 impl Stream for ByteStream {
     type Item = Result<Bytes, UpstreamError>;

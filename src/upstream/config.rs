@@ -61,12 +61,19 @@ pub struct Config {
     pub watch_response_timeout: Duration,
     /// Time without a byte in a body that should end (lists, discovery). For watches the reflector has deadlines.
     pub idle_timeout: Duration,
+    /// Whether watches go over HTTP/1.1 even where the server knows HTTP/2.
+    pub http1_only: bool,
+    /// Time without a byte on an HTTP/2 connection after which the server is pinged.
+    pub ping_interval: Duration,
+    /// Time for the answer to a ping. A dead connection is noticed within both times together.
+    pub ping_timeout: Duration,
     /// Largest page of a list, in bytes after decompression. A larger one is requested again in smaller pages.
     pub page_bytes_max: usize,
 }
 
 impl Config {
-    /// The defaults: connect 10 s, response 70 s (watch 20 s), idle 30 s, pages of at most 512 MiB. 500 objects reach that only
+    /// The defaults: connect 10 s, response 70 s (watch 20 s), idle 30 s, a ping after 15 s and its answer in
+    /// 15 s, pages of at most 512 MiB. 500 objects reach that only
     /// if nearly all have the largest size that etcd accepts (1.5 MiB of protobuf).
     pub fn new(source: Source) -> Self {
         Self {
@@ -75,6 +82,9 @@ impl Config {
             response_timeout: Duration::from_secs(70),
             watch_response_timeout: Duration::from_secs(20),
             idle_timeout: Duration::from_secs(30),
+            http1_only: false,
+            ping_interval: Duration::from_secs(15),
+            ping_timeout: Duration::from_secs(15),
             page_bytes_max: 512 << 20,
         }
     }

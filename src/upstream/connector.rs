@@ -2,21 +2,29 @@
 //!
 //! kube's own stack sets no keepalive, and its pool keeps a connection for 90 seconds after the last answer. If the path
 //! goes dead, the next request would use that connection again.
+//!
+//! Watches go over HTTP/2 where TLS agrees on it and no proxy is between. Pings find a dead connection, so a watch may be
+//! silent for as long as nothing happens. Probes, which ask for one object, go with them. All other requests go over HTTP/1.1: a body that is read slowly, such as one that is
+//! passed through, would hold back the watches of the same connection, and upgrades need HTTP/1.1.
 
 use std::error::Error;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use http::{HeaderValue, Request, Response, Uri};
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response, Uri, Version};
+use http_body::{Frame, SizeHint};
 use http_body_util::Either;
 use hyper::body::Incoming;
 use hyper::rt::{Read, Write};
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy::Client as Pool;
 use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
@@ -24,6 +32,8 @@ use hyper_util::client::legacy::connect::{Connect, Connection, HttpConnector};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::{Body, ClientBuilder, ConfigExt};
 use percent_encoding::percent_decode_str;
+use rustls::pki_types::ServerName;
+use tokio::time::Instant;
 use tower::{Service, ServiceBuilder};
 use tower_http::decompression::DecompressionLayer;
 
@@ -40,6 +50,18 @@ const USER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time for which an idle connection is kept: long enough between the pages of a list, and between lists at the start.
 const POOL_IDLE: Duration = Duration::from_secs(15);
 
+/// Time in which connections are not forgotten again.
+const FORGOTTEN_MIN: Duration = Duration::from_secs(1);
+
+/// Watches on one HTTP/2 connection. RFC 9113, 6.5.2, recommends that servers allow no less than 100 streams, and API servers
+/// allow 100 or more. A request beyond the server's limit would wait for another watch to end.
+const STREAMS_MAX: usize = 90;
+
+/// Bytes that a server may send ahead on one watch and on one connection. A streaming list fills them. The reflectors read all
+/// that comes, so no watch holds back the others for long.
+const STREAM_WINDOW: u32 = 4 << 20;
+const CONNECTION_WINDOW: u32 = 16 << 20;
+
 type BoxError = Box<dyn Error + Send + Sync>;
 
 /// kube's bodies are complete in memory. A streamed body travels as an extension of the request.
@@ -48,15 +70,43 @@ type Outgoing = Either<Body, Reader>;
 /// A `kube::Client` over our own connections.
 pub(super) struct Connected {
     pub(super) kube: kube::Client,
-    /// Closes the connections that are idle now. The next request opens a new one.
-    pub(super) forget: Arc<dyn Fn() + Send + Sync>,
+    pub(super) pools: Arc<dyn Pools>,
 }
 
-/// As `kube::Client::try_from`, but with our sockets and pool. May run an exec plugin, which blocks.
+/// The pools of a client. Each time they are forgotten, a new generation of them begins.
+pub(super) trait Pools: Send + Sync {
+    /// The current generation.
+    fn generation(&self) -> usize;
+
+    /// Closes the idle connections of a generation, if it is the current one. The next request opens a new connection.
+    /// Requests and watches that are under way go on.
+    fn forget(&self, generation: usize);
+
+    /// The same for the current generation, unless it has just begun: many watches may end with one connection.
+    fn forget_now(&self);
+}
+
+/// For a client that was made elsewhere: its connections are not known.
+pub(super) struct Unknown;
+
+/// Marks a request that goes over HTTP/2 where possible: a watch, or a probe before it, so that both meet the same server.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PrefersHttp2;
+
+/// When the server of an HTTP/2 connection is asked for a sign of life.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pings {
+    /// After so much time without a byte, then again as often.
+    pub(super) interval: Duration,
+    /// Time for the answer; then the connection counts as dead.
+    pub(super) timeout: Duration,
+}
+
+/// As `kube::Client::try_from`, but with our sockets and pools. `pings` is `None` for HTTP/1.1 only. May run an exec plugin, which blocks.
 ///
 /// # Errors
 /// Certificates, credentials or a proxy that kube refuses.
-pub(super) fn connect(config: kube::Config) -> Result<Connected, BoxError> {
+pub(super) fn connect(config: kube::Config, pings: Option<Pings>) -> Result<Connected, BoxError> {
     let mut http = HttpConnector::new();
     http.enforce_http(false);
     http.set_nodelay(true);
@@ -65,20 +115,21 @@ pub(super) fn connect(config: kube::Config) -> Result<Connected, BoxError> {
     http.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
     #[cfg(target_os = "linux")]
     http.set_tcp_user_timeout(Some(USER_TIMEOUT));
-    let Some(proxy) = config.proxy_url.clone() else { return over(http, config) };
+    let Some(proxy) = config.proxy_url.clone() else { return over(http, config, pings) };
+    // A proxy may know HTTP/1.1 only, look into TLS, or limit how long a connection lives.
     match proxy.scheme_str() {
-        Some("http") => over(tunnel(proxy, http), config),
+        Some("http") => over(tunnel(proxy, http), config, None),
         Some("https") => {
             let https = config.rustls_https_connector_with_connector(http)?;
-            over(tunnel(proxy, https), config)
+            over(tunnel(proxy, https), config, None)
         }
-        Some("socks5") => over(SocksV5::new(proxy, http), config),
+        Some("socks5") => over(SocksV5::new(proxy, http), config, None),
         Some(_) | None => Err(kube::Error::ProxyProtocolUnsupported { proxy_url: Box::new(proxy) }.into()),
     }
 }
 
 /// Source: kube-client 5.0, `client/builder.rs`, `make_generic_builder`.
-fn over<C>(connector: C, config: kube::Config) -> Result<Connected, BoxError>
+fn over<C>(connector: C, config: kube::Config, pings: Option<Pings>) -> Result<Connected, BoxError>
 where
     C: Service<Uri> + Clone + Send + Sync + 'static,
     C::Response: Connection + Read + Write + Send + Unpin + 'static,
@@ -87,14 +138,27 @@ where
 {
     let credentials = config.auth_layer()?;
     let plugin_certificate = credentials.is_none() && config.auth_info.exec.is_some();
-    let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(connector)?);
-    // TCP and TLS together.
-    connector.set_connect_timeout(config.connect_timeout);
-    connector.set_read_timeout(config.read_timeout);
-    connector.set_write_timeout(config.write_timeout);
-    let connections = Connections::new(connector);
+    // Made once, as this may run the plugin.
+    let tls = config.rustls_client_config()?;
+    let timed = |connector| {
+        let mut connector = TimeoutConnector::new(connector);
+        // TCP and TLS together.
+        connector.set_connect_timeout(config.connect_timeout);
+        connector.set_read_timeout(config.read_timeout);
+        connector.set_write_timeout(config.write_timeout);
+        connector
+    };
+    let http2 = match pings {
+        Some(pings) => {
+            let https = https(connector.clone(), tls.clone(), config.tls_server_name.as_deref(), true)?;
+            Some((timed(https), pings))
+        }
+        None => None,
+    };
+    let http1 = timed(https(connector, tls, config.tls_server_name.as_deref(), false)?);
+    let connections = Connections::new(Connectors { http1, http2 });
     let gzip = DecompressionLayer::new().no_br().no_deflate().no_zstd().gzip(!config.disable_compression);
-    let forgetting = connections.clone();
+    let pools = Arc::new(connections.clone());
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .layer(gzip)
@@ -109,7 +173,29 @@ where
     } else {
         kube
     };
-    Ok(Connected { kube, forget: Arc::new(move || forgetting.forget()) })
+    Ok(Connected { kube, pools })
+}
+
+/// TLS over a connector, as kube makes it, which knows HTTP/1.1 only.
+///
+/// Source: kube-client 5.0, `client/config_ext.rs`, `rustls_https_connector_with_connector`.
+fn https<C>(
+    connector: C,
+    tls: rustls::ClientConfig,
+    server_name: Option<&str>,
+    http2: bool,
+) -> Result<HttpsConnector<C>, BoxError> {
+    let mut builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
+    if let Some(name) = server_name {
+        let name = ServerName::try_from(name.to_owned())?;
+        builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
+    }
+    let builder = builder.enable_http1();
+    Ok(if http2 {
+        builder.enable_http2().wrap_connector(connector)
+    } else {
+        builder.wrap_connector(connector)
+    })
 }
 
 /// CONNECT through a proxy, with the user name and password in its address, if any.
@@ -126,35 +212,140 @@ fn tunnel<C>(proxy: Uri, connector: C) -> Tunnel<C> {
     }
 }
 
-/// A pool of connections that can be replaced by an empty one while requests are under way in the old one.
+/// What connects, for all requests and for watches.
+#[derive(Clone)]
+struct Connectors<C> {
+    http1: C,
+    /// `None` where HTTP/2 is not wanted.
+    http2: Option<(C, Pings)>,
+}
+
+/// Pools of connections that can be replaced by empty ones while requests are under way in the old ones.
 struct Connections<C> {
-    connector: C,
-    pool: Arc<ArcSwap<Pool<C, Outgoing>>>,
+    connectors: Connectors<C>,
+    current: Arc<ArcSwap<Generation<C>>>,
+}
+
+/// The pools between two times that they are forgotten.
+struct Generation<C> {
+    number: usize,
+    began: Instant,
+    http1: Pool<C, Outgoing>,
+    watches: Mutex<Vec<Shard<C>>>,
+    /// Whether a watch was answered over HTTP/1.1: the server does not know HTTP/2.
+    lacks_http2: AtomicBool,
+}
+
+/// A pool with one HTTP/2 connection, and the watches on it.
+struct Shard<C> {
+    pool: Pool<C, Outgoing>,
+    watches: Arc<AtomicUsize>,
+}
+
+/// The place of a watch on a connection, free again when this is dropped.
+struct Place(Arc<AtomicUsize>);
+
+/// The body of an answer, which keeps the place of a watch.
+struct Answer {
+    body: Incoming,
+    _place: Option<Place>,
 }
 
 // === impl Connections ===
 
 impl<C: Connect + Clone> Connections<C> {
-    fn new(connector: C) -> Self {
-        let pool = Arc::new(ArcSwap::from_pointee(pool(connector.clone())));
-        Self { connector, pool }
-    }
-
-    fn forget(&self) {
-        self.pool.store(Arc::new(pool(self.connector.clone())));
+    fn new(connectors: Connectors<C>) -> Self {
+        let current = Arc::new(ArcSwap::from_pointee(Generation::new(0, &connectors)));
+        Self { connectors, current }
     }
 }
 
-fn pool<C: Connect + Clone>(connector: C) -> Pool<C, Outgoing> {
+impl<C> Pools for Connections<C>
+where
+    C: Connect + Clone + Send + Sync + 'static,
+{
+    fn generation(&self) -> usize {
+        self.current.load().number
+    }
+
+    fn forget(&self, generation: usize) {
+        self.current.rcu(|current| {
+            if current.number == generation {
+                Arc::new(Generation::new(generation.wrapping_add(1), &self.connectors))
+            } else {
+                current.clone()
+            }
+        });
+    }
+
+    fn forget_now(&self) {
+        let current = self.current.load();
+        if current.began.elapsed() >= FORGOTTEN_MIN {
+            self.forget(current.number);
+        }
+    }
+}
+
+impl<C: Connect + Clone> Generation<C> {
+    fn new(number: usize, connectors: &Connectors<C>) -> Self {
+        Self {
+            number,
+            began: Instant::now(),
+            http1: Pool::builder(TokioExecutor::new())
+                .pool_timer(TokioTimer::new())
+                .pool_idle_timeout(POOL_IDLE)
+                .build(connectors.http1.clone()),
+            watches: Mutex::default(),
+            lacks_http2: AtomicBool::new(false),
+        }
+    }
+
+    /// A place on the first connection that has one, or on a new connection. `None` if watches go over HTTP/1.1.
+    fn place(&self, connectors: &Connectors<C>) -> Option<(Pool<C, Outgoing>, Place)> {
+        let (connector, pings) = connectors.http2.as_ref()?;
+        if self.lacks_http2.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut shards = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = shards.iter().position(|shard| shard.watches.load(Ordering::Relaxed) < STREAMS_MAX);
+        let at = free.unwrap_or_else(|| {
+            let pool = pinged(connector.clone(), *pings);
+            shards.push(Shard { pool, watches: Arc::default() });
+            shards.len() - 1
+        });
+        let shard = &shards[at];
+        // Only here, under the lock, does it grow.
+        shard.watches.fetch_add(1, Ordering::Relaxed);
+        Some((shard.pool.clone(), Place(shard.watches.clone())))
+    }
+
+    /// Notes that the server answered over HTTP/1.1. Nothing pings such a connection, and it must not be kept in a pool that
+    /// keeps connections for good.
+    fn note_http1(&self) {
+        self.lacks_http2.store(true, Ordering::Relaxed);
+        self.watches.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+/// A pool for HTTP/2. It keeps a connection until that ends: a pool's idle time counts from the last *request*, however many
+/// watches are open.
+fn pinged<C: Connect + Clone>(connector: C, pings: Pings) -> Pool<C, Outgoing> {
     Pool::builder(TokioExecutor::new())
+        .timer(TokioTimer::new())
         .pool_timer(TokioTimer::new())
-        .pool_idle_timeout(POOL_IDLE)
+        .pool_idle_timeout(None)
+        .http2_keep_alive_interval(pings.interval)
+        .http2_keep_alive_timeout(pings.timeout)
+        .http2_keep_alive_while_idle(true)
+        .http2_initial_max_send_streams(STREAMS_MAX)
+        .http2_initial_stream_window_size(STREAM_WINDOW)
+        .http2_initial_connection_window_size(CONNECTION_WINDOW)
         .build(connector)
 }
 
 impl<C: Clone> Clone for Connections<C> {
     fn clone(&self) -> Self {
-        Self { connector: self.connector.clone(), pool: self.pool.clone() }
+        Self { connectors: self.connectors.clone(), current: self.current.clone() }
     }
 }
 
@@ -162,7 +353,7 @@ impl<C> Service<Request<Body>> for Connections<C>
 where
     C: Connect + Clone + Send + Sync + 'static,
 {
-    type Response = Response<Incoming>;
+    type Response = Response<Answer>;
     type Error = hyper_util::client::legacy::Error;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
 
@@ -172,10 +363,67 @@ where
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let streamed = request.extensions_mut().remove::<Replay>();
+        let is_watch = request.extensions_mut().remove::<PrefersHttp2>().is_some();
         let request = request.map(|whole| match streamed {
             Some(replay) => Either::Right(replay.read()),
             None => Either::Left(whole),
         });
-        Box::pin(self.pool.load().request(request))
+        let current = self.current.load_full();
+        let place = if is_watch { current.place(&self.connectors) } else { None };
+        Box::pin(async move {
+            let Some((pool, place)) = place else {
+                let response = current.http1.request(request).await?;
+                return Ok(response.map(|body| Answer { body, _place: None }));
+            };
+            let response = pool.request(request).await?;
+            if response.version() != Version::HTTP_2 {
+                current.note_http1();
+            }
+            Ok(response.map(|body| Answer { body, _place: Some(place) }))
+        })
     }
 }
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+// === impl Unknown ===
+
+impl Pools for Unknown {
+    fn generation(&self) -> usize {
+        0
+    }
+
+    fn forget(&self, _: usize) {}
+
+    fn forget_now(&self) {}
+}
+
+// === impl Answer ===
+
+impl http_body::Body for Answer {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+#[path = "connector_tests.rs"]
+mod tests;

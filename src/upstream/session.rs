@@ -17,7 +17,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::connector::{self, Connected};
+use super::connector::{self, Connected, Pings, Pools, Unknown};
 use super::metrics::{self, Renewal};
 use super::{Config, Source, UpstreamError};
 
@@ -47,7 +47,7 @@ pub(super) struct Session {
     pub(super) kube: kube::Client,
     /// The API server's address, for error messages; empty for a client that was made elsewhere.
     pub(super) server: Arc<str>,
-    forget: Arc<dyn Fn() + Send + Sync>,
+    pools: Arc<dyn Pools>,
     /// Requests in a row that did not reach the API server.
     unreached: AtomicU32,
 }
@@ -61,7 +61,7 @@ impl Sessions {
     }
 
     pub(super) fn over(kube: kube::Client) -> Self {
-        let session = Session::new(Connected { kube, forget: Arc::new(|| {}) }, "");
+        let session = Session::new(Connected { kube, pools: Arc::new(Unknown) }, "");
         Self { current: ArcSwap::from_pointee(session), config: None, renewed: Mutex::new(None) }
     }
 
@@ -80,14 +80,15 @@ impl Sessions {
 
     /// Closes the connections that are idle now.
     pub(super) fn forget_connections(&self) {
-        (self.current.load().forget)();
+        self.current.load().pools.forget_now();
     }
 
     /// A new client for a second try, if the outcome of a request suggests that credentials, CA or address have changed, and
-    /// they can be read again (U28).
+    /// they can be read again (U28). `generation` is that of the pools before the request.
     pub(super) async fn after(
         &self,
         session: &Arc<Session>,
+        generation: usize,
         answer: Result<StatusCode, &UpstreamError>,
     ) -> Option<Arc<Session>> {
         let reason = match answer {
@@ -96,8 +97,8 @@ impl Sessions {
                 (code == StatusCode::UNAUTHORIZED).then_some(Renewal::Unauthorized)?
             }
             Err(error) => {
-                // Other requests may be waiting on the same dead path.
-                (session.forget)();
+                // The next requests must not meet the same dead path. Where many fail at once, the first one sees to that.
+                session.pools.forget(generation);
                 let unreached = session.unreached.fetch_add(1, Ordering::Relaxed) + 1;
                 if error.is_tls() {
                     Renewal::Tls
@@ -141,8 +142,13 @@ impl Sessions {
 
 impl Session {
     fn new(connected: Connected, server: &str) -> Self {
-        let Connected { kube, forget } = connected;
-        Self { kube, server: server.into(), forget, unreached: AtomicU32::new(0) }
+        let Connected { kube, pools } = connected;
+        Self { kube, server: server.into(), pools, unreached: AtomicU32::new(0) }
+    }
+
+    /// The generation of its pools, which counts how often their connections were forgotten.
+    pub(super) fn generation(&self) -> usize {
+        self.pools.generation()
     }
 }
 
@@ -165,8 +171,10 @@ async fn build(config: &Config) -> Result<Session, UpstreamError> {
         kube.root_cert = Some(Vec::new());
     }
     let server = address(&kube.cluster_url);
+    let pings = (!config.http1_only)
+        .then_some(Pings { interval: config.ping_interval, timeout: config.ping_timeout });
     // Building may run an exec plugin, which blocks.
-    let built = tokio::task::spawn_blocking(move || connector::connect(kube)).await;
+    let built = tokio::task::spawn_blocking(move || connector::connect(kube, pings)).await;
     match built {
         Ok(connected) => {
             connected.map(|connected| Session::new(connected, &server)).map_err(UpstreamError::Config)

@@ -69,6 +69,7 @@ fn running() -> &'static Running {
             on_demand: OnDemand { patterns: Vec::new(), idle: PATIENCE, template: watch("") },
             discovery_interval: PATIENCE,
             upstream: UpstreamSource::Server { url: api.url() },
+            watch_http2: false,
             listen: Listen::Tcp(any_port),
             admin_listen: None,
             allow_origins: Vec::new(),

@@ -77,6 +77,7 @@ impl Run {
                 page_size,
                 initial_list: InitialList::Page,
                 silence_max: Duration::from_secs(30),
+                pinged_silence_max: Duration::from_secs(90),
             },
             line_bytes_max: 8 << 20,
             seed: 1,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
-use http::{Request, Response};
+use http::{Request, Response, Version};
 use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
@@ -44,6 +44,8 @@ pub(crate) struct Weather {
     pub(crate) chunk_bytes_max: usize,
     /// A chunk takes at most this long.
     pub(crate) latency_ms_max: u64,
+    /// How likely a watch comes over a connection that is pinged.
+    pub(crate) pinged_chance: f64,
     /// Nothing answers.
     pub(crate) outage: bool,
     /// Whether lists may be answered by an API server that is behind.
@@ -240,7 +242,7 @@ impl Link {
         behind_until: Option<Instant>,
         response: Response<Body>,
     ) -> Result<Response<Body>, io::Error> {
-        let (parts, body) = response.into_parts();
+        let (mut parts, body) = response.into_parts();
         let code = parts.status.as_u16();
         let now = Instant::now();
         if code != 200 {
@@ -262,8 +264,13 @@ impl Link {
         let plan = {
             let mut state = self.lock();
             let state = &mut *state;
-            WirePlan::roll(&state.weather, watch, code == 200, behind_until, &mut state.dice[resource])
+            let dice = &mut state.dice[resource];
+            let is_pinged = watch && dice.chance(state.weather.pinged_chance);
+            WirePlan::roll(&state.weather, watch, code == 200, behind_until, dice).pinged(is_pinged)
         };
+        if plan.is_pinged {
+            parts.version = Version::HTTP_2;
+        }
         let wire = Wire::new(body, self.clone(), resource, ask, code, plan.lasting(lasts));
         let frames = stream::unfold(wire, Wire::next).fuse();
         Ok(Response::from_parts(parts, StreamBody::new(frames).boxed_unsync()))

@@ -79,6 +79,8 @@ pub(crate) struct Profile {
     pub(crate) oversized_chance: f64,
     /// Whether nothing is ever written to the second resource.
     pub(crate) idle: bool,
+    /// How likely a watch comes over a connection that is pinged.
+    pub(crate) pinged_chance: f64,
     pub(crate) chunk_bytes_max: usize,
     pub(crate) latency_ms_max: u64,
     /// Whether the cluster itself is tampered with: restarts, compaction, definitions, backups.
@@ -151,6 +153,7 @@ impl Profile {
                 page_size: dice.weighted(&[(2, 2), (3, 2), (7, 2), (500, 3)]),
                 initial_list: dice.weighted(&[(InitialList::Auto, 8), (InitialList::Page, 2)]),
                 silence_max: Duration::from_secs(30),
+                pinged_silence_max: Duration::from_secs(90),
             },
             cache,
             hub: hub_config(batch, dice.pick(&[5, 60])),
@@ -160,6 +163,7 @@ impl Profile {
             bookmark_seconds: dice.pick(&[1, 7, 20, 29, 35, 60, 100, 280, 1000]),
             oversized_chance: dice.weighted(&[(0.0, 3), (0.05, 1), (0.3, 1)]),
             idle: dice.chance(0.25),
+            pinged_chance: dice.pick(&[0.0, 0.5, 1.0, 1.0]),
             chunk_bytes_max,
             latency_ms_max,
             cluster_faults: !calm && dice.chance(0.6),
@@ -189,7 +193,11 @@ impl Profile {
 
     /// A network without faults; lines are cut by chunks there, too.
     pub(crate) fn fair(&self) -> Weather {
-        Weather { chunk_bytes_max: self.chunk_bytes_max, ..Weather::default() }
+        Weather {
+            chunk_bytes_max: self.chunk_bytes_max,
+            pinged_chance: self.pinged_chance,
+            ..Weather::default()
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::dice::Dice;
 use crate::meter::Ask;
-use crate::network::{Api, Link};
+use crate::network::{Api, Link, Weather};
 use crate::plan::Profile;
 use crate::replica::Replica;
 use crate::trace::Trace;
@@ -33,6 +33,20 @@ const REQUESTS_PER_HOUR_LIVELY_MAX: u64 = 20;
 /// The oldest that the version of an idle kind may be: `silence_max`.
 const VERSION_AGE_MAX: Duration = Duration::from_secs(30);
 
+/// How long a pinged watch may be silent.
+const PINGED_SILENCE_SECONDS: u64 = 90;
+
+/// Seconds between bookmarks, seconds for which a watch may be silent, and whether its connection is pinged.
+const RHYTHMS: [(u64, u64, bool); 7] = [
+    (60, 30, false),
+    (60, 30, true),
+    (1000, 30, false),
+    (1000, 30, true),
+    (60, 75, false),
+    (20, 30, false),
+    (20, 30, true),
+];
+
 /// The result of a run.
 struct Quiet {
     requests_per_hour: u64,
@@ -41,10 +55,13 @@ struct Quiet {
 
 pub(crate) fn check() {
     for streaming in [StreamingLists::On, StreamingLists::Unknown] {
-        for (bookmark_seconds, silence_seconds) in [(60, 30), (1000, 30), (60, 75), (20, 30)] {
-            let quiet = live(bookmark_seconds, silence_seconds, streaming);
+        for (bookmark_seconds, silence_seconds, is_pinged) in RHYTHMS {
+            let quiet = live(bookmark_seconds, silence_seconds, is_pinged, streaming);
             let Quiet { requests_per_hour, version_age_max } = quiet;
-            let what = format!("bookmarks each {bookmark_seconds} s, silence_max {silence_seconds} s");
+            let path = if is_pinged { "pinged" } else { "not pinged" };
+            let what =
+                format!("bookmarks each {bookmark_seconds} s, silence_max {silence_seconds} s, {path}");
+            let silence_seconds = if is_pinged { PINGED_SILENCE_SECONDS } else { silence_seconds };
             let told =
                 format!("{requests_per_hour} requests an hour, version {version_age_max:?} old at most");
             let _ = writeln!(std::io::stderr(), "{what}: {told}");
@@ -57,7 +74,7 @@ pub(crate) fn check() {
     }
 }
 
-fn live(bookmark_seconds: u64, silence_seconds: u64, streaming: StreamingLists) -> Quiet {
+fn live(bookmark_seconds: u64, silence_seconds: u64, is_pinged: bool, streaming: StreamingLists) -> Quiet {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
@@ -71,6 +88,7 @@ fn live(bookmark_seconds: u64, silence_seconds: u64, streaming: StreamingLists) 
         current.faults().streaming_lists(streaming);
         let api = Arc::new(Mutex::new(Api { current, behind: None }));
         let link = Link::new(0, [2, 3].map(|which| Dice::new(1, which)), api, Arc::default(), Trace::off());
+        link.set_weather(Weather { pinged_chance: f64::from(u8::from(is_pinged)), ..Weather::default() });
         let replica = Replica::start(0, 1, &profile, &link, &Arc::new(Notify::new()));
         write(&cluster);
         // The first watch of a streaming list learns that the kind is idle.

@@ -25,6 +25,9 @@ pub(crate) const OBJECT_BYTES_MAX: usize = 8 << 10;
 /// A watch without a byte for this long may be given up by its client.
 const QUIET_MIN: Duration = Duration::from_secs(25);
 
+/// A dead connection that is pinged ends within this time.
+const PINGED_OUT_MS: u64 = 30_000;
+
 /// Events of a watch that may be sent again.
 const REPLAYED_MAX: usize = 8;
 
@@ -52,6 +55,8 @@ pub(crate) struct WirePlan {
     ends_at: Option<Instant>,
     /// When a watch asked to be ended, from its beginning; it is given up some seconds later.
     lasts: Duration,
+    /// Whether its connection is pinged, so that a dead one is noticed.
+    pub(crate) is_pinged: bool,
 }
 
 impl std::fmt::Debug for Dice {
@@ -125,6 +130,7 @@ impl WirePlan {
             latency_ms_max: weather.latency_ms_max,
             ends_at: ends_at.filter(|_| watch),
             lasts: Duration::MAX,
+            is_pinged: false,
             dice,
         }
     }
@@ -134,6 +140,11 @@ impl WirePlan {
     /// For a watch that asked to be ended after a time.
     pub(crate) fn lasting(self, lasts: Duration) -> Self {
         Self { lasts, ..self }
+    }
+
+    /// Over such a connection.
+    pub(crate) fn pinged(self, is_pinged: bool) -> Self {
+        Self { is_pinged, ..self }
     }
 }
 
@@ -309,6 +320,12 @@ impl Wire {
             }
             Fault::CutReset | Fault::ListReset => {
                 self.out.clear();
+                self.finish(End::Reset);
+            }
+            // Else only the answer stalls, and something on the way answers the pings.
+            Fault::Stalled if self.plan.is_pinged && self.plan.dice.chance(0.7) => {
+                self.out.clear();
+                sleep(self.plan.dice.millis(0, PINGED_OUT_MS)).await;
                 self.finish(End::Reset);
             }
             Fault::Stalled | Fault::ListStalled => {

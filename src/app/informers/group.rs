@@ -159,6 +159,7 @@ impl Maker {
                 config::InitialList::Page => InitialList::Page,
             },
             silence_max: self.limits.watch_silence_max,
+            pinged_silence_max: self.limits.pinged_silence_max(),
         }
     }
 
@@ -175,6 +176,7 @@ impl Maker {
             message,
             retry_at: None,
             forbidden: false,
+            quiet_max: None,
         });
         let old = &follower.informer;
         let figures = old.figures.clone();

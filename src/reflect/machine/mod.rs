@@ -18,6 +18,7 @@
 //! ```
 
 mod listing;
+mod silence;
 
 use std::mem;
 use std::time::Duration;
@@ -29,7 +30,7 @@ use super::step::{Failure, Input, Moment, Probed, Question, Reaction, Step, Witn
 use super::watching::{Doubt, EndReason, RelistReason, Verdict, WatchEnd, Watching};
 use crate::cache::{Condition, Delta, Phase};
 use crate::k8s::{Key, ResourceVersion, Status, WatchEvent};
-use crate::upstream::{Backoff, FailureKind, Refusal, WatchFrom, WatchRequest};
+use crate::upstream::{Backoff, FailureKind, Refusal, WatchFrom};
 
 /// Least time between the starts of two lists.
 const LIST_INTERVAL_MIN: Duration = Duration::from_secs(1);
@@ -44,25 +45,9 @@ const FAILURES_MAX: u32 = 5;
 /// Number of times that the same event may fail to decode before it is bypassed by a list.
 const UNDECODABLE_MAX: u32 = 2;
 
-/// The server is asked to end a watch after 240 to 300 s (U29), at random, so that watches do not end together.
-const WATCH_TIMEOUT: Duration = Duration::from_secs(240);
-const WATCH_TIMEOUT_SPREAD: Duration = Duration::from_secs(60);
-
-/// How much longer than the requested timeout a watch may last.
-const WATCH_GRACE: Duration = Duration::from_secs(5);
-
 /// How often the API server is asked for its version while a watch is idle, as an idle watch does not show that versions
 /// went back (U30).
 const PROBE_INTERVAL: Duration = Duration::from_secs(300);
-
-/// Largest fraction by which the allowed silence is shortened at random.
-const SILENCE_SPREAD: f64 = 0.15;
-
-/// Part of `silence_max` that is reserved for the end of a quiet watch to arrive, before the connection counts as dead.
-const QUIET_GRACE: Duration = Duration::from_secs(2);
-
-/// Least `silence_max` with which the server is asked to end quiet watches, as timeouts are whole seconds.
-const QUIET_MIN: Duration = Duration::from_secs(5);
 
 /// Settings of the machine.
 #[derive(Clone, Copy, Debug)]
@@ -78,6 +63,9 @@ pub struct MachineConfig {
     /// the next watch. Then only a watch that does not end counts as dead. The actual time is up to a seventh shorter, at
     /// random, so that watches do not reconnect together.
     pub silence_max: Duration,
+    /// The same for a watch whose connection is pinged, so that silence is no sign of a dead connection. It is longer than the
+    /// time between two bookmarks of an API server (60 s), so that the version of an idle resource moves on one watch.
+    pub pinged_silence_max: Duration,
 }
 
 /// How lists are requested.
@@ -129,7 +117,9 @@ pub struct Machine {
     suspicious: bool,
     /// Whether the last watch brought nothing new.
     quiet: bool,
-    /// Whether the last watch was silent for about `silence_max`, so that the server is asked to end the next one early.
+    /// Whether the connection of the last watch was pinged. The next one is expected to be so, too.
+    is_pinged: bool,
+    /// Whether the last watch was silent for about as long as is allowed, so that the server is asked to end the next one early.
     idle: bool,
     /// How long the current watch may be silent.
     silence_max: Duration,
@@ -192,6 +182,7 @@ impl Machine {
             doubted: false,
             suspicious: false,
             quiet: false,
+            is_pinged: false,
             idle: false,
             silence_max: config.silence_max,
             message: None,
@@ -216,7 +207,7 @@ impl Machine {
             Input::PageFailed(failure) => self.on_page_failed(failure, moment, deltas),
             Input::Probed(probed) => self.on_probed(&probed, moment, deltas),
             Input::ProbeFailed(failure) => self.on_probe_failed(failure, moment),
-            Input::WatchOpened => self.on_opened(moment),
+            Input::WatchOpened { is_pinged } => self.on_opened(is_pinged, moment),
             Input::WatchRefused(failure) => self.on_refused(failure, moment, deltas),
             Input::Unheld(key, version) => self.on_unheld(key, version, moment, deltas),
             Input::WatchEnded(end) => self.on_ended(end, moment, deltas),
@@ -243,10 +234,16 @@ impl Machine {
             State::BackingOff(_) => Phase::BackingOff,
         };
         let forbidden = self.forbidden && self.message.is_some();
-        Condition { phase, message: self.message.clone(), retry_at: self.retry_at, forbidden }
+        let quiet_max =
+            (self.is_pinged && phase == Phase::Watching).then_some(self.config.pinged_silence_max);
+        Condition { phase, message: self.message.clone(), retry_at: self.retry_at, forbidden, quiet_max }
     }
 
-    fn on_opened(&mut self, moment: Moment) -> Reaction {
+    fn on_opened(&mut self, is_pinged: bool, moment: Moment) -> Reaction {
+        if is_pinged != self.is_pinged && matches!(self.state, State::Opening | State::Streaming(_)) {
+            self.is_pinged = is_pinged;
+            self.draw_silence(moment);
+        }
         if matches!(self.state, State::Opening) {
             self.state = State::Watching(Watching::new(moment.now));
             self.message = None;
@@ -341,7 +338,7 @@ impl Machine {
         }
         let State::Watching(watching) = &self.state else { return Reaction::default() };
         let verdict = watching.verdict(moment.now);
-        if let Some(idle) = watching.is_idle(moment.now, self.config.silence_max) {
+        if let Some(idle) = watching.is_idle(moment.now, self.allowed_silence()) {
             self.idle = idle;
         }
         self.quiet = !watching.progressed;
@@ -582,20 +579,6 @@ impl Machine {
         }
         self.state = State::Opening;
         Reaction::step(self.watch_step(WatchFrom::After(self.version.clone()), moment))
-    }
-
-    fn watch_step(&mut self, from: WatchFrom, moment: Moment) -> Step {
-        let entropy = moment.entropy.clamp(0.0, 1.0);
-        self.silence_max = self.config.silence_max.mul_f64(1.0 - entropy * SILENCE_SPREAD);
-        // A streaming list may be silent for longer than a watch.
-        let is_list = matches!(from, WatchFrom::Everything(_));
-        let timeout = if self.idle && !is_list && self.config.silence_max >= QUIET_MIN {
-            self.silence_max - QUIET_GRACE
-        } else {
-            WATCH_TIMEOUT + WATCH_TIMEOUT_SPREAD.mul_f64(entropy)
-        };
-        let timeout = Duration::from_secs(timeout.as_secs());
-        Step::Watch { request: WatchRequest { from, timeout }, deadline: timeout + WATCH_GRACE }
     }
 
     fn sleep(&mut self, delay: Duration, then: Then, sentence: String, moment: Moment) -> Step {

@@ -3,10 +3,11 @@
 
 use proptest::prelude::*;
 
+use super::silence::WATCH_GRACE;
 use super::*;
 use crate::k8s::{DecodeOptions, Decoder, Key, ListPage, Object, Resource, ResourceParts};
 use crate::reflect::Doubt;
-use crate::upstream::{AsOf, PageRequest};
+use crate::upstream::{AsOf, PageRequest, WatchRequest};
 
 struct Run {
     machine: Machine,
@@ -100,7 +101,12 @@ fn since(as_of: &AsOf) -> String {
 impl Run {
     fn new(initial_list: InitialList) -> (Self, String) {
         let (now, mut deltas) = (Instant::now(), Vec::new());
-        let config = MachineConfig { page_size: 2, initial_list, silence_max: Duration::from_secs(30) };
+        let config = MachineConfig {
+            page_size: 2,
+            initial_list,
+            silence_max: Duration::from_secs(30),
+            pinged_silence_max: Duration::from_secs(90),
+        };
         let (machine, step) = Machine::start(config, Moment { now, entropy: 0.0 }, &mut deltas);
         let first = show(&deltas, Some(&step));
         (Self { machine, now, entropy: 0.0, slept: Duration::ZERO, reaction: Reaction::default() }, first)
@@ -137,7 +143,7 @@ impl Run {
                 initial_events_end: true,
             }),
             "fail" => Input::PageFailed(failure()),
-            "opened" => Input::WatchOpened,
+            "opened" => Input::WatchOpened { is_pinged: rest.first() == Some(&"pinged") },
             "refuse" => Input::WatchRefused(failure()),
             "add" => Input::Event(WatchEvent::Added(object(rest[0]))),
             "mod" => Input::Event(WatchEvent::Modified(object(rest[0]))),
@@ -829,6 +835,69 @@ fn a_quiet_watch_is_ended_by_the_server_within_the_silence_and_a_lively_one_live
 }
 
 #[test]
+fn a_pinged_watch_may_be_silent_beyond_the_servers_bookmarks_and_is_not_ended_early() {
+    let timeout = |run: &Run| match &run.reaction.step {
+        Some(Step::Watch { request, .. }) => request.timeout.as_secs(),
+        step => panic!("{step:?}"),
+    };
+    let mut run = check_synced("eof => > watch 10");
+    assert_eq!(run.machine.silence_max(), Duration::from_secs(30));
+    assert_eq!(run.machine.condition().quiet_max, None);
+    run.entropy = 1.0;
+    run.input("opened pinged");
+    // Even the shortest silence that is drawn leaves room for a bookmark each minute.
+    assert_eq!(run.machine.silence_max(), Duration::from_millis(76_500));
+    assert_eq!(run.machine.condition().quiet_max, Some(Duration::from_secs(90)));
+    run.entropy = 0.0;
+    for version in [11, 12, 13, 14] {
+        run.input("wait 61000");
+        run.input(&format!("mark {version}"));
+    }
+    assert_eq!(run.input("eof"), "> watch 14");
+    assert_eq!(timeout(&run), 240);
+    // No watch is open, so a longer silence is not explained.
+    assert_eq!(run.machine.condition().quiet_max, None);
+    // No bookmark comes, so the server is asked to end the next one before the silence is too long.
+    run.input("opened pinged");
+    run.input("wait 90000");
+    // After a long time the version is asked for first.
+    assert_eq!(run.input("silent"), "> probe");
+    assert_eq!(run.input("probed 14"), "> watch 14");
+    assert_eq!(timeout(&run), 88);
+    // Over a connection that nothing pings, all is as if there had never been another.
+    run.input("opened");
+    assert_eq!(run.machine.silence_max(), Duration::from_secs(30));
+    assert_eq!(run.machine.condition().quiet_max, None);
+    run.input("wait 30000");
+    assert_eq!(run.input("silent"), "> watch 14");
+    assert_eq!(timeout(&run), 28);
+    // A pinged one, asked to end early out of doubt, ends with a bookmark; the next one lives long again.
+    run.input("opened pinged");
+    run.input("wait 26000");
+    run.input("mark 15");
+    run.input("wait 2000");
+    assert_eq!(run.input("eof"), "> watch 15");
+    assert_eq!(timeout(&run), 88);
+    run.input("opened pinged");
+    run.input("wait 61000");
+    run.input("mark 16");
+    run.input("wait 27000");
+    assert_eq!(run.input("eof"), "> watch 16");
+    assert_eq!(timeout(&run), 240);
+}
+
+#[test]
+fn a_pinged_streaming_list_becomes_a_pinged_watch() {
+    let (mut run, _) = Run::new(InitialList::Stream);
+    run.input("opened pinged");
+    assert_eq!(run.machine.silence_max(), Machine::mark_silence_max());
+    assert_eq!(run.machine.condition().quiet_max, None);
+    run.input("end 10");
+    assert_eq!(run.machine.silence_max(), Duration::from_secs(90));
+    assert_eq!(run.machine.condition().quiet_max, Some(Duration::from_secs(90)));
+}
+
+#[test]
 fn an_object_too_large_is_let_go_and_the_watch_goes_on() {
     check_synced(
         "large a@11 => unheld a@11
@@ -841,6 +910,7 @@ fn an_object_too_large_is_let_go_and_the_watch_goes_on() {
 fn any_input() -> impl Strategy<Value = String> {
     let fixed = [
         "opened",
+        "opened pinged",
         "eof",
         "rst",
         "silent",

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use informerd::config::InitialList;
+use informerd::config::{InitialList, Serve};
 use informerd::sim::rfc3339;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use serde_json::json;
@@ -14,10 +14,10 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
-use super::{PATIENCE, Trial, cluster_with, counter};
-use crate::support::eventually;
+use super::{PATIENCE, Trial, cluster_with, counter, until_state};
 use crate::support::relay::Relay;
 use crate::support::server::{TestServer, kubeconfig};
+use crate::support::{client, eventually};
 
 /// One that signs certificates.
 struct Authority {
@@ -91,10 +91,23 @@ async fn over_tls(
     authority: &Authority,
     clients: Option<&Authority>,
 ) -> (Trial, Relay, tempfile::TempDir) {
+    over_tls_with(name, authority, clients, &[], |_| {}).await
+}
+
+/// The same with the protocols that the server offers within TLS, and with changed settings.
+async fn over_tls_with(
+    name: &str,
+    authority: &Authority,
+    clients: Option<&Authority>,
+    protocols: &[&[u8]],
+    change: impl FnOnce(&mut Serve),
+) -> (Trial, Relay, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let (cluster, resource) = cluster_with(name);
     let api = TestServer::api(cluster.clone()).await;
-    let relay = Relay::tls(api.address(), authority.server(clients)).await;
+    let mut tls = authority.server(clients);
+    tls.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+    let relay = Relay::tls(api.address(), tls).await;
     authority.write(folder.path());
     if let Some(clients) = clients {
         clients.write_client(folder.path());
@@ -104,6 +117,7 @@ async fn over_tls(
     let server = TestServer::beside(cluster, api, &[&resource], |config| {
         config.upstream = kubeconfig(path);
         config.initial_list = InitialList::Page;
+        change(config);
     })
     .await;
     (Trial::over(server, resource).await, relay, folder)
@@ -240,4 +254,44 @@ async fn a_plugins_client_certificate_is_renewed_before_it_expires() {
     trial.is_true_again().await;
     trial.is_watching().await;
     assert!(renewals(&trial, "expiring").await > 0);
+}
+
+/// Pings tell a dead connection from one on which nothing happens, which silence cannot.
+#[tokio::test(flavor = "multi_thread")]
+async fn over_http2_a_silent_watch_stays_and_one_on_a_dead_path_breaks_off() {
+    const SILENCE_MAX: Duration = Duration::from_secs(2);
+    let authority = Authority::new();
+    let (mut trial, relay, _folder) =
+        over_tls_with("tls-http2", &authority, None, &[b"h2", b"http/1.1"], |config| {
+            config.watch_http2 = true;
+            config.limits.watch_silence_max = SILENCE_MAX;
+            config.unready_after = Some(SILENCE_MAX + Duration::from_millis(500));
+        })
+        .await;
+    // Else a bookmark each fifth of a second would keep the watch busy.
+    trial.faults().drop_bookmarks(true);
+    let age = |state: &serde_json::Value| state["ageSeconds"].as_f64().unwrap_or_default();
+    let before = trial.costs().await;
+    let quiet = |state: &serde_json::Value| age(state) > 2.0 * SILENCE_MAX.as_secs_f64();
+    until_state(&trial.server, &trial.resource, "a silence", quiet).await;
+    until_state(&trial.server, &trial.resource, "a watch that is not stale", |state| {
+        state["state"] == "watching" && state["stale"] == false
+    })
+    .await;
+    let ready = client::get(trial.server.admin, "/readyz", &[]).await;
+    assert_eq!(ready.status(), 200, "{}", ready.text());
+    assert_eq!(trial.costs().await, before, "the watch is the same");
+
+    let ends = async |trial: &Trial, reason| trial.counter("watch_ends_total", &[("reason", reason)]).await;
+    let (silent, broken) = (ends(&trial, "silent").await, ends(&trial, "broken").await);
+    relay.freeze();
+    let frozen = Instant::now();
+    trial.write();
+    trial.is_true_again().await;
+    println!("dead path under HTTP/2: healed after {:.1?}", frozen.elapsed());
+    assert!(frozen.elapsed() < Duration::from_secs(15), "{:?}", frozen.elapsed());
+    assert_eq!(ends(&trial, "silent").await, silent);
+    assert_eq!(ends(&trial, "broken").await, broken + 1);
+    assert_eq!(trial.costs().await.0, before.0, "the version was still good");
+    until_state(&trial.server, &trial.resource, "a young cache", |state| state["stale"] == false).await;
 }

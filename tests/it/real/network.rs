@@ -25,13 +25,11 @@ const STOPPED_MAX: Duration = Duration::from_secs(65);
 /// The setting `unready_after` of informerd.
 const UNREADY_AFTER: Duration = Duration::from_secs(10);
 
-/// What clients and probes were told over a time.
+/// What clients were told over a time.
 #[derive(Debug, Default)]
 struct Told {
     /// The largest `Age`, in seconds.
     age_max: u64,
-    /// Whether `/readyz` answered 503.
-    was_unready: bool,
 }
 
 async fn gated(version: Version) -> Option<Rig> {
@@ -100,20 +98,19 @@ async fn half_open(rig: &mut Rig, fault: &str) {
     let told = watched.await.expect("no panic");
     assert!(row.recovered <= HALF_OPEN_MAX, "{row:?}");
     assert_eq!(row.lists, 0, "P6: a connection says nothing about the version: {row:?}");
+    // It stays ready: a watch over HTTP/2 may be silent for longer, and a dead connection is replaced before.
     assert!(told.age_max >= UNREADY_AFTER.as_secs(), "P7: {told:?}");
-    assert!(told.was_unready, "{told:?}");
 }
 
-/// Asks for `Age` and readiness until told to stop.
+/// Asks for `Age` until told to stop.
 fn listen(rig: &Rig, stop: CancellationToken) -> JoinHandle<Told> {
-    let (address, admin) = (rig.informerd.address, rig.informerd.admin);
+    let address = rig.informerd.address;
     tokio::spawn(async move {
         let mut told = Told::default();
         while !stop.is_cancelled() {
             let answer = client::request(address, "HEAD", "/v1/snapshot/pods/default", &[]).await;
             let age: u64 = answer.header("age").and_then(|age| age.parse().ok()).expect("an Age");
             told.age_max = told.age_max.max(age);
-            told.was_unready |= client::get(admin, "/readyz", &[]).await.status() == 503;
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
         told

@@ -1,0 +1,228 @@
+use std::convert::Infallible;
+
+use futures_util::{StreamExt, stream};
+use http_body_util::StreamBody;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use rcgen::{CertificateParams, KeyPair};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+
+use super::*;
+use crate::k8s::{Resource, ResourceParts, ResourceVersion};
+use crate::upstream::{
+    ByteStream, Client, Config, PageRequest, Selectors, Source, Target, WatchFrom, WatchRequest,
+};
+
+/// An API server with TLS whose watches send a byte and stay open until all are ended.
+struct Server {
+    kubeconfig: tempfile::TempDir,
+    seen: Arc<Mutex<Seen>>,
+    ended: watch::Sender<bool>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    connections: usize,
+    /// For each request: the connection, the protocol, and whether it is a watch.
+    requests: Vec<(usize, Version, bool)>,
+}
+
+impl Server {
+    async fn start(protocols: &[&[u8]]) -> Self {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        let certificate = params.self_signed(&key).unwrap();
+        let chain = vec![certificate.der().clone()];
+        let mut tls = ServerConfig::builder()
+            .with_no_client_auth()
+            .with_single_cert(chain, PrivateKeyDer::try_from(key.serialize_der()).unwrap())
+            .unwrap();
+        tls.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let kubeconfig = tempfile::tempdir().unwrap();
+        std::fs::write(kubeconfig.path().join("ca.crt"), certificate.pem()).unwrap();
+        let text = format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: a\nclusters:\n- name: a\n  cluster: {{server: \"https://{}\", \
+             certificate-authority: ca.crt}}\nusers:\n- name: a\n  user: {{}}\ncontexts:\n- name: a\n  context: {{cluster: a, \
+             user: a}}\n",
+            listener.local_addr().unwrap()
+        );
+        std::fs::write(kubeconfig.path().join("kubeconfig"), text).unwrap();
+        let (seen, ended) = (Arc::<Mutex<Seen>>::default(), watch::Sender::new(false));
+        tokio::spawn(accept(listener, TlsAcceptor::from(Arc::new(tls)), seen.clone(), ended.subscribe()));
+        Self { kubeconfig, seen, ended }
+    }
+
+    async fn client(&self, change: impl FnOnce(&mut Config)) -> Client {
+        let path = Some(self.kubeconfig.path().join("kubeconfig"));
+        let mut config = Config::new(Source::Kubeconfig { path, context: None });
+        change(&mut config);
+        Client::connect(config).await.unwrap()
+    }
+
+    /// The connections of watches, and those of other requests, in the order of the requests.
+    fn connections(&self) -> (Vec<usize>, Vec<usize>) {
+        let seen = self.seen.lock().unwrap();
+        let of = |watches: bool| {
+            let requests = seen.requests.iter().filter(|(_, _, is_watch)| *is_watch == watches);
+            requests.map(|(connection, ..)| *connection).collect()
+        };
+        (of(true), of(false))
+    }
+}
+
+async fn accept(
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+    seen: Arc<Mutex<Seen>>,
+    ended: watch::Receiver<bool>,
+) {
+    while let Ok((socket, _)) = listener.accept().await {
+        let Ok(socket) = acceptor.accept(socket).await else { continue };
+        let connection = seen.lock().unwrap().connections;
+        seen.lock().unwrap().connections += 1;
+        let is_http2 = socket.get_ref().1.alpn_protocol() == Some(b"h2");
+        let (seen, ended) = (seen.clone(), ended.clone());
+        let service = service_fn(move |request: Request<Incoming>| {
+            let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+            seen.lock().unwrap().requests.push((connection, request.version(), is_watch));
+            let mut ended = ended.clone();
+            let first = stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"\n")))]);
+            let rest = stream::once(async move {
+                if is_watch {
+                    let _ = ended.wait_for(|ended| *ended).await;
+                }
+                Ok(Frame::data(Bytes::from_static(b"\n")))
+            });
+            async move { Ok::<_, Infallible>(Response::new(StreamBody::new(first.chain(rest).boxed()))) }
+        });
+        let socket = TokioIo::new(socket);
+        if is_http2 {
+            let http2 = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            tokio::spawn(http2.serve_connection(socket, service));
+        } else {
+            tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(socket, service));
+        }
+    }
+}
+
+fn target() -> Target {
+    let parts = ResourceParts { version: "v1".into(), plural: "pods".into(), ..Default::default() };
+    Target {
+        resource: Resource::new(parts),
+        namespace: None,
+        selectors: Selectors::default(),
+        metadata_only: false,
+    }
+}
+
+/// An open watch, after its first byte.
+async fn watch(client: &Client) -> ByteStream {
+    let from = WatchFrom::After(ResourceVersion::new("1"));
+    let request = WatchRequest { from, timeout: Duration::from_secs(300) };
+    let mut stream = client.watch(&target(), &request).await.unwrap();
+    stream.next().await.unwrap().unwrap();
+    stream
+}
+
+async fn list(client: &Client) {
+    client.list_page(&target(), &PageRequest::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn watches_share_connections_by_90_and_other_requests_stay_beside_them() {
+    let server = Server::start(&[b"h2", b"http/1.1"]).await;
+    let client = server.client(|_| {}).await;
+    list(&client).await;
+    let mut open = Vec::new();
+    for _ in 0..STREAMS_MAX + 1 {
+        open.push(watch(&client).await);
+    }
+    assert!(open.iter().all(ByteStream::is_pinged));
+    list(&client).await;
+    let (watches, others) = server.connections();
+    assert!(watches[..STREAMS_MAX].iter().all(|connection| *connection == watches[0]), "{watches:?}");
+    assert_ne!(watches[STREAMS_MAX], watches[0]);
+    assert!(!others.is_empty() && others.iter().all(|other| !watches.contains(other)), "{others:?}");
+    // A watch that was dropped leaves its place to the next one.
+    drop(open.remove(7));
+    open.push(watch(&client).await);
+    assert_eq!(server.connections().0.last(), Some(&watches[0]));
+    // The time for which the pool keeps idle connections does not end one that carries watches.
+    assert_eq!(server.seen.lock().unwrap().connections, 3);
+}
+
+#[tokio::test]
+async fn a_server_without_http2_and_a_client_told_so_use_http1_alone() {
+    for (protocols, http1_only) in
+        [(&[][..], false), (&[&b"http/1.1"[..]][..], false), (&[&b"h2"[..], &b"http/1.1"[..]][..], true)]
+    {
+        let server = Server::start(protocols).await;
+        let client = server.client(|config| config.http1_only = http1_only).await;
+        let open = [watch(&client).await, watch(&client).await];
+        assert!(!open.iter().any(ByteStream::is_pinged));
+        list(&client).await;
+        let (watches, _) = server.connections();
+        assert_ne!(watches[0], watches[1]);
+        let seen = server.seen.lock().unwrap();
+        assert!(seen.requests.iter().all(|(_, version, _)| *version == Version::HTTP_11), "{seen:?}");
+    }
+}
+
+#[tokio::test]
+async fn forgetting_leads_new_watches_elsewhere_and_leaves_open_ones_alone() {
+    let server = Server::start(&[b"h2", b"http/1.1"]).await;
+    let client = server
+        .client(|config| {
+            config.ping_interval = Duration::from_millis(100);
+            config.ping_timeout = Duration::from_secs(10);
+        })
+        .await;
+    let mut before = watch(&client).await;
+    tokio::time::sleep(FORGOTTEN_MIN).await;
+    client.forget_connections();
+    // With one connection many watches end, which forget it once.
+    client.forget_connections();
+    let mut after = watch(&client).await;
+    let (watches, _) = server.connections();
+    assert_ne!(watches[0], watches[1]);
+    // Pings go on, and nothing comes.
+    assert!(timeout(Duration::from_millis(500), before.next()).await.is_err());
+    server.ended.send_replace(true);
+    for stream in [&mut before, &mut after] {
+        let mut rest = Vec::new();
+        while let Some(chunk) = stream.next().await {
+            rest.extend_from_slice(&chunk.unwrap());
+        }
+        assert_eq!(rest, b"\n");
+    }
+}
+
+#[test]
+fn of_many_requests_that_fail_at_once_the_first_one_forgets() {
+    let http1 = HttpConnector::new();
+    let pings = Pings { interval: Duration::from_secs(15), timeout: Duration::from_secs(15) };
+    let connections = Connections::new(Connectors { http1: http1.clone(), http2: Some((http1, pings)) });
+    let failed = connections.generation();
+    let old = connections.current.load_full();
+    let (_, place) = old.place(&connections.connectors).unwrap();
+    connections.forget(failed);
+    let now = connections.generation();
+    assert_ne!(now, failed);
+    connections.forget(failed);
+    assert_eq!(connections.generation(), now);
+    // What the old connections carry does not count against the new ones.
+    let new = connections.current.load_full();
+    let (_, _second) = new.place(&connections.connectors).unwrap();
+    assert_eq!(new.watches.lock().unwrap()[0].watches.load(Ordering::Relaxed), 1);
+    drop(place);
+    assert_eq!(old.watches.lock().unwrap()[0].watches.load(Ordering::Relaxed), 0);
+    new.note_http1();
+    assert!(new.place(&connections.connectors).is_none());
+}
