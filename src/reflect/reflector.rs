@@ -18,7 +18,7 @@ use super::metrics::{Metrics, PastLists};
 use super::packing::{self, Pack};
 use super::past::Historian;
 use super::stats::{Stats, count};
-use super::verify::{Doubts, Verifier, Verify};
+use super::verify::{Doubts, Verifier, Verify, reach_max};
 use super::watching::{Doubt, WatchEnd};
 use super::{Failure, Input, Machine, MachineConfig, Moment, Probed, Question, Reaction, Step, Witness};
 use crate::cache::{Commit, Delta, Packer, Writer};
@@ -97,8 +97,7 @@ impl Reflector {
             stats: stats.clone(),
             probes: metrics.probes.clone(),
         };
-        // Twice the longest silence, plus time to reconnect.
-        let reach_max = machine.silence_max.max(machine.pinged_silence_max) * 2 + Duration::from_secs(30);
+        let reach_max = reach_max(machine.silence_max);
         let decoder = || {
             let decoder = Decoder::new(target.resource.clone(), decode);
             if target.metadata_only { decoder.metadata_only() } else { decoder }

@@ -198,7 +198,11 @@ impl Verifier {
     }
 
     async fn run(&mut self, client: &Client) {
-        let comparing = verify(client, &self.target, &self.reader, self.reach_max);
+        // A watch whose connection is pinged may be silent for longer.
+        let quiet_max = self.reader.condition().quiet_max;
+        let reach_max =
+            quiet_max.map_or(self.reach_max, |quiet_max| self.reach_max.max(reach_max(quiet_max)));
+        let comparing = verify(client, &self.target, &self.reader, reach_max);
         let ended = timeout(RUN_TIMEOUT, comparing).await.unwrap_or(Err(VerifyError::Late));
         let outcome = match ended {
             Ok(mut verification) if verification.differences.is_empty() => {
@@ -294,6 +298,11 @@ fn is_rewritten(held: &Object, listed: &Object) -> bool {
 /// Whether a cache is complete and its watch is open.
 fn is_steady(reader: &Reader) -> bool {
     reader.mark().synced && reader.condition().phase == Phase::Watching
+}
+
+/// How long a watch that may be silent for this long takes to reach a version: twice the silence, and time to reconnect.
+pub(super) fn reach_max(silence_max: Duration) -> Duration {
+    silence_max * 2 + Duration::from_secs(30)
 }
 
 /// Compares a cache that a reflector keeps true with the API server's list of names and versions. If something differs, waits

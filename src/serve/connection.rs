@@ -79,8 +79,9 @@ const HTTP2_REQUESTS_MAX: u32 = 256;
 /// request. Only a write shows whether such a client still reads. An answer begins within half of it: then a request no longer
 /// waits for informers or a version.
 const HALF_CLOSED_MAX: Duration = Duration::from_secs(60);
-/// The same while a request waits for a change (`Prefer: wait`). Most clients that close their half meanwhile have left.
-const HALF_CLOSED_WAITING_MAX: Duration = Duration::from_secs(5);
+/// The same for a request that waits for a change or a key, or that is passed through, and so may last long. Most clients that
+/// close their half meanwhile have left.
+const HALF_CLOSED_SOON: Duration = Duration::from_secs(5);
 
 /// Interval of pings on an HTTP/2 connection on which nothing arrives, ...
 const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(30);
@@ -118,12 +119,12 @@ pub(super) struct Load {
     begun: AtomicUsize,
     /// Number of requests that are not completely answered.
     under_way: AtomicUsize,
-    /// Number of these that wait for a change.
-    waiting: AtomicUsize,
+    /// Number of these that end soon after their client has closed its half.
+    ending_with_client: AtomicUsize,
 }
 
-/// A request while it waits for a change.
-pub(super) struct AwaitsChange(Arc<Load>);
+/// A request while it ends soon after its client has closed its half.
+pub(super) struct EndsWithClient(Arc<Load>);
 
 /// A request until its answer has ended.
 struct UnderWay(Arc<Load>);
@@ -142,16 +143,16 @@ impl Drop for UnderWay {
     }
 }
 
-impl AwaitsChange {
+impl EndsWithClient {
     pub(super) fn begin(load: &Arc<Load>) -> Self {
-        load.waiting.fetch_add(1, Ordering::Relaxed);
+        load.ending_with_client.fetch_add(1, Ordering::Relaxed);
         Self(load.clone())
     }
 }
 
-impl Drop for AwaitsChange {
+impl Drop for EndsWithClient {
     fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.0.ending_with_client.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -477,17 +478,16 @@ impl<S: AsyncRead + Unpin> AsyncRead for StallGuard<S> {
             return read;
         }
         // hyper would take the end for a client that has left, and drop the answer.
-        let (progress_at, sleep) = this
-            .half_closed
-            .get_or_insert_with(|| (Instant::now(), Box::pin(sleep(HALF_CLOSED_WAITING_MAX))));
+        let (progress_at, sleep) =
+            this.half_closed.get_or_insert_with(|| (Instant::now(), Box::pin(sleep(HALF_CLOSED_SOON))));
         loop {
-            let waits = this.load.waiting.load(Ordering::Relaxed) > 0;
-            let gone_at = *progress_at + if waits { HALF_CLOSED_WAITING_MAX } else { HALF_CLOSED_MAX };
+            let soon = this.load.ending_with_client.load(Ordering::Relaxed) > 0;
+            let gone_at = *progress_at + if soon { HALF_CLOSED_SOON } else { HALF_CLOSED_MAX };
             if Instant::now() >= gone_at {
                 return read;
             }
-            // It looks again soon, as the request may begin to wait.
-            let look_at = gone_at.min(Instant::now() + HALF_CLOSED_WAITING_MAX);
+            // It looks again soon, as another request may be one that ends with its client.
+            let look_at = gone_at.min(Instant::now() + HALF_CLOSED_SOON);
             if sleep.deadline() > gone_at || sleep.is_elapsed() {
                 sleep.as_mut().reset(look_at);
             }
@@ -557,7 +557,7 @@ mod tests {
             guard.write_all(b"x").await.unwrap();
         };
         assert_eq!(patience(&load, writes).await, 60, "each write shows that it is there");
-        let _waits = AwaitsChange::begin(&load);
+        let _ends = EndsWithClient::begin(&load);
         assert_eq!(patience(&load, async |_| ()).await, 5);
     }
 }

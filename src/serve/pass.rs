@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Sleep, sleep};
 use tracing::info;
 
-use super::connection::Peer;
+use super::connection::{EndsWithClient, Load, Peer};
 use super::{ApiError, metrics};
 
 /// Request headers that are passed through. All others are removed: `Authorization`, `Impersonate-*`, cookies, and
@@ -157,6 +157,7 @@ impl PassThrough {
             );
             return Err(ApiError::unavailable(message, 1));
         };
+        let ends = request.extensions.get::<Arc<Load>>().map(EndsWithClient::begin);
         if body.size_hint().lower() > self.config.body_bytes_max as u64 {
             return Err(self.refusal(Trouble::TooLarge));
         }
@@ -182,7 +183,7 @@ impl PassThrough {
         let (parts, body) = answer.into_parts();
         // The permit is held until the body ends or its reader is gone.
         let body = body.map_frame(move |frame| {
-            let _held = &place;
+            let _held = (&place, &ends);
             frame
         });
         let mut response = Response::new(Body::new(body));

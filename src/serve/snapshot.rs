@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use tower_http::compression::predicate::Predicate;
 
 use super::body::FramesBody;
-use super::connection::{AwaitsChange, Load};
+use super::connection::{EndsWithClient, Load};
 use super::list_body::{ListWriter, Listing, PageEnd, Place};
 use super::negotiate::{accepted, compresses};
 use super::pages::Continue;
@@ -125,7 +125,7 @@ pub(super) async fn snapshot(
         if permit.is_none() {
             permit = Some(server.waiting.permit()?);
         }
-        let _awaits = AwaitsChange::begin(&load);
+        let _ends = EndsWithClient::begin(&load);
         Waiting::wait(&server, shown.into_awaited(), until).await;
     }
 }

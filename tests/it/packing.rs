@@ -23,7 +23,8 @@ fn summary(server: &TestServer) -> Summary {
 async fn packed() -> TestServer {
     let cluster = Cluster::new(ClusterConfig::default());
     cluster.bulk_load("pods", PODS, 4000).unwrap();
-    let server = TestServer::over(cluster, &["pods"], |_| {}).await;
+    let server =
+        TestServer::over(cluster, &["pods"], |config| config.cache_packing = CachePacking::Auto).await;
     eventually("packed", || {
         let summary = summary(&server);
         summary.held * 2 < summary.bytes

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::super::connection::{AwaitsChange, Load};
+use super::super::connection::{EndsWithClient, Load};
 use super::super::params::Params;
 use super::super::target::path_after;
 use super::super::{ApiError, Server, body, metrics};
@@ -232,7 +232,7 @@ async fn lease(
     let length = length(&workers, body.lease_seconds)?;
     let ask = Ask { max: max as usize, wait: Duration::from_secs(wait.into()), length };
     // A worker that closes its half meanwhile has left.
-    let _awaits = load.as_ref().map(AwaitsChange::begin);
+    let _ends = load.as_ref().map(EndsWithClient::begin);
     let taken = workers.lease(queues, ask).await?;
     // What was taken goes back to the queue.
     let bytes = leased(&taken.given, length.as_secs())
