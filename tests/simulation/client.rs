@@ -213,7 +213,12 @@ impl Client {
         if self.stalled_until.is_some_and(|until| around.now < until) || around.now < self.next_at {
             return Ok(());
         }
-        self.stalled_until = None;
+        if self.stalled_until.take().is_some()
+            && let Some(connection) = &mut self.connection
+        {
+            // The heartbeats that it did not read count.
+            connection.last_sign = around.now;
+        }
         if self.connection.is_none() {
             self.connect(around);
         }

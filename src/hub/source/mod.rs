@@ -184,6 +184,11 @@ impl Source {
         self.wake.borrow().synced
     }
 
+    /// The cursor up to which it has sent everything. `None` where there is none: amid a first state or a catch-up.
+    pub(super) fn passed(&self) -> Option<Cursor> {
+        matches!(self.phase, Phase::Live).then_some(self.cursor)
+    }
+
     pub(super) fn position(&self) -> &ResourceVersion {
         &self.position
     }

@@ -16,7 +16,8 @@ use super::registry::SubscriberPermit;
 use super::shared_batch::SharedBatch;
 use super::source::{BatchBuilder, Pulled, Source, Succession, Wake};
 use super::subscription::{Delivery, StartAt, Subscription};
-use super::{CloseReason, Config, Informer, Selection};
+use super::{CloseReason, Config, Informer, InformerId, Selection};
+use crate::cache::Cursor;
 use crate::k8s::{ResourceVersion, Status};
 
 mod starting;
@@ -240,6 +241,14 @@ impl Subscriber {
         let leave_at = self.deadline.into_iter().chain(self.resync_at).min();
         let (heartbeat_at, bookmark_at) = (self.heartbeat_at, self.bookmark_at);
         Some(LivePlace { sources, selection, ordered, leave_at, heartbeat_at, bookmark_at })
+    }
+
+    /// The cursor in the cache of each informer up to which all changes were delivered. `None` amid a first state or a
+    /// catch-up, where there is no such place.
+    pub fn passed(&self) -> Option<Vec<(InformerId, Cursor)>> {
+        let passed = |source: &Source| Some((source.informer.id(), source.passed()?));
+        let live = matches!(self.state, State::Live) && self.replaced.is_empty();
+        live.then(|| self.sources.iter().map(passed).collect())?
     }
 
     /// The error with which the stream ends, if any.

@@ -106,18 +106,22 @@ impl Feed {
     async fn follow(&mut self, mut subscriber: Subscriber) -> CloseReason {
         loop {
             match subscriber.next().await {
-                Delivery::Events(events) => self.take(&events).await,
+                Delivery::Events(events) => {
+                    self.take(&events).await;
+                    self.catch_up(&subscriber).await;
+                }
                 Delivery::Shared(batches) => {
                     for batch in batches {
                         let events: Vec<_> = batch.events().collect();
                         self.take(&events).await;
                     }
+                    self.catch_up(&subscriber).await;
                 }
                 Delivery::Replaced { source, informer } => {
                     let wait = self.queues.0.hub.config().resume_wait;
                     self.queue.objects(self.index).replace(source, informer, wait, Instant::now());
                 }
-                Delivery::Heartbeat => {}
+                Delivery::Heartbeat => self.catch_up(&subscriber).await,
                 Delivery::Closed(reason) => return reason,
             }
         }
@@ -147,6 +151,15 @@ impl Feed {
         }
     }
 
+    /// Adds the keys of objects that workers got, but of which this feed never heard: the objects are gone.
+    async fn catch_up(&mut self, subscriber: &Subscriber) {
+        let Some(passed) = subscriber.passed() else { return };
+        let mut missed = self.queue.objects(self.index).fed(passed);
+        missed.retain(|key| !self.known.contains(key));
+        let queue = self.queue.clone();
+        add(&queue, self.index, missed.into_iter().map(Changed::gone).collect()).await;
+    }
+
     /// Which keys an event adds, and what the queue then knows.
     fn note(&mut self, event: &Event, changed: &mut VecDeque<Changed>) {
         let priority = if self.first.is_some() { Priority::Low } else { Priority::Normal };
@@ -169,12 +182,7 @@ impl Feed {
                     // In one order, so that any run can be repeated.
                     let mut gone: Vec<_> = gone.collect();
                     gone.sort_unstable();
-                    let gone = gone.into_iter().map(|key| Changed {
-                        key,
-                        uid: "".into(),
-                        priority: Priority::Normal,
-                    });
-                    changed.extend(gone);
+                    changed.extend(gone.into_iter().map(Changed::gone));
                 }
             }
             // The whole state follows. Every key of it is added again, and those that are missing in it are gone.

@@ -1,11 +1,13 @@
 //! Reads the objects of leases.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::hub::{Informer, Scope, Selection};
+use crate::cache::Cursor;
+use crate::hub::{Informer, InformerId, Scope, Selection};
 use crate::k8s::{Key, Object};
 
 /// The caches from which one resource of a queue reads the objects of its leases.
@@ -16,6 +18,11 @@ pub(super) struct Objects {
     /// The informers before these. While a new one is not as far as the one before it, objects are read from that one: its
     /// state is what the queued keys are about.
     before: Option<Before>,
+    /// Where the feed last knew everything.
+    fed: Vec<(InformerId, Cursor)>,
+    /// The keys whose objects workers got in states from beyond that, with the informers and places of those states. The feed may never
+    /// hear of such an object: where it has fallen behind the journal, and the object is gone by then.
+    ahead: HashMap<Key, (InformerId, Cursor)>,
 }
 
 struct Before {
@@ -72,8 +79,31 @@ impl Objects {
         let informers = self.before.as_ref().map_or(&self.informers, |before| &before.informers);
         let informer = informers.iter().find(|informer| informer.scope.covers(key.namespace()))?;
         let snapshot = informer.reader.snapshot();
-        snapshot.get(key).filter(|object| self.selection.matches(object)).cloned()
+        let object = snapshot.get(key).filter(|object| self.selection.matches(object)).cloned()?;
+        let state = (informer.id(), snapshot.cursor);
+        if !self.fed.contains(&state) {
+            self.ahead.insert(key.clone(), state);
+        }
+        Some(object)
     }
+
+    /// Notes the places up to which the feed knows everything. Returns the keys whose objects workers got in states that the
+    /// feed has passed since.
+    pub(super) fn fed(&mut self, fed: Vec<(InformerId, Cursor)>) -> Vec<Key> {
+        let heard = self.ahead.extract_if(|_, state| !is_beyond(state, &fed));
+        let mut keys: Vec<_> = heard.map(|(key, _)| key).collect();
+        // In one order, so that any run can be repeated.
+        keys.sort_unstable();
+        self.fed = fed;
+        keys
+    }
+}
+
+/// Whether a state is beyond everything that the feed knows. That of an informer which is not followed any more is not: the
+/// keys of its objects were compared with those of its successor.
+fn is_beyond((informer, cursor): &(InformerId, Cursor), fed: &[(InformerId, Cursor)]) -> bool {
+    fed.iter()
+        .any(|(id, fed)| id == informer && (cursor.history, cursor.revision) > (fed.history, fed.revision))
 }
 
 /// Whether one of these informers is not as far as one that it follows in some namespace.
@@ -157,6 +187,32 @@ mod tests {
             // The versions of another cluster never get as far.
             assert_eq!(version(&mut objects, now + WAIT).as_deref(), Some("4"));
         }
+    }
+
+    #[test]
+    fn an_object_is_ahead_until_the_feed_has_passed_its_state() {
+        let now = Instant::now();
+        let (mut writer, informer) = informer(Scope::All, 7, now);
+        let mut objects = Objects::default();
+        let (id, reader) = (informer.id(), informer.reader.clone());
+        objects.follow(vec![informer], Selection::default(), WAIT, now);
+        let key = Key::new("a", "x");
+        let first = reader.snapshot().cursor;
+        assert!(objects.fed(vec![(id, first)]).is_empty());
+        assert!(objects.get(&key, now).is_some());
+        assert!(objects.fed(vec![(id, first)]).is_empty(), "its state was passed before");
+        commit(&mut writer, 8);
+        assert!(objects.get(&key, now).is_some());
+        assert!(objects.fed(vec![(id, first)]).is_empty());
+        let second = reader.snapshot().cursor;
+        assert_eq!(objects.fed(vec![(id, second)]), [key.clone()]);
+        assert!(objects.fed(vec![(id, second)]).is_empty());
+        // The versions go back: the feed passes that later, whatever its revision was.
+        writer.commit(vec![Delta::OtherHistory]);
+        commit(&mut writer, 3);
+        assert!(objects.get(&key, now).is_some());
+        assert!(objects.fed(vec![(id, second)]).is_empty());
+        assert_eq!(objects.fed(vec![(id, reader.snapshot().cursor)]), [key]);
     }
 
     #[test]

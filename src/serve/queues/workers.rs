@@ -66,6 +66,13 @@ pub(super) struct Changed {
     pub(super) priority: Priority,
 }
 
+impl Changed {
+    /// The key of an object that is gone.
+    pub(super) fn gone(key: Key) -> Self {
+        Self { key, uid: "".into(), priority: Priority::Normal }
+    }
+}
+
 /// Keys that were set aside, and leases, the oldest first, with the names of their resources.
 pub(super) struct Listed {
     pub(super) failed: Vec<(String, Failed)>,
