@@ -29,6 +29,8 @@
 //! tests and the benchmarks. [`app`] starts and stops everything, [`cli`] and [`config`] read
 //! the settings, [`telemetry`] logs and counts, [`rbac`] prints the least permissions.
 //!
+//! The crate is a program, not a library: it has [`run`], and `testing` for its own tests and benchmarks.
+//!
 //! # Invariants
 //!
 //! Many of them say what does not exist; `tests/it/tidy.rs` checks those that a machine can check.
@@ -54,17 +56,25 @@
 //!   and a metric.
 //! - **Architecture invariant:** `sim` shares no code with `cache`: an oracle must be simpler than what it checks.
 
-pub mod app;
-pub mod cache;
-pub mod cli;
-pub mod config;
-pub mod encode;
-pub mod hub;
-pub mod k8s;
-pub mod queue;
-pub mod rbac;
-pub mod reflect;
-pub mod serve;
-pub mod sim;
-pub mod telemetry;
-pub mod upstream;
+#![warn(clippy::missing_docs_in_private_items, reason = "an item that other files can use says what it is")]
+#![allow(rustdoc::private_intra_doc_links, reason = "the map of the rooms, which are private")]
+
+pub(crate) mod app;
+pub(crate) mod cache;
+pub(crate) mod cli;
+pub(crate) mod config;
+pub(crate) mod encode;
+pub(crate) mod hub;
+pub(crate) mod k8s;
+mod program;
+pub(crate) mod queue;
+pub(crate) mod rbac;
+pub(crate) mod reflect;
+pub(crate) mod serve;
+pub(crate) mod sim;
+pub(crate) mod telemetry;
+#[doc(hidden)]
+pub mod testing;
+pub(crate) mod upstream;
+
+pub use program::run;

@@ -314,7 +314,7 @@ subjects:
 
     #[test]
     fn every_kind_that_has_columns_has_a_role_of_its_scope() {
-        for kind in crate::k8s::BUILT_IN {
+        for kind in crate::k8s::kinds::BUILT_IN {
             let made =
                 made(&format!("namespaces: [web]\nwatch: [{{resource: {}}}]", kind.canonical())).unwrap();
             let role = if kind.namespaced { "kind: Role\n" } else { "kind: ClusterRole\n" };

@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use informerd::cache::{Delta, Writer, cache};
-use informerd::config::Limits;
-use informerd::hub::{self, Delivery, Figures, Hub, Informer, Scope, Selection, StartAt, Subscription};
-use informerd::k8s::{Decoder, ResourceVersion};
+use informerd::testing::cache::{Delta, Writer, cache};
+use informerd::testing::config::Limits;
+use informerd::testing::hub::{
+    self, Delivery, Figures, Hub, Informer, Scope, Selection, StartAt, Subscription,
+};
+use informerd::testing::k8s::{Decoder, ResourceVersion};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::thread_cpu;

@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use informerd::config::Limits;
+use informerd::testing::config::Limits;
 
 use crate::Bench;
 use crate::client::{Measure, Readers};

@@ -1,6 +1,6 @@
 //! Pods as an API server writes them: about 5 KB, and 2 KB of managedFields.
 
-use informerd::k8s::{DecodeOptions, Decoder, Resource, ResourceParts};
+use informerd::testing::k8s::{DecodeOptions, Decoder, Resource, ResourceParts};
 
 /// What an API server says of a pod, once more, about who wrote what.
 const MANAGED_FIELDS_BYTES: usize = 2000;
@@ -47,7 +47,7 @@ pub(crate) fn decoder() -> Decoder {
     let options = DecodeOptions {
         drop_managed_fields: true,
         drop_last_applied: true,
-        object_bytes_max: informerd::config::Limits::DEFAULT.object_bytes_max,
+        object_bytes_max: informerd::testing::config::Limits::DEFAULT.object_bytes_max,
     };
     Decoder::new(resource(), options)
 }

@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail};
-use informerd::sim::{ApiServer, Cluster, Cut, Gone, Requests, Verb};
+use informerd::testing::sim::{ApiServer, Cluster, Cut, Gone, Requests, Verb};
 use serde_json::json;
 
 use crate::process::Process;

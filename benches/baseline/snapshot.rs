@@ -6,10 +6,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Instant;
 
 use bytes::Buf as _;
-use informerd::cache::{Delta, Snapshot, cache};
-use informerd::config::Limits;
-use informerd::encode::{Frames, ListEncoder, ListFormat};
-use informerd::k8s::ResourceVersion;
+use informerd::testing::cache::{Delta, Snapshot, cache};
+use informerd::testing::config::Limits;
+use informerd::testing::encode::{Frames, ListEncoder, ListFormat};
+use informerd::testing::k8s::ResourceVersion;
 
 use crate::clock::{MEASURE_MIN, seconds_of};
 use crate::peer::Peer;

@@ -42,10 +42,7 @@ mod store;
 pub use change::{Change, ChangeKind, Commit, Delta};
 pub use cursor::{Cursor, Located, Lost, Recalled, Revision};
 pub use head::{HeadAsked, HeadWriter};
-pub use indexed::{
-    INDEXES_MAX, IndexBuilder, IndexCatchUp, IndexCounts, IndexSummary, IndexTerm, IndexesInUse, UsedIndex,
-    UsedPaths, ValueCounts,
-};
+pub use indexed::{IndexBuilder, IndexCatchUp, IndexSummary, IndexTerm, UsedIndex, UsedPaths, ValueCounts};
 pub use packing::{Packer, Packing};
 pub use past::{Gone, Past, PastChange};
 pub use shared::{

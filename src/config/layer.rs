@@ -31,6 +31,7 @@ macro_rules! layers {
             $($($(#[doc = $doc])+ pub $name: Option<Given<$type>>,)+)+
         }
 
+        #[allow(dead_code, reason = "not every table is listed or compared")]
         impl $values {
             /// The default of each setting.
             pub const DEFAULT: Self = Self { $($($name: $default,)+)+ };
@@ -50,6 +51,7 @@ macro_rules! layers {
             }
         }
 
+        #[allow(dead_code, reason = "not every table has layers")]
         impl $given {
             /// These settings, completed by those of the lower layer. A list replaces the lower layer's list.
             #[must_use]

@@ -29,18 +29,18 @@ use crate::queue::Spec;
 
 pub use expand::Environment;
 pub use on_demand::{OnDemand, Pattern};
-pub use quantity::{Count, Quantity, QuantityError, Size, Span};
+pub use quantity::{Count, Quantity, Size, Span};
 pub use queues::{DeclaredQueues, QueueMode};
 pub use schema::schema;
 pub use setting::Origin as GivenBy;
-pub use setting::{Form, Given, Maybe, Namespaces, Reload, Scalar, Setting, Switch, Value, Wrong};
+pub use setting::{Given, Reload, Setting, Value};
 pub use settings::{DemoArguments, ServeSettings};
-pub use table::{DemoSettings, Embedded, General, GeneralSettings, LimitSettings, Limits, settings};
+pub use table::{Embedded, General, GeneralSettings, Limits, settings};
 pub use values::{
-    AdminListen, ApiListen, CachePacking, FilePath, HostName, InitialList, Listen, LogFilter, LogFormat,
-    Name, Origin, PassThrough, Proxied, Rate, Seed, ServerUrl, Unready, VerifyInterval,
+    CachePacking, HostName, InitialList, Listen, LogFilter, LogFormat, Origin, PassThrough, Proxied,
+    ServerUrl,
 };
-pub use watch::{FileWatch, WatchEntry, WatchSpec, Watches};
+pub use watch::{WatchEntry, WatchSpec, Watches};
 
 /// Which API server, and with whose credentials.
 pub use crate::upstream::Source as UpstreamSource;

@@ -165,11 +165,6 @@ impl Setting {
         format!("INFORMERD_{}", self.name.to_ascii_uppercase())
     }
 
-    /// Whether it is a limit.
-    pub fn is_limit(&self) -> bool {
-        self.key.as_ref().is_some_and(|key| key.starts_with("limits."))
-    }
-
     /// Its name at the place where it was given, for error messages.
     pub(super) fn named(&self, origin: Option<Origin>) -> String {
         let key = || self.key.clone().unwrap_or_else(|| self.flag());

@@ -12,14 +12,11 @@ mod table;
 mod ws;
 
 pub use coding::{Checksum, Coding};
-pub use encoder::{Clock, Encoder, Format, Framing, Kubernetes, STATE_BYTES_MAX};
+pub use encoder::{Encoder, Format, Framing, Kubernetes};
 pub use frames::Frames;
 pub use list::{ListEncoder, ListFormat, partial};
 pub use table::{IncludeObject, TableEncoder, TableVersion};
-pub use ws::{
-    ClientFrame, FrameError, FrameParser, WsFrame, accept_key, close_frame, ping_frame, pong_frame,
-    text_frame,
-};
+pub use ws::{ClientFrame, FrameParser, accept_key, close_frame, ping_frame, pong_frame, text_frame};
 
 /// The annotation of a bookmark that holds the whole resume token.
 pub const RESUME_ANNOTATION: &str = "informerd.dev/resume";

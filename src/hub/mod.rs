@@ -26,13 +26,13 @@ mod subscription;
 mod token;
 
 pub use close::CloseReason;
-pub use demand::{Demand, Names, SubscribeError};
+pub use demand::{Demand, SubscribeError};
 pub use event::{Event, EventKind, Payload, ResetReason};
 pub use follower::{Follower, FollowerSummary, Origin, Stage};
 pub use form::Form;
 pub use generations::{Generations, HeldState, Holding};
-pub use informer::{Figures, InUse, Informer, InformerId, Scope, Started, Verified};
-pub use live::{Group, Live, LivePlace, LivePosition, Member, Members, Round, Told};
+pub use informer::{Figures, Informer, InformerId, Scope, Started, Verified};
+pub use live::{Group, Live, LivePlace, Member, Round, Told};
 pub use metrics::describe;
 pub use pacer::{Pacer, Pause};
 pub use registry::{Hub, Pending, SubscriberPermit};
@@ -40,7 +40,7 @@ pub use selection::{Candidates, Matcher, Selection};
 pub use shared_batch::{RENDERINGS, Rendered, SharedBatch};
 pub use subscriber::Subscriber;
 pub use subscription::{Begin, Delivery, StartAt, Subscription, VERSION_WAIT};
-pub use token::{BOOKMARK_PART, ResumeToken, TokenError, TokenKind};
+pub use token::{BOOKMARK_PART, ResumeToken, TokenKind};
 
 use std::time::Duration;
 

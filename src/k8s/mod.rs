@@ -8,7 +8,7 @@ mod content_hash;
 mod decode;
 mod field_mask;
 mod index_path;
-mod kinds;
+pub(crate) mod kinds;
 mod lines;
 mod link;
 mod merge_patch;
@@ -21,23 +21,22 @@ mod status;
 pub mod table;
 mod watch_event;
 
-pub use condition::{Condition, ConditionError, ConditionFailure};
+pub use condition::Condition;
 pub use content_hash::ContentHash;
 pub use decode::{
-    DecodeError, DecodeOptions, Decoder, DropError, DropPaths, Identity, IdentityPage, ListPage, Skipped,
-    identities,
+    DecodeError, DecodeOptions, Decoder, DropPaths, Identity, IdentityPage, ListPage, identities,
 };
-pub use field_mask::{FieldMask, FieldMaskError};
+pub use field_mask::FieldMask;
 pub use index_path::{FieldPath, IndexPath, IndexPaths, IndexValues, Values};
-pub use kinds::{BUILT_IN, BuiltIn, FieldLabel, built_in, built_in_named};
-pub use lines::{LineSplitter, LineTooLong};
-pub use link::{Link, Owner, links, names_at, owner_uids, owners};
+pub use kinds::{BuiltIn, built_in, built_in_named};
+pub use lines::LineSplitter;
+pub use link::{Link, links, names_at, owner_uids, owners};
 pub use merge_patch::merge_patch;
 pub use name::{Key, Resource, ResourceParts, is_built_in_group};
 pub use object::Object;
 pub use packed::{Damaged, Dictionary, Press, damages};
 pub use resource_version::ResourceVersion;
-pub use selector::{FieldSelector, LabelSelector, SELECTOR_TERMS_MAX, SelectorError, Term, Terms, Test};
+pub use selector::{FieldSelector, LabelSelector, SELECTOR_TERMS_MAX, Term, Terms, Test};
 pub use status::{Cause, Details, Status};
 pub use watch_event::WatchEvent;
 

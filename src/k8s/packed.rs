@@ -127,11 +127,6 @@ impl Press {
         Self { encoder: EncoderDictionary::copy(&dictionary.bytes, LEVEL), dictionary }
     }
 
-    /// The dictionary.
-    pub fn dictionary(&self) -> &Arc<Dictionary> {
-        &self.dictionary
-    }
-
     /// The same objects, packed; `None` for those that are packed already or do not get small enough. `share` gives the
     /// shared text of an object's labels. What is packed is unpacked and compared.
     pub fn pack(

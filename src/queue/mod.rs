@@ -13,12 +13,12 @@ mod spec;
 mod token;
 mod work;
 
-pub use outcome::{Added, Advanced, Failed, Full, InFlight, Leased, NotHeld, Retried, Summary};
+pub use outcome::{Added, Failed, InFlight, Leased, NotHeld, Retried, Summary};
 pub use ready::Priority;
 pub use spec::{
     ATTEMPTS_MAX, Enqueue, LEASE_SECONDS_MAX, Relation, Spec, SpecError, WATCHES_MAX, Watch, check_name,
 };
-pub use token::{LeaseToken, TokenError};
+pub use token::LeaseToken;
 pub use work::{Rates, WorkQueue};
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tokio::time::Instant;
 
+use super::outcome::{Advanced, Full};
 use super::ready::LOW_SHARE;
 use super::*;
 use crate::k8s::Key;

@@ -18,7 +18,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::{debug, warn};
 
-use super::compare::{Comparison, Difference, DifferenceKind, ObjectState};
+use super::compare::{Comparison, Difference, ObjectState};
 use super::metrics::Verifications;
 use super::stats::Stats;
 use super::watching::Doubt;
@@ -421,15 +421,6 @@ impl VerifyError {
             }
             Self::OtherTime | Self::Behind(_) | Self::Late => VerifyOutcome::Abandoned,
         }
-    }
-}
-
-// === impl Verification ===
-
-impl Verification {
-    /// The number of differences of one kind.
-    pub fn count(&self, kind: DifferenceKind) -> usize {
-        self.differences.iter().filter(|difference| difference.kind() == kind).count()
     }
 }
 

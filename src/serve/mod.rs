@@ -38,15 +38,13 @@ mod waiting;
 mod watch;
 mod websocket;
 
-pub use admin::{Admin, admin_router};
+pub use admin::Admin;
 pub use api_error::ApiError;
 pub use kube::FetchDefinition;
 pub use listener::{Bound, serve};
 pub use metrics::describe;
 pub use pass::{Bounded, Forward, Forwarded, PassConfig, PassThrough, Passed};
-pub use queues::{
-    Ask, Declared, DeclaredBy, Given, QueueAccess, QueueConfig, QueueError, Queues, Taken, Workers,
-};
+pub use queues::{Ask, Declared, DeclaredBy, Given, QueueAccess, QueueConfig, QueueError, Queues, Workers};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -110,9 +108,13 @@ pub struct Upstream {
 #[derive(Clone)]
 pub(crate) struct Server(Arc<Inner>);
 
+/// What a [`Server`] shares.
 pub(crate) struct Inner {
+    /// All informers.
     pub(crate) hub: Hub,
+    /// The settings of the server.
     pub(crate) config: Config,
+    /// Lists that clients read in pages.
     pub(crate) pages: Pages,
     /// Pass-through of requests that the cache cannot answer; `None` if they are refused.
     pub(crate) pass: Option<PassThrough>,
@@ -141,6 +143,7 @@ impl std::ops::Deref for Server {
 }
 
 impl Server {
+    /// A server that nobody is connected to yet.
     pub(crate) fn new(
         hub: Hub,
         config: Config,

@@ -36,5 +36,4 @@ pub use fault::{Cut, Failure, Fault, Faults, Gone, Requests, StreamingLists, Ver
 pub use handler::ApiHandler;
 pub use object::rfc3339;
 pub use scenario::Scenario;
-pub use status::Status;
 pub use table::Counters;

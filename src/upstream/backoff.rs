@@ -31,11 +31,6 @@ impl Backoff {
         self.attempts = 0;
     }
 
-    /// Tries since the last reset.
-    pub fn attempts(&self) -> u32 {
-        self.attempts
-    }
-
     /// The delay after a server's `Retry-After`: never shorter, up to a quarter longer, and at most five minutes, so that a
     /// wrong header cannot stop informerd for a day.
     pub fn obey(retry_after: Duration, entropy: f64) -> Duration {

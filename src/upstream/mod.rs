@@ -17,12 +17,11 @@ mod metrics;
 mod replay;
 mod session;
 
-pub use access::Access;
 pub use backoff::Backoff;
 pub use client::{
     AsOf, ByteStream, Client, ListBody, PageRequest, Selectors, Target, WatchFrom, WatchRequest,
 };
 pub use config::{Config, Source};
-pub use discovery::{Again, Broken, Discovery, ResolveError};
+pub use discovery::{Again, Discovery};
 pub use error::{FailureKind, Refusal, UpstreamError};
 pub use metrics::describe;

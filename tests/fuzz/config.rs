@@ -3,7 +3,7 @@
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
 
-use informerd::config::{
+use informerd::testing::config::{
     Count, GeneralSettings, Given, GivenBy, ServeSettings, Size, Source, Span, WatchEntry, WatchSpec, Watches,
 };
 use proptest::prelude::*;

@@ -1,6 +1,6 @@
 //! Objects and watch lines, beside a reader that makes a tree of everything.
 
-use informerd::k8s::{
+use informerd::testing::k8s::{
     DecodeError, DecodeOptions, Decoder, FieldPath, INITIAL_EVENTS_END, IndexPath, IndexPaths, LAST_APPLIED,
     Object, Resource, ResourceParts, Values, WatchEvent,
 };

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use informerd::cache;
-use informerd::encode::{Encoder, Format, Frames, Kubernetes, ListEncoder, ListFormat};
-use informerd::hub::{Event, EventKind, Figures, Informer, Payload, Scope};
-use informerd::k8s::{Object, ResourceVersion};
+use informerd::testing::cache;
+use informerd::testing::encode::{Encoder, Format, Frames, Kubernetes, ListEncoder, ListFormat};
+use informerd::testing::hub::{Event, EventKind, Figures, Informer, Payload, Scope};
+use informerd::testing::k8s::{Object, ResourceVersion};
 use tokio::time::Instant;
 
 use super::decode::resource;

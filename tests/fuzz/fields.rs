@@ -1,6 +1,6 @@
 //! Field selectors, beside a reader that goes letter by letter.
 
-use informerd::k8s::{Decoder, FieldSelector, Object, SELECTOR_TERMS_MAX};
+use informerd::testing::k8s::{Decoder, FieldSelector, Object, SELECTOR_TERMS_MAX};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
 //! Label selectors, beside a reader that follows the letter of Kubernetes' own: tokens first, then a parser.
 
-use informerd::k8s::{Decoder, LabelSelector, Object};
+use informerd::testing::k8s::{Decoder, LabelSelector, Object};
 use proptest::prelude::*;
 
 use super::decode::{options, resource};

@@ -1,6 +1,6 @@
 //! Lines out of chunks: however they are cut, the same lines.
 
-use informerd::k8s::LineSplitter;
+use informerd::testing::k8s::LineSplitter;
 
 use super::engine::{Target, chunks};
 

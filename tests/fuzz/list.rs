@@ -1,6 +1,6 @@
 //! Pages of lists: every valid item is decoded, in order, and a bad one does not hide others.
 
-use informerd::k8s::{Decoder, identities};
+use informerd::testing::k8s::{Decoder, identities};
 use proptest::prelude::*;
 
 use super::decode::{TOKENS, options, resource};

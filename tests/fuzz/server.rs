@@ -5,12 +5,12 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use informerd::app::App;
-use informerd::config::{
+use informerd::testing::app::App;
+use informerd::testing::config::{
     CachePacking, General, InitialList, Limits, Listen, Log, OnDemand, Serve, UpstreamSource, WatchSpec,
 };
-use informerd::k8s::DropPaths;
-use informerd::sim::{ApiServer, Cluster};
+use informerd::testing::k8s::DropPaths;
+use informerd::testing::sim::{ApiServer, Cluster};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
@@ -76,7 +76,7 @@ fn running() -> &'static Running {
             allow_hosts: Vec::new(),
             pass_through: Default::default(),
             pass_through_proxy: Vec::new(),
-            queue_mode: informerd::config::QueueMode::Api,
+            queue_mode: informerd::testing::config::QueueMode::Api,
             queues: Default::default(),
             limits: Limits::DEFAULT,
             shutdown_delay: Duration::ZERO,

@@ -1,6 +1,6 @@
 //! Status bodies: errors are understood in whatever form a server writes them.
 
-use informerd::k8s::Status;
+use informerd::testing::k8s::Status;
 use proptest::prelude::*;
 
 use super::decode::TOKENS;

@@ -1,7 +1,7 @@
 //! Tables: whatever a definition asks to be shown, and whatever is in the objects, there is a cell for each column.
 
-use informerd::k8s::table::{PrinterColumn, Table, Timestamp};
-use informerd::k8s::{Resource, ResourceParts};
+use informerd::testing::k8s::table::{PrinterColumn, Table, Timestamp};
+use informerd::testing::k8s::{Resource, ResourceParts};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

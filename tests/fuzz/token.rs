@@ -1,7 +1,7 @@
 //! Resume tokens: what is written is read, and what is read is what was written.
 
-use informerd::hub::ResumeToken;
-use informerd::k8s::ResourceVersion;
+use informerd::testing::hub::ResumeToken;
+use informerd::testing::k8s::ResourceVersion;
 use proptest::prelude::*;
 
 use super::engine::Target;

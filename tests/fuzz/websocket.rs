@@ -1,6 +1,6 @@
 //! What a WebSocket client sends, beside a reader that has all of it at once.
 
-use informerd::encode::{ClientFrame, FrameParser};
+use informerd::testing::encode::{ClientFrame, FrameParser};
 use proptest::prelude::*;
 
 use super::engine::{Target, chunks};

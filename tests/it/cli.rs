@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-use informerd::sim::{ApiServer, Cluster};
+use informerd::testing::sim::{ApiServer, Cluster};
 
 use crate::support::server::ANY_PORT;
 
@@ -313,8 +313,9 @@ fn the_configuration_of_the_readme_is_accepted() {
     let (_, rest) = readme.split_once("```yaml\n").expect("an example");
     let (yaml, _) = rest.split_once("```").expect("its end");
     let environment = |name: &str| (name == "NODE_NAME").then(|| "node-1".to_owned());
-    let settings = informerd::config::ServeSettings::from_yaml(yaml, &environment).expect("it is right");
-    let source = informerd::config::Source { file: None, settings };
+    let settings =
+        informerd::testing::config::ServeSettings::from_yaml(yaml, &environment).expect("it is right");
+    let source = informerd::testing::config::Source { file: None, settings };
     assert_eq!(source.resolve(&environment).expect("it is complete").watches.len(), 5);
 }
 

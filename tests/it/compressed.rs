@@ -5,7 +5,7 @@ use std::io::Read as _;
 use std::process::Stdio;
 use std::time::Duration;
 
-use informerd::hub::Stage;
+use informerd::testing::hub::Stage;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 use tokio::process::Command;

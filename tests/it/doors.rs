@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use informerd::config::{DeclaredQueues, Value as _};
-use informerd::config::{HostName, Listen, Origin};
+use informerd::testing::config::{DeclaredQueues, Value as _};
+use informerd::testing::config::{HostName, Listen, Origin};
 use serde_json::{Value, json};
 use tokio::net::{TcpStream, UnixStream};
 

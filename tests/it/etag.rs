@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use informerd::config::{ServeSettings, Source};
-use informerd::sim::{Cluster, ClusterConfig};
+use informerd::testing::config::{ServeSettings, Source};
+use informerd::testing::sim::{Cluster, ClusterConfig};
 use serde_json::{Value, json};
 
 use crate::support::server::TestServer;

@@ -1,7 +1,7 @@
 //! `/v1/ws`: many subscriptions on one WebSocket.
 
 use futures_util::{SinkExt as _, StreamExt as _};
-use informerd::hub::Stage;
+use informerd::testing::hub::Stage;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::time::Instant;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use informerd::config;
+use informerd::testing::config;
 use serde_json::{Value, json};
 
 use crate::support::check::{expected, labeled, version};

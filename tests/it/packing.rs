@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use informerd::cache::Summary;
-use informerd::config::{CachePacking, Serve};
-use informerd::sim::{Cluster, ClusterConfig};
+use informerd::testing::cache::Summary;
+use informerd::testing::config::{CachePacking, Serve};
+use informerd::testing::sim::{Cluster, ClusterConfig};
 use serde_json::{Value, json};
 
 use crate::support::check::{expected, items};

@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use informerd::config::{self, QueueMode, ServeSettings, Source};
-use informerd::sim::Cluster;
+use informerd::testing::config::{self, QueueMode, ServeSettings, Source};
+use informerd::testing::sim::Cluster;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use informerd::cache::{ChangeKind, Reader};
-use informerd::config::CachePacking;
-use informerd::sim::{Cluster, Cut, Gone, Requests, Verb};
+use informerd::testing::cache::{ChangeKind, Reader};
+use informerd::testing::config::CachePacking;
+use informerd::testing::sim::{Cluster, Cut, Gone, Requests, Verb};
 use serde_json::json;
 
 use crate::support::eventually;

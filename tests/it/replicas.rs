@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use informerd::config;
-use informerd::sim::{ApiServer, Cluster};
+use informerd::testing::config;
+use informerd::testing::sim::{ApiServer, Cluster};
 
 use crate::support::client::Stream;
 use crate::support::gate::Gate;

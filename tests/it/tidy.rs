@@ -128,8 +128,8 @@ fn imported(code: &str) -> BTreeSet<String> {
 fn imports_point_inward() {
     let mut wrong = Vec::new();
     for source in sources() {
-        // The program itself: it wires what the table keeps apart.
-        if matches!(source.room(), "app" | "main" | "lib") {
+        // The program itself, and the door for tests: they see what the table keeps apart.
+        if matches!(source.room(), "app" | "main" | "lib" | "program" | "testing") {
             continue;
         }
         let row = IMPORTS.iter().find(|(room, _)| *room == source.room());
@@ -186,6 +186,24 @@ fn files_stay_short_enough_to_be_read() {
     let long = |source: &Source| code_lines(&source.code).count() > CODE_LINES_MAX;
     let wrong: Vec<_> = sources().into_iter().filter(long).map(|source| source.path).collect();
     assert!(wrong.is_empty(), "more than {CODE_LINES_MAX} lines of code: {wrong:?}");
+}
+
+#[test]
+fn the_door_for_tests_has_nothing_that_no_test_uses() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = Vec::new();
+    ["tests", "benches"].iter().for_each(|folder| rust_files(&root.join(folder), &mut files));
+    let texts: String = files.iter().map(|file| std::fs::read_to_string(file).expect("readable")).collect();
+    let used: BTreeSet<_> = words(&texts).collect();
+    let door = std::fs::read_to_string(root.join("src/testing.rs")).expect("readable");
+    let wrong: BTreeSet<_> = words(door.split_once("pub mod").expect("modules").1)
+        .filter(|word| word.starts_with(char::is_uppercase) && !used.contains(word))
+        .collect();
+    assert!(wrong.is_empty(), "not used by tests and benchmarks: {wrong:?}");
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|character: char| !character.is_alphanumeric() && character != '_')
 }
 
 #[test]

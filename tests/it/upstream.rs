@@ -9,11 +9,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use informerd::cache::{self, Phase, Reader};
-use informerd::k8s::{DecodeOptions, Resource, ResourceParts};
-use informerd::reflect::{InitialList, MachineConfig, Reflector, ReflectorConfig, Stats};
-use informerd::sim::{ApiServer, Cluster, Cut, Failure, Fault, Gone, Requests, Verb};
-use informerd::upstream::{Client, Config, Selectors, Source, Target};
+use informerd::testing::cache::{self, Phase, Reader};
+use informerd::testing::k8s::{DecodeOptions, Resource, ResourceParts};
+use informerd::testing::reflect::{InitialList, MachineConfig, Reflector, ReflectorConfig, Stats};
+use informerd::testing::sim::{ApiServer, Cluster, Cut, Failure, Fault, Gone, Requests, Verb};
+use informerd::testing::upstream::{Client, Config, Selectors, Source, Target};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -274,7 +274,7 @@ async fn discovery_in_both_forms_finds_the_same_resources() {
     let aggregated = client.discover().await.unwrap();
     server.faults().legacy_discovery(true);
     let legacy = client.discover().await.unwrap();
-    let names = |discovery: &informerd::upstream::Discovery| -> Vec<String> {
+    let names = |discovery: &informerd::testing::upstream::Discovery| -> Vec<String> {
         discovery.resources().map(|resource| format!("{resource:?} {}", resource.kind())).collect()
     };
     assert_eq!(names(&aggregated), names(&legacy));

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use informerd::sim::Fault;
+use informerd::testing::sim::Fault;
 use serde_json::{Value, json};
 
 use crate::support::check::expected;

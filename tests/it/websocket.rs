@@ -1,6 +1,6 @@
 //! Watch over WebSocket: the handshake, and what RFC 6455 asks of both sides.
 
-use informerd::config::Origin;
+use informerd::testing::config::Origin;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use informerd::hub::{Event, EventKind, Payload, ResetReason};
-use informerd::k8s::Object;
+use informerd::testing::hub::{Event, EventKind, Payload, ResetReason};
+use informerd::testing::k8s::Object;
 use serde_json::Value;
 
 use crate::fault::{Fault, Hits};
@@ -554,7 +554,7 @@ fn merge(target: &mut Value, patch: &Value) {
 }
 
 /// The number of the write that an object comes from.
-pub(crate) fn content_of(object: &informerd::k8s::Object) -> String {
+pub(crate) fn content_of(object: &informerd::testing::k8s::Object) -> String {
     let json: serde_json::Value = serde_json::from_slice(&object.json()).unwrap();
     json["data"]["write"].as_str().unwrap_or_default().to_owned()
 }

@@ -10,8 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use informerd::hub::{Delivery, Event, EventKind, Payload, ResumeToken, StartAt, Subscriber, Subscription};
-use informerd::k8s::ResourceVersion;
+use informerd::testing::hub::{
+    Delivery, Event, EventKind, Payload, ResumeToken, StartAt, Subscriber, Subscription,
+};
+use informerd::testing::k8s::ResourceVersion;
 use tokio::sync::Notify;
 use tokio::task::coop::unconstrained;
 use tokio::time::Instant;

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use informerd::hub::Hub;
-use informerd::k8s::Key;
-use informerd::queue::{LeaseToken, Spec, Watch};
-use informerd::serve::{
+use informerd::testing::hub::Hub;
+use informerd::testing::k8s::Key;
+use informerd::testing::queue::{LeaseToken, Spec, Watch};
+use informerd::testing::serve::{
     Ask, Declared, DeclaredBy, Given, QueueAccess, QueueConfig, QueueError, Queues, Workers,
 };
 use tokio::time::Instant;

@@ -10,7 +10,7 @@ use http::{Request, Response, Version};
 use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
-use informerd::sim::ApiHandler;
+use informerd::testing::sim::ApiHandler;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use informerd::cache;
-use informerd::hub::{self, Form, Selection};
-use informerd::k8s::{Condition, FieldMask, FieldSelector, LabelSelector};
-use informerd::reflect::{InitialList, MachineConfig};
-use informerd::sim::StreamingLists;
+use informerd::testing::cache;
+use informerd::testing::hub::{self, Form, Selection};
+use informerd::testing::k8s::{Condition, FieldMask, FieldSelector, LabelSelector};
+use informerd::testing::reflect::{InitialList, MachineConfig};
+use informerd::testing::sim::StreamingLists;
 
 use crate::dice::Dice;
 use crate::fault::Fault;

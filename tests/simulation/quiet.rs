@@ -4,8 +4,8 @@ use std::io::Write as _;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use informerd::reflect::InitialList;
-use informerd::sim::{ApiHandler, ApiServerConfig, Cluster, StreamingLists};
+use informerd::testing::reflect::InitialList;
+use informerd::testing::sim::{ApiHandler, ApiServerConfig, Cluster, StreamingLists};
 use serde_json::json;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};

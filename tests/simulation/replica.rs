@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use informerd::cache::{self, IndexBuilder, Packer, Packing, Phase, Reader};
-use informerd::hub::{
+use informerd::testing::cache::{self, IndexBuilder, Packer, Packing, Phase, Reader};
+use informerd::testing::hub::{
     self, Event, Figures, Hub, Informer, Live, LivePlace, Member, Round, Scope, Selection, Subscriber, Told,
 };
-use informerd::k8s::{DecodeOptions, Resource, ResourceParts, ResourceVersion};
-use informerd::reflect::{Reflector, ReflectorConfig};
-use informerd::upstream::{Client, Config, Selectors, Source, Target};
+use informerd::testing::k8s::{DecodeOptions, Resource, ResourceParts, ResourceVersion};
+use informerd::testing::reflect::{Reflector, ReflectorConfig};
+use informerd::testing::upstream::{Client, Config, Selectors, Source, Target};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -333,7 +333,7 @@ impl Replica {
 }
 
 /// A version as a number.
-pub(crate) fn number(version: &informerd::k8s::ResourceVersion) -> u64 {
+pub(crate) fn number(version: &informerd::testing::k8s::ResourceVersion) -> u64 {
     version.to_string().parse().unwrap_or(0)
 }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use informerd::sim::{ApiHandler, ApiServerConfig, Cluster, ClusterConfig};
+use informerd::testing::sim::{ApiHandler, ApiServerConfig, Cluster, ClusterConfig};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};

@@ -16,7 +16,6 @@ use crate::k8s::{INITIAL_EVENTS_END, Object, Resource, ResourceVersion, Status};
 
 mod world;
 
-pub use world::STATE_BYTES_MAX;
 use world::World;
 
 /// The format of a stream.

@@ -13,7 +13,7 @@ use crate::hub::{BOOKMARK_PART, Event, EventKind, Payload};
 use crate::k8s::{Key, Status};
 
 /// Largest state that is put into each message, in bytes of objects.
-pub const STATE_BYTES_MAX: usize = 32 << 20;
+const STATE_BYTES_MAX: usize = 32 << 20;
 
 /// The type of a message over SSE.
 const UPDATES: &str = "UPDATES";

@@ -19,8 +19,8 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+pub use drop::DropPaths;
 use drop::{Branch, Cut};
-pub use drop::{DropError, DropPaths};
 pub use identity::{Identity, IdentityPage, identities};
 use list::{ListMeta, ListSeed};
 

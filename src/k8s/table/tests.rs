@@ -280,7 +280,8 @@ fn columns_printers_and_the_table_of_kinds_agree() {
     // Those of a definition that names no columns, which no built-in kind prints.
     let described: BTreeSet<&str> = columns::kinds().filter(|name| *name != "customresources").collect();
     assert_eq!(printed, described, "a printer for each kind in columns.json, and none beside them");
-    let known: BTreeSet<String> = crate::k8s::BUILT_IN.iter().map(crate::k8s::BuiltIn::canonical).collect();
+    let known: BTreeSet<String> =
+        crate::k8s::kinds::BUILT_IN.iter().map(crate::k8s::BuiltIn::canonical).collect();
     for name in printed.iter().filter(|name| **name != "*") {
         assert!(known.contains(*name), "{name} has columns, and is not in k8s/kinds.rs");
     }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::silence::WATCH_GRACE;
 use super::*;
 use crate::k8s::{DecodeOptions, Decoder, Key, ListPage, Object, Resource, ResourceParts};
-use crate::reflect::Doubt;
+use crate::reflect::watching::Doubt;
 use crate::upstream::{AsOf, PageRequest, WatchRequest};
 
 struct Run {

@@ -36,6 +36,7 @@ struct Known {
 }
 
 impl Definitions {
+    /// Nothing is known yet.
     pub(crate) fn new(fetch: FetchDefinition) -> Self {
         Self { fetch, known: Mutex::default() }
     }

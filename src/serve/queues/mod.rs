@@ -14,7 +14,7 @@ mod workers;
 
 pub(super) use handlers::{answer, list};
 pub(super) use metrics::describe;
-pub use workers::{Ask, Given, QueueError, Taken, Workers};
+pub use workers::{Ask, Given, QueueError, Workers};
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

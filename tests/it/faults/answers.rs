@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use informerd::config::{InitialList, UpstreamSource};
-use informerd::sim::{Cluster, Cut, Failure, Fault, Requests, Verb};
+use informerd::testing::config::{InitialList, UpstreamSource};
+use informerd::testing::sim::{Cluster, Cut, Failure, Fault, Requests, Verb};
 use serde_json::json;
 use tokio::time::Instant;
 

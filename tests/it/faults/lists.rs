@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use informerd::config::{InitialList, UpstreamSource};
-use informerd::sim::{ApiServer, Cut, Failure, Fault, Gone, Requests, StreamingLists, Verb};
+use informerd::testing::config::{InitialList, UpstreamSource};
+use informerd::testing::sim::{ApiServer, Cut, Failure, Fault, Gone, Requests, StreamingLists, Verb};
 use serde_json::json;
 use tokio::time::{Instant, timeout};
 

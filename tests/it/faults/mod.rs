@@ -10,8 +10,8 @@ mod watches;
 
 use std::time::Duration;
 
-use informerd::config;
-use informerd::sim::{Cluster, Faults, Requests, Verb};
+use informerd::testing::config;
+use informerd::testing::sim::{Cluster, Faults, Requests, Verb};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 

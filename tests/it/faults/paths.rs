@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use informerd::config::UpstreamSource;
-use informerd::sim::{Cut, Failure, Fault, Requests, Verb};
+use informerd::testing::config::UpstreamSource;
+use informerd::testing::sim::{Cut, Failure, Fault, Requests, Verb};
 use tokio::time::Instant;
 
 use super::{Trial, cluster_with, counter, says, until_state};
@@ -17,7 +17,7 @@ use crate::support::server::{TestServer, kubeconfig};
 async fn over_relay(
     name: &str,
     relay: impl AsyncFnOnce(std::net::SocketAddr) -> Relay,
-    change: impl FnOnce(&mut informerd::config::Serve),
+    change: impl FnOnce(&mut informerd::testing::config::Serve),
 ) -> (Trial, Relay) {
     let (cluster, resource) = cluster_with(name);
     let api = TestServer::api(cluster.clone()).await;
@@ -28,7 +28,7 @@ async fn over_relay(
     let resources = [resource.as_str()];
     let server = TestServer::beside(cluster, api, &resources, |config| {
         config.upstream = UpstreamSource::Server { url };
-        config.initial_list = informerd::config::InitialList::Page;
+        config.initial_list = informerd::testing::config::InitialList::Page;
         change(config);
     });
     let server = server.await;

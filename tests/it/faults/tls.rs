@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use informerd::config::{InitialList, Serve};
-use informerd::sim::rfc3339;
+use informerd::testing::config::{InitialList, Serve};
+use informerd::testing::sim::rfc3339;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use serde_json::json;
 use tokio::time::Instant;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use informerd::sim::{Cut, Failure, Fault, Faults, Gone, Verb};
+use informerd::testing::sim::{Cut, Failure, Fault, Faults, Gone, Verb};
 use tokio::time::{Instant, sleep};
 
 use super::{PATIENCE, Trial, object};

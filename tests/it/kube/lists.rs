@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use informerd::config;
-use informerd::sim::{Cluster, ClusterConfig, Failure, Requests, Verb};
+use informerd::testing::config;
+use informerd::testing::sim::{Cluster, ClusterConfig, Failure, Requests, Verb};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use informerd::config::{PassThrough, Proxied, UpstreamSource};
+use informerd::testing::config::{PassThrough, Proxied, UpstreamSource};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};

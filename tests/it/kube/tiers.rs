@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use informerd::config::{self, InitialList, UpstreamSource};
-use informerd::sim::{ApiServer, Cluster};
+use informerd::testing::config::{self, InitialList, UpstreamSource};
+use informerd::testing::sim::{ApiServer, Cluster};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use informerd::sim::{Cut, Gone, Requests, Verb};
+use informerd::testing::sim::{Cut, Gone, Requests, Verb};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;

@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use futures_util::FutureExt;
 use futures_util::future::join;
-use informerd::config::InitialList;
+use informerd::testing::config::InitialList;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 

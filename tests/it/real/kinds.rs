@@ -1,7 +1,7 @@
 //! The table of built-in kinds beside what an API server says of itself.
 
-use informerd::k8s::{BuiltIn, built_in, built_in_named};
-use informerd::upstream::{Client, Config, Source};
+use informerd::testing::k8s::{BuiltIn, built_in, built_in_named};
+use informerd::testing::upstream::{Client, Config, Source};
 
 use crate::support::envtest::{Envtest, Options, Version};
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use informerd::config::{self, UpstreamSource};
+use informerd::testing::config::{self, UpstreamSource};
 use serde_json::Value;
 use tokio::time::Instant;
 

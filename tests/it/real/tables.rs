@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use informerd::k8s::table::{PrinterColumn, Table, Timestamp};
-use informerd::k8s::{Resource, ResourceParts};
+use informerd::testing::k8s::table::{PrinterColumn, Table, Timestamp};
+use informerd::testing::k8s::{Resource, ResourceParts};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};

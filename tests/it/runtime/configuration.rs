@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use informerd::config::{ServeSettings, Source};
-use informerd::sim::{ApiServer, Cluster, Requests, Verb};
+use informerd::testing::config::{ServeSettings, Source};
+use informerd::testing::sim::{ApiServer, Cluster, Requests, Verb};
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, BufReader};
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use informerd::config::UpstreamSource;
-use informerd::sim::{ApiServer, Cluster};
+use informerd::testing::config::UpstreamSource;
+use informerd::testing::sim::{ApiServer, Cluster};
 use serde_json::{Value, json};
 
 use super::{ONCE, answered, change, costs, resources, told};

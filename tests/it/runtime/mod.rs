@@ -6,7 +6,7 @@ mod on_demand;
 
 use std::net::SocketAddr;
 
-use informerd::sim::{Cluster, Counters};
+use informerd::testing::sim::{Cluster, Counters};
 use serde_json::{Value, json};
 
 use crate::support::client::{self, Item, Stream, StreamEvent};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use informerd::config;
-use informerd::sim::{Failure, Requests, Verb};
+use informerd::testing::config;
+use informerd::testing::sim::{Failure, Requests, Verb};
 
 use super::{ONCE, answered, change, costs, mk_config_map, names, resources};
 use crate::support::client::{self, Stream, Transport};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use informerd::sim::{Cluster, Cut, Failure, Fault, Gone, Requests, StreamingLists, Verb};
+use informerd::testing::sim::{Cluster, Cut, Failure, Fault, Gone, Requests, StreamingLists, Verb};
 use serde_json::json;
 
 use super::{Lines, Server, WAIT, maps, simulator, version};

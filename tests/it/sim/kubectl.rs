@@ -3,7 +3,7 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use informerd::sim::{ApiServer, Scenario};
+use informerd::testing::sim::{ApiServer, Scenario};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;

@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use http::{HeaderMap, Request};
 use http_body_util::BodyExt;
-use informerd::sim::{ApiServer, Cluster};
+use informerd::testing::sim::{ApiServer, Cluster};
 use kube::client::Body;
 use serde_json::{Value, json};
 

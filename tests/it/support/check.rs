@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use informerd::sim::Cluster;
+use informerd::testing::sim::Cluster;
 use serde_json::Value;
 
 use super::client::StreamEvent;

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use informerd::app::App;
-use informerd::config::{self, General, Limits, Listen, Log, OnDemand, UpstreamSource, WatchSpec};
-use informerd::hub::Hub;
-use informerd::k8s::DropPaths;
-use informerd::sim::{ApiServer, ApiServerConfig, Cluster, ClusterConfig};
-use informerd::telemetry::Metrics;
+use informerd::testing::app::App;
+use informerd::testing::config::{self, General, Limits, Listen, Log, OnDemand, UpstreamSource, WatchSpec};
+use informerd::testing::hub::Hub;
+use informerd::testing::k8s::DropPaths;
+use informerd::testing::sim::{ApiServer, ApiServerConfig, Cluster, ClusterConfig};
+use informerd::testing::telemetry::Metrics;
 use tokio::runtime::Runtime;
 
 use super::client::{self, Response};
