@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Past;
+use super::Backfill;
 
 /// Our own dense counter per cache: one more for each change. 0 is the state of the first list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -28,13 +28,13 @@ pub enum Located {
     Lost,
 }
 
-/// What became of a version from before the cache's history.
+/// The answer to [`Reader::request_backfill`](super::Reader::request_backfill).
 #[derive(Clone, Debug)]
-pub enum Recalled {
+pub enum BackfillAnswer {
     /// This is what changed since.
-    Known(Arc<Past>),
-    /// The API server is being asked: a commit tells.
-    Asked,
+    Known(Arc<Backfill>),
+    /// The API server is being asked; the reader wakes once it has answered.
+    Requested,
     /// Start over.
     Unknown,
 }

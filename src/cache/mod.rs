@@ -14,40 +14,39 @@
 //!
 //! # Before the first list
 //! Deletions from before the first list are unknown, so a position from before it is [`Located::Lost`]; a client that
-//! outlived a restart has one. While a cache is young, a reader may [`Reader::recall`] such a position: the
-//! [`PastWriter`] is asked for the objects that existed at that version. From the answer and the store comes a [`Past`],
+//! outlived a restart has one. While a cache is young, a reader may [`Reader::request_backfill`] such a position: the
+//! reflector lists the objects ([`BackfillRequests`]) that existed at that version. From the answer and the store comes a [`Backfill`],
 //! which leads the reader to a place in the journal. Only a few versions are requested, and only for a while after the
 //! start, when such clients return. If the version cannot be listed, the reader starts over.
 //!
 //! # After the position
 //! A reader may have a version that this cache has not reached, from a replica that is further. It is
-//! [`Located::Ahead`]. If the API server has been at that version ([`Reader::is_reached`]), the reader is served at once
+//! [`Located::Ahead`]. If the API server has been at that version ([`Reader::request_version`]), the reader is served at once
 //! and waits for newer changes, as it has everything up to there.
 
+mod backfill;
 mod catch_up;
 mod change;
 mod cursor;
-mod head;
 mod index;
 mod indexed;
+mod inquiry;
 mod journal;
 mod packing;
 mod pass;
-mod past;
 mod scope;
 mod shared;
 mod state;
 mod store;
 
+pub use backfill::{Backfill, BackfillChange, Gone};
 pub use change::{Change, ChangeKind, Commit, Delta};
-pub use cursor::{Cursor, Located, Lost, Recalled, Revision};
-pub use head::{HeadAsked, HeadWriter};
+pub use cursor::{BackfillAnswer, Cursor, Located, Lost, Revision};
 pub use indexed::{IndexBuilder, IndexCatchUp, IndexSummary, IndexTerm, UsedIndex, UsedPaths, ValueCounts};
+pub use inquiry::{BackfillRequests, VersionRequest, VersionRequests};
 pub use packing::{Packer, Packing};
-pub use past::{Gone, Past, PastChange};
 pub use shared::{
-    Batch, CatchUp, CatchUpEntry, Condition, Mark, PastWriter, Phase, Reader, ScopeWake, Summary, Writer,
-    cache,
+    Batch, CatchUp, CatchUpEntry, Condition, Mark, Phase, Reader, ScopeWake, Summary, Writer, cache,
 };
 pub use store::{Snapshot, Stored};
 

@@ -4,18 +4,18 @@
 //! a slow one costs nothing, the writer never waits, and a wake-up carries no data that could pile up.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::head::Head;
 use super::indexed::Uses;
+use super::inquiry::Inquiries;
 use super::scope::{Wakes, scope_of};
 use super::state::State;
-use super::{Change, Commit, Config, Cursor, Delta, Located, Lost, Recalled, Revision, Snapshot};
-use crate::k8s::{Identity, Key, Object, ResourceVersion};
+use super::{Change, Commit, Config, Cursor, Delta, Located, Lost, Revision, Snapshot};
+use crate::k8s::{Key, Object, ResourceVersion};
 
 /// Makes a cache. Until the API server is heard, its age counts from `now`.
 pub fn cache(config: Config, now: Instant) -> (Writer, Reader) {
@@ -32,9 +32,7 @@ pub fn cache(config: Config, now: Instant) -> (Writer, Reader) {
         }),
         born: now,
         heard_ms: AtomicU64::new(0),
-        asked_tx: watch::Sender::new(()),
-        head: Mutex::new(Head::new()),
-        head_asked_tx: watch::Sender::new(()),
+        inquiries: Inquiries::default(),
         wake_tx,
         scoped: Wakes::default(),
     });
@@ -49,11 +47,8 @@ pub(super) struct Shared {
     born: Instant,
     /// Milliseconds from `born` to when the API server was last heard; 0 is never.
     heard_ms: AtomicU64,
-    /// Wakes who answers [`Reader::recall`].
-    asked_tx: watch::Sender<()>,
-    head: Mutex<Head>,
-    /// Wakes who answers [`Reader::is_reached`].
-    head_asked_tx: watch::Sender<()>,
+    /// What readers request of the API server.
+    pub(super) inquiries: Inquiries,
     /// Here and not in the [`Writer`], so that it never closes: a reader may outlive the reflector.
     wake_tx: watch::Sender<Mark>,
     /// Wakes readers of one namespace, object or value.
@@ -63,13 +58,6 @@ pub(super) struct Shared {
 /// The end that changes a cache. Not `Clone`: one reflector for each cache.
 #[derive(Debug)]
 pub struct Writer {
-    shared: Arc<Shared>,
-}
-
-/// The end that gives a cache lists of past versions. Separate from the [`Writer`], so that such a list and the watch do
-/// not wait for each other.
-#[derive(Debug)]
-pub struct PastWriter {
     shared: Arc<Shared>,
 }
 
@@ -267,11 +255,6 @@ impl Writer {
         *self.shared.condition.lock().unwrap_or_else(PoisonError::into_inner) = condition;
     }
 
-    /// The end that tells what was before.
-    pub fn pasts(&self) -> PastWriter {
-        PastWriter { shared: self.shared.clone() }
-    }
-
     /// A reading end.
     pub fn reader(&self) -> Reader {
         self.shared.reader()
@@ -316,39 +299,6 @@ impl Drop for ScopeWake {
             wakes.remove(&self.scope);
             self.shared.write().touched.end(&self.scope);
         }
-    }
-}
-
-// === impl PastWriter ===
-
-impl PastWriter {
-    /// A receiver that wakes at each commit, as [`Reader::wake`].
-    pub fn wake(&self) -> watch::Receiver<Mark> {
-        self.shared.wake_tx.subscribe()
-    }
-
-    /// A receiver that wakes when a version was asked for. Take it before [`PastWriter::next`].
-    pub fn asked(&self) -> watch::Receiver<()> {
-        self.shared.asked_tx.subscribe()
-    }
-
-    /// A version that was asked for and is not answered.
-    pub fn next(&self) -> Option<ResourceVersion> {
-        self.shared.read().pasts.next().cloned()
-    }
-
-    /// Answers with who was there at exactly this version; `None` if it cannot be told. Costs the store and the
-    /// answer under the lock. Tells what is known now.
-    pub fn answer(&self, version: &ResourceVersion, there: Option<Vec<Identity>>) -> Recalled {
-        let recalled = self.shared.write().answer(version, there);
-        self.shared.wake_waiting();
-        recalled
-    }
-
-    /// From now on nothing before the first list is known, nor asked for.
-    pub fn close(&self) {
-        self.shared.write().pasts.close();
-        self.shared.wake_waiting();
     }
 }
 
@@ -475,37 +425,6 @@ impl Reader {
         self.shared.read().skipped_since(version)
     }
 
-    /// What changed since a version that is [`Located::Lost`], if the API server knows. It is asked once.
-    pub fn recall(&self, version: &ResourceVersion) -> Recalled {
-        // Hundreds of readers may have the same version: all but the first take only the read lock.
-        if let Some(recalled) = self.shared.read().recalled(version) {
-            return recalled;
-        }
-        let recalled = self.shared.write().ask(version);
-        self.shared.asked_tx.send_replace(());
-        recalled
-    }
-
-    /// What is known of the API server's version.
-    pub(super) fn lock_head(&self) -> MutexGuard<'_, Head> {
-        self.shared.head.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Wakes who answers [`Reader::is_reached`].
-    pub(super) fn ask_head(&self) {
-        self.shared.head_asked_tx.send_replace(());
-    }
-
-    /// Wakes who waits to begin.
-    pub(super) fn wake_waiting(&self) {
-        self.shared.wake_waiting();
-    }
-
-    /// A receiver that wakes when the API server's version is asked for.
-    pub(super) fn head_asked(&self) -> watch::Receiver<()> {
-        self.shared.head_asked_tx.subscribe()
-    }
-
     /// The figures.
     pub fn summary(&self) -> Summary {
         let state = self.shared.read();
@@ -554,7 +473,7 @@ impl Shared {
     }
 
     /// Wakes readers that wait for any commit, though there was none.
-    fn wake_waiting(&self) {
+    pub(super) fn wake_waiting(&self) {
         self.wake_tx.send_modify(|mark| mark.commits += 1);
     }
 

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 
+use super::backfill::Backfills;
 use super::index::{Indexes, Step};
 use super::journal::Journal;
 use super::packing::Cold;
 use super::pass::{Outcome, Pass};
-use super::past::Pasts;
 use super::scope::Touched;
 use super::{Change, ChangeKind, Commit, Config, Cursor, Delta, Located, Revision, Snapshot, Stored};
 use crate::k8s::{Key, Object, ResourceVersion};
@@ -76,7 +76,7 @@ pub(super) struct State {
     /// Whether the next pass begins a new history.
     outdated: bool,
     pass: Option<Pass>,
-    pub(super) pasts: Pasts,
+    pub(super) backfills: Backfills,
     pub(super) touched: Touched,
     pub(super) indexes: Indexes,
     /// Objects that may be packed; `None` where nothing packs them.
@@ -112,7 +112,7 @@ impl State {
             pass: None,
             touched: Touched::default(),
             indexes: Indexes::new(),
-            pasts: Pasts::new(),
+            backfills: Backfills::new(),
             cold: None,
             dictionaries: (0, 0),
         }
@@ -169,7 +169,7 @@ impl State {
         let back = self.synced && (self.outdated || pass.is_of_other_history(self, &version));
         if pass.doubted {
             // The API server's answer for an earlier version may be of either history.
-            self.pasts.close();
+            self.backfills.close();
         }
         let Outcome { changed, gone } = pass.end(self, back);
         if !self.synced || back {
@@ -249,7 +249,7 @@ impl State {
             }
             self.listed.clear();
             // A version from before may be of the history that was taken back.
-            self.pasts.close();
+            self.backfills.close();
         }
         self.journal = Journal::new(revision, version.clone());
         // What only the journal kept from being packed.

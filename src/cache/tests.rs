@@ -138,13 +138,13 @@ impl Replica {
         assert_eq!(state(&self.reader.snapshot()), upstream.state);
     }
 
-    fn recall(&self, version: &ResourceVersion, upstream: &Upstream) -> Recalled {
-        let pasts = self.writer.pasts();
-        if matches!(self.reader.recall(version), Recalled::Asked) {
-            assert_eq!(pasts.next().as_ref(), Some(version));
-            pasts.answer(version, Some(upstream.there(version)));
+    fn request_backfill(&self, version: &ResourceVersion, upstream: &Upstream) -> BackfillAnswer {
+        let backfills = self.writer.backfill_requests();
+        if matches!(self.reader.request_backfill(version), BackfillAnswer::Requested) {
+            assert_eq!(backfills.next().as_ref(), Some(version));
+            backfills.answer(version, Some(upstream.there(version)));
         }
-        self.reader.recall(version)
+        self.reader.request_backfill(version)
     }
 
     fn watch(&mut self, upstream: &Upstream, count: usize) {
@@ -175,7 +175,7 @@ struct Client {
     resets: usize,
     catching_up: bool,
     /// The changes from before the replica's history that it is being given, and how many of them it took.
-    past: Option<(Arc<Past>, usize)>,
+    backfill: Option<(Arc<Backfill>, usize)>,
     /// The version of the replica from which it last took an event. If it was cut off there in the middle of a relist's changes
     /// or of a catch-up, it is complete again only once another replica has reached that version.
     whole_at: u64,
@@ -206,7 +206,7 @@ impl Client {
         self.token = Token(snapshot.position);
         self.resets += 1;
         self.catching_up = false;
-        self.past = None;
+        self.backfill = None;
         self.whole_at = 0;
     }
 
@@ -214,49 +214,51 @@ impl Client {
     fn connect(&mut self, replica: &Replica, upstream: &Upstream) -> bool {
         self.cursor = None;
         self.catching_up = false;
-        self.past = None;
+        self.backfill = None;
         if self.token.0.is_zero() {
             self.start_over(replica);
             return true;
         }
         match replica.reader.locate(&self.token.0) {
             Located::At(cursor) => self.cursor = Some(cursor),
-            Located::Lost => match replica.recall(&self.token.0, upstream) {
-                Recalled::Known(past) => {
-                    self.cursor = Some(past.cursor);
-                    self.past = Some((past, 0));
+            Located::Lost => match replica.request_backfill(&self.token.0, upstream) {
+                BackfillAnswer::Known(backfill) => {
+                    self.cursor = Some(backfill.cursor);
+                    self.backfill = Some((backfill, 0));
                 }
-                Recalled::Asked => panic!("it was answered"),
-                Recalled::Unknown => self.start_over(replica),
+                BackfillAnswer::Requested => panic!("it was answered"),
+                BackfillAnswer::Unknown => self.start_over(replica),
             },
             Located::Ahead => return false,
         }
         true
     }
 
-    fn pull_past(&mut self, past: Arc<Past>, taken: usize, count: usize) {
+    fn pull_backfill(&mut self, backfill: Arc<Backfill>, taken: usize, count: usize) {
         for at in taken..taken + count {
-            if let Some(gone) = past.gone.get(at) {
+            if let Some(gone) = backfill.gone.get(at) {
                 self.state.remove(gone.key.as_str());
-            } else if let Some(PastChange { kind, object }) = past.changed.get(at - past.gone.len()) {
+            } else if let Some(BackfillChange { kind, object }) =
+                backfill.changed.get(at - backfill.gone.len())
+            {
                 let known = self.state.contains_key(object.key().as_str());
                 assert!(!known || *kind == ChangeKind::Modified, "a filter would take it for new");
                 self.put(object);
                 self.token = Token(object.resource_version().clone());
             } else {
-                self.token = Token(past.position.clone());
+                self.token = Token(backfill.position.clone());
                 return;
             }
         }
-        self.past = Some((past, taken + count));
+        self.backfill = Some((backfill, taken + count));
     }
 
     /// Takes at most `count` events; returns whether nothing is left.
     fn pull(&mut self, replica: &Replica, count: usize) -> bool {
         let Some(cursor) = self.cursor else { return false };
         self.whole_at = self.whole_at.max(replica.seen);
-        if let Some((past, taken)) = self.past.take() {
-            self.pull_past(past, taken, count);
+        if let Some((backfill, taken)) = self.backfill.take() {
+            self.pull_backfill(backfill, taken, count);
             return false;
         }
         if !self.catching_up
@@ -726,40 +728,41 @@ fn restarted() -> (Upstream, Replica) {
     (upstream, replica)
 }
 
-fn known(recalled: Recalled) -> Arc<Past> {
-    match recalled {
-        Recalled::Known(past) => past,
-        Recalled::Asked | Recalled::Unknown => panic!("{recalled:?}"),
+fn known(answer: BackfillAnswer) -> Arc<Backfill> {
+    match answer {
+        BackfillAnswer::Known(backfill) => backfill,
+        BackfillAnswer::Requested | BackfillAnswer::Unknown => panic!("{answer:?}"),
     }
 }
 
 #[test]
 fn a_past_is_the_deleted_and_the_changed_objects() {
     let (upstream, replica) = restarted();
-    let past = known(replica.recall(&4.into(), &upstream));
+    let backfill = known(replica.request_backfill(&4.into(), &upstream));
     let gone: Vec<_> =
-        past.gone.iter().map(|gone| (gone.key.as_str(), &*gone.uid, gone.version.to_string())).collect();
+        backfill.gone.iter().map(|gone| (gone.key.as_str(), &*gone.uid, gone.version.to_string())).collect();
     // The replaced object has the version of the new one, so that no version goes back.
     assert_eq!(gone, [("b", "2", "10".to_owned()), ("c", "3", "7".to_owned())]);
-    let changed: Vec<_> = past.changed.iter().map(|change| (change.kind, entry(&change.object))).collect();
+    let changed: Vec<_> =
+        backfill.changed.iter().map(|change| (change.kind, entry(&change.object))).collect();
     let (added, modified) = (ChangeKind::Added, ChangeKind::Modified);
     let expected =
         [(added, ("c".into(), (5, 7))), (modified, ("d".into(), (4, 8))), (added, ("e".into(), (6, 9)))];
     assert_eq!(changed, expected);
-    assert_eq!((past.cursor, past.position.clone()), (replica.reader.snapshot().cursor, 10.into()));
+    assert_eq!((backfill.cursor, backfill.position.clone()), (replica.reader.snapshot().cursor, 10.into()));
 }
 
 #[test]
 fn changes_after_the_answer_come_from_the_journal() {
     let (mut upstream, mut replica) = restarted();
-    let cursor = known(replica.recall(&4.into(), &upstream)).cursor;
+    let cursor = known(replica.request_backfill(&4.into(), &upstream)).cursor;
     upstream.delete("a");
     upstream.put("d");
     replica.watch(&upstream, usize::MAX);
-    let past = known(replica.reader.recall(&4.into()));
-    assert_eq!(past.cursor, cursor);
-    assert!(past.gone.iter().all(|gone| gone.key.as_str() != "a"));
-    assert_eq!(replica.reader.changes_after(past.cursor, 10).unwrap().changes.len(), 2);
+    let backfill = known(replica.reader.request_backfill(&4.into()));
+    assert_eq!(backfill.cursor, cursor);
+    assert!(backfill.gone.iter().all(|gone| gone.key.as_str() != "a"));
+    assert_eq!(replica.reader.changes_after(backfill.cursor, 10).unwrap().changes.len(), 2);
 }
 
 #[test]
@@ -768,23 +771,23 @@ fn a_version_is_asked_for_once_and_few_of_them() {
     (0..100).for_each(|_| upstream.other());
     let mut replica = Replica::new(ROOMY);
     replica.list(&upstream);
-    let pasts = replica.writer.pasts();
-    let mut asked = pasts.asked();
+    let backfills = replica.writer.backfill_requests();
+    let mut asked = backfills.requested();
     for version in (1..90_u64).chain(1..90) {
-        replica.reader.recall(&version.into());
+        replica.reader.request_backfill(&version.into());
     }
     assert!(asked.has_changed().unwrap());
     asked.borrow_and_update();
     let mut versions = Vec::new();
-    while let Some(version) = pasts.next() {
+    while let Some(version) = backfills.next() {
         versions.push(version.to_string());
-        assert!(matches!(pasts.answer(&version, None), Recalled::Unknown));
+        assert!(matches!(backfills.answer(&version, None), BackfillAnswer::Unknown));
     }
     assert_eq!(versions, (1..17).map(|version| version.to_string()).collect::<Vec<_>>());
     // Once refused, a version stays refused.
-    assert!(matches!(replica.reader.recall(&1.into()), Recalled::Unknown));
-    assert!(matches!(replica.reader.recall(&50.into()), Recalled::Unknown));
-    assert!(!asked.has_changed().unwrap() && pasts.next().is_none());
+    assert!(matches!(replica.reader.request_backfill(&1.into()), BackfillAnswer::Unknown));
+    assert!(matches!(replica.reader.request_backfill(&50.into()), BackfillAnswer::Unknown));
+    assert!(!asked.has_changed().unwrap() && backfills.next().is_none());
 }
 
 #[test]
@@ -792,33 +795,39 @@ fn a_version_is_not_requested_if_no_answer_could_help() {
     let (_, replica) = restarted();
     let opaque = ResourceVersion::new("x1");
     for version in [ResourceVersion::ZERO, opaque, 10.into(), 11.into()] {
-        assert!(matches!(replica.reader.recall(&version), Recalled::Unknown), "{version}");
+        assert!(matches!(replica.reader.request_backfill(&version), BackfillAnswer::Unknown), "{version}");
     }
     let unsynced = Replica::new(ROOMY);
-    assert!(matches!(unsynced.reader.recall(&5.into()), Recalled::Unknown));
-    replica.writer.pasts().close();
-    assert!(matches!(replica.reader.recall(&4.into()), Recalled::Unknown));
+    assert!(matches!(unsynced.reader.request_backfill(&5.into()), BackfillAnswer::Unknown));
+    replica.writer.backfill_requests().close();
+    assert!(matches!(replica.reader.request_backfill(&4.into()), BackfillAnswer::Unknown));
 }
 
 #[test]
 fn the_past_of_another_cluster_is_not_taken() {
     let (upstream, replica) = restarted();
-    assert!(matches!(replica.reader.recall(&4.into()), Recalled::Asked));
+    assert!(matches!(replica.reader.request_backfill(&4.into()), BackfillAnswer::Requested));
     // a is older than 4, but is not in the list of 4.
     let there = upstream.there(&4.into()).into_iter().filter(|one| one.key.as_str() != "a").collect();
-    assert!(matches!(replica.writer.pasts().answer(&4.into(), Some(there)), Recalled::Unknown));
+    assert!(matches!(
+        replica.writer.backfill_requests().answer(&4.into(), Some(there)),
+        BackfillAnswer::Unknown
+    ));
 }
 
 #[test]
 fn a_new_history_knows_no_past() {
     let (upstream, mut replica) = restarted();
-    known(replica.recall(&4.into(), &upstream));
-    assert!(matches!(replica.reader.recall(&3.into()), Recalled::Asked));
+    known(replica.request_backfill(&4.into(), &upstream));
+    assert!(matches!(replica.reader.request_backfill(&3.into()), BackfillAnswer::Requested));
     let mut restored = Upstream::default();
     (0..6).for_each(|_| restored.put("a"));
     replica.list(&restored);
-    assert!(matches!(replica.writer.pasts().answer(&3.into(), Some(Vec::new())), Recalled::Unknown));
+    assert!(matches!(
+        replica.writer.backfill_requests().answer(&3.into(), Some(Vec::new())),
+        BackfillAnswer::Unknown
+    ));
     for version in 3..6_u64 {
-        assert!(matches!(replica.reader.recall(&version.into()), Recalled::Unknown));
+        assert!(matches!(replica.reader.request_backfill(&version.into()), BackfillAnswer::Unknown));
     }
 }

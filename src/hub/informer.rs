@@ -98,7 +98,7 @@ pub struct Informer {
     /// Age above which the cache counts as stale, unless the open watch may be silent for longer.
     pub stale_after: Duration,
     /// Versions up to this one were given out by another cache of this name, with another selection.
-    pub(super) fence: Option<ResourceVersion>,
+    pub(super) tokens_valid_after: Option<ResourceVersion>,
     pub(super) shared: Arc<Shared>,
 }
 
@@ -113,7 +113,7 @@ pub(super) struct Shared {
     /// When it was last requested, or its last subscriber left.
     used: Mutex<Instant>,
     /// Set once it is removed from the hub.
-    fate: OnceLock<Fate>,
+    retirement: OnceLock<Retirement>,
     /// Held by the request that builds an index.
     building: tokio::sync::Mutex<()>,
     /// Batches for its subscribers that select everything.
@@ -121,7 +121,7 @@ pub(super) struct Shared {
 }
 
 /// What its subscribers do after an informer was removed from the hub.
-pub(super) enum Fate {
+pub(super) enum Retirement {
     /// They continue with this one, which is complete.
     ReplacedBy(Arc<Informer>),
     /// They end.
@@ -142,7 +142,7 @@ impl Informer {
             id: InformerId(NEXT_ID.fetch_add(1, Ordering::Relaxed)),
             subscribers: AtomicUsize::new(0),
             used: Mutex::new(Instant::now()),
-            fate: OnceLock::new(),
+            retirement: OnceLock::new(),
             building: tokio::sync::Mutex::default(),
             batches: SharedBatches::default(),
         };
@@ -160,7 +160,7 @@ impl Informer {
             selection: 0,
             pinned: Vec::new(),
             stale_after: Duration::MAX,
-            fence: None,
+            tokens_valid_after: None,
             shared: Arc::new(shared),
         }
     }
@@ -221,7 +221,7 @@ impl Informer {
 
     /// Whether it was removed from the hub. Its readers are woken then.
     pub fn is_over(&self) -> bool {
-        self.shared.fate.get().is_some()
+        self.shared.retirement.get().is_some()
     }
 
     /// Subscribers that read it now.
@@ -234,9 +234,9 @@ impl Informer {
         *self.shared.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The version up to which tokens are of another cache of this name.
-    pub fn fence(&self) -> Option<&ResourceVersion> {
-        self.fence.as_ref()
+    /// Tokens valid after this version are of this cache; those up to it are of another cache of its name.
+    pub fn tokens_valid_after(&self) -> Option<&ResourceVersion> {
+        self.tokens_valid_after.as_ref()
     }
 
     /// Notes that it was requested, or left by a subscriber.
@@ -263,13 +263,13 @@ impl Informer {
     }
 
     /// What its subscribers do now; `None` while it is registered with the hub.
-    pub(super) fn fate(&self) -> Option<&Fate> {
-        self.shared.fate.get()
+    pub(super) fn retirement(&self) -> Option<&Retirement> {
+        self.shared.retirement.get()
     }
 
     /// Ends it, and wakes its subscribers. To be called once.
-    pub(super) fn end(&self, fate: Fate) {
-        let _ = self.shared.fate.set(fate);
+    pub(super) fn end(&self, retirement: Retirement) {
+        let _ = self.shared.retirement.set(retirement);
         self.reader.rouse();
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::event::{Event, EventKind, Payload};
 use super::token::TokenKind;
 use super::{Form, Matcher, Selection};
-use crate::cache::{CatchUpEntry, Change, ChangeKind, PastChange, Revision};
+use crate::cache::{BackfillChange, CatchUpEntry, Change, ChangeKind, Revision};
 use crate::k8s::{Key, Object, ResourceVersion};
 
 /// Position during a catch-up. Events are not in commit order here, so a client cut off in the middle must start over: a
@@ -163,8 +163,8 @@ pub(super) fn differing(
 }
 
 /// Projects a change from before the cache's history. Whether the object matched before is unknown.
-pub(super) fn project_past(matcher: &Matcher, change: &PastChange) -> Option<(EventKind, Payload)> {
-    let PastChange { kind, object } = change;
+pub(super) fn project_backfill(matcher: &Matcher, change: &BackfillChange) -> Option<(EventKind, Payload)> {
+    let BackfillChange { kind, object } = change;
     if !matcher.selection().in_scope(object.key()) {
         return None;
     }

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::demand::{Demand, Names};
 use super::follower::{Follower, FollowerSummary, Followers};
-use super::informer::Fate;
+use super::informer::Retirement;
 use super::metrics::Metrics;
 use super::{
     CloseReason, Config, Generations, Informer, InformerId, SubscribeError, Subscriber, Subscription,
@@ -41,7 +41,7 @@ struct Inner {
 struct Registry {
     informers: Vec<Arc<Informer>>,
     /// The last removed cache of each name. Bounded by the number of kinds of the cluster, not by requests.
-    departed: HashMap<String, Departed>,
+    retired: HashMap<String, Retired>,
     /// Resolves names in the whole cluster, if informers may start on demand.
     names: Option<Arc<Names>>,
     /// The resources that may start on demand.
@@ -54,10 +54,10 @@ struct Registry {
 
 /// What is remembered of a removed informer, for the tokens that it gave out.
 #[derive(Clone)]
-struct Departed {
+struct Retired {
     selection: u64,
     position: ResourceVersion,
-    fence: Option<ResourceVersion>,
+    tokens_valid_after: Option<ResourceVersion>,
 }
 
 /// What is missing yet. Also changes when an informer is added or removed.
@@ -136,12 +136,12 @@ impl Hub {
         let at = registry.informers.iter().position(leaves).unwrap_or(registry.informers.len());
         let (gone, mut kept): (Vec<_>, Vec<_>) = registry.informers.drain(..).partition(leaves);
         for informer in &gone {
-            registry.depart(informer);
+            registry.retire(informer);
         }
         let new: Vec<_> = new
             .into_iter()
             .map(|mut informer| {
-                informer.fence = registry.fence(&informer);
+                informer.tokens_valid_after = registry.tokens_valid_after(&informer);
                 Arc::new(informer)
             })
             .collect();
@@ -157,9 +157,9 @@ impl Hub {
             }
             let successor = new.iter().find(|other| same_names && other.name == informer.name);
             informer.end(match successor {
-                Some(successor) => Fate::ReplacedBy(successor.clone()),
-                None if new.is_empty() => Fate::Ended(CloseReason::Removed),
-                None => Fate::Ended(CloseReason::Regrouped),
+                Some(successor) => Retirement::ReplacedBy(successor.clone()),
+                None if new.is_empty() => Retirement::Ended(CloseReason::Removed),
+                None => Retirement::Ended(CloseReason::Regrouped),
             });
         }
         self.0.waiting.send_modify(|_| ());
@@ -183,7 +183,7 @@ impl Hub {
         let gone: Vec<_> = gone;
         registry.informers = kept;
         for informer in &gone {
-            registry.depart(informer);
+            registry.retire(informer);
         }
         true
     }
@@ -341,7 +341,7 @@ impl Hub {
     /// Whether a resource had an informer that was removed.
     fn was_followed(&self, resource: &str) -> bool {
         let of = |name: &String| name.split('/').next() == Some(resource);
-        self.read().departed.keys().any(of)
+        self.read().retired.keys().any(of)
     }
 
     /// Begins a subscription. Its position is taken now, not at the first poll, so that nothing in between is missed.
@@ -406,18 +406,22 @@ impl Hub {
 
 impl Registry {
     /// Remembers the greatest version that a removed informer gave out.
-    fn depart(&mut self, informer: &Informer) {
+    fn retire(&mut self, informer: &Informer) {
         let position = informer.reader.summary().position;
-        let departed = Departed { selection: informer.selection, position, fence: informer.fence.clone() };
-        self.departed.insert(informer.name.clone(), departed);
+        let retired = Retired {
+            selection: informer.selection,
+            position,
+            tokens_valid_after: informer.tokens_valid_after.clone(),
+        };
+        self.retired.insert(informer.name.clone(), retired);
     }
 
     /// The version up to which tokens of an informer's name are of another selection. A client with such a token must start over,
     /// as it would never learn of the deletion of objects that are no longer selected.
-    fn fence(&self, informer: &Informer) -> Option<ResourceVersion> {
-        let before = self.departed.get(&informer.name)?;
+    fn tokens_valid_after(&self, informer: &Informer) -> Option<ResourceVersion> {
+        let before = self.retired.get(&informer.name)?;
         if before.selection == informer.selection {
-            return before.fence.clone();
+            return before.tokens_valid_after.clone();
         }
         let position = informer.reader.summary().position;
         Some(if position < before.position { before.position.clone() } else { position })

@@ -103,7 +103,7 @@ pub(super) struct Metrics {
 }
 
 /// Counts lists of past versions, apart from other lists: they do not serve to keep the cache true.
-pub(super) struct PastLists([LazyCounter; PastOutcome::ALL.len()]);
+pub(super) struct BackfillLists([LazyCounter; BackfillOutcome::ALL.len()]);
 
 /// Counts comparisons with the API server.
 pub(super) struct Verifications {
@@ -114,7 +114,7 @@ pub(super) struct Verifications {
 
 /// The outcome of a list of a past version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PastOutcome {
+pub(super) enum BackfillOutcome {
     /// The changes since that version are known.
     Known,
     /// The API server refused, mostly with 410, as it has forgotten the version.
@@ -227,18 +227,18 @@ impl Metrics {
     }
 }
 
-// === impl PastLists ===
+// === impl BackfillLists ===
 
-impl PastLists {
+impl BackfillLists {
     pub(super) fn new(resource: &Resource) -> Self {
         let name = resource.canonical();
         Self(
-            PastOutcome::ALL
+            BackfillOutcome::ALL
                 .map(|outcome| LazyCounter::new(PAST_LISTS, &name).with("outcome", outcome.as_str())),
         )
     }
 
-    pub(super) fn count(&self, outcome: PastOutcome) {
+    pub(super) fn count(&self, outcome: BackfillOutcome) {
         self.0[outcome as usize].increment(1);
     }
 }
@@ -270,9 +270,9 @@ impl Verifications {
     }
 }
 
-// === impl PastOutcome ===
+// === impl BackfillOutcome ===
 
-impl PastOutcome {
+impl BackfillOutcome {
     pub(super) const ALL: [Self; 4] = [Self::Known, Self::Refused, Self::Contradicted, Self::Failed];
 
     fn as_str(self) -> &'static str {
@@ -297,7 +297,7 @@ mod tests {
         for (index, reason) in EndReason::ALL.into_iter().enumerate() {
             assert_eq!(reason as usize, index);
         }
-        for (index, outcome) in PastOutcome::ALL.into_iter().enumerate() {
+        for (index, outcome) in BackfillOutcome::ALL.into_iter().enumerate() {
             assert_eq!(outcome as usize, index);
         }
         for (index, outcome) in VerifyOutcome::ALL.into_iter().enumerate() {
@@ -319,7 +319,7 @@ mod tests {
         let resource = Resource::new(parts);
         let text = metrics::with_local_recorder(&recorder, || {
             let metrics = Metrics::new(&resource);
-            let (_verifications, _past) = (Verifications::new(&resource), PastLists::new(&resource));
+            let (_verifications, _past) = (Verifications::new(&resource), BackfillLists::new(&resource));
             let text = handle.render();
             metrics.relist(RelistReason::Stuck);
             metrics.watch_ended(EndReason::Silent);

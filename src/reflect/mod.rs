@@ -4,16 +4,16 @@
 //! its condition in a sentence, and counters. [`Machine`] decides: a state machine without I/O, clock or randomness.
 //! [`Reflector`] acts: it asks the API server, decodes, feeds the machine and commits. The cache is never emptied:
 //! whatever fails, its content is served on. Four helpers run beside the pump: one lists versions from before the first
-//! list for clients that outlived a restart (`past.rs`), one reads the API server's current version for clients that are
-//! ahead of the cache (`head.rs`), one compares the cache with the API server from time to time (`verify.rs`), and one packs
+//! list for clients that outlived a restart (`backfill.rs`), one reads the API server's current version for clients that are
+//! ahead of the cache (`prober.rs`), one compares the cache with the API server from time to time (`verify.rs`), and one packs
 //! what has not changed for a while (`packing.rs`).
 
+mod backfill;
 mod compare;
-mod head;
 mod machine;
 mod metrics;
 mod packing;
-mod past;
+mod prober;
 mod reflector;
 mod stats;
 mod step;
@@ -26,6 +26,6 @@ pub use metrics::describe;
 pub use packing::Pack;
 pub use reflector::{Reflector, ReflectorConfig};
 pub use stats::{LastVerification, Stats};
-pub use step::{Failure, Input, Moment, Probed, Question, Reaction, Step, Witness};
+pub use step::{Failure, Input, Moment, Probed, Question, Reaction, SampleObject, Step};
 pub use verify::{Verification, Verify, VerifyError, VerifyOutcome, verify};
 pub use watching::{EndReason, RelistReason};

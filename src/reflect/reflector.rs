@@ -13,14 +13,14 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, debug, info, info_span, trace, warn};
 
-use super::head::Scout;
-use super::metrics::{Metrics, PastLists};
+use super::backfill::Backfiller;
+use super::metrics::{BackfillLists, Metrics};
 use super::packing::{self, Pack};
-use super::past::Historian;
+use super::prober::Prober;
 use super::stats::{Stats, count};
 use super::verify::{Doubts, Verifier, Verify, reach_max};
 use super::watching::{Doubt, WatchEnd};
-use super::{Failure, Input, Machine, MachineConfig, Moment, Probed, Question, Reaction, Step, Witness};
+use super::{Failure, Input, Machine, MachineConfig, Moment, Probed, Question, Reaction, SampleObject, Step};
 use crate::cache::{Commit, Delta, Packer, Writer};
 use crate::k8s::{
     DecodeError, DecodeOptions, Decoder, DropPaths, IdentityPage, LineSplitter, ListPage, Object, identities,
@@ -56,8 +56,8 @@ pub struct ReflectorConfig {
 pub struct Reflector {
     client: Client,
     pump: Pump,
-    historian: Historian,
-    scout: Scout,
+    backfiller: Backfiller,
+    prober: Prober,
     verifier: Verifier,
     packer: Option<(Packer, Arc<Semaphore>)>,
 }
@@ -84,16 +84,16 @@ impl Reflector {
     /// Makes a reflector. It does nothing until it is run.
     pub fn new(config: ReflectorConfig, client: Client, writer: Writer) -> Self {
         let ReflectorConfig { target, decode, machine, line_bytes_max, seed } = config;
-        let historian = Historian {
+        let backfiller = Backfiller {
             target: target.clone(),
-            writer: writer.pasts(),
-            metrics: PastLists::new(&target.resource),
+            requests: writer.backfill_requests(),
+            metrics: BackfillLists::new(&target.resource),
         };
         let stats = Arc::<Stats>::default();
         let metrics = Metrics::new(&target.resource);
-        let scout = Scout {
+        let prober = Prober {
             target: target.clone(),
-            writer: writer.head(),
+            requests: writer.version_requests(),
             stats: stats.clone(),
             probes: metrics.probes.clone(),
         };
@@ -117,7 +117,7 @@ impl Reflector {
             line_bytes_max,
             writer,
         };
-        Self { client, pump, historian, scout, verifier, packer: None }
+        Self { client, pump, backfiller, prober, verifier, packer: None }
     }
 
     /// Removes these members from objects. An update of nothing but such members is still a change, as the
@@ -150,15 +150,15 @@ impl Reflector {
 
     /// Runs until cancelled. It never fails: failures are retried, and shown in the cache's condition.
     pub async fn run(self, cancel: CancellationToken) {
-        let Self { client, mut pump, historian, scout, mut verifier, packer } = self;
+        let Self { client, mut pump, backfiller, prober, mut verifier, packer } = self;
         let doubts = pump.doubts.clone();
         let span =
             info_span!("reflector", resource = %pump.target.resource, namespace = pump.target.namespace);
         // The pump can be dropped at any await: a commit has none.
         let all = join5(
             pump.drive(&client),
-            historian.drive(&client),
-            scout.drive(&client),
+            backfiller.drive(&client),
+            prober.drive(&client),
             verifier.drive(&client),
             packing::drive(packer, &doubts),
         );
@@ -499,15 +499,15 @@ fn fill(lines: &mut LineSplitter, chunk: &Bytes, stream: &mut ByteStream) -> Opt
 
 /// The result of a probe: the list's version, and the state of the requested object.
 fn probed(page: IdentityPage, asked: Option<&Object>, is_cached: bool) -> Probed {
-    let witness = asked.map(|asked| {
+    let sample = asked.map(|asked| {
         let found = page.identities.into_iter().find(|found| found.key == *asked.key());
-        Witness {
+        SampleObject {
             key: asked.key().clone(),
             held: asked.resource_version().clone(),
             found: found.and_then(|found| found.version),
         }
     });
-    Probed { version: page.resource_version, witness, is_cached }
+    Probed { version: page.resource_version, sample, is_cached }
 }
 
 /// Whether the end of a watch means that its path may be dead.

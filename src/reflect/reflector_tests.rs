@@ -11,7 +11,7 @@ use http_body_util::{BodyExt as _, Full, StreamBody};
 use kube::client::Body;
 
 use super::*;
-use crate::cache::{self, Phase, Reader, Recalled};
+use crate::cache::{self, BackfillAnswer, Phase, Reader};
 use crate::k8s::{Key, Resource, ResourceParts};
 use crate::reflect::InitialList;
 use crate::upstream::{Config, Selectors, Source};
@@ -501,23 +501,23 @@ async fn the_reflector_ends_when_cancelled_whatever_it_does() {
 }
 
 /// Asks for a past version, of a server that has these answers after the first list and the watch.
-async fn recalled(answers: Vec<Answer>) -> (Server, Reader, Recalled) {
+async fn backfilled(answers: Vec<Answer>) -> (Server, Reader, BackfillAnswer) {
     let before = vec![list(10, "", "a@3 b@9"), quiet()];
     let server = Server::new(before.into_iter().chain(answers).collect(), quiet);
     let (reader, _) = run(&server);
     after(1.0).await;
-    assert!(matches!(reader.recall(&5.into()), Recalled::Asked));
+    assert!(matches!(reader.request_backfill(&5.into()), BackfillAnswer::Requested));
     after(60.0).await;
-    let recalled = reader.recall(&5.into());
-    (server, reader, recalled)
+    let backfilled = reader.request_backfill(&5.into());
+    (server, reader, backfilled)
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_past_version_is_listed_page_by_page_beside_the_watch() {
-    let (server, _, recalled) = recalled(vec![list(5, "t/1", "a@3"), list(5, "", "gone@4")]).await;
-    let Recalled::Known(past) = recalled else { panic!("{recalled:?}") };
-    let gone: Vec<_> = past.gone.iter().map(|gone| gone.key.as_str()).collect();
-    let changed: Vec<_> = past.changed.iter().map(|change| change.object.key().as_str()).collect();
+    let (server, _, backfilled) = backfilled(vec![list(5, "t/1", "a@3"), list(5, "", "gone@4")]).await;
+    let BackfillAnswer::Known(backfill) = backfilled else { panic!("{backfilled:?}") };
+    let gone: Vec<_> = backfill.gone.iter().map(|gone| gone.key.as_str()).collect();
+    let changed: Vec<_> = backfill.changed.iter().map(|change| change.object.key().as_str()).collect();
     assert_eq!((gone, changed), (vec!["web/gone"], vec!["web/b"]));
     let selectors =
         "labelSelector=app%20in%20%28a%2C%20b%29%2Cx%3D%C3%A9&fieldSelector=status.phase%3DRunning";
@@ -544,8 +544,8 @@ async fn a_past_version_that_cannot_be_told_is_asked_for_once() {
         vec![quiet()],
     ] {
         let count = answers.len();
-        let (server, reader, recalled) = recalled(answers).await;
-        assert!(matches!(recalled, Recalled::Unknown), "{recalled:?}");
+        let (server, reader, backfilled) = backfilled(answers).await;
+        assert!(matches!(backfilled, BackfillAnswer::Unknown), "{backfilled:?}");
         let lists = server.requests().into_iter().filter(|(_, path)| !path.contains("watch=")).count();
         assert_eq!(lists, 1 + count);
         assert_eq!(reader.condition().message, None);
@@ -554,13 +554,13 @@ async fn a_past_version_that_cannot_be_told_is_asked_for_once() {
 
 #[tokio::test(start_paused = true)]
 async fn the_past_is_forgotten_two_minutes_after_the_first_list() {
-    let (server, reader, recalled) = recalled(vec![list(5, "", "a@3")]).await;
-    assert!(matches!(recalled, Recalled::Known(_)));
+    let (server, reader, backfilled) = backfilled(vec![list(5, "", "a@3")]).await;
+    assert!(matches!(backfilled, BackfillAnswer::Known(_)));
     after(70.0).await;
     let lists = || server.requests().into_iter().filter(|(_, path)| !path.contains("watch=")).count();
     let before = lists();
     for version in [4_u64, 5] {
-        assert!(matches!(reader.recall(&version.into()), Recalled::Unknown));
+        assert!(matches!(reader.request_backfill(&version.into()), BackfillAnswer::Unknown));
     }
     after(1.0).await;
     assert_eq!(lists(), before);

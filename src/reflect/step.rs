@@ -64,14 +64,14 @@ pub struct Probed {
     pub version: ResourceVersion,
     /// Whether a cache answered, which may be behind, and not the API server itself.
     pub is_cached: bool,
-    /// The requested object; `None` if the cache is empty.
-    pub witness: Option<Witness>,
+    /// The sample object; `None` if the cache is empty.
+    pub sample: Option<SampleObject>,
 }
 
 /// The object of a probe. It tells one history from another: two histories hardly have the same object at the same
 /// version.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Witness {
+pub struct SampleObject {
     /// Namespace and name.
     pub key: Key,
     /// Its version in the cache.

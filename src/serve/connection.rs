@@ -26,27 +26,27 @@ use tower::ServiceExt as _;
 
 use super::acknowledged::Progress;
 use super::body::{ServeBody, Unwrapped, unwrap_body};
-use super::preface::{Begun, Spoken, recognize};
+use super::protocol::{Begun, Spoken, recognize};
 use super::stream::{Session, Socket, Takeover};
 use super::{Config, guard, metrics};
 use crate::encode::Frames;
 
 /// Counts a connection, and holds its permit, until all parts of it are dropped.
 #[derive(Clone)]
-pub(super) struct Connected(#[expect(dead_code, reason = "held, not read")] Arc<Place>);
+pub(super) struct ConnectionPermit(#[expect(dead_code, reason = "held, not read")] Arc<Slot>);
 
 /// The address of a connection's peer; `None` over a Unix socket.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer(pub(super) Option<SocketAddr>);
 
 /// The permit; the connection is counted as closed when it is dropped.
-struct Place(#[expect(dead_code, reason = "held, not read")] Option<OwnedSemaphorePermit>);
+struct Slot(#[expect(dead_code, reason = "held, not read")] Option<OwnedSemaphorePermit>);
 
-impl Connected {
+impl ConnectionPermit {
     /// With a permit, if the listener limits its connections by permits.
     pub(super) fn new(permit: Option<OwnedSemaphorePermit>) -> Self {
         metrics::connections().increment(1.0);
-        Self(Arc::new(Place(permit)))
+        Self(Arc::new(Slot(permit)))
     }
 }
 
@@ -59,7 +59,7 @@ impl fmt::Display for Peer {
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
         metrics::connections().decrement(1.0);
     }
@@ -102,7 +102,7 @@ pub(super) struct Served {
     pub(super) router: Router,
     pub(super) config: Arc<Config>,
     pub(super) door: guard::Door,
-    pub(super) connected: Connected,
+    pub(super) connected: ConnectionPermit,
     pub(super) peer: Peer,
     pub(super) drain: CancellationToken,
     /// The tasks in which streams continue that take over their connection.

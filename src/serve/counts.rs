@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use super::body::FramesBody;
 use super::connection::Peer;
 use super::list_body::Listing;
-use super::lookup::{Asked, WAIT, distinct, index_path, ready};
+use super::lookup::{IndexTarget, WAIT, distinct, index_path, ready};
 use super::negotiate::accepted;
 use super::params::Params;
 use super::target::Target;
@@ -166,7 +166,7 @@ pub(super) async fn watch(
     RawQuery(query): RawQuery,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let asked = Asked::parse(ROUTE, request.uri())?;
+    let asked = IndexTarget::parse(ROUTE, request.uri())?;
     let params = Params::parse(query.as_deref(), &PARAMS)?;
     let (Some(path), None) = (&asked.path, &asked.value) else {
         return Err(ApiError::invalid(

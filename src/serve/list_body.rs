@@ -32,7 +32,7 @@ pub(super) struct Listing {
 
 /// The place of a walk through a listing.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct ListPosition {
     /// The index of the informer.
     pub(super) source: usize,
     /// The last key that was passed.
@@ -40,7 +40,7 @@ pub(super) struct Place {
 }
 
 /// The end of a page: its last object, and how many objects are left, if known.
-pub(super) type PageEnd = (Place, Option<usize>);
+pub(super) type PageEnd = (ListPosition, Option<usize>);
 
 /// The writer of a list.
 pub(super) trait ListWriter: Send + 'static {
@@ -91,7 +91,7 @@ impl Listing {
 
     /// Where a page of `limit` objects ends; `None` if no object follows it. The number of objects that follow is known only
     /// without conditions on their content.
-    pub(super) async fn end_of_page(&self, from: &Place, limit: usize) -> Option<PageEnd> {
+    pub(super) async fn end_of_page(&self, from: &ListPosition, limit: usize) -> Option<PageEnd> {
         let (mut place, mut left) = (from.clone(), limit);
         let mut last = None;
         let first = self.walk(&mut place, |_, _| {
@@ -119,7 +119,7 @@ impl Listing {
     pub(super) async fn content(&self) -> Option<(ContentHash, Option<Vec<Key>>)> {
         let selects = self.matchers.iter().any(|matcher| matcher.selection().selects());
         let (mut hash, mut keys) = (ContentHash::default(), selects.then(Vec::new));
-        let mut place = Place { source: 0, after: None };
+        let mut place = ListPosition { source: 0, after: None };
         loop {
             let mut hashed = 0;
             let walked = self.walk(&mut place, |object, _| {
@@ -142,7 +142,7 @@ impl Listing {
 
     /// Visits all selected objects, in turns. Tells whether the states could be held until then.
     pub(super) async fn visit(&self, mut visit: impl FnMut(&Object)) -> bool {
-        let mut place = Place { source: 0, after: None };
+        let mut place = ListPosition { source: 0, after: None };
         let visited = self.walk(&mut place, |object, _| {
             visit(object);
             true
@@ -153,8 +153,8 @@ impl Listing {
     /// Visits selected objects until the visitor says that it has enough, in turns.
     async fn walk(
         &self,
-        place: &mut Place,
-        mut visit: impl FnMut(&Object, &Place) -> bool,
+        place: &mut ListPosition,
+        mut visit: impl FnMut(&Object, &ListPosition) -> bool,
     ) -> io::Result<Stopped> {
         loop {
             let permit = self.turns.take().await;
@@ -169,12 +169,20 @@ impl Listing {
 
     /// Walks for one turn. Fails if a state could not be held any longer, or if an object could not be unpacked: what was made
     /// of it must not be sent.
-    fn turn(&self, place: &mut Place, visit: &mut dyn FnMut(&Object, &Place) -> bool) -> io::Result<Stopped> {
+    fn turn(
+        &self,
+        place: &mut ListPosition,
+        visit: &mut dyn FnMut(&Object, &ListPosition) -> bool,
+    ) -> io::Result<Stopped> {
         let stopped = self.pass(place, visit)?;
         if damages() == self.damages { Ok(stopped) } else { Err(io::Error::other(Damaged)) }
     }
 
-    fn pass(&self, place: &mut Place, visit: &mut dyn FnMut(&Object, &Place) -> bool) -> io::Result<Stopped> {
+    fn pass(
+        &self,
+        place: &mut ListPosition,
+        visit: &mut dyn FnMut(&Object, &ListPosition) -> bool,
+    ) -> io::Result<Stopped> {
         let mut passed = 0;
         while let (Some(state), Some(matcher)) =
             (self.states.get(place.source), self.matchers.get(place.source))
@@ -206,7 +214,7 @@ impl Listing {
     /// The body with at most `limit` objects from a place on, and the end.
     pub(super) fn into_body<W: ListWriter>(
         self,
-        from: Place,
+        from: ListPosition,
         limit: usize,
         head: Frames,
         writer: W,

@@ -18,7 +18,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
 
 use super::acknowledged::{Acknowledged, Progress};
-use super::connection::{Connected, Connection, Peer, Served};
+use super::connection::{Connection, ConnectionPermit, Peer, Served};
 use super::crowd::{ADMIN_CONNECTIONS_MAX, Crowd};
 use super::guard::Door;
 use super::stream::Socket;
@@ -233,7 +233,7 @@ impl Acceptor {
             router: self.router.clone(),
             config: self.config.clone(),
             door: self.door,
-            connected: Connected::new(permit),
+            connected: ConnectionPermit::new(permit),
             peer,
             drain: self.drain.clone(),
             tasks: self.tasks.clone(),

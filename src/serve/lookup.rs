@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::list_body::{Listing, Place};
+use super::list_body::{ListPosition, Listing};
 use super::negotiate::accepted;
 use super::params::Params;
 use super::target::{self, FILTERS, Target};
@@ -60,13 +60,13 @@ struct Lookup {
 }
 
 /// A request's path after `/v1/index/`, parsed.
-pub(super) struct Asked {
+pub(super) struct IndexTarget {
     pub(super) resource: String,
     pub(super) path: Option<String>,
     pub(super) value: Option<String>,
 }
 
-impl Asked {
+impl IndexTarget {
     pub(super) fn parse(route: &str, uri: &Uri) -> Result<Self, ApiError> {
         let mut segments = target::segments(target::path_after(route, uri))?.into_iter();
         let (resource, path, value) = (segments.next().unwrap_or_default(), segments.next(), segments.next());
@@ -86,17 +86,17 @@ pub(super) async fn index(
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let asked = Asked::parse(ROUTE, &uri)?;
+    let at = IndexTarget::parse(ROUTE, &uri)?;
     let known = [&FILTERS[..], &["value"]].concat();
     let params = Params::parse(query.as_deref(), &known)?;
-    let target = Target::parse(&server, &asked.resource, &params, Instant::now() + WAIT).await?;
+    let target = Target::parse(&server, &at.resource, &params, Instant::now() + WAIT).await?;
     ready(&server, &target).await?;
-    let Some(path) = &asked.path else { return Ok(indexes(&asked.resource, &target.informers)) };
+    let Some(path) = &at.path else { return Ok(indexes(&at.resource, &target.informers)) };
     let path = index_path(path, &target.informers)?;
     let mut values: Vec<String> = params.all("value").map(str::to_owned).collect();
-    values.extend(asked.value);
+    values.extend(at.value);
     if values.is_empty() {
-        return counts::counts(&server, &asked.resource, path, target).await;
+        return counts::counts(&server, &at.resource, path, target).await;
     }
     let selection = target.selection.and(Term { path, test: Test::In(sorted(values)?) });
     let format = accepted(&headers, &snapshot::OFFERED)
@@ -120,7 +120,7 @@ async fn objects(
     let list = ListEncoder::new(format, &kind, &api_version, version.as_ref(), None);
     let (generations, turns) = (server.hub.generations(), server.loops.turns.clone());
     let listing = Listing::new(informers, &selection, states, generations, turns);
-    let place = Place { source: 0, after: None };
+    let place = ListPosition { source: 0, after: None };
     let body = listing.into_body(place, usize::MAX, Frames::new(), list, server.config.batch_bytes_max);
     let content_type = match format {
         ListFormat::Json => "application/json",
@@ -135,8 +135,8 @@ pub(super) async fn lookup(
     RawQuery(query): RawQuery,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let asked = Asked::parse(ROUTE, &uri)?;
-    let (Some(path), None) = (&asked.path, &asked.value) else {
+    let at = IndexTarget::parse(ROUTE, &uri)?;
+    let (Some(path), None) = (&at.path, &at.value) else {
         return Err(ApiError::invalid("path", uri.path(), "expected /v1/index/RESOURCE/PATH to POST to"));
     };
     let body = body::json(request, BODY_BYTES_MAX).await?;
@@ -144,11 +144,11 @@ pub(super) async fn lookup(
     let lookup: Lookup = serde_json::from_slice(&body)
         .map_err(|error| ApiError::invalid("body", "(JSON)", &format!("{accepted}: {error}")))?;
     let params = Params::parse(query.as_deref(), &FILTERS)?;
-    let target = Target::parse(&server, &asked.resource, &params, Instant::now() + WAIT).await?;
+    let target = Target::parse(&server, &at.resource, &params, Instant::now() + WAIT).await?;
     ready(&server, &target).await?;
     let path = index_path(path, &target.informers)?;
     let values = sorted(lookup.values)?;
-    by_value(&server, &asked.resource, path, values, target).await
+    by_value(&server, &at.resource, path, values, target).await
 }
 
 /// Waits until the caches are complete, and for room in the queue of turns.

@@ -13,6 +13,7 @@ mod connection;
 mod content;
 mod counts;
 mod crowd;
+mod dashboard;
 mod guard;
 mod host;
 mod kube;
@@ -23,11 +24,10 @@ mod lookup;
 mod metrics;
 mod multiplex;
 mod negotiate;
-mod page;
-mod pages;
+mod pagination;
 mod params;
-mod pass;
-mod preface;
+mod passthrough;
+mod protocol;
 mod queues;
 mod resources;
 mod snapshot;
@@ -43,7 +43,7 @@ pub use api_error::ApiError;
 pub use kube::FetchDefinition;
 pub use listener::{Bound, serve};
 pub use metrics::describe;
-pub use pass::{Bounded, Forward, Forwarded, PassConfig, PassThrough, Passed};
+pub use passthrough::{Bounded, Forward, Forwarded, PassConfig, PassThrough, Passed};
 pub use queues::{Ask, Declared, DeclaredBy, Given, QueueAccess, QueueConfig, QueueError, Queues, Workers};
 
 use std::sync::Arc;
@@ -59,7 +59,7 @@ use crate::hub::Hub;
 use content::Contents;
 use kube::Definitions;
 use live_loop::LiveLoops;
-use pages::Pages;
+use pagination::Pages;
 use waiting::Waiting;
 
 /// Limits and rules of the data listener.
@@ -177,9 +177,9 @@ impl Server {
 /// The routes of the data listener.
 fn router(server: Server, admin: Admin) -> Router {
     admin::probes(admin)
-        .route("/", get(page::index))
-        .route("/static/{file}", get(page::file))
-        .route("/openapi.json", get(page::openapi))
+        .route("/", get(dashboard::index))
+        .route("/static/{file}", get(dashboard::file))
+        .route("/openapi.json", get(dashboard::openapi))
         .route("/v1/resources", get(resources::resources))
         .route("/v1/index/{*target}", get(lookup::index).post(lookup::lookup))
         .route("/v1/snapshot/{*target}", get(snapshot::snapshot))

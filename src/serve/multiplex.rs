@@ -23,10 +23,10 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::body::Carried;
-use super::connection::{Connected, Peer};
+use super::connection::{ConnectionPermit, Peer};
 use super::params::Params;
 use super::stream::{Session, Socket, WatchStream};
-use super::watch::{self, Asked, SHARED_PARAMS};
+use super::watch::{self, SHARED_PARAMS, WatchRequest};
 use super::{ApiError, Server, websocket};
 use crate::encode::{
     ClientFrame, Format, FrameParser, Frames, Framing, close_frame, ping_frame, pong_frame, text_frame,
@@ -131,7 +131,7 @@ impl Multiplex {
         mut socket: Box<dyn Socket>,
         mut out: Frames,
         read: Vec<u8>,
-        _connected: Connected,
+        _connected: ConnectionPermit,
     ) {
         let mut parser = FrameParser::of_texts(MESSAGE_BYTES_MAX);
         let mut close = self.hear(&mut parser, &read, &mut out);
@@ -299,7 +299,7 @@ async fn open(server: &Server, subscribe: Subscribe, peer: Option<Peer>) -> Resu
         Some(token) => watch::after("resume", &token, Format::Sse)?,
         None => watch::at_first(initial),
     };
-    let asked = Asked::parse(server, &resources, &params).await?;
+    let asked = WatchRequest::parse(server, &resources, &params).await?;
     let stream = asked.open(server, from, Format::WebSocket, |encoder| encoder.labelled(&id)).await?;
     stream.has_origin(shown, peer.as_ref());
     Ok(stream)

@@ -13,9 +13,9 @@ use tower_http::compression::predicate::Predicate;
 
 use super::body::FramesBody;
 use super::connection::{EndsWithClient, Load};
-use super::list_body::{ListWriter, Listing, PageEnd, Place};
+use super::list_body::{ListPosition, ListWriter, Listing, PageEnd};
 use super::negotiate::{accepted, compresses};
-use super::pages::Continue;
+use super::pagination::Continue;
 use super::params::Params;
 use super::target::{self, FILTERS, Target, synced};
 use super::waiting::{self, Awaited, PREFERENCE_APPLIED, Waiting};
@@ -74,7 +74,7 @@ struct Request {
 }
 
 /// A snapshot to be answered with.
-struct Shown {
+struct ListAnswer {
     informers: Vec<Arc<Informer>>,
     states: Vec<Candidates>,
     selection: Arc<Selection>,
@@ -93,7 +93,7 @@ enum Shape {
 
 /// A page's place.
 struct Page {
-    place: Place,
+    place: ListPosition,
     limit: Option<usize>,
     /// The request that it is a page of.
     request: u64,
@@ -147,7 +147,7 @@ impl Request {
     }
 
     /// Looks up the objects for the answer.
-    async fn find(&self, server: &Server) -> Result<Shown, ApiError> {
+    async fn find(&self, server: &Server) -> Result<ListAnswer, ApiError> {
         let deadline = Instant::now() + self.timeout;
         let target = Target::parse(server, &self.path, &self.params, deadline).await?;
         let request = fingerprint(&self.path, &self.params);
@@ -159,13 +159,13 @@ impl Request {
             Some(token) => next_page(server, token, request, &informers, &self.params, self.limit)?,
             None => {
                 server.loops.turns.index(&informers, &selection).await;
-                let place = Place { source: 0, after: None };
+                let place = ListPosition { source: 0, after: None };
                 let page = Page { place, limit: self.limit, request, id: None };
                 (page, Listing::current(&informers, &selection))
             }
         };
         let (contents, tag, shape) = (Vec::new(), None, Shape::List(page));
-        let mut shown = Shown { informers, states, selection, contents, tag, shape };
+        let mut shown = ListAnswer { informers, states, selection, contents, tag, shape };
         if single && shown.is_one_resource() {
             shown.pick_object()?;
         } else {
@@ -206,7 +206,7 @@ fn next_page(
         return Err(wrong("expected the token of a page of this same request"));
     }
     let after = place.after.map(|(namespace, name)| Key::new(&namespace, &name));
-    let (id, place) = (Some(place.id), Place { source: place.source, after });
+    let (id, place) = (Some(place.id), ListPosition { source: place.source, after });
     Ok((Page { place, limit, request, id }, states))
 }
 
@@ -258,7 +258,7 @@ fn none_match(headers: &HeaderMap, tag: &HeaderValue) -> bool {
     values.flat_map(|value| value.split(',')).any(|one| one.trim() == "*" || weak(one) == tag)
 }
 
-impl Shown {
+impl ListAnswer {
     /// The headers of every answer: its age, and the token to continue with.
     fn headers(&self, now: Instant) -> HeaderMap {
         let mut headers = HeaderMap::new();

@@ -19,7 +19,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Instant;
 
 use super::body::FramesBody;
-use super::connection::{Connected, Peer};
+use super::connection::{ConnectionPermit, Peer};
 use super::live_loop::LiveLoops;
 use super::metrics::StreamObserver;
 use super::multiplex::Multiplex;
@@ -84,7 +84,7 @@ pub(super) struct Attached {
     stream: WatchStream,
     framing: Framing,
     parser: Option<FrameParser>,
-    _connected: Connected,
+    _connected: ConnectionPermit,
 }
 
 impl WatchStream {
@@ -254,7 +254,7 @@ impl Takeover {
         self,
         socket: S,
         read: &[u8],
-        connected: Connected,
+        connected: ConnectionPermit,
     ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let Self { head, session, framing } = self;
         let mut frames = Frames::new();

@@ -65,7 +65,7 @@ const COALESCE_MS_MAX: u64 = 60_000;
 const SECONDS_MAX: u64 = 7 * 24 * 3600;
 
 /// A request for a stream, checked but for its token.
-pub(super) struct Asked {
+pub(super) struct WatchRequest {
     target: Target,
     timeout: Option<Duration>,
     resync: Option<Duration>,
@@ -79,7 +79,7 @@ pub(super) async fn watch(
     let (request, _) = request.into_parts();
     let params = Params::parse(query.as_deref(), &PARAMS)?;
     let format = transport(&request.headers, &params)?;
-    let asked = Asked::parse(&server, target::path_after("/v1/watch/", &request.uri), &params).await?;
+    let asked = WatchRequest::parse(&server, target::path_after("/v1/watch/", &request.uri), &params).await?;
     let from = from(&request.headers, &params, format)?;
     asked.answer(&server, &request, from, format, |encoder| encoder).await
 }
@@ -92,7 +92,8 @@ pub(super) async fn world(
     let (request, _) = request.into_parts();
     let params = Params::parse(query.as_deref(), &WORLD_PARAMS)?;
     let format = transport(&request.headers, &params)?;
-    let mut asked = Asked::parse(&server, target::path_after("/v1/world/", &request.uri), &params).await?;
+    let mut asked =
+        WatchRequest::parse(&server, target::path_after("/v1/world/", &request.uri), &params).await?;
     asked.target.selection.form.coalesce.get_or_insert(WORLD_COALESCE);
     let from = from(&request.headers, &params, format)?;
     let full = match params.get("state") {
@@ -106,7 +107,7 @@ pub(super) async fn world(
     asked.answer(&server, &request, from, format, |encoder| encoder.of_world(resumed, full)).await
 }
 
-impl Asked {
+impl WatchRequest {
     /// Reads path and parameters, and waits until the informers are there.
     pub(super) async fn parse(server: &Server, path: &str, params: &Params) -> Result<Self, ApiError> {
         let (timeout, resync) = (seconds(params, "timeoutSeconds")?, seconds(params, "resyncSeconds")?);

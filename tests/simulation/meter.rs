@@ -22,7 +22,7 @@ pub(crate) enum Ask {
     /// Any one object, to see the version.
     Head,
     /// A list at a version of the past.
-    Past,
+    Backfill,
 }
 
 /// Largest number of requests of one informer in a minute, without pages. Backoff begins at 0.8 s, and at most every other
@@ -63,7 +63,7 @@ impl Ask {
         match () {
             () if has("sendInitialEvents=true") => Self::Stream,
             () if has("watch=true") => Self::Watch,
-            () if has("resourceVersionMatch=Exact") => Self::Past,
+            () if has("resourceVersionMatch=Exact") => Self::Backfill,
             () if has("continue=") => Self::Page,
             () if path.ends_with("limit=1") && !has("fieldSelector=") => Self::Head,
             () if has("limit=1&") || path.ends_with("limit=1") => Self::Probe,
@@ -92,7 +92,7 @@ impl Meter {
     /// Counts a request, and returns whether there are too many.
     pub(crate) fn asked(&mut self, ask: Ask, now: Instant) -> bool {
         *self.asked.entry(ask).or_default() += 1;
-        if matches!(ask, Ask::Page | Ask::Past) {
+        if matches!(ask, Ask::Page | Ask::Backfill) {
             return self.storm.is_some();
         }
         self.lately.push_back(now);

@@ -180,7 +180,7 @@ impl Link {
         let meets = match ask {
             Ask::Watch | Ask::Stream => true,
             Ask::List | Ask::Probe | Ask::Head => state.weather.stale_lists,
-            Ask::Page | Ask::Past => false,
+            Ask::Page | Ask::Backfill => false,
         };
         if !meets || until <= Instant::now() || !state.dice[resource].chance(0.5) {
             return (api.current, None);
@@ -258,7 +258,7 @@ impl Link {
             self.say(|| format!("{} answers {code}", RESOURCES[resource]));
         }
         let watch = matches!(ask, Ask::Watch | Ask::Stream) && code == 200;
-        if ask != Ask::Past && code == 200 {
+        if ask != Ask::Backfill && code == 200 {
             self.meter(resource, |meter| if watch { meter.heard(now) } else { meter.heard_part(now) });
         }
         let plan = {

@@ -94,7 +94,7 @@ fn live(bookmark_seconds: u64, silence_seconds: u64, is_pinged: bool, streaming:
         // The first watch of a streaming list learns that the kind is idle.
         sleep(Duration::from_secs(120)).await;
         let asked = |link: &Link| {
-            let asks = [Ask::List, Ask::Page, Ask::Stream, Ask::Watch, Ask::Probe, Ask::Head, Ask::Past];
+            let asks = [Ask::List, Ask::Page, Ask::Stream, Ask::Watch, Ask::Probe, Ask::Head, Ask::Backfill];
             link.meter(1, |meter| asks.map(|ask| meter.count(ask)).iter().sum::<u64>())
         };
         let (began, before) = (Instant::now(), asked(&link));

@@ -180,7 +180,7 @@ impl Wire {
             resource,
             watch: matches!(ask, Ask::Watch | Ask::Stream) && code == 200,
             // A list of a past version says nothing about now, and an error nothing about the resource.
-            counts: ask != Ask::Past && code == 200,
+            counts: ask != Ask::Backfill && code == 200,
             plan,
             orders,
             partial: Vec::new(),

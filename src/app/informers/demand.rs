@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use tracing::info;
 
 use super::Informers;
-use super::group::wanted;
+use super::configured_watch::wanted;
 use crate::hub::{Demand, Started, SubscribeError};
 
 /// Age of a discovery above which it is repeated for an unknown name. So clients that ask for unknown kinds cost the API
@@ -78,8 +78,9 @@ impl Informers {
             },
         };
         let canonical = resource.canonical();
-        let follows =
-            |group: &&super::Group| group.resource().is_some_and(|one| one.canonical() == canonical);
+        let follows = |group: &&super::ConfiguredWatch| {
+            group.resource().is_some_and(|one| one.canonical() == canonical)
+        };
         if let Some(group) = self.groups.iter().find(follows) {
             let version = group.resource().map(|one| one.version().to_owned()).unwrap_or_default();
             if group.resource().is_some_and(|one| one.answers_to(name)) {

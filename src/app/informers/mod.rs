@@ -5,8 +5,8 @@
 //! gets 404 repeatedly. An informer is replaced when its resource or its watch has changed: the old cache serves until the
 //! new one is complete, and then streams get the difference. Other informers are not affected.
 
+mod configured_watch;
 mod demand;
-mod group;
 mod reconfigure;
 
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::hub::{Demand, Hub, Pending, Started};
 use crate::k8s::Resource;
 use crate::reflect::{Pack, Verify};
 use crate::upstream::{Again, Backoff, Client, Discovery, UpstreamError};
-use group::{Group, Maker, Next, wanted};
+use configured_watch::{ConfiguredWatch, Maker, Next, wanted};
 
 /// Time between two checks for idle informers, and for reflectors whose resource is gone.
 const TICK: Duration = Duration::from_secs(1);
@@ -66,7 +66,7 @@ struct Informers {
     discovery_interval: Duration,
     hub: Hub,
     maker: Maker,
-    groups: Vec<Group>,
+    groups: Vec<ConfiguredWatch>,
     next_id: u64,
     discovery: Option<Arc<Discovery>>,
     /// When discovery was last asked.
@@ -190,7 +190,7 @@ impl Informers {
         let id = self.next_id;
         self.next_id += 1;
         let (current, next, problem) = (Vec::new(), None, None);
-        self.groups.push(Group { id, spec, started, awaited, current, next, problem });
+        self.groups.push(ConfiguredWatch { id, spec, started, awaited, current, next, problem });
         self.groups.len() - 1
     }
 
@@ -235,8 +235,8 @@ impl Informers {
     fn take_discovery(&mut self, discovery: Discovery) {
         let discovery = Arc::new(discovery);
         self.discovery = Some(discovery);
-        let followers = self.groups.iter_mut().flat_map(|group| &mut group.current);
-        followers.for_each(group::Follower::looked);
+        let running = self.groups.iter_mut().flat_map(|group| &mut group.current);
+        running.for_each(configured_watch::RunningInformer::looked);
         self.tell_names();
     }
 
@@ -304,8 +304,9 @@ impl Informers {
             None => discovery.resolve(name).map_err(|error| error.to_string()),
         };
         let served = served.and_then(|resource| {
-            let taken =
-                |other: &Group| other.resource().is_some_and(|one| one.canonical() == resource.canonical());
+            let taken = |other: &ConfiguredWatch| {
+                other.resource().is_some_and(|one| one.canonical() == resource.canonical())
+            };
             let twice_there = self.groups.iter().enumerate().any(|(at, other)| at != index && taken(other));
             if twice_there { Err(twice(&resource, &group.spec)) } else { Ok(resource) }
         });
@@ -331,7 +332,7 @@ impl Informers {
     async fn apply(&mut self, index: usize, resource: Resource) -> Result<(), String> {
         let group = &mut self.groups[index];
         let wanted = wanted(&group.spec, &resource)?;
-        if group.is(&wanted) && group.current.iter().all(group::Follower::is_running) {
+        if group.is(&wanted) && group.current.iter().all(configured_watch::RunningInformer::is_running) {
             group.next = None;
             self.redescribe(index, &resource);
             return Ok(());
@@ -341,22 +342,22 @@ impl Informers {
             return Ok(());
         }
         group.next = None;
-        let followers = group.successors(&self.maker, &resource, &wanted);
-        self.metrics.started(group.started, followers.iter().filter(|one| one.is_new()).count());
+        let successors = group.successors(&self.maker, &resource, &wanted);
+        self.metrics.started(group.started, successors.iter().filter(|one| one.is_new()).count());
         if group.current.is_empty() {
-            let (old, new) = group.succeed(&resource, followers).await;
+            let (old, new) = group.succeed(&resource, successors).await;
             self.hub.swap(&old, new);
             return Ok(());
         }
         info!(informer = %resource, "informer will be replaced once the new one is complete");
-        let completion = group.completion(&followers);
+        let completion = group.completion(&successors);
         let (id, generation) = (group.id, self.next_id);
         self.next_id += 1;
         let waiting = self.completing.spawn(async move {
             completion.await;
             (id, generation)
         });
-        group.next = Some(Next { resource, wanted, followers, generation, waiting });
+        group.next = Some(Next { resource, wanted, successors, generation, waiting });
         Ok(())
     }
 
@@ -364,8 +365,8 @@ impl Informers {
     fn redescribe(&mut self, index: usize, resource: &Resource) {
         let group = &mut self.groups[index];
         let (started, awaited) = (group.started, group.awaited);
-        let as_is = |follower: &group::Follower| {
-            let informer = &follower.informer;
+        let as_is = |running: &configured_watch::RunningInformer| {
+            let informer = &running.informer;
             informer.resource.parts() == resource.parts()
                 && informer.started == started
                 && informer.awaited == awaited
@@ -373,21 +374,21 @@ impl Informers {
         if group.current.iter().all(as_is) {
             return;
         }
-        for follower in &mut group.current {
-            follower.informer.resource = resource.clone();
+        for running in &mut group.current {
+            running.informer.resource = resource.clone();
         }
         group.describe();
-        let informers = group.current.iter().map(|follower| follower.informer.clone()).collect();
+        let informers = group.current.iter().map(|running| running.informer.clone()).collect();
         self.hub.swap(&group.ids(), informers);
     }
 
-    /// Replaces the followers of a group by its successors, which are complete.
+    /// Replaces the informers of a watch by their successors, which are complete.
     async fn complete(&mut self, id: u64, generation: u64) {
         let Some(group) = self.groups.iter_mut().find(|group| group.id == id) else { return };
         let Some(next) = group.next.take_if(|next| next.generation == generation) else { return };
-        let (resource, followers) = next.into_parts();
+        let (resource, successors) = next.into_parts();
         info!(informer = %resource, "informer is replaced");
-        let (old, new) = group.succeed(&resource, followers).await;
+        let (old, new) = group.succeed(&resource, successors).await;
         self.hub.swap(&old, new);
         self.metrics.replaced();
         self.tell_pending();
@@ -432,7 +433,8 @@ impl Informers {
     fn tick(&mut self) {
         let idle = if self.on_demand.is_on() { self.on_demand.idle / 4 } else { TICK };
         self.tick_at = Instant::now() + idle.clamp(TICK_MIN, TICK);
-        let missing = |group: &Group| group.current.iter().any(|one| one.not_found() >= NOT_FOUND_MAX);
+        let missing =
+            |group: &ConfiguredWatch| group.current.iter().any(|one| one.not_found() >= NOT_FOUND_MAX);
         if self.groups.iter().any(missing) {
             self.ask_soon();
         }

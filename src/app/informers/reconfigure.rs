@@ -54,11 +54,12 @@ impl Informers {
     /// The group of a watch: that of the same resource, or else of the same name.
     fn find(&self, spec: &WatchSpec) -> Option<usize> {
         let meant = self.discovery.as_ref().and_then(|discovery| discovery.find(&spec.resource));
-        let of_resource = |group: &super::Group| match (&meant, group.resource()) {
+        let of_resource = |group: &super::ConfiguredWatch| match (&meant, group.resource()) {
             (Some(meant), Some(resource)) => meant.canonical() == resource.canonical(),
             (_, _) => false,
         };
-        let of_name = |group: &super::Group| group.spec.resource.eq_ignore_ascii_case(&spec.resource);
+        let of_name =
+            |group: &super::ConfiguredWatch| group.spec.resource.eq_ignore_ascii_case(&spec.resource);
         self.groups.iter().position(of_resource).or_else(|| {
             self.groups.iter().position(|group| of_name(group) && group.started == Started::Configuration)
         })

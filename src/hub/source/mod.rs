@@ -7,10 +7,10 @@ use tokio::time::Instant;
 
 use super::event::{Event, EventKind, ResetReason};
 use super::generations::{Generations, HeldState, Holding};
-use super::informer::Fate;
+use super::informer::Retirement;
 use super::token::TokenKind;
 use super::{Candidates, CloseReason, Config, Informer, Matcher, Selection};
-use crate::cache::{Cursor, Located, Mark, Past, Recalled, Revision, ScopeWake, UsedIndex};
+use crate::cache::{Backfill, BackfillAnswer, Cursor, Located, Mark, Revision, ScopeWake, UsedIndex};
 use crate::k8s::{Key, ResourceVersion};
 
 mod pull;
@@ -53,7 +53,7 @@ enum Phase {
     /// for keys behind it. The rest is sent from the current state.
     Moving { last: Option<Key>, kind: EventKind },
     /// Sends the changes from before the cache's history up to a place in it, from element `next` on.
-    Past { past: Arc<Past>, next: usize },
+    Backfill { backfill: Arc<Backfill>, next: usize },
     /// Reads the journal.
     Live,
     /// Is behind the journal, and reads each object that changed once.
@@ -219,17 +219,17 @@ impl Source {
 
     /// Why its informer has ended, if it has.
     pub(super) fn ended(&self) -> Option<CloseReason> {
-        match self.informer.fate() {
-            Some(Fate::Ended(reason)) => Some(*reason),
-            Some(Fate::ReplacedBy(_)) | None => None,
+        match self.informer.retirement() {
+            Some(Retirement::Ended(reason)) => Some(*reason),
+            Some(Retirement::ReplacedBy(_)) | None => None,
         }
     }
 
     /// The informer that has replaced its own, if any.
     pub(super) fn successor(&self) -> Option<Arc<Informer>> {
-        match self.informer.fate() {
-            Some(Fate::ReplacedBy(successor)) => Some(successor.clone()),
-            Some(Fate::Ended(_)) | None => None,
+        match self.informer.retirement() {
+            Some(Retirement::ReplacedBy(successor)) => Some(successor.clone()),
+            Some(Retirement::Ended(_)) | None => None,
         }
     }
 
@@ -267,7 +267,9 @@ impl Source {
         let reader = &self.informer.reader;
         match token_kind {
             // Zero is the version of a client that was cut off within its first snapshot.
-            TokenKind::PerEvent | TokenKind::Bookmark if version.is_zero() || self.is_fenced(version) => {
+            TokenKind::PerEvent | TokenKind::Bookmark
+                if version.is_zero() || self.is_of_another_selection(version) =>
+            {
                 Located::Lost
             }
             // An object that it holds beyond the token may have been deleted in a relist's gap.
@@ -281,8 +283,9 @@ impl Source {
         let reader = &self.informer.reader;
         // Right after a replacement, a list of the new cache still has the old one's last version. Accept exactly that
         // version, or clients would relist forever. A client that has it from the old cache got 410, if it was connected.
-        let is_listed = self.informer.fence() == Some(version) && reader.summary().position == *version;
-        let located = match is_listed || !version.is_zero() && !self.is_fenced(version) {
+        let is_listed =
+            self.informer.tokens_valid_after() == Some(version) && reader.summary().position == *version;
+        let located = match is_listed || !version.is_zero() && !self.is_of_another_selection(version) {
             true => reader.locate_listed(version),
             false => Located::Lost,
         };
@@ -298,8 +301,8 @@ impl Source {
     }
 
     /// Whether a version is of an earlier cache with another selection.
-    fn is_fenced(&self, version: &ResourceVersion) -> bool {
-        self.informer.fence().is_some_and(|fence| version <= fence)
+    fn is_of_another_selection(&self, version: &ResourceVersion) -> bool {
+        self.informer.tokens_valid_after().is_some_and(|tokens_valid_after| version <= tokens_valid_after)
     }
 
     /// Begins after a version from a token, at a cursor.
@@ -317,8 +320,8 @@ impl Source {
 
     /// Whether the API server has been at a version that the cache has not reached. If it is not known it is asked, and
     /// a wake-up comes once it has answered.
-    pub(super) fn is_reached(&self, version: &ResourceVersion) -> bool {
-        self.informer.reader.is_reached(version)
+    pub(super) fn request_version(&self, version: &ResourceVersion) -> bool {
+        self.informer.reader.request_version(version)
     }
 
     /// Begins after a version from a token that the cache will reach.
@@ -356,22 +359,26 @@ impl Source {
     }
 
     /// Asks for the changes since a version that is lost.
-    pub(super) fn recall(&self, token_kind: TokenKind, version: &ResourceVersion) -> Recalled {
+    pub(super) fn request_backfill(
+        &self,
+        token_kind: TokenKind,
+        version: &ResourceVersion,
+    ) -> BackfillAnswer {
         match token_kind {
-            TokenKind::PerEvent if self.is_fenced(version) => Recalled::Unknown,
-            TokenKind::PerEvent => self.informer.reader.recall(version),
+            TokenKind::PerEvent if self.is_of_another_selection(version) => BackfillAnswer::Unknown,
+            TokenKind::PerEvent => self.informer.reader.request_backfill(version),
             // The client may hold an object that was created after the token and deleted since. No list shows it, so the
             // client would keep it for ever.
-            TokenKind::Bookmark => Recalled::Unknown,
+            TokenKind::Bookmark => BackfillAnswer::Unknown,
         }
     }
 
     /// Begins with the changes since a version from a token.
-    pub(super) fn begin_past(&mut self, past: Arc<Past>, version: ResourceVersion) {
-        self.cursor = past.cursor;
+    pub(super) fn begin_backfill(&mut self, backfill: Arc<Backfill>, version: ResourceVersion) {
+        self.cursor = backfill.cursor;
         (self.located_by, self.finding) = (None, None);
         self.position = version;
-        self.phase = Phase::Past { past, next: 0 };
+        self.phase = Phase::Backfill { backfill, next: 0 };
     }
 
     /// Makes a resync due.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::super::event::{Event, EventKind, Payload, ResetReason};
 use super::super::live::LivePosition;
 use super::super::project::{
-    AMID, differing, loses_order, position_after, project_change, project_gathered, project_latest,
-    project_past,
+    AMID, differing, loses_order, position_after, project_backfill, project_change, project_gathered,
+    project_latest,
 };
 use super::super::shared_batch::SharedBatch;
 use super::super::token::TokenKind;
@@ -287,7 +287,7 @@ impl Source {
                         return Ok(Pulled::Done);
                     }
                 }
-                Phase::Past { .. } => self.pull_past(index, batch),
+                Phase::Backfill { .. } => self.pull_backfill(index, batch),
                 Phase::Difference(_) => self.pull_difference(index, batch)?,
                 Phase::CatchUp => {
                     looked_at += len_max_of(batch);
@@ -379,13 +379,13 @@ impl Source {
     }
 
     /// Pulls the changes from before the cache's history, until the batch is full.
-    fn pull_past(&mut self, index: usize, batch: &mut BatchBuilder) {
-        let Phase::Past { past, next } = &mut self.phase else { return };
+    fn pull_backfill(&mut self, index: usize, batch: &mut BatchBuilder) {
+        let Phase::Backfill { backfill, next } = &mut self.phase else { return };
         let before = batch.events.len();
         loop {
             let at = *next;
-            if at == past.gone.len() + past.changed.len() {
-                self.position = past.position.clone();
+            if at == backfill.gone.len() + backfill.changed.len() {
+                self.position = backfill.position.clone();
                 // With the last change the client has everything.
                 if let Some(last) = batch.events[before..].last_mut() {
                     last.position = self.position.clone();
@@ -397,7 +397,7 @@ impl Source {
                 return;
             }
             *next += 1;
-            let event = if let Some(gone) = past.gone.get(at) {
+            let event = if let Some(gone) = backfill.gone.get(at) {
                 let Gone { key, uid, version } = gone.clone();
                 if self.matcher.selection().form.patch {
                     // Cut off here, the client would come back without an object of which another replica sends a patch.
@@ -409,7 +409,7 @@ impl Source {
                     .then_some((EventKind::Deleted, Payload::Identity { key, uid, version }))
             } else {
                 self.position = AMID;
-                project_past(&self.matcher, &past.changed[at - past.gone.len()])
+                project_backfill(&self.matcher, &backfill.changed[at - backfill.gone.len()])
             };
             if let Some((kind, payload)) = event {
                 batch.push(Event {

@@ -10,7 +10,7 @@ use super::super::subscription::{Begin, StartAt, VERSION_WAIT};
 use super::super::token::TokenKind;
 use super::super::{CloseReason, ResumeToken};
 use super::{State, Subscriber, resetting};
-use crate::cache::{Cursor, Located, Past, Recalled};
+use crate::cache::{Backfill, BackfillAnswer, Cursor, Located};
 use crate::k8s::Status;
 
 /// How a source continues from a token.
@@ -18,7 +18,7 @@ enum Resume {
     At(Cursor),
     /// At a version that the cache has not reached.
     Ahead,
-    Past(Arc<Past>),
+    Backfill(Arc<Backfill>),
 }
 
 impl Subscriber {
@@ -82,7 +82,7 @@ impl Subscriber {
                     source.begin_at(cursor, TokenKind::PerEvent, version.clone());
                     self.state = State::Live;
                 }
-                Located::Ahead if source.is_reached(version) => {
+                Located::Ahead if source.request_version(version) => {
                     source.begin_ahead(TokenKind::PerEvent, version.clone());
                     self.state = State::Live;
                 }
@@ -108,18 +108,18 @@ impl Subscriber {
             };
             let place = match source.locate(token_kind, version) {
                 Located::At(cursor) => Some(Resume::At(cursor)),
-                Located::Lost => match source.recall(token_kind, version) {
-                    Recalled::Known(past) => Some(Resume::Past(past)),
-                    Recalled::Asked => {
+                Located::Lost => match source.request_backfill(token_kind, version) {
+                    BackfillAnswer::Known(backfill) => Some(Resume::Backfill(backfill)),
+                    BackfillAnswer::Requested => {
                         asked = true;
                         None
                     }
-                    Recalled::Unknown => {
+                    BackfillAnswer::Unknown => {
                         lost = true;
                         None
                     }
                 },
-                Located::Ahead if source.is_reached(version) => Some(Resume::Ahead),
+                Located::Ahead if source.request_version(version) => Some(Resume::Ahead),
                 Located::Ahead => {
                     ahead = true;
                     None
@@ -140,7 +140,7 @@ impl Subscriber {
             match place {
                 Some((Resume::At(cursor), version)) => source.begin_at(cursor, token_kind, version),
                 Some((Resume::Ahead, version)) => source.begin_ahead(token_kind, version),
-                Some((Resume::Past(past), version)) => source.begin_past(past, version),
+                Some((Resume::Backfill(backfill), version)) => source.begin_backfill(backfill, version),
                 None => {}
             }
         }

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::cache::{self, Delta, PastWriter, Writer};
+use crate::cache::{self, BackfillRequests, Delta, Writer};
 use crate::k8s::{
     DecodeOptions, Decoder, FieldSelector, Identity, Key, LabelSelector, Object, Resource, ResourceParts,
     ResourceVersion,
@@ -101,7 +101,7 @@ impl Upstream {
 /// One life of informerd.
 struct Life {
     writer: Writer,
-    pasts: PastWriter,
+    backfills: BackfillRequests,
     hub: Hub,
     seen: u64,
     /// Whether the API server selects app=true.
@@ -131,7 +131,7 @@ impl Life {
         deltas.extend(items.map(Delta::PassItem));
         deltas.push(Delta::PassEnd(upstream.version.into()));
         writer.commit(deltas);
-        Self { pasts: writer.pasts(), writer, hub, seen: upstream.version, selects: false }
+        Self { backfills: writer.backfill_requests(), writer, hub, seen: upstream.version, selects: false }
     }
 
     /// Replaces the informer by one with a selector of the API server, or by one of everything.
@@ -147,7 +147,7 @@ impl Life {
         let mut informer = Informer::new(pods(), Scope::All, reader, Arc::new(Figures::default));
         informer.selection = u64::from(self.selects);
         self.hub.swap(&[self.hub.informers()[0].id()], vec![informer]);
-        self.pasts = writer.pasts();
+        self.backfills = writer.backfill_requests();
         (self.writer, self.seen) = (writer, upstream.version);
     }
 
@@ -178,8 +178,8 @@ impl Life {
     }
 
     fn answer(&self, upstream: &Upstream) {
-        while let Some(version) = self.pasts.next() {
-            self.pasts.answer(&version, Some(upstream.there(&version)));
+        while let Some(version) = self.backfills.next() {
+            self.backfills.answer(&version, Some(upstream.there(&version)));
         }
         self.tell_head(Some(&upstream.version.into()));
     }
@@ -188,7 +188,7 @@ impl Life {
 impl Life {
     /// Answers with the API server's version, if it was asked for.
     fn tell_head(&self, version: Option<&ResourceVersion>) -> bool {
-        let head = self.writer.head();
+        let head = self.writer.version_requests();
         let asked = head.next();
         asked.into_iter().for_each(|asked| head.answer(asked, version.cloned()));
         asked.is_some()
@@ -331,7 +331,7 @@ fn run(steps: &[(u8, u8, u8)]) {
             8 => client.connect(&life),
             9 => life.answer(&upstream),
             _ => {
-                if client.pull(1 + usize::from(much % 4)) && life.pasts.next().is_none() {
+                if client.pull(1 + usize::from(much % 4)) && life.backfills.next().is_none() {
                     assert_eq!(client.state, client.expected(&life));
                 }
             }
@@ -422,7 +422,7 @@ async fn a_token_that_does_not_cover_all_starts_over_at_once() {
     let mut subscriber = life.hub.subscribe(subscription).unwrap();
     let Delivery::Events(events) = subscriber.next().await else { panic!("a RESET") };
     assert_eq!(events[0].kind, EventKind::Reset);
-    assert!(life.pasts.next().is_none());
+    assert!(life.backfills.next().is_none());
 }
 
 #[test]

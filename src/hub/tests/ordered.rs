@@ -26,7 +26,7 @@ impl Client {
         let informer = life.hub.informers().remove(0);
         // A client that missed the end of its watch, and has exactly the last version of a replaced informer, cannot be
         // distinguished from one that has listed the successor.
-        if self.at.as_ref() == informer.fence() && self.listed != Some(informer.id()) {
+        if self.at.as_ref() == informer.tokens_valid_after() && self.listed != Some(informer.id()) {
             self.at = None;
         }
         let snapshot = informer.reader.snapshot();

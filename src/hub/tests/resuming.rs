@@ -209,7 +209,7 @@ async fn a_client_ahead_of_one_cache_gets_changes_of_the_others_meanwhile() {
     let token = [("pods".to_owned(), ResourceVersion::from(1)), ("nodes".to_owned(), 30.into())];
     let mut subscriber = subscribe(&life, Selection::default(), StartAt::Token(token.into_iter().collect()));
     assert_eq!(taken(&mut subscriber), []);
-    let head = writer.head();
+    let head = writer.version_requests();
     head.answer(head.next().expect("asked"), Some(30.into()));
     assert_eq!(taken(&mut subscriber).len(), 1);
     upstream.put("b", true);
@@ -242,7 +242,7 @@ async fn a_client_ahead_of_one_cache_that_starts_over_for_another_is_not_taken_b
         }
         let mut subscriber = subscribe(&life, Selection::default(), from);
         assert_eq!(taken(&mut subscriber), []);
-        let head = nodes.head();
+        let head = nodes.version_requests();
         head.answer(head.next().expect("asked"), Some(30.into()));
         if !is_lost_at_once {
             assert_eq!(taken(&mut subscriber).len(), 1);

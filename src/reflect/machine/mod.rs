@@ -26,7 +26,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use self::listing::{Older, Pass, Streaming};
-use super::step::{Failure, Input, Moment, Probed, Question, Reaction, Step, Witness};
+use super::step::{Failure, Input, Moment, Probed, Question, Reaction, SampleObject, Step};
 use super::watching::{Doubt, EndReason, RelistReason, Verdict, WatchEnd, Watching};
 use crate::cache::{Condition, Delta, Phase};
 use crate::k8s::{Key, ResourceVersion, Status, WatchEvent};
@@ -469,7 +469,7 @@ impl Machine {
 
     fn on_probed(&mut self, probed: &Probed, moment: Moment, deltas: &mut Vec<Delta>) -> Reaction {
         let State::Probing(question) = self.state else { return Reaction::default() };
-        let Probed { version, witness, is_cached } = probed;
+        let Probed { version, sample, is_cached } = probed;
         if question == Question::Now && *version < self.version {
             // Another informerd is between here and the API server, and is behind. When the watch asks it for the version held
             // here, it answers whether that version is of its history.
@@ -481,20 +481,22 @@ impl Machine {
             let sentence = format!("the API server is at {version}, but {} was seen already", self.version);
             return self.relist(RelistReason::WentBack, sentence, moment, deltas);
         }
-        let other = match (question, witness) {
+        let other = match (question, sample) {
             (_, None) => false,
-            (Question::Now, Some(Witness { held, found: Some(found), .. })) if found <= held => found != held,
+            (Question::Now, Some(SampleObject { held, found: Some(found), .. })) if found <= held => {
+                found != held
+            }
             // The object changed or was deleted since, in this history or in another. Its state at the version held decides.
             (Question::Now, Some(_)) => return self.ask(Question::Then),
-            (Question::Then, Some(Witness { held, found, .. })) if found.as_ref() == Some(held) => false,
-            (Question::Then, Some(Witness { held, .. })) if version != held => {
+            (Question::Then, Some(SampleObject { held, found, .. })) if found.as_ref() == Some(held) => false,
+            (Question::Then, Some(SampleObject { held, .. })) if version != held => {
                 return self.ask(Question::Exactness);
             }
             (Question::Then, Some(_)) => true,
             // Servers before 1.19 ignore `resourceVersionMatch=Exact` and answer with the current state.
-            (Question::Exactness, Some(Witness { held, .. })) => version == held,
+            (Question::Exactness, Some(SampleObject { held, .. })) => version == held,
         };
-        if other && let Some(Witness { key, held, .. }) = witness {
+        if other && let Some(SampleObject { key, held, .. }) = sample {
             let sentence = format!(
                 "the API server has another history: {key} at {held}, which was seen already, is not in it"
             );

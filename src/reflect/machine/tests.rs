@@ -46,12 +46,12 @@ fn probed(words: &[&str]) -> Probed {
     if words[0] == "cached" {
         return Probed { is_cached: true, ..probed(&words[1..]) };
     }
-    let witness = words.get(1).map(|held| Witness {
+    let sample = words.get(1).map(|held| SampleObject {
         key: Key::new("web", "a"),
         held: ResourceVersion::new(held),
         found: words.get(2).map(|found| ResourceVersion::new(found)),
     });
-    Probed { version: ResourceVersion::new(words[0]), witness, is_cached: false }
+    Probed { version: ResourceVersion::new(words[0]), sample, is_cached: false }
 }
 
 fn show(deltas: &[Delta], step: Option<&Step>) -> String {

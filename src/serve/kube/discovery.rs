@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::super::{ApiError, Server};
 use super::negotiate::clauses;
-use super::path::Place;
+use super::path::ApiPath;
 use super::{answer_headers, error};
 use crate::k8s::Resource;
 
@@ -44,44 +44,44 @@ struct Group<'r> {
 /// A discovery document.
 pub(super) async fn document(
     server: &Server,
-    place: &Place,
+    place: &ApiPath,
     headers: &HeaderMap,
 ) -> Result<Response, ApiError> {
     if !server.hub.discovered(Instant::now() + WAIT).await {
         let message = "discovery of the API server's kinds has not ended yet";
         return Err(ApiError::unavailable(message, 1));
     }
-    if *place == Place::Version {
+    if *place == ApiPath::Version {
         return version(server);
     }
     let resources = server.hub.served();
     let groups = grouped(&resources);
-    let form = form(headers, matches!(place, Place::CoreVersions | Place::Groups))?;
+    let form = form(headers, matches!(place, ApiPath::CoreVersions | ApiPath::Groups))?;
     let document = match (place, form) {
-        (Place::CoreVersions, Form::Plain) => {
+        (ApiPath::CoreVersions, Form::Plain) => {
             json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})
         }
-        (Place::Groups, Form::Plain) => {
+        (ApiPath::Groups, Form::Plain) => {
             let groups = groups.iter().filter(|group| !group.name.is_empty());
             let groups: Vec<_> = groups.map(Group::document).collect();
             json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
         }
-        (Place::CoreVersions | Place::Groups, Form::Aggregated) => {
-            let core = *place == Place::CoreVersions;
+        (ApiPath::CoreVersions | ApiPath::Groups, Form::Aggregated) => {
+            let core = *place == ApiPath::CoreVersions;
             let groups = groups.iter().filter(|group| group.name.is_empty() == core);
             let items: Vec<_> = groups.map(Group::aggregated).collect();
             let version = "apidiscovery.k8s.io/v2";
             let list = json!({"kind": "APIGroupDiscoveryList", "apiVersion": version, "metadata": {}, "items": items});
             return Ok(aggregated(&list, headers));
         }
-        (Place::Group(name), _) => {
+        (ApiPath::Group(name), _) => {
             let group = groups.iter().find(|group| group.name == *name).ok_or_else(error::nothing_there)?;
             let mut document = json!({"kind": "APIGroup", "apiVersion": "v1"});
             merge(&mut document, group.document());
             document
         }
-        (Place::Resources { group, version }, _) => resource_list(&groups, group, version)?,
-        (Place::Version | Place::Objects(_) | Place::Nothing, _) => return Err(error::nothing_there()),
+        (ApiPath::Resources { group, version }, _) => resource_list(&groups, group, version)?,
+        (ApiPath::Version | ApiPath::Objects(_) | ApiPath::Nothing, _) => return Err(error::nothing_there()),
     };
     Ok((answer_headers(0), line(&document)).into_response())
 }

@@ -11,13 +11,13 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::super::body::FramesBody;
-use super::super::list_body::{ListWriter, Listing, PageEnd, Place};
+use super::super::list_body::{ListPosition, ListWriter, Listing, PageEnd};
 use super::super::negotiate::compresses;
-use super::super::pages::Continue;
+use super::super::pagination::Continue;
 use super::super::snapshot::Compress;
 use super::super::{ApiError, Server};
 use super::negotiate::{self, Answer, Shape};
-use super::options::{Asked, ListOptions, Query, Verb};
+use super::options::{ListOptions, ListOrWatch, Query, RequestedVersion};
 use super::path::Target;
 use super::{answer_headers, error, resource, tables};
 use crate::cache::Snapshot;
@@ -35,7 +35,7 @@ const BY_PRECEDENCE: &str = "flowschemas.flowcontrol.apiserver.k8s.io";
 const COMPRESSED_BYTES_MIN: usize = 128 << 10;
 
 /// A list to be answered with.
-struct Shown {
+struct ListAnswer {
     informer: Arc<Informer>,
     state: Candidates,
     /// The version it is shown at.
@@ -72,7 +72,7 @@ pub(super) async fn list(
     let held = resource::held_shape(&informer, shape)?;
     let request = fingerprint(&informer, target, &options);
     let selection = Arc::new(resource::selection(&informer, target, &mut options)?);
-    let Verb::List { exact, limit, token } = options.verb else { return Err(error::nothing_there()) };
+    let ListOrWatch::List { exact, limit, token } = options.verb else { return Err(error::nothing_there()) };
     server.loops.turns.admit()?;
     let (state, after, id) = match token {
         Some(token) => held_page(server, &token, request, &informer)?,
@@ -83,12 +83,15 @@ pub(super) async fn list(
         }
     };
     let version = match &options.asked {
-        Asked::Version(version) if exact => at_exactly(&state.snapshot, version)?,
-        Asked::Version(_) | Asked::Any | Asked::Newest => state.snapshot.position.clone(),
+        RequestedVersion::Version(version) if exact => at_exactly(&state.snapshot, version)?,
+        RequestedVersion::Version(_) | RequestedVersion::Any | RequestedVersion::Newest => {
+            state.snapshot.position.clone()
+        }
     };
     informer.reader.note_listed(&state.snapshot, &version);
     let compress = compresses(headers) && state.snapshot.bytes >= COMPRESSED_BYTES_MIN;
-    let shown = Shown { informer: informer.clone(), state, version, selection, after, limit, request, id };
+    let shown =
+        ListAnswer { informer: informer.clone(), state, version, selection, after, limit, request, id };
     let body = shown.into_body(server, shape, held, table).await;
     let mut response = if compress { body.into_plain_response() } else { body.into_response() };
     if compress {
@@ -131,7 +134,7 @@ fn fingerprint(informer: &Informer, target: &Target, options: &ListOptions) -> u
     hasher.finish()
 }
 
-impl Shown {
+impl ListAnswer {
     /// The writer of a list in a form.
     async fn into_body(
         self,
@@ -143,7 +146,7 @@ impl Shown {
         let (generations, turns) = (server.hub.generations(), server.loops.turns.clone());
         let (informers, states) = (from_ref(&self.informer), vec![self.state.clone()]);
         let listing = Listing::new(informers, &self.selection, states, generations, turns);
-        let place = Place { source: 0, after: self.after.clone() };
+        let place = ListPosition { source: 0, after: self.after.clone() };
         let end = match self.limit {
             Some(limit) => listing.end_of_page(&place, limit).await,
             None => None,

@@ -26,8 +26,8 @@ use axum::response::Response;
 use super::{ApiError, Server};
 pub(crate) use definitions::Definitions;
 pub use definitions::FetchDefinition;
-use options::{ListOptions, Query, Verb};
-use path::{Place, Target};
+use options::{ListOptions, ListOrWatch, Query};
+use path::{ApiPath, Target};
 
 /// Answers any request below `/api`, `/apis` and `/version`.
 pub(super) async fn answer(
@@ -42,50 +42,51 @@ pub(super) async fn answer(
             None => Err(ApiError::only_get()),
         };
     }
-    let place = Place::parse(request.uri.path());
+    let place = ApiPath::parse(request.uri.path());
     let Some(pass) = passing else { return cached(&server, place, &request).await };
     match place {
         // Everything can be passed through, so the API server's own document is the answer.
-        Place::CoreVersions | Place::Groups | Place::Group(_) | Place::Resources { .. } => {
-            match pass.pass(&request, body).await {
-                Err(error) if error.code() == StatusCode::BAD_GATEWAY => {
-                    cached(&server, place, &request).await
-                }
+        ApiPath::CoreVersions | ApiPath::Groups | ApiPath::Group(_) | ApiPath::Resources { .. } => match pass
+            .pass(&request, body)
+            .await
+        {
+            Err(error) if error.code() == StatusCode::BAD_GATEWAY => cached(&server, place, &request).await,
+            answer => answer,
+        },
+        ApiPath::Version | ApiPath::Objects(_) | ApiPath::Nothing => {
+            match cached(&server, place, &request).await {
+                Err(error) if error.is_uncached() => pass.pass(&request, body).await,
                 answer => answer,
             }
         }
-        Place::Version | Place::Objects(_) | Place::Nothing => match cached(&server, place, &request).await {
-            Err(error) if error.is_uncached() => pass.pass(&request, body).await,
-            answer => answer,
-        },
     }
 }
 
 /// The route under which a request is counted: list, watch, get or other. Watches are separate, as they last.
 pub(super) fn operation(path: &str, query: Option<&str>) -> &'static str {
-    match Place::parse(path) {
-        Place::Objects(target) if target.name.is_some() => "kubernetes-get",
-        Place::Objects(_) if Query::parse(query).is_ok_and(|query| query.is_watch()) => "kubernetes-watch",
-        Place::Objects(_) => "kubernetes-list",
-        Place::Version
-        | Place::CoreVersions
-        | Place::Groups
-        | Place::Group(_)
-        | Place::Resources { .. }
-        | Place::Nothing => "kubernetes",
+    match ApiPath::parse(path) {
+        ApiPath::Objects(target) if target.name.is_some() => "kubernetes-get",
+        ApiPath::Objects(_) if Query::parse(query).is_ok_and(|query| query.is_watch()) => "kubernetes-watch",
+        ApiPath::Objects(_) => "kubernetes-list",
+        ApiPath::Version
+        | ApiPath::CoreVersions
+        | ApiPath::Groups
+        | ApiPath::Group(_)
+        | ApiPath::Resources { .. }
+        | ApiPath::Nothing => "kubernetes",
     }
 }
 
 /// Answers from the caches.
-async fn cached(server: &Server, place: Place, request: &Parts) -> Result<Response, ApiError> {
+async fn cached(server: &Server, place: ApiPath, request: &Parts) -> Result<Response, ApiError> {
     match place {
-        Place::Objects(target) => objects(server, &target, request).await,
-        place @ (Place::Version
-        | Place::CoreVersions
-        | Place::Groups
-        | Place::Group(_)
-        | Place::Resources { .. }) => discovery::document(server, &place, &request.headers).await,
-        Place::Nothing => Err(error::nothing_there()),
+        ApiPath::Objects(target) => objects(server, &target, request).await,
+        place @ (ApiPath::Version
+        | ApiPath::CoreVersions
+        | ApiPath::Groups
+        | ApiPath::Group(_)
+        | ApiPath::Resources { .. }) => discovery::document(server, &place, &request.headers).await,
+        ApiPath::Nothing => Err(error::nothing_there()),
     }
 }
 
@@ -96,8 +97,8 @@ async fn objects(server: &Server, target: &Target, request: &Parts) -> Result<Re
     }
     let options = ListOptions::parse(&query)?;
     match options.verb {
-        Verb::List { .. } => list::list(server, target, options, &query, headers).await,
-        Verb::Watch { .. } => watch::watch(server, target, options, &query, request).await,
+        ListOrWatch::List { .. } => list::list(server, target, options, &query, headers).await,
+        ListOrWatch::Watch { .. } => watch::watch(server, target, options, &query, request).await,
     }
 }
 

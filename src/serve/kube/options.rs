@@ -17,7 +17,7 @@ pub(super) struct Query(Vec<(String, String)>);
 
 /// The requested version of the state.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum RequestedVersion {
     /// Not given: the newest.
     Newest,
     /// `0`: any version.
@@ -32,13 +32,13 @@ pub(super) struct ListOptions {
     pub(super) labels: LabelSelector,
     /// By field labels, which are not translated to paths yet.
     pub(super) fields: FieldSelector,
-    pub(super) asked: Asked,
-    pub(super) verb: Verb,
+    pub(super) asked: RequestedVersion,
+    pub(super) verb: ListOrWatch,
 }
 
 /// A list or a watch.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Verb {
+pub(super) enum ListOrWatch {
     /// The objects as they are now.
     List {
         /// Exactly the given version, not a newer one.
@@ -108,7 +108,7 @@ fn not_parsed(function: &str, text: &str) -> String {
     format!("strconv.{function}: parsing {text:?}: {why}")
 }
 
-impl Asked {
+impl RequestedVersion {
     fn parse(text: &str) -> Result<Self, ApiError> {
         if text.is_empty() {
             return Ok(Self::Newest);
@@ -130,8 +130,8 @@ impl Asked {
 }
 
 /// The requested version of a get.
-pub(super) fn get_options(query: &Query) -> Result<Asked, ApiError> {
-    Asked::parse(query.text("resourceVersion"))
+pub(super) fn get_options(query: &Query) -> Result<RequestedVersion, ApiError> {
+    RequestedVersion::parse(query.text("resourceVersion"))
 }
 
 impl ListOptions {
@@ -148,9 +148,9 @@ impl ListOptions {
         if !causes.is_empty() {
             return Err(invalid_options(causes));
         }
-        let asked = Asked::parse(query.text("resourceVersion"))?;
+        let asked = RequestedVersion::parse(query.text("resourceVersion"))?;
         let token = Some(query.text("continue").to_owned()).filter(|token| !token.is_empty());
-        if !watch && token.is_some() && matches!(asked, Asked::Version(_)) {
+        if !watch && token.is_some() && matches!(asked, RequestedVersion::Version(_)) {
             let message = "specifying resource version is not allowed when using continue";
             return Err(ApiError::bad_request(message));
         }
@@ -162,15 +162,15 @@ impl ListOptions {
                 // The API server ends a watch with a negative timeout at once.
                 Err(_) => Some(Duration::ZERO),
             };
-            Verb::Watch { bookmarks, initial: query.flag("sendInitialEvents"), timeout }
+            ListOrWatch::Watch { bookmarks, initial: query.flag("sendInitialEvents"), timeout }
         } else {
             // As the API server's watch cache, a list of any version ignores the limit.
-            let whole = asked == Asked::Any && token.is_none();
+            let whole = asked == RequestedVersion::Any && token.is_none();
             let limit = usize::try_from(limit).ok().filter(|limit| *limit > 0 && !whole);
-            let named = matches!(asked, Asked::Version(_));
+            let named = matches!(asked, RequestedVersion::Version(_));
             let exact =
                 query.text(MATCH) == "Exact" || (query.text(MATCH).is_empty() && limit.is_some() && named);
-            Verb::List { exact, limit, token }
+            ListOrWatch::List { exact, limit, token }
         };
         Ok(Self { labels, fields, asked, verb })
     }
@@ -267,8 +267,8 @@ mod tests {
     #[track_caller]
     fn list(query: &str) -> (bool, Option<usize>) {
         match parse(query).unwrap().verb {
-            Verb::List { exact, limit, .. } => (exact, limit),
-            Verb::Watch { .. } => panic!("{query} is a watch"),
+            ListOrWatch::List { exact, limit, .. } => (exact, limit),
+            ListOrWatch::Watch { .. } => panic!("{query} is a watch"),
         }
     }
 
@@ -299,9 +299,9 @@ mod tests {
             ("watch=False", false),
             ("", false),
         ] {
-            assert_eq!(matches!(parse(query).unwrap().verb, Verb::Watch { .. }), watch, "{query}");
+            assert_eq!(matches!(parse(query).unwrap().verb, ListOrWatch::Watch { .. }), watch, "{query}");
         }
-        let Verb::Watch { bookmarks, initial, timeout } = parse(
+        let ListOrWatch::Watch { bookmarks, initial, timeout } = parse(
             "watch=1&allowWatchBookmarks=true&sendInitialEvents=false&resourceVersionMatch=NotOlderThan&timeoutSeconds=7",
         )
         .unwrap()

@@ -4,7 +4,7 @@ use percent_encoding::percent_decode_str;
 
 /// The meaning of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum ApiPath {
     /// `/version`.
     Version,
     /// `/api`: the versions of the core group.
@@ -40,7 +40,7 @@ pub(super) struct Target {
 /// Subresources of a namespace, to be distinguished from resources in it. Source: apiserver `request/requestinfo.go`.
 const NAMESPACE_SUBRESOURCES: [&str; 2] = ["status", "finalize"];
 
-impl Place {
+impl ApiPath {
     /// Parses a path. A trailing slash is ignored.
     pub(super) fn parse(path: &str) -> Self {
         let path = path.strip_prefix('/').unwrap_or(path);
@@ -104,8 +104,8 @@ mod tests {
 
     #[track_caller]
     fn check(path: &str, expected: &str) {
-        let place = Place::parse(path);
-        let text = if let Place::Objects(Target { group, version, resource, namespace, name }) = place {
+        let place = ApiPath::parse(path);
+        let text = if let ApiPath::Objects(Target { group, version, resource, namespace, name }) = place {
             let shown = |part: Option<String>| part.unwrap_or("-".to_owned());
             format!("{group} {version} {resource} {} {}", shown(namespace), shown(name))
         } else {
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn a_resource_is_asked_for_in_its_version() {
         let name = |path| {
-            let Place::Objects(target) = Place::parse(path) else { panic!("{path} names no objects") };
+            let ApiPath::Objects(target) = ApiPath::parse(path) else { panic!("{path} names no objects") };
             target.resource_name()
         };
         assert_eq!(name("/apis/apps/v1/deployments"), "deployments.v1.apps");

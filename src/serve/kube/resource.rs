@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout_at};
 use super::super::target::synced;
 use super::super::{ApiError, Server, metrics};
 use super::negotiate::Shape;
-use super::options::{Asked, ListOptions};
+use super::options::{ListOptions, RequestedVersion};
 use super::path::Target;
 use super::{error, fields};
 use crate::hub::{Informer, Selection, SubscribeError, VERSION_WAIT};
@@ -121,8 +121,8 @@ pub(super) fn one(target: &Target) -> Selection {
 ///
 /// # Errors
 /// 504 if it does not in time (U9). Clients then ask for an older version.
-pub(super) async fn reached(informer: &Informer, asked: &Asked) -> Result<(), ApiError> {
-    let Asked::Version(version) = asked else { return Ok(()) };
+pub(super) async fn reached(informer: &Informer, asked: &RequestedVersion) -> Result<(), ApiError> {
+    let RequestedVersion::Version(version) = asked else { return Ok(()) };
     let deadline = Instant::now() + VERSION_WAIT;
     let mut wake = informer.reader.wake();
     let position = || informer.reader.summary().position;

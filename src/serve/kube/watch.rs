@@ -12,7 +12,7 @@ use super::super::stream::{Session, WatchStream};
 use super::super::watch::refused;
 use super::super::{ApiError, Server, websocket};
 use super::negotiate::{self, Answer, Shape};
-use super::options::{Asked, ListOptions, Query, Verb};
+use super::options::{ListOptions, ListOrWatch, Query, RequestedVersion};
 use super::path::Target;
 use super::{answer_headers, error, resource, tables};
 use crate::encode::{Encoder, Format, Kubernetes};
@@ -40,7 +40,7 @@ pub(super) async fn watch(
     let shape = resource::held_shape(&informer, shape)?;
     let selection = resource::selection(&informer, target, &mut options)?;
     server.loops.turns.index(std::slice::from_ref(&informer), &selection).await;
-    let Verb::Watch { bookmarks, initial, timeout } = options.verb else {
+    let ListOrWatch::Watch { bookmarks, initial, timeout } = options.verb else {
         return Err(error::nothing_there());
     };
     let handshake =
@@ -80,11 +80,11 @@ fn stream_headers(age_seconds: u64) -> HeaderMap {
 }
 
 /// Where a watch starts. Source: "Semantics for watch" of the Kubernetes API concepts.
-fn begin(initial: Option<bool>, asked: Asked) -> Begin {
+fn begin(initial: Option<bool>, asked: RequestedVersion) -> Begin {
     match (initial, asked) {
-        (Some(true), Asked::Version(version)) => Begin::NotOlder(version),
-        (Some(true) | None, Asked::Newest | Asked::Any) => Begin::Start,
-        (Some(false), Asked::Newest | Asked::Any) => Begin::Now,
-        (Some(false) | None, Asked::Version(version)) => Begin::After(version),
+        (Some(true), RequestedVersion::Version(version)) => Begin::NotOlder(version),
+        (Some(true) | None, RequestedVersion::Newest | RequestedVersion::Any) => Begin::Start,
+        (Some(false), RequestedVersion::Newest | RequestedVersion::Any) => Begin::Now,
+        (Some(false) | None, RequestedVersion::Version(version)) => Begin::After(version),
     }
 }

@@ -11,7 +11,7 @@ use tracing::debug;
 
 use super::metrics::LazyCounter;
 use super::stats::{Stats, count};
-use crate::cache::{HeadAsked, HeadWriter};
+use crate::cache::{VersionRequest, VersionRequests};
 use crate::k8s::{DecodeError, ResourceVersion, identities};
 use crate::upstream::{AsOf, Client, PageRequest, Target, UpstreamError};
 
@@ -29,9 +29,9 @@ const BURST: u32 = 15;
 const REFILL: Duration = Duration::from_secs(60);
 
 /// Tells a cache the API server's current version when it asks.
-pub(super) struct Scout {
+pub(super) struct Prober {
     pub(super) target: Target,
-    pub(super) writer: HeadWriter,
+    pub(super) requests: VersionRequests,
     pub(super) stats: Arc<Stats>,
     pub(super) probes: LazyCounter,
 }
@@ -46,7 +46,7 @@ struct Allowance {
 
 /// Why the API server's version could not be read.
 #[derive(Debug, thiserror::Error)]
-enum HeadError {
+enum ProbeError {
     #[error("the API server did not answer with a list")]
     Upstream(#[from] UpstreamError),
     #[error("the list cannot be read")]
@@ -73,15 +73,15 @@ impl Allowance {
     }
 }
 
-// === impl Scout ===
+// === impl Prober ===
 
-impl Scout {
+impl Prober {
     /// Answers until it is dropped.
     pub(super) async fn drive(&self, client: &Client) -> Infallible {
-        let mut asked = self.writer.asked();
+        let mut requested = self.requests.requested();
         let mut allowance = Allowance::new(Instant::now());
         loop {
-            asked.borrow_and_update();
+            requested.borrow_and_update();
             // Clients may have asked while the last answer was awaited.
             while let Some(question) = self.next().await {
                 count(&self.stats.probes, 1);
@@ -93,10 +93,10 @@ impl Scout {
                         "the API server's version could not be read"
                     );
                 });
-                self.writer.answer(question, version.ok());
+                self.requests.answer(question, version.ok());
                 sleep(allowance.take(Instant::now())).await;
             }
-            if asked.changed().await.is_err() {
+            if requested.changed().await.is_err() {
                 // The cache is gone, and this task ends with the pump.
                 return std::future::pending().await;
             }
@@ -104,13 +104,13 @@ impl Scout {
     }
 
     /// The question of the cache, if it still stands after [`GRACE`].
-    async fn next(&self) -> Option<HeadAsked> {
-        self.writer.next()?;
+    async fn next(&self) -> Option<VersionRequest> {
+        self.requests.next()?;
         sleep(GRACE).await;
-        self.writer.next()
+        self.requests.next()
     }
 
-    async fn ask(&self, client: &Client) -> Result<ResourceVersion, HeadError> {
+    async fn ask(&self, client: &Client) -> Result<ResourceVersion, ProbeError> {
         let request =
             PageRequest { limit: 1, metadata_only: true, as_of: AsOf::Now, ..PageRequest::default() };
         Ok(identities(&client.list_page(&self.target, &request).await?.body)?.resource_version)

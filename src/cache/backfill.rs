@@ -10,22 +10,22 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::state::State;
-use super::{ChangeKind, Cursor, Recalled};
+use super::{BackfillAnswer, ChangeKind, Cursor};
 use crate::k8s::{Identity, Key, Object, ResourceVersion};
 
 /// Largest number of versions that one cache requests in its life. The clients of a stopped informerd have few different
 /// versions, and made-up tokens must not load the API server.
-const ASKED_LEN_MAX: usize = 16;
+const REQUESTED_LEN_MAX: usize = 16;
 
 /// The changes from a version before the cache's history up to a place within it.
 #[derive(Debug)]
-pub struct Past {
+pub struct Backfill {
     /// Deleted objects. They come first, at the requested version: see the room's "Revisions and positions".
     pub gone: Vec<Gone>,
     /// New and changed objects in their states at `cursor`, by rising resourceVersion, which is the position after each. The
     /// states are kept, as only a reader that has exactly these can continue with the journal after `cursor`: whether an
     /// object stops matching depends on the state before.
-    pub changed: Vec<PastChange>,
+    pub changed: Vec<BackfillChange>,
     /// Where to continue.
     pub cursor: Cursor,
     /// The position there.
@@ -34,7 +34,7 @@ pub struct Past {
 
 /// An object that is new or has changed.
 #[derive(Clone, Debug)]
-pub struct PastChange {
+pub struct BackfillChange {
     /// `Added` if it did not exist at that version, else `Modified`.
     pub kind: ChangeKind,
     /// The object.
@@ -54,30 +54,30 @@ pub struct Gone {
 
 /// The requested versions and their answers.
 #[derive(Debug)]
-pub(super) struct Pasts {
+pub(super) struct Backfills {
     open: bool,
-    asked: Vec<(ResourceVersion, Recalled)>,
+    requested: Vec<(ResourceVersion, BackfillAnswer)>,
 }
 
-// === impl Pasts ===
+// === impl Backfills ===
 
-impl Pasts {
+impl Backfills {
     pub(super) fn new() -> Self {
-        Self { open: true, asked: Vec::new() }
+        Self { open: true, requested: Vec::new() }
     }
 
     /// Forgets all answers, and requests no more.
     pub(super) fn close(&mut self) {
-        *self = Self { open: false, asked: Vec::new() };
+        *self = Self { open: false, requested: Vec::new() };
     }
 
-    fn get(&self, version: &ResourceVersion) -> Option<&Recalled> {
-        self.asked.iter().find(|(asked, _)| asked == version).map(|(_, recalled)| recalled)
+    fn get(&self, version: &ResourceVersion) -> Option<&BackfillAnswer> {
+        self.requested.iter().find(|(requested, _)| requested == version).map(|(_, answer)| answer)
     }
 
-    /// The next version to ask the API server for.
+    /// The next version to request of the API server.
     pub(super) fn next(&self) -> Option<&ResourceVersion> {
-        let open = self.asked.iter().find(|(_, recalled)| matches!(recalled, Recalled::Asked));
+        let open = self.requested.iter().find(|(_, answer)| matches!(answer, BackfillAnswer::Requested));
         open.map(|(version, _)| version)
     }
 }
@@ -85,49 +85,56 @@ impl Pasts {
 // === impl State ===
 
 impl State {
-    /// What is known of a version that [`State::locate`] does not find; `None` if it was never asked for and
+    /// What is known of a version that [`State::locate`] does not find; `None` if it was never requested and
     /// may be.
-    pub(super) fn recalled(&self, version: &ResourceVersion) -> Option<Recalled> {
-        match self.pasts.get(version) {
+    pub(super) fn backfill_answer(&self, version: &ResourceVersion) -> Option<BackfillAnswer> {
+        match self.backfills.get(version) {
             // Deletions since that answer have been forgotten.
-            Some(Recalled::Known(past)) if past.cursor.revision < self.floor => Some(Recalled::Unknown),
-            Some(recalled) => Some(recalled.clone()),
+            Some(BackfillAnswer::Known(backfill)) if backfill.cursor.revision < self.floor => {
+                Some(BackfillAnswer::Unknown)
+            }
+            Some(answer) => Some(answer.clone()),
             None if self.may_ask(version) => None,
-            None => Some(Recalled::Unknown),
+            None => Some(BackfillAnswer::Unknown),
         }
     }
 
     fn may_ask(&self, version: &ResourceVersion) -> bool {
         let before = version.partial_cmp(&self.store.position) == Some(Ordering::Less);
-        let room = self.pasts.open && self.pasts.asked.len() < ASKED_LEN_MAX;
+        let room = self.backfills.open && self.backfills.requested.len() < REQUESTED_LEN_MAX;
         room && self.synced && before && version.is_number() && !version.is_zero()
     }
 
-    /// Puts a version among those to be asked for.
-    pub(super) fn ask(&mut self, version: &ResourceVersion) -> Recalled {
-        let recalled = self.recalled(version);
-        recalled.unwrap_or_else(|| {
-            self.pasts.asked.push((version.clone(), Recalled::Asked));
-            Recalled::Asked
+    /// Puts a version among those to be requested.
+    pub(super) fn ask(&mut self, version: &ResourceVersion) -> BackfillAnswer {
+        let answer = self.backfill_answer(version);
+        answer.unwrap_or_else(|| {
+            self.backfills.requested.push((version.clone(), BackfillAnswer::Requested));
+            BackfillAnswer::Requested
         })
     }
 
-    /// Takes the answer: who was there. Tells what is known now; nothing if it was not waited for.
-    pub(super) fn answer(&mut self, version: &ResourceVersion, there: Option<Vec<Identity>>) -> Recalled {
-        let past = there.and_then(|there| self.past(version, there));
-        let recalled = past.map_or(Recalled::Unknown, |past| Recalled::Known(Arc::new(past)));
-        let asked = self.pasts.asked.iter_mut().find(|(asked, _)| asked == version);
-        match asked {
-            Some((_, waiting @ Recalled::Asked)) => {
-                *waiting = recalled.clone();
-                recalled
+    /// Takes the answer: who was there. Tells what is known now; nothing if it was not requested.
+    pub(super) fn answer(
+        &mut self,
+        version: &ResourceVersion,
+        there: Option<Vec<Identity>>,
+    ) -> BackfillAnswer {
+        let backfill = there.and_then(|there| self.backfill(version, there));
+        let answer =
+            backfill.map_or(BackfillAnswer::Unknown, |backfill| BackfillAnswer::Known(Arc::new(backfill)));
+        let requested = self.backfills.requested.iter_mut().find(|(requested, _)| requested == version);
+        match requested {
+            Some((_, waiting @ BackfillAnswer::Requested)) => {
+                *waiting = answer.clone();
+                answer
             }
-            Some(_) | None => Recalled::Unknown,
+            Some(_) | None => BackfillAnswer::Unknown,
         }
     }
 
     /// `None` where the answer and the store contradict each other.
-    fn past(&self, version: &ResourceVersion, there: Vec<Identity>) -> Option<Past> {
+    fn backfill(&self, version: &ResourceVersion, there: Vec<Identity>) -> Option<Backfill> {
         let mut there: HashMap<Key, Box<str>> = there.into_iter().map(|one| (one.key, one.uid)).collect();
         let mut changed = Vec::new();
         let mut replaced = HashMap::new();
@@ -142,7 +149,7 @@ impl State {
             match order {
                 Ordering::Greater => {
                     let kind = if same { ChangeKind::Modified } else { ChangeKind::Added };
-                    changed.push(PastChange { kind, object: object.clone() });
+                    changed.push(BackfillChange { kind, object: object.clone() });
                 }
                 Ordering::Less | Ordering::Equal if same => {}
                 // The stored object is older than the version but is not in the list: the list is of another history (etcd was
@@ -150,7 +157,7 @@ impl State {
                 Ordering::Less | Ordering::Equal => return None,
             }
         }
-        changed.sort_by(|a: &PastChange, b: &PastChange| {
+        changed.sort_by(|a: &BackfillChange, b: &BackfillChange| {
             let order = a.object.resource_version().partial_cmp(b.object.resource_version());
             order.unwrap_or(Ordering::Equal)
         });
@@ -160,6 +167,6 @@ impl State {
         });
         let mut gone: Vec<_> = gone.collect();
         gone.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-        Some(Past { gone, changed, cursor: self.store.cursor, position: self.store.position.clone() })
+        Some(Backfill { gone, changed, cursor: self.store.cursor, position: self.store.position.clone() })
     }
 }

@@ -39,7 +39,7 @@ pub(super) struct Maker {
 }
 
 /// One configured watch, or one resource on demand, with its informers.
-pub(super) struct Group {
+pub(super) struct ConfiguredWatch {
     /// Its number, unique in the process.
     pub(super) id: u64,
     pub(super) spec: WatchSpec,
@@ -47,7 +47,7 @@ pub(super) struct Group {
     /// Whether the process becomes ready only once its informers are complete.
     pub(super) awaited: bool,
     /// The informers that are registered with the hub: one, or one for each namespace; none while the kind is unknown.
-    pub(super) current: Vec<Follower>,
+    pub(super) current: Vec<RunningInformer>,
     /// The informers that replace the current ones once they are complete.
     pub(super) next: Option<Next>,
     /// Why its informers cannot run as configured.
@@ -55,7 +55,7 @@ pub(super) struct Group {
 }
 
 /// One informer with its reflector.
-pub(super) struct Follower {
+pub(super) struct RunningInformer {
     /// The informer as registered with the hub.
     pub(super) informer: Informer,
     state: State,
@@ -66,30 +66,30 @@ enum State {
     Running { stats: Arc<Stats>, not_found_before: u64, cancel: CancellationToken, task: JoinHandle<()> },
     /// The kind is gone: the cache is empty, and no reflector writes to it.
     Absent(Writer),
-    /// The reflector belongs to another follower now.
+    /// The reflector belongs to another informer now.
     Moved,
 }
 
-/// Followers that replace the current ones once they are complete.
+/// Informers that replace the current ones once they are complete.
 pub(super) struct Next {
     pub(super) resource: Resource,
     pub(super) wanted: Vec<Wanted>,
-    pub(super) followers: Vec<Successor>,
+    pub(super) successors: Vec<Successor>,
     /// The number of this attempt.
     pub(super) generation: u64,
     /// The task that waits until they are complete.
     pub(super) waiting: AbortHandle,
 }
 
-/// A follower in the next generation of a group.
+/// An informer in the next generation of a watch.
 pub(super) enum Successor {
-    /// A current follower stays, perhaps under another name.
+    /// A current informer stays, perhaps under another name.
     Same { scope: Scope, name: String },
-    /// A new follower.
-    New(Box<Follower>),
+    /// A new informer.
+    New(Box<RunningInformer>),
 }
 
-/// The description of a follower as the configuration wants it.
+/// The description of an informer as the configuration wants it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) scope: Scope,
@@ -107,7 +107,7 @@ impl Maker {
         resource: &Resource,
         wanted: &Wanted,
         started: Started,
-    ) -> Follower {
+    ) -> RunningInformer {
         let namespace = match &wanted.scope {
             Scope::All => None,
             Scope::Namespace(namespace) => Some(namespace.clone()),
@@ -147,7 +147,7 @@ impl Maker {
         info!(informer = informer.name, scope = %informer.scope, started = started.as_str(), "informer starts");
         let cancel = self.cancel.child_token();
         let task = tokio::spawn(reflector.run(cancel.clone()));
-        Follower { informer, state: State::Running { stats, not_found_before: 0, cancel, task } }
+        RunningInformer { informer, state: State::Running { stats, not_found_before: 0, cancel, task } }
     }
 
     fn machine_config(&self) -> MachineConfig {
@@ -164,10 +164,10 @@ impl Maker {
     }
 
     /// A replacement for an informer whose kind is gone: complete and empty, at the version of the old one.
-    fn absent(&self, follower: &Follower, why: &str) -> Follower {
+    fn absent(&self, running: &RunningInformer, why: &str) -> RunningInformer {
         let now = Instant::now();
         let (mut writer, reader) = cache::cache(self.limits.cache(), now);
-        let position = follower.informer.reader.summary().position;
+        let position = running.informer.reader.summary().position;
         writer.commit(vec![Delta::PassBegin, Delta::PassEnd(position)]);
         writer.heard(now);
         let message = Some(why.to_owned());
@@ -178,7 +178,7 @@ impl Maker {
             forbidden: false,
             quiet_max: None,
         });
-        let old = &follower.informer;
+        let old = &running.informer;
         let figures = old.figures.clone();
         let mut informer = Informer::new(old.resource.clone(), old.scope.clone(), reader, figures);
         informer.name.clone_from(&old.name);
@@ -189,7 +189,7 @@ impl Maker {
         informer.awaited = old.awaited;
         // Another digest, so that tokens from before are not valid for what comes after.
         informer.selection = !old.selection;
-        Follower { informer, state: State::Absent(writer) }
+        RunningInformer { informer, state: State::Absent(writer) }
     }
 }
 
@@ -250,9 +250,9 @@ fn informer(
     informer
 }
 
-// === impl Follower ===
+// === impl RunningInformer ===
 
-impl Follower {
+impl RunningInformer {
     /// Whether its reflector runs.
     pub(super) fn is_running(&self) -> bool {
         matches!(&self.state, State::Running { task, .. } if !task.is_finished())
@@ -290,13 +290,13 @@ impl Follower {
         }
     }
 
-    /// A follower with the same reflector and another description.
+    /// An informer with the same reflector and another description.
     fn take(&mut self, informer: Informer) -> Self {
         Self { informer, state: std::mem::replace(&mut self.state, State::Moved) }
     }
 }
 
-impl Drop for Follower {
+impl Drop for RunningInformer {
     fn drop(&mut self) {
         if let State::Running { cancel, .. } = &self.state {
             cancel.cancel();
@@ -307,16 +307,16 @@ impl Drop for Follower {
 // === impl Next ===
 
 impl Next {
-    /// The resource and the followers.
+    /// The resource and the informers.
     pub(super) fn into_parts(mut self) -> (Resource, Vec<Successor>) {
-        (self.resource.clone(), std::mem::take(&mut self.followers))
+        (self.resource.clone(), std::mem::take(&mut self.successors))
     }
 
-    /// Why the followers are not complete; `None` if they are.
+    /// Why the informers are not complete; `None` if they are.
     pub(super) fn problem(&self) -> Option<String> {
-        self.followers.iter().find_map(|successor| match successor {
-            Successor::New(follower) if !follower.informer.reader.mark().synced => {
-                let message = follower.informer.reader.condition().message;
+        self.successors.iter().find_map(|successor| match successor {
+            Successor::New(running) if !running.informer.reader.mark().synced => {
+                let message = running.informer.reader.condition().message;
                 Some(message.unwrap_or_else(|| "its first list is under way".to_owned()))
             }
             Successor::New(_) | Successor::Same { .. } => None,
@@ -338,20 +338,20 @@ impl Drop for Next {
     }
 }
 
-// === impl Group ===
+// === impl ConfiguredWatch ===
 
-impl Group {
+impl ConfiguredWatch {
     /// The resource that its informers follow.
     pub(super) fn resource(&self) -> Option<&Resource> {
-        self.current.first().map(|follower| &follower.informer.resource)
+        self.current.first().map(|running| &running.informer.resource)
     }
 
     pub(super) fn ids(&self) -> Vec<InformerId> {
-        self.current.iter().map(|follower| follower.informer.id()).collect()
+        self.current.iter().map(|running| running.informer.id()).collect()
     }
 
     pub(super) fn informers(&self) -> Vec<&Informer> {
-        self.current.iter().map(|follower| &follower.informer).collect()
+        self.current.iter().map(|running| &running.informer).collect()
     }
 
     /// Whether all its informers have been complete at least once.
@@ -362,22 +362,22 @@ impl Group {
     /// Whether its informers are as wanted.
     pub(super) fn is(&self, wanted: &[Wanted]) -> bool {
         self.current.len() == wanted.len()
-            && self.current.iter().zip(wanted).all(|(follower, wanted)| {
-                let informer = &follower.informer;
+            && self.current.iter().zip(wanted).all(|(running, wanted)| {
+                let informer = &running.informer;
                 informer.scope == wanted.scope
                     && informer.name == wanted.name
                     && informer.selection == wanted.selection
             })
     }
 
-    /// The next generation of followers. Those that are as wanted stay, the others are new.
+    /// The next generation of informers. Those that are as wanted stay, the others are new.
     pub(super) fn successors(&self, maker: &Maker, resource: &Resource, wanted: &[Wanted]) -> Vec<Successor> {
         let successor = |wanted: &Wanted| {
-            let same = self.current.iter().any(|follower| {
-                let informer = &follower.informer;
+            let same = self.current.iter().any(|running| {
+                let informer = &running.informer;
                 informer.scope == wanted.scope
                     && informer.selection == wanted.selection
-                    && follower.is_running()
+                    && running.is_running()
             });
             if same {
                 let Wanted { scope, name, .. } = wanted.clone();
@@ -388,7 +388,7 @@ impl Group {
         wanted.iter().map(successor).collect()
     }
 
-    /// Waits until successors are complete, and have reached the versions of the followers that they replace.
+    /// Waits until successors are complete, and have reached the versions of the informers that they replace.
     pub(super) fn completion(&self, successors: &[Successor]) -> impl Future<Output = ()> + Send + use<> {
         let mut pairs = Vec::new();
         for successor in successors {
@@ -407,7 +407,7 @@ impl Group {
         }
     }
 
-    /// Replaces the current followers by successors. Returns which informers leave and which come, for the hub.
+    /// Replaces the current informers by successors. Returns which informers leave and which come, for the hub.
     pub(super) async fn succeed(
         &mut self,
         resource: &Resource,
@@ -416,29 +416,29 @@ impl Group {
         let ids = self.ids();
         let name = |successor: &Successor| match successor {
             Successor::Same { name, .. } => name.clone(),
-            Successor::New(follower) => follower.informer.name.clone(),
+            Successor::New(running) => running.informer.name.clone(),
         };
         let names: Vec<_> = successors.iter().map(name).collect();
         let same_names = names.len() == self.current.len()
-            && self.current.iter().all(|follower| names.contains(&follower.informer.name));
-        let mut followers = Vec::new();
+            && self.current.iter().all(|running| names.contains(&running.informer.name));
+        let mut current = Vec::new();
         for successor in successors {
             match successor {
-                Successor::New(follower) => followers.push(*follower),
+                Successor::New(running) => current.push(*running),
                 Successor::Same { scope, name } => {
                     let old = self.current.iter_mut().find(|old| old.informer.scope == scope);
                     let Some(old) = old else { continue };
                     let informer = renamed(&old.informer, resource, name, same_names);
-                    followers.push(old.take(informer));
+                    current.push(old.take(informer));
                 }
             }
         }
         for old in &mut self.current {
             old.stop().await;
         }
-        self.current = followers;
+        self.current = current;
         self.describe();
-        (ids, self.current.iter().map(|follower| follower.informer.clone()).collect())
+        (ids, self.current.iter().map(|running| running.informer.clone()).collect())
     }
 
     /// Replaces the informers of a kind that is gone by empty ones, so that clients get DELETED. Does nothing if they were never
@@ -448,46 +448,46 @@ impl Group {
         maker: &Maker,
         why: &str,
     ) -> Option<(Vec<InformerId>, Vec<Informer>)> {
-        if !self.synced() || !self.current.iter().any(Follower::is_running) {
+        if !self.synced() || !self.current.iter().any(RunningInformer::is_running) {
             return None;
         }
         let ids = self.ids();
-        for follower in &mut self.current {
-            follower.stop().await;
+        for running in &mut self.current {
+            running.stop().await;
         }
-        self.current = self.current.iter().map(|follower| maker.absent(follower, why)).collect();
-        Some((ids, self.current.iter().map(|follower| follower.informer.clone()).collect()))
+        self.current = self.current.iter().map(|running| maker.absent(running, why)).collect();
+        Some((ids, self.current.iter().map(|running| running.informer.clone()).collect()))
     }
 
     /// Looks for reflectors that panicked, marks their informers as failed, and drops successors that can never be complete.
     /// Returns whether there are any, so that others can be started.
     pub(super) fn look_for_failures(&mut self) -> bool {
         let has_failed = |successor: &Successor| match successor {
-            Successor::New(follower) => follower.has_failed(),
+            Successor::New(running) => running.has_failed(),
             Successor::Same { .. } => false,
         };
-        let next = self.next.take_if(|next| next.followers.iter().any(has_failed));
+        let next = self.next.take_if(|next| next.successors.iter().any(has_failed));
         if next.is_some() {
             self.problem = Some(PANICKED.to_owned());
         }
-        let failed = self.current.iter().filter(|follower| follower.has_failed());
-        let told = failed.map(|follower| follower.informer.reader.set_failed(PANICKED)).count();
+        let failed = self.current.iter().filter(|running| running.has_failed());
+        let told = failed.map(|running| running.informer.reader.set_failed(PANICKED)).count();
         next.is_some() || told > 0 && self.next.is_none()
     }
 
-    /// Copies the group's properties into the descriptions of its informers.
+    /// Copies the watch's properties into the descriptions of its informers.
     pub(super) fn describe(&mut self) {
-        for follower in &mut self.current {
-            follower.informer.started = self.started;
-            follower.informer.awaited = self.awaited;
+        for running in &mut self.current {
+            running.informer.started = self.started;
+            running.informer.awaited = self.awaited;
         }
     }
 
-    /// Stops all followers.
+    /// Stops all informers.
     pub(super) async fn stop(&mut self) {
         self.next = None;
-        for follower in &mut self.current {
-            follower.stop().await;
+        for running in &mut self.current {
+            running.stop().await;
         }
     }
 }
@@ -562,13 +562,13 @@ mod tests {
     use super::*;
     use crate::k8s::ResourceParts;
 
-    fn follower(task: JoinHandle<()>) -> Follower {
+    fn running(task: JoinHandle<()>) -> RunningInformer {
         let limits = cache::Config { journal_len_max: 1, journal_bytes_max: 1, tombstones_len_max: 1 };
         let (_, reader) = cache::cache(limits, Instant::now());
         let resource = Resource::new(ResourceParts { plural: "pods".into(), ..Default::default() });
         let informer = Informer::new(resource, Scope::All, reader, Arc::new(Figures::default));
         let (stats, cancel) = (Arc::default(), CancellationToken::new());
-        Follower { informer, state: State::Running { stats, not_found_before: 0, cancel, task } }
+        RunningInformer { informer, state: State::Running { stats, not_found_before: 0, cancel, task } }
     }
 
     fn spec() -> WatchSpec {
@@ -596,16 +596,23 @@ mod tests {
     async fn a_reflector_that_panicked_is_reported_and_replaced() {
         let panicked = tokio::spawn(async { panic!("a bug") });
         ended(&panicked).await;
-        let current = vec![follower(panicked), follower(tokio::spawn(std::future::pending()))];
+        let current = vec![running(panicked), running(tokio::spawn(std::future::pending()))];
         let started = Started::Configuration;
-        let mut group =
-            Group { id: 0, spec: spec(), started, awaited: true, current, next: None, problem: None };
+        let mut group = ConfiguredWatch {
+            id: 0,
+            spec: spec(),
+            started,
+            awaited: true,
+            current,
+            next: None,
+            problem: None,
+        };
         assert!(group.look_for_failures());
-        let phase = |group: &Group, at: usize| group.current[at].informer.reader.condition().phase;
+        let phase = |group: &ConfiguredWatch, at: usize| group.current[at].informer.reader.condition().phase;
         assert_eq!((phase(&group, 0), group.current[0].is_running()), (Phase::Failed, false));
         assert_eq!((phase(&group, 1), group.current[1].is_running()), (Phase::Starting, true));
         // A reflector that was stopped has not failed.
-        let stopped = follower(tokio::spawn(async {}));
+        let stopped = running(tokio::spawn(async {}));
         if let State::Running { task, cancel, .. } = &stopped.state {
             ended(task).await;
             cancel.cancel();
@@ -618,13 +625,14 @@ mod tests {
     async fn successors_that_panic_do_not_keep_out_the_next_ones() {
         let panicked = tokio::spawn(async { panic!("a bug") });
         ended(&panicked).await;
-        let old = follower(tokio::spawn(std::future::pending()));
+        let old = running(tokio::spawn(std::future::pending()));
         let resource = old.informer.resource.clone();
-        let followers = vec![Successor::New(Box::new(follower(panicked)))];
+        let successors = vec![Successor::New(Box::new(running(panicked)))];
         let waiting = tokio::spawn(async {}).abort_handle();
-        let next = Some(Next { resource, wanted: Vec::new(), followers, generation: 1, waiting });
+        let next = Some(Next { resource, wanted: Vec::new(), successors, generation: 1, waiting });
         let (started, current) = (Started::Configuration, vec![old]);
-        let mut group = Group { id: 0, spec: spec(), started, awaited: true, current, next, problem: None };
+        let mut group =
+            ConfiguredWatch { id: 0, spec: spec(), started, awaited: true, current, next, problem: None };
         assert!(group.look_for_failures());
         assert!(group.next.is_none() && group.problem.is_some());
         assert!(!group.look_for_failures());

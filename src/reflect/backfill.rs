@@ -10,8 +10,8 @@ use tokio::time::Instant;
 use tokio::time::{timeout, timeout_at};
 use tracing::{debug, info};
 
-use super::metrics::{PastLists, PastOutcome};
-use crate::cache::{PastWriter, Recalled};
+use super::metrics::{BackfillLists, BackfillOutcome};
+use crate::cache::{BackfillAnswer, BackfillRequests};
 use crate::k8s::{DecodeError, Identity, ResourceVersion, identities};
 use crate::upstream::{AsOf, Client, PageRequest, Target, UpstreamError};
 
@@ -30,15 +30,15 @@ const PAGE_LEN: u32 = 2000;
 const IDENTITIES_LEN_MAX: usize = 2_000_000;
 
 /// Lists past versions for a cache that asks for them.
-pub(super) struct Historian {
+pub(super) struct Backfiller {
     pub(super) target: Target,
-    pub(super) writer: PastWriter,
-    pub(super) metrics: PastLists,
+    pub(super) requests: BackfillRequests,
+    pub(super) metrics: BackfillLists,
 }
 
 /// Why a past version could not be listed.
 #[derive(Debug, thiserror::Error)]
-enum PastError {
+enum BackfillError {
     #[error("the API server did not list that version")]
     Upstream(#[from] UpstreamError),
     #[error("the list cannot be read")]
@@ -51,60 +51,61 @@ enum PastError {
     Late,
 }
 
-// === impl Historian ===
+// === impl Backfiller ===
 
-impl Historian {
+impl Backfiller {
     /// Answers for [`OPEN_FOR`] after the first list, then idles.
     pub(super) async fn drive(&self, client: &Client) -> Infallible {
-        let mut wake = self.writer.wake();
+        let mut wake = self.requests.wake();
         // Fails only if the pump is gone, with which this task ends.
         let _ = wake.wait_for(|mark| mark.synced).await;
         let _ = timeout_at(Instant::now() + OPEN_FOR, self.answer(client)).await;
-        self.writer.close();
+        self.requests.close();
         std::future::pending().await
     }
 
     async fn answer(&self, client: &Client) -> Infallible {
-        let mut asked = self.writer.asked();
+        let mut requested = self.requests.requested();
         loop {
-            asked.borrow_and_update();
-            while let Some(version) = self.writer.next() {
-                self.recall(&version, client).await;
+            requested.borrow_and_update();
+            while let Some(version) = self.requests.next() {
+                self.request_backfill(&version, client).await;
             }
-            if asked.changed().await.is_err() {
+            if requested.changed().await.is_err() {
                 return std::future::pending().await;
             }
         }
     }
 
-    async fn recall(&self, version: &ResourceVersion, client: &Client) {
-        let there = timeout(LIST_TIMEOUT, self.list(version, client)).await.unwrap_or(Err(PastError::Late));
+    async fn request_backfill(&self, version: &ResourceVersion, client: &Client) {
+        let there =
+            timeout(LIST_TIMEOUT, self.list(version, client)).await.unwrap_or(Err(BackfillError::Late));
         let outcome = match there {
-            Ok(there) => match self.writer.answer(version, Some(there)) {
-                Recalled::Known(past) => {
-                    let (gone, changed) = (past.gone.len(), past.changed.len());
+            Ok(there) => match self.requests.answer(version, Some(there)) {
+                BackfillAnswer::Known(backfill) => {
+                    let (gone, changed) = (backfill.gone.len(), backfill.changed.len());
                     info!(%version, gone, changed, "changes since a version from before the start are known");
-                    PastOutcome::Known
+                    BackfillOutcome::Known
                 }
-                Recalled::Asked | Recalled::Unknown => PastOutcome::Contradicted,
+                BackfillAnswer::Requested | BackfillAnswer::Unknown => BackfillOutcome::Contradicted,
             },
             Err(error) => {
                 debug!(%version, error = &error as &dyn std::error::Error, "a past version could not be listed");
-                self.writer.answer(version, None);
+                self.requests.answer(version, None);
                 match error {
-                    PastError::Upstream(UpstreamError::Refused(_)) => PastOutcome::Refused,
-                    PastError::Upstream(_)
-                    | PastError::Decode(_)
-                    | PastError::OtherVersion
-                    | PastError::TooLong
-                    | PastError::Late => PastOutcome::Failed,
+                    BackfillError::Upstream(UpstreamError::Refused(_)) => BackfillOutcome::Refused,
+                    BackfillError::Upstream(_)
+                    | BackfillError::Decode(_)
+                    | BackfillError::OtherVersion
+                    | BackfillError::TooLong
+                    | BackfillError::Late => BackfillOutcome::Failed,
                 }
             }
         };
         self.metrics.count(outcome);
     }
 
-    async fn list(&self, version: &ResourceVersion, client: &Client) -> Result<Vec<Identity>, PastError> {
+    async fn list(&self, version: &ResourceVersion, client: &Client) -> Result<Vec<Identity>, BackfillError> {
         let mut there = Vec::new();
         let mut request = PageRequest {
             limit: PAGE_LEN,
@@ -116,11 +117,11 @@ impl Historian {
             let page = identities(&client.list_page(&self.target, &request).await?.body)?;
             // Servers before 1.19 ignore `resourceVersionMatch=Exact` and answer with the current state.
             if page.resource_version != *version {
-                return Err(PastError::OtherVersion);
+                return Err(BackfillError::OtherVersion);
             }
             there.extend(page.identities);
             if there.len() > IDENTITIES_LEN_MAX {
-                return Err(PastError::TooLong);
+                return Err(BackfillError::TooLong);
             }
             if page.continue_token.is_none() {
                 return Ok(there);

@@ -1,0 +1,227 @@
+//! What readers request of the API server, a backfill or its version, and the answers. A cache itself asks nobody: the reflector finds the requests here,
+//! bounds them, and brings the answers.
+//!
+//! # Backfills
+//! A reader comes with a version from before the first list: a client that outlived a restart. The API server may still be
+//! able to list that version ([`Reader::request_backfill`]).
+//!
+//! # The upstream version
+//! A reader comes with a version that the cache has not reached. Where nothing changes, a cache reaches newer versions by
+//! bookmarks alone, about one a minute, each replica at moments of its own. A reader that moves from one replica to another
+//! may have to wait that long. Until then it may be served all the same, as it has everything up to its version, if only
+//! that version is of this history: the API server, asked for its version, has been there ([`Reader::request_version`]).
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+
+use super::BackfillAnswer;
+use super::shared::{Mark, Reader, Writer};
+use crate::k8s::{Identity, ResourceVersion};
+
+/// The requests of one cache's readers. Backfills themselves are in its state, as they follow its changes.
+#[derive(Debug, Default)]
+pub(super) struct Inquiries {
+    /// Wakes [`BackfillRequests`].
+    backfill_tx: watch::Sender<()>,
+    version: Mutex<UpstreamVersion>,
+    /// Wakes [`VersionRequests`].
+    version_tx: watch::Sender<()>,
+}
+
+/// What is known of the API server's version.
+#[derive(Debug)]
+struct UpstreamVersion {
+    /// The cache's history of which this is known.
+    history: u64,
+    /// The newest version that the API server told.
+    reached: ResourceVersion,
+    /// The newest version that a reader came with and that is not answered.
+    requested: Option<ResourceVersion>,
+}
+
+/// The end that answers [`Reader::request_backfill`]. Separate from the [`Writer`], so that a list of a past version and the
+/// watch do not wait for each other.
+#[derive(Debug)]
+pub struct BackfillRequests {
+    reader: Reader,
+}
+
+/// The end that answers [`Reader::request_version`].
+#[derive(Debug)]
+pub struct VersionRequests {
+    reader: Reader,
+}
+
+/// A request for the API server's version, of one history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VersionRequest {
+    history: u64,
+}
+
+// === impl UpstreamVersion ===
+
+impl Default for UpstreamVersion {
+    /// Of the first history nothing is known.
+    fn default() -> Self {
+        Self { history: 0, reached: ResourceVersion::ZERO, requested: None }
+    }
+}
+
+impl UpstreamVersion {
+    /// What is known in a history: nothing if it is another one.
+    fn of(&mut self, history: u64) -> &mut Self {
+        if self.history != history {
+            *self = Self { history, ..Self::default() };
+        }
+        self
+    }
+}
+
+// === impl Writer ===
+
+impl Writer {
+    /// The end that answers requests for past versions.
+    pub fn backfill_requests(&self) -> BackfillRequests {
+        BackfillRequests { reader: self.reader() }
+    }
+
+    /// The end that answers requests for the API server's version.
+    pub fn version_requests(&self) -> VersionRequests {
+        VersionRequests { reader: self.reader() }
+    }
+}
+
+// === impl Reader ===
+
+impl Reader {
+    /// What changed since a version that is [`Located::Lost`](super::Located::Lost), if the API server knows. It is asked once
+    /// for each version, for a while after the first list, and for a few versions at most.
+    pub fn request_backfill(&self, version: &ResourceVersion) -> BackfillAnswer {
+        // Hundreds of readers may have the same version: all but the first take only the read lock.
+        if let Some(answer) = self.shared.read().backfill_answer(version) {
+            return answer;
+        }
+        let answer = self.shared.write().ask(version);
+        self.shared.inquiries.backfill_tx.send_replace(());
+        answer
+    }
+
+    /// Whether the API server has been at a version in the cache's history. Where that is not known it is asked, and
+    /// readers wake once it has answered; to be requested again then, as the answer may be that it is not there yet.
+    pub fn request_version(&self, version: &ResourceVersion) -> bool {
+        let history = self.mark().history;
+        let mut known = self.upstream_version();
+        let known = known.of(history);
+        if *version <= known.reached {
+            return true;
+        }
+        let is_first = known.requested.is_none();
+        if known.requested.as_ref().is_none_or(|requested| requested < version) {
+            known.requested = Some(version.clone());
+        }
+        if is_first {
+            self.shared.inquiries.version_tx.send_replace(());
+        }
+        false
+    }
+
+    fn upstream_version(&self) -> MutexGuard<'_, UpstreamVersion> {
+        self.shared.inquiries.version.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl BackfillRequests ===
+
+impl BackfillRequests {
+    /// A receiver that wakes at each commit, as [`Reader::wake`].
+    pub fn wake(&self) -> watch::Receiver<Mark> {
+        self.reader.wake()
+    }
+
+    /// A receiver that wakes when a version was requested. Take it before [`BackfillRequests::next`].
+    pub fn requested(&self) -> watch::Receiver<()> {
+        self.reader.shared.inquiries.backfill_tx.subscribe()
+    }
+
+    /// A version that was requested and is not answered.
+    pub fn next(&self) -> Option<ResourceVersion> {
+        self.reader.shared.read().backfills.next().cloned()
+    }
+
+    /// Answers with the objects that existed at exactly this version; `None` if the API server does not tell. Costs the store
+    /// and the answer under the lock. Returns what is known now.
+    pub fn answer(&self, version: &ResourceVersion, there: Option<Vec<Identity>>) -> BackfillAnswer {
+        let answer = self.reader.shared.write().answer(version, there);
+        self.reader.shared.wake_waiting();
+        answer
+    }
+
+    /// From now on nothing before the first list is known, nor requested.
+    pub fn close(&self) {
+        self.reader.shared.write().backfills.close();
+        self.reader.shared.wake_waiting();
+    }
+}
+
+// === impl VersionRequests ===
+
+impl VersionRequests {
+    /// A receiver that wakes when a reader has made a request. Take it before [`VersionRequests::next`].
+    pub fn requested(&self) -> watch::Receiver<()> {
+        self.reader.shared.inquiries.version_tx.subscribe()
+    }
+
+    /// The request, where the cache itself has not got there since.
+    pub fn next(&self) -> Option<VersionRequest> {
+        let (history, position) = (self.reader.mark().history, self.reader.summary().position);
+        let mut known = self.reader.upstream_version();
+        let known = known.of(history);
+        known.requested = known.requested.take().filter(|requested| *requested > position);
+        known.requested.is_some().then_some(VersionRequest { history })
+    }
+
+    /// Answers with the API server's version; `None` if it did not tell.
+    pub fn answer(&self, request: VersionRequest, version: Option<ResourceVersion>) {
+        let history = self.reader.mark().history;
+        let mut known = self.reader.upstream_version();
+        let known = known.of(history);
+        known.requested = None;
+        // An answer for another history says nothing of this one.
+        if let Some(version) =
+            version.filter(|version| request.history == history && *version > known.reached)
+        {
+            known.reached = version;
+        }
+        // Not those of one scope: they have begun, and an answer that clients asked for is nothing to them.
+        self.reader.shared.wake_waiting();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::super::{Config, Delta, cache};
+
+    #[tokio::test]
+    async fn an_answer_wakes_waiting_readers_and_not_those_of_one_namespace() {
+        let limits = Config { journal_len_max: 4, journal_bytes_max: 1 << 20, tombstones_len_max: 4 };
+        let (mut writer, reader) = cache(limits, Instant::now());
+        writer.commit(vec![Delta::PassBegin, Delta::PassEnd(5.into())]);
+        let (head, wake) = (writer.version_requests(), reader.wake());
+        let mut scoped = reader.wake_scoped("web", None);
+        scoped.saw();
+        assert_eq!(head.next(), None);
+        assert!(!reader.request_version(&9.into()));
+        let asked = head.next().expect("asked");
+        head.answer(asked, Some(9.into()));
+        assert!(wake.has_changed().expect("it is there"));
+        let scoped = scoped.receiver().expect("a receiver");
+        assert!(!scoped.has_changed().expect("it is there"));
+        assert!(reader.request_version(&9.into()) && !reader.request_version(&10.into()));
+        // Who is there by itself asks nothing.
+        writer.commit(vec![Delta::Bookmark(10.into())]);
+        assert_eq!(head.next(), None);
+    }
+}
