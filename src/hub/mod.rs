@@ -26,7 +26,7 @@ mod subscription;
 mod token;
 
 pub use close::CloseReason;
-pub use demand::{Demand, SubscribeError};
+pub use demand::{Demand, Names, SubscribeError};
 pub use event::{Event, EventKind, Payload, ResetReason};
 pub use follower::{Follower, FollowerSummary, Origin, Stage};
 pub use form::Form;
@@ -35,7 +35,7 @@ pub use informer::{Figures, Informer, InformerId, Scope, Started, Verified};
 pub use live::{Group, Live, LivePlace, Member, Round, Told};
 pub use metrics::describe;
 pub use pacer::{Pacer, Pause};
-pub use registry::{Hub, Pending, SubscriberPermit};
+pub use registry::{Catalog, Hub, Pending, SubscriberPermit};
 pub use selection::{Candidates, Matcher, Selection};
 pub use shared_batch::{RENDERINGS, Rendered, SharedBatch};
 pub use subscriber::Subscriber;

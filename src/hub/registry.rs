@@ -42,14 +42,21 @@ struct Registry {
     informers: Vec<Arc<Informer>>,
     /// The last removed cache of each name. Bounded by the number of kinds of the cluster, not by requests.
     retired: HashMap<String, Retired>,
-    /// Resolves names in the whole cluster, if informers may start on demand.
-    names: Option<Arc<Names>>,
+    catalog: Catalog,
+}
+
+/// What the API server serves, as far as it was discovered.
+#[derive(Clone, Default)]
+pub struct Catalog {
+    /// Resolves names in the whole cluster, if informers may start on demand. Then a name means the same whichever informers
+    /// run.
+    pub names: Option<Arc<Names>>,
     /// The resources that may start on demand.
-    offered: Vec<Resource>,
-    /// The API server's groups, in its order.
-    groups: Vec<String>,
+    pub offered: Vec<Resource>,
+    /// The API server's groups, in its order of priority.
+    pub groups: Vec<String>,
     /// The API server's version document.
-    version: Option<Bytes>,
+    pub version: Option<Bytes>,
 }
 
 /// What is remembered of a removed informer, for the tokens that it gave out.
@@ -203,29 +210,14 @@ impl Hub {
         self.0.waiting.send_modify(|waiting| waiting.discovered = true);
     }
 
-    /// Sets the resolution of names in the whole cluster, so that a name means the same whichever informers run.
-    pub fn set_names(&self, names: Arc<Names>) {
-        self.write().names = Some(names);
-    }
-
-    /// Sets the API server's groups in its order of priority.
-    pub fn set_groups(&self, groups: Vec<String>) {
-        self.write().groups = groups;
-    }
-
-    /// Sets the resources that may start on demand.
-    pub fn set_offered(&self, offered: Vec<Resource>) {
-        self.write().offered = offered;
-    }
-
-    /// Sets the API server's version document.
-    pub fn set_version(&self, version: Bytes) {
-        self.write().version = Some(version);
+    /// Sets what the API server serves.
+    pub fn set_catalog(&self, catalog: Catalog) {
+        self.write().catalog = catalog;
     }
 
     /// The API server's version document; `None` before it was read.
     pub fn version(&self) -> Option<Bytes> {
-        self.read().version.clone()
+        self.read().catalog.version.clone()
     }
 
     /// Every resource that can be read, without duplicates, in the order of the API server's groups: followed ones in the version
@@ -234,14 +226,15 @@ impl Hub {
         let registry = self.read();
         let followed = registry.informers.iter().map(|informer| &informer.resource);
         let mut served: Vec<Resource> = Vec::new();
-        for resource in followed.chain(&registry.offered) {
+        for resource in followed.chain(&registry.catalog.offered) {
             let same =
                 |other: &Resource| other.group() == resource.group() && other.plural() == resource.plural();
             if !served.iter().any(same) {
                 served.push(resource.clone());
             }
         }
-        let place = |resource: &Resource| registry.groups.iter().position(|group| group == resource.group());
+        let groups = &registry.catalog.groups;
+        let place = |resource: &Resource| groups.iter().position(|group| group == resource.group());
         // A group that the API server does not list now comes last.
         served.sort_by_key(|resource| place(resource).unwrap_or(usize::MAX));
         served
@@ -278,7 +271,7 @@ impl Hub {
         let pending = self.0.waiting.borrow().pending.iter().find(|pending| pending.name == name).cloned();
         let (informers, names) = {
             let registry = self.read();
-            (registry.informers.clone(), registry.names.clone())
+            (registry.informers.clone(), registry.catalog.names.clone())
         };
         let answers = |informer: &&Arc<Informer>| informer.resource.answers_to(name);
         let exactly = informers.iter().find(|informer| informer.resource.canonical() == name);

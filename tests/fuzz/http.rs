@@ -10,17 +10,41 @@ use super::server::{PODS, get, send};
 /// As configured.
 const URL_BYTES_MAX: usize = 8 << 10;
 
-const SNAPSHOT: [&str; 7] =
-    ["labelSelector", "fieldSelector", "namespace", "resourceVersion", "timeoutSeconds", "limit", "continue"];
-const WATCH: [&str; 8] = [
+const SNAPSHOT: [&str; 9] = [
     "labelSelector",
     "fieldSelector",
     "namespace",
+    "where",
+    "fields",
+    "resourceVersion",
+    "timeoutSeconds",
+    "limit",
+    "continue",
+];
+const WATCH: [&str; 13] = [
+    "labelSelector",
+    "fieldSelector",
+    "namespace",
+    "where",
+    "fields",
+    "changed",
+    "patch",
+    "coalesceMs",
     "resume",
     "transport",
     "sendInitialEvents",
     "timeoutSeconds",
     "resyncSeconds",
+];
+const INDEX: [&str; 6] = ["labelSelector", "fieldSelector", "namespace", "where", "fields", "value"];
+const WATCH_INDEX: [&str; 3] = ["coalesceMs", "timeoutSeconds", "transport"];
+
+/// The routes whose parameters are all known here.
+const ROUTES: [(&str, &[&str]); 4] = [
+    ("/v1/snapshot/", &SNAPSHOT),
+    ("/v1/watch/", &WATCH),
+    ("/v1/index/", &INDEX),
+    ("/v1/watch-index/", &WATCH_INDEX),
 ];
 
 /// `%41` and `+` undone; `None` where that is no text.
@@ -59,7 +83,7 @@ fn verdict(target: &str, known: &[&str]) -> Verdict {
         let (Some(name), Some(value)) = (decode(name.as_bytes()), decode(value.as_bytes())) else {
             return Verdict::Refused;
         };
-        let twice = name != "namespace" && pairs.iter().any(|(other, _)| *other == name);
+        let twice = !matches!(&*name, "namespace" | "value") && pairs.iter().any(|(other, _)| *other == name);
         if !known.contains(&&*name) || twice {
             return Verdict::Refused;
         }
@@ -77,11 +101,7 @@ fn check_target(input: &[u8]) {
     let route = |prefix: &str| {
         text.strip_prefix(prefix).is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['?', '#']))
     };
-    let known: Option<&[&str]> = match (route("/v1/snapshot/"), route("/v1/watch/")) {
-        (true, _) => Some(&SNAPSHOT),
-        (_, true) => Some(&WATCH),
-        _ => None,
-    };
+    let known = ROUTES.into_iter().find(|(prefix, _)| route(prefix)).map(|(_, known)| known);
     let verdict = known.map_or(Verdict::Unknown, |known| verdict(&text, known));
     if matches!(verdict, Verdict::Waits) {
         return;
@@ -196,6 +216,11 @@ fn check_continue(input: &[u8]) {
 const TARGET_TOKENS: &[&str] = &[
     "/v1/snapshot/",
     "/v1/watch/",
+    "/v1/index/",
+    "/v1/watch-index/",
+    "/v1/world/",
+    "/v1/queues/",
+    "/v1/ws",
     "pods",
     "po",
     "deployments.apps",
@@ -243,6 +268,21 @@ const TARGET_TOKENS: &[&str] = &[
     "transport=websocket",
     "sendInitialEvents=false",
     "resyncSeconds=1",
+    "fields=metadata.name,status.phase",
+    "fields=.",
+    "changed=status",
+    "changed=",
+    "where=object.spec.nodeName%20!=%20%27%27",
+    "where=object.",
+    "where=1",
+    "patch=merge",
+    "patch=json",
+    "coalesceMs=0",
+    "coalesceMs=100",
+    "value=n1",
+    "state=full",
+    "spec.nodeName",
+    "metadata.labels.app",
     "a%3Db",
     "a+in+(b,c)",
     "metadata.name%3Dpod-1",
@@ -254,9 +294,25 @@ const TARGET_TOKENS: &[&str] = &[
 fn any_target_is_answered_or_refused_with_a_status() {
     let target = Target { name: "target", tokens: TARGET_TOKENS, check: &check_target };
     target.run(2);
-    let names = prop_oneof![8 => prop::sample::select([&SNAPSHOT[..], &WATCH[..]].concat()), 1 => Just("unknown"), 1 => Just("l%69mit")];
+    let names = prop_oneof![8 => prop::sample::select(ROUTES.map(|(_, known)| known).concat()), 1 => Just("unknown"), 1 => Just("l%69mit")];
     let value = prop::sample::select(
-        &["", "0", "1", "-1", "abc", "true", "a%3Db", "%ff", "pods:0", "web", "sse", "metadata.name%3Da"][..],
+        &[
+            "",
+            "0",
+            "1",
+            "-1",
+            "abc",
+            "true",
+            "a%3Db",
+            "%ff",
+            "pods:0",
+            "web",
+            "sse",
+            "metadata.name%3Da",
+            "status.phase",
+            "merge",
+            "object.metadata.name%3D%3D%27a%27",
+        ][..],
     );
     let query = prop::collection::vec((names, value), 0..4);
     let path = prop::sample::select(
@@ -273,11 +329,15 @@ fn any_target_is_answered_or_refused_with_a_status() {
             "%70ods",
             "pods,pods",
             "pods/%ff",
+            "pods/spec.nodeName",
+            "pods/metadata.labels.app",
+            "pods/spec.nodeName/n1",
         ][..],
     );
-    let targets = (any::<bool>(), path, query).prop_map(|(watch, path, query)| {
+    let routes = prop::sample::select(ROUTES.map(|(route, _)| route).to_vec());
+    let targets = (routes, path, query).prop_map(|(route, path, query)| {
         let query: Vec<_> = query.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        format!("/v1/{}/{path}?{}", if watch { "watch" } else { "snapshot" }, query.join("&"))
+        format!("{route}{path}?{}", query.join("&"))
     });
     target.generate(targets, 2);
 }

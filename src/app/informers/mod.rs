@@ -12,6 +12,7 @@ mod reconfigure;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
@@ -21,7 +22,7 @@ use tracing::{debug, error, info, warn};
 use super::metrics::Metrics;
 use crate::cache::Packing;
 use crate::config::{self, CachePacking, WatchSpec};
-use crate::hub::{Demand, Hub, Pending, Started};
+use crate::hub::{Catalog, Demand, Hub, Names, Pending, Started};
 use crate::k8s::Resource;
 use crate::reflect::{Pack, Verify};
 use crate::upstream::{Again, Backoff, Client, Discovery, UpstreamError};
@@ -69,6 +70,8 @@ struct Informers {
     groups: Vec<ConfiguredWatch>,
     next_id: u64,
     discovery: Option<Arc<Discovery>>,
+    /// The API server's version document.
+    version: Option<Bytes>,
     /// When discovery was last asked.
     asked_at: Option<Instant>,
     /// When to ask discovery again.
@@ -100,23 +103,15 @@ pub(super) async fn run(
     cancel: CancellationToken,
 ) -> anyhow::Result<()> {
     let mut informers = Informers::new(config, client.clone(), hub, cancel.clone());
-    let mut discovering: JoinSet<Result<Discovery, UpstreamError>> = JoinSet::new();
+    let mut discovering: JoinSet<(Result<Discovery, UpstreamError>, Result<Vec<u8>, UpstreamError>)> =
+        JoinSet::new();
     loop {
         if Instant::now() >= informers.ask_at && discovering.is_empty() {
             let client = client.clone();
             informers.asked_at = Some(Instant::now());
-            let hub = informers.hub.clone();
             discovering.spawn(async move {
                 let version = client.document("/version", "application/json");
-                let (discovery, version) = tokio::join!(client.discover(), version);
-                // The version is not needed to follow the server.
-                match version {
-                    Ok(version) => hub.set_version(version.into()),
-                    Err(error) => {
-                        debug!(error = %error.sentence(), "the API server's version could not be read")
-                    }
-                }
-                discovery
+                tokio::join!(client.discover(), version)
             });
         }
         if Instant::now() >= informers.tick_at {
@@ -125,7 +120,10 @@ pub(super) async fn run(
         let wake_at = informers.wake_at(discovering.is_empty());
         tokio::select! {
             () = cancel.cancelled() => break,
-            Some(Ok(asked)) = discovering.join_next() => informers.discovered(asked).await?,
+            Some(Ok((discovery, version))) = discovering.join_next() => {
+                informers.note_version(version);
+                informers.discovered(discovery).await?;
+            }
             Some(Ok((id, generation))) = informers.completing.join_next() => informers.complete(id, generation).await,
             said = inbox.next() => informers.hear(said).await,
             () = sleep_until(wake_at) => {}
@@ -168,6 +166,7 @@ impl Informers {
             groups: Vec::new(),
             next_id: 0,
             discovery: None,
+            version: None,
             asked_at: None,
             ask_at: Instant::now(),
             tick_at: Instant::now(),
@@ -237,24 +236,26 @@ impl Informers {
         self.discovery = Some(discovery);
         let running = self.groups.iter_mut().flat_map(|group| &mut group.current);
         running.for_each(configured_watch::RunningInformer::looked);
-        self.tell_names();
+        self.tell_catalog();
     }
 
-    /// Gives the hub the cluster's names if informers may start on demand. Then a name means the same whichever informers run.
-    fn tell_names(&self) {
-        if let (Some(discovery), true) = (self.discovery.clone(), self.on_demand.is_on()) {
-            let names = move |name: &str| discovery.find(name).map(|found| found.canonical());
-            self.hub.set_names(Arc::new(names));
+    /// Keeps the version document. The server can be followed without it.
+    fn note_version(&mut self, version: Result<Vec<u8>, UpstreamError>) {
+        match version {
+            Ok(version) => self.version = Some(version.into()),
+            Err(error) => debug!(error = %error.sentence(), "the API server's version could not be read"),
         }
-        self.tell_offered();
+        self.tell_catalog();
     }
 
-    /// Gives the hub the order of groups, and the resources that clients may start, each in the API server's preferred version.
-    fn tell_offered(&self) {
-        let Some(discovery) = &self.discovery else { return };
+    /// Gives the hub what the API server serves. The resources that clients may start are each in its preferred version.
+    fn tell_catalog(&self) {
+        let version = self.version.clone();
+        let Some(discovery) = self.discovery.clone() else {
+            return self.hub.set_catalog(Catalog { version, ..Catalog::default() });
+        };
         let mut groups: Vec<String> = discovery.resources().map(|one| one.group().to_owned()).collect();
         groups.dedup();
-        self.hub.set_groups(groups);
         let mut offered: Vec<Resource> = Vec::new();
         for resource in
             discovery.resources().filter(|one| self.on_demand.is_on() && self.on_demand.allows(one))
@@ -263,7 +264,9 @@ impl Informers {
                 offered.push(resource);
             }
         }
-        self.hub.set_offered(offered);
+        let find = move |name: &str| discovery.find(name).map(|found| found.canonical());
+        let names = self.on_demand.is_on().then(|| Arc::new(find) as Arc<Names>);
+        self.hub.set_catalog(Catalog { names, offered, groups, version });
     }
 
     /// Checks the watches against the first discovery. An error ends the process, as nobody depends on this configuration yet.

@@ -41,7 +41,7 @@ impl Informers {
         changes.removed = self.remove_all_but(&kept).await;
         let patterns_changed = on_demand_was.patterns != self.on_demand.patterns;
         changes.changed += usize::from(patterns_changed || on_demand_was.idle != self.on_demand.idle);
-        self.tell_names();
+        self.tell_catalog();
         self.settle().await;
         if self.groups.iter().any(|group| group.current.is_empty()) {
             // The kind may have been created together with the configuration.
