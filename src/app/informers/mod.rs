@@ -103,8 +103,7 @@ pub(super) async fn run(
     cancel: CancellationToken,
 ) -> anyhow::Result<()> {
     let mut informers = Informers::new(config, client.clone(), hub, cancel.clone());
-    let mut discovering: JoinSet<(Result<Discovery, UpstreamError>, Result<Vec<u8>, UpstreamError>)> =
-        JoinSet::new();
+    let mut discovering: JoinSet<Discovered> = JoinSet::new();
     loop {
         if Instant::now() >= informers.ask_at && discovering.is_empty() {
             let client = client.clone();
@@ -132,6 +131,9 @@ pub(super) async fn run(
     informers.stop().await;
     Ok(())
 }
+
+/// What the API server serves, and its version document.
+type Discovered = (Result<Discovery, UpstreamError>, Result<Vec<u8>, UpstreamError>);
 
 /// A message to the task.
 enum Said {
