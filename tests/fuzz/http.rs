@@ -124,6 +124,9 @@ fn check_target(input: &[u8]) {
             assert!(input.len() <= URL_BYTES_MAX);
         }
         400 | 404 | 406 | 410 | 414 => answer.is_a_status(),
+        // Routes that take other methods, or a WebSocket alone.
+        405 if text.starts_with("/v1/queues") => answer.is_a_status(),
+        426 if text.starts_with("/v1/ws") => answer.is_a_status(),
         // It names another host than the Host header does.
         403 if !text.starts_with('/') => answer.is_a_status(),
         // Kubernetes' word for options that exclude each other.
