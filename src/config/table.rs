@@ -60,9 +60,9 @@ macro_rules! general {
                 /// API server without credentials, such as kubectl proxy: `http://127.0.0.1:8001` [default: none]
                 server: Maybe<ServerUrl> = None, Restart;
                 /// Watch over HTTP/2 where the API server speaks it over TLS [default {default}: one pinged connection then carries 90
-                /// watches, and an idle watch costs a tenth of the requests; behind a load balancer with a hung server it was seen
-                /// to take minutes to move to another one]
-                watch_http2: Switch = false, Restart;
+                /// watches, and an idle watch costs a tenth of the requests; `false` where each watch is to have a connection of
+                /// its own]
+                watch_http2: Switch = true, Restart;
             }
             "Listeners" {
                 /// Where clients connect: ADDRESS:PORT, localhost:PORT or unix:/path [default {default}: a sidecar's data

@@ -4,14 +4,18 @@
 //! goes dead, the next request would use that connection again.
 //!
 //! Watches go over HTTP/2 where TLS agrees on it and no proxy is between. Pings find a dead connection, so a watch may be
-//! silent for as long as nothing happens. Probes, which ask for one object, go with them. All other requests go over HTTP/1.1: a body that is read slowly, such as one that is
-//! passed through, would hold back the watches of the same connection, and upgrades need HTTP/1.1.
+//! silent for as long as nothing happens. Probes, which ask for one object, go with them. All other requests go over
+//! HTTP/1.1: a body that is read slowly, such as one that is passed through, would hold back the watches of the same
+//! connection, and upgrades need HTTP/1.1.
+//!
+//! Where a server answers a watch over HTTP/1.1, all requests share one pool. A probe and the watch after it then use one
+//! connection: behind a load balancer a second connection may lead to a server that hangs, each time that both are tried.
 
 use std::error::Error;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -52,6 +56,10 @@ const POOL_IDLE: Duration = Duration::from_secs(15);
 
 /// Time in which connections are not forgotten again.
 const FORGOTTEN_MIN: Duration = Duration::from_secs(1);
+
+/// Time for which a server that answered a watch over HTTP/1.1 is not asked for HTTP/2 again. It outlives the pools: else
+/// each new generation of them would use two connections, one to learn that the server lacks HTTP/2.
+const LACKING: Duration = Duration::from_secs(600);
 
 /// Watches on one HTTP/2 connection. RFC 9113, 6.5.2, recommends that servers allow no less than 100 streams, and API servers
 /// allow 100 or more. A request beyond the server's limit would wait for another watch to end.
@@ -148,7 +156,9 @@ where
         connector.set_write_timeout(config.write_timeout);
         connector
     };
-    let http2 = match pings {
+    // Without TLS nothing tells whether a server knows HTTP/2.
+    let has_tls = config.cluster_url.scheme_str() == Some("https");
+    let http2 = match pings.filter(|_| has_tls) {
         Some(pings) => {
             let https = https(connector.clone(), tls.clone(), config.tls_server_name.as_deref(), true)?;
             Some((timed(https), pings))
@@ -224,6 +234,8 @@ struct Connectors<C> {
 struct Connections<C> {
     connectors: Connectors<C>,
     current: Arc<ArcSwap<Generation<C>>>,
+    /// Until when the server counts as one without HTTP/2, as it answered a watch over HTTP/1.1.
+    lacks_http2: Arc<Mutex<Option<Instant>>>,
 }
 
 /// The pools between two times that they are forgotten.
@@ -232,8 +244,6 @@ struct Generation<C> {
     began: Instant,
     http1: Pool<C, Outgoing>,
     watches: Mutex<Vec<Shard<C>>>,
-    /// Whether a watch was answered over HTTP/1.1: the server does not know HTTP/2.
-    lacks_http2: AtomicBool,
 }
 
 /// A pool with one HTTP/2 connection, and the watches on it.
@@ -244,6 +254,9 @@ struct Shard<C> {
 
 /// The place of a watch on a connection, free again when this is dropped.
 struct Place(Arc<AtomicUsize>);
+
+/// A pool, and a place on its connection.
+type Placed<C> = (Pool<C, Outgoing>, Place);
 
 /// The body of an answer, which keeps the place of a watch.
 struct Answer {
@@ -256,7 +269,28 @@ struct Answer {
 impl<C: Connect + Clone> Connections<C> {
     fn new(connectors: Connectors<C>) -> Self {
         let current = Arc::new(ArcSwap::from_pointee(Generation::new(0, &connectors)));
-        Self { connectors, current }
+        Self { connectors, current, lacks_http2: Arc::default() }
+    }
+
+    /// The current pools, and a place for a watch in them: on the first connection that has one, or on a new connection.
+    /// Without a place the watch goes over HTTP/1.1.
+    fn place(&self) -> (Arc<Generation<C>>, Option<Placed<C>>) {
+        let current = self.current.load_full();
+        let Some((connector, pings)) = self.connectors.http2.as_ref() else { return (current, None) };
+        let place = {
+            let mut shards = lock(&current.watches);
+            // Read under the lock of the shards: note_http1 first writes it, and then removes the shards.
+            let lacks = lock(&self.lacks_http2).is_some_and(|until| Instant::now() < until);
+            (!lacks).then(|| place(&mut shards, connector, *pings))
+        };
+        (current, place)
+    }
+
+    /// Notes that the server answered over HTTP/1.1. Nothing pings such a connection, and it must not be kept in a pool that
+    /// keeps connections for good.
+    fn note_http1(&self, generation: &Generation<C>) {
+        *lock(&self.lacks_http2) = Some(Instant::now() + LACKING);
+        lock(&generation.watches).clear();
     }
 }
 
@@ -296,35 +330,25 @@ impl<C: Connect + Clone> Generation<C> {
                 .pool_idle_timeout(POOL_IDLE)
                 .build(connectors.http1.clone()),
             watches: Mutex::default(),
-            lacks_http2: AtomicBool::new(false),
         }
     }
+}
 
-    /// A place on the first connection that has one, or on a new connection. `None` if watches go over HTTP/1.1.
-    fn place(&self, connectors: &Connectors<C>) -> Option<(Pool<C, Outgoing>, Place)> {
-        let (connector, pings) = connectors.http2.as_ref()?;
-        if self.lacks_http2.load(Ordering::Relaxed) {
-            return None;
-        }
-        let mut shards = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
-        let free = shards.iter().position(|shard| shard.watches.load(Ordering::Relaxed) < STREAMS_MAX);
-        let at = free.unwrap_or_else(|| {
-            let pool = pinged(connector.clone(), *pings);
-            shards.push(Shard { pool, watches: Arc::default() });
-            shards.len() - 1
-        });
-        let shard = &shards[at];
-        // Only here, under the lock, does it grow.
-        shard.watches.fetch_add(1, Ordering::Relaxed);
-        Some((shard.pool.clone(), Place(shard.watches.clone())))
-    }
+/// A place on the first connection that has one, or on a new connection.
+fn place<C: Connect + Clone>(shards: &mut Vec<Shard<C>>, connector: &C, pings: Pings) -> Placed<C> {
+    let free = shards.iter().position(|shard| shard.watches.load(Ordering::Relaxed) < STREAMS_MAX);
+    let at = free.unwrap_or_else(|| {
+        shards.push(Shard { pool: pinged(connector.clone(), pings), watches: Arc::default() });
+        shards.len() - 1
+    });
+    let shard = &shards[at];
+    // Only here, under the lock, does it grow.
+    shard.watches.fetch_add(1, Ordering::Relaxed);
+    (shard.pool.clone(), Place(shard.watches.clone()))
+}
 
-    /// Notes that the server answered over HTTP/1.1. Nothing pings such a connection, and it must not be kept in a pool that
-    /// keeps connections for good.
-    fn note_http1(&self) {
-        self.lacks_http2.store(true, Ordering::Relaxed);
-        self.watches.lock().unwrap_or_else(PoisonError::into_inner).clear();
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A pool for HTTP/2. It keeps a connection until that ends: a pool's idle time counts from the last *request*, however many
@@ -345,7 +369,11 @@ fn pinged<C: Connect + Clone>(connector: C, pings: Pings) -> Pool<C, Outgoing> {
 
 impl<C: Clone> Clone for Connections<C> {
     fn clone(&self) -> Self {
-        Self { connectors: self.connectors.clone(), current: self.current.clone() }
+        Self {
+            connectors: self.connectors.clone(),
+            current: self.current.clone(),
+            lacks_http2: self.lacks_http2.clone(),
+        }
     }
 }
 
@@ -368,8 +396,8 @@ where
             Some(replay) => Either::Right(replay.read()),
             None => Either::Left(whole),
         });
-        let current = self.current.load_full();
-        let place = if is_watch { current.place(&self.connectors) } else { None };
+        let connections = self.clone();
+        let (current, place) = if is_watch { self.place() } else { (self.current.load_full(), None) };
         Box::pin(async move {
             let Some((pool, place)) = place else {
                 let response = current.http1.request(request).await?;
@@ -377,7 +405,7 @@ where
             };
             let response = pool.request(request).await?;
             if response.version() != Version::HTTP_2 {
-                current.note_http1();
+                connections.note_http1(&current);
             }
             Ok(response.map(|body| Answer { body, _place: Some(place) }))
         })

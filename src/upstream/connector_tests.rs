@@ -210,19 +210,52 @@ fn of_many_requests_that_fail_at_once_the_first_one_forgets() {
     let pings = Pings { interval: Duration::from_secs(15), timeout: Duration::from_secs(15) };
     let connections = Connections::new(Connectors { http1: http1.clone(), http2: Some((http1, pings)) });
     let failed = connections.generation();
-    let old = connections.current.load_full();
-    let (_, place) = old.place(&connections.connectors).unwrap();
+    let (old, place) = connections.place();
     connections.forget(failed);
     let now = connections.generation();
     assert_ne!(now, failed);
     connections.forget(failed);
     assert_eq!(connections.generation(), now);
     // What the old connections carry does not count against the new ones.
-    let new = connections.current.load_full();
-    let (_, _second) = new.place(&connections.connectors).unwrap();
+    let (new, _second) = connections.place();
     assert_eq!(new.watches.lock().unwrap()[0].watches.load(Ordering::Relaxed), 1);
     drop(place);
     assert_eq!(old.watches.lock().unwrap()[0].watches.load(Ordering::Relaxed), 0);
-    new.note_http1();
-    assert!(new.place(&connections.connectors).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_without_http2_is_asked_for_it_again_after_a_while() {
+    let http1 = HttpConnector::new();
+    let pings = Pings { interval: Duration::from_secs(15), timeout: Duration::from_secs(15) };
+    let connections = Connections::new(Connectors { http1: http1.clone(), http2: Some((http1, pings)) });
+    let (generation, place) = connections.place();
+    assert!(place.is_some());
+    connections.note_http1(&generation);
+    assert!(generation.watches.lock().unwrap().is_empty());
+    connections.forget(connections.generation());
+    assert!(connections.place().1.is_none());
+    tokio::time::advance(LACKING - Duration::from_secs(1)).await;
+    assert!(connections.clone().place().1.is_none());
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert!(connections.place().1.is_some());
+}
+
+/// A load balancer leads each connection to the next of two servers, of which one hangs. If a probe and the watch after it used
+/// a connection each, each try would meet the one that hangs.
+#[tokio::test]
+async fn without_http2_a_watch_uses_the_connection_of_the_probe_before_it() {
+    for protocols in [&[][..], &[&b"http/1.1"[..]][..]] {
+        let server = Server::start(protocols).await;
+        let client = server.client(|_| {}).await;
+        drop(watch(&client).await);
+        for _ in 0..2 {
+            tokio::time::sleep(FORGOTTEN_MIN).await;
+            client.forget_connections();
+            let before = server.seen.lock().unwrap().connections;
+            let probe = PageRequest { limit: 1, metadata_only: true, ..PageRequest::default() };
+            client.list_page(&target(), &probe).await.unwrap();
+            drop(watch(&client).await);
+            assert_eq!(server.seen.lock().unwrap().connections, before + 1);
+        }
+    }
 }

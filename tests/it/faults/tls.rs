@@ -15,6 +15,7 @@ use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
 use super::{PATIENCE, Trial, cluster_with, counter, until_state};
+use crate::support::gate::Gate;
 use crate::support::relay::Relay;
 use crate::support::server::{TestServer, kubeconfig};
 use crate::support::{client, eventually};
@@ -263,7 +264,6 @@ async fn over_http2_a_silent_watch_stays_and_one_on_a_dead_path_breaks_off() {
     let authority = Authority::new();
     let (mut trial, relay, _folder) =
         over_tls_with("tls-http2", &authority, None, &[b"h2", b"http/1.1"], |config| {
-            config.watch_http2 = true;
             config.limits.watch_silence_max = SILENCE_MAX;
             config.unready_after = Some(SILENCE_MAX + Duration::from_millis(500));
         })
@@ -294,4 +294,110 @@ async fn over_http2_a_silent_watch_stays_and_one_on_a_dead_path_breaks_off() {
     assert_eq!(ends(&trial, "broken").await, broken + 1);
     assert_eq!(trial.costs().await.0, before.0, "the version was still good");
     until_state(&trial.server, &trial.resource, "a young cache", |state| state["stale"] == false).await;
+}
+
+/// What a server offers within TLS, or that it has none.
+#[derive(Clone, Copy, Debug)]
+enum Spoken {
+    Plain,
+    Http1,
+    Http2,
+}
+
+/// One of two API servers behind a load balancer hangs, and connections lead to each in turn. Whatever the servers speak,
+/// the watch moves to the other one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_leaves_one_of_two_servers_that_hangs() {
+    let trials = [
+        hang_one_of_two("one-plain", Spoken::Plain),
+        hang_one_of_two("one-http1", Spoken::Http1),
+        hang_one_of_two("one-http2", Spoken::Http2),
+    ];
+    futures_util::future::join_all(trials).await;
+}
+
+async fn hang_one_of_two(name: &str, spoken: Spoken) {
+    const SILENCE_MAX: Duration = Duration::from_secs(2);
+    let authority = Authority::new();
+    let folder = tempfile::tempdir().unwrap();
+    let (cluster, resource) = cluster_with(name);
+    let api = TestServer::api(cluster.clone()).await;
+    let start = async || {
+        let mut tls = authority.server(None);
+        tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+        match spoken {
+            Spoken::Plain => return Relay::to(api.address()).await,
+            Spoken::Http1 => {}
+            Spoken::Http2 => tls.alpn_protocols.insert(0, b"h2".to_vec()),
+        }
+        Relay::tls(api.address(), tls).await
+    };
+    let (first, second) = (start().await, start().await);
+    let gate = Gate::start(&[first.address]).await;
+    authority.write(folder.path());
+    let scheme = if let Spoken::Plain = spoken { "http" } else { "https" };
+    write_kubeconfig(folder.path(), &format!("{scheme}://{}", gate.address), false);
+    let path = folder.path().join("kubeconfig");
+    let server = TestServer::beside(cluster, api, &[&resource], |config| {
+        config.upstream = kubeconfig(path);
+        config.initial_list = InitialList::Page;
+        config.limits.watch_silence_max = SILENCE_MAX;
+    })
+    .await;
+    let mut trial = Trial::over(server, resource).await;
+    let before = trial.costs().await;
+    // The next connection leads to the one that hangs.
+    gate.set_backends(&[first.address, second.address]);
+    first.pause();
+    let hung = Instant::now();
+    trial.write();
+    trial.is_true_again().await;
+    println!("{spoken:?}, one of two servers hung: healed after {:.1?}", hung.elapsed());
+    // The silence, and once the time for a connection, or for an answer without TLS, and a step of backoff.
+    let most = SILENCE_MAX + Duration::from_secs(if let Spoken::Plain = spoken { 20 } else { 10 });
+    assert!(hung.elapsed() < most + Duration::from_secs(8), "{spoken:?}: {:?}", hung.elapsed());
+    assert_eq!(trial.costs().await.0, before.0, "the version was still good");
+}
+
+/// The only API server stops and goes on. Its kernel takes connections and bytes meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn over_http2_a_server_that_stops_shows_and_its_watch_comes_back() {
+    const SILENCE_MAX: Duration = Duration::from_secs(2);
+    let authority = Authority::new();
+    let (mut trial, relay, _folder) =
+        over_tls_with("tls-stopped", &authority, None, &[b"h2", b"http/1.1"], |config| {
+            config.limits.watch_silence_max = SILENCE_MAX;
+            config.unready_after = Some(Duration::from_secs(4));
+        })
+        .await;
+    // Else a bookmark each fifth of a second would keep the watch busy.
+    trial.faults().drop_bookmarks(true);
+    let before = trial.costs().await;
+    relay.pause();
+    let stopped = Instant::now();
+    trial.write();
+    let hung = |state: &serde_json::Value| state["state"] == "connecting" && state["stale"] == true;
+    until_state(&trial.server, &trial.resource, "no answer, and an old cache", hung).await;
+    println!("stopped server under HTTP/2: shown after {:.1?}", stopped.elapsed());
+    // Pings take as long as a watch over HTTP/1.1 may be silent.
+    assert!(stopped.elapsed() < SILENCE_MAX + Duration::from_secs(3), "{:?}", stopped.elapsed());
+    eventually_unready(&trial).await;
+    trial.shows(&["the API server was not reached"]).await;
+    relay.resume();
+    let resumed = Instant::now();
+    trial.is_true_again().await;
+    trial.is_watching().await;
+    println!("stopped server under HTTP/2: healed {:.1?} after it went on", resumed.elapsed());
+    until_state(&trial.server, &trial.resource, "a young cache", |state| state["stale"] == false).await;
+    assert_eq!(client::get(trial.server.admin, "/readyz", &[]).await.status(), 200);
+    assert_eq!(trial.costs().await.0, before.0, "the version was still good");
+}
+
+async fn eventually_unready(trial: &Trial) {
+    let unready = async {
+        while client::get(trial.server.admin, "/readyz", &[]).await.status() != 503 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, unready).await.expect("it is unready");
 }

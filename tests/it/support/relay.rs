@@ -32,6 +32,8 @@ struct Path {
     frozen_before: watch::Sender<u64>,
     /// And these are closed.
     cut_before: watch::Sender<u64>,
+    /// Whether nothing is taken, read or written.
+    paused: watch::Sender<bool>,
     idle_timeout: Option<Duration>,
     connections: AtomicU64,
     /// Handshakes that failed.
@@ -68,6 +70,7 @@ impl Relay {
             tls: Mutex::new(tls),
             frozen_before: watch::Sender::new(0),
             cut_before: watch::Sender::new(0),
+            paused: watch::Sender::new(false),
             idle_timeout,
             connections: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -80,6 +83,17 @@ impl Relay {
     /// Freezes the open connections for good: nothing is read, written or closed. New ones work.
     pub(crate) fn freeze(&self) {
         self.path.frozen_before.send_replace(self.path.connections.load(Ordering::SeqCst));
+    }
+
+    /// As a process that got SIGSTOP: the kernel takes connections and bytes, and nothing is answered until
+    /// [`Relay::resume`].
+    pub(crate) fn pause(&self) {
+        self.path.paused.send_replace(true);
+    }
+
+    /// Goes on where [`Relay::pause`] stopped.
+    pub(crate) fn resume(&self) {
+        self.path.paused.send_replace(false);
     }
 
     /// Closes the connections that are open now.
@@ -123,6 +137,7 @@ async fn accept(listener: TcpListener, path: Arc<Path>, stop: CancellationToken)
 }
 
 async fn forward(path: Arc<Path>, stream: TcpStream, number: u64) {
+    is_running(&mut path.paused.subscribe()).await;
     let Ok(server) = TcpStream::connect(path.target).await else { return };
     let _ = (stream.set_nodelay(true), server.set_nodelay(true));
     let tls = path.tls.lock().unwrap().clone();
@@ -140,6 +155,7 @@ async fn copy(path: &Path, client: impl AsyncRead + AsyncWrite, server: TcpStrea
     let (mut client_read, mut client_write) = tokio::io::split(client);
     let (mut server_read, mut server_write) = tokio::io::split(server);
     let (mut frozen, mut cut) = (path.frozen_before.subscribe(), path.cut_before.subscribe());
+    let mut paused = path.paused.subscribe();
     let idle = path.idle_timeout.unwrap_or(Duration::from_secs(3600));
     let (mut up, mut down) = (vec![0; 16 << 10], vec![0; 16 << 10]);
     loop {
@@ -147,6 +163,7 @@ async fn copy(path: &Path, client: impl AsyncRead + AsyncWrite, server: TcpStrea
             biased;
             () = is_among(&mut cut, number) => return,
             () = is_among(&mut frozen, number) => return std::future::pending().await,
+            () = is_paused(&mut paused) => is_running(&mut paused).await,
             read = timeout(idle, client_read.read(&mut up)) => match read {
                 Ok(Ok(length @ 1..)) => {
                     if server_write.write_all(&up[..length]).await.is_err() {
@@ -166,6 +183,14 @@ async fn copy(path: &Path, client: impl AsyncRead + AsyncWrite, server: TcpStrea
             },
         }
     }
+}
+
+async fn is_paused(paused: &mut watch::Receiver<bool>) {
+    let _ = paused.wait_for(|paused| *paused).await;
+}
+
+async fn is_running(paused: &mut watch::Receiver<bool>) {
+    let _ = paused.wait_for(|paused| !paused).await;
 }
 
 /// Returns when a connection is among those made before; the sender lives as long as the path.

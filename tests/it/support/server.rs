@@ -210,7 +210,7 @@ pub(crate) fn serve_config(upstream: UpstreamSource, resources: &[&str]) -> conf
         on_demand: OnDemand { patterns: Vec::new(), idle: Duration::from_secs(300), template: watch("") },
         discovery_interval: Duration::from_secs(600),
         upstream,
-        watch_http2: false,
+        watch_http2: true,
         listen: Listen::Tcp(ANY_PORT),
         admin_listen: Some(ANY_PORT),
         allow_origins: Vec::new(),
