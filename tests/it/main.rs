@@ -18,6 +18,7 @@ mod lookup;
 mod multiplex;
 mod ndjson;
 mod packing;
+mod pod_ips;
 mod queues;
 mod real;
 mod relist;
