@@ -242,6 +242,15 @@ impl Election {
         })
     }
 
+    /// Takes the answer to a read that belongs to no try.
+    pub fn look(&mut self, answer: Answer, now: Instant) {
+        match answer {
+            Answer::Found(record, version) => drop(self.see(record, version, now)),
+            Answer::Absent => self.seen = None,
+            Answer::Conflict | Answer::Failed => {}
+        }
+    }
+
     fn read(&mut self, now: Instant) -> Ask {
         self.was_read = true;
         self.sent = Some(now);

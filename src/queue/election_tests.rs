@@ -327,7 +327,8 @@ impl History {
                 node.is_alive = true;
                 self.plan(at, number, Event::Try);
             }
-            _ => {}
+            // Of one that is dead, or for nobody.
+            Event::Try | Event::Answered(..) | Event::TimesOut(..) | Event::Dies => {}
         }
     }
 

@@ -45,7 +45,8 @@ pub use listener::{Bound, serve};
 pub use metrics::describe;
 pub use pass::{Bounded, Forward, Forwarded, PassConfig, PassThrough, Passed};
 pub use queues::{
-    Ask, Declared, DeclaredBy, Given, QueueAccess, QueueConfig, QueueError, Queues, Taken, Workers,
+    Ask, Declared, DeclaredBy, ElectionConfig, Given, QueueAccess, QueueConfig, QueueError, Queues, Taken,
+    Workers,
 };
 
 use std::sync::Arc;

@@ -8,6 +8,7 @@ mod clients;
 mod compressed;
 mod deploy;
 mod doors;
+mod election;
 mod etag;
 mod faults;
 mod fold;

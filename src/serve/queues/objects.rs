@@ -205,7 +205,7 @@ mod tests {
         assert!(objects.get(&key, now).is_some());
         assert!(objects.fed(vec![(id, first)]).is_empty());
         let second = reader.snapshot().cursor;
-        assert_eq!(objects.fed(vec![(id, second)]), [key.clone()]);
+        assert_eq!(objects.fed(vec![(id, second)]), std::slice::from_ref(&key));
         assert!(objects.fed(vec![(id, second)]).is_empty());
         // The versions go back: the feed passes that later, whatever its revision was.
         writer.commit(vec![Delta::OtherHistory]);
