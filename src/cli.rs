@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::config::{
-    self, Check, CheckVerify, ConfigError, DemoArguments, Output, ServeSettings, Setting, Source, WatchSpec,
+    self, Check, CheckVerify, ConfigError, DemoArguments, LeaseName, Output, ServeSettings, Setting, Source,
+    WatchSpec,
 };
 use crate::k8s;
 
@@ -213,8 +214,19 @@ impl RbacArgs {
     /// # Errors
     /// [`ConfigError`].
     pub fn watches(&self) -> Result<Vec<WatchSpec>, ConfigError> {
+        self.source().watches(&|name| std::env::var(name).ok())
+    }
+
+    /// The Lease of the queues' leader, if one is elected.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn election(&self) -> Result<Option<LeaseName>, ConfigError> {
+        self.source().election(&|name| std::env::var(name).ok())
+    }
+
+    fn source(&self) -> Source {
         Source { file: self.config.clone(), settings: self.settings.clone() }
-            .watches(&|name| std::env::var(name).ok())
     }
 }
 

@@ -44,7 +44,9 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
             });
         }
         Command::Rbac(args) => {
-            print(rbac::manifest(&args.watches()?, &args.name, &args.service_account)?.as_bytes())?;
+            let (watches, lease) = (args.watches()?, args.election()?);
+            let manifest = rbac::manifest(&watches, lease.as_ref(), &args.name, &args.service_account)?;
+            print(manifest.as_bytes())?;
         }
         Command::Links => print(&cli::links())?,
         Command::ConfigSchema => print(&cli::config_schema())?,

@@ -1,5 +1,6 @@
 //! Prints the least permissions for a configuration: `list` and `watch` on the watched resources, and `get` on the
-//! definitions of custom resources, by name, for the columns that `kubectl get` shows.
+//! definitions of custom resources, by name, for the columns that `kubectl get` shows. Where a leader is elected for the queues, also
+//! `get` and `update` on its Lease, and `create`, which cannot be limited to a name.
 //!
 //! It needs no cluster, so that the manifest can be made before there is one. A table resolves built-in names; other names
 //! need their group.
@@ -8,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::str::FromStr;
 
-use crate::config::WatchSpec;
+use crate::config::{LeaseName, WatchSpec};
 use crate::k8s::{built_in_named, is_built_in_group};
 
 /// The service account that gets the permissions.
@@ -60,7 +61,12 @@ impl FromStr for ServiceAccount {
 ///
 /// # Errors
 /// [`RbacError`] for a name that cannot be resolved without a cluster.
-pub fn manifest(watches: &[WatchSpec], name: &str, account: &ServiceAccount) -> Result<String, RbacError> {
+pub fn manifest(
+    watches: &[WatchSpec],
+    lease: Option<&LeaseName>,
+    name: &str,
+    account: &ServiceAccount,
+) -> Result<String, RbacError> {
     let mut cluster = Rules::new();
     let mut namespaces: BTreeMap<&str, Rules> = BTreeMap::new();
     let mut definitions = BTreeSet::new();
@@ -81,13 +87,18 @@ pub fn manifest(watches: &[WatchSpec], name: &str, account: &ServiceAccount) -> 
             watch.namespaces.iter().for_each(|namespace| add(namespaces.entry(namespace).or_default()));
         }
     }
+    let lease = lease.map(|lease| (lease.namespace.as_deref().unwrap_or(&account.namespace), &*lease.name));
+    if let Some((namespace, _)) = lease {
+        namespaces.entry(namespace).or_default();
+    }
     let mut objects = Vec::new();
     if !cluster.is_empty() || !definitions.is_empty() {
         objects.push(role("ClusterRole", name, None, &cluster) + &columns(&definitions));
         objects.push(binding("ClusterRole", name, None, account));
     }
     for (namespace, rules) in &namespaces {
-        objects.push(role("Role", name, Some(namespace), rules));
+        let lease = lease.filter(|(in_namespace, _)| in_namespace == namespace);
+        objects.push(role("Role", name, Some(namespace), rules) + &lease.map_or_else(String::new, election));
         objects.push(binding("Role", name, Some(namespace), account));
     }
     Ok(objects.join("---\n"))
@@ -150,6 +161,14 @@ fn columns(definitions: &BTreeSet<String>) -> String {
     )
 }
 
+/// The rules for the Lease of the queues' leader.
+fn election((_, name): (&str, &str)) -> String {
+    format!(
+        "- apiGroups: [\"coordination.k8s.io\"]\n  resources: [\"leases\"]\n  resourceNames: [\"{name}\"]\n  verbs: [\"get\", \"update\"]\n\
+         - apiGroups: [\"coordination.k8s.io\"]\n  resources: [\"leases\"]\n  verbs: [\"create\"]\n"
+    )
+}
+
 fn binding(kind: &str, name: &str, namespace: Option<&str>, account: &ServiceAccount) -> String {
     let mut yaml = head(&format!("{kind}Binding"), name, namespace);
     let _ = write!(
@@ -177,8 +196,9 @@ mod tests {
 
     fn made(yaml: &str) -> Result<String, RbacError> {
         let settings = ServeSettings::from_yaml(yaml, &|_| None).unwrap();
-        let watches = Source { file: None, settings }.watches(&|_| None).unwrap();
-        manifest(&watches, "informerd", &"web:api".parse().unwrap())
+        let source = Source { file: None, settings };
+        let (watches, lease) = (source.watches(&|_| None).unwrap(), source.election(&|_| None).unwrap());
+        manifest(&watches, lease.as_ref(), "informerd", &"web:api".parse().unwrap())
     }
 
     const CONFIGURATION: &str = "
@@ -288,6 +308,27 @@ subjects:
         );
         let rule = "- apiGroups: [\"apiextensions.k8s.io\"]\n  resources: [\"customresourcedefinitions\"]\n  resourceNames: [\"widgets.example.com\"]\n  verbs: [\"get\"]\n";
         assert!(made.as_ref().is_ok_and(|made| made.matches(rule).count() == 1), "{made:?}");
+    }
+
+    #[test]
+    fn the_lease_of_the_leader_may_be_read_created_and_written() {
+        let rules = "rules:\n- apiGroups: [\"coordination.k8s.io\"]\n  resources: [\"leases\"]\n  resourceNames: [\"informerd-queues\"]\n  \
+                     verbs: [\"get\", \"update\"]\n- apiGroups: [\"coordination.k8s.io\"]\n  resources: [\"leases\"]\n  verbs: [\"create\"]\n---\n";
+        let of = |more: &str| made(&format!("{{watch: [{{resource: pods}}], {more}}}")).unwrap();
+        let role =
+            |namespace: &str| format!("kind: Role\nmetadata:\n  name: informerd\n  namespace: {namespace}\n");
+        let all = of("queuesLeaderElection: true");
+        assert!(all.contains(&(role("web") + rules)), "{all}");
+        let elsewhere = of("queuesLeaderElection: true, queuesLease: ops/informerd-queues");
+        assert!(
+            elsewhere.contains(&(role("ops") + rules)) && !elsewhere.contains(&role("web")),
+            "{elsewhere}"
+        );
+        assert!(!of("queuesLease: ops/informerd-queues").contains("leases"));
+        // Beside what is watched in the same namespace.
+        let both = of("namespaces: [web], queuesLeaderElection: true");
+        assert_eq!(both.matches(&role("web")).count(), 1);
+        assert!(both.contains(rules.trim_start_matches("rules:\n").trim_end_matches("---\n")), "{both}");
     }
 
     #[test]

@@ -13,9 +13,10 @@ pub mod cache {
 }
 pub mod config {
     pub use crate::config::{
-        CachePacking, Count, DeclaredQueues, General, GeneralSettings, Given, GivenBy, HostName, InitialList,
-        Limits, Listen, Log, OnDemand, Origin, PassThrough, Proxied, QueueMode, Serve, ServeSettings, Size,
-        Source, Span, UpstreamSource, Value, WatchEntry, WatchSpec, Watches,
+        CachePacking, Count, DeclaredQueues, ElectionTiming, General, GeneralSettings, Given, GivenBy,
+        HostName, InitialList, Limits, Listen, Log, OnDemand, Origin, PassThrough, Proxied, QueueElection,
+        QueueMode, Serve, ServeSettings, Size, Source, Span, UpstreamSource, Value, WatchEntry, WatchSpec,
+        Watches,
     };
 }
 pub mod encode {

@@ -1,8 +1,9 @@
-// The page of informerd: the informers, the objects of one of them, the stream of one object.
+// The page of informerd: the informers, the objects of one of them, the stream of one object; the work queues.
 //
 //   GET /v1/resources ──each 2 s──▶ Informers                         (left)
 //   /v1/ws ──▶ Line ──pods────────▶ Feed ──▶ Table ──one frame──▶ DOM (middle)
 //                   ──pods/NS/NAME▶ Feed ──▶ Panel ──one frame──▶ DOM (right)
+//   GET /v1/queues, /v1/queues/NAME ──each 2 s──▶ Queues                 (left, and middle where one is chosen)
 //
 // What keeps it smooth with thousands of objects and hundreds of events a second:
 // - an event's JSON is parsed once, in slices of a few milliseconds, and only what the row shows is kept;
@@ -10,6 +11,8 @@
 // - only the rows on the screen (and a few around them) exist as elements, and they are reused.
 //
 // Everything from the cluster reaches the DOM as text, never as markup.
+//
+// The page reads only. One button writes: it puts failed keys of a queue back.
 //
 // `window.informerd` lets a test, or a person at the console, look inside; it changes nothing:
 //   rows()       objects held        shown()      rows that pass the filter
@@ -1113,10 +1116,211 @@ class Informers {
     item.heard.title = 'When the API server was last heard';
     setText(item.scope, [informer.scope === 'cluster' ? '' : informer.scope, informer.selectors].filter(Boolean).join(' · '));
     setText(item.error, problem);
-    const current = selection.informer && id(selection.informer) === id(informer);
+    const current = !queues?.chosen && selection.informer && id(selection.informer) === id(informer);
     if (current) item.link.setAttribute('aria-current', 'true');
     else item.link.removeAttribute('aria-current');
   }
+}
+
+// === Queues ===
+
+/** The work queues on the left, and in the middle the one that the fragment names: #queue/NAME. */
+class Queues {
+  constructor() {
+    this.items = new Map(); // by name: {li, link, …elements}
+    this.chosen = null;
+    this.detail = null;
+    $('put-back-all').addEventListener('click', () => this.putBack({ all: true }));
+    this.poll();
+  }
+
+  async poll() {
+    clearTimeout(this.next);
+    await Promise.all([this.list(), this.chosen && this.look()]);
+    this.next = setTimeout(() => this.poll(), POLL_MS);
+  }
+
+  async ask(path, request = {}) {
+    const answer = await fetch(`/v1/queues${path}`, { ...request, signal: AbortSignal.timeout(POLL_TIMEOUT_MS), cache: 'no-store' });
+    const body = await answer.json();
+    if (!answer.ok) throw new Error(body.message ?? `HTTP ${answer.status}`);
+    return body;
+  }
+
+  async list() {
+    let body;
+    // Where queues are off, or informerd is away, the list is as it was; what is wrong the head of the page tells.
+    try { body = await this.ask(''); } catch { return; }
+    const known = list(body.queues);
+    $('queues').hidden = !known.length && !body.election && !this.chosen;
+    setText($('queue-count'), String(known.length));
+    setText($('queues-leader'), leaderText(body.election));
+    for (const queue of known) this.show(this.items.get(queue.name) ?? this.add(queue.name), queue);
+    const names = new Set(known.map((queue) => queue.name));
+    for (const [name, item] of this.items) if (!names.has(name)) { item.li.remove(); this.items.delete(name); }
+  }
+
+  add(name) {
+    const li = el('li');
+    const link = el('a', 'informer');
+    link.href = `#queue/${encodeURIComponent(name)}`;
+    const item = { li, link, dot: el('span', 'dot'), depth: el('span', 'objects'), facts: el('span', 'scope') };
+    link.append(item.dot, el('span', 'name', name), item.depth, item.facts);
+    li.append(link);
+    $('queue-list').append(li);
+    this.items.set(name, item);
+    return item;
+  }
+
+  show(item, queue) {
+    item.dot.dataset.tone = queue.failed ? 'bad' : queue.synced ? 'good' : 'wait';
+    setText(item.depth, number.format(queue.depth));
+    item.depth.title = 'Keys that a worker could take now';
+    const facts = [queue.inFlight && `${number.format(queue.inFlight)} in flight`, queue.delayed && `${number.format(queue.delayed)} delayed`,
+      queue.failed && `${number.format(queue.failed)} failed`, queue.depth && `oldest ${age(queue.oldestSeconds * 1000)}`];
+    setText(item.facts, facts.filter(Boolean).join(' · ') || 'idle');
+  }
+
+  /** Marks the link of the chosen queue. */
+  mark() {
+    for (const [name, { link }] of this.items) {
+      if (name === this.chosen) link.setAttribute('aria-current', 'true');
+      else link.removeAttribute('aria-current');
+    }
+  }
+
+  /** Shows a queue in the middle; none with null. */
+  choose(name) {
+    if (name === this.chosen) return;
+    this.chosen = name;
+    this.detail = null;
+    $('queue-view').hidden = name === null;
+    $('objects-view').hidden = name !== null;
+    this.mark();
+    if (name === null) return;
+    setText($('queue-title'), name);
+    this.render();
+    this.poll();
+  }
+
+  async look() {
+    const name = this.chosen;
+    try {
+      const detail = await this.ask(`/${encodeURIComponent(name)}`);
+      if (name !== this.chosen) return;
+      this.detail = detail;
+      this.problem = '';
+    } catch (error) {
+      if (name !== this.chosen) return;
+      this.problem = error.message;
+    }
+    this.render();
+  }
+
+  async putBack(which) {
+    const name = this.chosen;
+    const headers = { 'content-type': 'application/json' };
+    let refused = '';
+    try {
+      await this.ask(`/${encodeURIComponent(name)}/requeue`, { method: 'POST', headers, body: JSON.stringify(which) });
+    } catch (error) {
+      refused = `Not put back: ${error.message}`;
+    }
+    await this.poll();
+    if (refused && name === this.chosen) { this.problem = refused; this.render(); }
+  }
+
+  render() {
+    const queue = this.detail;
+    this.mark();
+    setText($('queue-problem'), this.problem ?? '');
+    $('queue-problem').hidden = !this.problem;
+    $('queue-figures').hidden = !queue;
+    if (this.problem && !queue) setPill($('queue-state'), 'bad', 'refused');
+    else if (!queue) setPill($('queue-state'), 'wait', 'connecting');
+    else setPill($('queue-state'), queue.synced ? 'good' : 'wait', queue.synced ? 'fed' : 'waiting');
+    document.title = `${this.chosen} · queue · informerd`;
+    setText($('queue-by'), queue ? `declared by ${queue.declaredBy === 'client' ? 'a client' : 'the configuration'}` : '');
+    const resources = list(queue?.resources).map((r) => (r.message ? `${r.resource}: ${r.message}` : r.resource));
+    setText($('queue-about'), [...resources, queue?.leader && `keys are given out by ${queue.leader}`].filter(Boolean).join(' · '));
+    this.figures(queue);
+    this.rows($('failed-keys'), 6, list(queue?.failedKeys), (f) => [[f.resource], [key(f)], [number.format(f.attempts), 'end'],
+      [seconds(f.sinceSeconds), 'end'], [f.error || '(no error was told)', 'why']], (f) => this.button(f));
+    this.rows($('leases'), 5, list(queue?.leases), (l) => [[l.resource], [key(l)], [number.format(l.attempt), 'end'],
+      [seconds(l.sinceSeconds), 'end'], [age(l.expiresInSeconds * 1000), 'end']]);
+    setText($('failed-count'), shownOf(queue?.failedKeys, queue?.failed));
+    setText($('leases-count'), shownOf(queue?.leases, queue?.inFlight));
+    $('put-back-all').hidden = !queue?.failed;
+  }
+
+  figures(queue) {
+    if (!queue) return;
+    const figures = [['ready', number.format(queue.depth)], ['of the first state', number.format(queue.firstState)],
+      ['in flight', number.format(queue.inFlight)], ['delayed', number.format(queue.delayed)],
+      ['failed', number.format(queue.failed), queue.failed ? 'bad' : ''], ['oldest', queue.depth ? age(queue.oldestSeconds * 1000) : '–'],
+      ['longest in work', queue.inFlight ? age(queue.longestRunningSeconds * 1000) : '–'], ['workers waiting', number.format(queue.waitingWorkers)]];
+    if ($('queue-figures').childElementCount !== figures.length) {
+      $('queue-figures').replaceChildren(...figures.map(([label]) => {
+        const figure = el('div');
+        figure.append(el('dt', '', label), el('dd'));
+        return figure;
+      }));
+    }
+    for (const [i, figure] of [...$('queue-figures').children].entries()) {
+      figure.dataset.tone = figures[i][2] ?? '';
+      setText(figure.lastElementChild, figures[i][1]);
+    }
+  }
+
+  /** Brings the rows of a table up to date. An element with the focus stays the same one. */
+  rows(body, columns, entries, cells, last) {
+    const before = new Map([...body.children].map((row) => [row.dataset.key, row]));
+    const rows = entries.map((entry) => {
+      const name = `${entry.resource} ${key(entry)}`;
+      const texts = cells(entry);
+      let row = before.get(name);
+      if (!row) {
+        row = el('tr');
+        row.dataset.key = name;
+        row.append(...texts.map(([, className]) => el('td', className)));
+        if (last) row.append(last(entry));
+      }
+      for (const [i, [text]] of texts.entries()) { setText(row.children[i], text); row.children[i].title = text; }
+      return row;
+    });
+    if (!rows.length) {
+      const none = el('tr');
+      none.append(el('td', 'none', 'none'));
+      none.firstChild.colSpan = columns;
+      rows.push(none);
+    }
+    if (rows.length !== body.childElementCount || rows.some((row, i) => body.children[i] !== row)) body.replaceChildren(...rows);
+  }
+
+  button({ resource, namespace, name }) {
+    const button = el('button', 'small put-back', 'Put back');
+    button.type = 'button';
+    button.ariaLabel = `Put ${key({ namespace, name })} back`;
+    button.addEventListener('click', async () => {
+      button.disabled = true;
+      await this.putBack({ resource, namespace, name });
+      button.disabled = false;
+    });
+    const cell = el('td', 'end');
+    cell.append(button);
+    return cell;
+  }
+}
+
+const key = ({ namespace, name }) => (namespace ? `${namespace}/${name}` : name);
+
+/** How many there are, and how many of them are listed. */
+const shownOf = (listed, total) => (total === undefined ? '' : listed.length < total ? `${number.format(listed.length)} of ${number.format(total)}` : number.format(total));
+
+function leaderText(election) {
+  if (!election) return '';
+  if (election.leads) return 'given out by this replica';
+  return [election.leader ? `given out by ${election.leader}` : 'no replica is known to lead', election.message].filter(Boolean).join(': ');
 }
 
 const id = (informer) => `${informer.resource}@${informer.scope ?? 'cluster'}`;
@@ -1147,7 +1351,14 @@ function route(informer, row) {
 
 /** Brings the page to what the fragment says, as far as the informers are known. */
 function navigate() {
-  const [which = '', ...object] = location.hash.replace(/^#\/?/, '').split('/').filter(Boolean).map(unescapePart);
+  const [, queue] = /^#queue\/(.+)$/.exec(location.hash) ?? [];
+  queues?.choose(queue === undefined ? null : unescapePart(queue));
+  if (queue !== undefined && selection.informer) {
+    if (selection.object) { selection.object = null; table.selected = null; panel.close(); }
+    informers.tick();
+    return;
+  }
+  const [which = '', ...object] = (queue === undefined ? location.hash : '').replace(/^#\/?/, '').split('/').filter(Boolean).map(unescapePart);
   const known = [...informers.items.values()].map((item) => item.informer);
   const informer = known.find((i) => route(i).slice(2) === which) ?? known.find((i) => i.resource === which) ?? known[0];
   if (!informer) return;
@@ -1255,7 +1466,7 @@ function showFacts() {
   const problem = refused || informers.troubleOf(informer);
   setText($('problem'), problem);
   $('problem').hidden = !problem;
-  document.title = `${informer.resource} (${number.format(table.rows.size)}) · informerd`;
+  if (!queues?.chosen) document.title = `${informer.resource} (${number.format(table.rows.size)}) · informerd`;
 }
 
 const plural = (n, one, many = `${one}s`) => `${number.format(n ?? 0)} ${n === 1 ? one : many}`;
@@ -1266,6 +1477,8 @@ let feed = null;
 const table = new Table();
 const panel = new Panel();
 const informers = new Informers();
+const queues = new Queues();
+navigate();
 
 $('filter').addEventListener('input', (event) => table.setFilter(event.target.value));
 addEventListener('hashchange', navigate);

@@ -4,6 +4,7 @@ mod check;
 mod compare;
 mod definitions;
 mod demo;
+mod election;
 mod informers;
 mod metrics;
 mod pass;
@@ -17,7 +18,7 @@ use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, info, info_span, warn};
 
@@ -43,11 +44,15 @@ pub struct App {
     data: JoinHandle<()>,
     admin: Option<JoinHandle<()>>,
     informers: JoinHandle<anyhow::Result<()>>,
+    elector: Option<JoinHandle<()>>,
     reload: Arc<Notify>,
 }
 
 /// Length of the queues of demands and reloads; senders wait while they are full.
 const INBOX_LEN: usize = 64;
+
+/// Longest wait at the end for the Lease of the queues' leader to be released. If it is not, the others wait until it runs out.
+const RELEASE_WAIT: Duration = Duration::from_secs(5);
 
 /// Renders the metrics in the Prometheus text format.
 pub type Render = Arc<dyn Fn() -> String + Send + Sync>;
@@ -109,7 +114,7 @@ impl App {
         }
         info!(listen = %config.listen, address = shown(address), admin = shown(admin_address), "listening");
         let http_config = http_config(&config);
-        let queues = http::Queues::new(hub.clone(), queue_config(&config), drain.clone());
+        let (queues, elector) = start_queues(&config, &client, &hub, &drain).await;
         let health = http::Admin {
             hub: hub.clone(),
             queues,
@@ -148,6 +153,7 @@ impl App {
             data,
             admin,
             informers,
+            elector,
             reload,
         })
     }
@@ -210,6 +216,10 @@ impl App {
         self.leaving.cancel();
         self.drain.cancel();
         let _ = self.data.await;
+        if let Some(elector) = self.elector {
+            // Its requests have their own time limits, unless the API server answers each with a conflict.
+            let _ = timeout(RELEASE_WAIT, elector).await;
+        }
         self.cancel.cancel();
         if let Some(admin) = self.admin {
             let _ = admin.await;
@@ -314,7 +324,31 @@ fn hub_config(config: &config::Serve) -> hub::Config {
     }
 }
 
-fn queue_config(config: &config::Serve) -> http::QueueConfig {
+/// Starts the queues and, where one of several replicas gives out their keys, its election.
+async fn start_queues(
+    config: &config::Serve,
+    client: &upstream::Client,
+    hub: &Hub,
+    drain: &CancellationToken,
+) -> (http::Queues, Option<JoinHandle<()>>) {
+    let process = rand::random();
+    let Some(wanted) = config.election.as_ref().filter(|_| config.queue_mode != config::QueueMode::Off)
+    else {
+        return (http::Queues::new(hub.clone(), queue_config(config, process, None), drain.clone()), None);
+    };
+    let candidate = election::config(wanted, client, process).await;
+    let queue_config = queue_config(config, process, Some(candidate.clone()));
+    let queues = http::Queues::new(hub.clone(), queue_config, drain.clone());
+    let elector = election::Elector::new(client.clone(), queues.clone(), &candidate, wanted);
+    let elector = tokio::spawn(elector.run(drain.clone()).instrument(info_span!("election")));
+    (queues, Some(elector))
+}
+
+fn queue_config(
+    config: &config::Serve,
+    process: u64,
+    election: Option<http::ElectionConfig>,
+) -> http::QueueConfig {
     let limits = &config.limits;
     http::QueueConfig {
         access: match config.queue_mode {
@@ -323,12 +357,13 @@ fn queue_config(config: &config::Serve) -> http::QueueConfig {
             config::QueueMode::Api => http::QueueAccess::Clients,
         },
         declared: config.queues.clone(),
-        process: rand::random(),
+        process,
         queues_max: limits.queues_max,
         keys_max: limits.queue_keys_max,
         leases_max: limits.queue_leases_max,
         workers_max: limits.queue_workers_max,
         informers_max: limits.streams_per_connection_max,
+        election,
     }
 }
 

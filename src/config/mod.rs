@@ -30,7 +30,7 @@ use crate::queue::Spec;
 pub use expand::Environment;
 pub use on_demand::{OnDemand, Pattern};
 pub use quantity::{Count, Quantity, Size, Span};
-pub use queues::{DeclaredQueues, QueueMode};
+pub use queues::{DeclaredQueues, LeaseName, QueueElection, QueueMode};
 pub use schema::schema;
 pub use setting::Origin as GivenBy;
 pub use setting::{Given, Reload, Setting, Value};
@@ -41,6 +41,9 @@ pub use values::{
     ServerUrl,
 };
 pub use watch::{WatchEntry, WatchSpec, Watches};
+
+/// The times of a leader election.
+pub use crate::queue::Timing as ElectionTiming;
 
 /// Which API server, and with whose credentials.
 pub use crate::upstream::Source as UpstreamSource;
@@ -83,6 +86,8 @@ pub struct Serve {
     pub queue_mode: QueueMode,
     /// The work queues of the configuration.
     pub queues: BTreeMap<String, Spec>,
+    /// Which replica gives out keys of queues; `None` for each of them.
+    pub election: Option<QueueElection>,
     /// How everything is listed.
     pub initial_list: InitialList,
     /// Whether objects are held packed.
@@ -288,6 +293,8 @@ impl Source {
             pass_through_proxy,
             queues: queue_mode,
             queue: queues,
+            queues_leader_election,
+            queues_lease,
             initial_list,
             cache_packing,
             verify_interval,
@@ -301,7 +308,7 @@ impl Source {
         let (watches, template) = resolve_watches(watch, &patterns, &defaults, environment)?;
         check_unready_after(unready_after, &general, &limits)?;
         let queue_mode = queue_mode.unwrap_or_else(|| QueueMode::default_for(&listen));
-        queues::check(&queues, queue_mode, &limits)?;
+        queues::check(&queues, queue_mode, queues_leader_election, &limits)?;
         let upstream = UpstreamChoice { kubeconfig, context, in_cluster, server }.resolve(&general)?;
         Ok(Serve {
             watches,
@@ -317,6 +324,7 @@ impl Source {
             pass_through_proxy,
             queue_mode,
             queues,
+            election: QueueElection::of(queues_leader_election, queues_lease),
             initial_list,
             cache_packing,
             verify_interval,
@@ -342,6 +350,15 @@ impl Source {
         let of = |pattern: &Pattern| WatchSpec { resource: pattern.to_string(), ..template.clone() };
         watches.extend(on_demand.iter().map(of));
         Ok(watches)
+    }
+
+    /// The Lease of the queues' leader, if one is elected, without checking the other settings.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn election(&self, environment: Environment<'_>) -> Result<Option<LeaseName>, ConfigError> {
+        let General { queues_leader_election, queues_lease, .. } = self.merged(environment)?.general.values();
+        Ok(QueueElection::of(queues_leader_election, queues_lease).map(|election| election.lease))
     }
 
     fn merged(&self, environment: Environment<'_>) -> Result<ServeSettings, ConfigError> {
@@ -460,6 +477,7 @@ impl Demo {
             pass_through_proxy: Vec::new(),
             queue_mode: settings.queues.unwrap_or_else(|| QueueMode::default_for(&settings.listen)),
             queues: BTreeMap::new(),
+            election: QueueElection::of(settings.queues_leader_election, settings.queues_lease.clone()),
             initial_list: settings.initial_list,
             cache_packing: settings.cache_packing,
             verify_interval: settings.verify_interval,

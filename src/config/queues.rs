@@ -1,4 +1,4 @@
-//! Work queues of the configuration, and who may declare others.
+//! Work queues of the configuration, who may declare others, and which replica gives out keys.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use super::setting::{Form, Value, Wrong};
 use super::{ConfigError, Environment, Limits, Listen, expand};
-use crate::queue::{Spec, SpecError, check_name};
+use crate::queue::{Spec, SpecError, Timing, check_name};
 
 /// Who may declare queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -22,6 +22,78 @@ pub enum QueueMode {
 /// The queues of the configuration, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeclaredQueues(BTreeMap<String, Spec>);
+
+/// The name of a Lease, and its namespace if it is given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseName {
+    /// Its namespace; `None` for that of the credentials.
+    pub namespace: Option<String>,
+    /// Its name.
+    pub name: String,
+}
+
+/// Leader election among replicas for the queues.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueElection {
+    /// The Lease that the leader holds.
+    pub lease: LeaseName,
+    /// The times of the election.
+    pub timing: Timing,
+}
+
+/// Longest name of an object. Source: RFC 1123, as `k8s.io/apimachinery/pkg/util/validation` applies it.
+const NAME_LEN_MAX: usize = 253;
+
+/// Longest name of a namespace. Source: as [`NAME_LEN_MAX`].
+const NAMESPACE_LEN_MAX: usize = 63;
+
+impl QueueElection {
+    /// The election with the usual times, where it is switched on.
+    pub(super) fn of(is_on: bool, lease: Option<LeaseName>) -> Option<Self> {
+        is_on.then(|| Self { lease: lease.unwrap_or_default(), timing: Timing::DEFAULT })
+    }
+}
+
+impl Default for LeaseName {
+    fn default() -> Self {
+        Self { namespace: None, name: "informerd-queues".to_owned() }
+    }
+}
+
+impl FromStr for LeaseName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let outer = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+        let is_name = |part: &str, len_max: usize, inner: &[char]| {
+            part.len() <= len_max
+                && part.starts_with(outer)
+                && part.ends_with(outer)
+                && part.chars().all(|c| outer(c) || inner.contains(&c))
+        };
+        let (namespace, name) = match text.trim().split_once('/') {
+            Some((namespace, name)) => (Some(namespace), name),
+            None => (None, text.trim()),
+        };
+        let fits = is_name(name, NAME_LEN_MAX, &['-', '.'])
+            && namespace.is_none_or(|namespace| is_name(namespace, NAMESPACE_LEN_MAX, &['-']));
+        if !fits {
+            return Err(
+                "expected NAME or NAMESPACE/NAME, as in informerd-queues or web/informerd-queues".to_owned()
+            );
+        }
+        Ok(Self { namespace: namespace.map(str::to_owned), name: name.to_owned() })
+    }
+}
+
+impl fmt::Display for LeaseName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.namespace {
+            Some(namespace) => write!(f, "{namespace}/{}", self.name),
+            None => f.write_str(&self.name),
+        }
+    }
+}
 
 impl QueueMode {
     /// The mode where none is given: clients may declare queues if only local processes can connect.
@@ -122,8 +194,13 @@ fn parse(text: &str) -> Result<(String, Spec), String> {
 pub(super) fn check(
     queues: &BTreeMap<String, Spec>,
     mode: QueueMode,
+    has_election: bool,
     limits: &Limits,
 ) -> Result<(), ConfigError> {
+    if mode == QueueMode::Off && has_election {
+        let problem = "there are no queues with --queues=off; expected config or api".to_owned();
+        return Err(super::table::wrong("queues_leader_election", None, &true, problem));
+    }
     let wrong =
         |problem: String| Err(super::table::wrong("queue", None, &DeclaredQueues::text(queues), problem));
     if mode == QueueMode::Off && !queues.is_empty() {
@@ -175,11 +252,27 @@ mod tests {
             ("queues: {web: {watch: [{resource: pods}], leaseSeconds: 0}}", "leaseSeconds \"0\""),
             ("queues: {web: {watch: [{resource: pods}], maxAttempt: 1}}", "maxAttempt"),
             ("queues: {web: {watch: [{resource: pods}]}}\nqueuesFrom: off", "--queues=off"),
+            ("queuesLeaderElection: true\nqueuesFrom: off", "--queues=off"),
+            ("queuesLease: Web/lease", "NAMESPACE/NAME"),
+            ("queuesLease: a/b/c", "NAMESPACE/NAME"),
+            ("queuesLease: ''", "NAMESPACE/NAME"),
             ("queuesFrom: all", "expected off, config or api"),
         ] {
             let error = resolve(yaml).unwrap_err();
             assert!(error.contains(told), "{yaml}: {error}");
         }
+    }
+
+    #[test]
+    fn the_leader_is_elected_where_it_is_wanted() {
+        assert_eq!(resolve("").unwrap().election, None);
+        assert_eq!(resolve("queuesLease: web/lease").unwrap().election, None);
+        let election = resolve("queuesLeaderElection: true").unwrap().election.unwrap();
+        assert_eq!((&*election.lease.to_string(), election.timing), ("informerd-queues", Timing::DEFAULT));
+        let election = resolve("queuesLeaderElection: true\nqueuesLease: $(NS)/a.b-1");
+        let lease = election.unwrap().election.unwrap().lease;
+        assert_eq!((lease.namespace.as_deref(), &*lease.name), (Some("web"), "a.b-1"));
+        assert_eq!(lease.to_string().parse(), Ok(lease));
     }
 
     #[test]

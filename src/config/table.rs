@@ -14,7 +14,7 @@ use super::expand::Environment;
 use super::layer::{file, layers};
 use super::on_demand::Pattern;
 use super::quantity::{Count, Quantity, Size, Span};
-use super::queues::{DeclaredQueues, QueueMode};
+use super::queues::{DeclaredQueues, LeaseName, QueueMode};
 use super::setting::{Given, Maybe, Namespaces, Origin, Reload, Setting, Switch, Value, key};
 use super::values::{
     AdminListen, ApiListen, CachePacking, FilePath, HostName, InitialList, Listen, LogFilter, LogFormat,
@@ -95,6 +95,12 @@ macro_rules! general {
                 queues as "queuesFrom": Maybe<QueueMode> = None, Restart;
                 /// A work queue, `NAME=SPEC`, with what feeds it as JSON: docs/controllers.md has the members [repeatable; default: none]
                 queue as "queues": DeclaredQueues = BTreeMap::new(), Restart;
+                /// Let one of several replicas give out the keys of work queues, and the others refuse with its name [default
+                /// {default}: a sidecar is alone, and the Lease needs permissions]
+                queues_leader_election: Switch = false, Restart;
+                /// The leader's Lease, NAME or NAMESPACE/NAME [default: informerd-queues in the namespace of the pod, or of the
+                /// kubeconfig's context]
+                queues_lease: Maybe<LeaseName> = None, Restart;
             }
             "Staying true" {
                 /// How to list: auto, stream or page [default {default}: as a stream, which costs the API server least, or

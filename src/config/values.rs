@@ -637,6 +637,7 @@ scalars! {
         InitialList = Form::OneOf(&["auto", "stream", "page"]),
         CachePacking = Form::OneOf(&["auto", "off"]),
         PassThrough = Form::OneOf(&["off", "reads", "all"]),
+        super::LeaseName = Form::Text("LEASE"),
         super::QueueMode = Form::OneOf(&["off", "config", "api"]),
         Origin = Form::Text("ORIGIN"),
         HostName = Form::Text("HOST"),

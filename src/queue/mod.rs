@@ -5,14 +5,18 @@
 //! added while it is queued is there once, and a key that is added while a worker has it comes again afterwards. This room
 //! does no I/O and has no clock: time is an argument of each call, so any run can be repeated. It never reads an object, and does
 //! not know how a worker waits; `serve` does both.
+//!
+//! [`Election`] decides which of several replicas gives out keys; `app` carries its requests to the API server.
 
 mod age;
+mod election;
 mod outcome;
 mod ready;
 mod spec;
 mod token;
 mod work;
 
+pub use election::{Answer, Ask, Election, Record, Standing, Timing, Write};
 pub use outcome::{Added, Failed, InFlight, Leased, NotHeld, Retried, Summary};
 pub use ready::Priority;
 pub use spec::{

@@ -130,6 +130,14 @@ impl ApiError {
         self
     }
 
+    /// Adds a cause for programs.
+    #[must_use]
+    pub(super) fn with_cause(mut self, reason: &str, field: &str, message: String) -> Self {
+        let cause = Cause { reason: reason.to_owned(), message, field: field.to_owned() };
+        self.status.details.get_or_insert_default().causes.push(cause);
+        self
+    }
+
     /// Marks an error that only says that the cache cannot answer, but the API server may.
     #[must_use]
     pub(super) fn uncached(mut self) -> Self {

@@ -44,7 +44,9 @@ pub use kube::FetchDefinition;
 pub use listener::{Bound, serve};
 pub use metrics::describe;
 pub use passthrough::{Bounded, Forward, Forwarded, PassConfig, PassThrough, Passed};
-pub use queues::{Ask, Declared, DeclaredBy, Given, QueueAccess, QueueConfig, QueueError, Queues, Workers};
+pub use queues::{
+    Ask, Declared, DeclaredBy, ElectionConfig, Given, QueueAccess, QueueConfig, QueueError, Queues, Workers,
+};
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -184,6 +184,7 @@ pub(super) fn built_in() -> Vec<Kind> {
         kind("", "services", "Service", &["svc"], all, Namespaced, &["status"]),
         kind("apps", "deployments", "Deployment", &["deploy"], all, Namespaced, &["scale", "status"]),
         kind("apps", "replicasets", "ReplicaSet", &["rs"], all, Namespaced, &["scale", "status"]),
+        kind("coordination.k8s.io", "leases", "Lease", &[], &[], Namespaced, &[]),
         kind(
             "apiextensions.k8s.io",
             "customresourcedefinitions",

@@ -25,13 +25,14 @@ use super::{Config, Refusal, UpstreamError};
 use crate::k8s::{Key, Resource, ResourceVersion};
 
 /// Characters that need no escape in a query value: RFC 3986's unreserved ones.
-const QUERY_VALUE: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+pub(super) const QUERY_VALUE: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Bytes that are read of an error answer. A Status is far smaller; a proxy's page may have any size.
-const ERROR_BYTES_MAX: usize = 64 << 10;
+pub(super) const ERROR_BYTES_MAX: usize = 64 << 10;
 
-const AGENT: &str = concat!("informerd/", env!("CARGO_PKG_VERSION"));
-const JSON: &str = "application/json";
+pub(super) const AGENT: &str = concat!("informerd/", env!("CARGO_PKG_VERSION"));
+pub(super) const JSON: &str = "application/json";
 /// Asks for metadata alone, and for whole objects if the server does not know that form (U34).
 const METADATA_LIST: &str =
     "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1, application/json";
@@ -266,8 +267,13 @@ impl Client {
         self.answered(Verb::Forward, Request::from_parts(parts, Bytes::new())).await
     }
 
+    /// The current client, with its credentials.
+    pub(super) async fn session(&self) -> Arc<Session> {
+        self.sessions.current().await
+    }
+
     /// Sends a request, and a second time if the first answer made address or credentials be read again.
-    async fn send(
+    pub(super) async fn send(
         &self,
         verb: Verb,
         request: Result<Request<Bytes>, http::Error>,
@@ -311,7 +317,7 @@ impl Client {
     ) -> Result<Response<Body>, UpstreamError> {
         let limit = match verb {
             Verb::Watch => self.limits.watch_response_timeout,
-            Verb::List | Verb::Get | Verb::Create => self.limits.response_timeout,
+            Verb::List | Verb::Get | Verb::Create | Verb::Update => self.limits.response_timeout,
             // No time limit: the client's request ends it.
             Verb::Forward => Duration::MAX,
         };
@@ -326,7 +332,11 @@ impl Client {
         answer
     }
 
-    async fn collect(&self, response: Response<Body>, limit: usize) -> Result<Vec<u8>, UpstreamError> {
+    pub(super) async fn collect(
+        &self,
+        response: Response<Body>,
+        limit: usize,
+    ) -> Result<Vec<u8>, UpstreamError> {
         let mut body = response.into_body();
         let expected = usize::try_from(body.size_hint().lower()).unwrap_or(limit);
         let mut collected = Vec::with_capacity(expected.min(limit));

@@ -13,6 +13,7 @@ pub(super) enum Verb {
     Watch,
     Get,
     Create,
+    Update,
     /// A client's request that is passed through.
     Forward,
 }
@@ -24,6 +25,7 @@ impl Verb {
             Self::Watch => "watch",
             Self::Get => "get",
             Self::Create => "create",
+            Self::Update => "update",
             Self::Forward => "forward",
         }
     }
@@ -77,6 +79,7 @@ pub(super) fn answered(verb: Verb, code: u16) {
         403 => "403",
         404 => "404",
         406 => "406",
+        409 => "409",
         410 => "410",
         422 => "422",
         429 => "429",

@@ -13,6 +13,7 @@ mod config;
 mod connector;
 mod discovery;
 mod error;
+mod leases;
 mod metrics;
 mod replay;
 mod session;

@@ -78,6 +78,7 @@ fn running() -> &'static Running {
             pass_through_proxy: Vec::new(),
             queue_mode: informerd::testing::config::QueueMode::Api,
             queues: Default::default(),
+            election: None,
             limits: Limits::DEFAULT,
             shutdown_delay: Duration::ZERO,
             drain_timeout: Duration::from_secs(1),

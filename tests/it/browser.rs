@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
+use crate::queues::send;
 use crate::support::browser::Browser;
 use crate::support::client;
 use crate::support::port::Port;
@@ -441,4 +442,67 @@ async fn page_stays_smooth_with_many_pods_and_events() {
     assert!(number("/rendered") < 200.0, "rows off the screen are in the DOM: {measured}");
     assert!(number("/gaps/2") < 3_000.0, "the page froze: {measured}");
     assert!(number("/queued") < EVENTS as f64, "events are applied slower than they come: {measured}");
+}
+
+#[tokio::test]
+async fn page_shows_queues_and_puts_failed_keys_back() {
+    let Some(browser) = Browser::start().await else { return };
+    let world = World::with_pods(&["cart-1", "cart-2", "web-1"]).await;
+    let address = world.port.address;
+    let post = async |verb: &str, body: Value| {
+        let answer = send(address, "POST", &format!("/v1/queues/ingress/{verb}"), &body).await;
+        assert_eq!(answer.status(), 200, "{verb}: {}", answer.text());
+        answer.json()
+    };
+    let spec = json!({ "watch": [{ "resource": "pods" }], "maxAttempts": 1 });
+    assert_eq!(send(address, "PUT", "/v1/queues/ingress", &spec).await.status(), 201);
+    let mut leases = Vec::new();
+    while leases.len() < 3 {
+        let items = post("lease", json!({ "waitSeconds": 20 })).await["items"].clone();
+        leases.push(items[0].clone());
+    }
+    // One is in work, two have failed.
+    let busy = leases.pop().expect("three were taken");
+    for lease in &leases {
+        let failed = post("retry", json!({ "lease": lease["lease"], "error": "no <b>route</b>" })).await;
+        assert_eq!(failed["failed"], true);
+    }
+    browser.open(&world.url()).await;
+    let link = "document.querySelector('#queue-list .informer')";
+    browser.until(&format!("{link}.innerText.includes('1 in flight · 2 failed')")).await;
+    browser.click("#queue-list .informer").await;
+    let keys = |id: &str| format!("[...document.querySelectorAll('#{id} tr')].map((row) => row.dataset.key)");
+    browser.until(&format!("{}.length === 2", keys("failed-keys"))).await;
+    let name = |item: &Value| format!("pods shop/{}", item["name"].as_str().expect("a name"));
+    assert_eq!(browser.eval::<Vec<String>>(&keys("leases")).await, [name(&busy)]);
+    assert_eq!(browser.eval::<Vec<String>>(&keys("failed-keys")).await, [name(&leases[0]), name(&leases[1])]);
+    // What a worker tells is text, whatever it looks like.
+    let why = "document.querySelector('#failed-keys .why').innerText";
+    assert_eq!(browser.eval::<String>(why).await, "no <b>route</b>");
+    let figure = |label: &str| {
+        format!(
+            "[...document.querySelectorAll('#queue-figures div')].find((one) => one.firstChild.innerText === '{label}').lastChild.innerText"
+        )
+    };
+    assert_eq!(browser.eval::<String>(&figure("failed")).await, "2");
+    assert!(browser.eval::<bool>("document.getElementById('objects-view').hidden").await);
+
+    browser.click("#failed-keys .put-back").await;
+    browser.until(&format!("{}.join() === '{}'", keys("failed-keys"), name(&leases[1]))).await;
+    browser.until(&format!("{} === '1'", figure("ready"))).await;
+    let item = post("lease", json!({ "waitSeconds": 0 })).await["items"][0].clone();
+    assert_eq!(name(&item), name(&leases[0]));
+    browser.click("#put-back-all").await;
+    browser.until("document.querySelector('#failed-keys').innerText.trim() === 'none'").await;
+    let item = post("lease", json!({ "waitSeconds": 0 })).await["items"][0].clone();
+    assert_eq!(name(&item), name(&leases[1]));
+
+    // Back to the objects, and to a queue that is gone.
+    browser.click("#informers .informer").await;
+    browser.until("!document.getElementById('objects-view').hidden && informerd.shown() > 0").await;
+    browser.open(&format!("{}#queue/none", world.url())).await;
+    browser
+        .until("document.getElementById('queue-problem').innerText.includes('there is no queue \"none\"')")
+        .await;
+    browser.until("document.getElementById('panel').hidden").await;
 }

@@ -14,7 +14,7 @@ use crate::support::server::TestServer;
 use crate::support::{eventually, in_time, mk_pod};
 
 /// A request with a JSON body.
-async fn send(address: SocketAddr, method: &str, target: &str, body: &Value) -> Response {
+pub(crate) async fn send(address: SocketAddr, method: &str, target: &str, body: &Value) -> Response {
     let body = body.to_string();
     let length = body.len().to_string();
     let headers = [("Content-Type", "application/json"), ("Content-Length", &*length)];
@@ -507,7 +507,11 @@ async fn client_gos_dashboards_read_the_metrics() {
 }
 
 /// A worker of the examples, in a folder of its own process group.
-fn example(command: &[&str], folder: &std::path::Path, address: SocketAddr) -> tokio::process::Child {
+pub(crate) fn example(
+    command: &[&str],
+    folder: &std::path::Path,
+    address: SocketAddr,
+) -> tokio::process::Child {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(command[1]);
     tokio::process::Command::new(command[0])
         .arg(path)
@@ -520,15 +524,18 @@ fn example(command: &[&str], folder: &std::path::Path, address: SocketAddr) -> t
         .unwrap()
 }
 
+/// Whether a program is here that says its version; if not, a line says so.
+pub(crate) async fn has(program: &str, version: &str) -> bool {
+    let found = tokio::process::Command::new(program).arg(version).output().await;
+    let has = found.is_ok_and(|output| output.status.success());
+    if !has {
+        println!("skipped: {program} is not installed");
+    }
+    has
+}
+
 /// Two workers of a language keep files, while workers are killed and informerd starts again.
 async fn keeps_files(command: &[&str]) {
-    for needed in [command[0], if command[0] == "sh" { "jq" } else { command[0] }] {
-        let found = tokio::process::Command::new(needed).arg("--version").output().await;
-        if needed != "sh" && !found.is_ok_and(|output| output.status.success()) {
-            println!("skipped: {needed} is not installed");
-            return;
-        }
-    }
     let mut server = TestServer::start(&["pods"]).await;
     let folder = tempfile::tempdir().unwrap();
     let mut workers = [0, 1].map(|_| example(command, folder.path(), server.address));
@@ -587,17 +594,44 @@ async fn keeps_files(command: &[&str]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_python_controller_keeps_its_files() {
-    keeps_files(&["python3", "controller.py"]).await;
+    if has("python3", "--version").await {
+        keeps_files(&["python3", "controller.py"]).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_javascript_controller_keeps_its_files() {
-    keeps_files(&["node", "controller.mjs"]).await;
+    if has("node", "--version").await {
+        keeps_files(&["node", "controller.mjs"]).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_shell_controller_keeps_its_files() {
-    keeps_files(&["sh", "controller.sh"]).await;
+    if has("jq", "--version").await && has("curl", "--version").await {
+        keeps_files(&["sh", "controller.sh"]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_go_controller_keeps_its_files() {
+    if !has("go", "version").await {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("controller");
+    let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/controller.go");
+    let mut build = tokio::process::Command::new("go");
+    build
+        .arg("build")
+        .arg("-o")
+        .arg(&program)
+        .arg(source)
+        .env("GOFLAGS", "-mod=mod")
+        .current_dir(folder.path());
+    let built = build.output().await.unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    keeps_files(&[program.to_str().unwrap(), ""]).await;
 }
 
 #[test]
@@ -605,21 +639,25 @@ fn each_controller_is_short_and_the_document_has_one() {
     let document = include_str!("../../docs/controllers.md");
     let python = include_str!("../../examples/controller.py");
     assert!(document.contains(&format!("```python\n{python}```\n")));
-    let others =
-        [include_str!("../../examples/controller.mjs"), include_str!("../../examples/controller.sh")];
+    let others = [
+        include_str!("../../examples/controller.mjs"),
+        include_str!("../../examples/controller.sh"),
+        include_str!("../../examples/controller.go"),
+        include_str!("../../examples/pod_ips.py"),
+    ];
     for example in [python].into_iter().chain(others) {
         assert!(example.lines().count() < 80);
     }
 }
 
-fn object(name: &str, more: &Value) -> Value {
+pub(crate) fn object(name: &str, more: &Value) -> Value {
     let mut object = json!({"metadata": {"namespace": "one", "name": name}});
     object.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     object
 }
 
 /// Kinds that the simulator lacks, defined as custom ones.
-fn define(cluster: &Cluster) {
+pub(crate) fn define(cluster: &Cluster) {
     for (group, plural, kind) in [
         ("networking.k8s.io", "ingresses", "Ingress"),
         ("discovery.k8s.io", "endpointslices", "EndpointSlice"),

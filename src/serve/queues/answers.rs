@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::leading::Shown;
 use super::workers::{FeedState, Given, Listed, Workers};
 use crate::k8s::Damaged;
 use crate::queue::Spec;
@@ -24,6 +25,8 @@ pub(super) struct QueueInfo {
     waiting_workers: usize,
     oldest_seconds: f64,
     longest_running_seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    leader: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     leases: Option<Vec<LeaseInfo>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -61,9 +64,22 @@ struct FailedInfo {
     since_seconds: f64,
 }
 
+/// Which replica gives out keys.
+#[derive(Serialize)]
+pub(super) struct ElectionInfo {
+    lease: String,
+    identity: String,
+    leads: bool,
+    leader: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
+}
+
 /// All queues.
 #[derive(Serialize)]
 pub(super) struct QueueList {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) election: Option<ElectionInfo>,
     pub(super) queues: Vec<QueueInfo>,
 }
 
@@ -153,13 +169,14 @@ impl QueueInfo {
             waiting_workers: queue.waiting(),
             oldest_seconds: summary.oldest.unwrap_or_default().as_secs_f64(),
             longest_running_seconds: summary.longest.as_secs_f64(),
+            leader: None,
             leases: None,
             failed_keys: None,
         }
     }
 
-    /// The same with its oldest leases and failed keys.
-    pub(super) fn in_detail(queue: &Workers, len_max: usize) -> Self {
+    /// The same with its oldest leases and failed keys, and the replica that gives out keys, if one is elected.
+    pub(super) fn in_detail(queue: &Workers, len_max: usize, leader: Option<String>) -> Self {
         let Listed { failed, leases } = queue.listed(len_max);
         let leases = leases.into_iter().map(|(resource, lease)| LeaseInfo {
             resource,
@@ -177,7 +194,19 @@ impl QueueInfo {
             error: failed.error,
             since_seconds: failed.since.as_secs_f64(),
         });
-        Self { leases: Some(leases.collect()), failed_keys: Some(failed.collect()), ..Self::of(queue) }
+        Self {
+            leader,
+            leases: Some(leases.collect()),
+            failed_keys: Some(failed.collect()),
+            ..Self::of(queue)
+        }
+    }
+}
+
+impl From<Shown> for ElectionInfo {
+    fn from(shown: Shown) -> Self {
+        let Shown { config, leads, leader, trouble } = shown;
+        Self { lease: config.lease, identity: config.identity, leads, leader, message: trouble }
     }
 }
 

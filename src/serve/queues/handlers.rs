@@ -51,6 +51,9 @@ const LISTED_MAX: usize = 1000;
 /// How long a declaration waits for the kinds that it names.
 const FIND_WAIT: Duration = Duration::from_secs(10);
 
+/// When a worker asks again that came to a replica that does not lead, in seconds: as often as replicas look at the Lease.
+const FOLLOWER_RETRY_SECONDS: u32 = 2;
+
 const VERBS: [&str; 6] = ["lease", "extend", "done", "retry", "release", "requeue"];
 
 impl From<QueueError> for ApiError {
@@ -64,6 +67,11 @@ impl From<QueueError> for ApiError {
             QueueError::TooManyLeases { .. } => limited("queue_leases_max", text, 1),
             QueueError::TooManyWorkers { .. } => limited("queue_workers_max", text, 5),
             QueueError::Stopping => Self::unavailable(text, 1),
+            QueueError::Follows { leader, .. } => Self::unavailable(text, FOLLOWER_RETRY_SECONDS).with_cause(
+                "NotLeader",
+                "leader",
+                leader.unwrap_or_default(),
+            ),
         }
     }
 }
@@ -85,7 +93,7 @@ pub(in crate::serve) async fn list(
         return Err(ApiError::only(&method, "GET, HEAD"));
     }
     let queues = server.queues.all().iter().map(|queue| QueueInfo::of(queue)).collect();
-    Ok(uncached(axum::Json(QueueList { queues })))
+    Ok(uncached(axum::Json(QueueList { election: server.queues.election().map(Into::into), queues })))
 }
 
 /// `/v1/queues/QUEUE` and `/v1/queues/QUEUE/VERB`.
@@ -99,6 +107,7 @@ pub(in crate::serve) async fn answer(
     let path = path_after("/v1/queues/", &uri);
     let (name, verb) = path.split_once('/').map_or((path, None), |(name, verb)| (name, Some(verb)));
     check_name(name).map_err(|accepted| ApiError::invalid("queue", name, &accepted))?;
+    queues.lead()?;
     let Some(verb) = verb else { return queue(queues, name, &method, request).await };
     if !VERBS.contains(&verb) {
         let verbs = VERBS.join(", ");
@@ -143,7 +152,8 @@ async fn queue(queues: &Queues, name: &str, method: &Method, request: Request) -
         Method::GET | Method::HEAD => {
             let params = Params::parse(query.as_deref(), &["limit"])?;
             let limit = params.number("limit", 0, LISTED_MAX)?.unwrap_or(LISTED);
-            Ok(uncached(axum::Json(QueueInfo::in_detail(&*queues.get(name)?, limit))))
+            let leader = queues.election().and_then(|election| election.leader);
+            Ok(uncached(axum::Json(QueueInfo::in_detail(&*queues.get(name)?, limit, leader))))
         }
         Method::PUT => {
             Params::parse(query.as_deref(), &[])?;
@@ -233,7 +243,10 @@ async fn lease(
     let ask = Ask { max: max as usize, wait: Duration::from_secs(wait.into()), length };
     // A worker that closes its half meanwhile has left.
     let _ends = load.as_ref().map(EndsWithClient::begin);
-    let taken = workers.lease(queues, ask).await?;
+    let taken = workers.lease(queues, ask).await;
+    // It may have ceased to lead meanwhile: then the queue is gone, and what was taken is dropped.
+    queues.lead()?;
+    let taken = taken?;
     // What was taken goes back to the queue.
     let bytes = leased(&taken.given, length.as_secs())
         .map_err(|_| ApiError::unavailable("an object could not be unpacked, and is fetched again", 1))?;

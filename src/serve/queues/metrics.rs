@@ -20,6 +20,9 @@ const NAMES_MAX: usize = 1000;
 /// The name of queues without metrics of their own. No queue can have it.
 const OTHERS: &str = "_others";
 
+const LEADER: &str = "informerd_queue_leader";
+const TRANSITIONS: &str = "informerd_queue_leader_transitions_total";
+
 static NAMES: LazyLock<Mutex<HashSet<String>>> = LazyLock::new(Mutex::default);
 
 /// Describes the metrics.
@@ -53,7 +56,23 @@ pub(in crate::serve) fn describe() {
     describe_counter!("informerd_queue_leases_expired_total", "Leases that ran out, by queue.");
     describe_gauge!("informerd_queue_failed", "Keys set aside after too many attempts, by queue.");
     describe_gauge!("informerd_queue_waiting_workers", "Workers that wait for a key now, over all queues.");
+    describe_gauge!(LEADER, "1 where this replica gives out the keys of queues, 0 where another one leads.");
+    describe_counter!(
+        TRANSITIONS,
+        "Times that this replica began to give out the keys of queues, where a leader is elected."
+    );
     waiting_workers().increment(0.0);
+}
+
+/// Whether this replica leads. Shown only where a leader is elected.
+pub(super) fn leads(leads: bool) {
+    gauge!(LEADER).set(if leads { 1.0 } else { 0.0 });
+    counter!(TRANSITIONS).increment(0);
+}
+
+/// Counts a term that begins.
+pub(super) fn led() {
+    counter!(TRANSITIONS).increment(1);
 }
 
 /// Workers that wait for a key now.

@@ -8,11 +8,13 @@ mod answers;
 mod dependents;
 mod feed;
 mod handlers;
+mod leading;
 mod metrics;
 mod objects;
 mod workers;
 
 pub(super) use handlers::{answer, list};
+pub use leading::ElectionConfig;
 pub(super) use metrics::describe;
 pub use workers::{Ask, Given, QueueError, Workers};
 
@@ -56,6 +58,8 @@ pub struct QueueConfig {
     pub workers_max: usize,
     /// Informers that one resource of a queue may join.
     pub informers_max: usize,
+    /// The election of the replica that gives out keys; `None` if each one does.
+    pub election: Option<ElectionConfig>,
 }
 
 /// All work queues. Cheap to clone.
@@ -79,6 +83,8 @@ struct Registry {
     by_name: BTreeMap<String, Arc<Workers>>,
     /// Counts queues, so that tokens of a queue mean nothing to a later one of its name.
     declared: u64,
+    /// Whether this replica leads; `None` without an election.
+    leading: Option<leading::Leading>,
 }
 
 /// Who declared a queue.
@@ -100,17 +106,16 @@ pub enum Declared {
 }
 
 impl Queues {
-    /// Starts the queues of the configuration. All end when `drain` is cancelled.
+    /// Starts the queues of the configuration; where a leader is elected, [`Queues::stand`] does so. All end when `drain` is
+    /// cancelled.
     pub fn new(hub: Hub, config: QueueConfig, drain: CancellationToken) -> Self {
         let places = Semaphore::new(config.workers_max.min(Semaphore::MAX_PERMITS));
-        let (tasks, queues) = (TaskTracker::new(), Mutex::default());
+        let leading = config.election.clone().filter(|_| config.access != QueueAccess::Off);
+        let registry = Registry { leading: leading.map(leading::Leading::new), ..Registry::default() };
+        let (tasks, queues) = (TaskTracker::new(), Mutex::new(registry));
         let all = Self(Arc::new(Inner { hub, config, tasks, drain, queues, places }));
         if all.0.config.access != QueueAccess::Off {
-            let declared = all.0.config.declared.clone();
-            for (name, spec) in declared {
-                // The configuration's names differ, and there are fewer than `queues_max`.
-                let _ = all.declare(&name, spec, DeclaredBy::Configuration);
-            }
+            all.declare_configured();
         }
         all
     }
@@ -118,15 +123,24 @@ impl Queues {
     /// Declares a queue. Its resources are not resolved here: the queue says what it waits for.
     ///
     /// # Errors
-    /// [`QueueError::Differs`], [`QueueError::TooMany`].
+    /// [`QueueError::Differs`], [`QueueError::TooMany`], [`QueueError::Follows`].
     pub fn declare(&self, name: &str, spec: Spec, by: DeclaredBy) -> Result<Declared, QueueError> {
         let mut registry = self.registry();
+        registry.lead()?;
         if let Some(queue) = registry.by_name.get(name) {
             if *queue.spec() == spec {
                 return Ok(Declared::Same(queue.clone()));
             }
             return Err(QueueError::Differs { name: name.to_owned() });
         }
+        // A client may come before the configuration where a term has just begun.
+        let by = match self.0.config.declared.get(name) {
+            Some(configured) if *configured != spec => {
+                return Err(QueueError::Differs { name: name.to_owned() });
+            }
+            Some(_) => DeclaredBy::Configuration,
+            None => by,
+        };
         let max = self.0.config.queues_max;
         if registry.by_name.len() >= max && by == DeclaredBy::Client {
             return Err(QueueError::TooMany { max });

@@ -147,12 +147,39 @@ pub enum QueueError {
         /// The limit.
         max: usize,
     },
+    /// Another replica leads.
+    #[error("{}", followed(identity, lease, leader.as_deref(), trouble.as_deref()))]
+    Follows {
+        /// This replica.
+        identity: String,
+        /// The Lease.
+        lease: String,
+        /// The replica that leads.
+        leader: Option<String>,
+        /// Why the Lease cannot be read or written.
+        trouble: Option<String>,
+    },
     /// The process ends.
     #[error("informerd is stopping")]
     Stopping,
     /// The lease is not held.
     #[error(transparent)]
     NotHeld(#[from] NotHeld),
+}
+
+/// The sentence of [`QueueError::Follows`].
+fn followed(identity: &str, lease: &str, leader: Option<&str>, trouble: Option<&str>) -> String {
+    let mut text = match leader {
+        Some(leader) => format!("{leader:?} gives out the keys of queues, as it holds the Lease {lease}"),
+        None => format!(
+            "no replica is known to hold the Lease {lease}, whose holder gives out the keys of queues"
+        ),
+    };
+    text.push_str(&format!("; this is {identity:?}"));
+    if let Some(trouble) = trouble {
+        text.push_str(&format!(", which cannot read or write the Lease: {trouble}"));
+    }
+    text
 }
 
 /// Bytes of objects in one answer. The last object may exceed it.

@@ -4,6 +4,7 @@
 mod access;
 mod cluster;
 mod definitions;
+mod election;
 mod follower;
 mod history;
 mod kinds;

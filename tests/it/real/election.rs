@@ -1,0 +1,72 @@
+//! Leader election for queues against a real API server, with no more permissions than `informerd rbac` prints.
+
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::cluster::administer;
+use crate::election::{LEASE, identity, lease, post, refuses, replica, until_follows, until_leads};
+use crate::support::envtest::{self, Envtest, FIRST_TOKEN, Options, Process, Version};
+use crate::support::server::kubeconfig;
+
+/// Creates what `informerd rbac` prints, bound to the user of the tests.
+async fn permit(client: &kube::Client) {
+    let output = Command::new(env!("CARGO_BIN_EXE_informerd"))
+        .args(["rbac", "--watch", "pods", "--queues-leader-election", "--queues-lease", LEASE])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let manifest = String::from_utf8(output.stdout).unwrap();
+    for document in manifest.split("---\n") {
+        let mut object: Value = serde_saphyr::from_str(document).unwrap();
+        if object.get("subjects").is_some() {
+            object["subjects"] = json!([{"kind": "User", "name": "informerd"}]);
+        }
+        let plural = format!("{}s", object["kind"].as_str().unwrap().to_lowercase());
+        let namespace = object["metadata"]["namespace"].as_str();
+        let within = namespace.map_or(String::new(), |namespace| format!("/namespaces/{namespace}"));
+        let path = format!("/apis/rbac.authorization.k8s.io/v1{within}/{plural}");
+        administer(client, "POST", &path, Some(&object), Duration::from_secs(10)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_elect_a_leader_with_the_least_permissions_on_1_20() {
+    let options = Options { guarded: true, ..Options::default() };
+    let Some(api) = Envtest::start(Version::V1_20, options).await else { return };
+    let client = envtest::client(&api.kubeconfig_path()).await;
+    let namespace = json!({"metadata": {"name": "web"}});
+    administer(&client, "POST", "/api/v1/namespaces", Some(&namespace), Duration::from_secs(10)).await;
+    permit(&client).await;
+    let pod =
+        json!({"metadata": {"name": "a"}, "spec": {"containers": [{"name": "main", "image": "main:1"}]}});
+    let pods = "/api/v1/namespaces/web/pods";
+    administer(&client, "POST", pods, Some(&pod), Duration::from_secs(10)).await;
+    let address = api.address(Process::ApiServer);
+    let upstream =
+        kubeconfig(api.write_kubeconfig("kubeconfig.informerd", address, &format!("token: {FIRST_TOKEN}")));
+
+    let mut first = replica(upstream.clone()).await;
+    until_leads(first.address, true).await;
+    let mut second = replica(upstream).await;
+    let names = [identity(first.address).await, identity(second.address).await];
+    until_follows(second.address, &names[0]).await;
+    refuses(second.address, &names[0]).await;
+    let held = lease(first.address).await;
+    first.kill().await;
+    until_leads(second.address, true).await;
+    assert_eq!(post(second.address, "done", &held).await.status(), 409);
+    let held = lease(second.address).await;
+    assert_eq!(post(second.address, "done", &held).await.status(), 204);
+    first.revive().await;
+    until_follows(first.address, &names[1]).await;
+    second.stop().await;
+    until_leads(first.address, true).await;
+    let path = "/apis/coordination.k8s.io/v1/namespaces/web/leases/informerd-queues";
+    let stored = administer(&client, "GET", path, None, Duration::from_secs(10)).await;
+    assert_eq!(stored["spec"]["holderIdentity"], identity(first.address).await);
+    assert_eq!(stored["spec"]["leaseTransitions"], 2);
+    drop(first);
+    api.stop().await;
+}
