@@ -26,7 +26,7 @@ pub mod encode {
 }
 pub mod hub {
     pub use crate::hub::{
-        Config, Delivery, Event, EventKind, Figures, Form, Hub, Informer, Live, LivePlace, Member, Payload,
+        Config, Delivery, Event, EventKind, Figures, Form, Hub, Informer, Live, LivePlace, LivePosition, Member, Payload,
         ResetReason, ResumeToken, Round, Scope, Selection, Stage, StartAt, Subscriber, Subscription, Told,
     };
 }

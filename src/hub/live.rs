@@ -6,9 +6,10 @@
 //! and those alone whose selection has no equality look at every change. So a change costs the views that it concerns and
 //! one write for each of their members, however many views there are.
 //!
-//! All views of an informer are at one position, that of their [`Lane`].
+//! All views of an informer are at one position, that of their [`Lane`]. Where changes are gathered (`coalesceMs`), the
+//! view holds those that its members were not told yet, and tells them at its moment. Until then nobody joins, and one who
+//! leaves continues from the position before them.
 
-use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,79 +18,21 @@ use slab::Slab;
 use tokio::time::Instant;
 
 use super::event::{Event, EventKind, Payload};
+use super::gathering::Gathering;
+use super::lane::Lane;
+use super::live_place::{LivePlace, LivePosition, Member, Round, Told, is_beyond, nothing_between};
 use super::project::{loses_order, position_after, project_change};
-use super::routes::{Route, Routes};
+use super::routes::Route;
 use super::shared_batch::SharedBatch;
 use super::{Config, Informer, InformerId, Matcher, Selection};
-use crate::cache::{Cursor, Mark, Reader};
+use crate::cache::Mark;
 use crate::k8s::ResourceVersion;
-
-/// Largest number of changes between a subscriber and a lane that are checked when it joins. With more, the subscriber
-/// catches up by itself first.
-const JOIN_CHANGES_MAX: usize = 256;
 
 /// How long a bookmark that is due amid what a relist found is put off.
 const AMID_RELIST_WAIT: Duration = Duration::from_secs(1);
 
 /// Number of members of a view from which on writing to all of them takes longer than a burst of changes.
 const CROWD: usize = 64;
-
-/// The position of a caught-up subscriber in one informer.
-#[derive(Clone, Debug)]
-pub struct LivePosition {
-    /// The informer.
-    pub informer: Arc<Informer>,
-    /// The cursor in its cache.
-    pub cursor: Cursor,
-    /// The version up to which the client has everything.
-    pub position: ResourceVersion,
-    /// The token with which the client resumed, if the client may hold events from beyond it.
-    pub holds_beyond: Option<ResourceVersion>,
-}
-
-/// A subscriber that is ready to join a view.
-#[derive(Clone, Debug)]
-pub struct LivePlace {
-    /// The position in each informer, in the order of the subscription.
-    pub sources: Vec<LivePosition>,
-    /// Its selection.
-    pub selection: Arc<Selection>,
-    /// Whether it must get every change in order, or end.
-    pub ordered: bool,
-    /// When it has to leave the view, at the latest.
-    pub leave_at: Option<Instant>,
-    /// When its next heartbeat is due.
-    pub heartbeat_at: Instant,
-    /// When its next bookmark is due.
-    pub bookmark_at: Instant,
-}
-
-/// A member of a view: the receiver of its events.
-pub trait Member {
-    /// Members with the same kind get the same bytes.
-    type Kind: Copy + Eq;
-    /// The encoder of a kind, with its state between batches.
-    type Encoder;
-
-    /// Its kind.
-    fn kind(&self) -> Self::Kind;
-
-    /// Makes an encoder for its kind.
-    fn encoder(&self, informers: &[Arc<Informer>]) -> Self::Encoder;
-
-    /// Sets the positions of an encoder, one for each informer, for the tokens.
-    fn advance(encoder: &mut Self::Encoder, positions: &[ResourceVersion]);
-
-    /// It joins the members that are sent the bytes of this encoder.
-    fn joins(&mut self, encoder: &Self::Encoder) {
-        let _ = encoder;
-    }
-
-    /// It leaves them.
-    fn leaves(&mut self, encoder: &Self::Encoder) {
-        let _ = encoder;
-    }
-}
 
 /// The views of the subscribers of one core.
 pub struct Live<M: Member> {
@@ -101,16 +44,6 @@ pub struct Live<M: Member> {
     members: Slab<Entry<M>>,
     /// When a view or member is due.
     timers: BTreeSet<(Instant, Timer)>,
-}
-
-/// An informer that views follow.
-struct Lane {
-    informer: Arc<Informer>,
-    cursor: Cursor,
-    position: ResourceVersion,
-    relists: u64,
-    routes: Routes,
-    views: usize,
 }
 
 /// A selection of some informers, with its members.
@@ -126,6 +59,7 @@ struct View<M: Member> {
     /// The last change that was projected for it.
     seen: (usize, u64),
     pending: Vec<Event>,
+    gathering: Option<Gathering>,
 }
 
 /// Members of a view that get the same bytes.
@@ -152,28 +86,6 @@ struct Entry<M> {
 enum Timer {
     View(usize),
     Member(usize),
-}
-
-/// What to send to the members of a view.
-#[derive(Debug)]
-pub enum Told {
-    /// Events of this view alone; at least one.
-    Events(Vec<Event>),
-    /// A batch that views of everything on other cores, and other transports, send, too.
-    Shared(Arc<SharedBatch>),
-    /// A heartbeat, as there was no event for a while.
-    Heartbeat,
-}
-
-/// The result of a look at an informer or at the timers.
-#[derive(Debug, Default)]
-pub struct Round {
-    /// What to send to which views.
-    pub told: Vec<(usize, Told)>,
-    /// Keys of members that the view cannot serve any longer. To be taken out before anything is sent.
-    pub leaving: Vec<usize>,
-    /// Whether more changes are waiting.
-    pub more: bool,
 }
 
 impl<M: Member> Live<M> {
@@ -212,7 +124,13 @@ impl<M: Member> Live<M> {
             self.drop_view_if_empty(view);
             return Err(member);
         }
-        self.rearm(view, place.heartbeat_at, place.bookmark_at);
+        let joined = &mut self.views[view];
+        joined.heartbeat_at = joined.heartbeat_at.min(place.heartbeat_at);
+        joined.bookmark_at = joined.bookmark_at.min(place.bookmark_at);
+        if let Some(gathering) = &mut joined.gathering {
+            gathering.admit(place.gather_until);
+        }
+        self.arm(view);
         let LivePlace { sources, ordered, leave_at, .. } = place;
         let group = self.group_for(view, &member, ordered);
         // A new group has no positions yet, and a quiet one may have older positions than the subscriber.
@@ -234,12 +152,17 @@ impl<M: Member> Live<M> {
         Ok(key)
     }
 
-    /// Makes heartbeat and bookmark of a view due at these moments at the latest.
-    fn rearm(&mut self, key: usize, heartbeat_at: Instant, bookmark_at: Instant) {
+    /// Until when a view gathers changes, if there is one that does. A subscriber that was not taken in rests until then: if it
+    /// takes its changes when the view tells them, the two may meet.
+    pub fn gathers_until(&self, informers: &[InformerId], selection: &Arc<Selection>) -> Option<Instant> {
+        let view = self.views_by_selection.get(&(informers.to_vec(), selection.clone()))?;
+        self.views[*view].gathering.as_ref().map(Gathering::until)
+    }
+
+    /// Makes a view's timer fire when something is due.
+    fn arm(&mut self, key: usize) {
         let view = &mut self.views[key];
-        view.heartbeat_at = view.heartbeat_at.min(heartbeat_at);
-        view.bookmark_at = view.bookmark_at.min(bookmark_at);
-        let at = view.heartbeat_at.min(view.bookmark_at);
+        let at = view.due_at();
         if at < view.armed {
             self.timers.remove(&(view.armed, Timer::View(key)));
             view.armed = at;
@@ -275,6 +198,8 @@ impl<M: Member> Live<M> {
             (now + self.config.heartbeat_interval, now + self.config.bookmark_interval);
         let armed = heartbeat_at.min(bookmark_at);
         self.timers.insert((armed, Timer::View(key)));
+        let interval = place.selection.form.coalesce;
+        let gathering = interval.map(|interval| Gathering::new(interval, place.gather_until, sources.len()));
         self.views.insert(View {
             selection: place.selection.clone(),
             sources,
@@ -285,6 +210,7 @@ impl<M: Member> Live<M> {
             armed,
             seen: (usize::MAX, 0),
             pending: Vec::new(),
+            gathering,
         });
         self.views_by_selection.insert(name, key);
         Some(key)
@@ -295,14 +221,7 @@ impl<M: Member> Live<M> {
         if let Some(lane) = self.lanes_by_id.get(&id) {
             return *lane;
         }
-        let lane = self.lanes.insert(Lane {
-            informer: source.informer.clone(),
-            cursor: source.cursor,
-            position: source.position.clone(),
-            relists: source.informer.reader.mark().relists,
-            routes: Routes::default(),
-            views: 0,
-        });
+        let lane = self.lanes.insert(Lane::new(source));
         self.lanes_by_id.insert(id, lane);
         lane
     }
@@ -330,6 +249,9 @@ impl<M: Member> Live<M> {
     /// Whether no change of a view's selection lies between a subscriber and the view.
     fn is_met(&self, view: usize, place: &LivePlace) -> bool {
         let view = &self.views[view];
+        if view.tells_at().is_some() {
+            return false;
+        }
         let met = |((lane, matcher, _), source): (&(usize, Matcher, Route), &LivePosition)| {
             let lane = &self.lanes[*lane];
             if source.holds_beyond.is_some() && lane.relists != lane.informer.reader.mark().relists {
@@ -361,16 +283,22 @@ impl<M: Member> Live<M> {
         if let Some(leave_at) = entry.leave_at {
             self.timers.remove(&(leave_at, Timer::Member(key)));
         }
-        let position = |((lane, ..), holds_beyond): (&(usize, Matcher, Route), Option<ResourceVersion>)| {
+        let sources = view.sources.iter().zip(entry.holds_beyond).enumerate();
+        let sources = sources.map(|(source, ((lane, ..), holds_beyond))| {
             let lane = &self.lanes[*lane];
-            let (cursor, position) = (lane.cursor, lane.position.clone());
+            let held = view.gathering.as_ref().and_then(|gathering| gathering.place(source));
+            let (cursor, position) = held.unwrap_or_else(|| (lane.cursor, lane.position.clone()));
             LivePosition { informer: lane.informer.clone(), cursor, position, holds_beyond }
+        });
+        let place = LivePlace {
+            sources: sources.collect(),
+            selection: view.selection.clone(),
+            ordered,
+            leave_at: entry.leave_at,
+            heartbeat_at: view.heartbeat_at,
+            bookmark_at: view.bookmark_at,
+            gather_until: view.gathering.as_ref().map_or(view.heartbeat_at, Gathering::until),
         };
-        let sources = view.sources.iter().zip(entry.holds_beyond).map(position).collect();
-        let selection = view.selection.clone();
-        let (heartbeat_at, bookmark_at) = (view.heartbeat_at, view.bookmark_at);
-        let leave_at = entry.leave_at;
-        let place = LivePlace { sources, selection, ordered, leave_at, heartbeat_at, bookmark_at };
         self.drop_view_if_empty(view_key);
         (entry.member, place)
     }
@@ -476,7 +404,8 @@ impl<M: Member> Live<M> {
     fn take(&mut self, lane_key: usize, batch: &Arc<SharedBatch>, mark: Mark, now: Instant) -> Round {
         let (lane, views) = (&mut self.lanes[lane_key], &mut self.views);
         let paths = lane.informer.reader.paths();
-        let mut touched = Vec::new();
+        let before = (lane.cursor, lane.position.clone());
+        let (mut touched, mut gathers) = (Vec::new(), Vec::new());
         for change in batch.changes() {
             lane.routes.concerned(change, &paths, |(key, source)| {
                 let view = &mut views[key];
@@ -489,7 +418,16 @@ impl<M: Member> Live<M> {
                 }
                 let matcher = &mut view.sources[source].1;
                 matcher.refresh_to(&paths);
-                let Some((kind, payload)) = project_change(matcher, change) else { return };
+                let projected = project_change(matcher, change);
+                if let Some(gathering) = &mut view.gathering {
+                    // Of an object that changed already, the last state is told, whatever makes it differ.
+                    if projected.is_some() || gathering.has(source, change.object.key()) {
+                        gathering.hold(source, change, &before);
+                        gathers.push(key);
+                    }
+                    return;
+                }
+                let Some((kind, payload)) = projected else { return };
                 if view.pending.is_empty() {
                     touched.push(key);
                 }
@@ -513,7 +451,35 @@ impl<M: Member> Live<M> {
         for (view, _) in &told {
             views[*view].heartbeat_at = now + self.config.heartbeat_interval;
         }
-        Round { told, leaving: Vec::new(), more: mark.revision > cursor.revision }
+        gathers.sort_unstable();
+        gathers.dedup();
+        let mut leaving = Vec::new();
+        for view in gathers {
+            if self.views[view].tells_at().is_some_and(|at| at <= now) {
+                told.extend(self.tell_held(view, now).map(|held| (view, held)));
+            }
+            if self.views[view].gathering.as_ref().is_some_and(Gathering::is_full) {
+                let groups = self.views[view].groups.iter();
+                leaving.extend(groups.flat_map(|group| group.members.iter().copied()));
+            }
+            self.arm(view);
+        }
+        Round { told, leaving, more: mark.revision > cursor.revision }
+    }
+
+    /// What the members of a view get of the changes that it holds, if anything.
+    fn tell_held(&mut self, key: usize, now: Instant) -> Option<Told> {
+        let (view, lanes) = (&mut self.views[key], &self.lanes);
+        let sources = &view.sources;
+        let events = view.gathering.as_mut()?.tell(now, |source| {
+            let (lane, matcher, _) = &sources[source];
+            (matcher, &lanes[*lane].position)
+        });
+        if events.is_empty() {
+            return None;
+        }
+        view.heartbeat_at = now + self.config.heartbeat_interval;
+        Some(Told::Events(events))
     }
 
     /// When the next timer is due.
@@ -524,18 +490,28 @@ impl<M: Member> Live<M> {
     /// Handles the timers that are due.
     pub fn due(&mut self, now: Instant) -> Round {
         let mut round = Round::default();
+        // Members that leave get nothing of what their view tells in the same round. So they leave in a round of their own.
+        let are_due = self.timers.iter().take_while(|(at, _)| *at <= now);
+        let leaving = are_due.filter(|(_, timer)| matches!(timer, Timer::Member(_))).copied();
+        for (at, timer) in leaving.collect::<Vec<_>>() {
+            self.timers.remove(&(at, timer));
+            if let Timer::Member(key) = timer {
+                // The caller takes it out; its timer is removed already.
+                self.members[key].leave_at = None;
+                round.leaving.push(key);
+            }
+        }
+        if !round.leaving.is_empty() {
+            round.more = true;
+            return round;
+        }
         while let Some((at, timer)) = self.timers.first().copied()
             && at <= now
         {
             self.timers.remove(&(at, timer));
-            match timer {
-                Timer::Member(key) => round.leaving.push(key),
-                Timer::View(key) => round.told.extend(self.due_of(key, now).map(|told| (key, told))),
+            if let Timer::View(key) = timer {
+                round.told.extend(self.due_of(key, now).map(|told| (key, told)));
             }
-        }
-        // The caller takes these members out; their timers are removed already.
-        for key in &round.leaving {
-            self.members[*key].leave_at = None;
         }
         round
     }
@@ -543,7 +519,14 @@ impl<M: Member> Live<M> {
     fn due_of(&mut self, key: usize, now: Instant) -> Option<Told> {
         self.refresh(key);
         let is_due = now >= self.views[key].bookmark_at;
-        let told = if is_due && self.is_amid_relist(key) {
+        let tells_at = self.views[key].tells_at();
+        let told = if tells_at.is_some_and(|at| at <= now) {
+            self.tell_held(key, now)
+        } else if let Some(at) = tells_at.filter(|_| is_due) {
+            // Its members do not have the state of the lane yet.
+            self.views[key].bookmark_at = at;
+            None
+        } else if is_due && self.is_amid_relist(key) {
             // No state that was. The rest of what the relist found follows at once.
             self.views[key].bookmark_at = now + AMID_RELIST_WAIT;
             None
@@ -553,13 +536,14 @@ impl<M: Member> Live<M> {
             (now >= self.views[key].heartbeat_at).then_some(Told::Heartbeat)
         };
         let view = &mut self.views[key];
-        if now >= view.bookmark_at {
+        // After changes that were held, a bookmark that is due follows at once.
+        if now >= view.bookmark_at && tells_at.is_none() {
             view.bookmark_at = now + self.config.bookmark_interval;
         }
         if told.is_some() {
             view.heartbeat_at = now + self.config.heartbeat_interval;
         }
-        view.armed = view.heartbeat_at.min(view.bookmark_at);
+        view.armed = view.due_at();
         self.timers.insert((view.armed, Timer::View(key)));
         told
     }
@@ -591,15 +575,16 @@ impl<M: Member> View<M> {
     fn is_everything(&self) -> bool {
         self.sources.len() == 1 && self.selection.is_all()
     }
-}
 
-impl Lane {
-    /// Updates its position if only that has moved.
-    fn refresh(&mut self) {
-        let (cursor, position) = self.informer.reader.head();
-        if cursor == self.cursor {
-            self.position = position;
-        }
+    /// When it tells the changes that it holds, if any.
+    fn tells_at(&self) -> Option<Instant> {
+        self.gathering.as_ref().and_then(Gathering::tells_at)
+    }
+
+    /// When something is due for its members.
+    fn due_at(&self) -> Instant {
+        let at = self.heartbeat_at.min(self.bookmark_at);
+        self.tells_at().map_or(at, |tells_at| at.min(tells_at))
     }
 }
 
@@ -611,22 +596,4 @@ impl<M> Members<'_, M> {
     pub fn get_mut(&mut self, key: usize) -> &mut M {
         &mut self.0[key].member
     }
-}
-
-/// Whether a position is beyond another one, or cannot be compared with it.
-fn is_beyond(position: &ResourceVersion, other: &ResourceVersion) -> bool {
-    position.partial_cmp(other).is_none_or(Ordering::is_gt)
-}
-
-/// Whether no change between two cursors concerns a selection.
-fn nothing_between(matcher: &Matcher, reader: &Reader, from: Cursor, to: Cursor, ordered: bool) -> bool {
-    let by_index = matcher.index().filter(|_| !ordered);
-    let batch = match by_index.and_then(|index| index.changes_after(from, JOIN_CHANGES_MAX)) {
-        Some(batch) => Some(batch),
-        None => reader.changes_after(from, JOIN_CHANGES_MAX),
-    };
-    let Some(batch) = batch.filter(|batch| batch.cursor.revision >= to.revision) else { return false };
-    let mut between = batch.changes.iter().take_while(|change| change.revision <= to.revision);
-    let breaks = |change: &crate::cache::Change| ordered && loses_order(matcher.selection(), change);
-    !between.any(|change| breaks(change) || project_change(matcher, change).is_some())
 }

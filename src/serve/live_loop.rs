@@ -187,10 +187,9 @@ impl LiveLoop {
                 return self.dissolve();
             }
             let more = self.deliver().await;
+            self.tell_due().await;
             self.admit_all();
             self.hear();
-            let round = self.live.due(Instant::now());
-            self.send(round).await;
             if more {
                 tokio::task::yield_now().await;
                 continue;
@@ -200,13 +199,26 @@ impl LiveLoop {
                 biased;
                 Some(_) = self.commits.next(), if !self.commits.is_empty() => self.gather().await,
                 Some(joining) = self.joining.recv() => {
-                    // Deliver changes from before it joins first.
+                    // Deliver changes from before it joins first, also those that its view has gathered up to now.
                     self.deliver().await;
+                    self.tell_due().await;
                     self.admit(joining);
                 }
                 () = signs.wake.notified() => {}
                 () = sleep_until(at.unwrap_or_else(Instant::now)), if at.is_some() => {}
                 () = drained.cancelled() => {}
+            }
+        }
+    }
+
+    /// Sends what is due.
+    async fn tell_due(&mut self) {
+        loop {
+            let round = self.live.due(Instant::now());
+            let more = round.more;
+            self.send(round).await;
+            if !more {
+                return;
             }
         }
     }
@@ -374,6 +386,7 @@ impl LiveLoop {
             }
         }
         let ids: Vec<_> = place.sources.iter().map(|source| source.informer.id()).collect();
+        let selection = place.selection.clone();
         let listener = Listener { stream, waker: Waker::noop().clone(), joined: Checksum::default() };
         match self.live.join(place, listener, Instant::now()) {
             Ok(key) => {
@@ -385,7 +398,10 @@ impl LiveLoop {
                 self.signs.wake.notify_one();
             }
             // A change of its selection lies between; it takes that by itself and joins again.
-            Err(Listener { stream, .. }) => {
+            Err(Listener { mut stream, .. }) => {
+                if let Some(at) = self.live.gathers_until(&ids, &selection) {
+                    stream.rest_until(at);
+                }
                 ids.iter().filter(|id| !self.live.follows(**id)).for_each(|id| {
                     self.commits.remove(id);
                 });

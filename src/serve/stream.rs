@@ -391,6 +391,11 @@ impl Attached {
         written
     }
 
+    /// Rests until the moment of a live view that has not taken it in.
+    pub(super) fn rest_until(&mut self, at: Instant) {
+        self.stream.subscriber.rest_until(at);
+    }
+
     /// Leaves its live view, at the place to which that has brought it.
     pub(super) fn leave_at(&mut self, place: &LivePlace, now: Instant) {
         self.stream.subscriber.follower().left(now);

@@ -114,10 +114,11 @@ impl Connection {
     fn go_on(&mut self, subscriber: Subscriber, joins: bool, replica: &Replica, around: &Around<'_>) {
         (self.turn, self.inbox) = (None, None);
         let place = subscriber.live_place().filter(|_| joins);
+        let gathers = place.as_ref().is_some_and(|place| place.selection.form.coalesce.is_some());
         let subscriber = match place {
             Some(place) => match replica.join(place, subscriber, around.now) {
                 Ok(inbox) => {
-                    around.hits.count(Fault::JoinedView);
+                    around.hits.count(if gathers { Fault::JoinedGathering } else { Fault::JoinedView });
                     self.inbox = Some(inbox);
                     return;
                 }
@@ -373,8 +374,9 @@ impl Client {
             (event, known)
         }));
         if let Some(subscriber) = inbox.released.take() {
+            let holding = inbox.holding;
             drop(inbox);
-            around.hits.count(Fault::LeftView);
+            around.hits.count(if holding { Fault::LeftGathering } else { Fault::LeftView });
             connection.go_on(subscriber, false, replica, around);
             return true;
         }

@@ -81,6 +81,8 @@ faults! {
     JoinedView = "client taken into a live view",
     RefusedByView = "client not taken in, as a change lay between",
     LeftView = "client left a live view",
+    JoinedGathering = "client taken into a live view that gathers changes",
+    LeftGathering = "client left a live view that held changes",
     FellBehind = "client behind the journal",
     ResetTokenTooOld = "RESET: token too old",
     ResetTokenAhead = "RESET: token ahead of the replica",

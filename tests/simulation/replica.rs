@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use informerd::testing::cache::{self, IndexBuilder, Packer, Packing, Phase, Reader};
 use informerd::testing::hub::{
-    self, Event, Figures, Hub, Informer, Live, LivePlace, Member, Round, Scope, Selection, Subscriber, Told,
+    self, Event, Figures, Hub, Informer, Live, LivePlace, LivePosition, Member, Round, Scope, Selection,
+    Subscriber, Told,
 };
 use informerd::testing::k8s::{DecodeOptions, Resource, ResourceParts, ResourceVersion};
 use informerd::testing::reflect::{Reflector, ReflectorConfig};
@@ -80,6 +81,8 @@ pub(crate) struct Inbox {
     pub(crate) seen: [u64; 2],
     /// The stream, once it has left the view.
     pub(crate) released: Option<Subscriber>,
+    /// Whether the view then held changes that the stream was not told.
+    pub(crate) holding: bool,
 }
 
 impl Member for Follower {
@@ -210,8 +213,18 @@ impl Replica {
     ) -> Result<Rc<RefCell<Inbox>>, Box<Subscriber>> {
         let inbox = Rc::new(RefCell::new(Inbox::default()));
         let follower = Follower { subscriber, inbox: inbox.clone() };
-        let joined = self.live.borrow_mut().join(place, follower, now);
-        joined.map(|_| inbox).map_err(|follower| Box::new(follower.subscriber))
+        let mut live = self.live.borrow_mut();
+        let ids: Vec<_> = place.sources.iter().map(|source| source.informer.id()).collect();
+        let selection = place.selection.clone();
+        match live.join(place, follower, now) {
+            Ok(_) => Ok(inbox),
+            Err(Follower { mut subscriber, .. }) => {
+                if let Some(at) = live.gathers_until(&ids, &selection) {
+                    subscriber.rest_until(at);
+                }
+                Err(Box::new(subscriber))
+            }
+        }
     }
 
     /// Begins to build the indexes that a selection asks for.
@@ -381,5 +394,11 @@ fn send(live: &mut Live<Follower>, round: Round, lists: Lists) {
 fn release(live: &mut Live<Follower>, key: usize) {
     let (Follower { mut subscriber, inbox }, place) = live.leave(key);
     subscriber.advance_to(&place);
-    inbox.borrow_mut().released = Some(subscriber);
+    let is_behind = |source: &LivePosition| {
+        let mark = source.informer.reader.mark();
+        mark.history == source.cursor.history && mark.revision > source.cursor.revision
+    };
+    let mut inbox = inbox.borrow_mut();
+    inbox.holding = place.selection.form.coalesce.is_some() && place.sources.iter().any(is_behind);
+    inbox.released = Some(subscriber);
 }

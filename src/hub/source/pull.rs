@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use super::super::event::{Event, EventKind, Payload, ResetReason};
-use super::super::live::LivePosition;
+use super::super::live_place::LivePosition;
 use super::super::project::{
     AMID, differing, loses_order, position_after, project_backfill, project_change, project_gathered,
     project_latest,

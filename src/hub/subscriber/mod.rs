@@ -10,7 +10,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::event::{Event, EventKind, Payload, ResetReason};
 use super::follower::{Follower, Stage};
-use super::live::LivePlace;
+use super::live_place::LivePlace;
 use super::metrics::Metrics;
 use super::registry::SubscriberPermit;
 use super::shared_batch::SharedBatch;
@@ -48,6 +48,8 @@ pub struct Subscriber {
     heartbeat_at: Instant,
     /// Until when changes are gathered after the last batch, where that is asked for.
     gather_until: Instant,
+    /// Until when no live view is tried.
+    alone_until: Instant,
     bookmark_at: Instant,
     /// Reused: events push back most of its moments, so it may fire early, and is then set again.
     timer: Option<Pin<Box<Sleep>>>,
@@ -113,6 +115,7 @@ impl Subscriber {
             drain_at: None,
             heartbeat_at: now + config.heartbeat_interval,
             gather_until: now,
+            alone_until: now,
             bookmark_at: now + config.bookmark_interval,
             timer: None,
             drained: Box::pin(drain.clone().cancelled_owned()),
@@ -232,15 +235,22 @@ impl Subscriber {
         // A stream whose end or resync is due does that first.
         let over = self.deadline.into_iter().chain(self.resync_at).any(|at| now >= at);
         let live = matches!(self.state, State::Live) && self.caught_up && self.replaced.is_empty();
-        // At shutdown each stream ends at a moment of its own; and each gathers changes at its own moments.
-        if !live || over || self.drain.is_cancelled() || self.selection.form.coalesce.is_some() {
+        let rests = now < self.alone_until;
+        // At shutdown each stream ends at a moment of its own.
+        if !live || over || rests || self.drain.is_cancelled() {
             return None;
         }
         let sources = self.sources.iter().map(Source::live_position).collect::<Option<Vec<_>>>()?;
+        let gathers = self.selection.form.coalesce.is_some();
+        if gathers && sources.iter().any(|source| source.holds_beyond.is_some()) {
+            // Its client may hold states from in between, whose deletions the others need not be told.
+            return None;
+        }
         let (selection, ordered) = (self.selection.clone(), self.ordered);
         let leave_at = self.deadline.into_iter().chain(self.resync_at).min();
         let (heartbeat_at, bookmark_at) = (self.heartbeat_at, self.bookmark_at);
-        Some(LivePlace { sources, selection, ordered, leave_at, heartbeat_at, bookmark_at })
+        let gather_until = self.gather_until;
+        Some(LivePlace { sources, selection, ordered, leave_at, heartbeat_at, bookmark_at, gather_until })
     }
 
     /// The cursor in the cache of each informer up to which all changes were delivered. `None` amid a first state or a
@@ -270,6 +280,13 @@ impl Subscriber {
         // A view may be amid what a relist found, where no bookmark has its place.
         self.caught_up &= !self.sources.iter().any(|source| source.position().is_zero());
         (self.heartbeat_at, self.bookmark_at) = (place.heartbeat_at, place.bookmark_at);
+        self.gather_until = place.gather_until;
+    }
+
+    /// Gathers changes up to the moment of a view that has not taken it in, and then takes them when the view tells them.
+    pub fn rest_until(&mut self, at: Instant) {
+        self.alone_until = at;
+        self.gather_until = self.gather_until.max(at);
     }
 
     /// Counts events that a live view sent.

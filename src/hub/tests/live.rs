@@ -1,7 +1,9 @@
 //! Live views: which members get which events, and which subscribers may join.
 
 use super::*;
-use crate::hub::{Live, LivePlace, Member, Round, Told};
+use crate::hub::{Form, Live, LivePlace, Member, Round, Told};
+
+const GATHERED: Duration = Duration::from_secs(1);
 
 /// A subscriber that has caught up.
 struct Follower(Subscriber);
@@ -23,8 +25,19 @@ fn selection(labels: &str) -> Selection {
 
 /// A subscriber that has taken everything.
 fn caught_up(life: &Life, labels: &str, timeout: Option<Duration>) -> Subscriber {
+    caught_up_with(life, selection(labels), timeout)
+}
+
+/// One that gathers changes for a second.
+fn gathering(life: &Life, labels: &str, form: Form) -> Subscriber {
+    let mut selection = selection(labels);
+    selection.form = Form { coalesce: Some(GATHERED), ..form };
+    caught_up_with(life, selection, None)
+}
+
+fn caught_up_with(life: &Life, selection: Selection, timeout: Option<Duration>) -> Subscriber {
     let (informers, from) = (life.hub.informers(), StartAt::Now);
-    let subscription = Subscription { informers, selection: selection(labels), from, resync: None, timeout };
+    let subscription = Subscription { informers, selection, from, resync: None, timeout };
     let mut subscriber = life.hub.subscribe(subscription).unwrap();
     while ready(&mut subscriber).is_some() {}
     subscriber
@@ -163,4 +176,165 @@ async fn members_of_an_informer_that_is_replaced_leave() {
     let informer = life.hub.informers()[0].id();
     life.replace(&upstream);
     assert_eq!(live.advance(informer, Instant::now()).leaving, [key]);
+}
+
+/// What is due now.
+fn due(live: &mut Live<Follower>) -> Vec<(usize, Vec<(EventKind, String)>)> {
+    let round = live.due(Instant::now());
+    sent(live, round)
+}
+
+/// Sends changes to the view as they come.
+fn advance(life: &Life, live: &mut Live<Follower>) -> Vec<(usize, Vec<(EventKind, String)>)> {
+    let mut told = Vec::new();
+    loop {
+        let round = live.advance(life.hub.informers()[0].id(), Instant::now());
+        let more = round.more;
+        told.extend(sent(live, round));
+        if !more {
+            return told;
+        }
+    }
+}
+
+/// Two members of a view that gathers, which has just told a change.
+async fn gathered() -> (Upstream, Life, Live<Follower>, [usize; 2]) {
+    let (mut upstream, mut life, mut live) = started();
+    // So that their first states are no reason to gather.
+    let members = [0, 1].map(|_| gathering(&life, "app=true", Form::default()));
+    tokio::time::advance(GATHERED).await;
+    let keys = members.map(|member| join(&mut live, member).ok().expect("it joins"));
+    upstream.put("a", true);
+    life.watch(&upstream, 1);
+    let first = vec![(2, vec![(EventKind::Modified, "a".to_owned())])];
+    assert_eq!(advance(&life, &mut live), first, "the first change after a pause comes at once");
+    (upstream, life, live, keys)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_view_that_gathers_tells_the_last_state_of_each_object_at_its_moment() {
+    let (mut upstream, mut life, mut live, _) = gathered().await;
+    let now = Instant::now();
+    upstream.put("a", true);
+    upstream.put("gone", true);
+    upstream.put("new", true);
+    upstream.delete("gone");
+    upstream.put("a", true);
+    upstream.put("b", true);
+    upstream.put("b", false);
+    // A few at a time, as the journal is short.
+    for _ in 0..4 {
+        life.watch(&upstream, 2);
+        assert!(advance(&life, &mut live).is_empty());
+    }
+    assert_eq!(live.next_due(), Some(now + GATHERED));
+    tokio::time::advance(GATHERED - Duration::from_millis(1)).await;
+    assert!(due(&mut live).is_empty());
+    tokio::time::advance(Duration::from_millis(1)).await;
+    let told = |kind, name: &str| (kind, name.to_owned());
+    // What came and went is not told, also where it only matched for a while.
+    assert_eq!(due(&mut live), [(2, vec![told(EventKind::Added, "new"), told(EventKind::Modified, "a")])]);
+    // What comes to nothing does not begin an interval.
+    tokio::time::advance(GATHERED).await;
+    upstream.put("brief", true);
+    upstream.delete("brief");
+    life.watch(&upstream, 2);
+    assert!(advance(&life, &mut live).is_empty());
+    upstream.delete("a");
+    life.watch(&upstream, 1);
+    assert_eq!(advance(&life, &mut live), [(2, vec![told(EventKind::Deleted, "a")])]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_joins_a_view_that_holds_changes_and_who_leaves_gets_them() {
+    let (mut upstream, mut life, mut live, keys) = gathered().await;
+    let until = Instant::now() + GATHERED;
+    let member = gathering(&life, "app=true", Form::default());
+    upstream.put("a", true);
+    life.watch(&upstream, 1);
+    assert!(advance(&life, &mut live).is_empty());
+    // Its first state is of before the change, which it gathers, too.
+    assert!(member.live_place().is_none());
+    let late = gathering(&life, "app=true", Form::default());
+    let place = late.live_place().expect("it has everything");
+    let ids: Vec<_> = place.sources.iter().map(|source| source.informer.id()).collect();
+    let name = place.selection.clone();
+    let Err(Follower(mut late)) = live.join(place, Follower(late), Instant::now()) else {
+        panic!("it has what the others were not told");
+    };
+    assert_eq!(live.gathers_until(&ids, &name), Some(until));
+    late.rest_until(until);
+    assert!(late.live_place().is_none(), "it would be refused again");
+    // One that leaves is where it was before, and gathers on.
+    let (Follower(mut left), place) = live.leave(keys[0]);
+    left.advance_to(&place);
+    assert!(ready(&mut left).is_none());
+    assert_eq!(place.gather_until, until);
+    tokio::time::advance(GATHERED).await;
+    assert_eq!(ready(&mut left).map(|events| events.len()), Some(1));
+    assert_eq!(due(&mut live), [(1, vec![(EventKind::Modified, "a".to_owned())])]);
+    // All have the same now.
+    join(&mut live, left).ok().expect("it joins");
+    join(&mut live, *Box::new(late)).ok().expect("it joins");
+    assert_eq!(live.members_of(0), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_whose_time_is_over_leaves_before_what_its_view_tells() {
+    let (mut upstream, mut life, mut live) = started();
+    let mut selection = selection("app=true");
+    selection.form.coalesce = Some(GATHERED);
+    // It gathers from its first state on.
+    let key = join(&mut live, caught_up_with(&life, selection, Some(GATHERED))).ok().expect("it joins");
+    upstream.put("a", true);
+    life.watch(&upstream, 1);
+    assert!(advance(&life, &mut live).is_empty());
+    tokio::time::advance(GATHERED).await;
+    let round = live.due(Instant::now());
+    assert_eq!((round.leaving, round.told.len(), round.more), (vec![key], 0, true));
+    let (_, place) = live.leave(key);
+    let told = ResourceVersion::from(upstream.version - 1);
+    assert_eq!(place.sources[0].position, told, "without the change that it was not told");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bookmark_waits_for_the_changes_that_a_view_holds() {
+    let (mut upstream, mut life, mut live, _) = gathered().await;
+    let bookmark_at = loop {
+        let next = live.next_due().expect("members have heartbeats");
+        tokio::time::advance(next - Instant::now()).await;
+        // Half an interval before the bookmark a change is told, so that the next one is held.
+        if due(&mut live).iter().any(|(_, events)| !events.is_empty()) {
+            break Instant::now() + life.hub.config().bookmark_interval;
+        }
+    };
+    tokio::time::advance(bookmark_at - GATHERED / 2 - Instant::now()).await;
+    due(&mut live);
+    for _ in 0..2 {
+        upstream.put("a", true);
+        life.watch(&upstream, 1);
+        advance(&life, &mut live);
+    }
+    tokio::time::advance(GATHERED / 2).await;
+    assert!(due(&mut live).is_empty(), "its members lack a change");
+    tokio::time::advance(GATHERED / 2).await;
+    let told = due(&mut live);
+    let kinds: Vec<_> = told.iter().flat_map(|(_, events)| events).map(|(kind, _)| *kind).collect();
+    assert_eq!(kinds, [EventKind::Modified, EventKind::Bookmark]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn members_of_a_view_that_would_hold_too_much_leave() {
+    let (mut upstream, mut life, mut live, keys) = gathered().await;
+    let mut leaving = Vec::new();
+    for _ in 0..=1024 {
+        upstream.put("a", true);
+        life.watch(&upstream, 1);
+        leaving = live.advance(life.hub.informers()[0].id(), Instant::now()).leaving;
+        if !leaving.is_empty() {
+            break;
+        }
+    }
+    leaving.sort_unstable();
+    assert_eq!(leaving, keys);
 }
