@@ -9,6 +9,7 @@ mod expand;
 mod exposure;
 mod layer;
 mod limits;
+mod links;
 mod on_demand;
 mod quantity;
 mod queues;
@@ -28,6 +29,7 @@ use crate::k8s::DropPaths;
 use crate::queue::Spec;
 
 pub use expand::Environment;
+pub use links::{DeclaredLinks, LinkSpec};
 pub use on_demand::{OnDemand, Pattern};
 pub use quantity::{Count, Quantity, QuantityError, Size, Span};
 pub use queues::{DeclaredQueues, QueueMode};
@@ -83,6 +85,8 @@ pub struct Serve {
     pub queue_mode: QueueMode,
     /// The work queues of the configuration.
     pub queues: BTreeMap<String, Spec>,
+    /// Links beside the built-in ones.
+    pub links: Vec<LinkSpec>,
     /// How everything is listed.
     pub initial_list: InitialList,
     /// Whether objects are held packed.
@@ -288,6 +292,7 @@ impl Source {
             pass_through_proxy,
             queues: queue_mode,
             queue: queues,
+            link: links,
             initial_list,
             cache_packing,
             verify_interval,
@@ -317,6 +322,7 @@ impl Source {
             pass_through_proxy,
             queue_mode,
             queues,
+            links,
             initial_list,
             cache_packing,
             verify_interval,
@@ -460,6 +466,7 @@ impl Demo {
             pass_through_proxy: Vec::new(),
             queue_mode: settings.queues.unwrap_or_else(|| QueueMode::default_for(&settings.listen)),
             queues: BTreeMap::new(),
+            links: Vec::new(),
             initial_list: settings.initial_list,
             cache_packing: settings.cache_packing,
             verify_interval: settings.verify_interval,

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::expand::Environment;
 use super::layer::{file, layers};
+use super::links::DeclaredLinks;
 use super::on_demand::Pattern;
 use super::quantity::{Count, Quantity, Size, Span};
 use super::queues::{DeclaredQueues, QueueMode};
@@ -95,6 +96,11 @@ macro_rules! general {
                 queues as "queuesFrom": Maybe<QueueMode> = None, Restart;
                 /// A work queue, `NAME=SPEC`, with what feeds it as JSON: docs/controllers.md has the members [repeatable; default: none]
                 queue as "queues": DeclaredQueues = BTreeMap::new(), Restart;
+            }
+            "Links" {
+                /// A link between kinds beside the built-in ones, as JSON with the members from, path (or selector, for a label selector)
+                /// and to [repeatable; default: none]
+                link as "links": DeclaredLinks = Vec::new(), Restart;
             }
             "Staying true" {
                 /// How to list: auto, stream or page [default {default}: as a stream, which costs the API server least, or

@@ -17,6 +17,7 @@ mod object;
 mod packed;
 mod resource_version;
 mod selector;
+mod selector_set;
 mod status;
 pub mod table;
 mod watch_event;
@@ -31,13 +32,16 @@ pub use field_mask::{FieldMask, FieldMaskError};
 pub use index_path::{FieldPath, IndexPath, IndexPaths, IndexValues, Values};
 pub use kinds::{BUILT_IN, BuiltIn, FieldLabel, built_in, built_in_named};
 pub use lines::{LineSplitter, LineTooLong};
-pub use link::{Link, Owner, links, names_at, owner_uids, owners};
+pub use link::{
+    Link, LinkBy, Links, Owner, SelectorForm, When, links, names_at, names_of, owner_uids, owners,
+};
 pub use merge_patch::merge_patch;
 pub use name::{Key, Resource, ResourceParts, is_built_in_group};
 pub use object::Object;
 pub use packed::{Damaged, Dictionary, Press, damages};
 pub use resource_version::ResourceVersion;
 pub use selector::{FieldSelector, LabelSelector, SELECTOR_TERMS_MAX, SelectorError, Term, Terms, Test};
+pub use selector_set::SelectorSet;
 pub use status::{Cause, Details, Status};
 pub use watch_event::WatchEvent;
 

@@ -58,6 +58,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::hub::Hub;
+use crate::k8s::Links;
 use content::Contents;
 use kube::Definitions;
 use live_loop::LiveLoops;
@@ -96,6 +97,8 @@ pub struct Config {
     /// Allowed host names, beside addresses and names that an attacker cannot register; `*.` before one allows all names below
     /// it.
     pub allow_hosts: Vec<String>,
+    /// How objects of one kind refer to objects of another.
+    pub links: Links,
 }
 
 /// The requests to the API server that clients can cause directly.
@@ -205,6 +208,7 @@ async fn not_found(uri: axum::http::Uri) -> ApiError {
     ApiError::not_found(format!(
         "no such path {:?}; there are /v1/snapshot/RESOURCES, /v1/watch/RESOURCES, \
          /v1/world/RESOURCES, /v1/index/RESOURCE, /v1/watch-index/RESOURCE/PATH, \
+         \
          /v1/ws, /v1/queues, /v1/resources, /openapi.json and /",
         uri.path()
     ))

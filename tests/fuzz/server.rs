@@ -78,6 +78,7 @@ fn running() -> &'static Running {
             pass_through_proxy: Vec::new(),
             queue_mode: informerd::config::QueueMode::Api,
             queues: Default::default(),
+            links: Vec::new(),
             limits: Limits::DEFAULT,
             shutdown_delay: Duration::ZERO,
             drain_timeout: Duration::from_secs(1),

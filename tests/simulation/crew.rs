@@ -109,6 +109,7 @@ impl Crew {
             leases_max: WORKERS,
             workers_max: 1,
             informers_max: 10,
+            links: Default::default(),
         };
         let stop = drain.child_token();
         let queues = Queues::new(hub.clone(), config, stop.clone());

@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::hub::Hub;
+use crate::k8s::Links;
 use crate::queue::Spec;
 
 /// Who may declare queues.
@@ -56,6 +57,8 @@ pub struct QueueConfig {
     pub workers_max: usize,
     /// Informers that one resource of a queue may join.
     pub informers_max: usize,
+    /// The links by which dependents are found.
+    pub links: Links,
 }
 
 /// All work queues. Cheap to clone.

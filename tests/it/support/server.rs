@@ -219,6 +219,7 @@ pub(crate) fn serve_config(upstream: UpstreamSource, resources: &[&str]) -> conf
         pass_through_proxy: Vec::new(),
         queue_mode: config::QueueMode::Api,
         queues: Default::default(),
+        links: Vec::new(),
         initial_list: config::InitialList::default(),
         cache_packing: config::CachePacking::default(),
         verify_interval: None,
