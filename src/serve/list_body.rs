@@ -150,11 +150,18 @@ impl Listing {
         visited.await.is_ok()
     }
 
+    /// Visits selected objects until the visitor says that it has enough, in turns. Tells whether the states could be held until
+    /// then.
+    pub(super) async fn visit_until(&self, mut visit: impl FnMut(&Arc<Object>) -> bool) -> bool {
+        let mut place = Place { source: 0, after: None };
+        self.walk(&mut place, |object, _| visit(object)).await.is_ok()
+    }
+
     /// Visits selected objects until the visitor says that it has enough, in turns.
     async fn walk(
         &self,
         place: &mut Place,
-        mut visit: impl FnMut(&Object, &Place) -> bool,
+        mut visit: impl FnMut(&Arc<Object>, &Place) -> bool,
     ) -> io::Result<Stopped> {
         loop {
             let permit = self.turns.take().await;
@@ -169,12 +176,20 @@ impl Listing {
 
     /// Walks for one turn. Fails if a state could not be held any longer, or if an object could not be unpacked: what was made
     /// of it must not be sent.
-    fn turn(&self, place: &mut Place, visit: &mut dyn FnMut(&Object, &Place) -> bool) -> io::Result<Stopped> {
+    fn turn(
+        &self,
+        place: &mut Place,
+        visit: &mut dyn FnMut(&Arc<Object>, &Place) -> bool,
+    ) -> io::Result<Stopped> {
         let stopped = self.pass(place, visit)?;
         if damages() == self.damages { Ok(stopped) } else { Err(io::Error::other(Damaged)) }
     }
 
-    fn pass(&self, place: &mut Place, visit: &mut dyn FnMut(&Object, &Place) -> bool) -> io::Result<Stopped> {
+    fn pass(
+        &self,
+        place: &mut Place,
+        visit: &mut dyn FnMut(&Arc<Object>, &Place) -> bool,
+    ) -> io::Result<Stopped> {
         let mut passed = 0;
         while let (Some(state), Some(matcher)) =
             (self.states.get(place.source), self.matchers.get(place.source))

@@ -13,8 +13,10 @@ mod connection;
 mod content;
 mod counts;
 mod crowd;
+mod graph;
 mod guard;
 mod host;
+mod join;
 mod kube;
 mod list_body;
 mod listener;
@@ -181,6 +183,7 @@ fn router(server: Server, admin: Admin) -> Router {
         .route("/static/{file}", get(page::file))
         .route("/openapi.json", get(page::openapi))
         .route("/v1/resources", get(resources::resources))
+        .route("/v1/graph/{*target}", get(graph::graph))
         .route("/v1/index/{*target}", get(lookup::index).post(lookup::lookup))
         .route("/v1/snapshot/{*target}", get(snapshot::snapshot))
         .route("/v1/watch/{*target}", get(watch::watch))
@@ -208,7 +211,7 @@ async fn not_found(uri: axum::http::Uri) -> ApiError {
     ApiError::not_found(format!(
         "no such path {:?}; there are /v1/snapshot/RESOURCES, /v1/watch/RESOURCES, \
          /v1/world/RESOURCES, /v1/index/RESOURCE, /v1/watch-index/RESOURCE/PATH, \
-         \
+         /v1/graph/RESOURCE, \
          /v1/ws, /v1/queues, /v1/resources, /openapi.json and /",
         uri.path()
     ))

@@ -11,6 +11,7 @@ mod doors;
 mod etag;
 mod faults;
 mod fold;
+mod graph;
 mod http2;
 mod kube;
 mod limits;
