@@ -298,8 +298,15 @@ fn is_of_a_service(name: &str) -> bool {
 pub fn links() -> Vec<u8> {
     let mut lines = format!("{:<48} {:<86} TO\n", "FROM", "PATH");
     for link in k8s::links() {
-        let when = link.when.map(|(path, value)| format!(" ({path} = {value})")).unwrap_or_default();
-        lines.push_str(&format!("{:<48} {:<86} {}{when}\n", link.from, link.path.to_string(), link.to));
+        let when = link
+            .when
+            .map(|when| format!(" ({} {} {})", when.path, if when.is { "=" } else { "!=" }, when.value));
+        let path = match &link.by {
+            k8s::LinkBy::Name(path) => path.to_string(),
+            k8s::LinkBy::Selector(path, _) => format!("{path} (labels)"),
+        };
+        let when = when.unwrap_or_default();
+        lines.push_str(&format!("{:<48} {path:<86} {}{when}\n", link.from, link.to));
     }
     lines.push_str(&format!("{:<48} {:<86} its owner, of any kind\n", "*", k8s::owner_uids().to_string()));
     lines.into_bytes()

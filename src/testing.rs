@@ -26,8 +26,9 @@ pub mod encode {
 }
 pub mod hub {
     pub use crate::hub::{
-        Config, Delivery, Event, EventKind, Figures, Form, Hub, Informer, Live, LivePlace, LivePosition, Member, Payload,
-        ResetReason, ResumeToken, Round, Scope, Selection, Stage, StartAt, Subscriber, Subscription, Told,
+        Config, Delivery, Event, EventKind, Figures, Form, Hub, Informer, Live, LivePlace, LivePosition,
+        Member, Payload, ResetReason, ResumeToken, Round, Scope, Selection, Stage, StartAt, Subscriber,
+        Subscription, Told,
     };
 }
 pub mod k8s {

@@ -24,6 +24,7 @@ use tracing::{Instrument as _, info, info_span, warn};
 
 use crate::config::{self, HostName, Limits, Listen, Origin};
 use crate::hub::Hub;
+use crate::k8s::Links;
 use crate::{hub, reflect, serve as http, telemetry, upstream};
 
 pub use check::{Verdict, check};
@@ -364,7 +365,12 @@ fn queue_config(
         workers_max: limits.queue_workers_max,
         informers_max: limits.streams_per_connection_max,
         election,
+        links: links(config),
     }
+}
+
+fn links(config: &config::Serve) -> Links {
+    Links::new(config.links.iter().map(config::LinkSpec::link))
 }
 
 fn http_config(config: &config::Serve) -> http::Config {
@@ -384,5 +390,6 @@ fn http_config(config: &config::Serve) -> http::Config {
         batch_bytes_max: limits.batch_bytes_max,
         allow_origins: config.allow_origins.iter().map(Origin::as_str).map(str::to_owned).collect(),
         allow_hosts: config.allow_hosts.iter().map(HostName::as_str).map(str::to_owned).collect(),
+        links: links(config),
     }
 }

@@ -227,6 +227,17 @@ impl Reader {
         over.iter().for_each(|path| self.drop_index(&mut counts, path));
     }
 
+    /// The current state, and for each term the sorted keys of the objects that have one of its values; `None` where no complete
+    /// index answers it. All of one moment.
+    pub fn find(&self, terms: &[IndexTerm]) -> (Snapshot, Vec<Option<Vec<Key>>>) {
+        let state = self.shared.read();
+        let found = terms.iter().map(|term| {
+            let index = state.indexes.get(&term.path).filter(|index| index.complete)?;
+            Some(index.keys(&term.values))
+        });
+        (state.store.clone(), found.collect())
+    }
+
     fn drop_index(&self, counts: &mut Counts, path: &IndexPath) {
         counts.indexes.retain(|uses| uses.path != *path);
         let mut state = self.shared.write();

@@ -9,6 +9,7 @@ mod expand;
 mod exposure;
 mod layer;
 mod limits;
+mod links;
 mod on_demand;
 mod quantity;
 mod queues;
@@ -28,6 +29,7 @@ use crate::k8s::DropPaths;
 use crate::queue::Spec;
 
 pub use expand::Environment;
+pub use links::LinkSpec;
 pub use on_demand::{OnDemand, Pattern};
 pub use quantity::{Count, Quantity, Size, Span};
 pub use queues::{DeclaredQueues, LeaseName, QueueElection, QueueMode};
@@ -88,6 +90,8 @@ pub struct Serve {
     pub queues: BTreeMap<String, Spec>,
     /// Which replica gives out keys of queues; `None` for each of them.
     pub election: Option<QueueElection>,
+    /// Links beside the built-in ones.
+    pub links: Vec<LinkSpec>,
     /// How everything is listed.
     pub initial_list: InitialList,
     /// Whether objects are held packed.
@@ -295,6 +299,7 @@ impl Source {
             queue: queues,
             queues_leader_election,
             queues_lease,
+            link: links,
             initial_list,
             cache_packing,
             verify_interval,
@@ -325,6 +330,7 @@ impl Source {
             queue_mode,
             queues,
             election: QueueElection::of(queues_leader_election, queues_lease),
+            links,
             initial_list,
             cache_packing,
             verify_interval,
@@ -478,6 +484,7 @@ impl Demo {
             queue_mode: settings.queues.unwrap_or_else(|| QueueMode::default_for(&settings.listen)),
             queues: BTreeMap::new(),
             election: QueueElection::of(settings.queues_leader_election, settings.queues_lease.clone()),
+            links: Vec::new(),
             initial_list: settings.initial_list,
             cache_packing: settings.cache_packing,
             verify_interval: settings.verify_interval,

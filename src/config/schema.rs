@@ -65,7 +65,8 @@ fn default(setting: &Setting) -> Json {
         | Form::Text(_)
         | Form::List(_)
         | Form::Watches
-        | Form::Queues => json!(setting.default),
+        | Form::Queues
+        | Form::Links => json!(setting.default),
     }
 }
 
@@ -92,6 +93,7 @@ fn of(form: Form) -> Json {
         Form::List(_) => json!({"type": "array", "items": {"type": "string"}}),
         Form::Watches => json!({"type": "array", "items": watch()}),
         Form::Queues => json!({"type": "object", "additionalProperties": queue()}),
+        Form::Links => json!({"type": "array", "items": link()}),
     }
 }
 
@@ -179,6 +181,21 @@ fn queue() -> Json {
                 "Delay after the first failed attempt; it doubles with each further one", Some(5), 3_600_000,
             ),
             "retryMaxSeconds": whole("Longest delay after a failed attempt", Some(1000), 86_400),
+        },
+    })
+}
+
+/// One link of the file.
+fn link() -> Json {
+    json!({
+        "type": "object",
+        "required": ["from", "to"],
+        "additionalProperties": false,
+        "properties": {
+            "from": described_text("The resource of the objects that refer, PLURAL[.GROUP]"),
+            "path": described_text("Where they have the name of what they refer to"),
+            "selector": described_text("Where they have a label selector, in place of path"),
+            "to": described_text("The resource that they refer to, in the same namespace or of the cluster"),
         },
     })
 }

@@ -67,6 +67,8 @@ pub enum Form {
     Watches,
     /// Work queues: `NAME=JSON`; a map in the file.
     Queues,
+    /// Links: JSON; objects in the file.
+    Links,
 }
 
 /// Where a value was given.
@@ -192,8 +194,8 @@ impl Setting {
         match self.form {
             Form::Switch => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
             Form::List(_) => arg.action(clap::ArgAction::Append).value_delimiter(','),
-            // A value is JSON, which may have any separator in it: a variable holds one queue.
-            Form::Queues => arg.action(clap::ArgAction::Append),
+            // A value is JSON, which may have any separator in it: a variable holds one queue or link.
+            Form::Queues | Form::Links => arg.action(clap::ArgAction::Append),
             Form::Watches => arg.action(clap::ArgAction::Append).value_delimiter(';'),
             // `--page-size -5` is a wrong number, not an unknown flag.
             Form::Count | Form::Number | Form::Size | Form::Span | Form::SpanOrOff => {
@@ -227,6 +229,7 @@ impl Form {
             Self::Text(name) | Self::List(name) => name,
             Self::Watches => "SPEC",
             Self::Queues => "NAME=JSON",
+            Self::Links => "JSON",
         }
     }
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::expand::Environment;
 use super::layer::{file, layers};
+use super::links::DeclaredLinks;
 use super::on_demand::Pattern;
 use super::quantity::{Count, Quantity, Size, Span};
 use super::queues::{DeclaredQueues, LeaseName, QueueMode};
@@ -101,6 +102,11 @@ macro_rules! general {
                 /// The leader's Lease, NAME or NAMESPACE/NAME [default: informerd-queues in the namespace of the pod, or of the
                 /// kubeconfig's context]
                 queues_lease: Maybe<LeaseName> = None, Restart;
+            }
+            "Links" {
+                /// A link between kinds beside the built-in ones, as JSON with the members from, path (or selector, for a label selector)
+                /// and to [repeatable; default: none]
+                link as "links": DeclaredLinks = Vec::new(), Restart;
             }
             "Staying true" {
                 /// How to list: auto, stream or page [default {default}: as a stream, which costs the API server least, or

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use crate::encode::Format;
 
 /// Limits and rules that can refuse a client; the label values of `informerd_http_limit_hits_total`.
-const LIMITS: [&str; 24] = [
+const LIMITS: [&str; 28] = [
     "connections_max",
     "admin_connections_max",
     "subscribers_max",
@@ -18,6 +18,10 @@ const LIMITS: [&str; 24] = [
     "snapshot_pages_max",
     "waiting_requests_max",
     "turns_waiting_max",
+    "graph_nodes_max",
+    "graph_edges_max",
+    "graph_time_max",
+    "join_objects_max",
     "on_demand_max",
     "queues_max",
     "queue_keys_max",
@@ -163,6 +167,7 @@ pub(super) fn route(path: &str, query: Option<&str>) -> &'static str {
         _ if path.starts_with("/v1/watch-index/") => "watch-index",
         _ if path.starts_with("/v1/world/") => "world",
         "/v1/ws" => "multiplex",
+        _ if path.starts_with("/v1/graph/") => "graph",
         _ if path.starts_with("/v1/index/") => "index",
         _ if path.starts_with("/static/") => "static",
         "/livez" | "/readyz" | "/healthz" => "probe",

@@ -14,8 +14,10 @@ mod content;
 mod counts;
 mod crowd;
 mod dashboard;
+mod graph;
 mod guard;
 mod host;
+mod join;
 mod kube;
 mod list_body;
 mod listener;
@@ -58,6 +60,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::hub::Hub;
+use crate::k8s::Links;
 use content::Contents;
 use kube::Definitions;
 use live_loop::LiveLoops;
@@ -96,6 +99,8 @@ pub struct Config {
     /// Allowed host names, beside addresses and names that an attacker cannot register; `*.` before one allows all names below
     /// it.
     pub allow_hosts: Vec<String>,
+    /// How objects of one kind refer to objects of another.
+    pub links: Links,
 }
 
 /// The requests to the API server that clients can cause directly.
@@ -183,6 +188,7 @@ fn router(server: Server, admin: Admin) -> Router {
         .route("/static/{file}", get(dashboard::file))
         .route("/openapi.json", get(dashboard::openapi))
         .route("/v1/resources", get(resources::resources))
+        .route("/v1/graph/{*target}", get(graph::graph))
         .route("/v1/index/{*target}", get(lookup::index).post(lookup::lookup))
         .route("/v1/snapshot/{*target}", get(snapshot::snapshot))
         .route("/v1/watch/{*target}", get(watch::watch))
@@ -210,6 +216,7 @@ async fn not_found(uri: axum::http::Uri) -> ApiError {
     ApiError::not_found(format!(
         "no such path {:?}; there are /v1/snapshot/RESOURCES, /v1/watch/RESOURCES, \
          /v1/world/RESOURCES, /v1/index/RESOURCE, /v1/watch-index/RESOURCE/PATH, \
+         /v1/graph/RESOURCE, \
          /v1/ws, /v1/queues, /v1/resources, /openapi.json and /",
         uri.path()
     ))

@@ -19,12 +19,12 @@ use super::pagination::Continue;
 use super::params::Params;
 use super::target::{self, FILTERS, Target, synced};
 use super::waiting::{self, Awaited, PREFERENCE_APPLIED, Waiting};
-use super::{ApiError, Server};
+use super::{ApiError, Server, join};
 use crate::encode::{Frames, ListEncoder, ListFormat};
 use crate::hub::{Candidates, Informer, ResumeToken, Selection};
 use crate::k8s::{ContentHash, Key, Object, ResourceVersion};
 
-const PARAMS: [&str; 9] = [
+const PARAMS: [&str; 10] = [
     FILTERS[0],
     FILTERS[1],
     FILTERS[2],
@@ -34,6 +34,7 @@ const PARAMS: [&str; 9] = [
     "timeoutSeconds",
     "limit",
     "continue",
+    "join",
 ];
 pub(super) const OFFERED: [(&str, ListFormat); 3] = [
     ("application/json", ListFormat::Json),
@@ -109,6 +110,10 @@ pub(super) async fn snapshot(
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let request = Request::read(&uri, query.as_deref(), headers)?;
+    if request.params.get("join").is_some() {
+        let Request { path, params, headers, format, timeout, .. } = request;
+        return join::Request { path, params, headers, format, timeout }.answer(&server).await;
+    }
     let Some(wait) = request.wait else {
         return Ok(request.find(&server).await?.answer(&server, &request).await);
     };
@@ -222,7 +227,7 @@ fn fingerprint(path: &str, params: &Params) -> u64 {
 }
 
 /// Waits until the caches are complete, and have reached the requested version.
-async fn wait(target: &Target, params: &Params, deadline: Instant) -> Result<(), ApiError> {
+pub(super) async fn wait(target: &Target, params: &Params, deadline: Instant) -> Result<(), ApiError> {
     let version = match params.get("resourceVersion") {
         None | Some("" | "0") => None,
         Some(text) => {
@@ -251,7 +256,7 @@ async fn wait(target: &Target, params: &Params, deadline: Instant) -> Result<(),
 }
 
 /// Whether `If-None-Match` contains a tag, by weak comparison (RFC 9110 section 13.1.2).
-fn none_match(headers: &HeaderMap, tag: &HeaderValue) -> bool {
+pub(super) fn none_match(headers: &HeaderMap, tag: &HeaderValue) -> bool {
     let weak = |text: &str| text.trim().trim_start_matches("W/").to_owned();
     let Ok(tag) = tag.to_str().map(weak) else { return false };
     let values = headers.get_all(header::IF_NONE_MATCH).into_iter().filter_map(|value| value.to_str().ok());

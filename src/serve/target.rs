@@ -121,7 +121,11 @@ pub(super) async fn synced(informer: &Informer, deadline: Instant) -> Result<(),
 }
 
 /// The informers of a name. Waits for the first discovery, as an EventSource does not reconnect after an error.
-async fn resolve(hub: &Hub, name: &str, deadline: Instant) -> Result<Vec<Arc<Informer>>, ApiError> {
+pub(super) async fn resolve(
+    hub: &Hub,
+    name: &str,
+    deadline: Instant,
+) -> Result<Vec<Arc<Informer>>, ApiError> {
     hub.find(name, deadline).await.map_err(|error| match error {
         SubscribeError::Pending { .. } => ApiError::unavailable(error.to_string(), 2),
         SubscribeError::Exhausted { .. } => {

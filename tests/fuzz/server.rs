@@ -79,6 +79,7 @@ fn running() -> &'static Running {
             queue_mode: informerd::testing::config::QueueMode::Api,
             queues: Default::default(),
             election: None,
+            links: Vec::new(),
             limits: Limits::DEFAULT,
             shutdown_delay: Duration::ZERO,
             drain_timeout: Duration::from_secs(1),

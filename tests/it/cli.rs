@@ -285,7 +285,10 @@ fn rbac_prints_a_manifest_or_says_which_name_it_cannot_resolve() {
 fn completions_and_manual_pages_are_printed() {
     prints(&["completions", "bash"], &["complete -F _informerd", "--journal-bytes-max"]);
     prints(&["completions", "fish"], &["complete -c informerd"]);
-    prints(&["links"], &["spec.tls.secretName", "service-name", "metadata.ownerReferences.uid"]);
+    prints(
+        &["links"],
+        &["spec.tls.secretName", "service-name", "spec.podSelector (labels)", "metadata.ownerReferences.uid"],
+    );
     prints(&["man"], &[".TH informerd", "rbac"]);
     prints(&["man", "serve"], &[".TH", "journal"]);
     refuses(

@@ -12,6 +12,7 @@ mod election;
 mod etag;
 mod faults;
 mod fold;
+mod graph;
 mod http2;
 mod kube;
 mod limits;

@@ -784,6 +784,41 @@ async fn a_change_queues_what_the_object_names_now_and_named_before() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn selectors_are_followed_both_ways() {
+    let to_services = json!({"watch": [
+        {"resource": "services"},
+        {"resource": "pods", "enqueue": [{"resource": "services"}]},
+    ]});
+    let selecting = |app: &str| json!({"spec": {"type": "ClusterIP", "selector": {"app": app}}});
+    let pod = |name: &str, app: &str| {
+        let mut pod = object(name, &json!({"spec": {}}));
+        pod["metadata"]["labels"] = json!({"app": app});
+        pod
+    };
+    let first =
+        [("services", object("web", &selecting("web"))), ("services", object("db", &selecting("db")))];
+    let server = linked(&["services", "pods"], &to_services, &first).await;
+    let cluster = &server.cluster;
+    cluster.create("pods", pod("a", "web")).unwrap();
+    come(&server, &["services web"]).await;
+    // The one that it leaves has to be looked at, too.
+    cluster.patch("pods", "one", "a", &json!({"metadata": {"labels": {"app": "db"}}})).unwrap();
+    come(&server, &["services db", "services web"]).await;
+    cluster.delete("pods", "one", "a").unwrap();
+    come(&server, &["services db"]).await;
+    let to_pods = json!({"watch": [
+        {"resource": "pods"},
+        {"resource": "services", "enqueue": [{"resource": "pods"}]},
+    ]});
+    let first = [("pods", pod("a", "web")), ("pods", pod("b", "db"))];
+    let server = linked(&["services", "pods"], &to_pods, &first).await;
+    server.cluster.create("services", object("s", &selecting("web"))).unwrap();
+    come(&server, &["pods a"]).await;
+    server.cluster.patch("services", "one", "s", &selecting("db")).unwrap();
+    come(&server, &["pods a", "pods b"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn owners_are_followed_both_ways() {
     let spec = json!({"watch": [
         {"resource": "replicasets"},

@@ -110,6 +110,7 @@ impl Crew {
             workers_max: 1,
             informers_max: 10,
             election: None,
+            links: Default::default(),
         };
         let stop = drain.child_token();
         let queues = Queues::new(hub.clone(), config, stop.clone());

@@ -11,7 +11,9 @@ use tokio::time::Instant;
 use super::workers::{Changed, Workers};
 use crate::cache::{IndexTerm, UsedIndex};
 use crate::hub::{Informer, InformerId};
-use crate::k8s::{IndexPath, Key, Link, Object, Resource, links, names_at, owner_uids, owners};
+use crate::k8s::{
+    IndexPath, Key, Link, LinkBy, Links, Object, Resource, Terms, names_at, owner_uids, owners,
+};
 use crate::queue::{Enqueue, Relation};
 
 /// Which keys of one resource the changes of another lead to.
@@ -19,6 +21,7 @@ pub(super) struct Dependents {
     /// The place of the other resource in the queue's declaration.
     target: usize,
     enqueue: Enqueue,
+    links: Links,
     /// Known once both resources are.
     ways: Option<Vec<Way>>,
     /// The keys that each object named when it was looked at last.
@@ -31,11 +34,15 @@ pub(super) struct Dependents {
 #[derive(Clone, Debug)]
 pub(super) enum Way {
     /// They name it at a path. If it is a link of the table, they may name something of another kind there.
-    Naming { path: IndexPath, link: Option<&'static Link> },
+    Naming { path: IndexPath, link: Option<Link> },
+    /// They select it.
+    Selecting(Link),
     /// They have its uid among their owners.
     Owned,
     /// It names them.
-    Named(&'static Link),
+    Named(Link),
+    /// It selects them.
+    Selected(Link),
     /// They are its owners.
     Owner,
 }
@@ -47,7 +54,12 @@ const SCANNED_AT_ONCE: usize = 1024;
 ///
 /// # Errors
 /// A sentence, if there is no link between them.
-pub(super) fn ways(own: &Resource, target: &Resource, enqueue: &Enqueue) -> Result<Vec<Way>, String> {
+pub(super) fn ways(
+    own: &Resource,
+    target: &Resource,
+    enqueue: &Enqueue,
+    links: &Links,
+) -> Result<Vec<Way>, String> {
     if let Some(path) = &enqueue.path {
         let path = IndexPath::Field(crate::k8s::FieldPath::new(path.clone()));
         return Ok(vec![Way::Naming { path, link: None }]);
@@ -55,22 +67,27 @@ pub(super) fn ways(own: &Resource, target: &Resource, enqueue: &Enqueue) -> Resu
     if enqueue.by == Some(Relation::Owner) {
         return Ok(vec![Way::Owned, Way::Owner]);
     }
-    let naming = links().iter().filter(|link| link.is_from(target) && link.is_to(own));
-    let naming = naming.map(|link| Way::Naming { path: link.path.clone(), link: Some(link) });
-    let named = links().iter().filter(|link| link.is_from(own) && link.is_to(target)).map(Way::Named);
-    let ways: Vec<_> = naming.chain(named).collect();
+    let to_own = links.from(target).filter(|link| link.is_to(own)).map(|link| match &link.by {
+        LinkBy::Name(path) => Way::Naming { path: path.clone(), link: Some(link.clone()) },
+        LinkBy::Selector(..) => Way::Selecting(link.clone()),
+    });
+    let from_own = links.from(own).filter(|link| link.is_to(target)).map(|link| match &link.by {
+        LinkBy::Name(_) => Way::Named(link.clone()),
+        LinkBy::Selector(..) => Way::Selected(link.clone()),
+    });
+    let ways: Vec<_> = to_own.chain(from_own).collect();
     if ways.is_empty() {
         return Err(format!(
-            "there is no built-in link between {own} and {target} (`informerd links` prints them); give a path at which \
-             {target} name {own}, or \"by\": \"owner\""
+            "there is no built-in link between {own} and {target} (`informerd links` prints them), and none of the \
+             configuration; give a path at which {target} name {own}, or \"by\": \"owner\""
         ));
     }
     Ok(ways)
 }
 
 impl Dependents {
-    pub(super) fn new(target: usize, enqueue: Enqueue) -> Self {
-        Self { target, enqueue, ways: None, named: HashMap::new(), held: HashMap::new() }
+    pub(super) fn new(target: usize, enqueue: Enqueue, links: Links) -> Self {
+        Self { target, enqueue, links, ways: None, named: HashMap::new(), held: HashMap::new() }
     }
 
     /// The place of the resource whose keys are added.
@@ -92,7 +109,7 @@ impl Dependents {
         // Not without the target: what the objects name now has to be known when they name something else.
         let (own_kind, kind) = (queue.kind(own).await, queue.kind(self.target).await);
         if self.ways.is_none() {
-            self.ways = Some(ways(&own_kind, &kind, &self.enqueue)?);
+            self.ways = Some(ways(&own_kind, &kind, &self.enqueue, &self.links)?);
         }
         let informers = queue.objects(self.target).informers().to_vec();
         self.index(&informers).await;
@@ -124,7 +141,7 @@ impl Dependents {
         for way in self.ways.iter().flatten() {
             match way {
                 Way::Naming { path, link } => {
-                    let means = |object: &Object| link.is_none_or(|link| link.means(object));
+                    let means = |object: &Object| link.as_ref().is_none_or(|link| link.means(object));
                     let name = changed.key.name();
                     keys.extend(with_value(informers, path, name, namespace, means).await);
                 }
@@ -135,6 +152,20 @@ impl Dependents {
                 Way::Named(link) => {
                     let names = object.map(|object| link.names(object)).unwrap_or_default();
                     named.extend(names.iter().map(|name| Key::new(there, name)));
+                }
+                // What it selected, or what selected it before, counts as what it named.
+                Way::Selecting(link) => {
+                    let Some(object) = object else { continue };
+                    let selects = |other: &Object| {
+                        let terms = link.selector(other);
+                        terms.is_some_and(|terms| Terms::new(terms).matches(object))
+                    };
+                    named.extend(selected(informers, namespace, selects).await);
+                }
+                Way::Selected(link) => {
+                    let Some(terms) = object.and_then(|object| link.selector(object)) else { continue };
+                    let terms = Terms::new(terms);
+                    named.extend(selected(informers, there, |other| terms.matches(other)).await);
                 }
                 Way::Owner => {
                     let owners = object.map(owners).unwrap_or_default().into_iter();
@@ -159,7 +190,7 @@ impl Dependents {
         let paths = self.ways.iter().flatten().filter_map(|way| match way {
             Way::Naming { path, .. } => Some(path.clone()),
             Way::Owned => Some(owner_uids()),
-            Way::Named(_) | Way::Owner => None,
+            Way::Named(_) | Way::Owner | Way::Selecting(_) | Way::Selected(_) => None,
         });
         for path in paths {
             for informer in informers {
@@ -214,6 +245,43 @@ async fn with_value(
             {
                 keys.push(object.key().clone());
             }
+        }
+    }
+    keys
+}
+
+/// The keys of the objects of a namespace, or of all if it is empty, for which something is true. Looks at each, in turns.
+async fn selected(
+    informers: &[Arc<Informer>],
+    namespace: &str,
+    is_selected: impl Fn(&Object) -> bool,
+) -> Vec<Key> {
+    let mut keys = Vec::new();
+    for informer in
+        informers.iter().filter(|informer| informer.scope.covers(namespace) || namespace.is_empty())
+    {
+        let snapshot = informer.reader.snapshot();
+        let mut last: Option<Key> = None;
+        loop {
+            let mut looked_at = 0;
+            let mut look = |object: &Arc<Object>| {
+                looked_at += 1;
+                if is_selected(object) {
+                    keys.push(object.key().clone());
+                }
+                object.key().clone()
+            };
+            last = match namespace {
+                "" => snapshot.after(last.as_ref()).take(SCANNED_AT_ONCE).map(&mut look).last(),
+                _ => {
+                    let objects = snapshot.namespace_after(namespace, last.as_ref());
+                    objects.take(SCANNED_AT_ONCE).map(&mut look).last()
+                }
+            };
+            if looked_at < SCANNED_AT_ONCE {
+                break;
+            }
+            tokio::task::yield_now().await;
         }
     }
     keys

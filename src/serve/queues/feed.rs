@@ -48,7 +48,8 @@ impl Feed {
         let watch = &self.queue.spec().watch[self.index];
         // The declaration was checked: each has its target.
         let targets = watch.enqueue.iter().filter_map(|enqueue| {
-            Some(Dependents::new(self.queue.spec().target(&enqueue.resource)?, enqueue.clone()))
+            let target = self.queue.spec().target(&enqueue.resource)?;
+            Some(Dependents::new(target, enqueue.clone(), self.queues.0.config.links.clone()))
         });
         self.dependents = targets.collect();
         let (closed, drain) = (self.queue.closed().clone(), self.queues.0.drain.clone());

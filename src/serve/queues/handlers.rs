@@ -221,7 +221,7 @@ async fn resolve(queues: &Queues, spec: &Spec) -> Result<(), ApiError> {
     for (index, watch) in spec.watch.iter().enumerate() {
         for (number, enqueue) in watch.enqueue.iter().enumerate() {
             let target = spec.target(&enqueue.resource).and_then(|target| found.get(target));
-            let ways = target.map(|target| ways(&found[index], target, enqueue));
+            let ways = target.map(|target| ways(&found[index], target, enqueue, &queues.0.config.links));
             ways.unwrap_or_else(|| Ok(Vec::new())).map_err(|problem| {
                 let field = format!("watch[{index}].enqueue[{number}].resource");
                 ApiError::invalid(&field, &enqueue.resource, &problem)

@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::hub::Hub;
+use crate::k8s::Links;
 use crate::queue::Spec;
 
 /// Who may declare queues.
@@ -60,6 +61,8 @@ pub struct QueueConfig {
     pub informers_max: usize,
     /// The election of the replica that gives out keys; `None` if each one does.
     pub election: Option<ElectionConfig>,
+    /// The links by which dependents are found.
+    pub links: Links,
 }
 
 /// All work queues. Cheap to clone.

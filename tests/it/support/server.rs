@@ -220,6 +220,7 @@ pub(crate) fn serve_config(upstream: UpstreamSource, resources: &[&str]) -> conf
         queue_mode: config::QueueMode::Api,
         queues: Default::default(),
         election: None,
+        links: Vec::new(),
         initial_list: config::InitialList::default(),
         cache_packing: config::CachePacking::default(),
         verify_interval: None,
