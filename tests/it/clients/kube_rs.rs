@@ -142,6 +142,7 @@ async fn kube_rs_discovers_what_is_followed() {
     let expected = [
         "apps/v1 Deployment deployments namespaced",
         "apps/v1 ReplicaSet replicasets namespaced",
+        "coordination.k8s.io/v1 Lease leases namespaced",
         "demo.informerd.dev/v1 Widget widgets namespaced",
         "v1 ConfigMap configmaps namespaced",
         "v1 Event events namespaced",

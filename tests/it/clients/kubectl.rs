@@ -140,13 +140,17 @@ async fn kubectl_lists_the_resources_that_are_followed() {
         let lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
         lines.collect::<Vec<_>>()
     };
-    assert_eq!(lines("api-versions").await, ["apps/v1", "demo.informerd.dev/v1", "v1"]);
+    assert_eq!(
+        lines("api-versions").await,
+        ["apps/v1", "coordination.k8s.io/v1", "demo.informerd.dev/v1", "v1"]
+    );
     let mut resources = lines("api-resources --no-headers").await;
     resources.sort();
     let followed = [
         "configmaps cm v1 true ConfigMap",
         "deployments deploy apps/v1 true Deployment",
         "events ev v1 true Event",
+        "leases coordination.k8s.io/v1 true Lease",
         "nodes no v1 false Node",
         "pods po v1 true Pod",
         "replicasets rs apps/v1 true ReplicaSet",

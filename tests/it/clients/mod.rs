@@ -144,7 +144,8 @@ impl World {
         let cluster = Cluster::default();
         // What the demo's cluster has at its start: nodes, deployments, pods.
         drop(Scenario::new(cluster.clone(), 1, 1.0));
-        let resources = ["pods", WIDGETS, "nodes", "events", "deployments", "replicasets", "configmaps"];
+        let resources =
+            ["pods", WIDGETS, "nodes", "events", "deployments", "replicasets", "configmaps", "leases"];
         let server = TestServer::over(cluster.clone(), &resources, |config| {
             config.limits.journal_len_max = JOURNAL;
         });
@@ -309,7 +310,7 @@ async fn is_refused(world: &World, mut command: Command) {
     let followed = ["configmaps", "events", "nodes", "pods"];
     let expected = json!({
         "create": [405, "MethodNotAllowed"], "delete": [405, "MethodNotAllowed"], "log": [404, "NotFound"],
-        "groups": ["demo.informerd.dev", "apps"], "resources": followed.map(|name| json!([name, verbs])),
+        "groups": ["demo.informerd.dev", "apps", "coordination.k8s.io"], "resources": followed.map(|name| json!([name, verbs])),
     });
     let sorted = |value: &Value| {
         let mut all = value.as_array().unwrap().clone();
