@@ -34,6 +34,8 @@ const JSON_LINES_MAX = 5_000; // beyond this the object is shown without color
 const RETRY_MS_MIN = 1_000;
 const RETRY_MS_MAX = 30_000;
 const NARROW_PX = 820; // a table narrower than this leaves out the columns marked `low: 1`
+const GRAPH_ROW_MAX = 12; // boxes in a row of the graph; the rest is a number
+const BOX = { width: 156, height: 36, gap: 10, rise: 34 }; // of the graph, in pixels
 const SMALL_PX = 480; // and one narrower than this those marked `low: 2` as well
 
 // === Small helpers ===
@@ -870,12 +872,14 @@ class Panel {
     this.json.replaceChildren();
     this.json.classList.remove('gone');
     this.feed = new Feed(path, this);
+    graph.show(informer, namespace, name);
     this.show();
   }
 
   close() {
     this.feed?.close();
     this.feed = null;
+    graph.clear();
     this.root.hidden = true;
     document.body.classList.remove('with-panel');
   }
@@ -964,6 +968,147 @@ class Panel {
   isMarked(path) {
     for (const marked of this.marked) if (path === marked || path.startsWith(`${marked}.`) || path.startsWith(`${marked}[`)) return true;
     return false;
+  }
+}
+
+// === Graph: what an object refers to, above it, and what refers to it, below ===
+
+class Graph {
+  constructor() {
+    this.root = $('graph');
+    this.picture = $('graph-picture');
+    this.path = null;
+    // It is asked for only while somebody looks.
+    this.root.addEventListener('toggle', () => this.load());
+  }
+
+  show(informer, namespace, name) {
+    this.clear();
+    this.path = watchPath(informer.resource, namespace, name).replace('/v1/watch/', '/v1/graph/');
+    this.load();
+  }
+
+  clear() {
+    this.asking?.abort();
+    this.path = null;
+    this.picture.replaceChildren();
+    setText($('graph-note'), '');
+  }
+
+  async load() {
+    if (!this.root.open || !this.path) return;
+    this.asking?.abort();
+    this.asking = new AbortController();
+    const { signal } = this.asking;
+    try {
+      const answer = await fetch(this.path, { signal });
+      const body = await answer.json();
+      if (signal.aborted) return;
+      if (answer.ok) this.draw(body);
+      else this.say(body.message);
+    } catch (error) {
+      if (!signal.aborted) this.say(`The graph could not be read: ${error.message}`);
+    }
+  }
+
+  say(text) {
+    this.picture.replaceChildren();
+    setText($('graph-note'), text);
+  }
+
+  draw({ nodes, edges, notFollowed, notHeld, truncated }) {
+    const rows = this.rows(nodes, edges);
+    const length = Math.max(...rows.map((row) => row.length));
+    const width = length * (BOX.width + BOX.gap) + BOX.gap;
+    const height = rows.length * (BOX.height + BOX.rise) - BOX.rise + 2 * BOX.gap;
+    const drawing = svg('svg', { width, height, viewBox: `0 0 ${width} ${height}` });
+    const at = new Map();
+    rows.forEach((row, index) => row.forEach((node, place) => {
+      const x = (width - row.length * (BOX.width + BOX.gap) + BOX.gap) / 2 + place * (BOX.width + BOX.gap);
+      at.set(node.id, { x, y: BOX.gap + index * (BOX.height + BOX.rise) });
+    }));
+    for (const { from, to, by } of edges) {
+      const [below, above] = [at.get(from), at.get(to)];
+      if (below && above) drawing.append(this.line(below, above, by));
+    }
+    for (const row of rows) for (const node of row) drawing.append(this.box(node, at.get(node.id)));
+    this.picture.replaceChildren(drawing);
+    const selected = at.get(nodes.find((node) => node.selected)?.id);
+    if (selected) this.picture.scrollTo(selected.x + BOX.width / 2 - this.picture.clientWidth / 2, selected.y - 80);
+    const notes = [
+      nodes.length === 1 && 'Nothing that informerd follows refers to it, or is referred to by it.',
+      truncated && `More than ${number.format(truncated.max)} (${truncated.limit}): this is a part.`,
+      notFollowed.length > 0 && `Not followed: ${notFollowed.join(', ')}.`,
+      notHeld.length > 0 && `Not held: ${notHeld.join(', ')}.`,
+    ];
+    setText($('graph-note'), notes.filter(Boolean).join(' '));
+  }
+
+  /** The nodes by their distance from the object: negative is above, where it refers to. */
+  rows(nodes, edges) {
+    const levels = new Map();
+    for (const [step, [near, far]] of [[-1, ['from', 'to']], [1, ['to', 'from']]]) {
+      let frontier = nodes.filter((node) => node.selected).map((node) => node.id);
+      for (const id of frontier) levels.set(id, 0);
+      for (let level = step; frontier.length; level += step) {
+        const next = [];
+        for (const edge of edges) {
+          if (!frontier.includes(edge[near]) || levels.has(edge[far])) continue;
+          levels.set(edge[far], level);
+          next.push(edge[far]);
+        }
+        frontier = next;
+      }
+    }
+    const rows = new Map();
+    for (const node of nodes) {
+      const level = levels.get(node.id) ?? 0;
+      if (!rows.has(level)) rows.set(level, []);
+      rows.get(level).push(node);
+    }
+    return [...rows.keys()].sort((a, b) => a - b).map((level) => this.shortened(rows.get(level), level));
+  }
+
+  shortened(row, level) {
+    row.sort((a, b) => b.selected - a.selected || a.kind.localeCompare(b.kind) || a.name.localeCompare(b.name));
+    if (row.length <= GRAPH_ROW_MAX) return row;
+    const rest = row.length - GRAPH_ROW_MAX + 1;
+    return [...row.slice(0, GRAPH_ROW_MAX - 1), { id: `more${level}`, kind: 'and', name: `${number.format(rest)} more` }];
+  }
+
+  line(below, above, by) {
+    const [x1, y1, x2, y2] = [below.x + BOX.width / 2, below.y, above.x + BOX.width / 2, above.y + BOX.height];
+    const bend = (y1 - y2) / 2;
+    const path = svg('path', { class: 'link', d: `M${x1} ${y1}C${x1} ${y1 - bend} ${x2} ${y2 + bend} ${x2} ${y2}` });
+    path.append(this.title(by));
+    return path;
+  }
+
+  box(node, { x, y }) {
+    const target = node.resource && this.route(node);
+    const box = svg(target ? 'a' : 'g', { class: node.selected ? 'box selected' : 'box', transform: `translate(${x} ${y})` });
+    if (target) box.setAttribute('href', target);
+    const kind = svg('text', { class: 'kind', x: 8, y: 14 });
+    kind.textContent = node.kind;
+    const name = svg('text', { class: 'name', x: 8, y: 28 });
+    name.textContent = node.name.length > 20 ? `${node.name.slice(0, 8)}…${node.name.slice(-11)}` : node.name;
+    box.append(this.title([node.kind, node.namespace, node.name].filter(Boolean).join(' ')));
+    box.append(svg('rect', { width: BOX.width, height: BOX.height, rx: 5 }), kind, name);
+    return box;
+  }
+
+  title(text) {
+    const title = svg('title', {});
+    title.textContent = text;
+    return title;
+  }
+
+  /** The address of an object on this page, if an informer shows it. */
+  route(node) {
+    const known = [...informers.items.values()].map((item) => item.informer);
+    const shows = (i) => i.resource === node.resource && (!confined(i) || confined(i) === node.namespace);
+    const informer = known.find(shows);
+    return informer && route(informer, { namespace: node.namespace, name: node.name });
   }
 }
 
@@ -1475,6 +1620,7 @@ const plural = (n, one, many = `${one}s`) => `${number.format(n ?? 0)} ${n === 1
 
 let feed = null;
 const table = new Table();
+const graph = new Graph();
 const panel = new Panel();
 const informers = new Informers();
 const queues = new Queues();

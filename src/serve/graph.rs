@@ -132,6 +132,7 @@ pub(super) async fn graph(
     };
     let path = target::path_after(ROUTE, &uri);
     let target = Target::parse(&server, path, &params, Instant::now() + lookup::WAIT).await?;
+    server.loops.turns.admit()?;
     lookup::ready(&server, &target).await?;
     let damages_before = damages();
     let mut search = Search::new(&server);

@@ -10,7 +10,7 @@ use super::server::{PODS, get, send};
 /// As configured.
 const URL_BYTES_MAX: usize = 8 << 10;
 
-const SNAPSHOT: [&str; 9] = [
+const SNAPSHOT: [&str; 10] = [
     "labelSelector",
     "fieldSelector",
     "namespace",
@@ -20,6 +20,7 @@ const SNAPSHOT: [&str; 9] = [
     "timeoutSeconds",
     "limit",
     "continue",
+    "join",
 ];
 const WATCH: [&str; 13] = [
     "labelSelector",
@@ -37,13 +38,15 @@ const WATCH: [&str; 13] = [
     "resyncSeconds",
 ];
 const INDEX: [&str; 6] = ["labelSelector", "fieldSelector", "namespace", "where", "fields", "value"];
+const GRAPH: [&str; 6] = ["labelSelector", "fieldSelector", "namespace", "where", "depth", "direction"];
 const WATCH_INDEX: [&str; 3] = ["coalesceMs", "timeoutSeconds", "transport"];
 
 /// The routes whose parameters are all known here.
-const ROUTES: [(&str, &[&str]); 4] = [
+const ROUTES: [(&str, &[&str]); 5] = [
     ("/v1/snapshot/", &SNAPSHOT),
     ("/v1/watch/", &WATCH),
     ("/v1/index/", &INDEX),
+    ("/v1/graph/", &GRAPH),
     ("/v1/watch-index/", &WATCH_INDEX),
 ];
 
@@ -222,6 +225,7 @@ const TARGET_TOKENS: &[&str] = &[
     "/v1/index/",
     "/v1/watch-index/",
     "/v1/world/",
+    "/v1/graph/",
     "/v1/queues/",
     "/v1/ws",
     "pods",
@@ -284,6 +288,10 @@ const TARGET_TOKENS: &[&str] = &[
     "coalesceMs=100",
     "value=n1",
     "state=full",
+    "depth=2",
+    "direction=both",
+    "join=owners,nodes",
+    "join=nope",
     "spec.nodeName",
     "metadata.labels.app",
     "a%3Db",

@@ -255,6 +255,34 @@ async fn click_shows_the_object_and_its_stream() {
 }
 
 #[tokio::test]
+async fn the_graph_around_an_object_leads_to_the_others() {
+    let Some(browser) = Browser::start().await else { return };
+    let world = World::with_pods(&["cart-1", "web-1"]).await;
+    world.cluster.create("nodes", json!({"metadata": {"name": "node-1"}})).expect("the name is free");
+    open(&browser, &world, 2).await;
+    browser.until(&row("web-1")).await;
+    browser.click("#body tr[data-key='shop/web-1']").await;
+    browser.until("document.getElementById('panel-title').innerText === 'web-1'").await;
+    assert_eq!(browser.eval::<u32>("document.querySelectorAll('#graph-picture .box').length").await, 0);
+
+    browser.click("#graph summary").await;
+    let names =
+        "[...document.querySelectorAll('#graph-picture .box .name')].map((name) => name.textContent).join()";
+    // The node is above the pod that names it.
+    browser.until(&format!("{names} === 'node-1,web-1'")).await;
+    let links = "document.querySelectorAll('#graph-picture path.link').length";
+    assert_eq!(browser.eval::<u32>(links).await, 1);
+    let selected = "document.querySelector('#graph-picture .box.selected .name').textContent";
+    assert_eq!(browser.eval::<String>(selected).await, "web-1");
+
+    // The panel goes on with the node, and its graph stays open: all its pods are below it.
+    browser.click("#graph-picture a.box").await;
+    browser.until("document.getElementById('panel-title').innerText === 'node-1'").await;
+    browser.until(&format!("{names} === 'node-1,cart-1,web-1'")).await;
+    assert_eq!(browser.eval::<String>("location.hash").await, "#/nodes/node-1");
+}
+
+#[tokio::test]
 async fn changes_appear_and_deleted_objects_disappear() {
     let Some(browser) = Browser::start().await else { return };
     let world = World::with_pods(&["cart-1", "web-1"]).await;
