@@ -12,6 +12,7 @@ use tokio::process::{Child, Command};
 use crate::queues::send;
 use crate::support::browser::Browser;
 use crate::support::client;
+use crate::support::informerd;
 use crate::support::port::Port;
 
 /// A cluster in the test's hands, and informerd before it as a process of its own.
@@ -82,12 +83,7 @@ impl World {
 }
 
 async fn spawn(server: &str, address: SocketAddr) -> Child {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_informerd"));
-    // Those for tests are no settings.
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("INFORMERD_"))
-    {
-        command.env_remove(name);
-    }
+    let mut command = Command::from(informerd());
     let mut informerd = command
         .args(["serve", "--server", server, "--watch", "pods", "--watch", "nodes"])
         .args(["--on-demand", WIDGETS])

@@ -1,18 +1,14 @@
 //! The program as a person runs it: what it prints, where, and with which exit code.
 
-use std::process::{Command, Output};
+use std::process::Output;
 
 use informerd::testing::sim::{ApiServer, Cluster};
 
-use crate::support::server::ANY_PORT;
+use crate::support::{self, server::ANY_PORT};
 
 /// Runs informerd with nothing of the caller's settings in the environment.
 fn informerd(args: &[&str], environment: &[(&str, &str)]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_informerd"));
-    let inherited = std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("INFORMERD_"));
-    inherited.for_each(|(name, _)| {
-        command.env_remove(name);
-    });
+    let mut command = support::informerd();
     command.env_remove("KUBERNETES_SERVICE_HOST");
     command.args(args).envs(environment.iter().copied()).output().expect("the binary is there")
 }
@@ -131,11 +127,7 @@ fn a_wrong_variable_is_named_as_such() {
 #[test]
 fn the_demo_begins_with_what_to_try_and_nothing_scrolls_it_away() {
     use std::io::BufRead as _;
-    let mut command = Command::new(env!("CARGO_BIN_EXE_informerd"));
-    let inherited = std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("INFORMERD_"));
-    inherited.for_each(|(name, _)| {
-        command.env_remove(name);
-    });
+    let mut command = support::informerd();
     command.args(["demo", "--listen=127.0.0.1:0", "--admin-listen=off", "--rate=50", "--log-format=text"]);
     let mut demo = command
         .stdout(std::process::Stdio::piped())

@@ -10,7 +10,7 @@ use crate::support::check::expected;
 use crate::support::client::{Stream, Transport};
 use crate::support::recorder::Recorder;
 use crate::support::server::TestServer;
-use crate::support::{PATIENCE, eventually, mk_pod};
+use crate::support::{PATIENCE, eventually, informerd, mk_pod};
 
 /// Far more often than anyone would.
 const OFTEN: Option<Duration> = Some(Duration::from_millis(100));
@@ -207,11 +207,7 @@ async fn dropped_parts_are_not_held_and_a_change_of_them_alone_is_a_change() {
 
 /// Runs `informerd check` against a server's API server; its exit code and report.
 async fn check(server: &TestServer, resource: &str, more: &[&str]) -> (Option<i32>, Value) {
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_informerd"));
-    let inherited = std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("INFORMERD_"));
-    for (name, _) in inherited {
-        command.env_remove(name);
-    }
+    let mut command = informerd();
     command.args([
         "check",
         "--output=json",

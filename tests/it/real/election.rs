@@ -1,6 +1,5 @@
 //! Leader election for queues against a real API server, with no more permissions than `informerd rbac` prints.
 
-use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -8,11 +7,12 @@ use serde_json::{Value, json};
 use super::cluster::administer;
 use crate::election::{LEASE, identity, lease, post, refuses, replica, until_follows, until_leads};
 use crate::support::envtest::{self, Envtest, FIRST_TOKEN, Options, Process, Version};
+use crate::support::informerd;
 use crate::support::server::kubeconfig;
 
 /// Creates what `informerd rbac` prints, bound to the user of the tests.
 async fn permit(client: &kube::Client) {
-    let output = Command::new(env!("CARGO_BIN_EXE_informerd"))
+    let output = informerd()
         .args(["rbac", "--watch", "pods", "--queues-leader-election", "--queues-lease", LEASE])
         .output()
         .unwrap();

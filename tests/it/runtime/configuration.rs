@@ -13,7 +13,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use super::{ONCE, answered, change, costs, last_words, mk_config_map, names, resources, told};
 use crate::support::client::{self, Item, Stream, Transport};
 use crate::support::server::{ANY_PORT, TestServer};
-use crate::support::{TRANSPORTS, check, eventually, in_time, mk_pod};
+use crate::support::{TRANSPORTS, check, eventually, in_time, informerd, mk_pod};
 
 /// An informerd with a file.
 struct Configured {
@@ -272,12 +272,7 @@ struct Process {
 
 impl Process {
     fn start(file: &Path) -> Self {
-        let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_informerd"));
-        for (name, _) in
-            std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("INFORMERD_"))
-        {
-            command.env_remove(name);
-        }
+        let mut command = tokio::process::Command::from(informerd());
         command.args(["serve", "--log-format=json", "--config"]).arg(file);
         let mut child = command.stderr(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
         let log = BufReader::new(child.stderr.take().unwrap()).lines();

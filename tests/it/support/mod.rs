@@ -32,6 +32,16 @@ pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// A command that runs informerd with nothing of the caller's settings in the environment. Variables for tests are no settings.
+pub(crate) fn informerd() -> std::process::Command {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_informerd"));
+    let inherited = std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("INFORMERD_"));
+    inherited.for_each(|(name, _)| {
+        command.env_remove(name);
+    });
+    command
+}
+
 /// Waits for a future; panics with its name when it takes too long.
 pub(crate) async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("not in time: {what}"))
