@@ -258,9 +258,12 @@ async fn connection(shared: Arc<Shared>, stream: TcpStream, stop: CancellationTo
         }
     };
     tokio::select! {
+        // A server that is gone answers nothing more, such as a request that a client sent as its other connection was
+        // cut.
+        biased;
+        () = stop.cancelled() => {}
         // Errors of a connection concern its client only.
         _ = serving => {}
-        () = stop.cancelled() => {}
         () = abort.cancelled() => {
             // Without linger, closing an open connection sends a reset.
             let _ = socket.set_linger(Some(Duration::ZERO));

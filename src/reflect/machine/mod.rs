@@ -113,7 +113,7 @@ pub struct Machine {
     /// backup. A later list that is not older does not decide which, as writes take a restored cluster beyond the version
     /// seen. So that list is checked against the content of the cache.
     doubted: bool,
-    /// Whether a connection was lost, so that another server may answer from now on.
+    /// Whether a connection was lost or refused, so that another server may answer from now on.
     suspicious: bool,
     /// Whether the last watch brought nothing new.
     quiet: bool,
@@ -439,6 +439,15 @@ impl Machine {
             | FailureKind::TooLarge
             | FailureKind::Garbage
             | FailureKind::Config => {
+                // A server that answered a probe may have been replaced since, as when its cluster is restored from a
+                // backup: only a watch that opens at once is of the server that was asked.
+                self.suspicious |= matches!(
+                    kind,
+                    FailureKind::Transport
+                        | FailureKind::Idle
+                        | FailureKind::Unavailable
+                        | FailureKind::Internal
+                );
                 let delay = delay_after(&failure, &mut self.watch_backoff, moment);
                 Reaction::step(self.sleep(delay, Then::Watch, failure.sentence, moment))
             }

@@ -707,6 +707,25 @@ fn versions_that_went_back_are_found_after_a_lost_connection_and_on_idle_watches
 }
 
 #[test]
+fn a_server_that_was_away_after_its_answer_is_asked_again_before_a_watch_resumes() {
+    // The server stops between its answer and the watch. Its cluster may be another one when it is back.
+    check_synced(
+        "rst              => > probe
+         probed 10 8 8    => > watch 10
+         refuse transport => > sleep 0.8
+         woke             => > probe
+         probed 90 8      => > probe then
+         probed 8 8       => other begin > list",
+    );
+    for kind in ["idle", "unavailable", "internal"] {
+        check_synced(&format!("eof => > watch 10\nrefuse {kind} => > sleep 0.8\nwoke => > probe"));
+    }
+    for kind in ["throttled", "forbidden", "unauthorized"] {
+        check_synced(&format!("eof => > watch 10\nrefuse {kind} => > sleep 0.8\nwoke => > watch 10"));
+    }
+}
+
+#[test]
 fn a_cache_in_between_that_is_behind_is_no_sign_of_another_history() {
     check_synced("rst => > probe\nprobed cached 7 8 6 => > watch 10");
     check_synced("rst => > probe\nprobed cached 7 8 => > watch 10");
@@ -775,7 +794,7 @@ fn a_line_that_cannot_be_read_is_asked_for_again_and_then_gone_around() {
 fn unavailable_in_the_stream_never_lists() {
     let mut script = String::new();
     for delay in ["0.8", "1.6", "3.2", "6.4", "12.8", "24", "24"] {
-        script += &format!("error 503 => > sleep {delay}\nwoke => > watch 10\nopened\n");
+        script += &format!("error 503 => > sleep {delay}\nwoke => > probe\nprobed 10 => > watch 10\nopened\n");
     }
     check_synced(&script);
 }
