@@ -7,8 +7,8 @@ pub mod app {
 }
 pub mod cache {
     pub use crate::cache::{
-        ChangeKind, Config, Delta, IndexBuilder, Packer, Packing, Phase, Reader, Snapshot, Summary, Writer,
-        cache,
+        ChangeKind, Config, Delta, IndexBuilder, Packer, Packing, Phase, Reader, ReflectorStats, Snapshot,
+        Summary, Writer, cache,
     };
 }
 pub mod config {
@@ -26,7 +26,7 @@ pub mod encode {
 }
 pub mod hub {
     pub use crate::hub::{
-        Config, Delivery, Event, EventKind, Figures, Form, Hub, Informer, Live, LivePlace, LivePosition,
+        Config, Delivery, Event, EventKind, Form, Hub, Informer, InformerSpec, Live, LivePlace, LivePosition,
         Member, Payload, ResetReason, ResumeToken, Round, Scope, Selection, Stage, StartAt, Subscriber,
         Subscription, Told,
     };
@@ -46,7 +46,7 @@ pub mod queue {
     pub use crate::queue::{LeaseToken, Spec, Watch};
 }
 pub mod reflect {
-    pub use crate::reflect::{InitialList, MachineConfig, Reflector, ReflectorConfig, Stats};
+    pub use crate::reflect::{InitialList, MachineConfig, Reflector, ReflectorConfig};
 }
 pub mod serve {
     pub use crate::serve::{

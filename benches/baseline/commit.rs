@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use informerd::testing::cache::{Delta, Writer, cache};
 use informerd::testing::config::Limits;
 use informerd::testing::hub::{
-    self, Delivery, Figures, Hub, Informer, Scope, Selection, StartAt, Subscription,
+    self, Delivery, Hub, Informer, InformerSpec, Scope, Selection, StartAt, Subscription,
 };
 use informerd::testing::k8s::{Decoder, ResourceVersion};
 use tokio_util::sync::CancellationToken;
@@ -81,7 +81,7 @@ impl Subject {
         let version = 1000 + objects as u64;
         writer.commit(vec![Delta::PassEnd(ResourceVersion::from(version))]);
         let hub = Hub::new(hub_config(), CancellationToken::new());
-        hub.add(Informer::new(pods::resource(), Scope::All, reader, Arc::new(Figures::default)));
+        hub.add(Informer::new(InformerSpec::new(pods::resource(), Scope::All), reader));
         let delivered = Arc::new(AtomicU64::new(0));
         for _ in 0..readers {
             let selection = Selection::default();

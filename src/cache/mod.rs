@@ -37,6 +37,7 @@ mod pass;
 mod scope;
 mod shared;
 mod state;
+mod stats;
 mod store;
 
 pub use backfill::{Backfill, BackfillChange, Gone};
@@ -48,6 +49,7 @@ pub use packing::{Packer, Packing};
 pub use shared::{
     Batch, CatchUp, CatchUpEntry, Condition, Mark, Phase, Reader, ScopeWake, Summary, Writer, cache,
 };
+pub use stats::{LastVerification, ReflectorStats, VerifyOutcome};
 pub use store::{Snapshot, Stored};
 
 /// Limits of one cache.

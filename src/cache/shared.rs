@@ -14,7 +14,7 @@ use super::indexed::Uses;
 use super::inquiry::Inquiries;
 use super::scope::{Wakes, scope_of};
 use super::state::State;
-use super::{Change, Commit, Config, Cursor, Delta, Located, Lost, Revision, Snapshot};
+use super::{Change, Commit, Config, Cursor, Delta, Located, Lost, ReflectorStats, Revision, Snapshot};
 use crate::k8s::{Key, Object, ResourceVersion};
 
 /// Makes a cache. Until the API server is heard, its age counts from `now`.
@@ -30,6 +30,7 @@ pub fn cache(config: Config, now: Instant) -> (Writer, Reader) {
             forbidden: false,
             quiet_max: None,
         }),
+        stats: Arc::default(),
         born: now,
         heard_ms: AtomicU64::new(0),
         inquiries: Inquiries::default(),
@@ -44,6 +45,7 @@ pub(super) struct Shared {
     state: RwLock<State>,
     pub(super) uses: Uses,
     condition: Mutex<Condition>,
+    stats: Arc<ReflectorStats>,
     born: Instant,
     /// Milliseconds from `born` to when the API server was last heard; 0 is never.
     heard_ms: AtomicU64,
@@ -305,6 +307,11 @@ impl Drop for ScopeWake {
 // === impl Reader ===
 
 impl Reader {
+    /// The counters of the reflector that writes the cache.
+    pub fn stats(&self) -> &Arc<ReflectorStats> {
+        &self.shared.stats
+    }
+
     /// The current state: a pointer copy.
     pub fn snapshot(&self) -> Snapshot {
         self.shared.read().store.clone()

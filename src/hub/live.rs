@@ -189,7 +189,7 @@ impl<M: Member> Live<M> {
         for (index, lane) in lanes.into_iter().enumerate() {
             let lane_ref = &mut self.lanes[lane];
             let matcher = Matcher::new(place.selection.clone(), &lane_ref.informer.reader);
-            let route = Route::new(&matcher, lane_ref.informer.resource.namespaced());
+            let route = Route::new(&matcher, lane_ref.informer.spec.resource.namespaced());
             lane_ref.routes.add(&route, (key, index));
             lane_ref.views += 1;
             sources.push((lane, matcher, route));

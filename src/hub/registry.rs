@@ -15,7 +15,8 @@ use super::follower::{Follower, FollowerSummary, Followers};
 use super::informer::Retirement;
 use super::metrics::Metrics;
 use super::{
-    CloseReason, Config, Generations, Informer, InformerId, SubscribeError, Subscriber, Subscription,
+    CloseReason, Config, ContentDigest, Generations, Informer, InformerId, SubscribeError, Subscriber,
+    Subscription,
 };
 use crate::k8s::{Resource, ResourceVersion};
 
@@ -62,7 +63,7 @@ pub struct Catalog {
 /// What is remembered of a removed informer, for the tokens that it gave out.
 #[derive(Clone)]
 struct Retired {
-    selection: u64,
+    digest: ContentDigest,
     position: ResourceVersion,
     tokens_valid_after: Option<ResourceVersion>,
 }
@@ -156,13 +157,13 @@ impl Hub {
         registry.informers = kept;
         // Released before subscribers are woken.
         drop(registry);
-        let same_names =
-            gone.len() == new.len() && gone.iter().all(|one| new.iter().any(|other| one.name == other.name));
+        let same_names = gone.len() == new.len()
+            && gone.iter().all(|one| new.iter().any(|other| one.spec.name == other.spec.name));
         for informer in &gone {
             if new.iter().any(|other| other.id() == informer.id()) {
                 continue;
             }
-            let successor = new.iter().find(|other| same_names && other.name == informer.name);
+            let successor = new.iter().find(|other| same_names && other.spec.name == informer.spec.name);
             informer.end(match successor {
                 Some(successor) => Retirement::ReplacedBy(successor.clone()),
                 None if new.is_empty() => Retirement::Ended(CloseReason::Removed),
@@ -224,7 +225,7 @@ impl Hub {
     /// in which they are followed, then those that may start on demand.
     pub fn served(&self) -> Vec<Resource> {
         let registry = self.read();
-        let followed = registry.informers.iter().map(|informer| &informer.resource);
+        let followed = registry.informers.iter().map(|informer| &informer.spec.resource);
         let mut served: Vec<Resource> = Vec::new();
         for resource in followed.chain(&registry.catalog.offered) {
             let same =
@@ -273,23 +274,25 @@ impl Hub {
             let registry = self.read();
             (registry.informers.clone(), registry.catalog.names.clone())
         };
-        let answers = |informer: &&Arc<Informer>| informer.resource.answers_to(name);
-        let exactly = informers.iter().find(|informer| informer.resource.canonical() == name);
+        let answers = |informer: &&Arc<Informer>| informer.spec.resource.answers_to(name);
+        let exactly = informers.iter().find(|informer| informer.spec.resource.canonical() == name);
         let first = exactly.or_else(|| match names.and_then(|names| names(name)) {
             Some(meant) => {
-                informers.iter().filter(answers).find(|informer| informer.resource.canonical() == meant)
+                informers.iter().filter(answers).find(|informer| informer.spec.resource.canonical() == meant)
             }
             None => informers.iter().find(answers),
         });
-        let Some(resource) = first.map(|informer| informer.resource.clone()) else {
+        let Some(resource) = first.map(|informer| informer.spec.resource.clone()) else {
             if let Some(pending) = pending {
                 return Err(SubscribeError::Pending { name: pending.name, why: pending.message });
             }
-            let mut known: Vec<_> = informers.iter().map(|informer| informer.resource.canonical()).collect();
+            let mut known: Vec<_> =
+                informers.iter().map(|informer| informer.spec.resource.canonical()).collect();
             known.dedup();
             return Err(SubscribeError::Unknown { name: name.to_owned(), known: known.join(", ") });
         };
-        let found: Vec<_> = informers.into_iter().filter(|informer| informer.resource == resource).collect();
+        let found: Vec<_> =
+            informers.into_iter().filter(|informer| informer.spec.resource == resource).collect();
         found.iter().for_each(|informer| informer.touch());
         Ok(found)
     }
@@ -402,18 +405,18 @@ impl Registry {
     fn retire(&mut self, informer: &Informer) {
         let position = informer.reader.summary().position;
         let retired = Retired {
-            selection: informer.selection,
+            digest: informer.spec.digest(),
             position,
             tokens_valid_after: informer.tokens_valid_after.clone(),
         };
-        self.retired.insert(informer.name.clone(), retired);
+        self.retired.insert(informer.spec.name.clone(), retired);
     }
 
-    /// The version up to which tokens of an informer's name are of another selection. A client with such a token must start over,
-    /// as it would never learn of the deletion of objects that are no longer selected.
+    /// The version up to which tokens of an informer's name are of other contents. A client with such a token must start over,
+    /// as it would never learn of the deletion of objects that are no longer held.
     fn tokens_valid_after(&self, informer: &Informer) -> Option<ResourceVersion> {
-        let before = self.retired.get(&informer.name)?;
-        if before.selection == informer.selection {
+        let before = self.retired.get(&informer.spec.name)?;
+        if before.digest == informer.spec.digest() {
             return before.tokens_valid_after.clone();
         }
         let position = informer.reader.summary().position;

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use metrics::{Counter, Gauge, Label, Unit, counter, describe_counter, describe_gauge, gauge};
 
-use super::{DifferenceKind, EndReason, RelistReason, VerifyOutcome};
-use crate::cache::Commit;
+use super::{DifferenceKind, EndReason, RelistReason};
+use crate::cache::{Commit, VerifyOutcome};
 use crate::k8s::{DecodeError, Resource, WatchEvent};
 use crate::upstream::FailureKind;
 

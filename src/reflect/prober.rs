@@ -10,8 +10,7 @@ use tokio::time::{Instant, sleep};
 use tracing::debug;
 
 use super::metrics::LazyCounter;
-use super::stats::{Stats, count};
-use crate::cache::{VersionRequest, VersionRequests};
+use crate::cache::{ReflectorStats, VersionRequest, VersionRequests};
 use crate::k8s::{DecodeError, ResourceVersion, identities};
 use crate::upstream::{AsOf, Client, PageRequest, Target, UpstreamError};
 
@@ -32,7 +31,7 @@ const REFILL: Duration = Duration::from_secs(60);
 pub(super) struct Prober {
     pub(super) target: Target,
     pub(super) requests: VersionRequests,
-    pub(super) stats: Arc<Stats>,
+    pub(super) stats: Arc<ReflectorStats>,
     pub(super) probes: LazyCounter,
 }
 
@@ -84,7 +83,7 @@ impl Prober {
             requested.borrow_and_update();
             // Clients may have asked while the last answer was awaited.
             while let Some(question) = self.next().await {
-                count(&self.stats.probes, 1);
+                self.stats.probes.add(1);
                 self.probes.increment(1);
                 let version = self.ask(client).await;
                 let version = version.inspect_err(|error| {

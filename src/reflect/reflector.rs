@@ -17,11 +17,10 @@ use super::backfill::Backfiller;
 use super::metrics::{BackfillLists, Metrics};
 use super::packing::{self, Pack};
 use super::prober::Prober;
-use super::stats::{Stats, count};
 use super::verify::{Doubts, Verifier, Verify, reach_max};
 use super::watching::{Doubt, WatchEnd};
 use super::{Failure, Input, Machine, MachineConfig, Moment, Probed, Question, Reaction, SampleObject, Step};
-use crate::cache::{Commit, Delta, Packer, Writer};
+use crate::cache::{Commit, Delta, Packer, ReflectorStats, Writer};
 use crate::k8s::{
     DecodeError, DecodeOptions, Decoder, DropPaths, IdentityPage, LineSplitter, ListPage, Object, identities,
 };
@@ -70,7 +69,7 @@ struct Pump {
     decoder: Decoder,
     writer: Writer,
     random: StdRng,
-    stats: Arc<Stats>,
+    stats: Arc<ReflectorStats>,
     metrics: Metrics,
     /// Deltas from the machine that are not committed yet.
     deltas: Vec<Delta>,
@@ -89,7 +88,8 @@ impl Reflector {
             requests: writer.backfill_requests(),
             metrics: BackfillLists::new(&target.resource),
         };
-        let stats = Arc::<Stats>::default();
+        let reader = writer.reader();
+        let stats = reader.stats().clone();
         let metrics = Metrics::new(&target.resource);
         let prober = Prober {
             target: target.clone(),
@@ -102,8 +102,7 @@ impl Reflector {
             let decoder = Decoder::new(target.resource.clone(), decode);
             if target.metadata_only { decoder.metadata_only() } else { decoder }
         };
-        let mut verifier =
-            Verifier::new(target.clone(), writer.reader(), stats.clone(), (seed.wrapping_add(1), decoder()));
+        let mut verifier = Verifier::new(target.clone(), reader, (seed.wrapping_add(1), decoder()));
         verifier.reach_max = reach_max;
         let pump = Pump {
             decoder: decoder(),
@@ -141,11 +140,6 @@ impl Reflector {
     pub fn packed(mut self, pack: Pack) -> Self {
         self.packer = Some((self.pump.writer.packer(pack.packing), pack.turn));
         self
-    }
-
-    /// Its counters, readable while and after it runs.
-    pub fn stats(&self) -> Arc<Stats> {
-        self.pump.stats.clone()
     }
 
     /// Runs until cancelled. It never fails: failures are retried, and shown in the cache's condition.
@@ -199,7 +193,7 @@ impl Pump {
     async fn list(&mut self, request: &PageRequest, client: &Client, machine: &mut Machine) -> Step {
         if request.continue_token.is_none() {
             debug!(limit = request.limit, "listing");
-            count(&self.stats.lists, 1);
+            self.stats.lists.add(1);
             self.metrics.paged_lists.increment(1);
         }
         let answer = client.list_page(&self.target, request).await;
@@ -221,7 +215,7 @@ impl Pump {
         match self.decoder.list(body) {
             Ok(page) => {
                 self.writer.heard(Instant::now());
-                count(&self.stats.pages, 1);
+                self.stats.pages.add(1);
                 self.metrics.pages.increment(1);
                 self.tell_skipped(&page);
                 Input::Page(page)
@@ -247,13 +241,13 @@ impl Pump {
     }
 
     fn skipped(&self, error: &DecodeError) {
-        count(&self.stats.skipped, 1);
+        self.stats.skipped.add(1);
         self.metrics.skipped(error);
     }
 
     /// Asks for the API server's version and that of one object, by a list with `limit=1`.
     async fn probe(&mut self, question: Question, client: &Client, machine: &mut Machine) -> Step {
-        count(&self.stats.probes, 1);
+        self.stats.probes.add(1);
         self.metrics.probes.increment(1);
         let newest = self.writer.reader().newest();
         let target = match &newest {
@@ -293,12 +287,12 @@ impl Pump {
             WatchFrom::After(version) => debug!(resource_version = %version, "watching"),
             WatchFrom::Everything(_) => {
                 debug!("listing as a stream");
-                count(&self.stats.lists, 1);
-                count(&self.stats.streams, 1);
+                self.stats.lists.add(1);
+                self.stats.streams.add(1);
                 self.metrics.streaming_lists.increment(1);
             }
         }
-        count(&self.stats.watches, 1);
+        self.stats.watches.add(1);
         self.metrics.watches.increment(1);
         let mut stream = match client.watch(&self.target, request).await {
             Ok(stream) => stream,
@@ -368,7 +362,7 @@ impl Pump {
                 Ok(Some(line)) => match self.decoder.watch_line(line) {
                     Ok(event) => {
                         trace!(?event, "event");
-                        count(&self.stats.events, 1);
+                        self.stats.events.add(1);
                         self.metrics.event(&event);
                         Input::Event(event)
                     }
@@ -408,7 +402,7 @@ impl Pump {
     /// Counts a failure. An error answer does not make the cache younger, as it says nothing about the resource.
     fn failure(&self, error: &UpstreamError) -> Failure {
         if error.kind() == FailureKind::NotFound {
-            count(&self.stats.not_found, 1);
+            self.stats.not_found.add(1);
         }
         Failure::from(error)
     }
@@ -425,7 +419,7 @@ impl Pump {
     /// Counts and logs a reaction.
     fn tell(&self, reaction: &Reaction, machine: &Machine) {
         if let Some(kind) = reaction.failed {
-            count(&self.stats.failures, 1);
+            self.stats.failures.add(1);
             self.metrics.failed(kind);
         }
         if let Some(reason) = reaction.ended {
@@ -441,7 +435,7 @@ impl Pump {
             info!(error = message, "the API server does not support streaming lists: listing in pages");
         }
         if let Some(reason) = reaction.relist {
-            count(&self.stats.relists, 1);
+            self.stats.relists.add(1);
             self.metrics.relist(reason);
             info!(reason = reason.as_str(), error = message, "listing everything again");
         }

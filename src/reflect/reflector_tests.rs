@@ -129,11 +129,11 @@ fn pods() -> Resource {
     Resource::new(ResourceParts { version, plural, kind, namespaced: true, ..Default::default() })
 }
 
-fn run(server: &Server) -> (Reader, Arc<Stats>) {
+fn run(server: &Server) -> (Reader, Arc<ReflectorStats>) {
     run_with(server, InitialList::Page)
 }
 
-fn run_with(server: &Server, initial_list: InitialList) -> (Reader, Arc<Stats>) {
+fn run_with(server: &Server, initial_list: InitialList) -> (Reader, Arc<ReflectorStats>) {
     let limits =
         cache::Config { journal_len_max: 1000, journal_bytes_max: 64 << 20, tombstones_len_max: 1000 };
     let (writer, reader) = cache::cache(limits, Instant::now());
@@ -154,7 +154,7 @@ fn run_with(server: &Server, initial_list: InitialList) -> (Reader, Arc<Stats>) 
         seed: 7,
     };
     let reflector = Reflector::new(config, client, writer);
-    let stats = reflector.stats();
+    let stats = reader.stats().clone();
     tokio::spawn(reflector.run(CancellationToken::new()));
     (reader, stats)
 }
@@ -230,8 +230,8 @@ async fn pages_become_the_cache_and_requests_are_encoded() {
     let (seconds, version) = seconds.split_once('&').unwrap();
     assert!((240..300).contains(&seconds.parse::<u32>().unwrap()));
     assert_eq!(version, "resourceVersion=10");
-    let read = stats.read();
-    assert_eq!((read.lists, read.pages, read.watches, read.events), (1, 2, 1, 0));
+    let counts = [&stats.lists, &stats.pages, &stats.watches, &stats.events].map(|count| count.get());
+    assert_eq!(counts, [1, 2, 1, 0]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -250,7 +250,7 @@ async fn case_20_lines_come_whole_out_of_any_chunks_and_a_burst_is_one_commit() 
     after(0.1).await;
     assert_eq!(names(&reader), ["web/a@12"]);
     // The list and the burst.
-    assert_eq!((reader.mark().commits, stats.read().events), (2, 3));
+    assert_eq!((reader.mark().commits, stats.events.get()), (2, 3));
 }
 
 #[tokio::test(start_paused = true)]
@@ -314,7 +314,7 @@ async fn cases_7_and_8_a_410_in_either_form_lists_again_and_says_only_what_chang
         assert_eq!(names(&reader), ["web/a@3", "web/c@15"]);
         assert_eq!(reader.mark().revision.0, 2, "one came, one went");
         assert_eq!(server.log(), ["0 list", "0 watch 10", "1 list", "1 watch 20"]);
-        assert_eq!(stats.read().relists, 1);
+        assert_eq!(stats.relists.get(), 1);
     }
 }
 
@@ -340,7 +340,7 @@ async fn case_10_retry_after_is_waited_for() {
     let at: Vec<f64> = server.requests().into_iter().map(|(at, _)| at).collect();
     assert!(at[1] >= 20.0 && at[1] <= 25.0, "{at:?}");
     assert!(at[3] - at[2] >= 20.0 && at[3] - at[2] <= 25.0, "{at:?}");
-    assert_eq!((names(&reader), stats.read().failures), (vec!["web/a@3".to_owned()], 2));
+    assert_eq!((names(&reader), stats.failures.get()), (vec!["web/a@3".to_owned()], 2));
 }
 
 #[tokio::test(start_paused = true)]
@@ -358,7 +358,7 @@ async fn case_11_an_outage_is_survived_without_a_list() {
     assert_eq!(names(&reader), ["web/a@3"], "still served");
     after(120.0).await;
     assert_eq!(names(&reader), ["web/a@11"]);
-    assert_eq!((stats.read().lists, reader.condition().message), (1, None));
+    assert_eq!((stats.lists.get(), reader.condition().message), (1, None));
 }
 
 #[tokio::test(start_paused = true)]
@@ -396,7 +396,7 @@ async fn bookmarks_and_hang_ups_do_not_spin() {
     let (_reader, stats) = run(&server);
     after(60.0).await;
     assert!((60..=80).contains(&server.requests().len()), "{:?}", server.log());
-    assert_eq!(stats.read().lists, 1);
+    assert_eq!(stats.lists.get(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -414,7 +414,7 @@ async fn an_event_that_cannot_be_read_is_gone_around_by_a_list() {
     after(5.0).await;
     assert_eq!(names(&reader), ["web/a@13"]);
     assert_eq!(server.log(), ["0 list", "0 watch 10", "0 watch 11", "1 list", "1 watch 14"]);
-    assert_eq!((stats.read().skipped, stats.read().relists), (2, 1));
+    assert_eq!((stats.skipped.get(), stats.relists.get()), (2, 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -591,8 +591,8 @@ async fn case_1_a_streaming_list_is_one_request_and_complete_only_at_its_mark() 
     after(1.0).await;
     assert_eq!(names(&reader), ["web/a@3", "web/b@9", "web/c@11"]);
     assert_eq!((reader.mark().revision.0, reader.condition().phase), (1, Phase::Watching));
-    let stats = stats.read();
-    assert_eq!((server.requests().len(), stats.lists, stats.streams, stats.watches), (1, 1, 1, 1));
+    let counts = [&stats.lists, &stats.streams, &stats.watches].map(|count| count.get());
+    assert_eq!((server.requests().len(), counts), (1, [1, 1, 1]));
 }
 
 #[tokio::test(start_paused = true)]
@@ -602,7 +602,7 @@ async fn case_2_a_server_that_refuses_a_streaming_list_is_listed_in_pages_at_onc
     let (reader, stats) = run_with(&server, InitialList::Auto);
     after(0.1).await;
     assert_eq!(names(&reader), ["web/a@3"]);
-    assert_eq!((stats.read().lists, stats.read().streams, stats.read().pages), (2, 1, 1));
+    assert_eq!((stats.lists.get(), stats.streams.get(), stats.pages.get()), (2, 1, 1));
     assert_eq!(reader.condition().message, None);
 }
 
@@ -613,7 +613,7 @@ async fn an_object_that_cannot_be_taken_does_not_keep_a_streaming_list_out() {
     let server = Server::new(vec![streams(&text)], quiet);
     let (reader, stats) = run_with(&server, InitialList::Auto);
     after(0.1).await;
-    assert_eq!((names(&reader), stats.read().skipped), (vec!["web/a@3".to_owned()], 1));
+    assert_eq!((names(&reader), stats.skipped.get()), (vec!["web/a@3".to_owned()], 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -623,7 +623,7 @@ async fn an_event_from_before_of_an_object_that_is_not_there_lists_again() {
     let server = Server::new(vec![list(10, "", "a@3"), streams(&text), list(13, "", "b@12")], quiet);
     let (reader, stats) = run(&server);
     after(5.0).await;
-    assert_eq!((names(&reader), stats.read().relists), (vec!["web/b@12".to_owned()], 1));
+    assert_eq!((names(&reader), stats.relists.get()), (vec!["web/b@12".to_owned()], 1));
     assert_eq!(reader.mark().revision.0, 2, "the older event was never told");
 }
 
@@ -647,7 +647,7 @@ async fn a_relist_that_is_older_reaches_no_client() {
 }
 
 /// As `run_with`, with a comparison about once a minute.
-fn run_verified(server: &Server) -> (Reader, Arc<Stats>) {
+fn run_verified(server: &Server) -> (Reader, Arc<ReflectorStats>) {
     let limits =
         cache::Config { journal_len_max: 1000, journal_bytes_max: 64 << 20, tombstones_len_max: 1000 };
     let (writer, reader) = cache::cache(limits, Instant::now());
@@ -674,13 +674,13 @@ fn run_verified(server: &Server) -> (Reader, Arc<Stats>) {
     let turn = Arc::new(tokio::sync::Semaphore::new(1));
     let reflector = Reflector::new(config, client, writer);
     let reflector = reflector.verified(Verify { interval: Duration::from_secs(10), turn });
-    let stats = reflector.stats();
+    let stats = reader.stats().clone();
     tokio::spawn(reflector.run(CancellationToken::new()));
     (reader, stats)
 }
 
 /// Waits for the first comparison to end.
-async fn verified(stats: &Stats) -> crate::reflect::LastVerification {
+async fn verified(stats: &ReflectorStats) -> crate::cache::LastVerification {
     for _ in 0..2000 {
         if let Some(last) = stats.last_verification() {
             return last;
@@ -698,7 +698,7 @@ async fn where_no_bookmark_comes_a_difference_is_one_once_nothing_came_for_long(
     let last = verified(&stats).await;
     assert_eq!((last.outcome.as_str(), last.missing, last.extra, last.stale), ("different", 1, 0, 0));
     after(0.0).await;
-    assert_eq!(stats.read().relists, 1);
+    assert_eq!(stats.relists.get(), 1);
     assert_eq!(names(&reader), ["web/a@3"]);
 }
 
@@ -712,7 +712,7 @@ async fn a_list_older_than_the_cache_says_nothing() {
     let (_, stats) = run_verified(&server);
     let last = verified(&stats).await;
     assert_eq!((last.outcome.as_str(), last.missing), ("abandoned", 0));
-    assert_eq!(stats.read().relists, 0);
+    assert_eq!(stats.relists.get(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -736,7 +736,7 @@ async fn what_a_list_does_not_heal_is_not_listed_for_again_and_again() {
     assert!(second.at > first.at);
     assert_eq!((second.outcome.as_str(), second.missing), ("different", 1));
     after(1.0).await;
-    assert_eq!(stats.read().relists, 1);
+    assert_eq!(stats.relists.get(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -759,7 +759,7 @@ async fn other_content_under_the_same_version_is_found_by_a_sample_and_healed() 
         server.requests()
     );
     after(1.0).await;
-    assert_eq!((stats.read().relists, reader.mark().history), (1, 1));
+    assert_eq!((stats.relists.get(), reader.mark().history), (1, 1));
     let held = reader.newest().unwrap();
     let held = held.json();
     let held = String::from_utf8_lossy(&held);

@@ -18,11 +18,10 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::{debug, warn};
 
-use super::compare::{Comparison, Difference, ObjectState};
+use super::compare::{Comparison, Difference, DifferenceKind, ObjectState};
 use super::metrics::Verifications;
-use super::stats::Stats;
 use super::watching::Doubt;
-use crate::cache::{CatchUpEntry, Cursor, Phase, Reader};
+use crate::cache::{CatchUpEntry, Cursor, LastVerification, Phase, Reader, VerifyOutcome};
 use crate::k8s::{DecodeError, Decoder, Key, Object, ResourceVersion, identities};
 use crate::upstream::{AsOf, Client, FailureKind, PageRequest, Target, UpstreamError};
 
@@ -103,7 +102,6 @@ pub(super) struct Doubts {
 pub(super) struct Verifier {
     pub(super) target: Target,
     pub(super) reader: Reader,
-    pub(super) stats: Arc<Stats>,
     pub(super) metrics: Verifications,
     pub(super) doubts: Doubts,
     /// How long to wait for the cache to reach the list's version.
@@ -117,19 +115,6 @@ pub(super) struct Verifier {
     last: Vec<Difference>,
     /// What the last comparison reported to the pump.
     last_doubt: Option<Doubt>,
-}
-
-/// The outcome of a comparison, from a closed set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum VerifyOutcome {
-    /// Nothing differs.
-    Equal,
-    /// Something does.
-    Different,
-    /// It was given up, as the cache or the list moved on.
-    Abandoned,
-    /// The API server did not list, or the list could not be decoded.
-    Failed,
 }
 
 // === impl Doubts ===
@@ -155,17 +140,11 @@ impl Doubts {
 // === impl Verifier ===
 
 impl Verifier {
-    pub(super) fn new(
-        target: Target,
-        reader: Reader,
-        stats: Arc<Stats>,
-        (seed, decoder): (u64, Decoder),
-    ) -> Self {
+    pub(super) fn new(target: Target, reader: Reader, (seed, decoder): (u64, Decoder)) -> Self {
         Self {
             metrics: Verifications::new(&target.resource),
             target,
             reader,
-            stats,
             doubts: Doubts::default(),
             reach_max: Duration::ZERO,
             random: StdRng::seed_from_u64(seed),
@@ -218,7 +197,7 @@ impl Verifier {
                 } else {
                     debug!(error = %error, "a comparison with the API server was given up");
                 }
-                self.stats.verified(outcome, &[]);
+                self.note(outcome, &[]);
                 outcome
             }
         };
@@ -257,10 +236,22 @@ impl Verifier {
         sampled.map(|(_, object)| object.key().clone()).collect()
     }
 
+    /// Notes the outcome for the cache's readers.
+    fn note(&self, outcome: VerifyOutcome, differences: &[Difference]) {
+        let count = |kind| differences.iter().filter(|difference| difference.kind() == kind).count() as u64;
+        self.reader.stats().verified(LastVerification {
+            at: Instant::now(),
+            outcome,
+            missing: count(DifferenceKind::Missing),
+            extra: count(DifferenceKind::Extra),
+            stale: count(DifferenceKind::Stale),
+        });
+    }
+
     fn judge(&mut self, verification: Verification, doubt: Doubt) -> VerifyOutcome {
         let Verification { resource_version, objects, differences } = verification;
         let outcome = if differences.is_empty() { VerifyOutcome::Equal } else { VerifyOutcome::Different };
-        self.stats.verified(outcome, &differences);
+        self.note(outcome, &differences);
         if differences.is_empty() {
             debug!(%resource_version, objects, "the cache equals the API server");
             self.last = differences;
@@ -420,23 +411,6 @@ impl VerifyError {
                 VerifyOutcome::Failed
             }
             Self::OtherTime | Self::Behind(_) | Self::Late => VerifyOutcome::Abandoned,
-        }
-    }
-}
-
-// === impl VerifyOutcome ===
-
-impl VerifyOutcome {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Equal, Self::Different, Self::Abandoned, Self::Failed];
-
-    /// The label in metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Equal => "equal",
-            Self::Different => "different",
-            Self::Abandoned => "abandoned",
-            Self::Failed => "failed",
         }
     }
 }

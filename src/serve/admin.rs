@@ -90,7 +90,7 @@ impl Admin {
                 // The cache still answers reads.
                 (true, false) => Ok(informer.is_stale(now).then(heard)),
             };
-            checks.push((format!("informer/{}", informer.name), result));
+            checks.push((format!("informer/{}", informer.spec.name), result));
         }
         checks
     }
@@ -99,9 +99,9 @@ impl Admin {
 /// Whether readiness depends on an informer. It does not on informers on demand, nor on one that was added to a ready process
 /// and has not been complete yet.
 fn counts(informer: &Informer) -> bool {
-    match informer.started {
+    match informer.spec.started {
         Started::Demand => false,
-        Started::Configuration => informer.awaited || informer.reader.mark().synced,
+        Started::Configuration => informer.spec.awaited || informer.reader.mark().synced,
     }
 }
 
@@ -223,11 +223,12 @@ async fn metrics(State(admin): State<Admin>) -> Response {
     admin.queues.observe();
     gauge_subscriptions(&admin, now);
     let informers = admin.hub.informers();
-    let names: BTreeSet<_> = informers.iter().map(|informer| informer.name.clone()).collect();
+    let names: BTreeSet<_> = informers.iter().map(|informer| informer.spec.name.clone()).collect();
     for informer in informers {
         let summary = informer.reader.summary();
-        let set =
-            |name: &'static str, value: f64| gauge!(name, "resource" => informer.name.clone()).set(value);
+        let set = |name: &'static str, value: f64| {
+            gauge!(name, "resource" => informer.spec.name.clone()).set(value)
+        };
         set("informerd_cache_objects", summary.objects as f64);
         set("informerd_cache_bytes", summary.bytes as f64);
         set("informerd_cache_held_bytes", summary.held as f64);

@@ -174,7 +174,7 @@ impl<'a> Search<'a> {
         }
         if target.single && places.is_empty() {
             let name = target.selection.name.as_deref().unwrap_or_default();
-            return Err(ApiError::no_object(&target.informers[0].resource, name));
+            return Err(ApiError::no_object(&target.informers[0].spec.resource, name));
         }
         Ok(places)
     }
@@ -215,16 +215,16 @@ impl<'a> Search<'a> {
     async fn above(&mut self, place: usize) -> Result<Vec<Neighbour>, ApiError> {
         let (informer, object) = (self.nodes[place].informer.clone(), self.nodes[place].object.clone());
         let namespace = object.key().namespace();
-        let links = self.held(self.server.config.links.from(&informer.resource), &informer);
+        let links = self.held(self.server.config.links.from(&informer.spec.resource), &informer);
         let mut found = Vec::new();
         for (link, names) in links.iter().zip(names_of(&links, &object)) {
             let selector = link.selector(&object);
             if names.is_empty() && selector.is_none() {
                 continue;
             }
-            let targets = self.followed(&link.to, |informer| link.is_to(&informer.resource), namespace);
+            let targets = self.followed(&link.to, |informer| link.is_to(&informer.spec.resource), namespace);
             for target in targets {
-                let there = if target.resource.namespaced() { namespace } else { "" };
+                let there = if target.spec.resource.namespaced() { namespace } else { "" };
                 let snapshot = target.reader.snapshot();
                 for object in names.iter().filter_map(|name| snapshot.get(&Key::new(there, name))) {
                     found.push((target.clone(), object.clone(), link.path()));
@@ -237,7 +237,7 @@ impl<'a> Search<'a> {
             }
         }
         for owner in owners(&object) {
-            let is_of = |informer: &Informer| owner.is_of(&informer.resource);
+            let is_of = |informer: &Informer| owner.is_of(&informer.spec.resource);
             for target in self.followed(&resource_of(&owner), is_of, namespace) {
                 let object = owned_by(&owner, &target, &target.reader.snapshot(), namespace);
                 found.extend(object.map(|object| (target.clone(), object, owner_uids().to_string())));
@@ -250,10 +250,10 @@ impl<'a> Search<'a> {
     async fn below(&mut self, place: usize) -> Result<Vec<Neighbour>, ApiError> {
         let (informer, object) = (self.nodes[place].informer.clone(), self.nodes[place].object.clone());
         let (namespace, name) = (object.key().namespace(), object.key().name());
-        let links: Vec<Link> = self.server.config.links.to(&informer.resource).cloned().collect();
+        let links: Vec<Link> = self.server.config.links.to(&informer.spec.resource).cloned().collect();
         let mut found = Vec::new();
         for link in links.iter().filter(|link| !link.is_from_any()) {
-            let is_from = |informer: &Informer| link.is_from(&informer.resource);
+            let is_from = |informer: &Informer| link.is_from(&informer.spec.resource);
             for source in self.followed(&link.from, is_from, namespace) {
                 if self.held([link].into_iter(), &source).is_empty() {
                     continue;
@@ -275,14 +275,14 @@ impl<'a> Search<'a> {
         }
         let owned = Term { path: owner_uids(), test: Test::In(vec![object.uid().to_owned()]) };
         let is_near = |informer: &&Arc<Informer>| {
-            let reaches = namespace.is_empty() || informer.scope.covers(namespace);
+            let reaches = namespace.is_empty() || informer.spec.scope.covers(namespace);
             // What is in a namespace owns nothing outside of it.
-            reaches && (namespace.is_empty() || informer.resource.namespaced())
+            reaches && (namespace.is_empty() || informer.spec.resource.namespaced())
         };
         let near: Vec<_> = self.informers.iter().filter(is_near).cloned().collect();
         for source in near {
             if !source.reader.mark().synced {
-                self.not_followed.insert(source.resource.canonical());
+                self.not_followed.insert(source.spec.resource.canonical());
                 continue;
             }
             if source.reader.summary().objects == 0 {
@@ -298,9 +298,11 @@ impl<'a> Search<'a> {
     /// The links that can be read in the objects of an informer. Notes the others. Everything is in its namespace, which says
     /// nothing here.
     fn held<'l>(&mut self, links: impl Iterator<Item = &'l Link>, informer: &Informer) -> Vec<Link> {
-        let (held, others): (Vec<Link>, Vec<Link>) =
-            links.filter(|link| !link.is_from_any()).cloned().partition(|link| informer.holds(&link.path()));
-        let name = informer.resource.canonical();
+        let (held, others): (Vec<Link>, Vec<Link>) = links
+            .filter(|link| !link.is_from_any())
+            .cloned()
+            .partition(|link| informer.spec.holds(&link.path()));
+        let name = informer.spec.resource.canonical();
         self.not_held.extend(others.iter().map(|link| format!("{name} {}", link.path())));
         held
     }
@@ -313,7 +315,7 @@ impl<'a> Search<'a> {
         is_meant: impl Fn(&Informer) -> bool,
         namespace: &str,
     ) -> Vec<Arc<Informer>> {
-        let reaches = |informer: &Informer| namespace.is_empty() || informer.scope.covers(namespace);
+        let reaches = |informer: &Informer| namespace.is_empty() || informer.spec.scope.covers(namespace);
         let meant = self.informers.iter().filter(|informer| is_meant(informer) && reaches(informer));
         let (complete, others): (Vec<_>, Vec<_>) =
             meant.cloned().partition(|informer| informer.reader.mark().synced);
@@ -374,7 +376,7 @@ impl<'a> Search<'a> {
 
     fn into_graph(self) -> Graph {
         let nodes = self.nodes.into_iter().enumerate().map(|(id, Node { informer, object, selected })| {
-            let (resource, key) = (&informer.resource, object.key());
+            let (resource, key) = (&informer.spec.resource, object.key());
             NodeInfo {
                 id,
                 resource: resource.canonical(),
@@ -404,7 +406,7 @@ pub(super) fn owned_by(
     snapshot: &Snapshot,
     namespace: &str,
 ) -> Option<Arc<Object>> {
-    let there = if informer.resource.namespaced() { namespace } else { "" };
+    let there = if informer.spec.resource.namespaced() { namespace } else { "" };
     let object = snapshot.get(&Key::new(there, &owner.name))?;
     // Not a later object of the same name.
     (object.uid() == owner.uid).then(|| object.clone())

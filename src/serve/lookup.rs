@@ -115,7 +115,7 @@ async fn objects(
     server.loops.turns.index(informers, &selection).await;
     let states = Listing::current(informers, &selection);
     let version = (states.len() == 1).then(|| states[0].snapshot.position.clone());
-    let shown = informers[0].shown();
+    let shown = informers[0].spec.shown();
     let (kind, api_version) = (format!("{}List", shown.kind()), shown.api_version());
     let list = ListEncoder::new(format, &kind, &api_version, version.as_ref(), None);
     let (generations, turns) = (server.hub.generations(), server.loops.turns.clone());
@@ -167,8 +167,8 @@ pub(super) fn index_path(path: &str, informers: &[Arc<Informer>]) -> Result<Inde
     if path.contains(',') {
         return Err(wrong("expected one path"));
     }
-    if let Some(informer) = informers.iter().find(|informer| !informer.holds(path)) {
-        return Err(wrong(&format!("the cache keeps no such member of {}", informer.resource)));
+    if let Some(informer) = informers.iter().find(|informer| !informer.spec.holds(path)) {
+        return Err(wrong(&format!("the cache keeps no such member of {}", informer.spec.resource)));
     }
     Ok(IndexPath::Field(FieldPath::new(path)))
 }

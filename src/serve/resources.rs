@@ -123,22 +123,22 @@ impl From<IndexSummary> for IndexInfo {
 fn info(informer: &Informer, now: Instant) -> ResourceInfo {
     let summary = informer.reader.summary();
     let condition = informer.reader.condition();
-    let figures = (informer.figures)();
-    let resource = &informer.resource;
+    let stats = informer.reader.stats();
+    let resource = &informer.spec.resource;
     let seconds = |span: Duration| (span.as_secs_f64() * 1000.0).round() / 1000.0;
-    let idle = informer.started == Started::Demand && informer.subscribers() == 0;
+    let idle = informer.spec.started == Started::Demand && informer.subscribers() == 0;
     ResourceInfo {
-        name: informer.name.clone(),
+        name: informer.spec.name.clone(),
         resource: resource.canonical(),
         api_version: resource.api_version(),
         kind: resource.kind().to_owned(),
         namespaced: resource.namespaced(),
-        scope: informer.scope.to_string(),
-        started: informer.started.as_str(),
+        scope: informer.spec.scope.to_string(),
+        started: informer.spec.started.as_str(),
         idle_seconds: idle.then(|| seconds(now.saturating_duration_since(informer.used()))),
-        selectors: informer.selectors.clone(),
-        metadata_only: informer.metadata_only,
-        dropped: informer.dropped.paths(),
+        selectors: informer.spec.content.selectors(),
+        metadata_only: informer.spec.content.metadata_only,
+        dropped: informer.spec.content.dropped.paths(),
         state: match condition.phase {
             Phase::Starting => "starting",
             Phase::Listing => "listing",
@@ -161,13 +161,13 @@ fn info(informer: &Informer, now: Instant) -> ResourceInfo {
         stale: informer.is_stale(now),
         subscribers: informer.subscribers(),
         indexes: informer.reader.indexes().into_iter().map(IndexInfo::from).collect(),
-        lists: figures.lists,
-        relists: figures.relists,
-        watches: figures.watches,
-        events: figures.events,
-        last_verify: figures.verified.map(|last| VerifyInfo {
+        lists: stats.lists.get(),
+        relists: stats.relists.get(),
+        watches: stats.watches.get(),
+        events: stats.events.get(),
+        last_verify: stats.last_verification().map(|last| VerifyInfo {
             age_seconds: seconds(now.saturating_duration_since(last.at)),
-            outcome: last.outcome,
+            outcome: last.outcome.as_str(),
             missing: last.missing,
             extra: last.extra,
             stale: last.stale,

@@ -274,7 +274,7 @@ impl ListAnswer {
         headers.insert(header::VARY, HeaderValue::from_static("Accept, Accept-Encoding"));
         let positions = self.informers.iter().zip(&self.states);
         let token: ResumeToken = positions
-            .map(|(informer, state)| (informer.token_name(), state.snapshot.position.clone()))
+            .map(|(informer, state)| (informer.spec.token_name(), state.snapshot.position.clone()))
             .collect();
         if let Ok(token) = HeaderValue::from_str(&token.to_string()) {
             headers.insert("informerd-resume", token);
@@ -287,7 +287,7 @@ impl ListAnswer {
         let mut found = self.states.iter().map(|state| self.selection.objects(&state.snapshot, None).next());
         let object = found.find_map(|object| object).cloned();
         let name = self.selection.name.as_deref().unwrap_or_default();
-        let object = object.ok_or_else(|| ApiError::no_object(&self.informers[0].resource, name))?;
+        let object = object.ok_or_else(|| ApiError::no_object(&self.informers[0].spec.resource, name))?;
         ApiError::readable(&object)?;
         let form = &self.selection.form;
         let hash = form.content_hash(&object);
@@ -314,7 +314,7 @@ impl ListAnswer {
             let content = server.contents.of(informer, &self.selection, state, generations, turns).await;
             let Some(content) = content else { return };
             // An informer's name in tokens contains a digest of which objects it holds, and with which content.
-            shown.push_str(&format!("\n{} {content}", informer.token_name()));
+            shown.push_str(&format!("\n{} {content}", informer.spec.token_name()));
             self.contents.push(content);
         }
         self.tag = HeaderValue::from_str(&format!("W/\"{}\"", ContentHash::of(shown.as_bytes()))).ok();
@@ -331,7 +331,7 @@ impl ListAnswer {
     }
 
     fn is_one_resource(&self) -> bool {
-        self.informers.iter().all(|informer| informer.resource == self.informers[0].resource)
+        self.informers.iter().all(|informer| informer.spec.resource == self.informers[0].spec.resource)
     }
 
     /// The answer: 304 if the client has it already.
@@ -372,7 +372,7 @@ impl ListAnswer {
     /// The kind of the list, and its API version.
     fn kind(&self) -> (String, String) {
         if self.is_one_resource() {
-            let shown = self.informers[0].shown();
+            let shown = self.informers[0].spec.shown();
             (format!("{}List", shown.kind()), shown.api_version())
         } else {
             ("List".to_owned(), "v1".to_owned())

@@ -205,7 +205,7 @@ impl WatchStream {
             CloseReason::Removed if matches!(self.format, Format::Kubernetes(_)) => {}
             CloseReason::Removed => {
                 let names: Vec<_> =
-                    self.subscriber.informers().map(|informer| informer.name.as_str()).collect();
+                    self.subscriber.informers().map(|informer| informer.spec.name.as_str()).collect();
                 let names = names.join(", ");
                 let message = format!("{names}: no longer followed, as the configuration has changed");
                 self.encoder.error(&Status::failure(404, "NotFound", message), frames);

@@ -61,7 +61,7 @@ impl Target {
         let mut informers: Vec<Arc<Informer>> = Vec::new();
         for name in resources.split(',') {
             let found = resolve(hub, name, deadline).await?;
-            if informers.iter().any(|informer| informer.resource == found[0].resource) {
+            if informers.iter().any(|informer| informer.spec.resource == found[0].spec.resource) {
                 return Err(ApiError::invalid("resources", resources, "expected each resource once"));
             }
             informers.extend(found);
@@ -97,7 +97,7 @@ impl Target {
     /// Waits until each informer on demand is complete. It may never be, as its permissions were not checked before, and a
     /// stream could not say so.
     pub(super) async fn started(&self, deadline: Instant) -> Result<(), ApiError> {
-        for informer in self.informers.iter().filter(|informer| informer.started == Started::Demand) {
+        for informer in self.informers.iter().filter(|informer| informer.spec.started == Started::Demand) {
             synced(informer, deadline).await?;
         }
         Ok(())
@@ -105,7 +105,7 @@ impl Target {
 
     /// Whether it is of one resource, so that versions compare.
     pub(super) fn is_one_resource(&self) -> bool {
-        self.informers.iter().all(|informer| informer.resource == self.informers[0].resource)
+        self.informers.iter().all(|informer| informer.spec.resource == self.informers[0].spec.resource)
     }
 }
 
@@ -117,7 +117,7 @@ pub(super) async fn synced(informer: &Informer, deadline: Instant) -> Result<(),
     }
     let condition = informer.reader.condition();
     let why = condition.message.unwrap_or_else(|| "its first list is under way".to_owned());
-    Err(ApiError::unavailable(format!("{} is not complete yet: {why}", informer.name), 1))
+    Err(ApiError::unavailable(format!("{} is not complete yet: {why}", informer.spec.name), 1))
 }
 
 /// The informers of a name. Waits for the first discovery, as an EventSource does not reconnect after an error.
@@ -169,13 +169,13 @@ fn held(
     params: &Params,
 ) -> Result<(), ApiError> {
     for path in paths {
-        if let Some(informer) = informers.iter().find(|informer| !informer.holds(&path)) {
-            let what = if informer.dropped.drops(&path) {
-                format!("everything but {} is", informer.dropped)
+        if let Some(informer) = informers.iter().find(|informer| !informer.spec.holds(&path)) {
+            let what = if informer.spec.content.dropped.drops(&path) {
+                format!("everything but {} is", informer.spec.content.dropped)
             } else {
                 "only their metadata is".to_owned()
             };
-            let why = format!("{path} is not held: of {} {what}", informer.resource);
+            let why = format!("{path} is not held: of {} {what}", informer.spec.resource);
             return Err(ApiError::invalid(name, params.get(name).unwrap_or(&path), &why));
         }
     }
@@ -188,8 +188,8 @@ fn place(
     rest: &[String],
     params: &Params,
 ) -> Result<(Vec<String>, Option<String>), ApiError> {
-    let namespaced = informers.iter().any(|informer| informer.resource.namespaced());
-    let mixed = informers.iter().any(|informer| informer.resource.namespaced() != namespaced);
+    let namespaced = informers.iter().any(|informer| informer.spec.resource.namespaced());
+    let mixed = informers.iter().any(|informer| informer.spec.resource.namespaced() != namespaced);
     let path = rest.join("/");
     let wrong = |accepted: &str| Err(ApiError::invalid("path", &path, accepted));
     if rest.iter().any(String::is_empty) {
@@ -228,14 +228,14 @@ fn place(
 
 /// Removes informers of other namespaces, and refuses a namespace that no informer follows.
 fn narrow(informers: Vec<Arc<Informer>>, namespaces: &[String]) -> Result<Vec<Arc<Informer>>, ApiError> {
-    let covers = |informer: &Informer, namespace: &String| informer.scope.covers(namespace);
+    let covers = |informer: &Informer, namespace: &String| informer.spec.scope.covers(namespace);
     for namespace in namespaces {
         for informer in &informers {
-            let resource = &informer.resource;
-            let mut same = informers.iter().filter(|other| other.resource == *resource);
+            let resource = &informer.spec.resource;
+            let mut same = informers.iter().filter(|other| other.spec.resource == *resource);
             if !same.clone().any(|other| covers(other, namespace)) {
                 let mut followed = Vec::new();
-                followed.extend(same.by_ref().map(|other| other.scope.to_string()));
+                followed.extend(same.by_ref().map(|other| other.spec.scope.to_string()));
                 return Err(ApiError::not_found(format!(
                     "{resource} are not followed in namespace {namespace:?}, only in {}",
                     followed.join(", ")

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use informerd::testing::cache;
 use informerd::testing::encode::{Encoder, Format, Frames, Kubernetes, ListEncoder, ListFormat};
-use informerd::testing::hub::{Event, EventKind, Figures, Informer, Payload, Scope};
+use informerd::testing::hub::{Event, EventKind, Informer, InformerSpec, Payload, Scope};
 use informerd::testing::k8s::{Object, ResourceVersion};
 use tokio::time::Instant;
 
@@ -42,7 +42,7 @@ pub(crate) fn check(object: &Object) {
 fn event(format: Format, kind: EventKind, payload: Payload, version: &str) {
     let limits = cache::Config { journal_len_max: 1, journal_bytes_max: 1, tombstones_len_max: 1 };
     let (_, reader) = cache::cache(limits, Instant::now());
-    let informer = Informer::new(resource(), Scope::All, reader, Arc::new(Figures::default));
+    let informer = Informer::new(InformerSpec::new(resource(), Scope::All), reader);
     let mut frames = Frames::new();
     let event = Event { source: 0, kind, payload, position: ResourceVersion::new("9"), is_amid: false };
     Encoder::new(format, [&informer]).encode(&[event], &mut frames);

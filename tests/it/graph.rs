@@ -70,7 +70,7 @@ async fn fill(server: &TestServer) {
     pod["spec"]["nodeName"] = "n1".into();
     cluster.create("pods", pod).unwrap();
     for informer in server.hub.informers() {
-        server.caught_up(&informer.resource.canonical()).await;
+        server.caught_up(&informer.spec.resource.canonical()).await;
     }
 }
 

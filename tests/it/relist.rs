@@ -32,7 +32,7 @@ async fn a_relist_of_an_unchanged_cluster_is_no_event_and_keeps_every_object_whe
     let watches = Requests::of(Verb::Watch).on("configmaps");
     server.api.faults().expire_next_watch(1, &watches, Gone::InStream);
     server.api.faults().cut_watches(&watches, Cut::Clean);
-    eventually("the relist's begin", || (informer.figures)().relists == 1).await;
+    eventually("the relist's begin", || informer.reader.stats().relists.get() == 1).await;
     // The first of them may be in the list; what is written once it was seen can only come after it.
     for name in ["marker-1", "marker-2"] {
         let marker = json!({"metadata": {"namespace": "default", "name": name}});
@@ -43,7 +43,7 @@ async fn a_relist_of_an_unchanged_cluster_is_no_event_and_keeps_every_object_whe
     let changes = batch.changes.iter().map(|change| (change.kind, change.object.key().name()));
     let expected = [(ChangeKind::Added, "marker-1"), (ChangeKind::Added, "marker-2")];
     assert_eq!(changes.collect::<Vec<_>>(), expected, "nothing but what was written");
-    assert_eq!((informer.figures)().relists, 1);
+    assert_eq!(informer.reader.stats().relists.get(), 1);
     assert_eq!(reader.summary().objects, summary.objects + 2);
     let mut after = places(reader);
     after.retain(|key, _| before.contains_key(key));

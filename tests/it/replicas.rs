@@ -111,14 +111,14 @@ async fn a_tier_moves_to_a_replica_that_heard_of_less_without_a_list() {
     let gate = Gate::start(&[replicas.ahead.address]).await;
     let url = format!("http://{}", gate.address);
     let upper = Informerd::start(serve_config(config::UpstreamSource::Server { url }, &["pods"])).await;
-    let figures = || (upper.hub.resolve("pods").unwrap()[0].figures)();
-    let watches = figures().watches;
+    let opened = || upper.hub.resolve("pods").unwrap()[0].reader.stats().watches.get();
+    let watches = opened();
     gate.set_backends(&[replicas.behind.address]);
     gate.cut().await;
-    eventually("another watch", || figures().watches > watches).await;
+    eventually("another watch", || opened() > watches).await;
     replicas.create("b");
     let newest = replicas.cluster.revision().to_string();
     eventually("the new pod", || position(&upper) == newest).await;
-    let figures = figures();
-    assert_eq!((figures.relists, figures.watches), (0, watches + 1));
+    let stats = upper.hub.resolve("pods").unwrap()[0].reader.stats().clone();
+    assert_eq!((stats.relists.get(), stats.watches.get()), (0, watches + 1));
 }

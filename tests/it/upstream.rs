@@ -9,9 +9,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use informerd::testing::cache::{self, Phase, Reader};
+use informerd::testing::cache::{self, Phase, Reader, ReflectorStats};
 use informerd::testing::k8s::{DecodeOptions, Resource, ResourceParts};
-use informerd::testing::reflect::{InitialList, MachineConfig, Reflector, ReflectorConfig, Stats};
+use informerd::testing::reflect::{InitialList, MachineConfig, Reflector, ReflectorConfig};
 use informerd::testing::sim::{ApiServer, Cluster, Cut, Failure, Fault, Gone, Requests, Verb};
 use informerd::testing::upstream::{Client, Config, Selectors, Source, Target};
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ struct Run {
     server: ApiServer,
     cluster: Cluster,
     reader: Reader,
-    stats: std::sync::Arc<Stats>,
+    stats: std::sync::Arc<ReflectorStats>,
     cancel: CancellationToken,
 }
 
@@ -83,7 +83,7 @@ impl Run {
             seed: 1,
         };
         let reflector = Reflector::new(config, client(&server).await, writer);
-        let (stats, cancel) = (reflector.stats(), CancellationToken::new());
+        let (stats, cancel) = (reader.stats().clone(), CancellationToken::new());
         tokio::spawn(reflector.run(cancel.clone()));
         Self { server, cluster, reader, stats, cancel }
     }
@@ -100,7 +100,7 @@ impl Run {
             converged,
             "{what}: {:?} {:?}\n{:#?}",
             self.reader.condition(),
-            self.stats.read(),
+            self.stats,
             self.server.requests()
         );
     }
@@ -145,7 +145,7 @@ impl Run {
     /// Each list and watch this resource has cost. Lists of a single object, which ask for the version, do not count.
     fn costs(&self) -> (u64, u64) {
         let counters = self.cluster.counters()["configmaps"];
-        (counters.lists - self.stats.read().probes, counters.watches_started)
+        (counters.lists - self.stats.probes.get(), counters.watches_started)
     }
 }
 
@@ -164,8 +164,8 @@ async fn case_28_one_list_and_one_watch_follow_a_cluster_for_as_long_as_nothing_
     }
     run.converge("writes").await;
     assert_eq!(run.costs(), (1, 1));
-    let read = run.stats.read();
-    assert_eq!((read.lists, read.pages, read.watches, read.failures), (1, 3, 1, 0));
+    let counts = [&run.stats.lists, &run.stats.pages, &run.stats.watches, &run.stats.failures];
+    assert_eq!(counts.map(|count| count.get()), [1, 3, 1, 0]);
     assert_eq!(run.reader.condition().phase, Phase::Watching);
 }
 
@@ -205,7 +205,7 @@ async fn a_410_in_either_form_relists_and_nothing_is_lost() {
         }
     };
     timeout(PATIENCE, relisted).await.unwrap();
-    assert_eq!(run.stats.read().relists, 2);
+    assert_eq!(run.stats.relists.get(), 2);
 }
 
 #[tokio::test]
@@ -220,7 +220,7 @@ async fn duplicates_and_garbage_in_the_stream_leave_no_trace() {
     run.converge("garbage").await;
     assert_eq!(run.server.faults().fired(Fault::Duplicated), 3);
     assert_eq!(run.server.faults().fired(Fault::Garbage), 1);
-    assert_eq!((run.costs().0, run.stats.read().skipped), (1, 1));
+    assert_eq!((run.costs().0, run.stats.skipped.get()), (1, 1));
 }
 
 #[tokio::test]

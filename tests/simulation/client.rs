@@ -440,7 +440,7 @@ impl Client {
             }
             Some(tokens) => {
                 let part = |(source, token): (&usize, &u64)| {
-                    (replica.hub.informers()[*source].name.clone(), ResourceVersion::from(*token))
+                    (replica.hub.informers()[*source].spec.name.clone(), ResourceVersion::from(*token))
                 };
                 let token: ResumeToken = sources.iter().zip(tokens).map(part).collect();
                 // The token of an event amid a batch says that it is one.

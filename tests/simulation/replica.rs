@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use informerd::testing::cache::{self, IndexBuilder, Packer, Packing, Phase, Reader};
 use informerd::testing::hub::{
-    self, Event, Figures, Hub, Informer, Live, LivePlace, LivePosition, Member, Round, Scope, Selection,
+    self, Event, Hub, Informer, InformerSpec, Live, LivePlace, LivePosition, Member, Round, Scope, Selection,
     Subscriber, Told,
 };
 use informerd::testing::k8s::{DecodeOptions, Resource, ResourceParts, ResourceVersion};
@@ -169,8 +169,7 @@ impl Replica {
                 seed: seed.wrapping_add(index as u64),
             };
             let reflector = Reflector::new(config, upstream.clone(), writer);
-            let figures = Arc::new(Figures::default);
-            hub.add(Informer::new(resource, Scope::All, reader.clone(), figures));
+            hub.add(Informer::new(InformerSpec::new(resource, Scope::All), reader.clone()));
             let polls = Arc::new(AtomicU64::new(0));
             let future = Box::pin(reflector.run(cancel.clone()));
             tasks.push(tokio::spawn(Counted { future, polls: polls.clone() }));

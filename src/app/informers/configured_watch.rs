@@ -1,7 +1,5 @@
 //! The informers of one configured watch: a reflector and a cache for each scope, and their registration with the hub.
 
-use std::fmt::Write as _;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,11 +10,9 @@ use tracing::info;
 
 use crate::cache::{self, Condition, Delta, IndexTerm, Phase, Reader, UsedIndex, Writer};
 use crate::config::{self, Limits, WatchSpec};
-use crate::hub::{Figures, Informer, InformerId, Scope, Started, Verified};
+use crate::hub::{Content, Informer, InformerId, InformerSpec, Scope, Started};
 use crate::k8s::{DecodeOptions, FieldPath, IndexPath, Resource};
-use crate::reflect::{
-    InitialList, LastVerification, MachineConfig, Pack, Reflector, ReflectorConfig, Stats, Verify,
-};
+use crate::reflect::{InitialList, MachineConfig, Pack, Reflector, ReflectorConfig, Verify};
 use crate::upstream::{Client, Selectors, Target};
 
 /// Time for a new, complete informer to reach the version of the one that it replaces. After that, readers start over.
@@ -63,7 +59,7 @@ pub(super) struct RunningInformer {
 
 enum State {
     /// A reflector keeps its cache true.
-    Running { stats: Arc<Stats>, not_found_before: u64, cancel: CancellationToken, task: JoinHandle<()> },
+    Running { not_found_before: u64, cancel: CancellationToken, task: JoinHandle<()> },
     /// The kind is gone: the cache is empty, and no reflector writes to it.
     Absent(Writer),
     /// The reflector belongs to another informer now.
@@ -73,7 +69,7 @@ enum State {
 /// Informers that replace the current ones once they are complete.
 pub(super) struct Next {
     pub(super) resource: Resource,
-    pub(super) wanted: Vec<Wanted>,
+    pub(super) wanted: Vec<InformerSpec>,
     pub(super) successors: Vec<Successor>,
     /// The number of this attempt.
     pub(super) generation: u64,
@@ -84,70 +80,55 @@ pub(super) struct Next {
 /// An informer in the next generation of a watch.
 pub(super) enum Successor {
     /// A current informer stays, perhaps under another name.
-    Same { scope: Scope, name: String },
+    Same(InformerSpec),
     /// A new informer.
     New(Box<RunningInformer>),
-}
-
-/// The description of an informer as the configuration wants it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Wanted {
-    pub(super) scope: Scope,
-    pub(super) name: String,
-    pub(super) selection: u64,
 }
 
 // === impl Maker ===
 
 impl Maker {
-    /// Starts an informer for one scope of a resource.
-    pub(super) fn start(
-        &self,
-        spec: &WatchSpec,
-        resource: &Resource,
-        wanted: &Wanted,
-        started: Started,
-    ) -> RunningInformer {
-        let namespace = match &wanted.scope {
+    /// Starts an informer.
+    fn start(&self, wanted: &InformerSpec, indexes: &[String]) -> RunningInformer {
+        let spec = InformerSpec { stale_after: self.limits.watch_silence_max, ..wanted.clone() };
+        let InformerSpec { resource, scope, content, .. } = &spec;
+        let namespace = match scope {
             Scope::All => None,
             Scope::Namespace(namespace) => Some(namespace.clone()),
         };
         let (writer, reader) = cache::cache(self.limits.cache(), Instant::now());
-        let selectors = Selectors {
-            label: spec.label_selector.clone().unwrap_or_default(),
-            field: spec.field_selector.clone().unwrap_or_default(),
-        };
+        let selectors =
+            Selectors { label: content.label_selector.clone(), field: content.field_selector.clone() };
         let config = ReflectorConfig {
             target: Target {
                 resource: resource.clone(),
                 namespace,
                 selectors,
-                metadata_only: spec.metadata_only,
+                metadata_only: content.metadata_only,
             },
             decode: DecodeOptions {
-                drop_managed_fields: !spec.keep_managed_fields,
-                drop_last_applied: !spec.keep_last_applied,
+                drop_managed_fields: !content.managed_fields,
+                drop_last_applied: !content.last_applied,
                 object_bytes_max: self.limits.object_bytes_max,
             },
             machine: self.machine_config(),
             line_bytes_max: self.limits.line_bytes_max,
             seed: rand::random(),
         };
-        let mut reflector = Reflector::new(config, self.client.clone(), writer).dropping(spec.drop.clone());
+        let mut reflector =
+            Reflector::new(config, self.client.clone(), writer).dropping(content.dropped.clone());
         if let Some(verify) = &self.verify {
             reflector = reflector.verified(verify.clone());
         }
         if let Some(pack) = &self.pack {
             reflector = reflector.packed(pack.clone());
         }
-        let stats = reflector.stats();
-        let mut informer = informer(spec, resource, wanted, started, reader, figures(stats.clone()));
-        informer.stale_after = self.limits.watch_silence_max;
-        informer.pinned = pin(&informer.reader, &spec.indexes);
-        info!(informer = informer.name, scope = %informer.scope, started = started.as_str(), "informer starts");
+        info!(informer = spec.name, %scope, started = spec.started.as_str(), "informer starts");
+        let pinned = pinned(&reader, indexes);
+        let informer = Informer::new(spec, reader).pinning(pinned);
         let cancel = self.cancel.child_token();
         let task = tokio::spawn(reflector.run(cancel.clone()));
-        RunningInformer { informer, state: State::Running { stats, not_found_before: 0, cancel, task } }
+        RunningInformer { informer, state: State::Running { not_found_before: 0, cancel, task } }
     }
 
     fn machine_config(&self) -> MachineConfig {
@@ -178,23 +159,16 @@ impl Maker {
             forbidden: false,
             quiet_max: None,
         });
-        let old = &running.informer;
-        let figures = old.figures.clone();
-        let mut informer = Informer::new(old.resource.clone(), old.scope.clone(), reader, figures);
-        informer.name.clone_from(&old.name);
-        informer.selectors.clone_from(&old.selectors);
-        informer.metadata_only = old.metadata_only;
-        informer.dropped = old.dropped.clone();
-        informer.started = old.started;
-        informer.awaited = old.awaited;
         // Another digest, so that tokens from before are not valid for what comes after.
-        informer.selection = !old.selection;
+        let spec =
+            InformerSpec { is_absent: true, stale_after: Duration::MAX, ..running.informer.spec.clone() };
+        let informer = Informer::new(spec, reader);
         RunningInformer { informer, state: State::Absent(writer) }
     }
 }
 
 /// Indexes that are kept as long as the informer. The cache is empty still, so each is complete at once, and grows with it.
-fn pin(reader: &Reader, paths: &[String]) -> Vec<Arc<UsedIndex>> {
+fn pinned(reader: &Reader, paths: &[String]) -> Vec<Arc<UsedIndex>> {
     let mut pinned = Vec::new();
     for path in paths {
         // Label selectors ask by label, for which an absent one is no value.
@@ -207,47 +181,6 @@ fn pin(reader: &Reader, paths: &[String]) -> Vec<Arc<UsedIndex>> {
         pinned.extend(reader.use_index(&IndexTerm { path, values: Vec::new() }).map(Arc::new));
     }
     pinned
-}
-
-fn figures(stats: Arc<Stats>) -> Arc<dyn Fn() -> Figures + Send + Sync> {
-    Arc::new(move || {
-        let read = stats.read();
-        Figures {
-            lists: read.lists,
-            watches: read.watches,
-            events: read.events,
-            relists: read.relists,
-            verified: stats.last_verification().map(verified),
-        }
-    })
-}
-
-fn verified(last: LastVerification) -> Verified {
-    let LastVerification { at, outcome, missing, extra, stale } = last;
-    Verified { at, outcome: outcome.as_str(), missing, extra, stale }
-}
-
-fn informer(
-    spec: &WatchSpec,
-    resource: &Resource,
-    wanted: &Wanted,
-    started: Started,
-    reader: Reader,
-    figures: Arc<dyn Fn() -> Figures + Send + Sync>,
-) -> Informer {
-    let mut informer = Informer::new(resource.clone(), wanted.scope.clone(), reader, figures);
-    informer.name.clone_from(&wanted.name);
-    informer.selection = wanted.selection;
-    informer.metadata_only = spec.metadata_only;
-    informer.dropped = spec.drop.clone();
-    informer.started = started;
-    for (name, text) in [("labelSelector", &spec.label_selector), ("fieldSelector", &spec.field_selector)] {
-        if let Some(text) = text {
-            let and = if informer.selectors.is_empty() { "" } else { "&" };
-            let _ = write!(informer.selectors, "{and}{name}={text}");
-        }
-    }
-    informer
 }
 
 // === impl RunningInformer ===
@@ -266,7 +199,9 @@ impl RunningInformer {
     /// How often the API server has answered 404 for the resource since the last discovery.
     pub(super) fn not_found(&self) -> u64 {
         match &self.state {
-            State::Running { stats, not_found_before, .. } => stats.read().not_found - not_found_before,
+            State::Running { not_found_before, .. } => {
+                self.informer.reader.stats().not_found.get() - not_found_before
+            }
             State::Absent(_) | State::Moved => 0,
         }
     }
@@ -274,7 +209,9 @@ impl RunningInformer {
     /// Notes that discovery was asked.
     pub(super) fn looked(&mut self) {
         match &mut self.state {
-            State::Running { stats, not_found_before, .. } => *not_found_before = stats.read().not_found,
+            State::Running { not_found_before, .. } => {
+                *not_found_before = self.informer.reader.stats().not_found.get();
+            }
             // The discovery says again that the kind is gone, so the empty cache is fresh.
             State::Absent(writer) => writer.heard(Instant::now()),
             State::Moved => {}
@@ -319,7 +256,7 @@ impl Next {
                 let message = running.informer.reader.condition().message;
                 Some(message.unwrap_or_else(|| "its first list is under way".to_owned()))
             }
-            Successor::New(_) | Successor::Same { .. } => None,
+            Successor::New(_) | Successor::Same(_) => None,
         })
     }
 }
@@ -343,7 +280,7 @@ impl Drop for Next {
 impl ConfiguredWatch {
     /// The resource that its informers follow.
     pub(super) fn resource(&self) -> Option<&Resource> {
-        self.current.first().map(|running| &running.informer.resource)
+        self.current.first().map(|running| &running.informer.spec.resource)
     }
 
     pub(super) fn ids(&self) -> Vec<InformerId> {
@@ -360,30 +297,21 @@ impl ConfiguredWatch {
     }
 
     /// Whether its informers are as wanted.
-    pub(super) fn is(&self, wanted: &[Wanted]) -> bool {
-        self.current.len() == wanted.len()
-            && self.current.iter().zip(wanted).all(|(running, wanted)| {
-                let informer = &running.informer;
-                informer.scope == wanted.scope
-                    && informer.name == wanted.name
-                    && informer.selection == wanted.selection
-            })
+    pub(super) fn is(&self, wanted: &[InformerSpec]) -> bool {
+        are_same(self.current.iter().map(|running| &running.informer.spec), wanted)
     }
 
     /// The next generation of informers. Those that are as wanted stay, the others are new.
-    pub(super) fn successors(&self, maker: &Maker, resource: &Resource, wanted: &[Wanted]) -> Vec<Successor> {
-        let successor = |wanted: &Wanted| {
-            let same = self.current.iter().any(|running| {
-                let informer = &running.informer;
-                informer.scope == wanted.scope
-                    && informer.selection == wanted.selection
-                    && running.is_running()
-            });
-            if same {
-                let Wanted { scope, name, .. } = wanted.clone();
-                return Successor::Same { scope, name };
+    pub(super) fn successors(&self, maker: &Maker, wanted: &[InformerSpec]) -> Vec<Successor> {
+        let successor = |wanted: &InformerSpec| {
+            let digest = wanted.digest();
+            let stays =
+                |running: &RunningInformer| running.informer.spec.digest() == digest && running.is_running();
+            if self.current.iter().any(stays) {
+                return Successor::Same(wanted.clone());
             }
-            Successor::New(Box::new(maker.start(&self.spec, resource, wanted, self.started)))
+            let wanted = InformerSpec { started: self.started, ..wanted.clone() };
+            Successor::New(Box::new(maker.start(&wanted, &self.spec.indexes)))
         };
         wanted.iter().map(successor).collect()
     }
@@ -393,7 +321,7 @@ impl ConfiguredWatch {
         let mut pairs = Vec::new();
         for successor in successors {
             let Successor::New(new) = successor else { continue };
-            let old = self.current.iter().find(|old| old.informer.name == new.informer.name);
+            let old = self.current.iter().find(|old| old.informer.spec.name == new.informer.spec.name);
             pairs.push((new.informer.reader.clone(), old.map(|old| old.informer.reader.clone())));
         }
         async move {
@@ -408,27 +336,28 @@ impl ConfiguredWatch {
     }
 
     /// Replaces the current informers by successors. Returns which informers leave and which come, for the hub.
-    pub(super) async fn succeed(
-        &mut self,
-        resource: &Resource,
-        successors: Vec<Successor>,
-    ) -> (Vec<InformerId>, Vec<Informer>) {
+    pub(super) async fn succeed(&mut self, successors: Vec<Successor>) -> (Vec<InformerId>, Vec<Informer>) {
         let ids = self.ids();
         let name = |successor: &Successor| match successor {
-            Successor::Same { name, .. } => name.clone(),
-            Successor::New(running) => running.informer.name.clone(),
+            Successor::Same(spec) => spec.name.clone(),
+            Successor::New(running) => running.informer.spec.name.clone(),
         };
         let names: Vec<_> = successors.iter().map(name).collect();
         let same_names = names.len() == self.current.len()
-            && self.current.iter().all(|running| names.contains(&running.informer.name));
+            && self.current.iter().all(|running| names.contains(&running.informer.spec.name));
         let mut current = Vec::new();
         for successor in successors {
             match successor {
                 Successor::New(running) => current.push(*running),
-                Successor::Same { scope, name } => {
-                    let old = self.current.iter_mut().find(|old| old.informer.scope == scope);
+                Successor::Same(spec) => {
+                    let old = self.current.iter_mut().find(|old| old.informer.spec.scope == spec.scope);
                     let Some(old) = old else { continue };
-                    let informer = renamed(&old.informer, resource, name, same_names);
+                    let spec = InformerSpec { stale_after: old.informer.spec.stale_after, ..spec };
+                    // Under another name it is another informer over the same cache, so that streams of the old name end.
+                    let informer = match same_names {
+                        true => old.informer.described(spec),
+                        false => old.informer.over_the_same_cache(spec),
+                    };
                     current.push(old.take(informer));
                 }
             }
@@ -464,7 +393,7 @@ impl ConfiguredWatch {
     pub(super) fn look_for_failures(&mut self) -> bool {
         let has_failed = |successor: &Successor| match successor {
             Successor::New(running) => running.has_failed(),
-            Successor::Same { .. } => false,
+            Successor::Same(_) => false,
         };
         let next = self.next.take_if(|next| next.successors.iter().any(has_failed));
         if next.is_some() {
@@ -478,8 +407,8 @@ impl ConfiguredWatch {
     /// Copies the watch's properties into the descriptions of its informers.
     pub(super) fn describe(&mut self) {
         for running in &mut self.current {
-            running.informer.started = self.started;
-            running.informer.awaited = self.awaited;
+            running.informer.spec.started = self.started;
+            running.informer.spec.awaited = self.awaited;
         }
     }
 
@@ -492,30 +421,11 @@ impl ConfiguredWatch {
     }
 }
 
-/// Another description of an informer. If names change, it is another informer over the same cache, so that streams of the
-/// old name end.
-fn renamed(old: &Informer, resource: &Resource, name: String, same_names: bool) -> Informer {
-    if same_names {
-        let mut informer = old.clone();
-        informer.resource = resource.clone();
-        return informer;
-    }
-    let mut informer =
-        Informer::new(resource.clone(), old.scope.clone(), old.reader.clone(), old.figures.clone());
-    informer.name = name;
-    informer.stale_after = old.stale_after;
-    informer.selectors.clone_from(&old.selectors);
-    informer.metadata_only = old.metadata_only;
-    informer.dropped = old.dropped.clone();
-    informer.selection = old.selection;
-    informer
-}
-
 /// The informers that a watch of a resource wants.
 ///
 /// # Errors
 /// A namespace for a cluster-scoped resource.
-pub(super) fn wanted(spec: &WatchSpec, resource: &Resource) -> Result<Vec<Wanted>, String> {
+pub(super) fn wanted(spec: &WatchSpec, resource: &Resource) -> Result<Vec<InformerSpec>, String> {
     let scopes = match (&*spec.namespaces, resource.namespaced()) {
         ([], _) => vec![Scope::All],
         (_, false) if spec.namespaces_are_default => vec![Scope::All],
@@ -527,34 +437,53 @@ pub(super) fn wanted(spec: &WatchSpec, resource: &Resource) -> Result<Vec<Wanted
         (namespaces, true) => namespaces.iter().cloned().map(Scope::Namespace).collect(),
     };
     let several = scopes.len() > 1;
-    let wanted = scopes.into_iter().map(|scope| Wanted {
-        selection: selection(spec, resource, &scope),
+    let wanted = scopes.into_iter().map(|scope| InformerSpec {
         name: match &scope {
             Scope::Namespace(namespace) if several => format!("{resource}/{namespace}"),
             Scope::All | Scope::Namespace(_) => resource.canonical(),
         },
-        scope,
+        content: content(spec),
+        ..InformerSpec::new(resource.clone(), scope)
     });
     Ok(wanted.collect())
 }
 
-/// Digest of all that decides which objects a cache holds, and with which content. Equal in all processes of one release,
-/// so that replicas accept each other's tokens.
-fn selection(spec: &WatchSpec, resource: &Resource, scope: &Scope) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    (resource.list_path(None), resource.kind(), resource.namespaced()).hash(&mut hasher);
-    scope.to_string().hash(&mut hasher);
-    // Taken apart field by field, so that a new field cannot be forgotten.
-    let rest = WatchSpec {
-        resource: String::new(),
-        namespaces: Vec::new(),
-        namespaces_are_default: false,
-        // They do not decide what is held. Their empty list is left out of the text, which is that of releases without them.
-        indexes: Vec::new(),
-        ..spec.clone()
+/// What a watch wants its caches to hold.
+fn content(spec: &WatchSpec) -> Content {
+    // Taken apart, so that a new setting cannot be forgotten.
+    let WatchSpec {
+        label_selector,
+        field_selector,
+        keep_managed_fields,
+        keep_last_applied,
+        metadata_only,
+        drop,
+        // They decide which informers there are.
+        resource: _,
+        namespaces: _,
+        namespaces_are_default: _,
+        // They decide how the objects are found, and not which are held.
+        indexes: _,
+    } = spec;
+    Content {
+        label_selector: label_selector.clone().unwrap_or_default(),
+        field_selector: field_selector.clone().unwrap_or_default(),
+        metadata_only: *metadata_only,
+        managed_fields: *keep_managed_fields,
+        last_applied: *keep_last_applied,
+        dropped: drop.clone(),
+    }
+}
+
+/// Whether informers are as wanted: under the same names, they hold the same.
+pub(super) fn are_same<'a>(
+    current: impl ExactSizeIterator<Item = &'a InformerSpec>,
+    wanted: &[InformerSpec],
+) -> bool {
+    let same = |(one, other): (&InformerSpec, &InformerSpec)| {
+        one.name == other.name && one.digest() == other.digest()
     };
-    format!("{rest:?}").replace(", indexes: []", "").hash(&mut hasher);
-    hasher.finish()
+    current.len() == wanted.len() && current.zip(wanted).all(same)
 }
 
 #[cfg(test)]
@@ -566,9 +495,9 @@ mod tests {
         let limits = cache::Config { journal_len_max: 1, journal_bytes_max: 1, tombstones_len_max: 1 };
         let (_, reader) = cache::cache(limits, Instant::now());
         let resource = Resource::new(ResourceParts { plural: "pods".into(), ..Default::default() });
-        let informer = Informer::new(resource, Scope::All, reader, Arc::new(Figures::default));
-        let (stats, cancel) = (Arc::default(), CancellationToken::new());
-        RunningInformer { informer, state: State::Running { stats, not_found_before: 0, cancel, task } }
+        let informer = Informer::new(InformerSpec::new(resource, Scope::All), reader);
+        let cancel = CancellationToken::new();
+        RunningInformer { informer, state: State::Running { not_found_before: 0, cancel, task } }
     }
 
     fn spec() -> WatchSpec {
@@ -626,7 +555,7 @@ mod tests {
         let panicked = tokio::spawn(async { panic!("a bug") });
         ended(&panicked).await;
         let old = running(tokio::spawn(std::future::pending()));
-        let resource = old.informer.resource.clone();
+        let resource = old.informer.spec.resource.clone();
         let successors = vec![Successor::New(Box::new(running(panicked)))];
         let waiting = tokio::spawn(async {}).abort_handle();
         let next = Some(Next { resource, wanted: Vec::new(), successors, generation: 1, waiting });

@@ -26,7 +26,7 @@ use crate::hub::{Catalog, Demand, Hub, Names, Pending, Started};
 use crate::k8s::Resource;
 use crate::reflect::{Pack, Verify};
 use crate::upstream::{Again, Backoff, Client, Discovery, UpstreamError};
-use configured_watch::{ConfiguredWatch, Maker, Next, wanted};
+use configured_watch::{ConfiguredWatch, Maker, Next, are_same, wanted};
 
 /// Time between two checks for idle informers, and for reflectors whose resource is gone.
 const TICK: Duration = Duration::from_secs(1);
@@ -342,15 +342,15 @@ impl Informers {
             self.redescribe(index, &resource);
             return Ok(());
         }
-        let underway = group.next.as_ref().is_some_and(|next| next.wanted == wanted);
+        let underway = group.next.as_ref().is_some_and(|next| are_same(next.wanted.iter(), &wanted));
         if underway {
             return Ok(());
         }
         group.next = None;
-        let successors = group.successors(&self.maker, &resource, &wanted);
+        let successors = group.successors(&self.maker, &wanted);
         self.metrics.started(group.started, successors.iter().filter(|one| one.is_new()).count());
         if group.current.is_empty() {
-            let (old, new) = group.succeed(&resource, successors).await;
+            let (old, new) = group.succeed(successors).await;
             self.hub.swap(&old, new);
             return Ok(());
         }
@@ -372,15 +372,15 @@ impl Informers {
         let (started, awaited) = (group.started, group.awaited);
         let as_is = |running: &configured_watch::RunningInformer| {
             let informer = &running.informer;
-            informer.resource.parts() == resource.parts()
-                && informer.started == started
-                && informer.awaited == awaited
+            informer.spec.resource.parts() == resource.parts()
+                && informer.spec.started == started
+                && informer.spec.awaited == awaited
         };
         if group.current.iter().all(as_is) {
             return;
         }
         for running in &mut group.current {
-            running.informer.resource = resource.clone();
+            running.informer.spec.resource = resource.clone();
         }
         group.describe();
         let informers = group.current.iter().map(|running| running.informer.clone()).collect();
@@ -393,7 +393,7 @@ impl Informers {
         let Some(next) = group.next.take_if(|next| next.generation == generation) else { return };
         let (resource, successors) = next.into_parts();
         info!(informer = %resource, "informer is replaced");
-        let (old, new) = group.succeed(&resource, successors).await;
+        let (old, new) = group.succeed(successors).await;
         self.hub.swap(&old, new);
         self.metrics.replaced();
         self.tell_pending();

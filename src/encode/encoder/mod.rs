@@ -422,7 +422,11 @@ impl Encoder {
 
 impl Source {
     fn new(informer: &Informer) -> Self {
-        Self { name: informer.token_name(), shown: informer.shown(), position: ResourceVersion::ZERO }
+        Self {
+            name: informer.spec.token_name(),
+            shown: informer.spec.shown(),
+            position: ResourceVersion::ZERO,
+        }
     }
 
     /// A bookmark as the API server writes it.

@@ -407,7 +407,7 @@ impl Source {
 
 /// The scoped wake-up of a source that selects only one namespace, object or indexed value.
 fn scope_wake(informer: &Informer, matcher: &Matcher) -> Option<ScopeWake> {
-    let namespaced = informer.resource.namespaced();
+    let namespaced = informer.spec.resource.namespaced();
     let selection = matcher.selection();
     match (selection.namespaces(), &selection.name) {
         ([namespace], name @ Some(_)) if namespaced => {

@@ -553,7 +553,7 @@ impl Subscriber {
         }
         self.permit.moved(index, successor);
         self.replaced.push(index);
-        let misses = |namespace: &String| !successor.scope.covers(namespace);
+        let misses = |namespace: &String| !successor.spec.scope.covers(namespace);
         if self.selection.namespaces().iter().any(misses) {
             self.state = State::Ended(CloseReason::Removed);
         }

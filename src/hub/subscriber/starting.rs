@@ -102,7 +102,7 @@ impl Subscriber {
         let (mut ahead, mut asked, mut lost) = (false, false, false);
         for source in &self.sources {
             let Some(version) =
-                token.get(&source.informer.token_name()).filter(|_| token.len() == self.sources.len())
+                token.get(&source.informer.spec.token_name()).filter(|_| token.len() == self.sources.len())
             else {
                 return Some(resetting(ResetReason::TokenOfOthers));
             };

@@ -113,6 +113,11 @@ const LIMITS: cache::Config =
 
 impl Life {
     fn new(upstream: &Upstream) -> Self {
+        Self::with(InformerSpec::new(pods(), Scope::All), upstream)
+    }
+
+    /// With another description of the informer.
+    fn with(spec: InformerSpec, upstream: &Upstream) -> Self {
         let (mut writer, reader) = cache::cache(LIMITS, Instant::now());
         let config = Config {
             subscribers_max: 10,
@@ -124,7 +129,7 @@ impl Life {
             drain_spread_max: Duration::ZERO,
         };
         let hub = Hub::new(config, CancellationToken::new());
-        hub.add(Informer::new(pods(), Scope::All, reader, Arc::new(Figures::default)));
+        hub.add(Informer::new(spec, reader));
         let items = upstream.state.iter();
         let items = items.map(|(name, (uid, version, app))| object(name, *uid, *version, *app));
         let mut deltas = vec![Delta::PassBegin];
@@ -144,8 +149,9 @@ impl Life {
         deltas.extend(items.map(Delta::PassItem));
         deltas.push(Delta::PassEnd(upstream.version.into()));
         writer.commit(deltas);
-        let mut informer = Informer::new(pods(), Scope::All, reader, Arc::new(Figures::default));
-        informer.selection = u64::from(self.selects);
+        let mut informer = Informer::new(InformerSpec::new(pods(), Scope::All), reader);
+        // The same name in tokens, of other contents.
+        informer.spec.is_absent = self.selects;
         self.hub.swap(&[self.hub.informers()[0].id()], vec![informer]);
         self.backfills = writer.backfill_requests();
         (self.writer, self.seen) = (writer, upstream.version);
@@ -637,7 +643,7 @@ async fn a_stream_that_waits_for_its_informer_sleeps() {
     let life = Life::new(&upstream);
     let limits = cache::Config { journal_len_max: 4, journal_bytes_max: 1 << 20, tombstones_len_max: 6 };
     let (_writer, reader) = cache::cache(limits, Instant::now());
-    let informers = vec![Arc::new(Informer::new(pods(), Scope::All, reader, Arc::new(Figures::default)))];
+    let informers = vec![Arc::new(Informer::new(InformerSpec::new(pods(), Scope::All), reader))];
     let (selection, from) = (Selection::default(), StartAt::Start);
     let subscription = Subscription { informers, selection, from, resync: None, timeout: None };
     let mut subscriber = life.hub.subscribe(subscription).unwrap();
@@ -705,7 +711,7 @@ fn a_watch_whose_informer_comes_is_never_unknown() {
         let hub = Hub::new(config, CancellationToken::new());
         hub.set_pending(vec![Pending { name: "pods".into(), message: "not yet".into(), awaited: true }]);
         let (_, reader) = cache::cache(LIMITS, Instant::now());
-        let informer = Informer::new(pods(), Scope::All, reader, Arc::new(Figures::default));
+        let informer = Informer::new(InformerSpec::new(pods(), Scope::All), reader);
         let comes = hub.clone();
         let coming = std::thread::spawn(move || {
             comes.add(informer);

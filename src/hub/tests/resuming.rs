@@ -130,7 +130,7 @@ fn second(life: &Life) -> cache::Writer {
         kind: "Node".into(),
         ..Default::default()
     };
-    life.hub.add(Informer::new(Resource::new(parts), Scope::All, reader, Arc::new(Figures::default)));
+    life.hub.add(Informer::new(InformerSpec::new(Resource::new(parts), Scope::All), reader));
     writer
 }
 
@@ -271,17 +271,15 @@ async fn a_client_ahead_of_one_cache_that_starts_over_for_another_is_not_taken_b
 
 #[tokio::test(start_paused = true)]
 async fn a_token_of_a_cache_that_selects_otherwise_starts_over() {
-    let selecting = |selectors: &str| {
+    let selecting = |label_selector: &str| {
         let mut upstream = Upstream::default();
         upstream.put("a", true);
-        let life = Life::new(&upstream);
-        let mut informer = Informer::clone(&life.hub.informers()[0]);
-        informer.selectors = selectors.to_owned();
-        life.hub.swap(&[informer.id()], vec![informer]);
-        life
+        let mut spec = InformerSpec::new(super::pods(), Scope::All);
+        spec.content.label_selector = label_selector.to_owned();
+        Life::with(spec, &upstream)
     };
-    let [all, web, same] = ["", "labelSelector=app=web", "labelSelector=app=web"].map(selecting);
-    let name = web.hub.informers()[0].token_name();
+    let [all, web, same] = ["", "app=web", "app=web"].map(selecting);
+    let name = web.hub.informers()[0].spec.token_name();
     assert!(name.starts_with("pods_") && name.len() == 13, "{name}");
     let token = || StartAt::Token([(name.clone(), 1.into())].into_iter().collect());
     assert_eq!(told(&same, token())[0].0, EventKind::Bookmark, "the digest is of what is selected alone");

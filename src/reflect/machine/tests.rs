@@ -794,7 +794,8 @@ fn a_line_that_cannot_be_read_is_asked_for_again_and_then_gone_around() {
 fn unavailable_in_the_stream_never_lists() {
     let mut script = String::new();
     for delay in ["0.8", "1.6", "3.2", "6.4", "12.8", "24", "24"] {
-        script += &format!("error 503 => > sleep {delay}\nwoke => > probe\nprobed 10 => > watch 10\nopened\n");
+        script +=
+            &format!("error 503 => > sleep {delay}\nwoke => > probe\nprobed 10 => > watch 10\nopened\n");
     }
     check_synced(&script);
 }

@@ -113,7 +113,7 @@ impl Joined {
         }
         let selected = select(server, &target).await?;
         let token =
-            selected.iter().map(|one| (one.informer.token_name(), one.state.position.clone())).collect();
+            selected.iter().map(|one| (one.informer.spec.token_name(), one.state.position.clone())).collect();
         let mut informers: Vec<_> = selected.iter().map(|one| one.informer.clone()).collect();
         let mut states: HashMap<InformerId, Snapshot> =
             selected.iter().map(|one| (one.informer.id(), one.state.clone())).collect();
@@ -161,7 +161,7 @@ impl Joined {
             drop(permit);
             tokio::task::yield_now().await;
         }
-        let names: BTreeSet<_> = self.informers.iter().map(|informer| informer.token_name()).collect();
+        let names: BTreeSet<_> = self.informers.iter().map(|informer| informer.spec.token_name()).collect();
         let shown = format!("join {format:?} {form:?} {names:?} {hash}");
         let mut headers = HeaderMap::new();
         if let Ok(tag) = HeaderValue::from_str(&format!("W/\"{}\"", ContentHash::of(shown.as_bytes()))) {
@@ -240,7 +240,7 @@ async fn select(server: &Server, target: &Target) -> Result<Vec<Selected>, ApiEr
     }
     if target.single && count == 0 {
         let name = target.selection.name.as_deref().unwrap_or_default();
-        return Err(ApiError::no_object(&target.informers[0].resource, name));
+        return Err(ApiError::no_object(&target.informers[0].spec.resource, name));
     }
     Ok(selected)
 }
@@ -269,10 +269,10 @@ async fn above(
         .await;
         frontier.clear();
         for (owner, namespace) in wanted {
-            let covers = |informer: &Informer| namespace.is_empty() || informer.scope.covers(&namespace);
+            let covers = |informer: &Informer| namespace.is_empty() || informer.spec.scope.covers(&namespace);
             let meant = informers.iter().enumerate();
             for (at, informer) in
-                meant.filter(|(_, informer)| owner.is_of(&informer.resource) && covers(informer))
+                meant.filter(|(_, informer)| owner.is_of(&informer.spec.resource) && covers(informer))
             {
                 target::synced(informer, deadline).await?;
                 let state = states.entry(informer.id()).or_insert_with(|| informer.reader.snapshot());

@@ -45,7 +45,7 @@ impl Relations {
     ) -> Result<Self, ApiError> {
         let text = params.get("join").unwrap_or_default();
         let links = &server.config.links;
-        let resources = || target.informers.iter().map(|informer| &informer.resource);
+        let resources = || target.informers.iter().map(|informer| &informer.spec.resource);
         let mut known = BTreeSet::from([OWNERS.to_owned()]);
         for resource in resources() {
             known.extend(links.from(resource).map(|link| link.to.to_string()));
@@ -73,7 +73,7 @@ impl Relations {
                 let is_missing = error.code() == StatusCode::NOT_FOUND;
                 if is_missing { wrong(&error.status().message) } else { error }
             })?;
-            if resources().any(|resource| *resource == informers[0].resource) {
+            if resources().any(|resource| *resource == informers[0].spec.resource) {
                 return Err(wrong("expected another resource than those that are selected"));
             }
             let relation = Relation::new(server, target, informers);
@@ -103,12 +103,13 @@ fn meant<'a>(name: &str, known: &'a BTreeSet<String>) -> Option<&'a str> {
 
 impl Relation {
     fn new(server: &Server, target: &Target, informers: Vec<Arc<Informer>>) -> Self {
-        let resource = informers[0].resource.clone();
+        let resource = informers[0].spec.resource.clone();
         let links = &server.config.links;
         let any = |is: &dyn Fn(&Informer) -> bool| target.informers.iter().any(|informer| is(informer));
-        let forward = links.to(&resource).filter(|link| any(&|informer| link.is_from(&informer.resource)));
+        let forward =
+            links.to(&resource).filter(|link| any(&|informer| link.is_from(&informer.spec.resource)));
         let backward = links.from(&resource).filter(|link| !link.is_from_any());
-        let backward = backward.filter(|link| any(&|informer| link.is_to(&informer.resource)));
+        let backward = backward.filter(|link| any(&|informer| link.is_to(&informer.spec.resource)));
         let (forward, backward) = (forward.cloned().collect(), backward.cloned().collect());
         Self { informers, forward, backward }
     }
@@ -116,14 +117,14 @@ impl Relation {
     /// Refuses a link whose path the objects are held without: nothing would seem to be related.
     fn check_held(&self, target: &Target) -> Result<(), String> {
         let forward = self.forward.iter().flat_map(|link| {
-            let from = target.informers.iter().filter(|informer| link.is_from(&informer.resource));
+            let from = target.informers.iter().filter(|informer| link.is_from(&informer.spec.resource));
             from.map(move |informer| (informer, link))
         });
         let backward =
             self.backward.iter().flat_map(|link| self.informers.iter().map(move |informer| (informer, link)));
         for (informer, link) in forward.chain(backward) {
-            if !informer.holds(&link.path()) {
-                return Err(format!("the cache keeps no {} of {}", link.path(), informer.resource));
+            if !informer.spec.holds(&link.path()) {
+                return Err(format!("the cache keeps no {} of {}", link.path(), informer.spec.resource));
             }
         }
         Ok(())
@@ -157,8 +158,8 @@ impl Relation {
         wanted.keys.iter().filter_map(|key| state.get(key)).for_each(&mut keep);
         let by_label = keys.split_off(named.len());
         for ((link, _), keys) in named.into_iter().zip(keys) {
-            let names = selected.iter().filter(|one| link.is_to(&one.informer.resource));
-            let of_namespace = names.clone().any(|one| one.informer.resource.namespaced());
+            let names = selected.iter().filter(|one| link.is_to(&one.informer.spec.resource));
+            let of_namespace = names.clone().any(|one| one.informer.spec.resource.namespaced());
             let names: HashSet<&Key> =
                 names.flat_map(|one| one.objects.iter().map(|object| object.key())).collect();
             if names.is_empty() {
@@ -197,10 +198,10 @@ impl Relation {
     async fn wanted(&self, informer: &Informer, selected: &[Selected], turns: &Turns) -> Wanted {
         let mut wanted = Wanted::default();
         for link in &self.forward {
-            for one in selected.iter().filter(|one| link.is_from(&one.informer.resource)) {
+            for one in selected.iter().filter(|one| link.is_from(&one.informer.spec.resource)) {
                 in_turns(turns, one.objects.iter(), |object| {
                     let namespace = object.key().namespace();
-                    let there = if informer.resource.namespaced() { namespace } else { "" };
+                    let there = if informer.spec.resource.namespaced() { namespace } else { "" };
                     wanted.keys.extend(link.names(object).iter().map(|name| Key::new(there, name)));
                     if let Some(terms) = link.selector(object) {
                         wanted.selectors.add(there, terms);
@@ -222,7 +223,7 @@ struct Wanted {
 
 /// The term of the objects that name selected ones by a link.
 fn named_by(link: &Link, path: &IndexPath, selected: &[Selected]) -> IndexTerm {
-    let meant = selected.iter().filter(|one| link.is_to(&one.informer.resource));
+    let meant = selected.iter().filter(|one| link.is_to(&one.informer.spec.resource));
     let names = meant.flat_map(|one| one.objects.iter().map(|object| object.key().name()));
     let names: BTreeSet<&str> = names.collect();
     IndexTerm { path: path.clone(), values: names.into_iter().map(str::to_owned).collect() }
@@ -235,11 +236,11 @@ async fn select_back(
     selected: &[Selected],
     turns: &Turns,
 ) -> Vec<Arc<Object>> {
-    let meant = || selected.iter().filter(|one| link.is_to(&one.informer.resource));
+    let meant = || selected.iter().filter(|one| link.is_to(&one.informer.spec.resource));
     let objects = || meant().flat_map(|one| one.objects.iter());
     let mut set = SelectorSet::default();
     let mut with_selector: Vec<Arc<Object>> = Vec::new();
-    let of_namespace = meant().any(|one| one.informer.resource.namespaced());
+    let of_namespace = meant().any(|one| one.informer.spec.resource.namespaced());
     let namespaces: BTreeSet<&str> = objects().map(|object| object.key().namespace()).collect();
     in_turns(turns, candidates(state, None, None), |object| {
         let namespace = if of_namespace { object.key().namespace() } else { "" };

@@ -22,7 +22,7 @@ pub(super) async fn get(
 ) -> Result<Response, ApiError> {
     let informer = resource::informer(server, target).await?;
     let table = tables::table(server, &informer, headers).await?;
-    let shape = negotiate::shape(headers, Answer::Object, informer.resource.kind(), table.is_some())?;
+    let shape = negotiate::shape(headers, Answer::Object, informer.spec.resource.kind(), table.is_some())?;
     let encoder = table.filter(|_| shape == Shape::Table);
     let encoder = encoder.map(|table| tables::encoder(table, query, headers)).transpose()?;
     let shape = resource::held_shape(&informer, shape)?;
@@ -31,7 +31,7 @@ pub(super) async fn get(
     let selection = resource::one(target);
     let name = target.name.as_deref().unwrap_or_default();
     let object = selection.objects(&snapshot, None).next();
-    let object = object.ok_or_else(|| ApiError::no_object(&informer.resource, name))?;
+    let object = object.ok_or_else(|| ApiError::no_object(&informer.spec.resource, name))?;
     let json = ApiError::readable(object)?;
     let mut frames = Frames::new();
     match encoder {

@@ -65,7 +65,7 @@ pub(super) async fn list(
 ) -> Result<Response, ApiError> {
     let informer = resource::informer(server, target).await?;
     let table = tables::table(server, &informer, headers).await?;
-    let kind = format!("{}List", informer.resource.kind());
+    let kind = format!("{}List", informer.spec.resource.kind());
     let shape = negotiate::shape(headers, Answer::List, &kind, table.is_some())?;
     let table = table.filter(|_| shape == Shape::Table);
     let table = table.map(|table| tables::encoder(table, query, headers)).transpose()?;
@@ -129,7 +129,7 @@ fn held_page(
 /// Identifies the objects that a request asks for, so that a page's token is valid only for the same request.
 fn fingerprint(informer: &Informer, target: &Target, options: &ListOptions) -> u64 {
     let mut hasher = DefaultHasher::new();
-    ("kubernetes", &informer.name, &target.namespace).hash(&mut hasher);
+    ("kubernetes", &informer.spec.name, &target.namespace).hash(&mut hasher);
     (options.labels.to_string(), options.fields.to_string()).hash(&mut hasher);
     hasher.finish()
 }
@@ -154,14 +154,14 @@ impl ListAnswer {
         let next = self.next_page(server, end);
         let next = next.as_ref().map(|(token, remaining)| (&**token, *remaining));
         let of = match shape {
-            Shape::Whole | Shape::Table => self.informer.resource.clone(),
-            Shape::Metadata => self.informer.resource.metadata_only(),
+            Shape::Whole | Shape::Table => self.informer.spec.resource.clone(),
+            Shape::Metadata => self.informer.spec.resource.metadata_only(),
         };
         let mut head = Frames::new();
         let writer = match table {
             Some(mut table) => {
                 table.head(Some(&self.version), next, &mut head);
-                match self.informer.resource.canonical() == BY_PRECEDENCE {
+                match self.informer.spec.resource.canonical() == BY_PRECEDENCE {
                     true => Writer::ByPrecedence(table, Vec::new()),
                     false => Writer::Table(table),
                 }

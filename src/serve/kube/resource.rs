@@ -21,7 +21,7 @@ pub(super) const SYNC_WAIT: Duration = Duration::from_secs(5);
 pub(super) async fn informer(server: &Server, target: &Target) -> Result<Arc<Informer>, ApiError> {
     let deadline = Instant::now() + SYNC_WAIT;
     let found = server.hub.find(&target.resource_name(), deadline).await.map_err(|error| refused(&error))?;
-    let resource = found[0].resource.clone();
+    let resource = found[0].spec.resource.clone();
     // The hub also accepts short names and kinds, which a path must not use.
     let exact = resource.plural() == target.resource;
     let placed = match (resource.namespaced(), &target.namespace, &target.name) {
@@ -32,11 +32,11 @@ pub(super) async fn informer(server: &Server, target: &Target) -> Result<Arc<Inf
         return Err(error::nothing_there());
     }
     let wanted = |informer: &&Arc<Informer>| match &target.namespace {
-        Some(namespace) => informer.scope.covers(namespace),
-        None => informer.scope == crate::hub::Scope::All,
+        Some(namespace) => informer.spec.scope.covers(namespace),
+        None => informer.spec.scope == crate::hub::Scope::All,
     };
     let Some(informer) = found.iter().find(wanted) else {
-        let followed: Vec<_> = found.iter().map(|informer| informer.scope.to_string()).collect();
+        let followed: Vec<_> = found.iter().map(|informer| informer.spec.scope.to_string()).collect();
         return Err(error::elsewhere(&resource, &followed.join(", ")));
     };
     complete(informer, deadline).await?;
@@ -54,7 +54,7 @@ async fn complete(informer: &Informer, deadline: Instant) -> Result<(), ApiError
     loop {
         let condition = informer.reader.condition();
         if condition.forbidden && !informer.reader.mark().synced {
-            return Err(error::may_not_list(&informer.resource, &condition.message.unwrap_or_default()));
+            return Err(error::may_not_list(&informer.spec.resource, &condition.message.unwrap_or_default()));
         }
         let now = Instant::now();
         let outcome = synced(informer, deadline.min(now + CONDITION_INTERVAL)).await;
@@ -83,10 +83,11 @@ fn refused(error: &SubscribeError) -> ApiError {
 pub(super) fn held_shape(informer: &Informer, shape: Shape) -> Result<Shape, ApiError> {
     match shape {
         // As they are held.
-        Shape::Metadata if informer.metadata_only => Ok(Shape::Whole),
-        Shape::Whole if informer.metadata_only => {
+        Shape::Metadata if informer.spec.content.metadata_only => Ok(Shape::Whole),
+        Shape::Whole if informer.spec.content.metadata_only => {
             let accepted = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1 (a list: PartialObjectMetadataList)";
-            let message = format!("of {} only the metadata is held; ask for {accepted}", informer.resource);
+            let message =
+                format!("of {} only the metadata is held; ask for {accepted}", informer.spec.resource);
             let code = axum::http::StatusCode::NOT_ACCEPTABLE;
             Err(ApiError::new(code, "NotAcceptable", message).uncached())
         }
@@ -100,9 +101,10 @@ pub(super) fn selection(
     target: &Target,
     options: &mut ListOptions,
 ) -> Result<Selection, ApiError> {
-    let fields = fields::placed(&informer.resource, std::mem::take(&mut options.fields))?;
-    if let Some(path) = fields.paths().find(|path| !informer.holds(path)) {
-        let message = format!("field label not supported: {path} (it is not held of {})", informer.resource);
+    let fields = fields::placed(&informer.spec.resource, std::mem::take(&mut options.fields))?;
+    if let Some(path) = fields.paths().find(|path| !informer.spec.holds(path)) {
+        let message =
+            format!("field label not supported: {path} (it is not held of {})", informer.spec.resource);
         return Err(ApiError::bad_request(message));
     }
     // A single object is looked up by key, and has a wake-up of its own.

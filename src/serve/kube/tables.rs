@@ -35,11 +35,11 @@ pub(super) async fn table(
     informer: &Informer,
     headers: &HeaderMap,
 ) -> Result<Option<Arc<Table>>, ApiError> {
-    let table = match informer.metadata_only {
+    let table = match informer.spec.content.metadata_only {
         true => None,
         false => {
             let columns = columns(server, informer, headers).await;
-            Table::of(&informer.resource, columns.as_deref(), minor(server)).map(Arc::new)
+            Table::of(&informer.spec.resource, columns.as_deref(), minor(server)).map(Arc::new)
         }
     };
     if table.is_none() && server.pass.is_some() && negotiate::wants_table(headers) {
@@ -76,26 +76,26 @@ pub(super) fn now() -> Timestamp {
 
 /// The columns of a custom resource.
 async fn columns(server: &Server, informer: &Informer, headers: &HeaderMap) -> Option<Arc<[PrinterColumn]>> {
-    if informer.resource.is_built_in() {
+    if informer.spec.resource.is_built_in() {
         return None;
     }
     let held = held_columns(server, informer);
     if held.is_some() || !negotiate::wants_table(headers) {
         return held;
     }
-    server.definitions.columns(&informer.resource).await
+    server.definitions.columns(&informer.spec.resource).await
 }
 
 /// The same, if an informer holds the definition.
 fn held_columns(server: &Server, informer: &Informer) -> Option<Arc<[PrinterColumn]>> {
     let informers = server.hub.informers();
-    let definitions = informers.iter().find(|other| other.resource.canonical() == DEFINITIONS)?;
-    let name = Some(informer.resource.canonical());
+    let definitions = informers.iter().find(|other| other.spec.resource.canonical() == DEFINITIONS)?;
+    let name = Some(informer.spec.resource.canonical());
     let selection = Selection::new(Vec::new(), name, &LabelSelector::default(), &FieldSelector::default());
     let snapshot = definitions.reader.snapshot();
     let definition = selection.objects(&snapshot, None).next()?;
     let columns =
-        PrinterColumn::of_definition(&definition.json(), informer.resource.version()).ok().flatten();
+        PrinterColumn::of_definition(&definition.json(), informer.spec.resource.version()).ok().flatten();
     columns.map(Into::into)
 }
 

@@ -34,7 +34,7 @@ pub(super) async fn watch(
     let headers = &request.headers;
     let informer = resource::informer(server, target).await?;
     let table = tables::table(server, &informer, headers).await?;
-    let shape = negotiate::shape(headers, Answer::Watch, informer.resource.kind(), table.is_some())?;
+    let shape = negotiate::shape(headers, Answer::Watch, informer.spec.resource.kind(), table.is_some())?;
     let table = table.filter(|_| shape == Shape::Table);
     let table = table.map(|table| tables::encoder(table, query, headers)).transpose()?;
     let shape = resource::held_shape(&informer, shape)?;

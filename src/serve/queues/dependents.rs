@@ -258,7 +258,7 @@ async fn selected(
 ) -> Vec<Key> {
     let mut keys = Vec::new();
     for informer in
-        informers.iter().filter(|informer| informer.scope.covers(namespace) || namespace.is_empty())
+        informers.iter().filter(|informer| informer.spec.scope.covers(namespace) || namespace.is_empty())
     {
         let snapshot = informer.reader.snapshot();
         let mut last: Option<Key> = None;

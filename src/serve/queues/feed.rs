@@ -81,7 +81,7 @@ impl Feed {
     async fn subscribe(&mut self) -> Result<Subscriber, ApiError> {
         let watched = self.queue.spec().watch[self.index].clone();
         let target = find(&self.queues, &watched, Instant::now() + FIND_WAIT).await?;
-        let kind = &target.informers[0].resource;
+        let kind = &target.informers[0].spec.resource;
         if !self.queue.claim(self.index, kind) {
             let canonical = kind.canonical();
             let why = "is watched twice by this queue; one watch takes several namespaces and one selection";

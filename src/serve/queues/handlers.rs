@@ -211,7 +211,7 @@ async fn resolve(queues: &Queues, spec: &Spec) -> Result<(), ApiError> {
                 code => ApiError::new(code, &error.status().reason, message),
             }
         })?;
-        let resource = target.informers[0].resource.clone();
+        let resource = target.informers[0].spec.resource.clone();
         if found.contains(&resource) {
             let accepted = "expected each resource once";
             return Err(ApiError::invalid(&format!("watch[{index}].resource"), &watch.resource, accepted));

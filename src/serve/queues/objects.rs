@@ -77,7 +77,7 @@ impl Objects {
             self.before = None;
         }
         let informers = self.before.as_ref().map_or(&self.informers, |before| &before.informers);
-        let informer = informers.iter().find(|informer| informer.scope.covers(key.namespace()))?;
+        let informer = informers.iter().find(|informer| informer.spec.scope.covers(key.namespace()))?;
         let snapshot = informer.reader.snapshot();
         let object = snapshot.get(key).filter(|object| self.selection.matches(object)).cloned()?;
         let state = (informer.id(), snapshot.cursor);
@@ -110,7 +110,8 @@ fn is_beyond((informer, cursor): &(InformerId, Cursor), fed: &[(InformerId, Curs
 fn behind(informers: &[Arc<Informer>], before: &[Arc<Informer>]) -> bool {
     informers.iter().any(|informer| {
         let shared = |other: &Informer| {
-            other.scope == informer.scope || [&other.scope, &informer.scope].contains(&&Scope::All)
+            other.spec.scope == informer.spec.scope
+                || [&other.spec.scope, &informer.spec.scope].contains(&&Scope::All)
         };
         before.iter().filter(|other| shared(other) && other.id() != informer.id()).any(|other| {
             // Not `>=`: versions that cannot be compared are those of another cluster.
@@ -123,7 +124,7 @@ fn behind(informers: &[Arc<Informer>], before: &[Arc<Informer>]) -> bool {
 mod tests {
     use super::*;
     use crate::cache::{self, Delta, Writer};
-    use crate::hub::Figures;
+    use crate::hub::InformerSpec;
     use crate::k8s::{DecodeOptions, Decoder, Resource, ResourceParts, ResourceVersion};
 
     const WAIT: Duration = Duration::from_secs(10);
@@ -148,8 +149,7 @@ mod tests {
             cache::Config { journal_len_max: 16, journal_bytes_max: 1 << 20, tombstones_len_max: 16 };
         let (mut writer, reader) = cache::cache(config, now);
         commit(&mut writer, version);
-        let figures = Arc::new(Figures::default);
-        (writer, Arc::new(Informer::new(config_maps(), scope, reader, figures)))
+        (writer, Arc::new(Informer::new(InformerSpec::new(config_maps(), scope), reader)))
     }
 
     fn commit(writer: &mut Writer, version: u64) {

@@ -80,8 +80,8 @@ async fn a_tier_lists_as_a_stream_or_in_pages_and_gets_every_change() {
         recorder.wait_for_state(&expected(&server.cluster, "pods", |_| true)).await;
         assert!(recorder.events >= events + 3);
         let informer = upper.hub.resolve("pods").unwrap().remove(0);
-        let figures = (informer.figures)();
-        assert_eq!((figures.lists, figures.relists), (1, 0), "{how:?}");
+        let stats = informer.reader.stats().clone();
+        assert_eq!((stats.lists.get(), stats.relists.get()), (1, 0), "{how:?}");
         assert_eq!(lists(&server.api).len(), 1, "the API server hears of one tier only");
     }
 }
@@ -200,7 +200,7 @@ async fn a_tier_comes_back_after_a_broken_connection_without_a_list() {
     let gate = Gate::start(&[server.address]).await;
     let upper = Informerd::start(above(gate.address, &["pods"])).await;
     let informer = upper.hub.resolve("pods").unwrap().remove(0);
-    let watches = || (informer.figures)().watches;
+    let watches = || informer.reader.stats().watches.get();
     for round in 0..3 {
         reached(&upper, &server.cluster).await;
         let before = watches();
@@ -217,7 +217,7 @@ async fn a_tier_comes_back_after_a_broken_connection_without_a_list() {
     }
     reached(&upper, &server.cluster).await;
     assert_eq!(held(&upper).await, expected(&server.cluster, "pods", |_| true));
-    assert_eq!((informer.figures)().relists, 0);
+    assert_eq!(informer.reader.stats().relists.get(), 0);
     // The very requests: the newest state, one object of it, and that as it was.
     let at = version(&server.get(PODS).await.json());
     let probe = format!("{PODS}?fieldSelector=metadata.name%3Da&limit=1");
@@ -405,8 +405,8 @@ async fn a_rolling_restart_of_a_tier_costs_one_list_per_replica_and_its_follower
     assert_eq!(held(&upper).await, wanted);
     // Every life of a replica: three that were stopped, and those that follow them.
     assert_eq!(lists(&api).len(), 6, "{:?}", lists(&api));
-    let figures = (upper.hub.resolve("pods").unwrap()[0].figures)();
-    assert_eq!((figures.lists, figures.relists), (1, 0), "the tier above lists nothing again");
+    let stats = upper.hub.resolve("pods").unwrap()[0].reader.stats().clone();
+    assert_eq!((stats.lists.get(), stats.relists.get()), (1, 0), "the tier above lists nothing again");
     let followers = Arc::into_inner(followers).expect("the writer is done");
     followers.iter().for_each(|one| one.shared.stop.store(true, Ordering::SeqCst));
     let mut connections = 0;

@@ -439,5 +439,5 @@ async fn after_a_relist_no_version_goes_back_and_a_client_that_resumes_misses_no
             None => assert_eq!(taken, 6),
         }
     }
-    assert_eq!((server.hub.resolve("pods").unwrap()[0].figures)().relists, 1);
+    assert_eq!(server.hub.resolve("pods").unwrap()[0].reader.stats().relists.get(), 1);
 }
