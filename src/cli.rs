@@ -75,6 +75,15 @@ Examples:
 The other settings of serve are taken, too, so that its arguments can be given as they are.
 Nothing is asked of a cluster, so names that are not built in need their group: certificates.cert-manager.io.";
 
+const LINKS_EXAMPLES: &str = "\
+Examples:
+  informerd links
+      The built-in links.
+  informerd links --config informerd.yaml
+      And those that the file declares.
+
+The other settings of serve are taken, too, so that its arguments can be given as they are.";
+
 /// The Kubernetes informer as a daemon: lists and watches the API server once, and serves snapshots and
 /// streams of every change to any number of clients over plain HTTP.
 #[derive(Parser, Debug)]
@@ -99,8 +108,9 @@ pub enum Command {
     /// Print the least Role or ClusterRole for what is watched
     #[command(after_help = RBAC_EXAMPLES)]
     Rbac(Box<RbacArgs>),
-    /// Print the built-in links: which kinds name objects of which others, and where
-    Links,
+    /// Print the links, built-in and declared: which kinds name objects of which others, and where
+    #[command(after_help = LINKS_EXAMPLES)]
+    Links(Box<LinksArgs>),
     /// Print the JSON Schema of the configuration file, for an editor
     ConfigSchema,
     /// Print a completion script: informerd completions bash > /etc/bash_completion.d/informerd
@@ -164,6 +174,17 @@ pub struct RbacArgs {
     pub settings: ServeSettings,
 }
 
+/// The arguments of `links`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct LinksArgs {
+    /// YAML file as for serve [default: none]
+    #[arg(long, env = "INFORMERD_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// All settings of `serve`, so that its arguments can be given unchanged.
+    #[command(flatten)]
+    pub settings: ServeSettings,
+}
+
 // === impl ServeArgs ===
 
 impl ServeArgs {
@@ -192,6 +213,7 @@ impl CheckArgs {
             watches: serve.watches.into_iter().chain(named).collect(),
             wildcards,
             upstream: serve.upstream,
+            election: serve.election,
             exposure,
             output: output.unwrap_or_default(),
             verify: match against {
@@ -230,11 +252,28 @@ impl RbacArgs {
     }
 }
 
+// === impl LinksArgs ===
+
+impl LinksArgs {
+    /// Reads the file, if any, and returns the links that it declares.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn declared(self) -> Result<Vec<k8s::Link>, ConfigError> {
+        let source = Source { file: self.config, settings: self.settings };
+        let declared = source.links(&|name| std::env::var(name).ok())?;
+        Ok(declared.iter().map(config::LinkSpec::link).collect())
+    }
+}
+
 /// Headings of the help that `check` shows; it takes the other settings of `serve`, too.
-const CHECK_HEADINGS: &[&str] = &["What to watch", "Which cluster", "Staying true", "Logs"];
+const CHECK_HEADINGS: &[&str] = &["What to watch", "Which cluster", "Work queues", "Staying true", "Logs"];
 
 /// Headings of the help that `rbac` shows.
-const RBAC_HEADINGS: &[&str] = &["What to watch"];
+const RBAC_HEADINGS: &[&str] = &["What to watch", "Work queues"];
+
+/// Headings of the help that `links` shows.
+const LINKS_HEADINGS: &[&str] = &["Links"];
 
 /// Reads the arguments and the environment. If help is wanted, or something is wrong, prints that and ends the process.
 pub fn parse() -> Args {
@@ -254,6 +293,7 @@ pub fn command() -> clap::Command {
     Args::command().mut_subcommands(|command| match command.get_name() {
         "check" => quiet(command, CHECK_HEADINGS),
         "rbac" => quiet(command, RBAC_HEADINGS),
+        "links" => quiet(command, LINKS_HEADINGS),
         _ => command,
     })
 }
@@ -294,10 +334,10 @@ fn is_of_a_service(name: &str) -> bool {
     name.ends_with("_SERVICE_HOST") || has("_SERVICE_PORT") || has("_PORT")
 }
 
-/// The built-in links, one a line: from, path, to.
-pub fn links() -> Vec<u8> {
+/// The built-in links and declared ones, one a line: from, path, to.
+pub fn links(declared: &[k8s::Link]) -> Vec<u8> {
     let mut lines = format!("{:<48} {:<86} TO\n", "FROM", "PATH");
-    for link in k8s::links() {
+    for link in k8s::links().iter().chain(declared) {
         let when = link
             .when
             .map(|when| format!(" ({} {} {})", when.path, if when.is { "=" } else { "!=" }, when.value));

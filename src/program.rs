@@ -48,7 +48,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
             let manifest = rbac::manifest(&watches, lease.as_ref(), &args.name, &args.service_account)?;
             print(manifest.as_bytes())?;
         }
-        Command::Links => print(&cli::links())?,
+        Command::Links(args) => print(&cli::links(&args.declared()?))?,
         Command::ConfigSchema => print(&cli::config_schema())?,
         Command::Completions { shell } => print(&cli::completions(shell))?,
         Command::Man { command } => match cli::man(command.as_deref()) {

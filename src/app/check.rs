@@ -7,10 +7,10 @@ use serde::Serialize;
 use super::compare::Comparer;
 use super::informers::fits;
 use super::upstream_config;
-use crate::config::{self, Output, WatchSpec};
+use crate::config::{self, LeaseName, Output, WatchSpec};
 use crate::k8s::Resource;
 use crate::reflect::{Difference, ObjectState, Verification};
-use crate::upstream::{Client, PageRequest, Selectors, Target};
+use crate::upstream::{Access, Client, Discovery, PageRequest, Selectors, Target, UpstreamError};
 
 /// Number of differences that a text report names; a JSON report names all.
 const DIFFERENCES_TOLD_MAX: usize = 100;
@@ -139,7 +139,17 @@ async fn examine(config: &config::Check) -> Vec<Finding> {
         findings.push(Finding::new(&format!("API {}", broken.group_version), Ok(why)));
     }
     findings.extend(config.wildcards.iter().map(on_demand));
-    let comparer = match Comparer::new(config, &client).await {
+    if let Some(election) = &config.election {
+        findings.extend(election_permissions(&client, &election.lease).await);
+    }
+    findings.extend(watched(config, &client, &discovery).await);
+    findings
+}
+
+/// Whether the kinds to watch are served and may be read, and whether caches equal the API server where that is wanted.
+async fn watched(config: &config::Check, client: &Client, discovery: &Discovery) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let comparer = match Comparer::new(config, client).await {
         Ok(comparer) => comparer,
         Err(why) => {
             findings.push(Finding::new("informerd", Err(why)));
@@ -161,11 +171,11 @@ async fn examine(config: &config::Check) -> Vec<Finding> {
         }
         seen.push(resource.clone());
         for target in targets(spec, &resource) {
-            let permissions = permissions(&client, &target).await;
+            let permissions = permissions(client, &target).await;
             let allowed = permissions.iter().all(|finding| finding.ok);
             findings.extend(permissions);
             if allowed && !target.selectors.field.is_empty() {
-                findings.push(selected(&client, &target).await);
+                findings.push(selected(client, &target).await);
             }
             if let (Some(comparer), true) = (&comparer, allowed) {
                 let what = format!("compare {} in {}", target.resource, place(&target));
@@ -206,17 +216,38 @@ async fn permissions(client: &Client, target: &Target) -> Vec<Finding> {
             Ok(access) if access.allowed && target.metadata_only => {
                 Ok("allowed; only metadata is asked for, though the permission covers all".to_owned())
             }
-            Ok(access) if access.allowed => Ok("allowed".to_owned()),
-            Ok(access) => {
-                let why = if access.reason.is_empty() { "" } else { " because " };
-                let why = format!("not allowed{why}{}", access.reason);
-                Err(format!("{why}: `informerd rbac` prints what to grant"))
-            }
-            Err(error) => Err(error.sentence()),
+            answer => permitted(answer),
         };
         findings.push(Finding::new(&format!("{verb} {} in {}", target.resource, place(target)), result));
     }
     findings
+}
+
+/// Whether informerd may take part in the election of the queues' leader.
+async fn election_permissions(client: &Client, lease: &LeaseName) -> Vec<Finding> {
+    let namespace = match &lease.namespace {
+        Some(namespace) => namespace.clone(),
+        None => client.own_namespace().await,
+    };
+    let mut findings = Vec::new();
+    for verb in ["get", "create", "update"] {
+        let result = permitted(client.can_lease(verb, &namespace, &lease.name).await);
+        findings.push(Finding::new(&format!("{verb} lease {} in namespace {namespace}", lease.name), result));
+    }
+    findings
+}
+
+/// What the answer to a permission review means.
+fn permitted(answer: Result<Access, UpstreamError>) -> Result<String, String> {
+    match answer {
+        Ok(access) if access.allowed => Ok("allowed".to_owned()),
+        Ok(access) => {
+            let why = if access.reason.is_empty() { "" } else { " because " };
+            let why = format!("not allowed{why}{}", access.reason);
+            Err(format!("{why}: `informerd rbac` prints what to grant"))
+        }
+        Err(error) => Err(error.sentence()),
+    }
 }
 
 /// Whether the API server accepts the field selector. Only it knows by which fields a kind can be selected.

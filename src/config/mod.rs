@@ -144,6 +144,8 @@ pub struct Check {
     pub upstream: UpstreamSource,
     /// Whether watches go over HTTP/1.1 even where the API server knows HTTP/2.
     pub watch_http2: bool,
+    /// The election of the queues' leader, if there is one.
+    pub election: Option<QueueElection>,
     /// A sentence that says what anyone who can connect may do, if not only local processes can connect.
     pub exposure: Option<String>,
     /// Form of the report.
@@ -365,6 +367,14 @@ impl Source {
     pub fn election(&self, environment: Environment<'_>) -> Result<Option<LeaseName>, ConfigError> {
         let General { queues_leader_election, queues_lease, .. } = self.merged(environment)?.general.values();
         Ok(QueueElection::of(queues_leader_election, queues_lease).map(|election| election.lease))
+    }
+
+    /// The declared links, without checking the other settings.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn links(&self, environment: Environment<'_>) -> Result<Vec<LinkSpec>, ConfigError> {
+        Ok(self.merged(environment)?.general.values().link)
     }
 
     fn merged(&self, environment: Environment<'_>) -> Result<ServeSettings, ConfigError> {

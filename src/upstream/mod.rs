@@ -18,6 +18,7 @@ mod metrics;
 mod replay;
 mod session;
 
+pub use access::Access;
 pub use backoff::Backoff;
 pub use client::{
     AsOf, ByteStream, Client, ListBody, PageRequest, Selectors, Target, WatchFrom, WatchRequest,

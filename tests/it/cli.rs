@@ -281,6 +281,13 @@ fn completions_and_manual_pages_are_printed() {
         &["links"],
         &["spec.tls.secretName", "service-name", "spec.podSelector (labels)", "metadata.ownerReferences.uid"],
     );
+    let declared = r#"{"from":"widgets.example.com","path":"spec.secretName","to":"secrets"}"#;
+    prints(&["links", "--link", declared], &["widgets.example.com", "spec.secretName"]);
+    refuses(
+        &["links", "--link", r#"{"from":"widgets","to":"secrets"}"#],
+        &[],
+        &["--link", "expected either path, where the name is, or selector"],
+    );
     prints(&["man"], &[".TH informerd", "rbac"]);
     prints(&["man", "serve"], &[".TH", "journal"]);
     refuses(

@@ -1,14 +1,16 @@
 //! Leader election for queues against a real API server, with no more permissions than `informerd rbac` prints.
 
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::cluster::administer;
 use crate::election::{LEASE, identity, lease, post, refuses, replica, until_follows, until_leads};
 use crate::support::envtest::{self, Envtest, FIRST_TOKEN, Options, Process, Version};
-use crate::support::informerd;
 use crate::support::server::kubeconfig;
+use crate::support::{PATIENCE, in_time, informerd};
 
 /// Creates what `informerd rbac` prints, bound to the user of the tests.
 async fn permit(client: &kube::Client) {
@@ -31,6 +33,22 @@ async fn permit(client: &kube::Client) {
     }
 }
 
+/// What `informerd check` says of the Lease: each verb, and whether it is allowed.
+async fn checked(kubeconfig: &Path) -> Vec<(String, bool)> {
+    let mut command = informerd();
+    command.args(["check", "--output=json", "--log=off", "--watch=pods", "--queues-leader-election"]);
+    command.args(["--queues-lease", LEASE, "--kubeconfig"]).arg(kubeconfig);
+    let output = tokio::task::spawn_blocking(move || command.output().unwrap());
+    let output = in_time("the check", output).await.unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let findings = report["findings"].as_array().unwrap().iter();
+    let of_lease = findings.filter_map(|one| {
+        let verb = one["what"].as_str()?.strip_suffix(" lease informerd-queues in namespace web")?;
+        Some((verb.to_owned(), one["ok"] == true))
+    });
+    of_lease.collect()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_elect_a_leader_with_the_least_permissions_on_1_20() {
     let options = Options { guarded: true, ..Options::default() };
@@ -38,14 +56,21 @@ async fn replicas_elect_a_leader_with_the_least_permissions_on_1_20() {
     let client = envtest::client(&api.kubeconfig_path()).await;
     let namespace = json!({"metadata": {"name": "web"}});
     administer(&client, "POST", "/api/v1/namespaces", Some(&namespace), Duration::from_secs(10)).await;
+    let address = api.address(Process::ApiServer);
+    let path = api.write_kubeconfig("kubeconfig.informerd", address, &format!("token: {FIRST_TOKEN}"));
+    let verbs = |allowed| ["get", "create", "update"].map(|verb| (verb.to_owned(), allowed));
+    assert_eq!(checked(&path).await, verbs(false));
     permit(&client).await;
+    // The API server's authorizer sees new rules a little later.
+    let deadline = Instant::now() + PATIENCE;
+    while checked(&path).await != verbs(true) {
+        assert!(Instant::now() < deadline, "the permissions are not seen: {:?}", checked(&path).await);
+    }
     let pod =
         json!({"metadata": {"name": "a"}, "spec": {"containers": [{"name": "main", "image": "main:1"}]}});
     let pods = "/api/v1/namespaces/web/pods";
     administer(&client, "POST", pods, Some(&pod), Duration::from_secs(10)).await;
-    let address = api.address(Process::ApiServer);
-    let upstream =
-        kubeconfig(api.write_kubeconfig("kubeconfig.informerd", address, &format!("token: {FIRST_TOKEN}")));
+    let upstream = kubeconfig(path);
 
     let mut first = replica(upstream.clone()).await;
     until_leads(first.address, true).await;
