@@ -128,7 +128,9 @@ impl App {
             // The admin listener drains fast, as it has no long answers.
             let admin_config =
                 http::Config { drain_timeout: Duration::from_millis(100), ..http_config.clone() };
-            tokio::spawn(admin.serve(bound, admin_config, cancel.clone()).instrument(info_span!("admin")))
+            tokio::spawn(
+                http::serve_admin(bound, admin, admin_config, cancel.clone()).instrument(info_span!("admin")),
+            )
         });
         let upstream =
             http::Upstream { pass: pass::through(&config, &client), definition: definitions::fetch(&client) };

@@ -14,9 +14,8 @@ use serde::Serialize;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::listener::serve_router;
 use super::params::Params;
-use super::{ApiError, Bound, Config, Queues};
+use super::{ApiError, Queues};
 use crate::cache::Phase;
 use crate::hub::{FollowerSummary, Hub, Informer, Origin, Stage, Started};
 
@@ -37,7 +36,7 @@ pub struct Admin {
 }
 
 /// The routes of the admin listener.
-pub fn admin_router(admin: Admin) -> Router {
+pub(super) fn admin_router(admin: Admin) -> Router {
     probes(admin.clone())
         .route("/metrics", get(metrics))
         .route("/v1/subscriptions", get(subscriptions))
@@ -63,11 +62,6 @@ pub(super) fn probes<S: Clone + Send + Sync + 'static>(admin: Admin) -> Router<S
 }
 
 impl Admin {
-    /// Serves until `until` is cancelled, which is later than for the data listener, so that a drain can be observed.
-    pub async fn serve(self, bound: Bound, config: Config, until: CancellationToken) {
-        serve_router(bound, admin_router(self), config, until).await;
-    }
-
     /// Each check with its name: an error sentence, or a remark although all is well.
     fn checks(&self) -> Vec<(String, Result<Option<String>, String>)> {
         let now = Instant::now();

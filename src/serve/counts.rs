@@ -21,8 +21,8 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::body::FramesBody;
 use super::connection::Peer;
+use super::index_target::{IndexTarget, WAIT, distinct, index_path, ready};
 use super::list_body::Listing;
-use super::lookup::{IndexTarget, WAIT, distinct, index_path, ready};
 use super::negotiate::accepted;
 use super::params::Params;
 use super::target::Target;

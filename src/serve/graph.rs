@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::list_body::Listing;
 use super::params::Params;
 use super::target::{self, FILTERS, Target};
-use super::{ApiError, Server, lookup, metrics};
+use super::{ApiError, Server, index_target, metrics};
 use crate::cache::Snapshot;
 use crate::hub::{Informer, InformerId, Selection};
 use crate::k8s::{
@@ -131,9 +131,9 @@ pub(super) async fn graph(
         }
     };
     let path = target::path_after(ROUTE, &uri);
-    let target = Target::parse(&server, path, &params, Instant::now() + lookup::WAIT).await?;
+    let target = Target::parse(&server, path, &params, Instant::now() + index_target::WAIT).await?;
     server.loops.turns.admit()?;
-    lookup::ready(&server, &target).await?;
+    index_target::ready(&server, &target).await?;
     let damages_before = damages();
     let mut search = Search::new(&server);
     let selected = search.select(&target).await?;

@@ -18,6 +18,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
 
 use super::acknowledged::{Acknowledged, Progress};
+use super::admin::admin_router;
 use super::connection::{Connection, ConnectionPermit, Peer, Served};
 use super::crowd::{ADMIN_CONNECTIONS_MAX, Crowd};
 use super::guard::Door;
@@ -113,16 +114,17 @@ pub async fn serve(bound: Bound, admin: Admin, config: Config, upstream: Upstrea
     acceptor.serve(bound, timeout).await;
 }
 
-/// Serves other routes (the admin listener) under the same limits.
-pub(super) async fn serve_router(bound: Bound, router: Router, config: Config, drain: CancellationToken) {
+/// Serves the admin interface until `until` is cancelled, which is later than for the data interface, so that a drain can be
+/// observed.
+pub async fn serve_admin(bound: Bound, admin: Admin, config: Config, until: CancellationToken) {
     let timeout = config.drain_timeout;
     let acknowledged = Acknowledged::new(config.write_stall_timeout);
     let acceptor = Acceptor {
-        router,
+        router: admin_router(admin),
         places: Places::Newest(Crowd::new(ADMIN_CONNECTIONS_MAX)),
         config: Arc::new(config),
         door: Door::Admin,
-        drain,
+        drain: until,
         refusals: Arc::new(Semaphore::new(REFUSALS_MAX)),
         tasks: TaskTracker::new(),
         acknowledged,

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::{RawQuery, Request, State};
@@ -12,20 +11,18 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
+use super::index_target::{IndexTarget, WAIT, distinct, index_path, ready};
 use super::list_body::{ListPosition, Listing};
 use super::negotiate::accepted;
 use super::params::Params;
-use super::target::{self, FILTERS, Target};
+use super::target::{FILTERS, Target};
 use super::{ApiError, Server, body, counts, snapshot};
 use crate::encode::{Frames, ListEncoder, ListFormat};
 use crate::hub::{Informer, Selection};
-use crate::k8s::{FieldMask, FieldPath, IndexPath, IndexPaths, Object, Term, Test};
+use crate::k8s::{IndexPath, IndexPaths, Term, Test};
 
 /// Its route.
 const ROUTE: &str = "/v1/index/";
-
-/// How long a request waits for discovery and for the first list.
-pub(super) const WAIT: Duration = Duration::from_secs(10);
 
 /// Largest number of values that one request looks up, such as the pod IPs in a batch of log lines.
 const VALUES_MAX: usize = 1024;
@@ -57,27 +54,6 @@ struct IndexInfo {
 #[serde(deny_unknown_fields)]
 struct Lookup {
     values: Vec<String>,
-}
-
-/// A request's path after `/v1/index/`, parsed.
-pub(super) struct IndexTarget {
-    pub(super) resource: String,
-    pub(super) path: Option<String>,
-    pub(super) value: Option<String>,
-}
-
-impl IndexTarget {
-    pub(super) fn parse(route: &str, uri: &Uri) -> Result<Self, ApiError> {
-        let mut segments = target::segments(target::path_after(route, uri))?.into_iter();
-        let (resource, path, value) = (segments.next().unwrap_or_default(), segments.next(), segments.next());
-        if segments.next().is_some() || resource.contains(',') {
-            let accepted = format!(
-                "expected {route}RESOURCE[/PATH[/VALUE]]; a / within a path or a value is %2F, or give ?value="
-            );
-            return Err(ApiError::invalid("path", uri.path(), &accepted));
-        }
-        Ok(Self { resource, path, value })
-    }
 }
 
 pub(super) async fn index(
@@ -151,28 +127,6 @@ pub(super) async fn lookup(
     by_value(&server, &at.resource, path, values, target).await
 }
 
-/// Waits until the caches are complete, and for room in the queue of turns.
-pub(super) async fn ready(server: &Server, target: &Target) -> Result<(), ApiError> {
-    server.loops.turns.admit()?;
-    let deadline = Instant::now() + WAIT;
-    for informer in &target.informers {
-        target::synced(informer, deadline).await?;
-    }
-    Ok(())
-}
-
-pub(super) fn index_path(path: &str, informers: &[Arc<Informer>]) -> Result<IndexPath, ApiError> {
-    let wrong = |why: &str| ApiError::invalid("path", path, why);
-    FieldMask::parse(path).map_err(|error| wrong(&error.to_string()))?;
-    if path.contains(',') {
-        return Err(wrong("expected one path"));
-    }
-    if let Some(informer) = informers.iter().find(|informer| !informer.spec.holds(path)) {
-        return Err(wrong(&format!("the cache keeps no such member of {}", informer.spec.resource)));
-    }
-    Ok(IndexPath::Field(FieldPath::new(path)))
-}
-
 fn sorted(mut values: Vec<String>) -> Result<Vec<String>, ApiError> {
     values.sort_unstable();
     values.dedup();
@@ -201,14 +155,6 @@ fn indexes(resource: &str, informers: &[Arc<Informer>]) -> Response {
     }
     let list = IndexList { resource: resource.to_owned(), indexes: indexes.into_values().collect() };
     axum::Json(list).into_response()
-}
-
-/// The values of an object, each once.
-pub(super) fn distinct(object: &Object, paths: &IndexPaths) -> Vec<Arc<str>> {
-    let mut values: Vec<_> = paths.read(object).get(0).iter().cloned().collect();
-    values.sort_unstable();
-    values.dedup();
-    values
 }
 
 /// The objects of each of many values, all from one state of the cache.

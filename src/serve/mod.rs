@@ -17,6 +17,7 @@ mod dashboard;
 mod graph;
 mod guard;
 mod host;
+mod index_target;
 mod join;
 mod kube;
 mod list_body;
@@ -43,7 +44,7 @@ mod websocket;
 pub use admin::Admin;
 pub use api_error::ApiError;
 pub use kube::FetchDefinition;
-pub use listener::{Bound, serve};
+pub use listener::{Bound, serve, serve_admin};
 pub use metrics::describe;
 pub use passthrough::{Bounded, Forward, Forwarded, PassConfig, PassThrough, Passed};
 pub use queues::{
