@@ -56,11 +56,11 @@ Exit codes: 0 fine, 1 failed while running (or a check that failed), 2 wrong usa
 const CHECK_EXAMPLES: &str = "\
 Examples:
   informerd check --config informerd.yaml
-      Whether serve would work with it.
+      Whether serve would start and work with this file.
   informerd check --config informerd.yaml --verify
-      And whether what it would hold is what the API server has.
+      And whether its caches would equal the API server's objects.
   informerd check --config informerd.yaml --verify --against http://127.0.0.1:8090
-      Whether what a running informerd holds is. Only what stays different is told, as both move on.
+      Whether the caches of a running informerd equal them. Only lasting differences are reported, as both sides change.
 
 The other settings of serve are taken, too, so that its arguments can be given as they are, and are checked.
 Exit codes: 0 fine, 1 something is wrong or differs, 2 wrong usage or configuration.";

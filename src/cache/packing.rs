@@ -1,11 +1,11 @@
 //! Packing: objects that have not changed for a while are held packed, by a dictionary of their kind.
 //!
 //! Packing an object is no change: it has no revision, wakes nobody, and a reader sees the same. An object is *cold* once
-//! no change in the journal shows it, so that live readers get what they are told by reference. A [`Packer`] takes
+//! no change in the journal shows it, so that live readers share the bytes of its JSON. A [`Packer`] takes
 //! cold objects in batches, packs them without the lock, and puts those back that are still the current state.
 //!
 //! Objects of the first list are cold from the start, and packed while the list is under way. Those of a later list may
-//! become changes, which are told unpacked.
+//! become changes, which are sent unpacked.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Weak};
@@ -58,7 +58,7 @@ pub(super) struct Cold {
     bytes: usize,
 }
 
-/// Packs the cold objects of one cache. Whoever owns it calls [`Packer::step`].
+/// Packs the cold objects of one cache. Its owner calls [`Packer::step`].
 pub struct Packer {
     shared: Arc<Shared>,
     packing: Packing,

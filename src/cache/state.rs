@@ -375,7 +375,7 @@ impl State {
             self.store.count_out(&old.object);
             created = self.recent.remove(&old.revision).map_or(created, |recent| recent.created);
         }
-        // Live readers are told of it by reference, and the journal counts its bytes.
+        // Live readers share its bytes, which the journal counts.
         let object = Object::plain(object);
         let tombstone = Arc::new(Tombstone {
             revision,

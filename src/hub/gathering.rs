@@ -16,21 +16,21 @@ use crate::k8s::{Key, ResourceVersion};
 /// Largest number of changes that are held. With more, the members of the view take them by themselves.
 const HELD_MAX: usize = 1024;
 
-/// What the members of a view were not told yet.
+/// Changes that the members of a view have not been sent yet.
 pub(super) struct Gathering {
-    /// Least time between two times that changes are told.
+    /// Least time between two sends.
     interval: Duration,
-    /// Before this moment none are told.
+    /// Nothing is sent before this moment.
     until: Instant,
-    /// For each source, `None` if its members have everything.
+    /// By source; `None` if the members have all of its changes.
     held: Vec<Option<Held>>,
     /// How many changes are held.
     len: usize,
 }
 
-/// The changes of a source that the members of a view were not told.
+/// The changes of a source that the members of a view have not been sent.
 struct Held {
-    /// Where the members are.
+    /// Where the members are in the journal.
     cursor: Cursor,
     position: ResourceVersion,
     /// Those that concern the view.
@@ -45,18 +45,18 @@ impl Gathering {
         Self { interval, until, held: (0..sources).map(|_| None).collect(), len: 0 }
     }
 
-    /// Before this moment no changes are told.
+    /// No changes are sent before this moment.
     pub(super) fn until(&self) -> Instant {
         self.until
     }
 
-    /// Takes in a member that was told changes, and is to be told none before this moment. Nothing is held then, so no other
-    /// member waits for longer than its interval.
+    /// Admits a member that was sent changes just now, and may be sent the next ones only after this moment. No changes are held at
+    /// that time, so no other member waits for longer than its interval.
     pub(super) fn admit(&mut self, until: Instant) {
         self.until = self.until.max(until);
     }
 
-    /// When the changes that are held are told, if there are any.
+    /// When the held changes are sent, if there are any.
     pub(super) fn tells_at(&self) -> Option<Instant> {
         (self.len > 0).then_some(self.until)
     }

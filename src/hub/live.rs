@@ -420,7 +420,7 @@ impl<M: Member> Live<M> {
                 matcher.refresh_to(&paths);
                 let projected = project_change(matcher, change);
                 if let Some(gathering) = &mut view.gathering {
-                    // Of an object that changed already, the last state is told, whatever makes it differ.
+                    // The object has a held change already: hold this one, too, as the last state may differ from the first.
                     if projected.is_some() || gathering.has(source, change.object.key()) {
                         gathering.hold(source, change, &before);
                         gathers.push(key);

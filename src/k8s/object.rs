@@ -23,8 +23,8 @@ pub(super) struct Span {
 /// An object as the API server sent it: compact JSON in one allocation of exact size, and the offsets of uid, version
 /// and labels in it. Labels and fields are read from the JSON when needed, so that nothing is held twice.
 ///
-/// An object that has not changed for a while may be packed. Its key, uid, version and labels are read as they are; whoever
-/// asks for its JSON unpacks it.
+/// An object that has not changed for a while may be packed. Its key, uid, version and labels are read without
+/// unpacking; its JSON is unpacked when it is read.
 #[derive(Clone)]
 pub struct Object {
     pub(super) key: Key,
@@ -85,8 +85,8 @@ impl Object {
 
     /// The whole object, compact, without line breaks. Shares the bytes, or unpacks them: some microseconds.
     ///
-    /// Where packed bytes are damaged, it is what identifies the object and nothing else, and [`damages`](super::damages)
-    /// rises, so that whoever was about to write it does not.
+    /// If the packed bytes are damaged, the result has only what identifies the object, and [`damages`](super::damages) rises, so that
+    /// the caller does not write it to a client.
     pub fn json(&self) -> Bytes {
         self.shown().json
     }

@@ -241,7 +241,7 @@ impl Counting {
                 () = self.changed() => {}
                 () = sleep_until(quiet_until) => return Some(self.heartbeat()),
             }
-            // The first change after a pause is told at once.
+            // The first change after a pause is sent at once.
             let look_at = ends_at.min(self.looked_at + self.coalesce);
             if timeout_at(look_at, drain.cancelled()).await.is_ok() {
                 return None;

@@ -226,7 +226,7 @@ impl Multiplex {
         Heard::Nothing
     }
 
-    /// Does what a message says. What is wrong with a subscription itself is told under its id later.
+    /// Handles a client's message. An error of the subscription itself is sent later, with its id.
     fn obey(&mut self, text: &str) -> Result<(), ApiError> {
         let message = serde_json::from_str(text).map_err(|error| {
             let accepted =

@@ -131,7 +131,7 @@ impl WatchStream {
         self.observer.reason()
     }
 
-    /// What the operator is told of it.
+    /// Its figures for the operator.
     pub(super) fn follower(&self) -> &Arc<Follower> {
         self.subscriber.follower()
     }

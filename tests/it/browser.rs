@@ -373,7 +373,7 @@ async fn event_source_survives_restarts_by_its_last_event_id() {
     browser.until(&format!("fold.all.includes('{}')", live[2])).await;
     check_fold(&browser, &["cart-1", "cart-2", "web-1"]).await;
 
-    // Nothing happens while it is away: nothing is told again.
+    // Nothing changes while it is disconnected, so no event is repeated.
     let before: u32 = browser.eval("fold.events").await;
     world.terminate().await;
     world.restart().await;

@@ -1,4 +1,4 @@
-//! Clients that outlive informerd: they are told what changed meanwhile, not everything.
+//! Clients that outlive informerd get the changes since, and not all objects.
 
 use serde_json::{Value, json};
 use tokio::task::JoinSet;

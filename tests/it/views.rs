@@ -66,7 +66,7 @@ async fn a_stream_of_fields_shows_them_alone_and_tells_their_changes_alone() {
         expected["status"]["phase"] = format!("Phase{number}").into();
         expected["metadata"]["resourceVersion"] = server.cluster.revision().to_string().into();
         assert_eq!((&*event.kind, &event.object), ("MODIFIED", &expected), "{transport:?}");
-        // What leaves is told in the same form.
+        // An object that stops matching is shown in the same form.
         patch(&server, "a", &json!({"metadata": {"labels": {"app": "api"}}}));
         let event = stream.next().await.unwrap();
         expected["metadata"]["resourceVersion"] = server.cluster.revision().to_string().into();

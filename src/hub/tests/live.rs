@@ -303,7 +303,7 @@ async fn a_bookmark_waits_for_the_changes_that_a_view_holds() {
     let bookmark_at = loop {
         let next = live.next_due().expect("members have heartbeats");
         tokio::time::advance(next - Instant::now()).await;
-        // Half an interval before the bookmark a change is told, so that the next one is held.
+        // Half an interval before the bookmark a change is sent, so that the next one is held.
         if due(&mut live).iter().any(|(_, events)| !events.is_empty()) {
             break Instant::now() + life.hub.config().bookmark_interval;
         }

@@ -67,7 +67,7 @@ impl Feed {
                     let reason = self.follow(subscriber).await;
                     debug!(queue = self.queue.name(), reason = reason.as_str(), "a queue follows anew");
                     self.queue.waits(self.index, "its informer has ended, and is looked for");
-                    // What was not told of the first state is told by the next one.
+                    // The next stream's first state has the objects that were left of this one's.
                     if let Some(first) = self.first.take() {
                         self.known.extend(first);
                     }

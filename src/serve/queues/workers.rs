@@ -276,7 +276,7 @@ impl Workers {
         let mut place = None;
         loop {
             let mut ready = std::pin::pin!(self.ready.notified());
-            // From here on it is told of keys, before it looks for them.
+            // Register for the wake-up before looking for keys, so that none is missed in between.
             ready.as_mut().enable();
             if self.closed.is_cancelled() {
                 return Err(QueueError::Unknown { name: self.name.clone() });

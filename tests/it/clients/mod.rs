@@ -233,7 +233,7 @@ impl World {
             self.writes(20).await;
         }
         let cut = self.agree("cut connections", followers, wanted).await;
-        assert_eq!(cut, first, "whoever was cut off goes on where it was, without a list");
+        assert_eq!(cut, first, "a client that was cut off continues without a list");
 
         self.write();
         self.server.informerd.kill().await;
