@@ -4,6 +4,7 @@ use std::io::Write as _;
 
 use serde::Serialize;
 
+use super::check_size::size;
 use super::compare::Comparer;
 use super::informers::fits;
 use super::upstream_config;
@@ -174,6 +175,10 @@ async fn watched(config: &config::Check, client: &Client, discovery: &Discovery)
             let permissions = permissions(client, &target).await;
             let allowed = permissions.iter().all(|finding| finding.ok);
             findings.extend(permissions);
+            if allowed {
+                let what = format!("size of {} in {}", target.resource, place(&target));
+                findings.push(Finding::new(&what, size(client, spec, &target, &config.limits).await));
+            }
             if allowed && !target.selectors.field.is_empty() {
                 findings.push(selected(client, &target).await);
             }

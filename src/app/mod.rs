@@ -1,6 +1,7 @@
 //! Wiring: binds listeners, builds the rooms, spawns tasks, drains. The one room that sees all others.
 
 mod check;
+mod check_size;
 mod compare;
 mod definitions;
 mod demo;
@@ -48,6 +49,9 @@ pub struct App {
     elector: Option<JoinHandle<()>>,
     reload: Arc<Notify>,
 }
+
+/// Time in which the requests of the admin listener may end at shutdown.
+const ADMIN_DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Length of the queues of demands and reloads; senders wait while they are full.
 const INBOX_LEN: usize = 64;
@@ -124,13 +128,10 @@ impl App {
             leaving: leaving.clone(),
         };
         let admin = admin.map(|bound| {
-            let admin = health.clone();
             // The admin listener drains fast, as it has no long answers.
-            let admin_config =
-                http::Config { drain_timeout: Duration::from_millis(100), ..http_config.clone() };
-            tokio::spawn(
-                http::serve_admin(bound, admin, admin_config, cancel.clone()).instrument(info_span!("admin")),
-            )
+            let config = http::Config { drain_timeout: ADMIN_DRAIN_TIMEOUT, ..http_config.clone() };
+            let admin = http::serve_admin(bound, health.clone(), config, cancel.clone());
+            tokio::spawn(admin.instrument(info_span!("admin")))
         });
         let upstream =
             http::Upstream { pass: pass::through(&config, &client), definition: definitions::fetch(&client) };

@@ -283,3 +283,32 @@ async fn check_warns_of_a_listener_that_others_reach_and_names_secrets() {
         assert!(exposed.contains(told), "{told}: {exposed}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_estimates_the_memory_of_a_watch_from_a_page() {
+    let server = TestServer::start(&["configmaps"]).await;
+    for index in 0..620 {
+        let data = format!("{index}").repeat(100);
+        let object =
+            json!({"metadata": {"namespace": "web", "name": format!("map-{index}")}, "data": {"a": data}});
+        server.cluster.create("configmaps", object).unwrap();
+    }
+    let size = async |resource: &str, place: &str| {
+        let (_, report) = check(&server, resource, &[]).await;
+        let what = format!("size of configmaps in {place}");
+        let findings = report["findings"].as_array().unwrap();
+        let finding = findings.iter().find(|one| one["what"] == what).unwrap();
+        finding["detail"].as_str().unwrap().to_owned()
+    };
+    let whole = size("configmaps", "all namespaces").await;
+    assert!(whole.starts_with("620 objects of about "), "{whole}");
+    assert!(whole.contains(" kB with --cache-packing=auto; and at most 67 MB for recent changes"), "{whole}");
+    // With a selector the API server does not tell how many there are.
+    server
+        .cluster
+        .patch("configmaps", "web", "map-1", &json!({"metadata": {"labels": {"no": "x"}}}))
+        .unwrap();
+    let selected = size("configmaps?labelSelector=!no", "all namespaces").await;
+    assert!(selected.starts_with("more than 500 objects of about "), "{selected}");
+    assert_eq!(size("configmaps?namespace=shop", "namespace shop").await, "no objects now");
+}
