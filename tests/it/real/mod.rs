@@ -3,6 +3,7 @@
 
 mod access;
 mod cluster;
+mod controllers;
 mod definitions;
 mod election;
 mod follower;
