@@ -15,6 +15,7 @@ mod processes;
 mod rig;
 mod soak;
 mod tables;
+mod workers;
 mod writers;
 
 use std::time::Duration;
@@ -25,6 +26,8 @@ struct Effort {
     pods: usize,
     /// `INFORMERD_TEST_KILLS`: of informerd and of the API server, in turn.
     kills: usize,
+    /// `INFORMERD_TEST_WRITES`: writes between two kills while workers of a queue die.
+    writes: usize,
     /// `INFORMERD_TEST_PAUSE`: seconds for which something is stopped or away.
     pause: Duration,
 }
@@ -38,6 +41,7 @@ impl Effort {
         Self {
             pods: number("INFORMERD_TEST_PODS", 300),
             kills: number("INFORMERD_TEST_KILLS", 2),
+            writes: number("INFORMERD_TEST_WRITES", 300),
             pause: Duration::from_secs(pause as u64),
         }
     }
