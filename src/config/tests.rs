@@ -205,6 +205,14 @@ fn every_changed_setting_is_applied_or_reported_at_a_reload() {
     let changed = |yaml: &str| base.fixed_differences(&made(&[], yaml).unwrap());
     let applied = "watch: [{resource: nodes}]\nnamespaces: [a]\nonDemand: [pods]\nonDemandIdle: 1m\nkeepLastApplied: true\n";
     assert_eq!(changed(applied), [""; 0]);
+    let applied = table::settings()
+        .iter()
+        .filter(|setting| setting.reload == Reload::Applied)
+        .map(|setting| setting.name);
+    let applied: Vec<_> = applied.collect();
+    let known =
+        ["watch", "namespace", "keep_managed_fields", "keep_last_applied", "on_demand", "on_demand_idle"];
+    assert_eq!(applied, known, "Informers::reconfigure and Reloader::reload_quietly have to apply a new one");
     for (yaml, name) in [
         ("logFormat: json", "log_format"),
         ("log: debug", "log"),

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::{AbortHandle, JoinHandle};
+use tokio::task::{AbortHandle, JoinHandle, yield_now};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use crate::cache::{self, Condition, Delta, IndexTerm, Phase, Reader, UsedIndex, Writer};
+use crate::cache::{self, Condition, Delta, IndexBuilder, IndexTerm, Phase, Reader, UsedIndex, Writer};
 use crate::config::{self, Limits, WatchSpec};
 use crate::hub::{Content, Informer, InformerId, InformerSpec, Scope, Started};
 use crate::k8s::{DecodeOptions, FieldPath, IndexPath, Resource};
@@ -54,6 +54,8 @@ pub(super) struct ConfiguredWatch {
 pub(super) struct RunningInformer {
     /// The informer as registered with the hub.
     pub(super) informer: Informer,
+    /// The paths of the indexes that it keeps, as configured.
+    indexes: Vec<String>,
     state: State,
 }
 
@@ -124,11 +126,14 @@ impl Maker {
             reflector = reflector.packed(pack.clone());
         }
         info!(informer = spec.name, %scope, started = spec.started.as_str(), "informer starts");
-        let pinned = pinned(&reader, indexes);
+        // The cache is empty still, so each is complete at once, and grows with it.
+        let pinned =
+            indexes.iter().filter_map(|path| index(&reader, path)).filter_map(IndexTurns::finish).collect();
         let informer = Informer::new(spec, reader).pinning(pinned);
         let cancel = self.cancel.child_token();
         let task = tokio::spawn(reflector.run(cancel.clone()));
-        RunningInformer { informer, state: State::Running { not_found_before: 0, cancel, task } }
+        let state = State::Running { not_found_before: 0, cancel, task };
+        RunningInformer { informer, indexes: indexes.to_vec(), state }
     }
 
     fn machine_config(&self) -> MachineConfig {
@@ -163,24 +168,49 @@ impl Maker {
         let spec =
             InformerSpec { is_absent: true, stale_after: Duration::MAX, ..running.informer.spec.clone() };
         let informer = Informer::new(spec, reader);
-        RunningInformer { informer, state: State::Absent(writer) }
+        RunningInformer { informer, indexes: Vec::new(), state: State::Absent(writer) }
     }
 }
 
-/// Indexes that are kept as long as the informer. The cache is empty still, so each is complete at once, and grows with it.
-fn pinned(reader: &Reader, paths: &[String]) -> Vec<Arc<UsedIndex>> {
-    let mut pinned = Vec::new();
-    for path in paths {
-        // Label selectors ask by label, for which an absent one is no value.
-        let path = match path.strip_prefix("metadata.labels.") {
-            Some(key) => IndexPath::Label(key.replace("\\.", ".")),
-            None => IndexPath::Field(FieldPath::new(path)),
-        };
-        let Ok(mut builder) = reader.build_index(&path, Instant::now()) else { continue };
-        while !builder.turn() {}
-        pinned.extend(reader.use_index(&IndexTerm { path, values: Vec::new() }).map(Arc::new));
+/// An index while it is built.
+struct IndexTurns {
+    builder: IndexBuilder,
+    reader: Reader,
+    path: IndexPath,
+}
+
+/// Begins an index by a configured path; `None` if the cache has no room for another one.
+fn index(reader: &Reader, path: &str) -> Option<IndexTurns> {
+    // Label selectors ask by label, for which an absent one is no value.
+    let path = match path.strip_prefix("metadata.labels.") {
+        Some(key) => IndexPath::Label(key.replace("\\.", ".")),
+        None => IndexPath::Field(FieldPath::new(path)),
+    };
+    let builder = reader.build_index(&path, Instant::now()).ok()?;
+    Some(IndexTurns { builder, reader: reader.clone(), path })
+}
+
+// === impl IndexTurns ===
+
+impl IndexTurns {
+    /// Builds it at once.
+    fn finish(mut self) -> Option<Arc<UsedIndex>> {
+        while !self.builder.turn() {}
+        self.used()
     }
-    pinned
+
+    fn used(self) -> Option<Arc<UsedIndex>> {
+        let term = IndexTerm { path: self.path, values: Vec::new() };
+        self.reader.use_index(&term).map(Arc::new)
+    }
+
+    /// Builds it in turns, between which other tasks run.
+    async fn finish_in_turns(mut self) -> Option<Arc<UsedIndex>> {
+        while !self.builder.turn() {
+            yield_now().await;
+        }
+        self.used()
+    }
 }
 
 // === impl RunningInformer ===
@@ -218,6 +248,23 @@ impl RunningInformer {
         }
     }
 
+    /// Whether it keeps these indexes.
+    pub(super) fn has_indexes(&self, paths: &[String]) -> bool {
+        self.indexes == paths || matches!(self.state, State::Absent(_))
+    }
+
+    /// Keeps these indexes instead of the ones before.
+    pub(super) async fn keep_indexes(&mut self, paths: &[String]) {
+        let mut pinned = Vec::new();
+        for path in paths {
+            if let Some(turns) = index(&self.informer.reader, path) {
+                pinned.extend(turns.finish_in_turns().await);
+            }
+        }
+        self.informer = self.informer.clone().pinning(pinned);
+        self.indexes = paths.to_vec();
+    }
+
     /// Stops the reflector, and waits until it has ended.
     async fn stop(&mut self) {
         if let State::Running { cancel, task, .. } = &mut self.state {
@@ -229,7 +276,8 @@ impl RunningInformer {
 
     /// An informer with the same reflector and another description.
     fn take(&mut self, informer: Informer) -> Self {
-        Self { informer, state: std::mem::replace(&mut self.state, State::Moved) }
+        let indexes = std::mem::take(&mut self.indexes);
+        Self { informer, indexes, state: std::mem::replace(&mut self.state, State::Moved) }
     }
 }
 
@@ -497,7 +545,8 @@ mod tests {
         let resource = Resource::new(ResourceParts { plural: "pods".into(), ..Default::default() });
         let informer = Informer::new(InformerSpec::new(resource, Scope::All), reader);
         let cancel = CancellationToken::new();
-        RunningInformer { informer, state: State::Running { not_found_before: 0, cancel, task } }
+        let state = State::Running { not_found_before: 0, cancel, task };
+        RunningInformer { informer, indexes: Vec::new(), state }
     }
 
     fn spec() -> WatchSpec {

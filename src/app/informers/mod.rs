@@ -339,7 +339,7 @@ impl Informers {
         let wanted = wanted(&group.spec, &resource)?;
         if group.is(&wanted) && group.current.iter().all(configured_watch::RunningInformer::is_running) {
             group.next = None;
-            self.redescribe(index, &resource);
+            self.redescribe(index, &resource).await;
             return Ok(());
         }
         let underway = group.next.as_ref().is_some_and(|next| are_same(next.wanted.iter(), &wanted));
@@ -366,8 +366,8 @@ impl Informers {
         Ok(())
     }
 
-    /// Updates the hub's description of informers that stay.
-    fn redescribe(&mut self, index: usize, resource: &Resource) {
+    /// Updates the hub's description of informers that stay, and the indexes that they keep.
+    async fn redescribe(&mut self, index: usize, resource: &Resource) {
         let group = &mut self.groups[index];
         let (started, awaited) = (group.started, group.awaited);
         let as_is = |running: &configured_watch::RunningInformer| {
@@ -375,12 +375,16 @@ impl Informers {
             informer.spec.resource.parts() == resource.parts()
                 && informer.spec.started == started
                 && informer.spec.awaited == awaited
+                && running.has_indexes(&group.spec.indexes)
         };
         if group.current.iter().all(as_is) {
             return;
         }
         for running in &mut group.current {
             running.informer.spec.resource = resource.clone();
+            if !running.has_indexes(&group.spec.indexes) {
+                running.keep_indexes(&group.spec.indexes).await;
+            }
         }
         group.describe();
         let informers = group.current.iter().map(|running| running.informer.clone()).collect();

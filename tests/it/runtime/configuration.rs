@@ -348,3 +348,36 @@ async fn a_hangup_reads_the_file_at_once_and_an_invalid_one_changes_nothing() {
     assert_eq!(costs(api.cluster(), "pods"), ONCE);
     process.child.start_kill().unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn indexes_are_added_and_given_up_while_the_informer_stays() {
+    let configured = Configured::start(cluster(), "watch: [{resource: pods}]").await;
+    let address = configured.server.address;
+    let mut stream = Stream::open(Transport::Sse, address, "/v1/watch/pods", None).await.unwrap();
+    stream.until("SYNCED").await;
+    let indexes = async || {
+        let answer = client::get(address, "/v1/index/pods", &[]).await.json();
+        let users = |index: &serde_json::Value| (index["path"].clone(), index["users"].clone());
+        answer["indexes"].as_array().unwrap().iter().map(users).collect::<Vec<_>>()
+    };
+    let until = async |expected: &[(&str, u64)]| {
+        let expected: Vec<_> = expected.iter().map(|(path, users)| (json!(path), json!(users))).collect();
+        in_time(&format!("{expected:?}"), async {
+            while indexes().await != expected {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        })
+        .await;
+    };
+    until(&[]).await;
+    configured.put("watch: [{resource: pods, indexes: [spec.nodeName]}]");
+    until(&[("spec.nodeName", 1)]).await;
+    let nodes = client::get(address, "/v1/index/pods/spec.nodeName", &[]).await.json();
+    assert_eq!(nodes["values"].as_array().map(Vec::len), Some(1), "{nodes}");
+    configured.put("watch: [{resource: pods, indexes: [metadata.labels.app]}]");
+    // An index that nobody keeps stays for ten minutes.
+    until(&[("metadata.labels.app", 1), ("spec.nodeName", 0)]).await;
+    // The stream has noticed nothing.
+    configured.server.cluster.create("pods", mk_pod("default", "new", "web")).unwrap();
+    stream.until("ADDED").await;
+}
