@@ -47,7 +47,7 @@ pub use indexed::{IndexBuilder, IndexCatchUp, IndexSummary, IndexTerm, UsedIndex
 pub use inquiry::{BackfillRequests, VersionRequest, VersionRequests};
 pub use packing::{Packer, Packing};
 pub use shared::{
-    Batch, CatchUp, CatchUpEntry, Condition, Mark, Phase, Reader, ScopeWake, Summary, Writer, cache,
+    Batch, CatchUp, CatchUpEntry, Mark, Phase, Reader, ReflectorCondition, ScopeWake, Summary, Writer, cache,
 };
 pub use stats::{LastVerification, ReflectorStats, VerifyOutcome};
 pub use store::{Snapshot, Stored};

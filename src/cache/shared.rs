@@ -23,7 +23,7 @@ pub fn cache(config: Config, now: Instant) -> (Writer, Reader) {
     let shared = Arc::new(Shared {
         state: RwLock::new(State::new(config)),
         uses: Uses::default(),
-        condition: Mutex::new(Condition {
+        condition: Mutex::new(ReflectorCondition {
             phase: Phase::Starting,
             message: None,
             retry_at: None,
@@ -44,7 +44,7 @@ pub fn cache(config: Config, now: Instant) -> (Writer, Reader) {
 pub(super) struct Shared {
     state: RwLock<State>,
     pub(super) uses: Uses,
-    condition: Mutex<Condition>,
+    condition: Mutex<ReflectorCondition>,
     stats: Arc<ReflectorStats>,
     born: Instant,
     /// Milliseconds from `born` to when the API server was last heard; 0 is never.
@@ -113,7 +113,7 @@ pub enum Phase {
 
 /// The activity of a cache's reflector, and its last failure in a sentence.
 #[derive(Clone, Debug)]
-pub struct Condition {
+pub struct ReflectorCondition {
     /// Its activity.
     pub phase: Phase,
     /// The last failure; `None` after a success.
@@ -253,7 +253,7 @@ impl Writer {
     }
 
     /// Sets the activity of the reflector.
-    pub fn set_condition(&self, condition: Condition) {
+    pub fn set_condition(&self, condition: ReflectorCondition) {
         *self.shared.condition.lock().unwrap_or_else(PoisonError::into_inner) = condition;
     }
 
@@ -449,15 +449,20 @@ impl Reader {
     }
 
     /// The activity of the reflector, and its last failure.
-    pub fn condition(&self) -> Condition {
+    pub fn condition(&self) -> ReflectorCondition {
         self.shared.condition.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Marks the reflector as failed, after it has panicked.
     pub fn set_failed(&self, why: &str) {
         let message = Some(why.to_owned());
-        let failed =
-            Condition { phase: Phase::Failed, message, retry_at: None, forbidden: false, quiet_max: None };
+        let failed = ReflectorCondition {
+            phase: Phase::Failed,
+            message,
+            retry_at: None,
+            forbidden: false,
+            quiet_max: None,
+        };
         *self.shared.condition.lock().unwrap_or_else(PoisonError::into_inner) = failed;
     }
 

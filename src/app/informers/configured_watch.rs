@@ -8,7 +8,9 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use crate::cache::{self, Condition, Delta, IndexBuilder, IndexTerm, Phase, Reader, UsedIndex, Writer};
+use crate::cache::{
+    self, Delta, IndexBuilder, IndexTerm, Phase, Reader, ReflectorCondition, UsedIndex, Writer,
+};
 use crate::config::{self, Limits, WatchSpec};
 use crate::hub::{Content, Informer, InformerId, InformerSpec, Scope, Started};
 use crate::k8s::{DecodeOptions, FieldPath, IndexPath, Resource};
@@ -157,7 +159,7 @@ impl Maker {
         writer.commit(vec![Delta::PassBegin, Delta::PassEnd(position)]);
         writer.heard(now);
         let message = Some(why.to_owned());
-        writer.set_condition(Condition {
+        writer.set_condition(ReflectorCondition {
             phase: Phase::BackingOff,
             message,
             retry_at: None,

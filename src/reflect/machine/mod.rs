@@ -28,7 +28,7 @@ use tokio::time::Instant;
 use self::listing::{Older, Pass, Streaming};
 use super::step::{Failure, Input, Moment, Probed, Question, Reaction, SampleObject, Step};
 use super::watching::{Doubt, EndReason, RelistReason, Verdict, WatchEnd, Watching};
-use crate::cache::{Condition, Delta, Phase};
+use crate::cache::{Delta, Phase, ReflectorCondition};
 use crate::k8s::{Key, ResourceVersion, Status, WatchEvent};
 use crate::upstream::{Backoff, FailureKind, Refusal, WatchFrom};
 
@@ -226,7 +226,7 @@ impl Machine {
     }
 
     /// The current phase and the last failure, for people.
-    pub fn condition(&self) -> Condition {
+    pub fn condition(&self) -> ReflectorCondition {
         let phase = match self.state {
             State::Listing(_) | State::Streaming(_) => Phase::Listing,
             State::Probing(_) | State::Opening => Phase::Connecting,
@@ -236,7 +236,13 @@ impl Machine {
         let forbidden = self.forbidden && self.message.is_some();
         let quiet_max =
             (self.is_pinged && phase == Phase::Watching).then_some(self.config.pinged_silence_max);
-        Condition { phase, message: self.message.clone(), retry_at: self.retry_at, forbidden, quiet_max }
+        ReflectorCondition {
+            phase,
+            message: self.message.clone(),
+            retry_at: self.retry_at,
+            forbidden,
+            quiet_max,
+        }
     }
 
     fn on_opened(&mut self, is_pinged: bool, moment: Moment) -> Reaction {
