@@ -6,6 +6,8 @@
 #![expect(clippy::print_stdout, reason = "the table and the answers of the roles go to standard output")]
 #![expect(clippy::disallowed_methods, reason = "benchmarks read the real clock")]
 
+mod attack;
+mod attackers;
 mod axum_sse;
 mod client;
 mod clock;
@@ -61,7 +63,7 @@ struct Args {
     /// Only groups whose name contains this
     #[arg(long, value_name = "NAME")]
     filter: Option<String>,
-    /// Seconds of each case of isolation [default 6] and memory-stalled [default 30]
+    /// Seconds of each case of isolation [default 6], memory-stalled [default 30] and attack [default 60]
     #[arg(long, value_name = "N")]
     seconds: Option<u64>,
     /// What cargo says when it runs benchmarks
@@ -79,6 +81,8 @@ enum Role {
     Simulator,
     /// Clients.
     Clients,
+    /// Clients that ask for as much as they can.
+    Attackers,
     /// A write loop to every socket.
     Plain,
     /// A server of axum's.
@@ -102,7 +106,7 @@ struct Bench {
 /// A group's name and what it measures.
 type Group = (&'static str, fn(&mut Bench) -> anyhow::Result<()>);
 
-const GROUPS: [Group; 17] = [
+const GROUPS: [Group; 18] = [
     ("decode", decode::run),
     ("commit", commit::run),
     ("first-sync", first_sync::run),
@@ -119,6 +123,7 @@ const GROUPS: [Group; 17] = [
     ("memory-idle", memory::idle_clients),
     ("memory-stalled", stalled::run),
     ("isolation", isolation::run),
+    ("attack", attack::run),
     ("kube-api", kube_api::run),
 ];
 
@@ -129,6 +134,7 @@ fn main() -> anyhow::Result<()> {
     match args.role {
         Some(Role::Simulator) => return simulator::run(),
         Some(Role::Clients) => return client::run(),
+        Some(Role::Attackers) => return attackers::run(),
         Some(Role::Axum) => return axum_sse::run(),
         Some(Role::Plain) => return plain::run_writer(),
         Some(Role::Responder) => return plain::run_responder(),

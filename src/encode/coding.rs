@@ -1,4 +1,4 @@
-//! Content codings of streams: gzip and zstd.
+//! Content codings of streams and lists: gzip and zstd.
 //!
 //! A stream is compressed in blocks that refer to nothing before them. So a block is made once and sent to every stream of
 //! a view, whenever each of them began. With gzip a block is a run of deflate blocks that ends at a byte's edge (a full flush),
@@ -63,7 +63,7 @@ impl Coding {
     }
 
     /// The bytes before the first block.
-    pub(super) fn head(self) -> &'static [u8] {
+    pub fn head(self) -> &'static [u8] {
         match self {
             Self::Gzip => &GZIP_HEAD,
             Self::Identity | Self::Zstd => &[],
@@ -71,7 +71,7 @@ impl Coding {
     }
 
     /// The bytes after the last block, for a stream of which these are CRC and length.
-    pub(super) fn end(self, checksum: Checksum) -> Vec<u8> {
+    pub fn end(self, checksum: Checksum) -> Vec<u8> {
         match self {
             Self::Gzip => {
                 let mut end = DEFLATE_END.to_vec();
@@ -87,7 +87,7 @@ impl Coding {
     }
 
     /// Compresses frames into a block, and returns it with the checksum of the frames. No block for no frames.
-    pub(super) fn block(self, frames: Frames) -> (Frames, Checksum) {
+    pub fn block(self, frames: Frames) -> (Frames, Checksum) {
         if self == Self::Identity || frames.remaining() == 0 {
             return (frames, Checksum::default());
         }

@@ -73,6 +73,11 @@ impl FramesBody {
         Self(Some(Box::pin(stream)))
     }
 
+    /// The next frames; `None` after the last.
+    pub(super) async fn next(&mut self) -> Option<io::Result<Frames>> {
+        self.0.as_mut()?.next().await
+    }
+
     /// A response with this body.
     pub(super) fn into_response(self) -> Response {
         Carried::new(Cargo::Frames(self)).into_response()

@@ -64,6 +64,15 @@ pub fn describe() {
         "informerd_http_write_stalls_total",
         "Connections closed because the peer took no bytes."
     );
+    describe_counter!(
+        "informerd_http_compressed_lists_total",
+        "Whole lists in gzip or zstd: made to be shared, shared with one that was made, or alone as too much is held."
+    );
+    describe_gauge!(
+        "informerd_http_compressed_list_bytes",
+        Unit::Bytes,
+        "Bytes of compressed lists that clients share."
+    );
     describe_caches();
     describe_subscriptions();
     super::queues::describe();
@@ -71,6 +80,10 @@ pub fn describe() {
     // Made visible without setting a value, as several servers may share a process in tests.
     connections().increment(0.0);
     waiting().increment(0.0);
+    compressed_list_bytes().increment(0.0);
+    for how in ["made", "shared", "alone"] {
+        counter!("informerd_http_compressed_lists_total", "how" => how).absolute(0);
+    }
     for limit in LIMITS {
         counter!("informerd_http_limit_hits_total", "limit" => limit).absolute(0);
     }
@@ -132,6 +145,16 @@ pub(super) fn connections() -> metrics::Gauge {
 /// Requests that wait for a change now.
 pub(super) fn waiting() -> metrics::Gauge {
     gauge!("informerd_http_waiting_requests")
+}
+
+/// Counts a whole list that is compressed: `made`, `shared` or `alone`.
+pub(super) fn compressed_list(how: &'static str) {
+    counter!("informerd_http_compressed_lists_total", "how" => how).increment(1);
+}
+
+/// Bytes of compressed lists that clients share.
+pub(super) fn compressed_list_bytes() -> metrics::Gauge {
+    gauge!("informerd_http_compressed_list_bytes")
 }
 
 /// Counts a refusal by a limit.

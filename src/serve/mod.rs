@@ -9,6 +9,7 @@ mod acknowledged;
 mod admin;
 mod api_error;
 mod body;
+mod compressed;
 mod connection;
 mod content;
 mod counts;
@@ -62,6 +63,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::hub::Hub;
 use crate::k8s::Links;
+use compressed::CompressedLists;
 use content::Contents;
 use kube::Definitions;
 use live_loop::LiveLoops;
@@ -138,6 +140,8 @@ pub(crate) struct Inner {
     drain: CancellationToken,
     /// Content hashes of selections.
     contents: Contents,
+    /// Compressed lists that clients share.
+    compressed: Arc<CompressedLists>,
     /// The live loops.
     loops: Arc<LiveLoops>,
 }
@@ -166,6 +170,7 @@ impl Server {
         let loops = LiveLoops::new(*hub.config(), drain.clone(), tasks.clone());
         let waiting = Waiting::new(config.waiting_requests_max);
         let contents = Contents::default();
+        let compressed = Arc::default();
         Self(Arc::new(Inner {
             hub,
             config,
@@ -177,6 +182,7 @@ impl Server {
             waiting,
             drain,
             contents,
+            compressed,
             loops,
         }))
     }

@@ -12,15 +12,16 @@ use tokio::time::{Instant, timeout_at};
 use tower_http::compression::predicate::Predicate;
 
 use super::body::FramesBody;
+use super::compressed::{self, ListKey, WholeList};
 use super::connection::{EndsWithClient, Load};
 use super::list_body::{ListPosition, ListWriter, Listing, PageEnd};
-use super::negotiate::{accepted, compresses};
+use super::negotiate::{accepted, coding, compresses};
 use super::pagination::Continue;
 use super::params::Params;
 use super::target::{self, FILTERS, Target, synced};
 use super::waiting::{self, Awaited, PREFERENCE_APPLIED, Waiting};
 use super::{ApiError, Server, join};
-use crate::encode::{Frames, ListEncoder, ListFormat};
+use crate::encode::{Coding, Frames, ListEncoder, ListFormat};
 use crate::hub::{Candidates, Informer, ResumeToken, Selection};
 use crate::k8s::{ContentHash, Key, Object, ResourceVersion};
 
@@ -46,8 +47,8 @@ const WAIT_SECONDS: u64 = 10;
 /// Longest such time that a request may ask for, in seconds.
 const WAIT_SECONDS_MAX: u64 = 300;
 
-/// Compresses only answers that a snapshot has marked. Streams of events are never compressed: events would wait in the
-/// compressor, and each stream would cost a context.
+/// Compresses only answers that a list has marked, for clients that take neither gzip nor zstd. Streams of events are never
+/// compressed like this: events would wait in the compressor, and each stream would cost a context.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CompressWhen;
 
@@ -355,13 +356,19 @@ impl ListAnswer {
                     ListFormat::Ndjson => "application/x-ndjson",
                 };
                 headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-                let body = self.into_body(server, request.format, now, &mut headers).await;
-                if compresses(&request.headers) {
-                    let mut response = body.into_plain_response();
-                    response.extensions_mut().insert(Compress);
-                    response
+                let coding = coding(&request.headers);
+                if coding == Coding::Identity {
+                    let body = self.into_body(server, request.format, now, &mut headers).await;
+                    if compresses(&request.headers) {
+                        let mut response = body.into_plain_response();
+                        response.extensions_mut().insert(Compress);
+                        response
+                    } else {
+                        body.into_response()
+                    }
                 } else {
-                    body.into_response()
+                    let body = self.into_compressed(server, request.format, coding, now, &mut headers).await;
+                    compressed::response(body, coding)
                 }
             }
         };
@@ -377,6 +384,40 @@ impl ListAnswer {
         } else {
             ("List".to_owned(), "v1".to_owned())
         }
+    }
+
+    /// The compressed body. Clients that ask for the whole of one list share it.
+    async fn into_compressed(
+        self,
+        server: &Server,
+        format: ListFormat,
+        coding: Coding,
+        now: Instant,
+        headers: &mut HeaderMap,
+    ) -> FramesBody {
+        let (turns, lists) = (server.loops.turns.clone(), &server.compressed);
+        let Some(whole) = self.whole(format, coding, headers) else {
+            return compressed::compress(self.into_body(server, format, now, headers).await, coding, turns);
+        };
+        if let Some(body) = lists.find(&whole, now) {
+            return body;
+        }
+        let body = self.into_body(server, format, now, headers).await;
+        lists.begin(whole, body, turns, now)
+    }
+
+    /// What is shared with other clients: a list in one piece that has a tag. The tag does not name the version of the
+    /// list, but the resume token does.
+    fn whole(&self, format: ListFormat, coding: Coding, headers: &HeaderMap) -> Option<WholeList> {
+        let (Shape::List(Page { id: None, limit: None, .. }), Some(tag)) = (&self.shape, &self.tag) else {
+            return None;
+        };
+        let resume = headers.get("informerd-resume")?;
+        let names: Vec<_> = self.informers.iter().map(|informer| informer.spec.token_name()).collect();
+        let list = format!("/v1 {format:?} {names:?}");
+        let json_bytes = self.states.iter().map(|state| state.snapshot.bytes).sum();
+        let key = ListKey { list, selection: self.selection.clone(), coding };
+        Some(WholeList { key, state: format!("{tag:?} {resume:?}"), json_bytes })
     }
 
     async fn into_body(

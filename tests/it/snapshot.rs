@@ -311,6 +311,54 @@ async fn a_client_reads_its_own_write_or_is_told_to_retry() {
     }
 }
 
+/// The text of an answer in gzip, which has to be one member.
+#[track_caller]
+fn gunzipped(body: &[u8]) -> String {
+    let mut text = String::new();
+    let mut member = flate2::bufread::GzDecoder::new(body);
+    member.read_to_string(&mut text).unwrap();
+    assert!(member.into_inner().is_empty(), "one member, and nothing after it");
+    text
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_compressed_list_is_that_of_the_state_and_the_request() {
+    let server = TestServer::start(&["pods"]).await;
+    server.cluster.bulk_load("pods", 1000, 3000).unwrap();
+    server.caught_up("pods").await;
+    let all = [PODS, "/v1/snapshot/pods/load-07", "/v1/snapshot/pods?fields=metadata.name", "/api/v1/pods"];
+    for round in 0..3 {
+        if round > 0 {
+            server.cluster.create("pods", mk_pod("load-07", &format!("new-{round}"), "web")).unwrap();
+            server.caught_up("pods").await;
+        }
+        let mut bodies = Vec::new();
+        for path in all {
+            let plain = server.get(path).await;
+            let gzip = [("Accept-Encoding", "gzip")];
+            let (one, other) = tokio::join!(server.get_with(path, &gzip), server.get_with(path, &gzip));
+            let later = server.get_with(path, &gzip).await;
+            assert_eq!(one.body, other.body, "{path}");
+            assert_eq!(one.body, later.body, "{path}");
+            assert!(one.complete && other.complete && later.complete);
+            assert_eq!(gunzipped(&one.body), plain.text(), "{path}");
+            for header in ["etag", "informerd-resume", "content-type"] {
+                assert_eq!(one.header(header), plain.header(header), "{path}");
+            }
+            // Another coding of the same state.
+            let zstd = server.get_with(path, &[("Accept-Encoding", "zstd, gzip;q=0.5")]).await;
+            assert_eq!(zstd.header("content-encoding").as_deref(), Some("zstd"));
+            assert_eq!(zstd::stream::decode_all(&*zstd.body).unwrap(), plain.body, "{path}");
+            bodies.push(plain.body);
+        }
+        bodies.dedup();
+        assert_eq!(bodies.len(), all.len());
+        // A page is no whole list.
+        let page = server.get_with("/v1/snapshot/pods?limit=10", &[("Accept-Encoding", "gzip")]).await;
+        assert_eq!(gunzipped(&page.body).matches(r#""uid":"#).count(), 10);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_compressed_answer_is_the_same_answer() {
     let server = TestServer::start(&["pods"]).await;

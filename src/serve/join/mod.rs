@@ -19,13 +19,14 @@ use tokio::time::Instant;
 use relation::{Relations, in_turns};
 
 use crate::cache::Snapshot;
-use crate::encode::{Frames, ListEncoder, ListFormat};
+use crate::encode::{Coding, Frames, ListEncoder, ListFormat};
 use crate::hub::{Form, Informer, InformerId, ResumeToken};
 use crate::k8s::{ContentHash, Damaged, Key, Object, Owner, damages, owners};
 use crate::serve::body::FramesBody;
+use crate::serve::compressed;
 use crate::serve::graph::owned_by;
 use crate::serve::list_body::Listing;
-use crate::serve::negotiate::compresses;
+use crate::serve::negotiate::{coding, compresses};
 use crate::serve::params::Params;
 use crate::serve::snapshot::{self, Compress};
 use crate::serve::target::{self, Target};
@@ -88,7 +89,11 @@ impl Request {
             return Ok((StatusCode::NOT_MODIFIED, headers).into_response());
         }
         let body = joined.into_body(server, self.format, form);
-        let mut response = if compresses(&self.headers) {
+        let coding = coding(&self.headers);
+        let mut response = if coding != Coding::Identity {
+            let turns = server.loops.turns.clone();
+            compressed::response(compressed::compress(body, coding, turns), coding)
+        } else if compresses(&self.headers) {
             let mut response = body.into_plain_response();
             response.extensions_mut().insert(Compress);
             response

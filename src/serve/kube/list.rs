@@ -11,8 +11,9 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::super::body::FramesBody;
+use super::super::compressed::{self, ListKey, WholeList};
 use super::super::list_body::{ListPosition, ListWriter, Listing, PageEnd};
-use super::super::negotiate::compresses;
+use super::super::negotiate::{coding, compresses};
 use super::super::pagination::Continue;
 use super::super::snapshot::Compress;
 use super::super::{ApiError, Server};
@@ -21,7 +22,7 @@ use super::options::{ListOptions, ListOrWatch, Query, RequestedVersion};
 use super::path::Target;
 use super::{answer_headers, error, resource, tables};
 use crate::cache::Snapshot;
-use crate::encode::{Frames, ListEncoder, ListFormat, TableEncoder};
+use crate::encode::{Coding, Frames, ListEncoder, ListFormat, TableEncoder};
 use crate::hub::{Candidates, Informer, Selection};
 use crate::k8s::{Key, Object, ResourceVersion};
 
@@ -92,11 +93,16 @@ pub(super) async fn list(
     let compress = compresses(headers) && state.snapshot.bytes >= COMPRESSED_BYTES_MIN;
     let shown =
         ListAnswer { informer: informer.clone(), state, version, selection, after, limit, request, id };
-    let body = shown.into_body(server, shape, held, table).await;
-    let mut response = if compress { body.into_plain_response() } else { body.into_response() };
-    if compress {
+    let coding = if compress { coding(headers) } else { Coding::Identity };
+    let mut response = if coding != Coding::Identity {
+        compressed::response(shown.into_compressed(server, shape, held, table, coding).await, coding)
+    } else if compress {
+        let mut response = shown.into_body(server, shape, held, table).await.into_plain_response();
         response.extensions_mut().insert(Compress);
-    }
+        response
+    } else {
+        shown.into_body(server, shape, held, table).await.into_response()
+    };
     response.headers_mut().extend(answer_headers(informer.reader.age(Instant::now()).as_secs()));
     Ok(response)
 }
@@ -135,6 +141,37 @@ fn fingerprint(informer: &Informer, target: &Target, options: &ListOptions) -> u
 }
 
 impl ListAnswer {
+    /// The compressed body. Clients that ask for the whole of one list share it.
+    async fn into_compressed(
+        self,
+        server: &Server,
+        shape: Shape,
+        held: Shape,
+        table: Option<TableEncoder>,
+        coding: Coding,
+    ) -> FramesBody {
+        let (turns, lists) = (server.loops.turns.clone(), &server.compressed);
+        // The rows of a table tell ages, which change with time.
+        let is_whole = self.limit.is_none() && self.id.is_none() && table.is_none();
+        if !is_whole {
+            return compressed::compress(self.into_body(server, shape, held, table).await, coding, turns);
+        }
+        let key = ListKey {
+            list: format!("/api {shape:?} {:?}", self.informer.spec.token_name()),
+            selection: self.selection.clone(),
+            coding,
+        };
+        let snapshot = &self.state.snapshot;
+        let state = format!("{:?} {:?} {}", self.informer.id(), snapshot.cursor, self.version);
+        let whole = WholeList { key, state, json_bytes: snapshot.bytes };
+        let now = Instant::now();
+        if let Some(body) = lists.find(&whole, now) {
+            return body;
+        }
+        let body = self.into_body(server, shape, held, table).await;
+        lists.begin(whole, body, turns, now)
+    }
+
     /// The writer of a list in a form.
     async fn into_body(
         self,
