@@ -232,10 +232,21 @@ impl SharedList {
     }
 
     /// A block, made if it is the next one; `None` after the last.
-    async fn block(&self, at: usize) -> Option<io::Result<Bytes>> {
+    async fn block(self: &Arc<Self>, at: usize) -> Option<io::Result<Bytes>> {
         if let Some(made) = self.made(at) {
             return made;
         }
+        // In a task of its own, as hyper does not poll the answer of a client that has closed its HTTP/2 window. Otherwise all readers
+        // of this list would wait for that client.
+        let making = tokio::spawn({
+            let list = self.clone();
+            async move { list.make(at).await }
+        });
+        making.await.unwrap_or_else(|error| Some(Err(io::Error::other(error))))
+    }
+
+    /// Makes a block, unless another reader has made it meanwhile.
+    async fn make(&self, at: usize) -> Option<io::Result<Bytes>> {
         let mut maker = self.maker.lock().await;
         if let Some(made) = self.made(at) {
             return made;
@@ -441,7 +452,7 @@ mod tests {
         first.next().await.unwrap().unwrap();
         let second = lists.find(&whole(Coding::Zstd, "1", 0), Instant::now()).unwrap();
         let mut permits = Vec::new();
-        while let Ok(Some(permit)) = tokio::time::timeout(Duration::from_millis(1), turns.take()).await {
+        while let Ok(permit) = tokio::time::timeout(Duration::from_millis(1), turns.take()).await {
             permits.push(permit);
         }
         // It has taken the next piece, and waits for a turn.

@@ -1,10 +1,12 @@
 //! Work in turns: no request occupies a core for longer than a millisecond or two, and one core is left to live events.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::time::Instant;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
 
 use super::{ApiError, metrics};
 use crate::hub::{Informer, Selection};
@@ -12,12 +14,24 @@ use crate::hub::{Informer, Selection};
 /// Number of requests that may wait for a turn. Further ones are refused.
 const WAITING_MAX: usize = 1024;
 
+/// Time after which a request that waits looks for a turn by itself.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
 /// Permits for turns, one fewer than cores.
+///
+/// A request that is woken takes its permit only when it runs. hyper does not poll the answer to an HTTP/2 request whose client has
+/// closed its window. If such a request were given a permit while it waits, as a semaphore does, all others would wait for that
+/// client.
 #[derive(Debug)]
 pub(super) struct Turns {
-    permits: Semaphore,
+    free: AtomicUsize,
+    freed: Notify,
     waiting: AtomicUsize,
 }
+
+/// A turn, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Turn<'a>(&'a Turns);
 
 /// Counts a request as waiting until it is dropped, also because its client has left.
 struct Waiting<'a>(&'a AtomicUsize);
@@ -28,10 +42,21 @@ impl Drop for Waiting<'_> {
     }
 }
 
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.free.fetch_add(1, Ordering::Release);
+        self.0.freed.notify_one();
+    }
+}
+
 impl Turns {
     pub(super) fn new() -> Arc<Self> {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        Arc::new(Self { permits: Semaphore::new((cores - 1).max(1)), waiting: AtomicUsize::new(0) })
+        Arc::new(Self {
+            free: AtomicUsize::new((cores - 1).max(1)),
+            freed: Notify::new(),
+            waiting: AtomicUsize::new(0),
+        })
     }
 
     /// Refuses a request if too many are waiting already.
@@ -46,15 +71,32 @@ impl Turns {
         Err(ApiError::unavailable(format!("{WAITING_MAX} requests wait for their turn already"), 1))
     }
 
-    /// Waits for a turn, which lasts until the permit is dropped.
-    pub(super) async fn take(&self) -> Option<SemaphorePermit<'_>> {
-        if let Ok(permit) = self.permits.try_acquire() {
-            return Some(permit);
+    /// Waits for a turn, which lasts until it is dropped.
+    pub(super) async fn take(&self) -> Turn<'_> {
+        if self.waiting.load(Ordering::Relaxed) == 0
+            && let Some(turn) = self.try_take()
+        {
+            return turn;
         }
-        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let before = self.waiting.fetch_add(1, Ordering::Relaxed);
         let _waiting = Waiting(&self.waiting);
-        // The semaphore is never closed.
-        self.permits.acquire().await.ok()
+        // A request that has just come stands behind those that wait, which are woken in their order.
+        let mut looks = before == 0;
+        loop {
+            let mut freed = pin!(self.freed.notified());
+            freed.as_mut().enable();
+            if looks && let Some(turn) = self.try_take() {
+                return turn;
+            }
+            // The request that was woken may be one that does not run.
+            let _ = timeout(LOOK_INTERVAL, freed).await;
+            looks = true;
+        }
+    }
+
+    fn try_take(&self) -> Option<Turn<'_>> {
+        let taken = self.free.fetch_update(Ordering::Acquire, Ordering::Relaxed, |free| free.checked_sub(1));
+        taken.ok().map(|_| Turn(self))
     }
 
     /// Builds the index that a selection needs in each of these informers, unless it has one.
@@ -87,5 +129,67 @@ impl Turns {
             }
             tokio::task::yield_now().await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    fn one() -> Turns {
+        Turns { free: AtomicUsize::new(1), freed: Notify::new(), waiting: AtomicUsize::new(0) }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_is_not_polled_any_more_keeps_no_other_from_its_turn() {
+        let turns = one();
+        let turn = turns.take().await;
+        let mut closed_window = Box::pin(turns.take());
+        assert!(closed_window.as_mut().now_or_never().is_none());
+        let mut other = Box::pin(turns.take());
+        assert!(other.as_mut().now_or_never().is_none());
+        // The first one is woken, and does not run.
+        drop(turn);
+        let begun = Instant::now();
+        let turn = timeout(10 * LOOK_INTERVAL, other).await.expect("a turn for the other one");
+        assert!(begun.elapsed() <= LOOK_INTERVAL);
+        drop(turn);
+        // It runs again.
+        let turn = timeout(10 * LOOK_INTERVAL, closed_window).await.expect("a turn");
+        drop(turn);
+        assert_eq!((turns.free.load(Ordering::Relaxed), turns.waiting.load(Ordering::Relaxed)), (1, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_get_turns_at_once_one_after_the_other() {
+        let turns = one();
+        let turn = turns.take().await;
+        let mut waiting: Vec<_> = (0..3).map(|_| Box::pin(turns.take())).collect();
+        for request in &mut waiting {
+            assert!(request.as_mut().now_or_never().is_none());
+        }
+        drop(turn);
+        let begun = Instant::now();
+        for request in waiting {
+            drop(request.await);
+        }
+        assert_eq!(begun.elapsed(), Duration::ZERO, "each is woken by the one before");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_whose_client_leaves_while_it_is_woken_wakes_the_next() {
+        let turns = one();
+        let turn = turns.take().await;
+        let mut leaves = Box::pin(turns.take());
+        assert!(leaves.as_mut().now_or_never().is_none());
+        let mut stays = Box::pin(turns.take());
+        assert!(stays.as_mut().now_or_never().is_none());
+        drop(turn);
+        drop(leaves);
+        let begun = Instant::now();
+        drop(stays.await);
+        assert_eq!(begun.elapsed(), Duration::ZERO);
     }
 }
