@@ -393,7 +393,9 @@ mod tests {
                 member.read_to_string(&mut text).unwrap();
                 assert!(member.into_inner().is_empty(), "one member, and nothing after it");
             }
-            _ => text = String::from_utf8(zstd::stream::decode_all(bytes).unwrap()).unwrap(),
+            Coding::Identity | Coding::Zstd => {
+                text = String::from_utf8(zstd::stream::decode_all(bytes).unwrap()).unwrap()
+            }
         }
         text
     }
