@@ -26,17 +26,17 @@ pub mod encode {
 }
 pub mod hub {
     pub use crate::hub::{
-        Config, Delivery, Event, EventKind, Form, Hub, Informer, InformerSpec, Live, LivePlace, LivePosition,
-        Member, Payload, ResetReason, ResumeToken, Round, Scope, Selection, Stage, StartAt, Subscriber,
-        Subscription, Told,
+        Config, Delivery, Event, EventKind, Form, Hub, Informer, InformerSpec, Join, Live, LivePlace,
+        LivePosition, Member, Payload, RelatedInformer, ResetReason, ResumeToken, Round, Scope, Selection,
+        Stage, StartAt, Subscriber, Subscription, Told,
     };
 }
 pub mod k8s {
     pub use crate::k8s::{
         BuiltIn, Condition, DecodeError, DecodeOptions, Decoder, DropPaths, FieldMask, FieldPath,
         FieldSelector, INITIAL_EVENTS_END, IndexPath, IndexPaths, Key, LAST_APPLIED, LabelSelector,
-        LineSplitter, Object, Resource, ResourceParts, ResourceVersion, SELECTOR_TERMS_MAX, Status, Values,
-        WatchEvent, built_in, built_in_named, identities,
+        LineSplitter, Link, LinkBy, Links, Object, Resource, ResourceParts, ResourceVersion,
+        SELECTOR_TERMS_MAX, SelectorForm, Status, Values, WatchEvent, built_in, built_in_named, identities,
     };
     pub mod table {
         pub use crate::k8s::table::{PrinterColumn, Table, Timestamp};

@@ -86,8 +86,14 @@ impl Subject {
         for _ in 0..readers {
             let selection = Selection::default();
             let informers = hub.informers();
-            let subscription =
-                Subscription { informers, selection, from: StartAt::Now, resync: None, timeout: None };
+            let subscription = Subscription {
+                informers,
+                selection,
+                join: None,
+                from: StartAt::Now,
+                resync: None,
+                timeout: None,
+            };
             let mut subscriber = {
                 let _entered = runtime.enter();
                 hub.subscribe(subscription)?

@@ -31,6 +31,7 @@ mod cursor;
 mod index;
 mod indexed;
 mod inquiry;
+mod interest;
 mod journal;
 mod packing;
 mod pass;
@@ -45,6 +46,7 @@ pub use change::{Change, ChangeKind, Commit, Delta};
 pub use cursor::{BackfillAnswer, Cursor, Located, Lost, Revision};
 pub use indexed::{IndexBuilder, IndexCatchUp, IndexSummary, IndexTerm, UsedIndex, UsedPaths, ValueCounts};
 pub use inquiry::{BackfillRequests, VersionRequest, VersionRequests};
+pub use interest::{Interest, Part};
 pub use packing::{Packer, Packing};
 pub use shared::{
     Batch, CatchUp, CatchUpEntry, Mark, Phase, Reader, ReflectorCondition, ScopeWake, Summary, Writer, cache,

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use super::Revision;
 use crate::k8s::{IndexPath, Key};
@@ -22,7 +22,19 @@ pub(super) struct Touched {
 
 /// The wake-ups of the scopes. Outside of the cache's lock, as readers must not be woken under it.
 #[derive(Debug, Default)]
-pub(super) struct Wakes(Mutex<HashMap<Arc<str>, watch::Sender<()>>>);
+pub(super) struct Wakes(Mutex<Waiting>);
+
+/// The readers of each scope.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    /// Readers of one scope.
+    pub(super) single: HashMap<Arc<str>, watch::Sender<()>>,
+    /// Readers of many scopes, each with one wake-up for all of them.
+    many: HashMap<Arc<str>, Vec<Arc<Notify>>>,
+}
+
+/// The scope of all objects. No namespace or name is written like it.
+pub(super) const EVERYTHING: &str = "*";
 
 /// The text of a scope: `namespace/`, or an object's key.
 pub(super) fn scope_of(namespace: &str, name: Option<&str>) -> Arc<str> {
@@ -55,7 +67,7 @@ impl Touched {
         }
         let text = key.as_str();
         let namespace = text.find('/').map(|slash| &text[..=slash]);
-        for scope in namespace.into_iter().chain([text]) {
+        for scope in namespace.into_iter().chain([text, EVERYTHING]) {
             if let Some((scope, _)) = self.last.get_key_value(scope) {
                 let scope = scope.clone();
                 self.last.insert(scope.clone(), revision);
@@ -90,7 +102,7 @@ impl Touched {
 }
 
 impl Wakes {
-    pub(super) fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, watch::Sender<()>>> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -99,14 +111,44 @@ impl Wakes {
         if scopes.is_empty() {
             return;
         }
-        let wakes = self.lock();
-        for wake in scopes.iter().filter_map(|scope| wakes.get(scope)) {
-            wake.send_replace(());
+        let waiting = self.lock();
+        for scope in scopes {
+            if let Some(wake) = waiting.single.get(scope) {
+                wake.send_replace(());
+            }
+            waiting.many.get(scope).into_iter().flatten().for_each(|wake| wake.notify_one());
         }
     }
 
     /// Wakes the readers of all scopes.
     pub(super) fn wake_all(&self) {
-        self.lock().values().for_each(|wake| wake.send_replace(()));
+        let waiting = self.lock();
+        waiting.single.values().for_each(|wake| wake.send_replace(()));
+        waiting.many.values().flatten().for_each(|wake| wake.notify_one());
+    }
+}
+
+impl Waiting {
+    /// Whether a scope has a reader.
+    pub(super) fn has(&self, scope: &str) -> bool {
+        self.single.contains_key(scope) || self.many.contains_key(scope)
+    }
+
+    /// Adds a reader of many scopes to one of them.
+    pub(super) fn listen(&mut self, scope: Arc<str>, wake: Arc<Notify>) {
+        self.many.entry(scope).or_default().push(wake);
+    }
+
+    /// Removes a reader of many scopes from one of them, and returns whether the scope has no other reader.
+    pub(super) fn unlisten(&mut self, scope: &str, wake: &Arc<Notify>) -> bool {
+        if let Some(wakes) = self.many.get_mut(scope) {
+            if let Some(at) = wakes.iter().position(|other| Arc::ptr_eq(other, wake)) {
+                wakes.swap_remove(at);
+            }
+            if wakes.is_empty() {
+                self.many.remove(scope);
+            }
+        }
+        !self.has(scope)
     }
 }

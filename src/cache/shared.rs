@@ -54,7 +54,7 @@ pub(super) struct Shared {
     /// Here and not in the [`Writer`], so that it never closes: a reader may outlive the reflector.
     wake_tx: watch::Sender<Mark>,
     /// Wakes readers of one namespace, object or value.
-    scoped: Wakes,
+    pub(super) scoped: Wakes,
 }
 
 /// The end that changes a cache. Not `Clone`: one reflector for each cache.
@@ -297,9 +297,11 @@ impl Drop for ScopeWake {
     fn drop(&mut self) {
         let mut wakes = self.shared.scoped.lock();
         drop(self.wake.take());
-        if wakes.get(&self.scope).is_some_and(|wake| wake.receiver_count() == 0) {
-            wakes.remove(&self.scope);
-            self.shared.write().touched.end(&self.scope);
+        if wakes.single.get(&self.scope).is_some_and(|wake| wake.receiver_count() == 0) {
+            wakes.single.remove(&self.scope);
+            if !wakes.has(&self.scope) {
+                self.shared.write().touched.end(&self.scope);
+            }
         }
     }
 }
@@ -492,7 +494,7 @@ impl Shared {
     /// A wake-up at each commit that touches a scope.
     pub(super) fn wake_at(shared: &Arc<Self>, scope: Arc<str>) -> ScopeWake {
         let mut wakes = shared.scoped.lock();
-        let wake = wakes.entry(scope.clone()).or_default().subscribe();
+        let wake = wakes.single.entry(scope.clone()).or_default().subscribe();
         let mut state = shared.write();
         let now = state.store.cursor.revision;
         state.touched.begin(scope.clone(), now);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::event::Event;
 use super::shared_batch::SharedBatch;
-use super::{CloseReason, Informer, ResumeToken, Selection};
+use super::{CloseReason, Informer, Join, ResumeToken, Selection};
 use crate::k8s::ResourceVersion;
 
 /// What a client asks for.
@@ -15,6 +15,8 @@ pub struct Subscription {
     pub informers: Vec<Arc<Informer>>,
     /// The objects of them.
     pub selection: Selection,
+    /// What is shown beside them, if anything. Not with [`StartAt::Ordered`].
+    pub join: Option<Arc<Join>>,
     /// Where it starts.
     pub from: StartAt,
     /// Send every matching object again at this interval.

@@ -8,7 +8,7 @@ use std::fmt;
 /// Why BLAKE3: ETags are made from it, and a client that gets 304 reads no objects. A user who may write objects must not be
 /// able to give one the hash of another, which non-cryptographic hashes allow. The hash is the same on every machine and in
 /// every release.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 // Bytes and not a `u128`, which would align each object to 16 bytes.
 pub struct ContentHash([u8; 16]);
 

@@ -225,6 +225,11 @@ impl Key {
         &self.0
     }
 
+    /// The same, shared.
+    pub fn text(&self) -> &Arc<str> {
+        &self.0
+    }
+
     /// The bounds between which all keys of a namespace lie, and no others.
     pub fn namespace_range(namespace: &str) -> (Bound<Self>, Bound<Self>) {
         // '0' is the character after '/'.

@@ -144,6 +144,8 @@ pub(crate) struct Inner {
     compressed: Arc<CompressedLists>,
     /// The live loops.
     loops: Arc<LiveLoops>,
+    /// What streams with related objects follow.
+    joins: join::Joins,
 }
 
 impl std::ops::Deref for Server {
@@ -184,6 +186,7 @@ impl Server {
             contents,
             compressed,
             loops,
+            joins: join::Joins::default(),
         }))
     }
 }

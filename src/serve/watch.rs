@@ -1,5 +1,6 @@
 //! `GET /v1/watch/…`: the state, then every change.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{RawQuery, Request, State};
@@ -13,11 +14,11 @@ use super::negotiate::{accepted, coding};
 use super::params::Params;
 use super::stream::{Session, WatchStream};
 use super::target::{self, FILTERS, Target};
-use super::{ApiError, Server, websocket};
+use super::{ApiError, Server, join, websocket};
 use crate::encode::{Coding, Encoder, Format};
-use crate::hub::{Form, ResumeToken, StartAt, SubscribeError, Subscription, TokenKind};
+use crate::hub::{Form, Join, ResumeToken, StartAt, SubscribeError, Subscription, TokenKind};
 
-const PARAMS: [&str; 13] = [
+const PARAMS: [&str; 14] = [
     FILTERS[0],
     FILTERS[1],
     FILTERS[2],
@@ -26,6 +27,7 @@ const PARAMS: [&str; 13] = [
     "changed",
     "patch",
     "coalesceMs",
+    "join",
     "sendInitialEvents",
     "timeoutSeconds",
     "resyncSeconds",
@@ -67,6 +69,7 @@ const SECONDS_MAX: u64 = 7 * 24 * 3600;
 /// A request for a stream, checked but for its token.
 pub(super) struct WatchRequest {
     target: Target,
+    join: Option<Arc<Join>>,
     timeout: Option<Duration>,
     resync: Option<Duration>,
 }
@@ -114,14 +117,17 @@ impl WatchRequest {
         let deadline = Instant::now() + timeout.map_or(WAIT, |timeout| timeout.min(WAIT));
         let mut target = Target::parse(server, path, params, deadline).await?;
         shape(&mut target, params)?;
+        let join = join::of_stream(server, &target, params, deadline).await?;
         target.started(deadline).await?;
-        Ok(Self { target, timeout, resync })
+        Ok(Self { target, join, timeout, resync })
     }
 
     /// Seconds since the API server was last heard, for the informer that has waited longest.
     fn age(&self) -> u64 {
         let now = Instant::now();
-        let ages = self.target.informers.iter().map(|informer| informer.reader.age(now).as_secs());
+        let related = self.join.iter().flat_map(|join| join.informers());
+        let ages =
+            self.target.informers.iter().chain(related).map(|informer| informer.reader.age(now).as_secs());
         ages.max().unwrap_or(0)
     }
 
@@ -159,10 +165,11 @@ impl WatchRequest {
         format: Format,
         shape: impl FnOnce(Encoder) -> Encoder + Send,
     ) -> Result<WatchStream, ApiError> {
-        let Self { target: Target { informers, selection, .. }, timeout, resync } = self;
+        let Self { target: Target { informers, selection, .. }, join, timeout, resync } = self;
         server.loops.turns.index(&informers, &selection).await;
-        let encoder = shape(Encoder::new(format, informers.iter().map(|informer| &**informer)));
-        let subscription = Subscription { informers, selection, from, resync, timeout };
+        let all = informers.iter().chain(join.iter().flat_map(|join| join.informers()));
+        let encoder = shape(Encoder::new(format, all.map(|informer| &**informer)));
+        let subscription = Subscription { informers, selection, join, from, resync, timeout };
         let subscriber = server.hub.subscribe(subscription).map_err(|error| refused(&error))?;
         Ok(WatchStream::new(subscriber, encoder, format, server.loops.clone()))
     }

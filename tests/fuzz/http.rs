@@ -22,7 +22,7 @@ const SNAPSHOT: [&str; 10] = [
     "continue",
     "join",
 ];
-const WATCH: [&str; 13] = [
+const WATCH: [&str; 14] = [
     "labelSelector",
     "fieldSelector",
     "namespace",
@@ -31,6 +31,7 @@ const WATCH: [&str; 13] = [
     "changed",
     "patch",
     "coalesceMs",
+    "join",
     "resume",
     "transport",
     "sendInitialEvents",

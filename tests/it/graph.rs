@@ -1,4 +1,4 @@
-//! `/v1/graph/…`: the objects around others. `join=`: snapshots with related objects.
+//! `/v1/graph/…`: the objects around others.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::support::mk_pod;
 use crate::support::server::TestServer;
 
-const ALL: &[&str] = &[
+pub(crate) const ALL: &[&str] = &[
     "pods",
     "services",
     "nodes",
@@ -19,7 +19,7 @@ const ALL: &[&str] = &[
     "serviceaccounts",
 ];
 
-fn object(namespace: &str, name: &str, content: &Value) -> Value {
+pub(crate) fn object(namespace: &str, name: &str, content: &Value) -> Value {
     let mut object = json!({"metadata": {"name": name}});
     if !namespace.is_empty() {
         object["metadata"]["namespace"] = namespace.into();
@@ -38,7 +38,7 @@ fn owned(mut object: Value, kind: &str, owner: &Value) -> Value {
 }
 
 /// A deployment with two pods on two nodes, its service, and what they name; the same names elsewhere, and a pod of nobody.
-async fn shop(resources: &[&str]) -> TestServer {
+pub(crate) async fn shop(resources: &[&str]) -> TestServer {
     let server = TestServer::start(resources).await;
     fill(&server).await;
     server
@@ -203,132 +203,13 @@ async fn declared_links_are_links() {
 }
 
 /// The objects of a list: `Pod shop/a`.
-fn listed(list: &Value) -> Vec<String> {
+pub(crate) fn listed(list: &Value) -> Vec<String> {
     let text = |object: &Value| {
         let metadata = &object["metadata"];
         let namespace = metadata["namespace"].as_str().map(|name| format!("{name}/")).unwrap_or_default();
         format!("{} {namespace}{}", object["kind"].as_str().unwrap(), metadata["name"].as_str().unwrap())
     };
     list["items"].as_array().unwrap_or_else(|| panic!("{list}")).iter().map(text).collect()
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_snapshot_joins_what_the_selected_objects_are_linked_to() {
-    let server = shop(ALL).await;
-    for (target, expected) in [
-        (
-            "pods?fieldSelector=spec.nodeName%3Dn1&join=owners,namespaces,nodes,services",
-            &["Pod shop/a", "Pod shop/alone", "Namespace shop", "Node n1", "Service shop/web"][..],
-        ),
-        ("pods/shop/a?join=configmaps", &["Pod shop/a", "ConfigMap shop/settings"]),
-        ("pods/shop/alone?join=owners,svc", &["Pod shop/alone"]),
-        // Against the direction of the link, by name and by selector.
-        ("nodes/n1?join=pods", &["Node n1", "Pod shop/a", "Pod shop/alone"]),
-        (
-            "configmaps?join=pods",
-            &["ConfigMap other/settings", "ConfigMap shop/settings", "Pod shop/a", "Pod shop/b"],
-        ),
-        ("services/shop?join=po", &["Service shop/none", "Service shop/web", "Pod shop/a", "Pod shop/b"]),
-        ("services/other?join=pods", &["Service other/web"]),
-        // All selected resources that have the relation.
-        ("services,pods?labelSelector=app%3Ddb&join=nodes", &["Pod shop/alone", "Node n1"]),
-    ] {
-        let list = server.get(&format!("/v1/snapshot/{target}")).await.json();
-        let mut found = listed(&list);
-        let (selected, owners): (Vec<_>, Vec<_>) =
-            found.drain(..).partition(|text| !text.starts_with("Replica") && !text.starts_with("Deploy"));
-        assert_eq!(selected, expected, "{target}");
-        assert_eq!((&list["kind"], &list["apiVersion"]), (&json!("List"), &json!("v1")));
-        let all_the_way = ["ReplicaSet shop/web-1", "Deployment shop/web"];
-        assert_eq!(owners.len(), if target.contains("spec.nodeName") { 2 } else { 0 }, "{target}");
-        assert!(owners.iter().all(|owner| all_the_way.contains(&&**owner)), "{owners:?}");
-    }
-    let answer = server.get("/v1/snapshot/pods/shop/a?join=nodes&fields=metadata.labels").await;
-    let parts = answer.json();
-    assert_eq!((listed(&parts).len(), &parts["items"][0]["spec"]), (2, &Value::Null), "{parts}");
-    let answer = server.get_with("/v1/snapshot/pods?join=nodes", &[("Accept", "application/x-ndjson")]).await;
-    assert_eq!(answer.text().trim_end().lines().count(), 5);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_join_has_a_tag_of_everything_in_it() {
-    let server = shop(ALL).await;
-    let target = "/v1/snapshot/pods/shop/a?join=nodes";
-    let answer = server.get(target).await;
-    let tag = answer.header("etag").unwrap().to_owned();
-    assert!(answer.header("informerd-resume").unwrap().starts_with("pods:"));
-    let same = server.get_with(target, &[("If-None-Match", &tag)]).await;
-    assert_eq!(same.status(), 304);
-    server.cluster.patch("nodes", "", "n2", &json!({"metadata": {"labels": {"a": "b"}}})).unwrap();
-    server.caught_up("nodes").await;
-    assert_eq!(server.get_with(target, &[("If-None-Match", &tag)]).await.status(), 304);
-    server.cluster.patch("nodes", "", "n1", &json!({"metadata": {"labels": {"a": "b"}}})).unwrap();
-    server.caught_up("nodes").await;
-    assert_eq!(server.get_with(target, &[("If-None-Match", &tag)]).await.status(), 200);
-}
-
-/// The join that a reader of the whole state computes.
-fn expected(server: &TestServer) -> BTreeSet<String> {
-    let pods = server.cluster.list("pods");
-    let pods: Vec<_> = pods.iter().filter(|pod| pod["metadata"]["labels"]["app"] == "web").collect();
-    let mut found: BTreeSet<String> =
-        pods.iter().map(|pod| format!("Pod shop/{}", pod["metadata"]["name"])).collect();
-    for node in server.cluster.list("nodes") {
-        let name = &node["metadata"]["name"];
-        if pods.iter().any(|pod| pod["spec"]["nodeName"] == *name) {
-            found.insert(format!("Node {name}"));
-        }
-    }
-    for service in server.cluster.list("services") {
-        let selector = service["spec"]["selector"].as_object().cloned().unwrap_or_default();
-        let selects = |pod: &&&Value| {
-            !selector.is_empty()
-                && selector.iter().all(|(key, value)| pod["metadata"]["labels"][key] == *value)
-        };
-        if pods.iter().any(|pod| selects(&pod)) {
-            found.insert(format!("Service shop/{}", service["metadata"]["name"]));
-        }
-    }
-    found.iter().map(|text| text.replace('"', "")).collect()
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_join_is_that_of_the_state_whatever_changes() {
-    let server = TestServer::start(&["pods", "services", "nodes"]).await;
-    let mut number = 0_u64;
-    let mut dice = |sides: u64| {
-        // A fixed sequence, so that a failure repeats.
-        number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (number >> 33) % sides
-    };
-    for node in 0..4 {
-        server.cluster.create("nodes", object("", &format!("n{node}"), &json!({}))).unwrap();
-    }
-    for _ in 0..25 {
-        for _ in 0..10 {
-            let name = format!("x{}", dice(8));
-            if dice(3) == 0 {
-                let app = ["web", "db"][dice(2) as usize];
-                let selector = json!({"app": app, "tier": format!("t{}", dice(2))});
-                let spec = json!({"spec": {"type": "ClusterIP", "selector": selector}});
-                if server.cluster.create("services", object("shop", &name, &spec)).is_err() {
-                    server.cluster.delete("services", "shop", &name).unwrap();
-                }
-                continue;
-            }
-            let mut pod = mk_pod("shop", &name, ["web", "db"][dice(2) as usize]);
-            pod["metadata"]["labels"]["tier"] = format!("t{}", dice(3)).into();
-            pod["spec"]["nodeName"] = format!("n{}", dice(5)).into();
-            if server.cluster.create("pods", pod).is_err() {
-                server.cluster.delete("pods", "shop", &name).unwrap();
-            }
-        }
-        for resource in ["pods", "services", "nodes"] {
-            server.caught_up(resource).await;
-        }
-        let list = server.get("/v1/snapshot/pods?labelSelector=app%3Dweb&join=nodes,services").await.json();
-        assert_eq!(listed(&list).into_iter().collect::<BTreeSet<_>>(), expected(&server));
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -356,7 +237,11 @@ async fn a_wrong_request_for_linked_objects_is_refused_by_name() {
         ("/v1/snapshot/pods?join=services", 400, "join", "keeps no spec.selector of services"),
         ("/v1/snapshot/pods?join=nodes&limit=5", 400, "limit", "no pages"),
         ("/v1/snapshot/pods?join=nodes&fields=spec", 400, "fields", "nodes"),
-        ("/v1/watch/pods?join=nodes", 400, "join", "unknown parameter"),
+        ("/v1/watch/pods?join=wings", 400, "join", "networkpolicies.networking.k8s.io, nodes, owners"),
+        ("/v1/watch/pods?join=services", 400, "join", "keeps no spec.selector of services"),
+        ("/v1/watch/pods?join=nodes&fields=spec", 400, "fields", "nodes"),
+        ("/v1/watch/pods?join=nodes&changed=spec", 400, "changed", "nodes"),
+        ("/v1/world/pods?join=nodes", 400, "join", "unknown parameter"),
     ] {
         let refused = server.get(target).await;
         assert_eq!(refused.status(), status, "{target}: {}", refused.text());

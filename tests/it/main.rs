@@ -14,6 +14,7 @@ mod faults;
 mod fold;
 mod graph;
 mod http2;
+mod join;
 mod kube;
 mod limits;
 mod lookup;

@@ -477,7 +477,8 @@ impl Client {
         if self.dice.chance(0.4) {
             replica.index(&selection, around.now);
         }
-        let subscription = Subscription { informers, selection, from, resync: None, timeout: None };
+        let subscription =
+            Subscription { informers, selection, join: None, from, resync: None, timeout: None };
         let subscriber = replica.hub.subscribe(subscription).unwrap();
         let cancel = Arc::new(Notify::new());
         let flag = Arc::new(Flag { set: AtomicBool::new(true), driver: around.driver.clone() });

@@ -92,6 +92,9 @@ faults! {
     WorkerDied = "worker died with a key",
     WorkerLate = "worker answered after its lease",
     WorkerAnsweredTwice = "worker answered twice",
+    JoinCut = "client of a join cut off within a batch",
+    JoinLeft = "related object left a join",
+    JoinReset = "RESET of a stream with a join",
 }
 
 /// How often each fault hit.

@@ -14,6 +14,7 @@ mod client;
 mod crew;
 mod dice;
 mod fault;
+mod joiner;
 mod meter;
 mod network;
 mod plan;

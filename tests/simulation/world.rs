@@ -12,6 +12,7 @@ use crate::client::{Around, Client};
 use crate::crew::Crew;
 use crate::dice::Dice;
 use crate::fault::{Fault, Hits};
+use crate::joiner::{Joiner, PEER, SELECTS};
 use crate::meter::{Ask, Meter};
 use crate::network::{Api, Link};
 use crate::plan::{NAMES, NAMESPACES, ORDERED, Profile};
@@ -58,6 +59,7 @@ pub(crate) struct World {
     clients: Vec<Client>,
     /// The work queue of each replica.
     crews: Vec<Crew>,
+    joiners: Vec<Joiner>,
     seed: u64,
     hits: Arc<Hits>,
     trace: Trace,
@@ -131,6 +133,7 @@ impl World {
             replicas: Vec::new(),
             clients,
             crews: Vec::new(),
+            joiners: (0..2).map(|number| Joiner::new(Dice::new(seed, 500 + number), now)).collect(),
             seed,
             hits,
             trace,
@@ -299,6 +302,11 @@ impl World {
         }
         if let Some(color) = self.dice.pick(&[None, Some("red"), Some("blue")]) {
             object["data"]["color"] = color.into();
+        }
+        if resource == 0 {
+            object["data"][PEER] = NAMES[self.writes as usize % NAMES.len()].into();
+        } else if let Some(app) = ["web", "db"].get(self.writes as usize % 3) {
+            object["data"][SELECTS] = json!({ "app": app });
         }
         // With the definition its objects are deleted, too.
         let oversized = resource == 0 && self.dice.chance(self.profile.oversized_chance);
@@ -486,6 +494,7 @@ impl World {
         let now = Instant::now();
         self.clients.iter_mut().for_each(|client| client.become_good(now));
         self.crews.iter_mut().for_each(Crew::become_good);
+        self.joiners.iter_mut().for_each(Joiner::become_good);
         self.pass(Duration::from_secs(1)).await?;
         for _ in 0..3 {
             self.write();
@@ -528,6 +537,9 @@ impl World {
         for (at, crew) in self.crews.iter().enumerate() {
             crew.final_check(&self.truth).map_err(|why| format!("queue of replica {at}: {why}"))?;
         }
+        for joiner in &self.joiners {
+            joiner.final_check(&self.replicas).map_err(|why| format!("a join: {why}"))?;
+        }
         for client in &self.clients {
             if !client.is_connected() {
                 return Err(format!("client {} is not connected in the end", client.number));
@@ -562,6 +574,7 @@ impl World {
             }
             self.run_clients()?;
             self.run_crews()?;
+            self.run_joiners()?;
             self.check_replicas()?;
             let now = Instant::now();
             if now >= until {
@@ -569,7 +582,9 @@ impl World {
             }
             let live = self.replicas.iter().filter_map(Replica::live_due);
             let workers = self.crews.iter().filter_map(Crew::wants_at);
-            let due = self.clients.iter().filter_map(Client::wants_at).chain(live).chain(workers);
+            let joiners = self.joiners.iter().map(Joiner::wants_at);
+            let due =
+                self.clients.iter().filter_map(Client::wants_at).chain(live).chain(workers).chain(joiners);
             let due = due.min().unwrap_or(until);
             let next = due.max(now + Duration::from_millis(1)).min(until);
             tokio::select! {
@@ -623,6 +638,15 @@ impl World {
         for (at, crew) in self.crews.iter_mut().enumerate() {
             let ran = crew.run(&self.replicas[at], &self.hits, &self.trace, now);
             ran.map_err(|why| format!("queue of replica {at}: {why}"))?;
+        }
+        Ok(())
+    }
+
+    fn run_joiners(&mut self) -> Result<(), String> {
+        let now = Instant::now();
+        for joiner in &mut self.joiners {
+            let ran = joiner.run(&self.replicas, &self.hits, &self.trace, now);
+            ran.map_err(|why| format!("a join: {why}"))?;
         }
         Ok(())
     }

@@ -8,12 +8,15 @@ use tokio::time::Instant;
 use super::event::{Event, EventKind, ResetReason};
 use super::generations::{Generations, HeldState, Holding};
 use super::informer::Retirement;
+use super::join::{changes_between, undo};
 use super::token::TokenKind;
 use super::{Candidates, CloseReason, Config, Informer, Matcher, Selection};
 use crate::cache::{Backfill, BackfillAnswer, Cursor, Located, Mark, Revision, ScopeWake, UsedIndex};
-use crate::k8s::{Key, ResourceVersion};
+use crate::k8s::{Key, Object, ResourceVersion};
 
 mod pull;
+
+use pull::LOOKED_AT_MAX;
 
 /// One informer of a subscription.
 pub(super) struct Source {
@@ -78,6 +81,13 @@ struct Difference {
     new: Candidates,
     /// The last key that was sent.
     last: Option<Key>,
+}
+
+/// A part of the objects that were selected at a cursor.
+pub(super) struct PastObjects {
+    pub(super) objects: Vec<Arc<Object>>,
+    /// The last key that was looked at, if more may follow.
+    pub(super) last: Option<Key>,
 }
 
 /// The wake-up that a source waits for.
@@ -379,6 +389,35 @@ impl Source {
         (self.located_by, self.finding) = (None, None);
         self.position = version;
         self.phase = Phase::Backfill { backfill, next: 0 };
+    }
+
+    /// Selected objects as they were at its cursor, of the keys after one. `None` where its journal no longer has the changes since,
+    /// or there are more than `undone_max`.
+    pub(super) fn selected_at_cursor(
+        &mut self,
+        after: Option<&Key>,
+        undone_max: usize,
+    ) -> Option<PastObjects> {
+        self.matcher.refresh();
+        let state = self.matcher.candidates();
+        let changes = changes_between(&self.informer.reader, self.cursor, state.snapshot.cursor, undone_max)?;
+        let undone = undo(&changes);
+        let (mut objects, mut last) = (Vec::new(), None);
+        let looked_at_max = self.matcher.selection().looks_in(LOOKED_AT_MAX);
+        for (looked_at, object) in self.matcher.reach(&state, after).enumerate() {
+            if looked_at == looked_at_max {
+                return Some(PastObjects { objects, last });
+            }
+            last = Some(object.key().clone());
+            if !undone.contains_key(object.key()) && self.matcher.matches(object) {
+                objects.push(object.clone());
+            }
+        }
+        let mut before: Vec<_> =
+            undone.into_values().flatten().filter(|object| self.matcher.matches(object)).collect();
+        before.sort_unstable_by(|a, b| a.key().cmp(b.key()));
+        objects.extend(before);
+        Some(PastObjects { objects, last: None })
     }
 
     /// Makes a resync due.

@@ -17,7 +17,7 @@ use crate::cache::{Batch, CatchUpEntry, Cursor, Gone, IndexCatchUp, Lost, Revisi
 use crate::k8s::{Key, ResourceVersion};
 
 /// Largest number of objects that are read for one batch, matching or not: about a millisecond.
-const LOOKED_AT_MAX: usize = 4096;
+pub(super) const LOOKED_AT_MAX: usize = 4096;
 
 /// A part of a catch-up.
 struct Piece {

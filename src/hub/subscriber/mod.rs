@@ -10,16 +10,17 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::event::{Event, EventKind, Payload, ResetReason};
 use super::follower::{Follower, Stage};
+use super::join::JoinReader;
 use super::live_place::LivePlace;
-use super::metrics::Metrics;
 use super::registry::SubscriberPermit;
-use super::shared_batch::SharedBatch;
-use super::source::{BatchBuilder, Pulled, Source, Succession, Wake};
+use super::source::{Source, Wake};
 use super::subscription::{Delivery, StartAt, Subscription};
-use super::{CloseReason, Config, Informer, InformerId, Selection};
+use super::{CloseReason, Config, Form, Informer, InformerId, Selection};
 use crate::cache::Cursor;
 use crate::k8s::{ResourceVersion, Status};
 
+mod joining;
+mod pulling;
 mod starting;
 
 /// How often a stream that is never quiet checks whether the process ends, as all streams share that lock.
@@ -28,6 +29,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// A connected client. It has no queue, only a cursor for each informer.
 pub struct Subscriber {
     sources: Vec<Source>,
+    /// The related objects, where they are asked for.
+    join: Option<Box<JoinReader>>,
     selection: Arc<Selection>,
     config: Config,
     drain: CancellationToken,
@@ -89,11 +92,14 @@ impl Subscriber {
         permit: SubscriberPermit,
     ) -> Self {
         let now = Instant::now();
-        let Subscription { informers, selection, from, resync, timeout } = subscription;
-        let mut selection = selection;
+        let Subscription { informers, mut selection, join, from, resync, timeout } = subscription;
         // A patch needs the state that it is made from. A client that holds events from beyond its token may have
         // deleted that object, or have it in a later state, and this replica may not be as far.
         selection.form.patch &= !matches!(from, StartAt::Bookmark(_));
+        let join = join.map(|join| {
+            let whole = Form { coalesce: selection.form.coalesce, ..Form::default() };
+            Box::new(JoinReader::new(join, std::mem::replace(&mut selection.form, whole)))
+        });
         let selection = Arc::new(selection);
         assert!(!informers.is_empty(), "a subscription has at least one informer");
         let ordered = matches!(from, StartAt::Ordered(_));
@@ -102,6 +108,7 @@ impl Subscriber {
         let sources: Vec<_> = informers.into_iter().map(source).collect();
         let mut subscriber = Self {
             sources,
+            join,
             selection,
             config,
             state: State::Starting { from, until: None },
@@ -130,9 +137,10 @@ impl Subscriber {
         subscriber
     }
 
-    /// The informers, in the order of [`Event::source`].
+    /// The informers, in the order of [`Event::source`]: those of the subscription, then those of its join.
     pub fn informers(&self) -> impl Iterator<Item = &Arc<Informer>> {
-        self.sources.iter().map(|source| &source.informer)
+        let related = self.join.iter().flat_map(|join| join.positions().map(|(informer, _)| informer));
+        self.sources.iter().map(|source| &source.informer).chain(related)
     }
 
     /// Waits for the next delivery. Cancel-safe: nothing is lost.
@@ -143,6 +151,9 @@ impl Subscriber {
             // Marked as seen before reading, so that a commit in between wakes it again.
             for source in &mut self.sources {
                 source.saw();
+            }
+            if let Some(join) = &mut self.join {
+                join.saw();
             }
             if let Some(reason) = self.over(now) {
                 if self.caught_up && matches!(self.state, State::Live) {
@@ -237,7 +248,7 @@ impl Subscriber {
         let live = matches!(self.state, State::Live) && self.caught_up && self.replaced.is_empty();
         let rests = now < self.alone_until;
         // At shutdown each stream ends at a moment of its own.
-        if !live || over || rests || self.drain.is_cancelled() {
+        if !live || over || rests || self.drain.is_cancelled() || self.join.is_some() {
             return None;
         }
         let sources = self.sources.iter().map(Source::live_position).collect::<Option<Vec<_>>>()?;
@@ -270,6 +281,7 @@ impl Subscriber {
     pub fn is_in_bulk(&self) -> bool {
         matches!(self.state, State::Snapshot | State::Resetting { until: None, .. })
             || self.sources.iter().any(Source::is_catching_up)
+            || self.join.as_ref().is_some_and(|join| join.is_rebuilding())
     }
 
     /// Moves to the place to which a live view has brought it. The view has sent heartbeats and bookmarks, too.
@@ -296,7 +308,8 @@ impl Subscriber {
 
     /// Whether its next events equal those of every other subscriber that is live and selects everything.
     fn can_share(&self) -> bool {
-        matches!(self.state, State::Live) && self.resync.is_none() && self.selection.is_all()
+        let live = matches!(self.state, State::Live) && self.join.is_none();
+        live && self.resync.is_none() && self.selection.is_all()
     }
 
     /// Waits until there may be a delivery.
@@ -324,10 +337,12 @@ impl Subscriber {
             if gathers_until.is_some() {
                 return std::future::pending().await;
             }
-            match &mut *self.sources {
-                [source] => woken(source).await,
-                sources => {
-                    drop(select_all(sources.iter_mut().map(|source| woken(source).boxed())).await);
+            match (&mut *self.sources, &mut self.join) {
+                ([source], None) => woken(source).await,
+                (sources, join) => {
+                    let related = join.iter_mut().flat_map(|join| join.wakes());
+                    let own = sources.iter_mut().map(|source| woken(source).boxed());
+                    drop(select_all(own.chain(related)).await);
                 }
             }
         };
@@ -346,7 +361,8 @@ impl Subscriber {
         if let State::Ended(reason) = self.state {
             return Some(reason);
         }
-        if let Some(reason) = self.sources.iter().find_map(Source::ended) {
+        let related = || self.join.as_ref().and_then(|join| join.ended());
+        if let Some(reason) = self.sources.iter().find_map(Source::ended).or_else(related) {
             return Some(reason);
         }
         let looks = self.drain_at.is_some() || now >= self.look_at;
@@ -364,201 +380,6 @@ impl Subscriber {
         self.deadline.is_some_and(|deadline| now >= deadline).then_some(CloseReason::Timeout)
     }
 
-    /// Pulls the next shared batches, for a subscriber that is live and selects everything of one informer.
-    fn pull_shared(&mut self, now: Instant) -> Vec<Arc<SharedBatch>> {
-        let mut batches = Vec::new();
-        // A due bookmark is sent after events of its own.
-        let shares = self.can_share() && now < self.bookmark_at;
-        let [source] = &mut *self.sources else { return batches };
-        let mut bytes = 0;
-        // Batches that were made for earlier subscribers may be small; they are sent together.
-        while shares
-            && bytes < self.config.batch_bytes_max
-            && let Some(batch) = source.pull_shared(&self.config)
-        {
-            bytes += batch.bytes();
-            batches.push(batch);
-        }
-        if shares {
-            self.caught_up = source.is_at_head();
-        }
-        batches
-    }
-
-    fn pull(&mut self, now: Instant) -> Vec<Event> {
-        (self.caught_up, self.unfinished) = (false, false);
-        let mut batch = BatchBuilder::new(&self.config);
-        if matches!(self.state, State::Starting { .. }) {
-            self.succeed_idle();
-        }
-        if !self.replaced.is_empty() {
-            return batch.events;
-        }
-        self.start(now);
-        if let State::Resetting { reason, .. } = self.state {
-            self.reset(reason, now, &mut batch);
-        }
-        if matches!(self.state, State::Snapshot) {
-            match self.pull_snapshots(now, &mut batch) {
-                Some(true) => {}
-                Some(false) => {
-                    self.unfinished = true;
-                    return batch.events;
-                }
-                None => return batch.events,
-            }
-            let synced = self.bookmark(EventKind::Synced);
-            batch.push(synced);
-            self.state = State::Live;
-            self.resync_at = self.resync.map(|resync| now + resync);
-        }
-        if matches!(self.state, State::Resumed | State::Live) {
-            self.pull_live(now, &mut batch);
-        }
-        batch.events
-    }
-
-    /// Ends the stream with an error.
-    fn end(&mut self, reason: CloseReason, status: Status) {
-        self.refusal = Some(status);
-        self.state = State::Ended(reason);
-    }
-
-    /// Starts over, once no cache is behind the client, or the time to wait for that is over.
-    fn reset(&mut self, mut reason: ResetReason, now: Instant, batch: &mut BatchBuilder) {
-        if reason != ResetReason::TokenAhead && self.sources.iter().any(Source::is_ahead) {
-            let held = if let State::Resetting { until, .. } = self.state { until } else { None };
-            let until = held.unwrap_or(now + self.config.resume_wait);
-            if now < until {
-                self.state = State::Resetting { reason, until: Some(until) };
-                return;
-            }
-            reason = ResetReason::TokenAhead;
-        }
-        Metrics::reset(reason);
-        self.sources.iter_mut().for_each(|source| source.begin_snapshot(now));
-        batch.push(Event {
-            source: 0,
-            kind: EventKind::Reset,
-            payload: Payload::Mark { positions: self.positions(), reason: Some(reason) },
-            position: ResourceVersion::ZERO,
-            is_amid: false,
-        });
-        self.state = State::Snapshot;
-        self.resync_at = None;
-    }
-
-    /// Whether all first states are sent; `None` if one was lost, so that the stream starts over or ends.
-    fn pull_snapshots(&mut self, now: Instant, batch: &mut BatchBuilder) -> Option<bool> {
-        for (index, source) in self.sources.iter_mut().enumerate() {
-            match source.pull_snapshot(index, batch) {
-                Ok(Pulled::Done) => {}
-                Ok(Pulled::More) => return Some(false),
-                Err(reason) => {
-                    self.lose(reason, now, batch);
-                    return None;
-                }
-            }
-        }
-        Some(true)
-    }
-
-    /// Starts over, or ends if the client must get every change in order.
-    fn lose(&mut self, reason: ResetReason, now: Instant, batch: &mut BatchBuilder) {
-        if self.ordered {
-            self.end(CloseReason::Expired, Status::watch_expired());
-        } else {
-            self.reset(reason, now, batch);
-        }
-    }
-
-    fn pull_live(&mut self, now: Instant, batch: &mut BatchBuilder) {
-        if self.resync_at.is_some_and(|at| now >= at) {
-            self.sources.iter_mut().for_each(Source::ask_resync);
-            self.resync_at = self.resync.map(|resync| now + resync);
-        }
-        let count = self.sources.len();
-        for offset in 0..count {
-            let index = (self.turn + offset) % count;
-            let source = &mut self.sources[index];
-            let behind = source.is_catching_up();
-            source.begin_resync(now);
-            let mut pulled = source.pull_snapshot(index, batch);
-            if matches!(pulled, Ok(Pulled::More)) {
-                self.unfinished = true;
-                return;
-            }
-            if pulled.is_ok() {
-                pulled = source.pull_changes(index, batch);
-            }
-            if source.is_resync_due() && matches!(pulled, Ok(Pulled::Done)) {
-                // The client has caught up now.
-                source.begin_resync(now);
-                pulled = source.pull_snapshot(index, batch);
-            }
-            if !behind && source.is_catching_up() {
-                self.permit.metrics().catch_ups.increment(1);
-            }
-            match pulled {
-                Ok(Pulled::Done) => {
-                    if let Some(successor) = self.sources[index].successor() {
-                        // Only after the pulled events, which are of the old informer; then it comes first.
-                        self.turn = index;
-                        if batch.events.is_empty() {
-                            self.succeed(index, &successor);
-                        }
-                        return;
-                    }
-                }
-                Ok(Pulled::More) => {
-                    self.unfinished = true;
-                    // The next source comes first, so that a busy one does not starve the others.
-                    self.turn = (index + 1) % count;
-                    return;
-                }
-                Err(reason) => {
-                    self.lose(reason, now, batch);
-                    return;
-                }
-            }
-        }
-        self.caught_up = true;
-        if matches!(self.state, State::Resumed) {
-            self.state = State::Live;
-            self.resync_at = self.resync.map(|resync| now + resync);
-            let bookmark = self.bookmark(EventKind::Bookmark);
-            batch.push(bookmark);
-        }
-    }
-
-    /// Continues with replacing informers before anything was sent.
-    fn succeed_idle(&mut self) {
-        for index in 0..self.sources.len() {
-            if let Some(successor) = self.sources[index].successor() {
-                self.succeed(index, &successor);
-            }
-        }
-    }
-
-    fn succeed(&mut self, index: usize, successor: &Arc<Informer>) {
-        let begun = !matches!(self.state, State::Starting { .. });
-        match self.sources[index].succeed(successor) {
-            Succession::NotYet => return,
-            // The difference has no order.
-            Succession::Difference | Succession::StartOver if self.ordered && begun => {
-                self.end(CloseReason::Expired, Status::watch_expired());
-            }
-            Succession::Difference => {}
-            Succession::StartOver => self.state = resetting(ResetReason::Replaced),
-        }
-        self.permit.moved(index, successor);
-        self.replaced.push(index);
-        let misses = |namespace: &String| !successor.spec.scope.covers(namespace);
-        if self.selection.namespaces().iter().any(misses) {
-            self.state = State::Ended(CloseReason::Removed);
-        }
-    }
-
     fn bookmark(&self, kind: EventKind) -> Event {
         let position = self.sources[0].position().clone();
         Event {
@@ -571,7 +392,8 @@ impl Subscriber {
     }
 
     fn positions(&self) -> Vec<ResourceVersion> {
-        self.sources.iter().map(|source| source.position().clone()).collect()
+        let related = self.join.iter().flat_map(|join| join.positions().map(|(_, position)| position));
+        self.sources.iter().map(Source::position).chain(related).cloned().collect()
     }
 }
 

@@ -28,8 +28,26 @@ impl Subscriber {
         if !self.sources.iter().all(Source::synced) {
             return;
         }
+        let (from, waited) = (from.clone(), until.is_some_and(|until| now >= until));
+        let from = match self.start_join(&from, waited) {
+            Ok(Some(from)) => from,
+            Ok(None) => {
+                if let State::Starting { until, .. } = &mut self.state {
+                    until.get_or_insert(now + self.config.resume_wait);
+                }
+                return;
+            }
+            Err(next) => {
+                self.state = next;
+                return;
+            }
+        };
+        let State::Starting { until, .. } = &mut self.state else { return };
         let (token, token_kind) = match from {
             StartAt::Start => {
+                if let Some(join) = &mut self.join {
+                    join.clear();
+                }
                 self.sources.iter_mut().for_each(|source| source.begin_snapshot(now));
                 self.state = State::Snapshot;
                 return;
@@ -39,12 +57,9 @@ impl Subscriber {
                 self.state = State::Resumed;
                 return;
             }
-            StartAt::Token(token) => (token.clone(), TokenKind::PerEvent),
-            StartAt::Bookmark(token) => (token.clone(), TokenKind::Bookmark),
-            StartAt::Ordered(begin) => {
-                let begin = begin.clone();
-                return self.start_ordered(&begin, now);
-            }
+            StartAt::Token(token) => (token, TokenKind::PerEvent),
+            StartAt::Bookmark(token) => (token, TokenKind::Bookmark),
+            StartAt::Ordered(begin) => return self.start_ordered(&begin, now),
         };
         let until = *until.get_or_insert(now + self.config.resume_wait);
         if let Some(next) = self.resume(&token, token_kind, now >= until) {

@@ -37,7 +37,7 @@ fn gathering(life: &Life, labels: &str, form: Form) -> Subscriber {
 
 fn caught_up_with(life: &Life, selection: Selection, timeout: Option<Duration>) -> Subscriber {
     let (informers, from) = (life.hub.informers(), StartAt::Now);
-    let subscription = Subscription { informers, selection, from, resync: None, timeout };
+    let subscription = Subscription { informers, selection, join: None, from, resync: None, timeout };
     let mut subscriber = life.hub.subscribe(subscription).unwrap();
     while ready(&mut subscriber).is_some() {}
     subscriber

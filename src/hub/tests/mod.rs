@@ -17,6 +17,7 @@ use crate::k8s::{
     ResourceVersion,
 };
 
+mod joined;
 mod live;
 mod ordered;
 mod resuming;
@@ -234,7 +235,8 @@ impl Client {
             self.gone.clear();
         }
         let (informers, selection) = (life.hub.informers(), self.selection.clone());
-        let subscription = Subscription { informers, selection, from, resync: None, timeout: None };
+        let subscription =
+            Subscription { informers, selection, join: None, from, resync: None, timeout: None };
         self.subscriber = Some(life.hub.subscribe(subscription).unwrap());
     }
 
@@ -423,8 +425,14 @@ async fn a_token_that_does_not_cover_all_starts_over_at_once() {
     let life = Life::new(&upstream);
     let token = [("pods".to_owned(), clients[0].token.clone().unwrap())].into_iter().collect();
     let (informers, from) = (life.hub.informers(), StartAt::Bookmark(token));
-    let subscription =
-        Subscription { informers, selection: Selection::default(), from, resync: None, timeout: None };
+    let subscription = Subscription {
+        informers,
+        selection: Selection::default(),
+        join: None,
+        from,
+        resync: None,
+        timeout: None,
+    };
     let mut subscriber = life.hub.subscribe(subscription).unwrap();
     let Delivery::Events(events) = subscriber.next().await else { panic!("a RESET") };
     assert_eq!(events[0].kind, EventKind::Reset);
@@ -448,7 +456,7 @@ async fn a_resync_of_several_informers_hands_out_each_object_once_though_one_of_
     let informers = vec![quiet.hub.informers().remove(0), busy.hub.informers().remove(0)];
     let resync = Some(Duration::from_secs(1));
     let (selection, from) = (Selection::default(), StartAt::Start);
-    let subscription = Subscription { informers, selection, from, resync, timeout: None };
+    let subscription = Subscription { informers, selection, join: None, from, resync, timeout: None };
     let mut subscriber = quiet.hub.subscribe(subscription).unwrap();
     let take = |subscriber: &mut Subscriber| {
         let mut told = [0, 0];
@@ -489,7 +497,7 @@ async fn a_stream_that_is_never_quiet_gets_its_bookmarks() {
     let mut life = Life::new(&upstream);
     let (informers, selection) = (life.hub.informers(), Selection::default());
     let subscription =
-        Subscription { informers, selection, from: StartAt::Start, resync: None, timeout: None };
+        Subscription { informers, selection, join: None, from: StartAt::Start, resync: None, timeout: None };
     let mut subscriber = life.hub.subscribe(subscription).unwrap();
     let mut bookmarks = 0;
     for _ in 0..185 {
@@ -645,7 +653,7 @@ async fn a_stream_that_waits_for_its_informer_sleeps() {
     let (_writer, reader) = cache::cache(limits, Instant::now());
     let informers = vec![Arc::new(Informer::new(InformerSpec::new(pods(), Scope::All), reader))];
     let (selection, from) = (Selection::default(), StartAt::Start);
-    let subscription = Subscription { informers, selection, from, resync: None, timeout: None };
+    let subscription = Subscription { informers, selection, join: None, from, resync: None, timeout: None };
     let mut subscriber = life.hub.subscribe(subscription).unwrap();
     tokio::time::advance(Duration::from_secs(61)).await;
     assert!(matches!(subscriber.next().await, Delivery::Heartbeat));
@@ -674,8 +682,14 @@ async fn a_stream_of_one_namespace_or_object_sleeps_through_what_happens_elsewhe
     ];
     let mut subscribers = selections.map(|selection| {
         let informers = life.hub.informers();
-        let subscription =
-            Subscription { informers, selection, from: StartAt::Start, resync: None, timeout: None };
+        let subscription = Subscription {
+            informers,
+            selection,
+            join: None,
+            from: StartAt::Start,
+            resync: None,
+            timeout: None,
+        };
         life.hub.subscribe(subscription).expect("a subscriber")
     });
     let wakes: [Arc<Wakes>; 4] = Default::default();

@@ -38,7 +38,8 @@ impl Client {
         self.at = Some(at.clone());
         let (informers, selection, from) =
             (life.hub.informers(), self.selection.clone(), StartAt::Ordered(Begin::After(at)));
-        let subscription = Subscription { informers, selection, from, resync: None, timeout: None };
+        let subscription =
+            Subscription { informers, selection, join: None, from, resync: None, timeout: None };
         self.subscriber = Some(life.hub.subscribe(subscription).unwrap());
     }
 

@@ -14,7 +14,7 @@ use crate::k8s::{FieldSelector, LabelSelector, Object, Resource, ResourceParts, 
 /// A stream that starts here.
 fn subscribe(life: &Life, selection: Selection, from: StartAt) -> Subscriber {
     let informers = life.hub.informers();
-    let subscription = Subscription { informers, selection, from, resync: None, timeout: None };
+    let subscription = Subscription { informers, selection, join: None, from, resync: None, timeout: None };
     life.hub.subscribe(subscription).expect("a subscriber")
 }
 

@@ -1,9 +1,10 @@
-//! `join=RELATIONS` on `/v1/snapshot/…`: with the selected objects those that they are linked to.
+//! `join=RELATIONS` on `/v1/snapshot/…` and `/v1/watch/…`: with the selected objects those that they are linked to.
 //!
-//! Each resource is shown as it was at one moment. The state of a related resource is taken together with the keys that its
+//! A stream follows them in [`crate::hub::Join`]. In a snapshot each resource is shown as it was at one moment. The state of a related resource is taken together with the keys that its
 //! indexes give, under one lock.
 
 mod relation;
+mod stream;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
@@ -17,10 +18,11 @@ use futures_util::stream::unfold;
 use tokio::time::Instant;
 
 use relation::{Relations, in_turns};
+pub(super) use stream::{Joins, of_stream};
 
 use crate::cache::Snapshot;
 use crate::encode::{Coding, Frames, ListEncoder, ListFormat};
-use crate::hub::{Form, Informer, InformerId, ResumeToken};
+use crate::hub::{Form, Informer, InformerId, JOINED_MAX, ResumeToken};
 use crate::k8s::{ContentHash, Damaged, Key, Object, Owner, damages, owners};
 use crate::serve::body::FramesBody;
 use crate::serve::compressed;
@@ -32,8 +34,6 @@ use crate::serve::snapshot::{self, Compress};
 use crate::serve::target::{self, Target};
 use crate::serve::{ApiError, Server, metrics};
 
-/// Largest number of objects of one answer, selected and related. They are referred to, not copied, until they are written.
-const OBJECTS_MAX: usize = 100_000;
 /// JSON that is hashed in one turn, in bytes: about a millisecond.
 const HASHED_BYTES: usize = 1 << 20;
 
@@ -234,7 +234,7 @@ async fn select(server: &Server, target: &Target) -> Result<Vec<Selected>, ApiEr
         let mut objects = Vec::new();
         let complete = listing.visit_until(|object| {
             objects.push(object.clone());
-            count + objects.len() <= OBJECTS_MAX
+            count + objects.len() <= JOINED_MAX
         });
         if !complete.await {
             return Err(ApiError::unavailable("the objects could not be read in time", 1));
@@ -294,11 +294,11 @@ async fn above(
 
 /// Refuses more objects than an answer may have.
 fn bounded(count: usize) -> Result<(), ApiError> {
-    if count <= OBJECTS_MAX {
+    if count <= JOINED_MAX {
         return Ok(());
     }
     metrics::limit_hit("join_objects_max");
     Err(ApiError::bad_request(format!(
-        "the selected objects and those that join adds are more than {OBJECTS_MAX}: expected a narrower selection"
+        "the selected objects and those that join adds are more than {JOINED_MAX}: expected a narrower selection"
     )))
 }

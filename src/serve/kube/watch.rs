@@ -54,6 +54,7 @@ pub(super) async fn watch(
     let subscription = Subscription {
         informers: vec![informer.clone()],
         selection,
+        join: None,
         from: StartAt::Ordered(begin(initial, options.asked)),
         resync: None,
         timeout: Some(timeout.unwrap_or_else(drawn).min(TIMEOUT_MAX)),

@@ -91,6 +91,7 @@ impl Feed {
         let subscription = Subscription {
             informers: informers.clone(),
             selection: selection.clone(),
+            join: None,
             from: StartAt::Start,
             resync: None,
             timeout: None,

@@ -8,6 +8,7 @@ mod definitions;
 mod election;
 mod follower;
 mod history;
+mod joins;
 mod kinds;
 mod kube_api;
 mod network;

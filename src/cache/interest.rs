@@ -1,0 +1,111 @@
+//! A wake-up for a reader of many objects, which come and go.
+//!
+//! A reader that follows a few objects of a large cache is not woken by changes of others, and reads nothing of the journal if
+//! none of its own changed. One wake-up serves all its objects, in as many caches as it likes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+
+use super::scope::{EVERYTHING, scope_of, value_scope};
+use super::shared::{Reader, Shared};
+use super::{Cursor, Snapshot};
+use crate::k8s::{IndexPath, Key};
+
+/// Scopes that are looked up to tell whether all of them are quiet. With more, the journal is read.
+const QUIET_SCOPES_MAX: usize = 256;
+
+/// The objects and namespaces of one cache that a reader follows.
+#[derive(Debug)]
+pub struct Interest {
+    shared: Arc<Shared>,
+    wake: Arc<Notify>,
+    /// How often each was added.
+    scopes: HashMap<Arc<str>, u32>,
+}
+
+/// A part of a cache that an [`Interest`] follows.
+#[derive(Clone, Copy, Debug)]
+pub enum Part<'a> {
+    /// An object, which may not exist.
+    Object(&'a Key),
+    /// The objects of a namespace.
+    Namespace(&'a str),
+    /// The objects that an index has under a value.
+    Value(&'a IndexPath, &'a str),
+    /// All objects.
+    Everything,
+}
+
+impl Interest {
+    /// Follows a part of the cache. Changes before now are not noticed. A part that is added twice has to be removed twice.
+    pub fn add(&mut self, part: Part<'_>) {
+        let scope = part.scope();
+        let count = self.scopes.entry(scope.clone()).or_default();
+        *count += 1;
+        if *count > 1 {
+            return;
+        }
+        let mut waiting = self.shared.scoped.lock();
+        waiting.listen(scope.clone(), self.wake.clone());
+        let mut state = self.shared.write();
+        let now = state.store.cursor.revision;
+        state.touched.begin(scope, now);
+    }
+
+    /// Follows a part no longer.
+    pub fn remove(&mut self, part: Part<'_>) {
+        let scope = part.scope();
+        let Some(count) = self.scopes.get_mut(&scope) else { return };
+        *count -= 1;
+        if *count == 0 {
+            self.scopes.remove(&scope);
+            self.forget(&scope);
+        }
+    }
+
+    /// The current state, and whether nothing of this interest changed after a cursor.
+    pub fn look(&self, cursor: Cursor) -> (Snapshot, bool) {
+        let state = self.shared.read();
+        let head = state.store.cursor;
+        let is_quiet = |scope: &Arc<str>| state.touched.is_quiet_since(scope, cursor.revision);
+        let all_quiet = || self.scopes.len() <= QUIET_SCOPES_MAX && self.scopes.keys().all(is_quiet);
+        let quiet = head.history == cursor.history && (head.revision == cursor.revision || all_quiet());
+        (state.store.clone(), quiet)
+    }
+
+    fn forget(&self, scope: &Arc<str>) {
+        let mut waiting = self.shared.scoped.lock();
+        if waiting.unlisten(scope, &self.wake) {
+            self.shared.write().touched.end(scope);
+        }
+    }
+}
+
+impl Part<'_> {
+    fn scope(self) -> Arc<str> {
+        match self {
+            Self::Object(key) => key.text().clone(),
+            Self::Namespace(namespace) => scope_of(namespace, None),
+            Self::Value(path, value) => value_scope(path, value),
+            Self::Everything => EVERYTHING.into(),
+        }
+    }
+}
+
+impl Drop for Interest {
+    fn drop(&mut self) {
+        for scope in std::mem::take(&mut self.scopes).into_keys() {
+            self.forget(&scope);
+        }
+    }
+}
+
+impl Reader {
+    /// An interest in no object yet, with the wake-up of its reader. The reader is woken by each commit that touches the interest,
+    /// when versions went back, and at [`Reader::rouse`]: by the last two only once it follows something.
+    pub fn interest(&self, wake: Arc<Notify>) -> Interest {
+        Interest { shared: self.shared.clone(), wake, scopes: HashMap::new() }
+    }
+}

@@ -1,0 +1,465 @@
+//! The steps of a stream with a join. No async, no clock.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use futures_util::future::{BoxFuture, FutureExt as _};
+use tokio::sync::{Notify, watch};
+
+use super::Join;
+use super::joined::{Follow, FollowedPart, Joined, Shown};
+use super::state::{StateAt, undo};
+use crate::cache::{Change, ChangeKind, Cursor, IndexTerm, Interest, Located, Mark, Part, Reader, Snapshot};
+use crate::hub::event::{Event, EventKind, Payload, ResetReason};
+use crate::hub::informer::{InUse, Retirement};
+use crate::hub::source::Source;
+use crate::hub::{CloseReason, Form, Informer, ResumeToken};
+use crate::k8s::{Key, Object, ResourceVersion};
+
+/// Largest number of objects of a stream with a join, selected and related. The stream holds a reference to each, and about 300
+/// bytes beside it.
+pub const JOINED_MAX: usize = 100_000;
+
+/// Changes that are read at once from the journal of a related informer.
+const READ_LEN: usize = 1024;
+
+/// Largest number of changes that are read in one step. With more, each related object is compared with its current state.
+const READ_MAX: usize = 8 * READ_LEN;
+
+/// Largest number of changes of one informer between a token and now. With more, the stream starts over: it has to undo them.
+const UNDONE_MAX: usize = 4096;
+
+/// Why a stream with a join cannot go on.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::hub) enum JoinError {
+    /// It starts over.
+    Lost(ResetReason),
+    /// There are more objects than [`JOINED_MAX`].
+    TooMany,
+}
+
+/// The related objects of one stream, and its positions in their informers.
+pub(in crate::hub) struct JoinReader {
+    join: Arc<Join>,
+    joined: Joined,
+    /// The form in which objects are shown. The sources of the stream deliver whole objects, as links may be in any part of them.
+    form: Form,
+    related: Vec<Related>,
+    /// The versions at which related objects were deleted, in the current step.
+    gone: HashMap<(usize, Key), ResourceVersion>,
+    wake: Arc<Notify>,
+    /// Wakes at each commit of a related informer, until the stream begins.
+    commits: Vec<watch::Receiver<Mark>>,
+    rebuild: Option<Rebuild>,
+    /// Whether something that is followed since the last step may have changed before.
+    again: bool,
+    /// Whether it waits for a RESET.
+    lost: bool,
+}
+
+/// A position in a related informer.
+struct Related {
+    informer: Arc<Informer>,
+    interest: Interest,
+    cursor: Cursor,
+    position: ResourceVersion,
+    /// Keeps the informer, if it runs on demand.
+    _in_use: InUse,
+}
+
+/// How far the objects that were selected at the stream's positions are known. The client has them, so it is told nothing.
+struct Rebuild {
+    source: usize,
+    last: Option<Key>,
+}
+
+impl JoinReader {
+    pub(in crate::hub) fn new(join: Arc<Join>, form: Form) -> Self {
+        let wake = Arc::new(Notify::new());
+        let related = join.informers().map(|informer| {
+            let (cursor, position) = informer.reader.head();
+            let interest = informer.reader.interest(wake.clone());
+            Related { informer: informer.clone(), interest, cursor, position, _in_use: informer.in_use() }
+        });
+        let (related, joined) = (related.collect(), Joined::new(join.clone()));
+        let commits = join.informers().map(|informer| informer.reader.wake()).collect();
+        let (gone, rebuild, again, lost) = (HashMap::new(), None, false, false);
+        Self { join, joined, form, related, gone, wake, commits, rebuild, again, lost }
+    }
+
+    /// Marks all commits so far as seen. To be called before reading.
+    pub(in crate::hub) fn saw(&mut self) {
+        for commits in &mut self.commits {
+            commits.borrow_and_update();
+        }
+    }
+
+    /// What wakes it: a change of a related object, or anything before the stream begins.
+    pub(in crate::hub) fn wakes(&mut self) -> Vec<BoxFuture<'_, ()>> {
+        // Its informer is held, so the channel does not close.
+        let commits = self.commits.iter_mut().map(|commits| commits.changed().map(drop).boxed());
+        commits.chain([self.wake.notified().boxed()]).collect()
+    }
+
+    /// The related informers, each with the version up to which the client has everything.
+    pub(in crate::hub) fn positions(&self) -> impl Iterator<Item = (&Arc<Informer>, &ResourceVersion)> {
+        self.related.iter().map(|related| (&related.informer, &related.position))
+    }
+
+    /// Whether the caches of the related informers are complete.
+    pub(in crate::hub) fn synced(&self) -> bool {
+        self.related.iter().all(|related| related.informer.reader.mark().synced)
+    }
+
+    /// Why the stream ends, if a related informer has. One that was replaced has other objects: the client comes back.
+    pub(in crate::hub) fn ended(&self) -> Option<CloseReason> {
+        self.related.iter().find_map(|related| match related.informer.retirement() {
+            Some(Retirement::Ended(reason)) => Some(*reason),
+            Some(Retirement::ReplacedBy(_)) => Some(CloseReason::Regrouped),
+            None => None,
+        })
+    }
+
+    /// Whether steps can be taken: it knows where the stream continues, and what the client has there.
+    pub(in crate::hub) fn is_begun(&self) -> bool {
+        self.commits.is_empty() && self.rebuild.is_none()
+    }
+
+    /// Whether it still finds out what the client has.
+    pub(in crate::hub) fn is_rebuilding(&self) -> bool {
+        self.rebuild.is_some()
+    }
+
+    /// Begins anew, with the first state. Forgets everything, as the client does.
+    pub(in crate::hub) fn clear(&mut self) {
+        self.joined = Joined::new(self.join.clone());
+        (self.commits, self.rebuild, self.again, self.lost) = (Vec::new(), None, false, false);
+        for related in &mut self.related {
+            related.interest = related.informer.reader.interest(self.wake.clone());
+            (related.cursor, related.position) = related.informer.reader.head();
+        }
+    }
+
+    /// Whether another step has to be taken at once.
+    pub(in crate::hub) fn is_unfinished(&self) -> bool {
+        self.again || self.rebuild.is_some()
+    }
+
+    /// Where the related informers have the versions of a token: all in their journals, one ahead of its cache, or one lost.
+    pub(in crate::hub) fn locate(&self, token: &ResumeToken) -> Located {
+        let mut found = Located::At(Cursor::default());
+        for Related { informer, .. } in &self.related {
+            let Some(version) = token.get(&informer.spec.token_name()) else { return Located::Lost };
+            match locate(informer, version) {
+                Located::At(_) => {}
+                Located::Ahead => found = Located::Ahead,
+                Located::Lost => return Located::Lost,
+            }
+        }
+        found
+    }
+
+    /// Continues from the versions of a token, or from now. The sources of the stream stand at theirs.
+    pub(in crate::hub) fn begin(&mut self, token: Option<&ResumeToken>) {
+        for Related { informer, cursor, position, .. } in &mut self.related {
+            (*cursor, *position) = informer.reader.head();
+            if let Some(version) = token.and_then(|token| token.get(&informer.spec.token_name()))
+                && let Located::At(at) = locate(informer, version)
+            {
+                (*cursor, *position) = (at, version.clone());
+            }
+        }
+        self.commits = Vec::new();
+        self.rebuild = Some(Rebuild { source: 0, last: None });
+    }
+
+    /// Takes a part of what was selected where the stream continues, and returns whether that was all.
+    pub(in crate::hub) fn rebuild(&mut self, sources: &mut [Source]) -> Result<bool, JoinError> {
+        let Some(Rebuild { source, last }) = self.rebuild.take() else { return Ok(true) };
+        let lost = || JoinError::Lost(ResetReason::TokenTooOld);
+        let piece = sources[source].selected_at_cursor(last.as_ref(), UNDONE_MAX).ok_or_else(lost)?;
+        for object in &piece.objects {
+            self.joined.select(source, object);
+        }
+        let states = self.states_before().ok_or_else(lost)?;
+        self.joined.settle(&states);
+        self.follow();
+        self.bounded()?;
+        self.rebuild = match piece.last {
+            Some(last) => Some(Rebuild { source, last: Some(last) }),
+            None => Some(Rebuild { source: source + 1, last: None }).filter(|_| source + 1 < sources.len()),
+        };
+        Ok(self.rebuild.is_none())
+    }
+
+    /// The states of the related informers where the stream continues. `None` where they are no longer known.
+    fn states_before(&mut self) -> Option<Vec<StateAt>> {
+        let mut states = Vec::new();
+        for at in 0..self.related.len() {
+            let terms = self.new_terms(at);
+            let Related { informer, cursor, .. } = &self.related[at];
+            let (snapshot, keys) = informer.reader.find(&terms);
+            let changes = changes_between(&informer.reader, *cursor, snapshot.cursor, UNDONE_MAX)?;
+            let state = StateAt::before(snapshot, undo(&changes));
+            if !terms.is_empty() {
+                let found = keys.into_iter().flatten().flatten();
+                self.joined.compare(at, found.chain(state.undone().cloned()));
+            }
+            states.push(state);
+        }
+        Some(states)
+    }
+
+    /// Takes a step: the next events of the selected objects, and what changed of related ones. `is_located` says that the stream has
+    /// a position in each of its own informers, which it has not amid a first state or a catch-up.
+    pub(in crate::hub) fn step(
+        &mut self,
+        events: Vec<Event>,
+        sources: usize,
+        is_located: bool,
+    ) -> Result<Vec<Event>, JoinError> {
+        let mut out = Vec::new();
+        let mut taken = Vec::new();
+        for mut event in events {
+            let Payload::Mark { positions, .. } = &mut event.payload else {
+                taken.extend(self.take(event));
+                continue;
+            };
+            if event.kind == EventKind::Reset {
+                out.append(&mut taken);
+                self.clear();
+            }
+            self.change(std::mem::take(&mut taken), sources, is_located, &mut out)?;
+            positions.truncate(sources);
+            let is_reset = event.kind == EventKind::Reset;
+            positions.extend(
+                self.related
+                    .iter()
+                    .map(|related| if is_reset { ResourceVersion::ZERO } else { related.position.clone() }),
+            );
+            out.push(event);
+        }
+        self.change(taken, sources, is_located, &mut out)?;
+        Ok(out)
+    }
+
+    /// Whether a bookmark has to follow events: only it has a token of all informers.
+    pub(in crate::hub) fn wants_bookmark(events: &[Event]) -> bool {
+        events.last().is_some_and(|event| event.is_amid)
+    }
+
+    /// Takes an event of a selected object, and gives it the stream's form. `None` if the client did not ask for such changes.
+    fn take(&mut self, event: Event) -> Option<Event> {
+        let Event { source, kind, payload, position, is_amid } = event;
+        let (kind, payload) = match payload {
+            Payload::Object(object) if kind != EventKind::Deleted => {
+                let before = self.joined.selected(source, object.key()).cloned();
+                self.joined.select(source, &object);
+                let is_change = |before: &Arc<Object>| {
+                    let is_same = before.uid() == object.uid();
+                    is_same && before.resource_version() != object.resource_version()
+                };
+                match before.filter(is_change).filter(|_| kind == EventKind::Modified) {
+                    Some(before) => self.form.modified(&before, &object)?,
+                    None => (kind, self.form.show_payload(Payload::Object(object))),
+                }
+            }
+            payload @ (Payload::Object(_)
+            | Payload::ObjectAt(..)
+            | Payload::ObjectSince { .. }
+            | Payload::Patch { .. }
+            | Payload::Identity { .. }
+            | Payload::Mark { .. }) => {
+                if let Some(key) = payload.key() {
+                    self.joined.unselect(source, key);
+                }
+                (kind, self.form.show_payload(payload))
+            }
+        };
+        Some(Event { source, kind, payload, position, is_amid })
+    }
+
+    /// Brings the related objects to their current states, behind events of selected ones.
+    fn change(
+        &mut self,
+        selected: Vec<Event>,
+        sources: usize,
+        is_located: bool,
+        out: &mut Vec<Event>,
+    ) -> Result<(), JoinError> {
+        if self.lost {
+            return Ok(());
+        }
+        let begin = out.len();
+        out.extend(selected);
+        let states = self.states()?;
+        let shown = self.joined.settle(&states);
+        self.follow();
+        self.bounded()?;
+        for shown in shown {
+            self.put(shown, sources, &states, out);
+        }
+        // Between several events the client may be at no position of all informers: a selected object that goes and comes back leaves
+        // what it is linked with as it was.
+        if is_located && out.len() > begin + 1 {
+            out[begin..].iter_mut().for_each(|event| event.is_amid = true);
+        }
+        Ok(())
+    }
+
+    /// The current states of the related informers, with what changed in them noted.
+    fn states(&mut self) -> Result<Vec<StateAt>, JoinError> {
+        (self.again, self.gone) = (false, HashMap::new());
+        let mut snapshots = Vec::new();
+        for at in 0..self.related.len() {
+            let (snapshot, is_quiet) = self.related[at].interest.look(self.related[at].cursor);
+            self.advance(at, &snapshot, is_quiet)?;
+            snapshots.push(snapshot);
+        }
+        for (at, snapshot) in snapshots.iter_mut().enumerate() {
+            let terms = self.new_terms(at);
+            if terms.is_empty() {
+                continue;
+            }
+            let (newer, keys) = self.related[at].informer.reader.find(&terms);
+            self.advance(at, &newer, false)?;
+            self.joined.compare(at, keys.into_iter().flatten().flatten());
+            *snapshot = newer;
+        }
+        Ok(snapshots.into_iter().map(StateAt::now).collect())
+    }
+
+    /// Moves to a later state of a related informer, and notes what changed until then.
+    fn advance(&mut self, at: usize, to: &Snapshot, is_quiet: bool) -> Result<(), JoinError> {
+        let related = &mut self.related[at];
+        let from = std::mem::replace(&mut related.cursor, to.cursor);
+        related.position = to.position.clone();
+        if from.history != to.cursor.history {
+            return Err(JoinError::Lost(ResetReason::HistoryLost));
+        }
+        if is_quiet || from == to.cursor {
+            return Ok(());
+        }
+        match changes_between(&related.informer.reader, from, to.cursor, READ_MAX) {
+            Some(changes) => {
+                for change in changes {
+                    let key = change.object.key();
+                    self.joined.changed(at, key);
+                    if change.kind == ChangeKind::Deleted {
+                        self.gone.insert((at, key.clone()), change.version.clone());
+                    }
+                }
+            }
+            None => self.joined.all_changed(at),
+        }
+        Ok(())
+    }
+
+    /// The terms by which the objects of a related informer are found that name new selected ones.
+    fn new_terms(&self, at: usize) -> Vec<IndexTerm> {
+        let names = self.join.relations[at].names.iter().enumerate();
+        let terms = names.map(|(link, name)| {
+            let values = self.joined.new_names(at, link).into_iter().map(str::to_owned).collect();
+            IndexTerm { path: name.path.clone(), values }
+        });
+        terms.filter(|term| !term.values.is_empty()).collect()
+    }
+
+    /// Appends the events of a related object.
+    fn put(&self, shown: Shown, sources: usize, states: &[StateAt], out: &mut Vec<Event>) {
+        let Shown { relation, before, after } = shown;
+        let mut put = |kind, payload| {
+            let position = self.related[relation].position.clone();
+            out.push(Event { source: sources + relation, kind, payload, position, is_amid: false });
+        };
+        match (before, after) {
+            (None, None) => {}
+            (None, Some(after)) => put(EventKind::Added, Payload::Object(self.form.show(&after))),
+            (Some(before), Some(after)) if before.uid() == after.uid() => {
+                if let Some((kind, payload)) = self.form.modified(&before, &after) {
+                    put(kind, payload);
+                }
+            }
+            (Some(before), Some(after)) => {
+                let version = after.resource_version().clone();
+                put(EventKind::Deleted, Payload::ObjectAt(self.form.show(&before), version));
+                put(EventKind::Added, Payload::Object(self.form.show(&after)));
+            }
+            (Some(before), None) => {
+                let key = before.key().clone();
+                let shown = self.form.show(&before);
+                let payload = if states[relation].get(&key).is_some() {
+                    // It exists, and nothing selected is linked with it any longer.
+                    Payload::Object(shown)
+                } else {
+                    let version = self.gone.get(&(relation, key));
+                    Payload::ObjectAt(shown, version.unwrap_or(&self.related[relation].position).clone())
+                };
+                put(EventKind::Deleted, payload);
+            }
+        }
+    }
+
+    /// Follows what edges lead to since this step, and no longer what they do not.
+    fn follow(&mut self) {
+        for Follow { relation, part, begins } in self.joined.take_follows() {
+            let related = &mut self.related[relation];
+            let part = match &part {
+                FollowedPart::Object(key) => Part::Object(key),
+                FollowedPart::Namespace(namespace) => Part::Namespace(namespace),
+                FollowedPart::Named(link, name) => {
+                    Part::Value(&self.join.relations[relation].names[*link].path, name)
+                }
+                FollowedPart::Everything => Part::Everything,
+            };
+            if begins {
+                related.interest.add(part);
+                // It may have changed between the step's state and now.
+                self.again |= related.informer.reader.head().0 != related.cursor;
+            } else {
+                related.interest.remove(part);
+            }
+        }
+    }
+
+    /// Waits for a RESET from now on.
+    pub(in crate::hub) fn lose(&mut self) {
+        self.lost = true;
+    }
+
+    fn bounded(&self) -> Result<(), JoinError> {
+        if self.joined.len() <= JOINED_MAX { Ok(()) } else { Err(JoinError::TooMany) }
+    }
+}
+
+/// Where an informer has a version of a token: in its journal, where all changes since are known, or not.
+pub(in crate::hub) fn locate(informer: &Informer, version: &ResourceVersion) -> Located {
+    let is_of_another = informer.tokens_valid_after().is_some_and(|valid_after| version <= valid_after);
+    // In a relist's gap an object may have come and gone that the client holds.
+    if version.is_zero() || is_of_another || informer.reader.skipped_since(version) {
+        return Located::Lost;
+    }
+    match informer.reader.locate(version) {
+        Located::At(cursor) if informer.reader.changes_after(cursor, 0).is_none() => Located::Lost,
+        located @ (Located::At(_) | Located::Ahead | Located::Lost) => located,
+    }
+}
+
+/// The changes between two cursors, oldest first. `None` where the journal no longer has them, or there are more than `len_max`.
+pub(in crate::hub) fn changes_between(
+    reader: &Reader,
+    from: Cursor,
+    to: Cursor,
+    len_max: usize,
+) -> Option<Vec<Arc<Change>>> {
+    if from.history != to.history || to.revision.0.saturating_sub(from.revision.0) > len_max as u64 {
+        return None;
+    }
+    let (mut changes, mut at): (Vec<Arc<Change>>, Cursor) = (Vec::new(), from);
+    while at.revision < to.revision {
+        let batch = reader.changes_after(at, READ_LEN)?;
+        at = batch.cursor;
+        changes.extend(batch.changes.into_iter().take_while(|change| change.revision <= to.revision));
+    }
+    Some(changes)
+}

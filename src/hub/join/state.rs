@@ -1,0 +1,62 @@
+//! The state of a related informer at a position, which may lie in the past.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::cache::{Change, Snapshot};
+use crate::k8s::{Key, Object};
+
+/// A state of an informer: the current one, with some changes undone.
+pub(super) struct StateAt {
+    snapshot: Snapshot,
+    undone: Undone,
+}
+
+/// What objects were before some changes; `None` for one that did not exist.
+pub(in crate::hub) type Undone = HashMap<Key, Option<Arc<Object>>>;
+
+/// What the objects of some changes were before the first of these.
+pub(in crate::hub) fn undo<'a>(changes: impl IntoIterator<Item = &'a Arc<Change>>) -> Undone {
+    let mut undone = Undone::new();
+    for change in changes {
+        undone.entry(change.object.key().clone()).or_insert_with(|| change.previous.clone());
+    }
+    undone
+}
+
+impl StateAt {
+    pub(super) fn now(snapshot: Snapshot) -> Self {
+        Self { snapshot, undone: Undone::new() }
+    }
+
+    pub(super) fn before(snapshot: Snapshot, undone: Undone) -> Self {
+        Self { snapshot, undone }
+    }
+
+    pub(super) fn get(&self, key: &Key) -> Option<&Arc<Object>> {
+        match self.undone.get(key) {
+            Some(before) => before.as_ref(),
+            None => self.snapshot.get(key),
+        }
+    }
+
+    /// The objects that a change was undone of.
+    pub(super) fn undone(&self) -> impl Iterator<Item = &Key> {
+        self.undone.keys()
+    }
+
+    /// The objects of a namespace, or all if it is empty.
+    pub(super) fn in_namespace(&self, namespace: &str) -> Vec<&Arc<Object>> {
+        let is_now = |object: &&Arc<Object>| !self.undone.contains_key(object.key());
+        let was_there = |object: &&Arc<Object>| namespace.is_empty() || object.key().namespace() == namespace;
+        let before = self.undone.values().flatten().filter(was_there);
+        let mut objects: Vec<_> = match namespace {
+            "" => self.snapshot.after(None).filter(is_now).chain(before).collect(),
+            _ => self.snapshot.namespace_after(namespace, None).filter(is_now).chain(before).collect(),
+        };
+        if !self.undone.is_empty() {
+            objects.sort_unstable_by(|a, b| a.key().cmp(b.key()));
+        }
+        objects
+    }
+}

@@ -1,0 +1,505 @@
+//! Streams with related objects: whatever happens to the objects, and wherever the client is cut off, it ends up with the join of
+//! the state.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::super::*;
+use crate::cache::{self, Delta, Writer};
+use crate::k8s::{
+    DecodeOptions, Decoder, FieldSelector, LabelSelector, Links, Object, Resource, ResourceParts,
+    ResourceVersion,
+};
+
+/// With a journal of this many changes.
+fn limits(journal_len_max: usize) -> cache::Config {
+    cache::Config { journal_len_max, journal_bytes_max: 1 << 20, tombstones_len_max: 20 }
+}
+
+/// Group, plural, kind, and whether it lives in namespaces.
+const KINDS: [(&str, &str, &str, bool); 5] = [
+    ("", "pods", "Pod", true),
+    ("", "nodes", "Node", false),
+    ("", "services", "Service", true),
+    ("apps", "replicasets", "ReplicaSet", true),
+    ("apps", "deployments", "Deployment", true),
+];
+const PODS: usize = 0;
+const NODES: usize = 1;
+const SERVICES: usize = 2;
+const REPLICA_SETS: usize = 3;
+const DEPLOYMENTS: usize = 4;
+
+/// What is selected, the selector of its labels, and what is joined: each with whether it is linked and may own.
+type Asked = (usize, &'static str, &'static [(usize, bool, bool)]);
+
+const ASKED: [Asked; 5] = [
+    (
+        PODS,
+        "",
+        &[
+            (NODES, true, false),
+            (SERVICES, true, false),
+            (REPLICA_SETS, false, true),
+            (DEPLOYMENTS, false, true),
+        ],
+    ),
+    (PODS, "app=0", &[(NODES, true, true), (SERVICES, true, true), (REPLICA_SETS, true, true)]),
+    (NODES, "", &[(PODS, true, false)]),
+    (SERVICES, "app!=1", &[(PODS, true, false)]),
+    (REPLICA_SETS, "", &[(DEPLOYMENTS, false, true), (PODS, true, true)]),
+];
+
+/// An object, as far as links read it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Thing {
+    kind: usize,
+    namespace: &'static str,
+    name: String,
+    uid: u64,
+    version: u64,
+    /// The label `app`, and for services the selected one.
+    app: u8,
+    node: u8,
+    /// Kind and name of the owner, with the uid that the owner had.
+    owner: Option<(usize, String, u64)>,
+}
+
+impl Thing {
+    fn name(&self) -> (usize, &'static str, String) {
+        (self.kind, self.namespace, self.name.clone())
+    }
+
+    fn object(&self) -> Object {
+        let (group, _, kind, namespaced) = KINDS[self.kind];
+        let owners: Vec<_> = self
+            .owner
+            .iter()
+            .map(|(kind, name, uid)| {
+                let (group, _, kind, _) = KINDS[*kind];
+                let version = if group.is_empty() { "v1".to_owned() } else { format!("{group}/v1") };
+                serde_json::json!({"apiVersion": version, "kind": kind, "name": name, "uid": uid.to_string()})
+            })
+            .collect();
+        let mut json = serde_json::json!({
+            "apiVersion": if group.is_empty() { "v1".to_owned() } else { format!("{group}/v1") },
+            "kind": kind,
+            "metadata": {
+                "name": self.name, "uid": self.uid.to_string(), "resourceVersion": self.version.to_string(),
+                "labels": {"app": self.app.to_string()}, "ownerReferences": owners,
+            },
+            "spec": {"nodeName": format!("x{}", self.node), "selector": {"app": self.app.to_string()}},
+        });
+        if namespaced {
+            json["metadata"]["namespace"] = self.namespace.into();
+        }
+        let options =
+            DecodeOptions { drop_managed_fields: true, drop_last_applied: true, object_bytes_max: 1 << 20 };
+        Decoder::new(resource(self.kind), options).object(&json.to_string()).unwrap()
+    }
+}
+
+fn resource(kind: usize) -> Resource {
+    let (group, plural, kind, namespaced) = KINDS[kind];
+    Resource::new(ResourceParts {
+        group: group.into(),
+        version: "v1".into(),
+        plural: plural.into(),
+        kind: kind.into(),
+        namespaced,
+        ..Default::default()
+    })
+}
+
+/// The cluster, and one informer for each kind.
+struct World {
+    hub: Hub,
+    writers: Vec<Writer>,
+    things: BTreeMap<(usize, &'static str, String), Thing>,
+    version: u64,
+    uid: u64,
+}
+
+impl World {
+    fn new(journal_len_max: usize) -> Self {
+        let config = Config {
+            subscribers_max: 10,
+            batch_len_max: 3,
+            batch_bytes_max: 1 << 20,
+            heartbeat_interval: Duration::from_secs(15),
+            bookmark_interval: Duration::from_secs(60),
+            resume_wait: Duration::from_secs(10),
+            drain_spread_max: Duration::ZERO,
+        };
+        let hub = Hub::new(config, CancellationToken::new());
+        let mut writers = Vec::new();
+        for kind in 0..KINDS.len() {
+            let (mut writer, reader) = cache::cache(limits(journal_len_max), Instant::now());
+            writer.commit(vec![Delta::PassBegin, Delta::PassEnd(1.into())]);
+            hub.add(Informer::new(InformerSpec::new(resource(kind), Scope::All), reader));
+            writers.push(writer);
+        }
+        Self { hub, writers, things: BTreeMap::new(), version: 1, uid: 0 }
+    }
+
+    fn informer(&self, kind: usize) -> Arc<Informer> {
+        let resource = resource(kind);
+        self.hub.informers().into_iter().find(|informer| informer.spec.resource == resource).unwrap()
+    }
+
+    fn put(&mut self, mut thing: Thing, anew: bool) -> Option<Delta> {
+        self.version += 1;
+        thing.version = self.version;
+        let before = self.things.get(&thing.name()).filter(|_| !anew);
+        thing.uid = before.map_or(self.uid + 1, |before| before.uid);
+        self.uid = self.uid.max(thing.uid);
+        let object = thing.object();
+        self.things.insert(thing.name(), thing);
+        Some(Delta::Apply(object))
+    }
+
+    fn delete(&mut self, name: &(usize, &'static str, String)) -> Option<Delta> {
+        let mut thing = self.things.remove(name)?;
+        self.version += 1;
+        thing.version = self.version;
+        Some(Delta::Delete(thing.object()))
+    }
+
+    /// The informer of a kind lists everything.
+    fn relist(&mut self, kind: usize) {
+        self.version += 1;
+        let items = self.things.values().filter(|thing| thing.kind == kind);
+        let items = items.map(|thing| Delta::PassItem(thing.object()));
+        let deltas = [Delta::PassBegin].into_iter().chain(items);
+        let deltas = deltas.chain([Delta::PassEnd(self.version.into())]).collect();
+        self.writers[kind].commit(deltas);
+    }
+
+    /// Commits what was written, and lets the clients read.
+    async fn commit(&mut self, pending: &mut [Vec<Delta>]) {
+        for (writer, deltas) in self.writers.iter_mut().zip(pending) {
+            writer.commit(std::mem::take(deltas));
+        }
+        sleep(Duration::from_millis(1)).await;
+    }
+
+    /// The join of the state, by the simplest way there is.
+    fn joined(&self, (selected, labels, related): Asked) -> BTreeMap<(usize, &'static str, String), u64> {
+        let matches = |thing: &&Thing| {
+            thing.kind == selected
+                && match labels {
+                    "app=0" => thing.app == 0,
+                    "app!=1" => thing.app != 1,
+                    _ => true,
+                }
+        };
+        let base: Vec<_> = self.things.values().filter(matches).collect();
+        let mut found: BTreeSet<(usize, &'static str, String)> =
+            base.iter().map(|thing| thing.name()).collect();
+        for (kind, ..) in related.iter().filter(|(_, linked, _)| *linked) {
+            let of_kind = self.things.values().filter(|thing| thing.kind == *kind);
+            let linked = of_kind.filter(|other| base.iter().any(|thing| is_linked(thing, other)));
+            found.extend(linked.map(Thing::name));
+        }
+        let mut frontier: Vec<&Thing> = base;
+        let mut seen: BTreeSet<_> = BTreeSet::new();
+        while let Some(thing) = frontier.pop() {
+            let Some((kind, name, uid)) = &thing.owner else { continue };
+            let owns = related.iter().any(|(related, _, owns)| related == kind && *owns);
+            let namespace = if KINDS[*kind].3 { thing.namespace } else { "" };
+            let owner = self.things.get(&(*kind, namespace, name.clone())).filter(|owner| owner.uid == *uid);
+            let Some(owner) = owner.filter(|_| owns) else { continue };
+            if seen.insert(owner.name()) {
+                found.insert(owner.name());
+                frontier.push(owner);
+            }
+        }
+        found.into_iter().map(|name| (name.clone(), self.things[&name].version)).collect()
+    }
+}
+
+/// Whether a link leads from one of two things to the other.
+fn is_linked(selected: &Thing, related: &Thing) -> bool {
+    let near = selected.namespace == related.namespace;
+    match (selected.kind, related.kind) {
+        (PODS, NODES) => related.name == format!("x{}", selected.node),
+        (NODES, PODS) => selected.name == format!("x{}", related.node),
+        (PODS, SERVICES) | (SERVICES, PODS) => near && selected.app == related.app,
+        // Nothing in these pod templates names anything, and owners are another relation.
+        _ => false,
+    }
+}
+
+/// An EventSource with a join.
+struct Client {
+    asked: Asked,
+    sources: Vec<usize>,
+    seen: Arc<Mutex<Seen>>,
+    task: Option<tokio::task::JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Seen {
+    state: BTreeMap<(usize, String, String), (String, ResourceVersion)>,
+    /// The version of each informer, and whether these are all that the client has.
+    token: Vec<ResourceVersion>,
+    is_amid: bool,
+    resets: usize,
+    wrong: Vec<String>,
+    /// How many events are taken before the connection breaks.
+    left: usize,
+}
+
+impl Client {
+    fn new(asked: Asked) -> Self {
+        let sources = [asked.0].into_iter().chain(asked.2.iter().map(|(kind, ..)| *kind)).collect();
+        Self { asked, sources, seen: Arc::default(), task: None }
+    }
+
+    fn connect(&mut self, world: &World, events: usize) {
+        let selected = world.informer(self.asked.0);
+        let related = self.asked.2.iter().map(|(kind, linked, owners)| RelatedInformer {
+            informer: world.informer(*kind),
+            linked: *linked,
+            owners: *owners,
+        });
+        let links = Links::default();
+        let related: Vec<_> = related.collect();
+        for one in related.iter().filter(|one| one.linked) {
+            for path in Join::index_paths(std::slice::from_ref(&selected), &one.informer, &links) {
+                let mut builder = one.informer.reader.build_index(&path, Instant::now()).unwrap();
+                while !builder.turn() {}
+            }
+        }
+        let join = Join::new(std::slice::from_ref(&selected), related, &links).unwrap();
+        let mut seen = self.seen.lock().unwrap();
+        seen.left = events;
+        let names = self.sources.iter().map(|kind| world.informer(*kind).spec.token_name());
+        let token: ResumeToken = names.zip(seen.token.iter().cloned()).collect();
+        let from = match (seen.token.is_empty(), seen.is_amid) {
+            (true, _) => StartAt::Start,
+            (false, true) => StartAt::Bookmark(token),
+            (false, false) => StartAt::Token(token),
+        };
+        if seen.token.is_empty() {
+            seen.state.clear();
+        }
+        drop(seen);
+        let selection = Selection::new(
+            Vec::new(),
+            None,
+            &LabelSelector::parse(self.asked.1).unwrap(),
+            &FieldSelector::parse("").unwrap(),
+        );
+        let (informers, join) = (vec![selected], Some(Arc::new(join)));
+        let subscription = Subscription { informers, selection, join, from, resync: None, timeout: None };
+        let mut subscriber = world.hub.subscribe(subscription).unwrap();
+        let (seen, sources) = (self.seen.clone(), self.sources.clone());
+        self.task = Some(tokio::spawn(async move {
+            loop {
+                let delivery = subscriber.next().await;
+                let mut seen = seen.lock().unwrap();
+                match delivery {
+                    Delivery::Events(events) => {
+                        for event in events {
+                            if seen.left == 0 {
+                                return;
+                            }
+                            seen.left -= 1;
+                            seen.take(&event, &sources);
+                        }
+                    }
+                    Delivery::Heartbeat => {}
+                    other @ (Delivery::Shared(_) | Delivery::Replaced { .. } | Delivery::Closed(_)) => {
+                        panic!("{other:?}")
+                    }
+                }
+            }
+        }));
+    }
+
+    /// Whether it holds the join of the state, and was told nothing twice.
+    fn check(&self, world: &World) -> Result<(), TestCaseError> {
+        let seen = self.seen.lock().unwrap();
+        prop_assert_eq!(&seen.wrong, &Vec::<String>::new());
+        let held = seen.state.iter().map(|(name, (_, version))| (name.clone(), version.clone()));
+        let held: BTreeMap<_, _> = held.collect();
+        let expected = world.joined(self.asked).into_iter().map(|((kind, namespace, name), version)| {
+            ((kind, namespace.to_owned(), name), ResourceVersion::from(version))
+        });
+        prop_assert_eq!(&held, &expected.collect::<BTreeMap<_, _>>(), "{:?}", self.asked);
+        Ok(())
+    }
+
+    fn disconnect(&mut self) {
+        if let Some(task) = self.task.take() {
+            task.abort();
+        }
+    }
+}
+
+impl Seen {
+    fn take(&mut self, event: &Event, sources: &[usize]) {
+        self.token.resize(sources.len(), ResourceVersion::ZERO);
+        self.is_amid = event.is_amid;
+        if let Payload::Mark { positions, .. } = &event.payload {
+            self.token.clone_from(positions);
+            assert_eq!(positions.len(), sources.len());
+            if event.kind == EventKind::Reset {
+                self.state.clear();
+                self.resets += 1;
+            }
+            return;
+        }
+        self.token[event.source] = event.position.clone();
+        let (key, uid) = event.payload.identity().unwrap();
+        let name = (sources[event.source], key.namespace().to_owned(), key.name().to_owned());
+        let held = self.state.get(&name).cloned();
+        match (&event.payload, event.kind) {
+            (_, EventKind::Deleted) => {
+                self.state.remove(&name);
+            }
+            (Payload::Object(object), kind) => {
+                let version = object.resource_version().clone();
+                if held == Some((uid.to_owned(), version.clone())) {
+                    self.wrong.push(format!("{name:?} came twice"));
+                }
+                if held.is_some() && kind == EventKind::Added {
+                    self.wrong.push(format!("{name:?} was added, and there"));
+                }
+                self.state.insert(name, (uid.to_owned(), version));
+            }
+            (payload, kind) => panic!("{kind:?} {payload:?}"),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put {
+        kind: usize,
+        namespace: bool,
+        name: u8,
+        app: u8,
+        node: u8,
+        owner: Option<(usize, u8)>,
+        anew: bool,
+    },
+    Delete {
+        kind: usize,
+        namespace: bool,
+        name: u8,
+    },
+    Relist(usize),
+    /// The client is cut off after so many events, and comes back.
+    Reconnect(usize),
+    Rest,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let owner = prop_oneof![
+        2 => Just(None),
+        3 => (prop_oneof![Just(REPLICA_SETS), Just(DEPLOYMENTS), Just(PODS)], 0..3_u8).prop_map(Some),
+    ];
+    prop_oneof![
+        12 => (0..KINDS.len(), any::<bool>(), 0..3_u8, 0..3_u8, 0..3_u8, owner, prop::bool::weighted(0.2)).prop_map(
+            |(kind, namespace, name, app, node, owner, anew)| Step::Put { kind, namespace, name, app, node, owner, anew }
+        ),
+        4 => (0..KINDS.len(), any::<bool>(), 0..3_u8).prop_map(|(kind, namespace, name)| Step::Delete { kind, namespace, name }),
+        1 => (0..KINDS.len()).prop_map(Step::Relist),
+        3 => (0..12_usize).prop_map(Step::Reconnect),
+        8 => Just(Step::Rest),
+    ]
+}
+
+/// Runs a history, with one client for each join.
+async fn run(journal_len_max: usize, steps: Vec<Step>) -> Result<(), TestCaseError> {
+    let mut world = World::new(journal_len_max);
+    let mut clients: Vec<_> = ASKED.into_iter().map(Client::new).collect();
+    clients.iter_mut().for_each(|client| client.connect(&world, usize::MAX));
+    let mut pending: Vec<Vec<Delta>> = KINDS.iter().map(|_| Vec::new()).collect();
+    for step in steps.into_iter().chain([Step::Rest]) {
+        let there = |kind: usize, namespace: bool| match (KINDS[kind].3, namespace) {
+            (false, _) => "",
+            (true, false) => "a",
+            (true, true) => "b",
+        };
+        match step {
+            Step::Put { kind, namespace, name, app, node, owner, anew } => {
+                let namespace = there(kind, namespace);
+                let owner = owner.filter(|_| kind != NODES && kind != SERVICES).map(|(kind, name)| {
+                    let name = format!("x{name}");
+                    let uid = world.things.get(&(kind, namespace, name.clone())).map_or(0, |owner| owner.uid);
+                    (kind, name, uid)
+                });
+                let name = format!("x{name}");
+                let thing = Thing { kind, namespace, name, uid: 0, version: 0, app, node, owner };
+                pending[kind].extend(world.put(thing, anew));
+            }
+            Step::Delete { kind, namespace, name } => {
+                let name = (kind, there(kind, namespace), format!("x{name}"));
+                pending[kind].extend(world.delete(&name));
+            }
+            Step::Relist(kind) => {
+                pending[kind].clear();
+                world.relist(kind);
+            }
+            Step::Reconnect(events) => {
+                for client in &mut clients {
+                    client.seen.lock().unwrap().left = events;
+                }
+                // What was written is seen in part, and the rest after the reconnect.
+                world.commit(&mut pending).await;
+                for client in &mut clients {
+                    client.disconnect();
+                    client.connect(&world, usize::MAX);
+                }
+            }
+            Step::Rest => {
+                world.commit(&mut pending).await;
+                for client in &clients {
+                    client.check(&world)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Runs a history on a clock of its own.
+fn history(journal_len_max: usize, steps: Vec<Step>) -> Result<(), TestCaseError> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(run(journal_len_max, steps))
+}
+
+#[test]
+fn owners_that_own_each_other_go_with_what_they_own() {
+    let put =
+        |kind, owner| Step::Put { kind, namespace: false, name: 0, app: 0, node: 0, owner, anew: false };
+    let gone = Step::Delete { kind: PODS, namespace: false, name: 0 };
+    let circle = [
+        put(REPLICA_SETS, None),
+        put(DEPLOYMENTS, Some((REPLICA_SETS, 0))),
+        put(REPLICA_SETS, Some((DEPLOYMENTS, 0))),
+        put(PODS, Some((REPLICA_SETS, 0))),
+    ];
+    let steps = circle.into_iter().chain([Step::Rest, gone, Step::Rest]);
+    history(40, steps.collect()).unwrap();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #[test]
+    fn a_client_of_a_join_has_the_join_of_the_state(
+        journal_len_max in prop_oneof![Just(1_usize), Just(6), Just(40)],
+        steps in prop::collection::vec(step(), 1..60),
+    ) {
+        history(journal_len_max, steps)?;
+    }
+}

@@ -1,0 +1,95 @@
+//! `join=RELATIONS` on `/v1/watch/…`: which informers a stream follows beside those of its selected objects.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use tokio::time::Instant;
+
+use super::relation::Relations;
+use crate::hub::{InformerId, Join, RelatedInformer, Selection, Started};
+use crate::k8s::{Term, Test};
+use crate::serve::params::Params;
+use crate::serve::target::{self, Target};
+use crate::serve::{ApiError, Server, metrics};
+
+/// The joins of streams. Streams that ask for the same share one.
+#[derive(Default)]
+pub(in crate::serve) struct Joins(Mutex<HashMap<Asked, Weak<Join>>>);
+
+/// The selected informers, and the related ones, each with whether it is linked and whether it may own.
+type Asked = (Vec<InformerId>, Vec<(InformerId, bool, bool)>);
+
+/// What a stream shows beside its selected objects. `None` if it does not ask for related ones.
+pub(in crate::serve) async fn of_stream(
+    server: &Server,
+    target: &Target,
+    params: &Params,
+    deadline: Instant,
+) -> Result<Option<Arc<Join>>, ApiError> {
+    if params.get("join").is_none() {
+        return Ok(None);
+    }
+    let related = related(server, target, params, deadline).await?;
+    let informers: Vec<_> = related.iter().map(|one| one.informer.clone()).collect();
+    for name in ["fields", "changed"] {
+        target::mask(&informers, name, params)?;
+    }
+    for informer in informers.iter().filter(|informer| informer.spec.started == Started::Demand) {
+        target::synced(informer, deadline).await?;
+    }
+    let links = &server.config.links;
+    for informer in related.iter().filter(|one| one.linked).map(|one| &one.informer) {
+        for path in Join::index_paths(&target.informers, informer, links) {
+            let term = Term { path, test: Test::In(vec![String::new()]) };
+            let selection = Selection::default().and(term);
+            server.loops.turns.index(std::slice::from_ref(informer), &selection).await;
+        }
+    }
+    let flags = related.iter().map(|one| (one.informer.id(), one.linked, one.owners));
+    let asked: Asked = (target.informers.iter().map(|informer| informer.id()).collect(), flags.collect());
+    let mut joins = server.joins.0.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(join) = joins.get(&asked).and_then(Weak::upgrade) {
+        return Ok(Some(join));
+    }
+    let join = Join::new(&target.informers, related, links).map_err(|path| {
+        ApiError::unavailable(format!("all indexes are in use, and join needs one by {path}"), 5)
+    })?;
+    let join = Arc::new(join);
+    joins.retain(|_, join| join.strong_count() > 0);
+    joins.insert(asked, Arc::downgrade(&join));
+    Ok(Some(join))
+}
+
+/// The related informers. Any followed resource may have owners, except the selected ones.
+async fn related(
+    server: &Server,
+    target: &Target,
+    params: &Params,
+    deadline: Instant,
+) -> Result<Vec<RelatedInformer>, ApiError> {
+    let relations = Relations::parse(server, target, params, deadline).await?;
+    let linked = relations.kinds.iter().flat_map(|relation| &relation.informers);
+    let mut related: Vec<_> = linked
+        .map(|informer| RelatedInformer {
+            informer: informer.clone(),
+            linked: true,
+            owners: relations.owners,
+        })
+        .collect();
+    if relations.owners {
+        for informer in server.hub.informers() {
+            let is_selected =
+                target.informers.iter().any(|selected| selected.spec.resource == informer.spec.resource);
+            if !is_selected && !related.iter().any(|one| one.informer.id() == informer.id()) {
+                related.push(RelatedInformer { informer, linked: false, owners: true });
+            }
+        }
+    }
+    let max = server.config.streams_per_connection_max;
+    if target.informers.len() + related.len() > max {
+        metrics::limit_hit("streams_per_connection_max");
+        let accepted = format!("with it the stream follows more than {max} informers");
+        return Err(ApiError::invalid("join", params.get("join").unwrap_or_default(), &accepted));
+    }
+    Ok(related)
+}

@@ -1,0 +1,231 @@
+//! A client of a stream with related objects: it moves between the replicas, is cut off within batches, and comes back with its
+//! token. The check: whenever the stream has nothing left to send, the client holds the join of what the replica's caches hold.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use informerd::testing::hub::{
+    Delivery, Event, EventKind, Join, Payload, RelatedInformer, ResumeToken, Selection, StartAt, Subscriber,
+    Subscription,
+};
+use informerd::testing::k8s::{
+    FieldPath, IndexPath, Key, Link, LinkBy, Links, Object, ResourceVersion, SelectorForm,
+};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::dice::Dice;
+use crate::fault::{Fault, Hits};
+use crate::replica::Replica;
+use crate::trace::Trace;
+use crate::truth::RESOURCES;
+
+/// Where the object of the first resource has the name of one of the second.
+pub(crate) const PEER: &str = "peer";
+/// Where the object of the second resource has the labels of those of the first that it selects.
+pub(crate) const SELECTS: &str = "selects";
+
+/// The objects that a client holds: the place of the resource in [`RESOURCES`], with uid and version.
+type Held = BTreeMap<(usize, Key), (String, ResourceVersion)>;
+
+pub(crate) struct Joiner {
+    dice: Dice,
+    /// The selected resource; the other one is related.
+    selected: usize,
+    stream: Option<Stream>,
+    held: Held,
+    /// The version of the selected resource, and of the related one.
+    token: Vec<ResourceVersion>,
+    is_amid: bool,
+    at: Instant,
+    is_good: bool,
+}
+
+struct Stream {
+    replica: usize,
+    life: u64,
+    subscriber: Subscriber,
+}
+
+/// The links between the two resources.
+fn links() -> Links {
+    let [configmaps, widgets] = RESOURCES;
+    let peer = LinkBy::Name(IndexPath::Field(FieldPath::new(format!("data.{PEER}"))));
+    let selects = LinkBy::Selector(format!("data.{SELECTS}"), SelectorForm::Labels);
+    Links::new([
+        Link { from: configmaps.into(), by: peer, to: widgets.into(), when: None },
+        Link { from: widgets.into(), by: selects, to: configmaps.into(), when: None },
+    ])
+}
+
+/// Whether a link leads from a configmap to a widget, or back.
+fn is_linked(configmap: &Object, widget: &Object) -> bool {
+    let [one, other] =
+        [configmap, widget].map(|object| serde_json::from_slice::<Value>(&object.json()).unwrap());
+    let near = configmap.key().namespace() == widget.key().namespace();
+    let names = one["data"][PEER] == widget.key().name();
+    let app = &other["data"][SELECTS]["app"];
+    let selects = app.is_string() && *app == one["metadata"]["labels"]["app"];
+    near && (names || selects)
+}
+
+impl Joiner {
+    pub(crate) fn new(mut dice: Dice, now: Instant) -> Self {
+        let (held, token, is_amid, is_good) = Default::default();
+        Self { selected: dice.below(2), dice, stream: None, held, token, is_amid, at: now, is_good }
+    }
+
+    /// From now on it reads all there is, and is not cut off.
+    pub(crate) fn become_good(&mut self) {
+        self.is_good = true;
+    }
+
+    /// When it reads next.
+    pub(crate) fn wants_at(&self) -> Instant {
+        self.at
+    }
+
+    /// Reads, if it is due.
+    pub(crate) fn run(
+        &mut self,
+        replicas: &[Replica],
+        hits: &Hits,
+        trace: &Trace,
+        now: Instant,
+    ) -> Result<(), String> {
+        if self.at > now {
+            return Ok(());
+        }
+        self.at = now + self.dice.millis(1, if self.is_good { 500 } else { 9_000 });
+        let is_over = |stream: &Stream| replicas[stream.replica].life != stream.life;
+        if self.stream.as_ref().is_some_and(is_over) || !self.is_good && self.dice.chance(0.1) {
+            self.stream = None;
+        }
+        if self.stream.is_none() {
+            self.connect(replicas, trace, now);
+        }
+        let mut left = if self.is_good { usize::MAX } else { self.dice.pick(&[1, 3, 10, 1000]) };
+        while let Some(stream) = &mut self.stream {
+            let replica = &replicas[stream.replica];
+            match stream.subscriber.next().now_or_never() {
+                None if stream.subscriber.passed().is_some() => return self.check(replica),
+                // It waits for a cache.
+                None | Some(Delivery::Heartbeat) => return Ok(()),
+                Some(Delivery::Closed(_)) => self.stream = None,
+                Some(Delivery::Events(events)) => {
+                    for event in events {
+                        if left == 0 {
+                            hits.count(Fault::JoinCut);
+                            self.stream = None;
+                            return Ok(());
+                        }
+                        left -= 1;
+                        trace.say(|| format!("  a join of {} gets {event:?}", RESOURCES[self.selected]));
+                        self.take(&event, hits)?;
+                    }
+                }
+                Some(other) => return Err(format!("a stream with a join delivers {other:?}")),
+            }
+        }
+        Ok(())
+    }
+
+    fn connect(&mut self, replicas: &[Replica], trace: &Trace, now: Instant) {
+        let number = self.dice.below(replicas.len());
+        let replica = &replicas[number];
+        let all = replica.hub.informers();
+        let (selected, related) = (all[self.selected].clone(), all[1 - self.selected].clone());
+        let links = links();
+        for path in Join::index_paths(std::slice::from_ref(&selected), &related, &links) {
+            let mut builder = related.reader.build_index(&path, now).unwrap();
+            while !builder.turn() {}
+        }
+        let names = [&selected, &related].map(|informer| informer.spec.token_name());
+        let token: ResumeToken = names.into_iter().zip(self.token.iter().cloned()).collect();
+        let from = match (self.token.is_empty(), self.is_amid) {
+            (true, _) => StartAt::Start,
+            (false, true) => StartAt::Bookmark(token),
+            (false, false) => StartAt::Token(token),
+        };
+        if self.token.is_empty() {
+            self.held.clear();
+        }
+        trace
+            .say(|| format!("  a join of {} begins at replica {number}: {from:?}", RESOURCES[self.selected]));
+        let related = RelatedInformer { informer: related, linked: true, owners: false };
+        let join = Join::new(std::slice::from_ref(&selected), vec![related], &links).unwrap();
+        let subscription = Subscription {
+            informers: vec![selected],
+            selection: Selection::default(),
+            join: Some(Arc::new(join)),
+            from,
+            resync: None,
+            timeout: None,
+        };
+        let subscriber = replica.hub.subscribe(subscription).unwrap();
+        self.stream = Some(Stream { replica: number, life: replica.life, subscriber });
+    }
+
+    fn take(&mut self, event: &Event, hits: &Hits) -> Result<(), String> {
+        self.token.resize(2, ResourceVersion::ZERO);
+        self.is_amid = event.is_amid;
+        if let Payload::Mark { positions, .. } = &event.payload {
+            self.token.clone_from(positions);
+            if event.kind == EventKind::Reset {
+                hits.count(Fault::JoinReset);
+                self.held.clear();
+            }
+            return Ok(());
+        }
+        self.token[event.source] = event.position.clone();
+        let (key, uid) = event.payload.identity().expect("it has an object");
+        let resource = if event.source == 0 { self.selected } else { 1 - self.selected };
+        let name = (resource, key.clone());
+        match (&event.payload, event.kind) {
+            (_, EventKind::Deleted) => {
+                if event.source == 1 {
+                    hits.count(Fault::JoinLeft);
+                }
+                self.held.remove(&name);
+            }
+            (Payload::Object(object), _) => {
+                let now = (uid.to_owned(), object.resource_version().clone());
+                if self.held.insert(name.clone(), now.clone()) == Some(now) {
+                    return Err(format!("{name:?} came twice"));
+                }
+            }
+            other => return Err(format!("an event of a join is {other:?}")),
+        }
+        Ok(())
+    }
+
+    /// Whether it holds the join of what the caches of a replica hold.
+    fn check(&self, replica: &Replica) -> Result<(), String> {
+        let states = [0, 1].map(|resource: usize| replica.readers[resource].snapshot());
+        let mut there = Held::new();
+        let held = |object: &Arc<Object>| (object.uid().to_owned(), object.resource_version().clone());
+        for selected in states[self.selected].after(None) {
+            there.insert((self.selected, selected.key().clone()), held(selected));
+        }
+        for related in states[1 - self.selected].after(None) {
+            let linked = states[self.selected].after(None).any(|selected| {
+                if self.selected == 0 { is_linked(selected, related) } else { is_linked(related, selected) }
+            });
+            if linked {
+                there.insert((1 - self.selected, related.key().clone()), held(related));
+            }
+        }
+        if there == self.held {
+            Ok(())
+        } else {
+            Err(format!("a client holds {:?} instead of {there:?}", self.held))
+        }
+    }
+
+    /// In the end it holds the join of the state.
+    pub(crate) fn final_check(&self, replicas: &[Replica]) -> Result<(), String> {
+        let stream = self.stream.as_ref().ok_or("it is not connected in the end")?;
+        self.check(&replicas[stream.replica])
+    }
+}
