@@ -19,6 +19,7 @@ mod first_sync;
 mod ingest;
 mod initial;
 mod isolation;
+mod joins;
 mod kube_api;
 mod latency;
 mod memory;
@@ -106,7 +107,7 @@ struct Bench {
 /// A group's name and what it measures.
 type Group = (&'static str, fn(&mut Bench) -> anyhow::Result<()>);
 
-const GROUPS: [Group; 18] = [
+const GROUPS: [Group; 19] = [
     ("decode", decode::run),
     ("commit", commit::run),
     ("first-sync", first_sync::run),
@@ -115,6 +116,7 @@ const GROUPS: [Group; 18] = [
     ("latency", latency::run),
     ("scoped", scoped::run),
     ("selected", selected::run),
+    ("joins", joins::run),
     ("initial", initial::run),
     ("ingest", ingest::run),
     ("not-modified", not_modified::run),

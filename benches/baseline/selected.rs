@@ -15,23 +15,23 @@ const LOOKUP: &str = "lookup";
 const POD_BYTES: usize = 5000;
 
 /// Some streams and what is changed meanwhile.
-struct Case {
-    name: &'static str,
-    streams: usize,
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) streams: usize,
     /// What each asks for; `{}` is its number.
-    query: String,
+    pub(crate) query: String,
     /// Of every so many changes, one is of a stream's selection.
-    frames_per_event: f64,
+    pub(crate) frames_per_event: f64,
 }
 
 /// What a case came to.
-struct Outcome {
+pub(crate) struct Outcome {
     /// CPU time of informerd for each change, in microseconds.
-    cpu_us: f64,
+    pub(crate) cpu_us: f64,
     /// Resident memory of informerd, in bytes.
-    rss: f64,
+    pub(crate) rss: f64,
     /// From a change in the API server to its arrival, in microseconds.
-    p99: f64,
+    pub(crate) p99: f64,
 }
 
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
@@ -86,9 +86,20 @@ fn measure(
     case: &Case,
     per_second: usize,
 ) -> anyhow::Result<Outcome> {
+    measure_over(bench, simulator, &["pods"], case, per_second)
+}
+
+/// Measures a case over these resources, of which pods change.
+pub(crate) fn measure_over(
+    bench: &Bench,
+    simulator: &mut Simulator,
+    resources: &[&str],
+    case: &Case,
+    per_second: usize,
+) -> anyhow::Result<Outcome> {
     let ticks = bench.pick(1_000, 20);
     let rhythm = Rhythm { ticks, events_per_tick: per_second / 200, interval: Duration::from_millis(5) };
-    let (server, _) = Server::start(&simulator.url, &["pods"], &QUIET)?;
+    let (server, _) = Server::start(&simulator.url, resources, &QUIET)?;
     let readers = match case.streams {
         0 => None,
         streams => Some(Readers::connect(server.address, streams, Some(&case.query), Measure::Latency)?),

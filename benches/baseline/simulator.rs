@@ -74,6 +74,11 @@ impl Simulator {
         self.process.ask(&format!("random {resource} {count}")).map(drop)
     }
 
+    /// Gives loaded pods their nodes, namespaces, services and owners.
+    pub(crate) fn relate(&mut self, pods: usize) -> anyhow::Result<()> {
+        self.process.ask(&format!("relate {pods}")).map(drop)
+    }
+
     /// Ends the watches of a resource and tells the next one that its version is too old.
     pub(crate) fn expire(&mut self, resource: &str) -> anyhow::Result<()> {
         self.process.ask(&format!("expire {resource}")).map(drop)
@@ -139,6 +144,10 @@ pub(crate) fn run() -> anyhow::Result<()> {
                 }
                 println!("loaded");
             }
+            ["relate", pods] => {
+                relate(&cluster, pods.parse()?)?;
+                println!("loaded");
+            }
             ["expire", resource] => {
                 let watches = Requests::of(Verb::Watch).on(resource);
                 server.faults().expire_next_watch(1, &watches, Gone::InStream);
@@ -174,6 +183,46 @@ fn create_random(cluster: &Cluster, resource: &str, at: usize) -> anyhow::Result
     // In place of what made it 5 KB.
     pod["status"]["message"] = "".into();
     cluster.create(resource, pod).map_err(|status| anyhow::anyhow!(status.message))?;
+    Ok(())
+}
+
+/// Gives loaded pods their nodes and namespaces, a service for each namespace, and a ReplicaSet and a Deployment for each ten pods.
+fn relate(cluster: &Cluster, pods: usize) -> anyhow::Result<()> {
+    let create = |resource: &str, object: serde_json::Value| {
+        cluster.create(resource, object).map_err(|status| anyhow::anyhow!(status.message))
+    };
+    for node in 0..pods.div_ceil(10).min(10_000) {
+        create("nodes", json!({"metadata": {"name": format!("node-{node:02}")}}))?;
+    }
+    let namespaces = pods.min(100);
+    for number in 0..namespaces {
+        let namespace = format!("load-{number:02}");
+        create("namespaces", json!({"metadata": {"name": namespace}}))?;
+        let selector = json!({"app": format!("app-{:02}", number % 50)});
+        let spec = json!({"type": "ClusterIP", "selector": selector});
+        create("services", json!({"metadata": {"name": "web", "namespace": namespace}, "spec": spec}))?;
+    }
+    let owned_by = |kind: &str, owner: &serde_json::Value| {
+        let (name, uid) = (&owner["metadata"]["name"], &owner["metadata"]["uid"]);
+        json!([{"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": uid}])
+    };
+    let mut sets = std::collections::HashMap::new();
+    for pod in 0..pods {
+        let (spread, set) = (pod % 100, pod / 1_000);
+        let namespace = format!("load-{spread:02}");
+        if let std::collections::hash_map::Entry::Vacant(entry) = sets.entry((spread, set)) {
+            let name = format!("set-{set}");
+            let metadata = json!({"name": name, "namespace": namespace});
+            let deployment = create("deployments", json!({"metadata": metadata, "spec": {}}))?;
+            let mut metadata = metadata;
+            metadata["ownerReferences"] = owned_by("Deployment", &deployment);
+            entry.insert(create("replicasets", json!({"metadata": metadata, "spec": {}}))?);
+        }
+        let owner = owned_by("ReplicaSet", &sets[&(spread, set)]);
+        let patch = json!({"metadata": {"ownerReferences": owner}});
+        let patched = cluster.patch("pods", &namespace, &format!("load-{pod:07}"), &patch);
+        patched.map_err(|status| anyhow::anyhow!(status.message))?;
+    }
     Ok(())
 }
 
