@@ -86,16 +86,17 @@ fn measure(
     case: &Case,
     per_second: usize,
 ) -> anyhow::Result<Outcome> {
-    measure_over(bench, simulator, &["pods"], case, per_second)
+    measure_over(bench, simulator, &["pods"], case, per_second, Duration::ZERO)
 }
 
-/// Measures a case over these resources, of which pods change.
+/// Measures a case over these resources, of which pods change. Memory is measured after a rest.
 pub(crate) fn measure_over(
     bench: &Bench,
     simulator: &mut Simulator,
     resources: &[&str],
     case: &Case,
     per_second: usize,
+    rest: Duration,
 ) -> anyhow::Result<Outcome> {
     let ticks = bench.pick(1_000, 20);
     let rhythm = Rhythm { ticks, events_per_tick: per_second / 200, interval: Duration::from_millis(5) };
@@ -122,7 +123,10 @@ pub(crate) fn measure_over(
     }
     let after = server.usage()?;
     let cpu_us = (after.cpu_seconds - usage.cpu_seconds) * 1e6 / rhythm.events() as f64;
-    Ok(Outcome { cpu_us, rss: after.rss, p99 })
+    std::thread::sleep(rest);
+    let rss = server.usage()?.rss;
+    drop(readers);
+    Ok(Outcome { cpu_us, rss, p99 })
 }
 
 fn report(bench: &mut Bench, case: &str, per_second: usize, outcome: &Outcome, base: &Outcome) {

@@ -136,7 +136,12 @@ impl Waiting {
 
     /// Adds a reader of many scopes to one of them.
     pub(super) fn listen(&mut self, scope: Arc<str>, wake: Arc<Notify>) {
-        self.many.entry(scope).or_default().push(wake);
+        let wakes = self.many.entry(scope).or_default();
+        // Most have one reader.
+        if wakes.is_empty() {
+            wakes.reserve_exact(1);
+        }
+        wakes.push(wake);
     }
 
     /// Removes a reader of many scopes from one of them, and returns whether the scope has no other reader.

@@ -4,9 +4,11 @@
 //! as an owner, or because one of the two selects or names the other. An owner that is held has edges to its own owners. A
 //! related object is shown while it exists and an edge leads to it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
+use hashbrown::HashTable;
 use slab::Slab;
 
 use super::state::StateAt;
@@ -19,7 +21,9 @@ pub(super) struct Joined {
     selected: Slab<Selected>,
     selected_by_key: BTreeMap<(usize, Key), usize>,
     targets: Slab<Target>,
-    targets_by_key: HashMap<(usize, Key), usize>,
+    /// Its targets by relation and key. Tens of thousands of streams hold some dozen each, so that every byte of an entry counts.
+    targets_by_key: HashTable<u32>,
+    hasher: RandomState,
     /// Selected objects whose edges are to be computed anew.
     changed: BTreeSet<usize>,
     /// Those among them whose related objects by index are to be found.
@@ -102,7 +106,8 @@ impl Joined {
             selected: Slab::new(),
             selected_by_key: BTreeMap::new(),
             targets: Slab::new(),
-            targets_by_key: HashMap::new(),
+            targets_by_key: HashTable::new(),
+            hasher: RandomState::new(),
             changed: BTreeSet::new(),
             new: BTreeSet::new(),
             compared: BTreeSet::new(),
@@ -190,9 +195,7 @@ impl Joined {
 
     /// Notes that an object of a related informer changed.
     pub(super) fn changed(&mut self, relation: usize, key: &Key) {
-        if let Some(id) = self.targets_by_key.get(&(relation, key.clone())) {
-            self.touched.insert(*id);
-        }
+        self.touched.extend(self.find_target(relation, key));
         if self.join.relations[relation].compares() {
             self.compared.insert((relation, key.clone()));
         }
@@ -228,6 +231,12 @@ impl Joined {
         std::mem::take(&mut self.follows)
     }
 
+    /// Gives back what a first state needed beyond what it left.
+    pub(super) fn shrink(&mut self) {
+        self.selected.shrink_to_fit();
+        self.targets.shrink_to_fit();
+    }
+
     /// Brings the edges up to the states of the related informers, and returns what the client has to be told.
     pub(super) fn settle(&mut self, states: &[StateAt]) -> Vec<Shown> {
         for id in std::mem::take(&mut self.touched) {
@@ -259,7 +268,10 @@ impl Joined {
             let relation = target.relation;
             if target.is_unused() {
                 let target = self.targets.remove(id);
-                self.targets_by_key.remove(&(relation, target.key.clone()));
+                let hash = self.hasher.hash_one((relation, &target.key));
+                if let Ok(entry) = self.targets_by_key.find_entry(hash, |at| *at as usize == id) {
+                    entry.remove();
+                }
                 let part = FollowedPart::Object(target.key);
                 self.follows.push(Follow { relation, part, begins: false });
             }
@@ -387,7 +399,7 @@ impl Joined {
                 }));
             }
         }
-        let target = self.targets_by_key.get(&(at, key.clone())).copied();
+        let target = self.find_target(at, key);
         let before: BTreeSet<usize> =
             target.into_iter().flat_map(|target| self.targets[target].compared.iter().copied()).collect();
         if ids == before {
@@ -398,7 +410,7 @@ impl Joined {
             self.selected[*gone].compared.retain(|other| *other != target);
         }
         for new in ids.difference(&before) {
-            self.selected[*new].compared.push(target);
+            push(&mut self.selected[*new].compared, target);
         }
         self.targets[target].compared = ids.into_iter().collect();
         self.touched.insert(target);
@@ -426,7 +438,7 @@ impl Joined {
             self.touched.insert(*gone);
         }
         for new in now.difference(&before) {
-            self.targets[*new].compared.push(id);
+            push(&mut self.targets[*new].compared, id);
             self.touched.insert(*new);
         }
         if now != before {
@@ -451,7 +463,7 @@ impl Joined {
                 .collect();
             let before: BTreeSet<(usize, Uid)> = self.targets[id].edges.iter().copied().collect();
             for (target, uid) in edges.difference(&before) {
-                self.owned(*target, *uid).below.push(id);
+                push(&mut self.owned(*target, *uid).below, id);
                 self.touched.insert(*target);
             }
             for (target, uid) in before.difference(&edges) {
@@ -488,29 +500,47 @@ impl Joined {
 
     /// A related object, taken from its informer's state if no edge led to it yet.
     fn target(&mut self, relation: usize, key: &Key, states: &[StateAt]) -> usize {
-        if let Some(id) = self.targets_by_key.get(&(relation, key.clone())) {
-            return *id;
+        if let Some(id) = self.find_target(relation, key) {
+            return id;
         }
+        let object = states[relation].get(key).cloned();
+        // The object's own key is shared.
+        let key = object.as_ref().map_or(key, |object| object.key()).clone();
         let id = self.targets.insert(Target {
             relation,
             key: key.clone(),
-            object: states[relation].get(key).cloned(),
+            object,
             shown: None,
             named: 0,
             compared: Vec::new(),
             owned: Vec::new(),
             edges: Vec::new(),
         });
-        self.targets_by_key.insert((relation, key.clone()), id);
-        self.follows.push(Follow { relation, part: FollowedPart::Object(key.clone()), begins: true });
+        let (targets, hasher) = (&self.targets, &self.hasher);
+        let hash_of = |at: &u32| {
+            let target = &targets[*at as usize];
+            hasher.hash_one((target.relation, &target.key))
+        };
+        // A stream has at most a hundred thousand objects.
+        let entry = u32::try_from(id).expect("the number of objects is bounded");
+        self.targets_by_key.insert_unique(hasher.hash_one((relation, &key)), entry, hash_of);
+        self.follows.push(Follow { relation, part: FollowedPart::Object(key), begins: true });
         self.touched.insert(id);
         id
+    }
+
+    fn find_target(&self, relation: usize, key: &Key) -> Option<usize> {
+        let is_it = |at: &u32| {
+            let target = &self.targets[*at as usize];
+            target.relation == relation && target.key == *key
+        };
+        self.targets_by_key.find(self.hasher.hash_one((relation, key)), is_it).map(|at| *at as usize)
     }
 
     fn owned(&mut self, id: usize, uid: Uid) -> &mut Owned {
         let owned = &mut self.targets[id].owned;
         let at = owned.iter().position(|owned| owned.uid == uid).unwrap_or_else(|| {
-            owned.push(Owned { uid, selected: 0, below: Vec::new() });
+            push(owned, Owned { uid, selected: 0, below: Vec::new() });
             owned.len() - 1
         });
         &mut owned[at]
@@ -543,4 +573,12 @@ impl Target {
             && self.edges.is_empty()
             && self.shown.is_none()
     }
+}
+
+/// Appends to a list that mostly stays as short as it is.
+fn push<T>(list: &mut Vec<T>, item: T) {
+    if list.len() < 4 {
+        list.reserve_exact(1);
+    }
+    list.push(item);
 }

@@ -189,6 +189,9 @@ impl JoinReader {
             Some(last) => Some(Rebuild { source, last: Some(last) }),
             None => Some(Rebuild { source: source + 1, last: None }).filter(|_| source + 1 < sources.len()),
         };
+        if self.rebuild.is_none() {
+            self.joined.shrink();
+        }
         Ok(self.rebuild.is_none())
     }
 
@@ -237,6 +240,9 @@ impl JoinReader {
                     .iter()
                     .map(|related| if is_reset { ResourceVersion::ZERO } else { related.position.clone() }),
             );
+            if event.kind == EventKind::Synced {
+                self.joined.shrink();
+            }
             out.push(event);
         }
         self.change(taken, sources, is_located, &mut out)?;
