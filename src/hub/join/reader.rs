@@ -213,8 +213,8 @@ impl JoinReader {
         Some(states)
     }
 
-    /// Takes a step: the next events of the selected objects, and what changed of related ones. `is_located` says that the stream has
-    /// a position in each of its own informers, which it has not amid a first state or a catch-up.
+    /// Takes a step: the next events of the selected objects, and what changed of related ones. `is_located` says that the stream is
+    /// at a position of each of its own informers, which it is not amid a first state, a catch-up or what a relist found.
     pub(in crate::hub) fn step(
         &mut self,
         events: Vec<Event>,
@@ -307,7 +307,8 @@ impl JoinReader {
         }
         // Between several events the client may be at no position of all informers: a selected object that goes and comes back leaves
         // what it is linked with as it was.
-        if is_located && out.len() > begin + 1 {
+        let has_position = |event: &Event| event.source < sources && !event.position.is_zero();
+        if out.len() > begin + 1 && (is_located || out[begin..].iter().any(has_position)) {
             out[begin..].iter_mut().for_each(|event| event.is_amid = true);
         }
         Ok(())

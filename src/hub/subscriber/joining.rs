@@ -40,7 +40,7 @@ impl Subscriber {
         match join.step(events, count, is_located) {
             Ok(mut events) => {
                 self.unfinished |= join.is_unfinished();
-                if JoinReader::wants_bookmark(&events) {
+                if is_located && JoinReader::wants_bookmark(&events) {
                     events.push(self.bookmark(EventKind::Bookmark));
                 }
                 events

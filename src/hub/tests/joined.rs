@@ -493,8 +493,19 @@ fn owners_that_own_each_other_go_with_what_they_own() {
     history(40, steps.collect()).unwrap();
 }
 
+#[test]
+fn an_event_of_a_batch_that_ends_within_a_replacement_is_no_place_to_resume_from() {
+    // The batch ends between the deletion of a node and the new one of its name, where there is no position.
+    let put =
+        |kind, namespace, name, anew| Step::Put { kind, namespace, name, app: 0, node: 0, owner: None, anew };
+    let begin = [put(NODES, false, 2, false), put(PODS, false, 0, false), Step::Reconnect(2)];
+    let batch = [put(NODES, false, 0, false), put(NODES, false, 0, false), put(NODES, false, 2, true)];
+    let end = [Step::Reconnect(1), put(PODS, true, 0, false), Step::Rest];
+    history(6, begin.into_iter().chain(batch).chain(end).collect()).unwrap();
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn a_client_of_a_join_has_the_join_of_the_state(
         journal_len_max in prop_oneof![Just(1_usize), Just(6), Just(40)],
