@@ -11,6 +11,8 @@ use crate::simulator::{Rhythm, Simulator};
 
 const GROUP: &str = "selected";
 const LOOKUP: &str = "lookup";
+/// Time between the first bookmark of all streams and the first change.
+const SETTLING: Duration = Duration::from_secs(3);
 /// JSON of a pod, in bytes.
 const POD_BYTES: usize = 5000;
 
@@ -108,6 +110,8 @@ pub(crate) fn measure_over(
     if let Some(readers) = &readers {
         // The bookmark that begins each stream.
         readers.wait_for(case.streams as u64)?;
+        // Time for ten thousand streams to come into their views. What is measured is not their beginning.
+        std::thread::sleep(bench.pick(SETTLING, Duration::ZERO));
         readers.take_latencies()?;
     }
     let usage = server.usage()?;
