@@ -48,17 +48,32 @@ pub(crate) struct Around<'a> {
 
 impl Around<'_> {
     /// Whether caches of a replica have begun another history since the cluster was restored.
-    fn has_noticed(&self, replica: usize, resources: &[usize]) -> bool {
+    pub(crate) fn has_noticed(&self, replica: usize, resources: &[usize]) -> bool {
         resources.iter().all(|index| self.replicas[replica].history(*index) > 0)
     }
 
     /// Whether each cache of a replica follows the restored cluster: it has begun another history, or has listed and found no
     /// contradiction.
-    fn has_listed_since_restore(&self, replica: usize) -> bool {
+    pub(crate) fn has_listed_since_restore(&self, replica: usize) -> bool {
         let (of, lists) = (&self.replicas[replica], self.lists[replica]);
         let Some(restored) = &self.restored else { return of.history(0) == 0 && of.history(1) == 0 };
         let listed = |index: usize| of.is_watching(index) && lists[index] > restored.lists[replica][index];
         [0, 1].into_iter().all(|index| of.history(index) > 0 || listed(index))
+    }
+
+    /// Whether tokens are ambiguous: beyond the version that the replica had seen when the cluster was restored, so that it
+    /// cannot know of which history they are. `last` is the replica that gave them, and whether it had noticed no restore then.
+    pub(crate) fn may_be_of_either_history(
+        &self,
+        (last, is_of_first_history): (usize, bool),
+        replica: usize,
+        sources: &[usize],
+        tokens: &[u64],
+    ) -> bool {
+        let Some(restored) = self.restored.as_ref().filter(|_| last != replica) else { return false };
+        let one_of_two = [last, replica].into_iter().any(|replica| !self.has_noticed(replica, sources));
+        let beyond = |(source, token): (&usize, &u64)| *token > restored.positions[replica][*source];
+        one_of_two || is_of_first_history && sources.iter().zip(tokens).any(beyond)
     }
 
     /// The number of lists that a replica's informers have started; `None` if one is under way.
@@ -393,19 +408,6 @@ impl Client {
         Ok(())
     }
 
-    /// Whether tokens are ambiguous: beyond the version that the replica had seen when the cluster was restored, so that it
-    /// cannot know of which history they are.
-    fn may_be_of_either_history(&self, tokens: &[u64], replica: usize, around: &Around<'_>) -> bool {
-        let (Some(restored), Some((last, _))) = (&around.restored, self.last) else { return false };
-        let sources = &self.habits.sources;
-        if last == replica {
-            return false;
-        }
-        let one_of_two = [last, replica].into_iter().any(|replica| !around.has_noticed(replica, sources));
-        let beyond = |(source, token): (&usize, &u64)| *token > restored.positions[replica][*source];
-        one_of_two || self.is_of_first_history && sources.iter().zip(tokens).any(beyond)
-    }
-
     fn connect(&mut self, around: &Around<'_>) {
         let number = match self.last {
             Some((last, _)) if self.dice.chance(0.6) => last,
@@ -427,7 +429,11 @@ impl Client {
         };
         // A client that waits for its first bookmark has no token to resume with.
         let tokens = tokens.filter(|_| self.checker.is_base_known());
-        let tokens = tokens.filter(|tokens| !self.may_be_of_either_history(tokens, number, around));
+        let given_by = self.last.map(|(last, _)| (last, self.is_of_first_history));
+        let is_ambiguous = |tokens: &Vec<u64>| {
+            given_by.is_some_and(|by| around.may_be_of_either_history(by, number, sources, tokens))
+        };
+        let tokens = tokens.filter(|tokens| !is_ambiguous(tokens));
         self.is_of_first_history = !around.has_noticed(number, sources);
         let from = match &tokens {
             None if self.habits.from_now && around.truth.eras.len() == 1 => {

@@ -15,10 +15,10 @@ use informerd::testing::k8s::{
 use serde_json::Value;
 use tokio::time::Instant;
 
+use crate::client::Around;
 use crate::dice::Dice;
 use crate::fault::{Fault, Hits};
-use crate::replica::Replica;
-use crate::trace::Trace;
+use crate::replica::{Replica, number as version_number};
 use crate::truth::RESOURCES;
 
 /// Where the object of the first resource has the name of one of the second.
@@ -38,6 +38,8 @@ pub(crate) struct Joiner {
     /// The version of the selected resource, and of the related one.
     token: Vec<ResourceVersion>,
     is_amid: bool,
+    /// The replica that it read last, and whether that had noticed no restore then.
+    last: Option<(usize, bool)>,
     at: Instant,
     is_good: bool,
 }
@@ -72,8 +74,17 @@ fn is_linked(configmap: &Object, widget: &Object) -> bool {
 
 impl Joiner {
     pub(crate) fn new(mut dice: Dice, now: Instant) -> Self {
-        let (held, token, is_amid, is_good) = Default::default();
-        Self { selected: dice.below(2), dice, stream: None, held, token, is_amid, at: now, is_good }
+        Self {
+            selected: dice.below(2),
+            dice,
+            stream: None,
+            held: Held::default(),
+            token: Vec::new(),
+            is_amid: false,
+            last: None,
+            at: now,
+            is_good: false,
+        }
     }
 
     /// From now on it reads all there is, and is not cut off.
@@ -87,23 +98,18 @@ impl Joiner {
     }
 
     /// Reads, if it is due.
-    pub(crate) fn run(
-        &mut self,
-        replicas: &[Replica],
-        hits: &Hits,
-        trace: &Trace,
-        now: Instant,
-    ) -> Result<(), String> {
-        if self.at > now {
+    pub(crate) fn run(&mut self, around: &Around<'_>) -> Result<(), String> {
+        let Around { replicas, hits, trace, .. } = around;
+        if self.at > around.now {
             return Ok(());
         }
-        self.at = now + self.dice.millis(1, if self.is_good { 500 } else { 9_000 });
+        self.at = around.now + self.dice.millis(1, if self.is_good { 500 } else { 9_000 });
         let is_over = |stream: &Stream| replicas[stream.replica].life != stream.life;
         if self.stream.as_ref().is_some_and(is_over) || !self.is_good && self.dice.chance(0.1) {
             self.stream = None;
         }
         if self.stream.is_none() {
-            self.connect(replicas, trace, now);
+            self.connect(around);
         }
         let mut left = if self.is_good { usize::MAX } else { self.dice.pick(&[1, 3, 10, 1000]) };
         while let Some(stream) = &mut self.stream {
@@ -131,14 +137,25 @@ impl Joiner {
         Ok(())
     }
 
-    fn connect(&mut self, replicas: &[Replica], trace: &Trace, now: Instant) {
-        let number = self.dice.below(replicas.len());
-        let replica = &replicas[number];
+    fn connect(&mut self, around: &Around<'_>) {
+        let number = self.dice.below(around.replicas.len());
+        let replica = &around.replicas[number];
+        // A replica that has not listed since the restore cannot know tokens of the restored cluster.
+        if !around.has_listed_since_restore(number) {
+            return;
+        }
+        let sources = [self.selected, 1 - self.selected];
+        let numbers: Vec<_> = self.token.iter().map(version_number).collect();
+        let may_mix = |by| around.may_be_of_either_history(by, number, &sources, &numbers);
+        if self.last.is_some_and(may_mix) {
+            self.token.clear();
+        }
+        self.last = Some((number, !around.has_noticed(number, &sources)));
         let all = replica.hub.informers();
         let (selected, related) = (all[self.selected].clone(), all[1 - self.selected].clone());
         let links = links();
         for path in Join::index_paths(std::slice::from_ref(&selected), &related, &links) {
-            let mut builder = related.reader.build_index(&path, now).unwrap();
+            let mut builder = related.reader.build_index(&path, around.now).unwrap();
             while !builder.turn() {}
         }
         let names = [&selected, &related].map(|informer| informer.spec.token_name());
@@ -151,8 +168,8 @@ impl Joiner {
         if self.token.is_empty() {
             self.held.clear();
         }
-        trace
-            .say(|| format!("  a join of {} begins at replica {number}: {from:?}", RESOURCES[self.selected]));
+        let resource = RESOURCES[self.selected];
+        around.trace.say(|| format!("  a join of {resource} begins at replica {number}: {from:?}"));
         let related = RelatedInformer { informer: related, linked: true, owners: false };
         let join = Join::new(std::slice::from_ref(&selected), vec![related], &links).unwrap();
         let subscription = Subscription {

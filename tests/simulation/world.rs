@@ -615,8 +615,8 @@ impl World {
         [0, 1].map(|index| self.links[replica].meter(index, |meter| meter.lists()))
     }
 
-    fn run_clients(&mut self) -> Result<(), String> {
-        let around = Around {
+    fn around(&self) -> Around<'_> {
+        Around {
             now: Instant::now(),
             truth: &self.truth,
             hits: &self.hits,
@@ -626,11 +626,18 @@ impl World {
             driver: &self.driver,
             trace: &self.trace,
             restored: self.restored,
-        };
-        for client in &mut self.clients {
-            client.run(&around).map_err(|why| describe(client, &why))?;
         }
-        Ok(())
+    }
+
+    fn run_clients(&mut self) -> Result<(), String> {
+        let mut clients = std::mem::take(&mut self.clients);
+        let around = self.around();
+        let mut ran = Ok(());
+        for client in &mut clients {
+            ran = ran.and_then(|()| client.run(&around).map_err(|why| describe(client, &why)));
+        }
+        self.clients = clients;
+        ran
     }
 
     fn run_crews(&mut self) -> Result<(), String> {
@@ -643,12 +650,14 @@ impl World {
     }
 
     fn run_joiners(&mut self) -> Result<(), String> {
-        let now = Instant::now();
-        for joiner in &mut self.joiners {
-            let ran = joiner.run(&self.replicas, &self.hits, &self.trace, now);
-            ran.map_err(|why| format!("a join: {why}"))?;
+        let mut joiners = std::mem::take(&mut self.joiners);
+        let around = self.around();
+        let mut ran = Ok(());
+        for joiner in &mut joiners {
+            ran = ran.and_then(|()| joiner.run(&around).map_err(|why| format!("a join: {why}")));
         }
-        Ok(())
+        self.joiners = joiners;
+        ran
     }
 
     fn check_replicas(&mut self) -> Result<(), String> {
