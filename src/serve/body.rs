@@ -14,12 +14,15 @@ use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream::{Stream, StreamExt};
-use http::StatusCode;
+use http::{HeaderName, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 
 use super::ApiError;
 use super::stream::Session;
 use crate::encode::Frames;
+
+/// An internal header with the exact length of a body made of frames. It becomes Content-Length when the answer is sent.
+pub(super) const EXACT_LENGTH: HeaderName = HeaderName::from_static("informerd-exact-length");
 
 /// The body of every response.
 pub(super) enum ServeBody {

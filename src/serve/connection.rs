@@ -1,72 +1,33 @@
 //! One connection, of HTTP/1.1 or HTTP/2: hyper over a socket that is closed if its peer takes no bytes.
 
 use std::convert::Infallible;
-use std::fmt;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
-use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::{HeaderName, Method, Request, Version};
+use axum::http::{Method, Request, Version};
 use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 use super::acknowledged::Progress;
-use super::body::{ServeBody, Unwrapped, unwrap_body};
+use super::body::{EXACT_LENGTH, ServeBody, Unwrapped, unwrap_body};
+use super::load::{EndsWithClient, Load, UnderWay};
+use super::peer::{ConnectionPermit, Peer};
 use super::protocol::{Begun, Spoken, recognize};
 use super::stream::{Session, Socket, Takeover};
 use super::{Config, guard, metrics};
 use crate::encode::Frames;
-
-/// Counts a connection, and holds its permit, until all parts of it are dropped.
-#[derive(Clone)]
-pub(super) struct ConnectionPermit(#[expect(dead_code, reason = "held, not read")] Arc<Slot>);
-
-/// The address of a connection's peer; `None` over a Unix socket.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Peer(pub(super) Option<SocketAddr>);
-
-/// The permit; the connection is counted as closed when it is dropped.
-struct Slot(#[expect(dead_code, reason = "held, not read")] Option<OwnedSemaphorePermit>);
-
-impl ConnectionPermit {
-    /// With a permit, if the listener limits its connections by permits.
-    pub(super) fn new(permit: Option<OwnedSemaphorePermit>) -> Self {
-        metrics::connections().increment(1.0);
-        Self(Arc::new(Slot(permit)))
-    }
-}
-
-impl fmt::Display for Peer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(address) => write!(f, "{address}"),
-            None => f.write_str("unix socket"),
-        }
-    }
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        metrics::connections().decrement(1.0);
-    }
-}
-
-/// An internal header with the exact length of a body made of frames. It becomes Content-Length when the answer is sent.
-pub(super) const EXACT_LENGTH: HeaderName = HeaderName::from_static("informerd-exact-length");
 
 /// Bytes that hyper may hold which the socket did not take. They are frames by reference: objects are not copied, but a stalled
 /// peer keeps them alive.
@@ -79,8 +40,8 @@ const HTTP2_REQUESTS_MAX: u32 = 256;
 /// request. Only a write shows whether such a client still reads. An answer begins within half of it: then a request no longer
 /// waits for informers or a version.
 const HALF_CLOSED_MAX: Duration = Duration::from_secs(60);
-/// The same for a request that waits for a change or a key, or that is passed through, and so may last long. Most clients that
-/// close their half meanwhile have left.
+/// The same for a request that waits for a change or a key, that is passed through, or that looks at objects, and so may last or cost
+/// much. Most clients that close their half meanwhile have left.
 const HALF_CLOSED_SOON: Duration = Duration::from_secs(5);
 
 /// Interval of pings on an HTTP/2 connection on which nothing arrives, ...
@@ -112,54 +73,17 @@ pub(super) struct Served {
 /// The socket as hyper sees it.
 type Io<S> = TokioIo<Begun<StallGuard<S>>>;
 
-/// The requests of a connection.
-#[derive(Debug, Default)]
-pub(super) struct Load {
-    /// Number of requests that were received.
-    begun: AtomicUsize,
-    /// Number of requests that are not completely answered.
-    under_way: AtomicUsize,
-    /// Number of these that end soon after their client has closed its half.
-    ending_with_client: AtomicUsize,
-}
-
-/// A request while it ends soon after its client has closed its half.
-pub(super) struct EndsWithClient(Arc<Load>);
-
-/// A request until its answer has ended.
-struct UnderWay(Arc<Load>);
-
-impl UnderWay {
-    fn begin(load: &Arc<Load>) -> Self {
-        load.begun.fetch_add(1, Ordering::Relaxed);
-        load.under_way.fetch_add(1, Ordering::Relaxed);
-        Self(load.clone())
-    }
-}
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl EndsWithClient {
-    pub(super) fn begin(load: &Arc<Load>) -> Self {
-        load.ending_with_client.fetch_add(1, Ordering::Relaxed);
-        Self(load.clone())
-    }
-}
-
-impl Drop for EndsWithClient {
-    fn drop(&mut self) {
-        self.0.ending_with_client.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// A body that counts its request as answered when it ends.
+/// A body that counts its request as answered when it ends. What it still has to look at is work for its client alone.
 struct Counted {
     body: ServeBody,
+    _ends: EndsWithClient,
     _under_way: UnderWay,
+}
+
+impl Counted {
+    fn new(body: ServeBody, under_way: UnderWay) -> Self {
+        Self { body, _ends: EndsWithClient::begin(under_way.load()), _under_way: under_way }
+    }
 }
 
 impl http_body::Body for Counted {
@@ -229,9 +153,9 @@ impl Served {
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             let (served, taker, under_way) = (served.clone(), taker.clone(), UnderWay::begin(&load));
             async move {
-                match served.answer(request, &under_way.0).await {
+                match served.answer(request, under_way.load()).await {
                     Answer::Whole(response) => {
-                        Ok::<_, Infallible>(response.map(|body| Counted { body, _under_way: under_way }))
+                        Ok::<_, Infallible>(response.map(|body| Counted::new(body, under_way)))
                     }
                     Answer::Stream(response, stream) => {
                         // As on an API server, a stream ends when its client closes its half.
@@ -290,13 +214,13 @@ impl Served {
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             let (served, under_way) = (served.clone(), UnderWay::begin(&begun));
             async move {
-                let response = match served.answer(request, &under_way.0).await {
+                let response = match served.answer(request, under_way.load()).await {
                     Answer::Whole(response) => response,
                     Answer::Stream(response, stream) => {
                         response.map(|()| ServeBody::Frames(stream.into_body()))
                     }
                 };
-                Ok::<_, Infallible>(response.map(|body| Counted { body, _under_way: under_way }))
+                Ok::<_, Infallible>(response.map(|body| Counted::new(body, under_way)))
             }
         });
         let mut connection = std::pin::pin!(http.serve_connection(io, service));
@@ -312,8 +236,8 @@ impl Served {
                 }
                 // A request has the same time to arrive as over HTTP/1.
                 _ = tick.tick() => {
-                    let begun = load.begun.load(Ordering::Relaxed);
-                    let idle = begun == seen && load.under_way.load(Ordering::Relaxed) == 0;
+                    let begun = load.begun();
+                    let idle = begun == seen && !load.is_under_way();
                     if idle && over {
                         // It was asked to go away, and does not answer.
                         return metrics::limit_hit("header_timeout");
@@ -412,11 +336,13 @@ struct StallGuard<S> {
     load: Arc<Load>,
     /// After that end: the last write, and when its client is taken for gone.
     half_closed: Option<(Instant, Pin<Box<Sleep>>)>,
+    /// Whether a write waits. A client that has left would refuse its bytes.
+    is_writing: bool,
 }
 
 impl<S> StallGuard<S> {
     fn new(inner: S, progress: Option<Arc<Progress>>, timeout: Duration, load: Arc<Load>) -> Self {
-        Self { inner, timeout, progress, stalled: None, load, half_closed: None }
+        Self { inner, timeout, progress, stalled: None, load, half_closed: None, is_writing: false }
     }
 
     /// Counts what was written.
@@ -437,6 +363,7 @@ impl<S> StallGuard<S> {
         if self.progress.as_ref().is_some_and(|progress| progress.poll_stalled(context)) {
             return takes_nothing();
         }
+        self.is_writing = written.is_pending();
         if written.is_ready() {
             self.stalled = None;
             if let Some((progress_at, _)) = &mut self.half_closed {
@@ -474,14 +401,17 @@ impl<S: AsyncRead + Unpin> AsyncRead for StallGuard<S> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut this.inner).poll_read(context, buffer);
         let ended = matches!(read, Poll::Ready(Ok(()))) && buffer.filled().len() == before;
-        if !ended || buffer.remaining() == 0 || this.load.under_way.load(Ordering::Relaxed) == 0 {
+        if !ended || buffer.remaining() == 0 || !this.load.is_under_way() {
             return read;
         }
         // hyper would take the end for a client that has left, and drop the answer.
         let (progress_at, sleep) =
             this.half_closed.get_or_insert_with(|| (Instant::now(), Box::pin(sleep(HALF_CLOSED_SOON))));
         loop {
-            let soon = this.load.ending_with_client.load(Ordering::Relaxed) > 0;
+            if this.is_writing {
+                *progress_at = Instant::now();
+            }
+            let soon = this.load.ends_with_client();
             let gone_at = *progress_at + if soon { HALF_CLOSED_SOON } else { HALF_CLOSED_MAX };
             if Instant::now() >= gone_at {
                 return read;
@@ -530,6 +460,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for StallGuard<S> {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
@@ -557,7 +488,19 @@ mod tests {
             guard.write_all(b"x").await.unwrap();
         };
         assert_eq!(patience(&load, writes).await, 60, "each write shows that it is there");
-        let _ends = EndsWithClient::begin(&load);
-        assert_eq!(patience(&load, async |_| ()).await, 5);
+        {
+            let _ends = EndsWithClient::begin(&load);
+            assert_eq!(patience(&load, async |_| ()).await, 5);
+        }
+        assert_eq!(patience(&load, async |_| ()).await, 60);
+        let body = ServeBody::Axum(Body::empty());
+        let _counted = Counted::new(body, UnderWay::begin(&load));
+        assert_eq!(patience(&load, async |_| ()).await, 5, "an answer that has begun");
+        let (mut client, server) = tokio::io::duplex(1 << 10);
+        client.shutdown().await.unwrap();
+        let mut guard = StallGuard::new(server, None, Duration::from_secs(600), load);
+        assert!(guard.write_all(&[0; 2 << 10]).now_or_never().is_none(), "the client does not read");
+        let read = timeout(Duration::from_secs(500), guard.read(&mut [0; 8])).await;
+        assert!(read.is_err(), "a client that has left would have refused the bytes");
     }
 }

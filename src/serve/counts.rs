@@ -20,11 +20,11 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::body::FramesBody;
-use super::connection::Peer;
 use super::index_target::{IndexTarget, WAIT, distinct, index_path, ready};
 use super::list_body::Listing;
 use super::negotiate::accepted;
 use super::params::Params;
+use super::peer::Peer;
 use super::target::Target;
 use super::{ApiError, Server, watch};
 use crate::cache::{Cursor, IndexTerm, UsedIndex, ValueCounts};

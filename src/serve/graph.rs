@@ -8,13 +8,14 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{RawQuery, State};
+use axum::extract::{Extension, RawQuery, State};
 use axum::http::{Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use tokio::time::Instant;
 
 use super::list_body::Listing;
+use super::load::{EndsWithClient, Load};
 use super::params::Params;
 use super::target::{self, FILTERS, Target};
 use super::{ApiError, Server, index_target, metrics};
@@ -117,6 +118,7 @@ struct Search<'a> {
 
 pub(super) async fn graph(
     State(server): State<Server>,
+    Extension(load): Extension<Arc<Load>>,
     uri: Uri,
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
@@ -134,6 +136,7 @@ pub(super) async fn graph(
     let target = Target::parse(&server, path, &params, Instant::now() + index_target::WAIT).await?;
     server.loops.turns.admit()?;
     index_target::ready(&server, &target).await?;
+    let _ends = EndsWithClient::begin(&load);
     let damages_before = damages();
     let mut search = Search::new(&server);
     let selected = search.select(&target).await?;

@@ -19,9 +19,10 @@ use tracing::{debug, info, warn};
 
 use super::acknowledged::{Acknowledged, Progress};
 use super::admin::admin_router;
-use super::connection::{Connection, ConnectionPermit, Peer, Served};
+use super::connection::{Connection, Served};
 use super::crowd::{ADMIN_CONNECTIONS_MAX, Crowd};
 use super::guard::Door;
+use super::peer::{ConnectionPermit, Peer};
 use super::stream::Socket;
 use super::{Admin, ApiError, Config, Server, Upstream, metrics};
 

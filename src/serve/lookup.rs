@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::extract::{RawQuery, Request, State};
+use axum::extract::{Extension, RawQuery, Request, State};
 use axum::http::{HeaderMap, Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::index_target::{IndexTarget, WAIT, distinct, index_path, ready};
 use super::list_body::{ListPosition, Listing};
+use super::load::{EndsWithClient, Load};
 use super::negotiate::accepted;
 use super::params::Params;
 use super::target::{FILTERS, Target};
@@ -58,6 +59,7 @@ struct Lookup {
 
 pub(super) async fn index(
     State(server): State<Server>,
+    Extension(load): Extension<Arc<Load>>,
     uri: Uri,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
@@ -67,6 +69,7 @@ pub(super) async fn index(
     let params = Params::parse(query.as_deref(), &known)?;
     let target = Target::parse(&server, &at.resource, &params, Instant::now() + WAIT).await?;
     ready(&server, &target).await?;
+    let _ends = EndsWithClient::begin(&load);
     let Some(path) = &at.path else { return Ok(indexes(&at.resource, &target.informers)) };
     let path = index_path(path, &target.informers)?;
     let mut values: Vec<String> = params.all("value").map(str::to_owned).collect();
@@ -107,6 +110,7 @@ async fn objects(
 
 pub(super) async fn lookup(
     State(server): State<Server>,
+    Extension(load): Extension<Arc<Load>>,
     uri: Uri,
     RawQuery(query): RawQuery,
     request: Request,
@@ -122,6 +126,7 @@ pub(super) async fn lookup(
     let params = Params::parse(query.as_deref(), &FILTERS)?;
     let target = Target::parse(&server, &at.resource, &params, Instant::now() + WAIT).await?;
     ready(&server, &target).await?;
+    let _ends = EndsWithClient::begin(&load);
     let path = index_path(path, &target.informers)?;
     let values = sorted(lookup.values)?;
     by_value(&server, &at.resource, path, values, target).await

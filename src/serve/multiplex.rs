@@ -23,8 +23,8 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::body::Carried;
-use super::connection::{ConnectionPermit, Peer};
 use super::params::Params;
+use super::peer::{ConnectionPermit, Peer};
 use super::stream::{Session, Socket, WatchStream};
 use super::watch::{self, SHARED_PARAMS, WatchRequest};
 use super::{ApiError, Server, websocket};

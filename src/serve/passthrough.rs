@@ -21,7 +21,8 @@ use tokio::sync::Semaphore;
 use tokio::time::{Sleep, sleep};
 use tracing::info;
 
-use super::connection::{EndsWithClient, Load, Peer};
+use super::load::{EndsWithClient, Load};
+use super::peer::Peer;
 use super::{ApiError, metrics};
 
 /// Request headers that are passed through. All others are removed: `Authorization`, `Impersonate-*`, cookies, and

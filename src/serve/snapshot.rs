@@ -13,8 +13,8 @@ use tower_http::compression::predicate::Predicate;
 
 use super::body::FramesBody;
 use super::compressed::{self, ListKey, WholeList};
-use super::connection::{EndsWithClient, Load};
 use super::list_body::{ListPosition, ListWriter, Listing, PageEnd};
+use super::load::{EndsWithClient, Load};
 use super::negotiate::{accepted, coding, compresses};
 use super::pagination::Continue;
 use super::params::Params;
@@ -113,15 +113,17 @@ pub(super) async fn snapshot(
     let request = Request::read(&uri, query.as_deref(), headers)?;
     if request.params.get("join").is_some() {
         let Request { path, params, headers, format, timeout, .. } = request;
-        return join::Request { path, params, headers, format, timeout }.answer(&server).await;
+        return join::Request { path, params, headers, format, timeout }.answer(&server, &load).await;
     }
     let Some(wait) = request.wait else {
-        return Ok(request.find(&server).await?.answer(&server, &request).await);
+        let shown = request.find(&server, &load).await?;
+        let _ends = EndsWithClient::begin(&load);
+        return Ok(shown.answer(&server, &request).await);
     };
     let until = Instant::now() + wait;
     let mut permit = None;
     loop {
-        let shown = request.find(&server).await?;
+        let shown = request.find(&server, &load).await?;
         let over = Instant::now() >= until || server.drain.is_cancelled();
         if over || !shown.is_unchanged(&request) {
             let mut response = shown.answer(&server, &request).await;
@@ -152,13 +154,14 @@ impl Request {
         Ok(Self { path, params, headers, format, limit, timeout, wait })
     }
 
-    /// Looks up the objects for the answer.
-    async fn find(&self, server: &Server) -> Result<ListAnswer, ApiError> {
+    /// Waits for the state that is asked for, and finds the objects. From then on it works for this client alone.
+    async fn find(&self, server: &Server, load: &Arc<Load>) -> Result<ListAnswer, ApiError> {
         let deadline = Instant::now() + self.timeout;
         let target = Target::parse(server, &self.path, &self.params, deadline).await?;
         let request = fingerprint(&self.path, &self.params);
         server.loops.turns.admit()?;
         wait(&target, &self.params, deadline).await?;
+        let _ends = EndsWithClient::begin(load);
         let Target { informers, selection, single } = target;
         let selection = Arc::new(selection);
         let (page, states) = match continues(&self.params) {
@@ -474,7 +477,7 @@ fn one(object: &Object) -> Response {
     frames.cut();
     let length = HeaderValue::from(bytes::Buf::remaining(&frames));
     let mut response = FramesBody::new(futures_util::stream::iter([Ok(frames)])).into_response();
-    response.headers_mut().insert(super::connection::EXACT_LENGTH, length);
+    response.headers_mut().insert(super::body::EXACT_LENGTH, length);
     response
 }
 

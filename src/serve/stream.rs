@@ -19,10 +19,10 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Instant;
 
 use super::body::FramesBody;
-use super::connection::{ConnectionPermit, Peer};
 use super::live_loop::LiveLoops;
 use super::metrics::StreamObserver;
 use super::multiplex::Multiplex;
+use super::peer::{ConnectionPermit, Peer};
 use crate::encode::{
     Checksum, ClientFrame, Coding, Encoder, Format, FrameParser, Frames, Framing, close_frame, pong_frame,
 };

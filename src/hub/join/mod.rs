@@ -1,9 +1,9 @@
 //! `join=` on a stream: with the selected objects those that they are linked with.
 //!
 //! A stream with a join follows its selected objects as any other does. Beside them it holds which related object is wanted by
-//! which selected one ([`Joined`]): a related object is ADDED when the first selected one is linked with it, and DELETED with the
-//! last. A related informer wakes the stream only where something of this changed ([`crate::cache::Interest`]), so the changes
-//! of others cost it nothing.
+//! which selected one ([`joined::Joined`]): a related object is ADDED when the first selected one is linked with it, and DELETED
+//! with the last. A related informer wakes the stream only where something of this changed ([`crate::cache::Interest`]), so the
+//! changes of others cost it nothing.
 //!
 //! The stream moves in steps from one set of positions to the next, one position for each informer. At the end of a step the
 //! client holds the join of the states at these positions. A step with several events ends with a bookmark, which has the token.
@@ -106,7 +106,7 @@ const READ_MAX: usize = 65_536;
 // === impl Join ===
 
 impl Join {
-    /// The join of selected informers with related ones. The indexes for [`Join::index_terms`] have to be complete.
+    /// The join of selected informers with related ones. The indexes of [`Join::index_paths`] have to be complete.
     ///
     /// # Errors
     /// The path of an index that is missing.

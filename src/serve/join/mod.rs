@@ -28,6 +28,7 @@ use crate::serve::body::FramesBody;
 use crate::serve::compressed;
 use crate::serve::graph::owned_by;
 use crate::serve::list_body::Listing;
+use crate::serve::load::{EndsWithClient, Load};
 use crate::serve::negotiate::{coding, compresses};
 use crate::serve::params::Params;
 use crate::serve::snapshot::{self, Compress};
@@ -62,7 +63,7 @@ struct Joined {
 }
 
 impl Request {
-    pub(super) async fn answer(self, server: &Server) -> Result<Response, ApiError> {
+    pub(super) async fn answer(self, server: &Server, load: &Arc<Load>) -> Result<Response, ApiError> {
         for name in ["limit", "continue"] {
             if let Some(value) = self.params.get(name).filter(|value| !value.is_empty()) {
                 let accepted =
@@ -75,6 +76,7 @@ impl Request {
         let relations = Relations::parse(server, &target, &self.params, deadline).await?;
         server.loops.turns.admit()?;
         snapshot::wait(&target, &self.params, deadline).await?;
+        let _ends = EndsWithClient::begin(load);
         let damages_before = damages();
         let form = target.selection.form.clone();
         let joined = Joined::collect(server, target, &relations, deadline).await?;

@@ -4,8 +4,8 @@ use axum::http::{HeaderMap, HeaderValue};
 use axum::response::Response;
 use tokio::time::Instant;
 
+use super::super::body::EXACT_LENGTH;
 use super::super::body::FramesBody;
-use super::super::connection::EXACT_LENGTH;
 use super::super::{ApiError, Server};
 use super::answer_headers;
 use super::negotiate::{self, Answer, Shape};

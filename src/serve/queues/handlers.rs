@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::super::connection::{EndsWithClient, Load};
+use super::super::load::{EndsWithClient, Load};
 use super::super::params::Params;
 use super::super::target::path_after;
 use super::super::{ApiError, Server, body, metrics};
