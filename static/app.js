@@ -984,31 +984,52 @@ class Graph {
 
   show(informer, namespace, name) {
     this.clear();
-    this.path = watchPath(informer.resource, namespace, name).replace('/v1/watch/', '/v1/graph/');
+    this.path = watchPath(informer.resource, namespace, name).replace('/v1/watch/', '/v1/watch-graph/');
     this.load();
   }
 
   clear() {
-    this.asking?.abort();
+    this.stream?.close();
+    this.stream = null;
     this.path = null;
     this.picture.replaceChildren();
     setText($('graph-note'), '');
   }
 
-  async load() {
+  load() {
+    this.stream?.close();
+    this.stream = null;
     if (!this.root.open || !this.path) return;
-    this.asking?.abort();
-    this.asking = new AbortController();
-    const { signal } = this.asking;
-    try {
-      const answer = await fetch(this.path, { signal });
-      const body = await answer.json();
-      if (signal.aborted) return;
-      if (answer.ok) this.draw(body);
-      else this.say(body.message);
-    } catch (error) {
-      if (!signal.aborted) this.say(`The graph could not be read: ${error.message}`);
-    }
+    const stream = new EventSource(`${this.path}?coalesceMs=500`);
+    this.stream = stream;
+    stream.addEventListener('GRAPH', (event) => {
+      const { nodes, edges, ...rest } = JSON.parse(event.data).object;
+      this.nodes = new Map(nodes.map((node) => [node.id, node]));
+      this.edges = new Map(edges.map((edge) => [this.edgeKey(edge), edge]));
+      this.draw(rest, true);
+    });
+    stream.addEventListener('PATCHED', (event) => {
+      const { nodes, deletedNodes, edges, deletedEdges, ...rest } = JSON.parse(event.data).object;
+      for (const id of deletedNodes) this.nodes.delete(id);
+      for (const node of nodes) this.nodes.set(node.id, node);
+      for (const edge of deletedEdges) this.edges.delete(this.edgeKey(edge));
+      for (const edge of edges) this.edges.set(this.edgeKey(edge), edge);
+      this.draw(rest, false);
+    });
+    // A stream that only lost its connection comes back by itself.
+    stream.onerror = () => stream.readyState === EventSource.CLOSED && this.stream === stream && this.explain();
+  }
+
+  edgeKey({ from, to, by }) {
+    return `${from} ${to} ${by}`;
+  }
+
+  /** EventSource does not say why it was refused. */
+  async explain() {
+    const { stream } = this;
+    const said = await fetch(this.path.replace('/v1/watch-graph/', '/v1/graph/'))
+      .then((answer) => answer.json()).catch((error) => error);
+    if (this.stream === stream) this.say(`The graph could not be read: ${said.message ?? 'try again'}`);
   }
 
   say(text) {
@@ -1016,7 +1037,12 @@ class Graph {
     setText($('graph-note'), text);
   }
 
-  draw({ nodes, edges, notFollowed, notHeld, truncated }) {
+  draw({ notFollowed, notHeld, truncated }, isFirst) {
+    const [nodes, edges] = [[...this.nodes.values()], [...this.edges.values()]];
+    if (!nodes.length) {
+      this.say('The object does not exist.');
+      return;
+    }
     const rows = this.rows(nodes, edges);
     const length = Math.max(...rows.map((row) => row.length));
     const width = length * (BOX.width + BOX.gap) + BOX.gap;
@@ -1034,7 +1060,7 @@ class Graph {
     for (const row of rows) for (const node of row) drawing.append(this.box(node, at.get(node.id)));
     this.picture.replaceChildren(drawing);
     const selected = at.get(nodes.find((node) => node.selected)?.id);
-    if (selected) this.picture.scrollTo(selected.x + BOX.width / 2 - this.picture.clientWidth / 2, selected.y - 80);
+    if (selected && isFirst) this.picture.scrollTo(selected.x + BOX.width / 2 - this.picture.clientWidth / 2, selected.y - 80);
     const notes = [
       nodes.length === 1 && 'Nothing that informerd follows refers to it, or is referred to by it.',
       truncated && `More than ${number.format(truncated.max)} (${truncated.limit}): this is a part.`,

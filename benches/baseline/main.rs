@@ -30,6 +30,7 @@ mod peer;
 mod plain;
 mod pods;
 mod process;
+mod queues;
 mod real_server;
 mod report;
 mod scoped;
@@ -107,7 +108,7 @@ struct Bench {
 /// A group's name and what it measures.
 type Group = (&'static str, fn(&mut Bench) -> anyhow::Result<()>);
 
-const GROUPS: [Group; 19] = [
+const GROUPS: [Group; 20] = [
     ("decode", decode::run),
     ("commit", commit::run),
     ("first-sync", first_sync::run),
@@ -117,6 +118,7 @@ const GROUPS: [Group; 19] = [
     ("scoped", scoped::run),
     ("selected", selected::run),
     ("joins", joins::run),
+    ("queues", queues::run),
     ("initial", initial::run),
     ("ingest", ingest::run),
     ("not-modified", not_modified::run),

@@ -36,7 +36,7 @@ pub use event::{Event, EventKind, Payload, ResetReason};
 pub use follower::{Follower, FollowerSummary, Origin, Stage};
 pub use form::Form;
 pub use generations::{Generations, HeldState, Holding};
-pub use informer::{Informer, InformerId};
+pub use informer::{InUse, Informer, InformerId};
 pub use informer_spec::{Content, ContentDigest, InformerSpec, Scope, Started};
 pub use join::{JOINED_MAX, Join, RelatedInformer};
 pub use live::{Group, Live};

@@ -254,6 +254,15 @@ impl Hub {
         let _ = self.0.waiting.subscribe().wait_for(settled).await;
     }
 
+    /// Completes when an informer comes or is replaced after this call.
+    pub fn next_arrival(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut waiting = self.0.waiting.subscribe();
+        async move {
+            // The sender lives as long as the hub.
+            let _ = waiting.changed().await;
+        }
+    }
+
     /// All informers, in the order in which they were added.
     pub fn informers(&self) -> Vec<Arc<Informer>> {
         self.read().informers.clone()

@@ -5,49 +5,30 @@
 //! tells those whose count is another one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::{RawQuery, Request, State};
-use axum::http::{HeaderValue, Method, header};
 use axum::response::{IntoResponse, Response};
-use bytes::Buf as _;
 use futures_util::future::select_all;
-use futures_util::stream::unfold;
 use serde::Serialize;
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::Instant;
 
-use super::body::FramesBody;
 use super::index_target::{IndexTarget, WAIT, distinct, index_path, ready};
 use super::list_body::Listing;
-use super::negotiate::accepted;
 use super::params::Params;
-use super::peer::Peer;
+use super::state_stream::{self, Asked, Message, Over, WatchedState};
 use super::target::Target;
 use super::{ApiError, Server, watch};
 use crate::cache::{Cursor, IndexTerm, UsedIndex, ValueCounts};
-use crate::encode::{Format, Frames};
-use crate::hub::{Informer, Origin, Selection, SubscriberPermit};
+use crate::hub::{Informer, Selection};
 use crate::k8s::{IndexPath, IndexPaths, ResourceVersion, Term, Test};
 
 /// The route of the stream.
 const ROUTE: &str = "/v1/watch-index/";
-/// The parameters of the stream.
-const PARAMS: [&str; 3] = ["coalesceMs", "timeoutSeconds", "transport"];
-/// What a stream is offered as.
-const OFFERED: [(&str, Format); 3] = [
-    ("text/event-stream", Format::Sse),
-    ("application/x-ndjson", Format::Ndjson),
-    ("application/json", Format::Ndjson),
-];
 /// Largest number of values that are counted under the cache's lock: about a millisecond. With more, the objects are counted,
 /// in turns, and there is no stream.
 const COUNTED_AT_ONCE_MAX: usize = 20_000;
-/// Shortest time between two messages of a stream, unless it asks for another one: a screen shows no more.
-const COALESCE: Duration = Duration::from_millis(100);
-
 /// How many objects have each value at a path.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -65,20 +46,13 @@ struct ValueCount {
     count: usize,
 }
 
-/// A stream of counts.
+/// The counts that a stream tells.
 struct Counting {
-    server: Server,
     parts: Vec<Part>,
     /// What its client holds.
     told: HashMap<Arc<str>, usize>,
-    format: Format,
-    coalesce: Duration,
-    ends_at: Option<Instant>,
     /// Whether the client has the first state.
     begun: bool,
-    /// When it last looked at what has changed.
-    looked_at: Instant,
-    permit: SubscriberPermit,
 }
 
 /// The counts of one informer: a resource may have one in each namespace.
@@ -88,12 +62,6 @@ struct Part {
     cursor: Option<Cursor>,
     counts: HashMap<Arc<str>, usize>,
     version: ResourceVersion,
-}
-
-/// Why a stream cannot tell what has changed.
-enum Stop {
-    /// An informer was replaced, or the index has too many values by now.
-    Over,
 }
 
 /// How many objects have each value. Answered by the index if the request selects everything; else the selected objects are
@@ -166,32 +134,21 @@ pub(super) async fn watch(
     RawQuery(query): RawQuery,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let asked = IndexTarget::parse(ROUTE, request.uri())?;
-    let params = Params::parse(query.as_deref(), &PARAMS)?;
-    let (Some(path), None) = (&asked.path, &asked.value) else {
+    let at = IndexTarget::parse(ROUTE, request.uri())?;
+    let params = Params::parse(query.as_deref(), &state_stream::PARAMS)?;
+    let (Some(path), None) = (&at.path, &at.value) else {
         return Err(ApiError::invalid(
             "path",
             request.uri().path(),
             "expected /v1/watch-index/RESOURCE/PATH",
         ));
     };
-    let format = match params.get("transport") {
-        Some("sse") => Format::Sse,
-        Some("ndjson") => Format::Ndjson,
-        Some(other) => return Err(ApiError::invalid("transport", other, "expected sse or ndjson")),
-        None => accepted(request.headers(), &OFFERED)
-            .ok_or_else(|| ApiError::not_acceptable("text/event-stream, application/x-ndjson"))?,
-    };
-    let coalesce = watch::coalesce(&params)?.unwrap_or(COALESCE);
-    let timeout = watch::seconds(&params, "timeoutSeconds")?;
-    let target = Target::parse(&server, &asked.resource, &params, Instant::now() + WAIT).await?;
+    let asked = Asked::read(&request, &params)?;
+    let target = Target::parse(&server, &at.resource, &params, Instant::now() + WAIT).await?;
     ready(&server, &target).await?;
     let path = index_path(path, &target.informers)?;
-    let mut headers = watch::stream_headers(format, crate::encode::Coding::Identity, 0);
-    headers.remove(header::AGE);
-    headers.insert(header::VARY, HeaderValue::from_static("Accept"));
-    if request.method() == Method::HEAD {
-        return Ok(headers.into_response());
+    if asked.is_head {
+        return Ok(asked.headers().into_response());
     }
     let mut parts = Vec::new();
     for informer in target.informers {
@@ -202,60 +159,16 @@ pub(super) async fn watch(
     }
     let informers = parts.iter().map(|part| part.informer.clone()).collect();
     let permit = server.hub.permit(informers).map_err(|error| watch::refused(&error))?;
-    let origin = Origin {
-        request: request.uri().to_string(),
-        transport: if format == Format::Sse { "sse" } else { "ndjson" },
-        peer: request.extensions().get::<Peer>().map(Peer::to_string).unwrap_or_default(),
-    };
-    permit.follower().comes_from(origin);
-    let ends_at = timeout.map(|timeout| Instant::now() + timeout);
-    let (told, begun, looked_at) = (HashMap::new(), false, Instant::now());
-    let mut counting = Counting { server, parts, told, format, coalesce, ends_at, begun, looked_at, permit };
-    let Ok(first) = counting.step() else {
+    let mut counting = Counting { parts, told: HashMap::new(), begun: false };
+    let Ok(first) = counting.look() else {
         let message = format!("there are more than {COUNTED_AT_ONCE_MAX} values at {path}");
         return Err(ApiError::bad_request(message));
     };
-    let body = unfold((counting, first), async |(mut counting, next)| {
-        let frames = match next {
-            Some(frames) => frames,
-            None => counting.next().await?,
-        };
-        counting.permit.follower().sent(1, frames.remaining());
-        Some((Ok::<_, io::Error>(frames), (counting, None)))
-    });
-    Ok((headers, FramesBody::new(body).into_response()).into_response())
+    Ok(asked.answer(server, permit, counting, first))
 }
 
-impl Counting {
-    /// The next message or heartbeat; `None` at the end of the stream.
-    async fn next(&mut self) -> Option<Frames> {
-        let now = Instant::now();
-        let quiet_until = now + self.server.hub.config().heartbeat_interval;
-        let ends_at = self.ends_at.unwrap_or(now + Duration::from_secs(u32::MAX.into()));
-        let drain = self.server.drain.clone();
-        loop {
-            tokio::select! {
-                biased;
-                () = drain.cancelled() => return None,
-                () = sleep_until(ends_at) => return None,
-                () = self.changed() => {}
-                () = sleep_until(quiet_until) => return Some(self.heartbeat()),
-            }
-            // The first change after a pause is sent at once.
-            let look_at = ends_at.min(self.looked_at + self.coalesce);
-            if timeout_at(look_at, drain.cancelled()).await.is_ok() {
-                return None;
-            }
-            match self.step() {
-                Ok(Some(frames)) => return Some(frames),
-                Ok(None) => {}
-                Err(Stop::Over) => return None,
-            }
-        }
-    }
-
-    /// Waits for a commit that this stream has not looked at.
-    async fn changed(&self) {
+impl WatchedState for Counting {
+    async fn changed(&mut self) {
         let waits = self.parts.iter().map(|part| {
             let (mut wake, cursor) = (part.informer.reader.wake(), part.cursor);
             Box::pin(async move {
@@ -272,12 +185,18 @@ impl Counting {
         select_all(waits).await;
     }
 
-    /// Looks at what has changed; `None` if no count has.
-    fn step(&mut self) -> Result<Option<Frames>, Stop> {
-        self.looked_at = Instant::now();
+    async fn step(&mut self) -> Result<Option<Message>, Over> {
+        self.look()
+    }
+}
+
+impl Counting {
+    /// Looks at what has changed; `None` if no count has. It cannot where an informer was replaced, or where the index has too many
+    /// values by now.
+    fn look(&mut self) -> Result<Option<Message>, Over> {
         let mut touched: BTreeSet<Arc<str>> = BTreeSet::new();
         for part in &mut self.parts {
-            part.step(&mut touched).map_err(|()| Stop::Over)?;
+            part.step(&mut touched)?;
         }
         let total =
             |value: &Arc<str>| -> usize { self.parts.iter().filter_map(|part| part.counts.get(value)).sum() };
@@ -307,31 +226,17 @@ impl Counting {
             [part] => part.version.to_string(),
             _ => String::new(),
         };
-        let object = json!({"type": kind, "object": {"resourceVersion": version, "counts": counts}});
-        let mut frames = Frames::new();
-        match self.format {
-            Format::Sse => frames.put(&format!("event: {kind}\ndata: {object}\n\n")),
-            Format::Ndjson | Format::WebSocket | Format::Kubernetes(_) => frames.put(&format!("{object}\n")),
-        }
-        frames.cut();
-        Ok(Some(frames))
-    }
-
-    fn heartbeat(&self) -> Frames {
-        let mut frames = Frames::new();
-        frames.put(if self.format == Format::Sse { ":\n\n" } else { "\n" });
-        frames.cut();
-        frames
+        Ok(Some(Message { kind, object: json!({"resourceVersion": version, "counts": counts}) }))
     }
 }
 
 impl Part {
     /// Takes what has changed in this informer, and adds the values that it touched.
-    fn step(&mut self, touched: &mut BTreeSet<Arc<str>>) -> Result<(), ()> {
+    fn step(&mut self, touched: &mut BTreeSet<Arc<str>>) -> Result<(), Over> {
         if self.informer.is_over() {
-            return Err(());
+            return Err(Over);
         }
-        let read = self.index.counts(self.cursor, COUNTED_AT_ONCE_MAX).ok_or(())?;
+        let read = self.index.counts(self.cursor, COUNTED_AT_ONCE_MAX).ok_or(Over)?;
         if read.is_whole {
             touched.extend(std::mem::take(&mut self.counts).into_keys());
         }

@@ -187,6 +187,7 @@ pub(super) fn route(path: &str, query: Option<&str>) -> &'static str {
         "/openapi.json" => "openapi",
         _ if path.starts_with("/v1/snapshot/") => "snapshot",
         _ if path.starts_with("/v1/watch/") => "watch",
+        _ if path.starts_with("/v1/watch-graph/") => "watch-graph",
         _ if path.starts_with("/v1/watch-index/") => "watch-index",
         _ if path.starts_with("/v1/world/") => "world",
         "/v1/ws" => "multiplex",

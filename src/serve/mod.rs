@@ -37,6 +37,7 @@ mod protocol;
 mod queues;
 mod resources;
 mod snapshot;
+mod state_stream;
 mod stream;
 mod target;
 mod turns;
@@ -204,6 +205,7 @@ fn router(server: Server, admin: Admin) -> Router {
         .route("/v1/index/{*target}", get(lookup::index).post(lookup::lookup))
         .route("/v1/snapshot/{*target}", get(snapshot::snapshot))
         .route("/v1/watch/{*target}", get(watch::watch))
+        .route("/v1/watch-graph/{*target}", get(graph::watch))
         .route("/v1/watch-index/{*target}", get(counts::watch))
         .route("/v1/world/{*target}", get(watch::world))
         .route("/v1/ws", get(multiplex::multiplex))
@@ -228,7 +230,7 @@ async fn not_found(uri: axum::http::Uri) -> ApiError {
     ApiError::not_found(format!(
         "no such path {:?}; there are /v1/snapshot/RESOURCES, /v1/watch/RESOURCES, \
          /v1/world/RESOURCES, /v1/index/RESOURCE, /v1/watch-index/RESOURCE/PATH, \
-         /v1/graph/RESOURCE, \
+         /v1/graph/RESOURCES, /v1/watch-graph/RESOURCES, \
          /v1/ws, /v1/queues, /v1/resources, /openapi.json and /",
         uri.path()
     ))

@@ -40,14 +40,26 @@ const WATCH: [&str; 14] = [
 ];
 const INDEX: [&str; 6] = ["labelSelector", "fieldSelector", "namespace", "where", "fields", "value"];
 const GRAPH: [&str; 6] = ["labelSelector", "fieldSelector", "namespace", "where", "depth", "direction"];
+const WATCH_GRAPH: [&str; 9] = [
+    "labelSelector",
+    "fieldSelector",
+    "namespace",
+    "where",
+    "depth",
+    "direction",
+    "coalesceMs",
+    "timeoutSeconds",
+    "transport",
+];
 const WATCH_INDEX: [&str; 3] = ["coalesceMs", "timeoutSeconds", "transport"];
 
 /// The routes whose parameters are all known here.
-const ROUTES: [(&str, &[&str]); 5] = [
+const ROUTES: [(&str, &[&str]); 6] = [
     ("/v1/snapshot/", &SNAPSHOT),
     ("/v1/watch/", &WATCH),
     ("/v1/index/", &INDEX),
     ("/v1/graph/", &GRAPH),
+    ("/v1/watch-graph/", &WATCH_GRAPH),
     ("/v1/watch-index/", &WATCH_INDEX),
 ];
 
@@ -224,6 +236,7 @@ const TARGET_TOKENS: &[&str] = &[
     "/v1/snapshot/",
     "/v1/watch/",
     "/v1/index/",
+    "/v1/watch-graph/",
     "/v1/watch-index/",
     "/v1/world/",
     "/v1/graph/",

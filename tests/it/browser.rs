@@ -276,6 +276,10 @@ async fn the_graph_around_an_object_leads_to_the_others() {
     browser.until("document.getElementById('panel-title').innerText === 'node-1'").await;
     browser.until(&format!("{names} === 'node-1,cart-1,web-1'")).await;
     assert_eq!(browser.eval::<String>("location.hash").await, "#/nodes/node-1");
+
+    // The picture follows the cluster.
+    world.delete("cart-1");
+    browser.until(&format!("{names} === 'node-1,web-1'")).await;
 }
 
 #[tokio::test]

@@ -13,6 +13,7 @@ mod etag;
 mod faults;
 mod fold;
 mod graph;
+mod graph_stream;
 mod http2;
 mod join;
 mod kube;

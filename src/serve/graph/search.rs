@@ -1,4 +1,4 @@
-//! `GET /v1/graph/…`: the objects around others, along links and owner references.
+//! The search of a graph.
 //!
 //! Up are the objects that one refers to: its owners, what it names, what it selects. Down are those that refer to it. Both
 //! are searched from the selected objects alone, each in its own direction, so that a pod's node does not bring all other
@@ -8,31 +8,20 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Extension, RawQuery, State};
-use axum::http::{Uri, header};
-use axum::response::{IntoResponse, Response};
-use serde::Serialize;
 use tokio::time::Instant;
 
-use super::list_body::Listing;
-use super::load::{EndsWithClient, Load};
-use super::params::Params;
-use super::target::{self, FILTERS, Target};
-use super::{ApiError, Server, index_target, metrics};
-use crate::cache::Snapshot;
+use super::reads::Reads;
+use super::{Edge, Graph, NodeInfo, Truncated};
+use crate::cache::{Part, Snapshot};
 use crate::hub::{Informer, InformerId, Selection};
 use crate::k8s::{
     BuiltIn, FieldSelector, Key, LabelSelector, Link, LinkBy, Object, Owner, Term, Terms, Test,
-    built_in_named, damages, names_of, owner_uids, owners,
+    built_in_named, names_of, owner_uids, owners,
 };
+use crate::serve::list_body::Listing;
+use crate::serve::target::Target;
+use crate::serve::{ApiError, Server, metrics};
 
-const ROUTE: &str = "/v1/graph/";
-const PARAMS: [&str; 6] = [FILTERS[0], FILTERS[1], FILTERS[2], FILTERS[3], "depth", "direction"];
-/// Links between a selected object and the farthest ones, unless the request says how many: a deployment, its replica set, their
-/// pods, and what those name.
-const DEPTH: usize = 3;
-/// Most that a request may ask for. No built-in kinds are linked in a longer chain.
-const DEPTH_MAX: usize = 10;
 /// Largest number of nodes: more than a person can look at. One more is found by at most a few indexes.
 const NODES_MAX: usize = 1000;
 /// Largest number of edges.
@@ -40,54 +29,9 @@ const EDGES_MAX: usize = 5000;
 /// Longest time for which links are followed. Where no index can be built, objects are scanned.
 const TIME_MAX: Duration = Duration::from_secs(10);
 
-/// The answer.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Graph {
-    nodes: Vec<NodeInfo>,
-    edges: Vec<Edge>,
-    /// Resources that would be searched if they were followed, or listed already.
-    not_followed: BTreeSet<String>,
-    /// Resources and paths of links that the caches do not hold.
-    not_held: BTreeSet<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    truncated: Option<Truncated>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct NodeInfo {
-    id: usize,
-    resource: String,
-    api_version: String,
-    kind: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    namespace: String,
-    name: String,
-    uid: String,
-    resource_version: String,
-    /// Whether the request selects it.
-    selected: bool,
-}
-
-/// An object that refers to another one.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-struct Edge {
-    from: usize,
-    to: usize,
-    /// The path in the first one.
-    by: String,
-}
-
-/// The limit that ended the search.
-#[derive(Clone, Copy, Serialize)]
-struct Truncated {
-    limit: &'static str,
-    max: usize,
-}
-
+/// The direction in which links are followed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Direction {
+pub(super) enum Direction {
     /// To what an object refers to.
     Up,
     /// To what refers to it.
@@ -104,7 +48,7 @@ struct Node {
 type Neighbour = (Arc<Informer>, Arc<Object>, String);
 
 /// A search under way.
-struct Search<'a> {
+pub(super) struct Search<'a> {
     server: &'a Server,
     informers: Vec<Arc<Informer>>,
     nodes: Vec<Node>,
@@ -114,44 +58,12 @@ struct Search<'a> {
     not_held: BTreeSet<String>,
     truncated: Option<Truncated>,
     until: Instant,
-}
-
-pub(super) async fn graph(
-    State(server): State<Server>,
-    Extension(load): Extension<Arc<Load>>,
-    uri: Uri,
-    RawQuery(query): RawQuery,
-) -> Result<Response, ApiError> {
-    let params = Params::parse(query.as_deref(), &PARAMS)?;
-    let depth = params.number("depth", 0, DEPTH_MAX)?.unwrap_or(DEPTH);
-    let directions = match params.get("direction") {
-        Some("owners") => &[Direction::Up][..],
-        Some("dependents") => &[Direction::Down],
-        None | Some("both") => &[Direction::Up, Direction::Down],
-        Some(other) => {
-            return Err(ApiError::invalid("direction", other, "expected owners, dependents or both"));
-        }
-    };
-    let path = target::path_after(ROUTE, &uri);
-    let target = Target::parse(&server, path, &params, Instant::now() + index_target::WAIT).await?;
-    server.loops.turns.admit()?;
-    index_target::ready(&server, &target).await?;
-    let _ends = EndsWithClient::begin(&load);
-    let damages_before = damages();
-    let mut search = Search::new(&server);
-    let selected = search.select(&target).await?;
-    for direction in directions {
-        search.follow(*direction, &selected, depth).await?;
-    }
-    if damages() != damages_before {
-        return Err(ApiError::unavailable("an object could not be read: it is fetched again", 1));
-    }
-    let headers = [(header::CACHE_CONTROL, "no-cache")];
-    Ok((headers, axum::Json(search.into_graph())).into_response())
+    /// What it has read, if a stream wants to know.
+    reads: Option<&'a mut Reads>,
 }
 
 impl<'a> Search<'a> {
-    fn new(server: &'a Server) -> Self {
+    pub(super) fn new(server: &'a Server, reads: Option<&'a mut Reads>) -> Self {
         Self {
             server,
             informers: server.hub.informers(),
@@ -162,11 +74,12 @@ impl<'a> Search<'a> {
             not_held: BTreeSet::new(),
             truncated: None,
             until: Instant::now() + TIME_MAX,
+            reads,
         }
     }
 
     /// The nodes of the selected objects.
-    async fn select(&mut self, target: &Target) -> Result<Vec<usize>, ApiError> {
+    pub(super) async fn select(&mut self, target: &Target) -> Result<Vec<usize>, ApiError> {
         let mut places = Vec::new();
         for informer in &target.informers {
             for object in self.find(informer, target.selection.clone(), |_| true).await? {
@@ -175,15 +88,16 @@ impl<'a> Search<'a> {
                 places.push(place);
             }
         }
-        if target.single && places.is_empty() {
-            let name = target.selection.name.as_deref().unwrap_or_default();
-            return Err(ApiError::no_object(&target.informers[0].spec.resource, name));
-        }
         Ok(places)
     }
 
     /// Follows links in one direction.
-    async fn follow(&mut self, direction: Direction, from: &[usize], depth: usize) -> Result<(), ApiError> {
+    pub(super) async fn follow(
+        &mut self,
+        direction: Direction,
+        from: &[usize],
+        depth: usize,
+    ) -> Result<(), ApiError> {
         let (mut seen, mut frontier): (HashSet<usize>, _) = (from.iter().copied().collect(), from.to_vec());
         for _ in 0..depth {
             for place in std::mem::take(&mut frontier) {
@@ -228,8 +142,10 @@ impl<'a> Search<'a> {
             let targets = self.followed(&link.to, |informer| link.is_to(&informer.spec.resource), namespace);
             for target in targets {
                 let there = if target.spec.resource.namespaced() { namespace } else { "" };
+                let keys: Vec<_> = names.iter().map(|name| Key::new(there, name)).collect();
+                keys.iter().for_each(|key| self.reads(&target, Part::Object(key)));
                 let snapshot = target.reader.snapshot();
-                for object in names.iter().filter_map(|name| snapshot.get(&Key::new(there, name))) {
+                for object in keys.iter().filter_map(|key| snapshot.get(key)) {
                     found.push((target.clone(), object.clone(), link.path()));
                 }
                 let Some(terms) = &selector else { continue };
@@ -242,6 +158,7 @@ impl<'a> Search<'a> {
         for owner in owners(&object) {
             let is_of = |informer: &Informer| owner.is_of(&informer.spec.resource);
             for target in self.followed(&resource_of(&owner), is_of, namespace) {
+                self.reads(&target, Part::Object(&key_of(&owner, &target, namespace)));
                 let object = owned_by(&owner, &target, &target.reader.snapshot(), namespace);
                 found.extend(object.map(|object| (target.clone(), object, owner_uids().to_string())));
             }
@@ -284,11 +201,11 @@ impl<'a> Search<'a> {
         };
         let near: Vec<_> = self.informers.iter().filter(is_near).cloned().collect();
         for source in near {
-            if !source.reader.mark().synced {
+            if !self.is_complete(&source) {
                 self.not_followed.insert(source.spec.resource.canonical());
                 continue;
             }
-            if source.reader.summary().objects == 0 {
+            if self.is_empty(&source) {
                 continue;
             }
             let objects = self.find(&source, within(namespace).and(owned.clone()), |_| true).await?;
@@ -320,8 +237,9 @@ impl<'a> Search<'a> {
     ) -> Vec<Arc<Informer>> {
         let reaches = |informer: &Informer| namespace.is_empty() || informer.spec.scope.covers(namespace);
         let meant = self.informers.iter().filter(|informer| is_meant(informer) && reaches(informer));
+        let meant: Vec<_> = meant.cloned().collect();
         let (complete, others): (Vec<_>, Vec<_>) =
-            meant.cloned().partition(|informer| informer.reader.mark().synced);
+            meant.into_iter().partition(|informer| self.is_complete(informer));
         if complete.is_empty() || !others.is_empty() {
             self.not_followed.insert(resource.to_owned());
         }
@@ -330,7 +248,7 @@ impl<'a> Search<'a> {
 
     /// The selected objects of an informer for which something is true; no more than a graph has room for.
     async fn find(
-        &self,
+        &mut self,
         informer: &Arc<Informer>,
         selection: Selection,
         is_meant: impl Fn(&Object) -> bool,
@@ -338,6 +256,9 @@ impl<'a> Search<'a> {
         let (selection, informers) = (Arc::new(selection), std::slice::from_ref(informer));
         let turns = &self.server.loops.turns;
         turns.index(informers, &selection).await;
+        if let Some(reads) = &mut self.reads {
+            reads.selection(informer, &selection);
+        }
         let states = Listing::current(informers, &selection);
         let generations = self.server.hub.generations();
         let listing = Listing::new(informers, &selection, states, generations, turns.clone());
@@ -364,10 +285,34 @@ impl<'a> Search<'a> {
             self.truncate("graph_nodes_max", NODES_MAX);
             return None;
         }
+        if let Some(reads) = &mut self.reads {
+            reads.holds(informer);
+        }
         let place = self.nodes.len();
         self.places.insert(at, place);
         self.nodes.push(Node { informer: informer.clone(), object, selected: false });
         Some(place)
+    }
+
+    /// Whether the cache of an informer is complete.
+    fn is_complete(&mut self, informer: &Informer) -> bool {
+        match &mut self.reads {
+            Some(reads) => reads.is_complete(informer),
+            None => informer.reader.mark().synced,
+        }
+    }
+
+    fn is_empty(&mut self, informer: &Informer) -> bool {
+        match &mut self.reads {
+            Some(reads) => reads.is_empty(informer),
+            None => informer.reader.summary().objects == 0,
+        }
+    }
+
+    fn reads(&mut self, informer: &Informer, part: Part<'_>) {
+        if let Some(reads) = &mut self.reads {
+            reads.part(informer, part);
+        }
     }
 
     fn truncate(&mut self, limit: &'static str, max: usize) {
@@ -377,7 +322,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn into_graph(self) -> Graph {
+    pub(super) fn into_graph(self) -> Graph {
         let nodes = self.nodes.into_iter().enumerate().map(|(id, Node { informer, object, selected })| {
             let (resource, key) = (&informer.spec.resource, object.key());
             NodeInfo {
@@ -394,7 +339,7 @@ impl<'a> Search<'a> {
         });
         Graph {
             nodes: nodes.collect(),
-            edges: self.edges.into_iter().collect(),
+            edges: self.edges,
             not_followed: self.not_followed,
             not_held: self.not_held,
             truncated: self.truncated,
@@ -403,16 +348,20 @@ impl<'a> Search<'a> {
 }
 
 /// The owner that an object of a namespace has, in a state of an informer.
-pub(super) fn owned_by(
+pub(in crate::serve) fn owned_by(
     owner: &Owner,
     informer: &Informer,
     snapshot: &Snapshot,
     namespace: &str,
 ) -> Option<Arc<Object>> {
-    let there = if informer.spec.resource.namespaced() { namespace } else { "" };
-    let object = snapshot.get(&Key::new(there, &owner.name))?;
+    let object = snapshot.get(&key_of(owner, informer, namespace))?;
     // Not a later object of the same name.
     (object.uid() == owner.uid).then(|| object.clone())
+}
+
+/// The key that the owner of an object of a namespace has.
+fn key_of(owner: &Owner, informer: &Informer, namespace: &str) -> Key {
+    Key::new(if informer.spec.resource.namespaced() { namespace } else { "" }, &owner.name)
 }
 
 /// Everything in a namespace, or everything if that is empty.
