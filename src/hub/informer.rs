@@ -113,6 +113,11 @@ impl Informer {
         self.shared.batches.after(cursor, &self.reader, config)
     }
 
+    /// Whether [`Informer::batch_after`] has made the batch after a cursor already.
+    pub fn has_batch_after(&self, cursor: Cursor) -> bool {
+        self.shared.batches.has_after(cursor)
+    }
+
     /// A lock that is held while an index is built, so that one request builds it and the others wait.
     pub fn building(&self) -> &tokio::sync::Mutex<()> {
         &self.shared.building

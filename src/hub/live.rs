@@ -33,6 +33,8 @@ const AMID_RELIST_WAIT: Duration = Duration::from_secs(1);
 
 /// Number of members of a view from which on writing to all of them takes longer than a burst of changes.
 const CROWD: usize = 64;
+/// Members of a view for which one write of several events saves less than the wait for these costs other views.
+const FEW: usize = 8;
 
 /// The views of the subscribers of one core.
 pub struct Live<M: Member> {
@@ -351,6 +353,11 @@ impl<M: Member> Live<M> {
         everything.map(|(view, _)| self.views[*view].members).filter(|members| *members >= CROWD).sum()
     }
 
+    /// Whether a round goes to a view with more than a few members.
+    pub fn is_shared(&self, round: &Round) -> bool {
+        round.told.iter().any(|(view, _)| self.members_of(*view) > FEW)
+    }
+
     /// Projects the next changes of an informer, and returns the events of each view that they concern.
     pub fn advance(&mut self, informer: InformerId, now: Instant) -> Round {
         let Some(key) = self.lanes_by_id.get(&informer).copied() else { return Round::default() };
@@ -464,7 +471,9 @@ impl<M: Member> Live<M> {
             }
             self.arm(view);
         }
-        Round { told, leaving, more: mark.revision > cursor.revision }
+        let more = mark.revision > cursor.revision;
+        let is_behind = more && self.lanes[lane_key].informer.has_batch_after(cursor);
+        Round { told, leaving, more, is_behind }
     }
 
     /// What the members of a view get of the changes that it holds, if anything.

@@ -95,6 +95,8 @@ pub struct Round {
     pub leaving: Vec<usize>,
     /// Whether more changes are waiting.
     pub more: bool,
+    /// Whether another reader has made the next batch already. It gets no more changes by waiting.
+    pub is_behind: bool,
 }
 
 /// Whether a position is beyond another one, or cannot be compared with it.

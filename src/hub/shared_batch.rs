@@ -112,6 +112,12 @@ impl SharedBatches {
         Some(batch)
     }
 
+    /// Whether the next batch after a cursor was made already.
+    pub(super) fn has_after(&self, cursor: Cursor) -> bool {
+        let recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.batches.iter().rev().any(|batch| batch.from == cursor)
+    }
+
     /// Forgets all batches, as no subscriber is left.
     pub(super) fn clear(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Recent::default();

@@ -254,17 +254,22 @@ impl LiveLoop {
                 let last = number == ROUNDS_MAX;
                 let began = Instant::now();
                 let round = self.live.advance(informer, began);
-                let (more, events) = (round.more, round.told.iter().map(|(_, told)| len_of(told)).max());
+                let more = round.more;
+                // Further changes of a small view are few. Waiting for them saves nothing, and delays those of all other views.
+                let is_shared = self.live.is_shared(&round);
+                let may_wait = is_shared && !round.is_behind;
+                let events = round.told.iter().map(|(_, told)| len_of(told)).max();
                 self.send(round).await;
                 if let Some(events) = events {
                     let now = Instant::now();
-                    self.pacer.sent(now, now - began, events);
+                    self.pacer.sent(now, now - began, if is_shared { events } else { 1 });
                 }
                 unfinished |= more && last;
                 if !more {
                     break;
                 }
-                if let (Some(_), Pause::Until(at)) = (events, self.pacer.before_round(Instant::now(), 0)) {
+                let pause = self.pacer.before_round(Instant::now(), 0);
+                if let (Some(_), true, Pause::Until(at)) = (events, may_wait, pause) {
                     sleep_until(at).await;
                 }
                 tokio::task::yield_now().await;

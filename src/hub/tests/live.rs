@@ -338,3 +338,44 @@ async fn members_of_a_view_that_would_hold_too_much_leave() {
     leaving.sort_unstable();
     assert_eq!(leaving, keys);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_round_tells_that_it_is_behind_what_another_reader_was_told() {
+    let (mut upstream, mut life, mut quick) = started();
+    let mut slow = Live::new(*life.hub.config());
+    for live in [&mut quick, &mut slow] {
+        join(live, caught_up(&life, "", None)).ok().unwrap();
+    }
+    let id = life.hub.informers()[0].id();
+    for name in ["c", "d"] {
+        upstream.put(name, true);
+        life.watch(&upstream, 1);
+        let round = quick.advance(id, Instant::now());
+        assert_eq!((round.told.len(), round.more, round.is_behind), (1, false, false));
+    }
+    // It gets the batches that are there, one by one.
+    let round = slow.advance(id, Instant::now());
+    assert_eq!((round.told.len(), round.more, round.is_behind), (1, true, true));
+    upstream.put("e", true);
+    life.watch(&upstream, 1);
+    let round = slow.advance(id, Instant::now());
+    assert_eq!((round.told.len(), round.more, round.is_behind), (1, true, false), "nobody has the next one");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_round_of_many_members_is_told_from_one_of_a_few() {
+    let (mut upstream, mut life, mut live) = started();
+    for (members, is_shared) in [(1, false), (7, false), (1, true)] {
+        for _ in 0..members {
+            join(&mut live, caught_up(&life, "app=true", None)).ok().unwrap();
+        }
+        upstream.put("a", true);
+        life.watch(&upstream, 1);
+        let round = live.advance(life.hub.informers()[0].id(), Instant::now());
+        assert_eq!((round.told.len(), live.is_shared(&round)), (1, is_shared));
+    }
+    upstream.put("b", false);
+    life.watch(&upstream, 1);
+    let round = live.advance(life.hub.informers()[0].id(), Instant::now());
+    assert!(round.told.is_empty() && !live.is_shared(&round), "it is not selected");
+}
