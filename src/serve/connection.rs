@@ -401,7 +401,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for StallGuard<S> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut this.inner).poll_read(context, buffer);
         let ended = matches!(read, Poll::Ready(Ok(()))) && buffer.filled().len() == before;
-        if !ended || buffer.remaining() == 0 || !this.load.is_under_way() {
+        // An answer that has ended may still wait in hyper's buffer.
+        let is_answering = this.load.is_under_way() || this.is_writing;
+        if !ended || buffer.remaining() == 0 || !is_answering {
             return read;
         }
         // hyper would take the end for a client that has left, and drop the answer.
@@ -502,5 +504,14 @@ mod tests {
         assert!(guard.write_all(&[0; 2 << 10]).now_or_never().is_none(), "the client does not read");
         let read = timeout(Duration::from_secs(500), guard.read(&mut [0; 8])).await;
         assert!(read.is_err(), "a client that has left would have refused the bytes");
+
+        let (mut client, server) = tokio::io::duplex(1 << 10);
+        client.shutdown().await.unwrap();
+        let mut guard = StallGuard::new(server, None, Duration::from_secs(600), Arc::default());
+        assert!(guard.write_all(&[0; 2 << 10]).now_or_never().is_none(), "the client does not read");
+        assert!(guard.read(&mut [0; 8]).now_or_never().is_none(), "the rest of an answer is to be written");
+        client.read_exact(&mut [0; 1 << 10]).await.unwrap();
+        guard.write_all(&[0; 1 << 10]).await.unwrap();
+        assert_eq!(guard.read(&mut [0; 8]).await.unwrap(), 0, "all is written");
     }
 }
