@@ -43,14 +43,15 @@ pub mod k8s {
     }
 }
 pub mod queue {
-    pub use crate::queue::{LeaseToken, Spec, Watch};
+    pub use crate::queue::{Enqueue, LeaseToken, Relation, Spec, Watch};
 }
 pub mod reflect {
     pub use crate::reflect::{InitialList, MachineConfig, Reflector, ReflectorConfig};
 }
 pub mod serve {
     pub use crate::serve::{
-        Ask, Declared, DeclaredBy, Given, QueueAccess, QueueConfig, QueueError, Queues, Workers,
+        Ask, Config, Declared, DeclaredBy, Given, InProcess, QueueAccess, QueueConfig, QueueError, Queues,
+        Workers,
     };
 }
 pub mod sim {

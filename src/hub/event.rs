@@ -128,6 +128,17 @@ impl Payload {
         }
     }
 
+    /// Its object, where more than the identity is known.
+    pub fn object(&self) -> Option<&Arc<Object>> {
+        match self {
+            Self::Object(object)
+            | Self::ObjectAt(object, _)
+            | Self::ObjectSince { object, .. }
+            | Self::Patch { object, .. } => Some(object),
+            Self::Identity { .. } | Self::Mark { .. } => None,
+        }
+    }
+
     /// Its approximate size in bytes.
     pub(super) fn len(&self) -> usize {
         match self {

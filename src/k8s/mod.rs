@@ -35,6 +35,7 @@ pub use link::{Link, LinkBy, Links, Owner, SelectorForm, links, names_at, names_
 pub use merge_patch::merge_patch;
 pub use name::{Key, Resource, ResourceParts, is_built_in_group};
 pub use object::Object;
+pub(crate) use object::read_labels;
 pub use packed::{Damaged, Dictionary, Press, damages};
 pub use resource_version::ResourceVersion;
 pub use selector::{FieldSelector, LabelSelector, SELECTOR_TERMS_MAX, Term, Terms, Test};

@@ -220,7 +220,7 @@ impl Object {
     }
 
     /// The JSON of `metadata.labels`; empty where there is none.
-    pub(super) fn labels_json(&self) -> &str {
+    pub fn labels_json(&self) -> &str {
         match &self.body {
             Body::Plain(json) => text(json, self.labels),
             Body::Packed(packed) => packed.labels(),
@@ -229,13 +229,7 @@ impl Object {
 
     /// `metadata.labels`. Shape: in the order of the JSON, each key once.
     pub fn labels(&self) -> Vec<(Cow<'_, str>, Cow<'_, str>)> {
-        let text = self.labels_json();
-        if text.is_empty() {
-            return Vec::new();
-        }
-        let mut reader = serde_json::Deserializer::from_str(text);
-        // No API server accepts labels of another shape. If it did, no selector would match them.
-        reader.deserialize_map(StringMap).unwrap_or_default()
+        read_labels(self.labels_json())
     }
 
     /// The values at these paths. They are read once and stay with the object until another set of paths is asked for.
@@ -263,6 +257,16 @@ impl Object {
         let (kind, api_version) = (resource.kind(), resource.api_version());
         format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{metadata}}}"#).into()
     }
+}
+
+/// The pairs of a `metadata.labels` in JSON, in its order; none where the text is empty.
+pub(crate) fn read_labels(text: &str) -> Vec<(Cow<'_, str>, Cow<'_, str>)> {
+    if text.is_empty() {
+        return Vec::new();
+    }
+    let mut reader = serde_json::Deserializer::from_str(text);
+    // No API server accepts labels of another shape. If it did, no selector would match them.
+    reader.deserialize_map(StringMap).unwrap_or_default()
 }
 
 fn text(json: &Bytes, span: Span) -> &str {

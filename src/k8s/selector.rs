@@ -1,5 +1,6 @@
 //! Label and field selectors in kubectl's grammar.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use super::{FieldPath, IndexPath, IndexPaths, IndexValues, Object, Values};
@@ -207,6 +208,15 @@ impl Terms {
     /// Whether all terms hold. Reads the object's JSON once.
     pub fn matches(&self, object: &Object) -> bool {
         self.terms.is_empty() || self.hold(&self.paths.read(object), &self.slots)
+    }
+
+    /// Whether all terms hold for an object with these labels. A term on a field holds as it does where the field is missing.
+    pub fn match_labels(&self, labels: &[(Cow<'_, str>, Cow<'_, str>)]) -> bool {
+        self.terms.iter().all(|Term { path, test }| {
+            let label =
+                labels.iter().find(|(name, _)| matches!(path, IndexPath::Label(key) if *key == **name));
+            test.holds(&label.map_or(Values::None, |(_, value)| Values::One((**value).into())))
+        })
     }
 
     /// Whether all terms hold for values that were read already. `slots` are those that [`Terms::slots_in`] gave.

@@ -18,6 +18,7 @@ mod dashboard;
 mod graph;
 mod guard;
 mod host;
+mod in_process;
 mod index_target;
 mod join;
 mod kube;
@@ -47,6 +48,7 @@ mod websocket;
 
 pub use admin::Admin;
 pub use api_error::ApiError;
+pub use in_process::InProcess;
 pub use kube::FetchDefinition;
 pub use listener::{Bound, serve, serve_admin};
 pub use metrics::describe;
@@ -200,17 +202,7 @@ fn router(server: Server, admin: Admin) -> Router {
         .route("/", get(dashboard::index))
         .route("/static/{file}", get(dashboard::file))
         .route("/openapi.json", get(dashboard::openapi))
-        .route("/v1/resources", get(resources::resources))
-        .route("/v1/graph/{*target}", get(graph::graph))
-        .route("/v1/index/{*target}", get(lookup::index).post(lookup::lookup))
-        .route("/v1/snapshot/{*target}", get(snapshot::snapshot))
-        .route("/v1/watch/{*target}", get(watch::watch))
-        .route("/v1/watch-graph/{*target}", get(graph::watch))
-        .route("/v1/watch-index/{*target}", get(counts::watch))
-        .route("/v1/world/{*target}", get(watch::world))
-        .route("/v1/ws", get(multiplex::multiplex))
-        .route("/v1/queues", any(queues::list))
-        .route("/v1/queues/{*rest}", any(queues::answer))
+        .merge(v1())
         .route("/version", any(kube::answer))
         .route("/version/", any(kube::answer))
         .route("/api", any(kube::answer))
@@ -224,6 +216,22 @@ fn router(server: Server, admin: Admin) -> Router {
         .method_not_allowed_fallback(method_not_allowed)
         .layer(tower_http::compression::CompressionLayer::new().compress_when(snapshot::CompressWhen))
         .with_state(server)
+}
+
+/// The routes of informerd's own interface.
+fn v1() -> Router<Server> {
+    Router::new()
+        .route("/v1/resources", get(resources::resources))
+        .route("/v1/graph/{*target}", get(graph::graph))
+        .route("/v1/index/{*target}", get(lookup::index).post(lookup::lookup))
+        .route("/v1/snapshot/{*target}", get(snapshot::snapshot))
+        .route("/v1/watch/{*target}", get(watch::watch))
+        .route("/v1/watch-graph/{*target}", get(graph::watch))
+        .route("/v1/watch-index/{*target}", get(counts::watch))
+        .route("/v1/world/{*target}", get(watch::world))
+        .route("/v1/ws", get(multiplex::multiplex))
+        .route("/v1/queues", any(queues::list))
+        .route("/v1/queues/{*rest}", any(queues::answer))
 }
 
 async fn not_found(uri: axum::http::Uri) -> ApiError {

@@ -804,8 +804,15 @@ async fn selectors_are_followed_both_ways() {
     // The one that it leaves has to be looked at, too.
     cluster.patch("pods", "one", "a", &json!({"metadata": {"labels": {"app": "db"}}})).unwrap();
     come(&server, &["services db", "services web"]).await;
+    // A service that begins to select it, without a change of the pod.
+    cluster.patch("services", "one", "web", &selecting("db")).unwrap();
+    come(&server, &["services web"]).await;
+    cluster.patch("pods", "one", "a", &json!({"metadata": {"labels": {"app": "none"}}})).unwrap();
+    come(&server, &["services db", "services web"]).await;
+    cluster.patch("services", "one", "web", &selecting("none")).unwrap();
+    come(&server, &["services web"]).await;
     cluster.delete("pods", "one", "a").unwrap();
-    come(&server, &["services db"]).await;
+    come(&server, &["services web"]).await;
     let to_pods = json!({"watch": [
         {"resource": "pods"},
         {"resource": "services", "enqueue": [{"resource": "pods"}]},
@@ -815,6 +822,11 @@ async fn selectors_are_followed_both_ways() {
     server.cluster.create("services", object("s", &selecting("web"))).unwrap();
     come(&server, &["pods a"]).await;
     server.cluster.patch("services", "one", "s", &selecting("db")).unwrap();
+    come(&server, &["pods a", "pods b"]).await;
+    // A pod that begins to be selected, without a change of the service.
+    server.cluster.patch("pods", "one", "a", &json!({"metadata": {"labels": {"app": "db"}}})).unwrap();
+    come(&server, &["pods a"]).await;
+    server.cluster.patch("services", "one", "s", &selecting("none")).unwrap();
     come(&server, &["pods a", "pods b"]).await;
 }
 

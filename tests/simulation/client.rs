@@ -204,6 +204,10 @@ impl Client {
     /// From now on it reads everything and stays connected.
     pub(crate) fn become_good(&mut self, now: Instant) {
         self.habits.pace = Pace::Fast;
+        if let Some(connection) = &mut self.connection {
+            // Until now it may have read slowly.
+            connection.last_sign = now;
+        }
         self.stalled_until = None;
         self.next_at = now;
     }

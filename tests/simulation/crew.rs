@@ -1,6 +1,6 @@
 //! A work queue on a replica, and workers that die, are late and answer twice. The checks: a key has one lease at a time, its object
 //! is the one that the cache has, an answer counts only while the lease is held, and in the end every key was reconciled at
-//! its last state.
+//! its last state. Where a queue has dependents, that state includes the objects which the object is related with.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use informerd::testing::hub::Hub;
 use informerd::testing::k8s::Key;
-use informerd::testing::queue::{LeaseToken, Spec, Watch};
+use informerd::testing::queue::{Enqueue, LeaseToken, Relation as QueueRelation, Spec, Watch};
 use informerd::testing::serve::{
     Ask, Declared, DeclaredBy, Given, QueueAccess, QueueConfig, QueueError, Queues, Workers,
 };
@@ -19,9 +19,10 @@ use tokio_util::sync::CancellationToken;
 use crate::checker::content_of;
 use crate::dice::Dice;
 use crate::fault::{Fault, Hits};
+use crate::joiner::{links, named};
 use crate::replica::Replica;
 use crate::trace::Trace;
-use crate::truth::{RESOURCES, Test, Truth, Wanted};
+use crate::truth::{self, PEER, RESOURCES, Relation, Seen, Test, Truth, Wanted};
 
 /// Workers of a queue.
 const WORKERS: usize = 3;
@@ -39,6 +40,8 @@ pub(crate) struct Crew {
     queue: Arc<Workers>,
     stop: CancellationToken,
     wanted: Wanted,
+    /// The resource whose keys alone are queued, and how changes of the other one lead to them.
+    dependents: Option<(usize, Relation)>,
     workers: Vec<Worker>,
     /// Until when each key is leased, as far as the workers know.
     leased: BTreeMap<Item, Instant>,
@@ -86,7 +89,24 @@ impl Crew {
         let app = dice.weighted(&[(None, 2), (Some(Test::Is("web")), 1), (Some(Test::IsNot("db")), 1)]);
         let namespaces = dice.weighted(&[(&[][..], 3), (&["a", "b"], 1)]).to_vec();
         let wanted = Wanted { app, namespaces, ..Wanted::default() };
+        let dependents = dice.weighted(&[
+            (None, 3),
+            (Some((0, Relation::Links)), 2),
+            (Some((1, Relation::Links)), 2),
+            (Some((0, Relation::Name)), 1),
+            (Some((0, Relation::Owner)), 1),
+            (Some((1, Relation::Owner)), 1),
+        ]);
+        let enqueue = |resource: &str| {
+            let (target, relation) = dependents.filter(|(target, _)| RESOURCES[*target] != resource)?;
+            Some(Enqueue {
+                resource: RESOURCES[target].into(),
+                path: (relation == Relation::Name).then(|| format!("data.{PEER}")),
+                by: (relation == Relation::Owner).then_some(QueueRelation::Owner),
+            })
+        };
         let watch = |resource: &str| Watch {
+            enqueue: enqueue(resource).into_iter().collect(),
             resource: resource.to_owned(),
             namespaces: wanted.namespaces.iter().map(|namespace| (*namespace).to_owned()).collect(),
             label_selector: Some(wanted.label_selector()).filter(|selector| !selector.is_empty()),
@@ -110,7 +130,7 @@ impl Crew {
             workers_max: 1,
             informers_max: 10,
             election: None,
-            links: Default::default(),
+            links: links(),
         };
         let stop = drain.child_token();
         let queues = Queues::new(hub.clone(), config, stop.clone());
@@ -120,7 +140,7 @@ impl Crew {
         };
         let workers = (0..WORKERS).map(|_| Worker { at: now, work: None }).collect();
         let (leased, reconciled) = Default::default();
-        Self { dice, queues, queue, stop, wanted, workers, leased, reconciled, is_good: false }
+        Self { dice, queues, queue, stop, wanted, dependents, workers, leased, reconciled, is_good: false }
     }
 
     /// From now on each worker does what it should.
@@ -170,6 +190,20 @@ impl Crew {
         let Some(given) = taken.hand_over().pop() else { return Ok(()) };
         let content = self.check_object(&given, replica)?;
         let resource = usize::from(given.leased.resource);
+        if self.dependents.is_some_and(|(target, _)| target != resource) {
+            return Err(format!("a key of {} is queued, which has dependents", RESOURCES[resource]));
+        }
+        let content = match (content, self.dependents) {
+            (Some(_), Some((target, _))) => {
+                let states = replica.readers.each_ref().map(|reader| {
+                    let snapshot = reader.snapshot();
+                    snapshot.after(None).map(|object| named(object)).collect::<BTreeMap<_, _>>()
+                });
+                let key = given.leased.key.as_str();
+                self.with_related(key, &states[target][key], states[1 - target].iter())
+            }
+            (content, _) => content,
+        };
         let item = (resource, given.leased.key.clone());
         if self.leased.get(&item).is_some_and(|until| now < *until) {
             return Err(format!("{item:?} has two leases at once"));
@@ -195,6 +229,28 @@ impl Crew {
         let token = given.leased.token;
         self.workers[number].work = Some(Work { item, token, content, until, plan });
         Ok(())
+    }
+
+    /// What a worker makes of an object: its own content, and that of all selected objects that it is related with.
+    fn with_related<'a>(
+        &self,
+        key: &str,
+        seen: &Seen,
+        others: impl Iterator<Item = (&'a truth::Key, &'a Seen)>,
+    ) -> Option<String> {
+        let mut content = seen.content.clone();
+        if let Some((target, relation)) = self.dependents {
+            for (other, there) in others.filter(|(other, there)| self.wanted.wants(other, there)) {
+                let [first, second] = match target {
+                    0 => [(key, seen), (&**other, there)],
+                    _ => [(&**other, there), (key, seen)],
+                };
+                if relation.holds(first, second) {
+                    content += &format!(" {other}={}", there.content);
+                }
+            }
+        }
+        Some(content)
     }
 
     /// The content of a leased object. It is the one that the cache has.
@@ -280,10 +336,16 @@ impl Crew {
         }
         let mut there: BTreeMap<Item, Option<String>> = BTreeMap::new();
         for resource in 0..RESOURCES.len() {
+            if self.dependents.is_some_and(|(target, _)| target != resource) {
+                continue;
+            }
+            let others = truth.log(1 - resource).now();
             for (key, seen) in &*truth.log(resource).now() {
                 if self.wanted.wants(key, seen) {
                     let (namespace, name) = key.split_once('/').unwrap_or(("", key));
-                    there.insert((resource, Key::new(namespace, name)), Some(seen.content.clone()));
+                    let others = others.iter().map(|(key, seen)| (key, &**seen));
+                    let content = self.with_related(key, seen, others);
+                    there.insert((resource, Key::new(namespace, name)), content);
                 }
             }
         }

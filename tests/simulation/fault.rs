@@ -83,6 +83,7 @@ faults! {
     LeftView = "client left a live view",
     JoinedGathering = "client taken into a live view that gathers changes",
     LeftGathering = "client left a live view that held changes",
+    GraphPatched = "graph changed while a client follows it",
     FellBehind = "client behind the journal",
     ResetTokenTooOld = "RESET: token too old",
     ResetTokenAhead = "RESET: token ahead of the replica",

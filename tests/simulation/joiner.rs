@@ -19,12 +19,7 @@ use crate::client::Around;
 use crate::dice::Dice;
 use crate::fault::{Fault, Hits};
 use crate::replica::{Replica, number as version_number};
-use crate::truth::RESOURCES;
-
-/// Where the object of the first resource has the name of one of the second.
-pub(crate) const PEER: &str = "peer";
-/// Where the object of the second resource has the labels of those of the first that it selects.
-pub(crate) const SELECTS: &str = "selects";
+use crate::truth::{Key as Name, PEER, RESOURCES, Relation, SELECTS, Seen};
 
 /// The objects that a client holds: the place of the resource in [`RESOURCES`], with uid and version.
 type Held = BTreeMap<(usize, Key), (String, ResourceVersion)>;
@@ -51,7 +46,7 @@ struct Stream {
 }
 
 /// The links between the two resources.
-fn links() -> Links {
+pub(crate) fn links() -> Links {
     let [configmaps, widgets] = RESOURCES;
     let peer = LinkBy::Name(IndexPath::Field(FieldPath::new(format!("data.{PEER}"))));
     let selects = LinkBy::Selector(format!("data.{SELECTS}"), SelectorForm::Labels);
@@ -61,15 +56,10 @@ fn links() -> Links {
     ])
 }
 
-/// Whether a link leads from a configmap to a widget, or back.
-fn is_linked(configmap: &Object, widget: &Object) -> bool {
-    let [one, other] =
-        [configmap, widget].map(|object| serde_json::from_slice::<Value>(&object.json()).unwrap());
-    let near = configmap.key().namespace() == widget.key().namespace();
-    let names = one["data"][PEER] == widget.key().name();
-    let app = &other["data"][SELECTS]["app"];
-    let selects = app.is_string() && *app == one["metadata"]["labels"]["app"];
-    near && (names || selects)
+/// An object of a cache as the oracle knows objects.
+pub(crate) fn named(object: &Object) -> (Name, Seen) {
+    let json: Value = serde_json::from_slice(&object.json()).unwrap();
+    (object.key().as_str().to_owned(), Seen::of(&json))
 }
 
 impl Joiner {
@@ -225,9 +215,16 @@ impl Joiner {
         for selected in states[self.selected].after(None) {
             there.insert((self.selected, selected.key().clone()), held(selected));
         }
-        for related in states[1 - self.selected].after(None) {
-            let linked = states[self.selected].after(None).any(|selected| {
-                if self.selected == 0 { is_linked(selected, related) } else { is_linked(related, selected) }
+        let seen =
+            states.each_ref().map(|state| state.after(None).map(|object| named(object)).collect::<Vec<_>>());
+        for (related, (key, content)) in states[1 - self.selected].after(None).zip(&seen[1 - self.selected]) {
+            let related_with = (&**key, content);
+            let linked = seen[self.selected].iter().any(|(key, content)| {
+                let [first, second] = match self.selected {
+                    0 => [(&**key, content), related_with],
+                    _ => [related_with, (&**key, content)],
+                };
+                Relation::Links.holds(first, second)
             });
             if linked {
                 there.insert((1 - self.selected, related.key().clone()), held(related));

@@ -21,6 +21,7 @@ mod plan;
 mod quiet;
 mod replica;
 mod report;
+mod small_state;
 mod trace;
 mod truth;
 mod wire;

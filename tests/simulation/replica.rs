@@ -16,6 +16,7 @@ use informerd::testing::hub::{
 };
 use informerd::testing::k8s::{DecodeOptions, Resource, ResourceParts, ResourceVersion};
 use informerd::testing::reflect::{Reflector, ReflectorConfig};
+use informerd::testing::serve::{self, InProcess, QueueAccess, QueueConfig, Queues};
 use informerd::testing::upstream::{Client, Config, Selectors, Source, Target};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -23,6 +24,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::dice::Dice;
+use crate::joiner::links;
 use crate::network::Link;
 use crate::plan::Profile;
 use crate::truth::RESOURCES;
@@ -38,6 +40,8 @@ pub(crate) struct Replica {
     pub(crate) life: u64,
     pub(crate) hub: Hub,
     pub(crate) readers: [Reader; 2],
+    /// Its HTTP interface, without sockets.
+    pub(crate) http: InProcess,
     pub(crate) born: Instant,
     pub(crate) drain: CancellationToken,
     cancel: CancellationToken,
@@ -187,6 +191,7 @@ impl Replica {
         let born = Instant::now();
         Self {
             life,
+            http: http(&hub, &drain),
             hub,
             readers: [a, b],
             born,
@@ -342,6 +347,41 @@ impl Replica {
         }
         Ok(())
     }
+}
+
+/// The HTTP interface of a replica, without work queues.
+fn http(hub: &Hub, drain: &CancellationToken) -> InProcess {
+    let queues = QueueConfig {
+        access: QueueAccess::Off,
+        declared: Default::default(),
+        process: 0,
+        queues_max: 0,
+        keys_max: 0,
+        leases_max: 0,
+        workers_max: 0,
+        informers_max: 10,
+        election: None,
+        links: Default::default(),
+    };
+    let config = serve::Config {
+        connections_max: 1,
+        streams_per_connection_max: 10,
+        header_bytes_max: 1000,
+        url_bytes_max: 1000,
+        header_timeout: Duration::from_secs(1),
+        write_stall_timeout: Duration::from_secs(60),
+        send_buffer_bytes: 0,
+        snapshot_pages_max: 1,
+        snapshot_pages_ttl: Duration::from_secs(60),
+        waiting_requests_max: 10,
+        drain_timeout: Duration::from_secs(1),
+        batch_bytes_max: 64 << 10,
+        allow_origins: Vec::new(),
+        allow_hosts: Vec::new(),
+        links: links(),
+    };
+    let queues = Queues::new(hub.clone(), queues, drain.clone());
+    InProcess::new(hub.clone(), config, queues, drain.clone())
 }
 
 /// A version as a number.

@@ -21,6 +21,55 @@ pub(crate) struct Seen {
     pub(crate) content: String,
     pub(crate) app: Option<String>,
     pub(crate) color: Option<String>,
+    pub(crate) refers: References,
+}
+
+/// How an object refers to objects of the other resource in its namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct References {
+    /// The name at [`PEER`].
+    peer: Option<String>,
+    /// The value of the label `app` at [`SELECTS`].
+    selects: Option<String>,
+    /// The uid of its owner.
+    owner: Option<String>,
+}
+
+/// Where an object of the first resource has the name of one of the second.
+pub(crate) const PEER: &str = "peer";
+/// Where an object of the second resource has the labels of those of the first that it selects.
+pub(crate) const SELECTS: &str = "selects";
+
+/// A relation between objects of the first resource and of the second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Relation {
+    /// By name or by selector.
+    Links,
+    /// By name.
+    Name,
+    /// By selector.
+    Selector,
+    /// By owner reference.
+    Owner,
+}
+
+impl Relation {
+    /// Whether an object of the first resource and one of the second are related.
+    pub(crate) fn holds(self, first: (&str, &Seen), second: (&str, &Seen)) -> bool {
+        let parts =
+            |key: &str| key.split_once('/').map(|(namespace, name)| [namespace, name].map(str::to_owned));
+        let (Some([near, _]), Some([there, name])) = (parts(first.0), parts(second.0)) else { return false };
+        let (first, second) = (first.1, second.1);
+        let names = first.refers.peer == Some(name);
+        let selects = second.refers.selects.is_some() && second.refers.selects == first.app;
+        near == there
+            && match self {
+                Self::Links => names || selects,
+                Self::Name => names,
+                Self::Selector => selects,
+                Self::Owner => first.refers.owner.as_ref() == Some(&second.uid),
+            }
+    }
 }
 
 /// The objects of a resource by key.
@@ -140,6 +189,11 @@ impl Seen {
             content: text(&stored["data"]["write"]).unwrap_or_default(),
             app: text(&metadata["labels"]["app"]),
             color: text(&stored["data"]["color"]),
+            refers: References {
+                peer: text(&stored["data"][PEER]),
+                selects: text(&stored["data"][SELECTS]["app"]),
+                owner: text(&metadata["ownerReferences"][0]["uid"]),
+            },
         }
     }
 }

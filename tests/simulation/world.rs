@@ -12,13 +12,14 @@ use crate::client::{Around, Client};
 use crate::crew::Crew;
 use crate::dice::Dice;
 use crate::fault::{Fault, Hits};
-use crate::joiner::{Joiner, PEER, SELECTS};
+use crate::joiner::Joiner;
 use crate::meter::{Ask, Meter};
 use crate::network::{Api, Link};
 use crate::plan::{NAMES, NAMESPACES, ORDERED, Profile};
 use crate::replica::{Replica, number};
+use crate::small_state::StateClient;
 use crate::trace::Trace;
-use crate::truth::{RESOURCES, Seen, Truth};
+use crate::truth::{PEER, RESOURCES, SELECTS, Seen, Truth};
 use crate::wire::OBJECT_BYTES_MAX;
 
 /// The custom resource's definition.
@@ -60,6 +61,7 @@ pub(crate) struct World {
     /// The work queue of each replica.
     crews: Vec<Crew>,
     joiners: Vec<Joiner>,
+    state_clients: Vec<StateClient>,
     seed: u64,
     hits: Arc<Hits>,
     trace: Trace,
@@ -134,6 +136,9 @@ impl World {
             clients,
             crews: Vec::new(),
             joiners: (0..2).map(|number| Joiner::new(Dice::new(seed, 500 + number), now)).collect(),
+            state_clients: (0..2)
+                .map(|number| StateClient::new(Dice::new(seed, 600 + number), now))
+                .collect(),
             seed,
             hits,
             trace,
@@ -305,6 +310,13 @@ impl World {
         }
         if resource == 0 {
             object["data"][PEER] = NAMES[self.writes as usize % NAMES.len()].into();
+            let owner = NAMES[self.writes as usize / 3 % NAMES.len()];
+            if let Some(owner) = self.cluster.get(RESOURCES[1], namespace, owner) {
+                let member = |name: &str| owner["metadata"][name].clone();
+                object["metadata"]["ownerReferences"] = json!([{
+                    "apiVersion": "demo.informerd.dev/v1", "kind": "Widget", "name": member("name"), "uid": member("uid"),
+                }]);
+            }
         } else if let Some(app) = ["web", "db"].get(self.writes as usize % 3) {
             object["data"][SELECTS] = json!({ "app": app });
         }
@@ -495,6 +507,7 @@ impl World {
         self.clients.iter_mut().for_each(|client| client.become_good(now));
         self.crews.iter_mut().for_each(Crew::become_good);
         self.joiners.iter_mut().for_each(Joiner::become_good);
+        self.state_clients.iter_mut().for_each(StateClient::become_good);
         self.pass(Duration::from_secs(1)).await?;
         for _ in 0..3 {
             self.write();
@@ -540,6 +553,9 @@ impl World {
         for joiner in &self.joiners {
             joiner.final_check(&self.replicas).map_err(|why| format!("a join: {why}"))?;
         }
+        for client in &self.state_clients {
+            client.final_check(&self.replicas)?;
+        }
         for client in &self.clients {
             if !client.is_connected() {
                 return Err(format!("client {} is not connected in the end", client.number));
@@ -575,6 +591,7 @@ impl World {
             self.run_clients()?;
             self.run_crews()?;
             self.run_joiners()?;
+            self.run_state_clients()?;
             self.check_replicas()?;
             let now = Instant::now();
             if now >= until {
@@ -583,9 +600,10 @@ impl World {
             let live = self.replicas.iter().filter_map(Replica::live_due);
             let workers = self.crews.iter().filter_map(Crew::wants_at);
             let joiners = self.joiners.iter().map(Joiner::wants_at);
-            let due =
-                self.clients.iter().filter_map(Client::wants_at).chain(live).chain(workers).chain(joiners);
-            let due = due.min().unwrap_or(until);
+            let state_clients = self.state_clients.iter().map(StateClient::wants_at);
+            let clients =
+                self.clients.iter().filter_map(Client::wants_at).chain(joiners).chain(state_clients);
+            let due = clients.chain(live).chain(workers).min().unwrap_or(until);
             let next = due.max(now + Duration::from_millis(1)).min(until);
             tokio::select! {
                 biased;
@@ -657,6 +675,14 @@ impl World {
             ran = ran.and_then(|()| joiner.run(&around).map_err(|why| format!("a join: {why}")));
         }
         self.joiners = joiners;
+        ran
+    }
+
+    fn run_state_clients(&mut self) -> Result<(), String> {
+        let mut clients = std::mem::take(&mut self.state_clients);
+        let around = self.around();
+        let ran = clients.iter_mut().try_for_each(|client| client.run(&around));
+        self.state_clients = clients;
         ran
     }
 

@@ -1,7 +1,7 @@
 //! Dependents: a change of an object queues the keys of objects that are linked with it.
 //!
 //! A link is followed by an index where objects of the other resource name the changed one, and by the changed object's own
-//! content where it names them. What it named before counts, too: the object that lost a reference has to be looked at.
+//! content where it names them. Its content before the change counts, too: the object that lost a reference has to be looked at.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::workers::{Changed, Workers};
 use crate::cache::{IndexTerm, UsedIndex};
 use crate::hub::{Informer, InformerId};
 use crate::k8s::{
-    IndexPath, Key, Link, LinkBy, Links, Object, Resource, Terms, names_at, owner_uids, owners,
+    IndexPath, Key, Link, LinkBy, Links, Object, Resource, Terms, names_at, owner_uids, owners, read_labels,
 };
 use crate::queue::{Enqueue, Relation};
 
@@ -24,10 +24,25 @@ pub(super) struct Dependents {
     links: Links,
     /// Known once both resources are.
     ways: Option<Vec<Way>>,
-    /// The keys that each object named when it was looked at last.
-    named: HashMap<Key, Box<[Key]>>,
+    /// The objects of the changing resource, as they were when they were looked at last.
+    remembered: HashMap<Key, Remembered>,
     /// Indexes of the other resource that are in use here, so that they stay.
     held: HashMap<(InformerId, IndexPath), UsedIndex>,
+}
+
+/// What of an object's content leads to others.
+///
+/// Not the others themselves: they may begin to select it, or to be selected by it, without a change of it.
+#[derive(Default)]
+struct Remembered {
+    /// Its uid, where others may have it as an owner.
+    uid: Box<str>,
+    /// The keys that it names.
+    named: BTreeSet<Key>,
+    /// Its labels in JSON, where others may select it.
+    labels: Box<str>,
+    /// Its selectors, where it may select others.
+    selectors: Vec<Terms>,
 }
 
 /// How to come from a changed object to others.
@@ -87,7 +102,7 @@ pub(super) fn ways(
 
 impl Dependents {
     pub(super) fn new(target: usize, enqueue: Enqueue, links: Links) -> Self {
-        Self { target, enqueue, links, ways: None, named: HashMap::new(), held: HashMap::new() }
+        Self { target, enqueue, links, ways: None, remembered: HashMap::new(), held: HashMap::new() }
     }
 
     /// The place of the resource whose keys are added.
@@ -114,30 +129,30 @@ impl Dependents {
         let informers = queue.objects(self.target).informers().to_vec();
         self.index(&informers).await;
         for one in changed {
-            let now = Instant::now();
-            let object = queue.objects(own).get(&one.key, now);
-            for key in self.linked(one, object.as_deref(), &kind, &informers).await {
+            for key in self.linked(one, &kind, &informers).await {
                 // What does not exist, or is not selected, has a change of its own that queues it.
-                if queue.objects(self.target).get(&key, now).is_some() {
-                    keys.push_back(Changed { key, uid: "".into(), priority: one.priority });
+                if queue.objects(self.target).has(&key, Instant::now()) {
+                    keys.push_back(Changed { priority: one.priority, ..Changed::gone(key) });
                 }
             }
         }
         Ok(keys)
     }
 
-    /// The keys of all objects that are linked with a changed one.
+    /// The keys of all objects that are linked with a changed one, or were before the change.
     async fn linked(
         &mut self,
         changed: &Changed,
-        object: Option<&Object>,
         kind: &Resource,
         informers: &[Arc<Informer>],
     ) -> BTreeSet<Key> {
-        let (mut keys, mut named) = (BTreeSet::new(), BTreeSet::new());
         let namespace = changed.key.namespace();
         let there = if kind.namespaced() { namespace } else { "" };
-        let uid = object.map_or(&*changed.uid, Object::uid);
+        let before = self.remembered.remove(&changed.key);
+        let now = changed.object.as_deref().map(|object| self.remember(object, kind, there));
+        let mut keys = BTreeSet::new();
+        let states = || before.iter().chain(&now);
+        keys.extend(states().flat_map(|state| state.named.iter().cloned()));
         for way in self.ways.iter().flatten() {
             match way {
                 Way::Naming { path, link } => {
@@ -145,42 +160,54 @@ impl Dependents {
                     let name = changed.key.name();
                     keys.extend(with_value(informers, path, name, namespace, means).await);
                 }
-                Way::Owned if uid.is_empty() => {}
                 Way::Owned => {
-                    keys.extend(with_value(informers, &owner_uids(), uid, namespace, |_| true).await)
+                    let uids = states().map(|state| &*state.uid).chain([&*changed.uid]);
+                    for uid in uids.filter(|uid| !uid.is_empty()).collect::<BTreeSet<_>>() {
+                        keys.extend(with_value(informers, &owner_uids(), uid, namespace, |_| true).await);
+                    }
                 }
-                Way::Named(link) => {
-                    let names = object.map(|object| link.names(object)).unwrap_or_default();
-                    named.extend(names.iter().map(|name| Key::new(there, name)));
-                }
-                // What it selected, or what selected it before, counts as what it named.
                 Way::Selecting(link) => {
-                    let Some(object) = object else { continue };
+                    let labels = states().map(|state| &*state.labels).collect::<BTreeSet<_>>();
+                    let labels: Vec<_> = labels.into_iter().map(read_labels).collect();
                     let selects = |other: &Object| {
-                        let terms = link.selector(other);
-                        terms.is_some_and(|terms| Terms::new(terms).matches(object))
+                        let terms = link.selector(other).map(Terms::new);
+                        terms.is_some_and(|terms| labels.iter().any(|labels| terms.match_labels(labels)))
                     };
-                    named.extend(selected(informers, namespace, selects).await);
+                    keys.extend(selected(informers, namespace, selects).await);
                 }
-                Way::Selected(link) => {
-                    let Some(terms) = object.and_then(|object| link.selector(object)) else { continue };
-                    let terms = Terms::new(terms);
-                    named.extend(selected(informers, there, |other| terms.matches(other)).await);
+                Way::Selected(_) => {
+                    let selectors: Vec<_> = states().flat_map(|state| &state.selectors).collect();
+                    if !selectors.is_empty() {
+                        let is_selected = |other: &Object| selectors.iter().any(|terms| terms.matches(other));
+                        keys.extend(selected(informers, there, is_selected).await);
+                    }
+                }
+                Way::Named(_) | Way::Owner => {}
+            }
+        }
+        self.remembered.extend(now.map(|now| (changed.key.clone(), now)));
+        keys
+    }
+
+    /// What of an object leads to objects of a kind in a namespace.
+    fn remember(&self, object: &Object, kind: &Resource, namespace: &str) -> Remembered {
+        let mut state = Remembered::default();
+        for way in self.ways.iter().flatten() {
+            match way {
+                Way::Naming { .. } => {}
+                Way::Owned => state.uid = object.uid().into(),
+                Way::Selecting(_) => state.labels = object.labels_json().into(),
+                Way::Selected(link) => state.selectors.extend(link.selector(object).map(Terms::new)),
+                Way::Named(link) => {
+                    state.named.extend(link.names(object).iter().map(|name| Key::new(namespace, name)));
                 }
                 Way::Owner => {
-                    let owners = object.map(owners).unwrap_or_default().into_iter();
-                    let owners = owners.filter(|owner| owner.is_of(kind));
-                    named.extend(owners.map(|owner| Key::new(there, &owner.name)));
+                    let owners = owners(object).into_iter().filter(|owner| owner.is_of(kind));
+                    state.named.extend(owners.map(|owner| Key::new(namespace, &owner.name)));
                 }
             }
         }
-        let before = match named.is_empty() {
-            true => self.named.remove(&changed.key),
-            false => self.named.insert(changed.key.clone(), named.iter().cloned().collect()),
-        };
-        keys.extend(before.into_iter().flatten());
-        keys.extend(named);
-        keys
+        state
     }
 
     /// Builds the indexes that are needed, in turns, and keeps them.

@@ -169,12 +169,13 @@ impl Feed {
             EventKind::Added | EventKind::Modified | EventKind::Patched => {
                 let Some((key, uid)) = event.payload.identity() else { return };
                 self.first.as_mut().unwrap_or(&mut self.known).insert(key.clone());
-                changed.push_back(Changed { key: key.clone(), uid: uid.into(), priority });
+                let object = event.payload.object().cloned();
+                changed.push_back(Changed { key: key.clone(), uid: uid.into(), object, priority });
             }
             EventKind::Deleted => {
                 let Some((key, uid)) = event.payload.identity() else { return };
                 self.first.as_mut().unwrap_or(&mut self.known).remove(key);
-                changed.push_back(Changed { key: key.clone(), uid: uid.into(), priority: Priority::Normal });
+                changed.push_back(Changed { uid: uid.into(), ..Changed::gone(key.clone()) });
             }
             EventKind::Bookmark => {}
             EventKind::Synced => {

@@ -67,8 +67,22 @@ impl Objects {
         &self.informers
     }
 
-    /// The object of a key as the queue selects it; `None` if there is none.
+    /// The object of a key as the queue selects it, for a worker; `None` if there is none.
     pub(super) fn get(&mut self, key: &Key, now: Instant) -> Option<Arc<Object>> {
+        let (object, state) = self.find(key, now)?;
+        if !self.fed.contains(&state) {
+            self.ahead.insert(key.clone(), state);
+        }
+        Some(object)
+    }
+
+    /// Whether there is an object of a key that the queue selects.
+    pub(super) fn has(&mut self, key: &Key, now: Instant) -> bool {
+        self.find(key, now).is_some()
+    }
+
+    /// The object of a key, with the place of the state that it is from.
+    fn find(&mut self, key: &Key, now: Instant) -> Option<(Arc<Object>, (InformerId, Cursor))> {
         if self
             .before
             .as_ref()
@@ -80,11 +94,7 @@ impl Objects {
         let informer = informers.iter().find(|informer| informer.spec.scope.covers(key.namespace()))?;
         let snapshot = informer.reader.snapshot();
         let object = snapshot.get(key).filter(|object| self.selection.matches(object)).cloned()?;
-        let state = (informer.id(), snapshot.cursor);
-        if !self.fed.contains(&state) {
-            self.ahead.insert(key.clone(), state);
-        }
-        Some(object)
+        Some((object, (informer.id(), snapshot.cursor)))
     }
 
     /// Notes the places up to which the feed knows everything. Returns the keys whose objects workers got in states that the

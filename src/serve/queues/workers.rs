@@ -63,13 +63,15 @@ pub(super) struct FeedState {
 pub(super) struct Changed {
     pub(super) key: Key,
     pub(super) uid: Box<str>,
+    /// Its state after the change; `None` if it is gone.
+    pub(super) object: Option<Arc<Object>>,
     pub(super) priority: Priority,
 }
 
 impl Changed {
     /// The key of an object that is gone.
     pub(super) fn gone(key: Key) -> Self {
-        Self { key, uid: "".into(), priority: Priority::Normal }
+        Self { key, uid: "".into(), object: None, priority: Priority::Normal }
     }
 }
 
