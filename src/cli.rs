@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_named_informerd_configures_nothing_and_is_not_refused() {
+    fn variables_of_a_service_named_informerd_are_ignored() {
         // The kubelet sets INFORMERD_SERVICE_HOST, INFORMERD_PORT and more in every pod beside such a Service.
         for name in ["serve", "demo", "check", "rbac"] {
             for option in subcommand(name).get_opts() {
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_of_no_setting_is_refused_with_the_one_that_may_have_been_meant() {
+    fn an_unknown_variable_is_refused_with_the_nearest_setting() {
         let refused = |name: &str| unknown_variables([name.to_owned()].into_iter()).unwrap_err().to_string();
         assert!(refused("INFORMERD_LOGFORMAT").contains("; INFORMERD_LOG_FORMAT is one"));
         assert!(refused("INFORMERD_WACTH").contains("INFORMERD_WATCH is one"));
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn help_tells_every_option_its_default_and_every_limit() {
+    fn help_shows_every_option_its_default_and_every_limit() {
         let mut serve = subcommand("serve");
         let help = serve.render_help().to_string();
         for (limit, _) in Limits::DEFAULT.list() {

@@ -568,7 +568,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_index_agrees_with_a_look_at_everything(
+        fn an_index_agrees_with_a_full_scan(
             steps in prop::collection::vec((any::<u8>(), 0..4u8), 1..60),
             begins in 0..40usize,
         ) {
@@ -590,7 +590,7 @@ mod tests {
 
         /// A reader that folds the counts of touched values holds those of the state, whenever it looks.
         #[test]
-        fn counts_of_touched_values_add_up_to_those_of_the_state(
+        fn folded_counts_of_touched_values_equal_the_current_counts(
             steps in prop::collection::vec((any::<u8>(), 0..4u8, any::<bool>()), 1..60),
             history_at in 0..80usize,
         ) {
@@ -634,7 +634,7 @@ mod tests {
         /// A reader that catches up by index, one part between two commits, ends with what the cache holds of its values:
         /// from a cursor, or from a version whose cursor is searched among what survived.
         #[test]
-        fn a_catch_up_by_index_ends_with_the_state(
+        fn a_catch_up_by_index_ends_with_the_current_objects(
             steps in prop::collection::vec((any::<u8>(), 0..4u8), 1..60),
             (joins, begins, by_version, len_max) in (0..30usize, 0..60usize, any::<bool>(), 1..4usize),
             departures in 2..20usize,

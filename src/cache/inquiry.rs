@@ -205,7 +205,7 @@ mod tests {
     use super::super::{Config, Delta, cache};
 
     #[tokio::test]
-    async fn an_answer_wakes_waiting_readers_and_not_those_of_one_namespace() {
+    async fn an_upstream_version_wakes_waiting_readers_but_not_those_of_one_namespace() {
         let limits = Config { journal_len_max: 4, journal_bytes_max: 1 << 20, tombstones_len_max: 4 };
         let (mut writer, reader) = cache(limits, Instant::now());
         writer.commit(vec![Delta::PassBegin, Delta::PassEnd(5.into())]);

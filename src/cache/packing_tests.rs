@@ -162,7 +162,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn a_reader_sees_the_same_with_packing_and_without(
+    fn readers_see_no_difference_between_packed_and_unpacked_caches(
         first in prop::collection::vec(0..24u8, 0..24),
         style in any::<u8>(),
         events in prop::collection::vec((event(), 0..3usize), 1..60),
@@ -281,7 +281,7 @@ fn dictionaries_follow_the_objects_and_are_bounded() {
 
 /// Damaged bytes give a new history at the next list, with all that was damaged fetched again.
 #[test]
-fn what_is_damaged_is_fetched_again() {
+fn damaged_objects_are_fetched_again() {
     let (mut writer, reader, mut packer) = listed(0..40, 0);
     writer.commit(vec![Delta::PassEnd(100.into())]);
     let snapshot = reader.snapshot();

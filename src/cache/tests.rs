@@ -398,7 +398,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
 
     #[test]
-    fn a_client_that_is_cut_off_and_resumes_anywhere_holds_what_the_cache_holds(
+    fn a_client_that_resumes_at_any_replica_holds_the_state_of_its_cache(
         steps in proptest::collection::vec((0..17_u8, any::<u8>(), any::<u8>()), 1..150),
     ) {
         run(TINY, &steps);
@@ -420,7 +420,7 @@ fn a_relist_of_an_unchanged_cluster_makes_no_change() {
 }
 
 #[test]
-fn a_relist_keeps_tokens_short_of_what_a_reader_cut_off_in_it_has_not_seen() {
+fn during_a_relist_positions_stay_below_its_unsent_changes() {
     let mut upstream = Upstream::default();
     ["a", "b", "c"].iter().for_each(|name| upstream.put(name));
     let mut replica = Replica::new(ROOMY);
@@ -489,7 +489,7 @@ fn after_two_restores_versions_of_the_first_history_stay_lost() {
 }
 
 #[test]
-fn a_version_that_a_list_of_the_new_history_carried_is_watched_from() {
+fn a_version_of_a_list_of_the_new_history_can_be_resumed_from() {
     let mut upstream = Upstream::default();
     ["a", "b", "c", "d", "e", "f"].iter().for_each(|name| upstream.put(name));
     let mut replica = Replica::new(ROOMY);
@@ -517,7 +517,7 @@ fn a_version_that_a_list_of_the_new_history_carried_is_watched_from() {
 }
 
 #[test]
-fn an_object_that_is_not_held_from_a_version_on_is_deleted_there() {
+fn an_object_that_becomes_too_large_is_deleted_at_that_version() {
     let mut upstream = Upstream::default();
     ["a", "b"].iter().for_each(|name| upstream.put(name));
     let mut replica = Replica::new(ROOMY);
@@ -537,7 +537,7 @@ fn an_object_that_is_not_held_from_a_version_on_is_deleted_there() {
 }
 
 #[test]
-fn a_list_that_went_back_replaces_also_what_has_the_same_version() {
+fn a_list_that_went_back_also_replaces_objects_of_equal_version() {
     let (mut writer, reader) = new_cache(ROOMY);
     let decoder = || {
         let (drop, object_bytes_max) = (true, 1 << 20);
@@ -589,7 +589,7 @@ fn doubted(list: &[Object], version: u64) -> (Commit, Writer, Reader) {
 }
 
 #[test]
-fn a_doubted_list_that_contradicts_what_is_held_is_of_another_history_however_far_it_is() {
+fn a_doubted_list_that_contradicts_the_cache_begins_a_new_history() {
     let [a, b, c] = [object("a", 1, 2), object("b", 2, 5), object("c", 3, 9)];
     for (contradiction, what) in [
         (object("c", 3, 7), "an older state"),
@@ -614,7 +614,7 @@ fn a_doubted_list_that_contradicts_what_is_held_is_of_another_history_however_fa
 }
 
 #[test]
-fn a_list_that_names_an_older_state_begins_a_new_history_without_a_doubt() {
+fn a_list_with_an_older_state_of_an_object_begins_a_new_history() {
     let (_, mut writer, _reader) = doubted(&[object("a", 1, 2), object("b", 2, 20)], 30);
     let pass = |item| vec![Delta::PassBegin, Delta::PassItem(item), Delta::PassEnd(40.into())];
     assert!(writer.commit(pass(object("b", 2, 19))).history_lost);
@@ -623,7 +623,7 @@ fn a_list_that_names_an_older_state_begins_a_new_history_without_a_doubt() {
 }
 
 #[test]
-fn another_history_begins_with_the_next_complete_list_however_far_it_is() {
+fn an_announced_history_begins_with_the_next_complete_list() {
     let mut upstream = Upstream::default();
     ["a", "b"].iter().for_each(|name| upstream.put(name));
     let mut replica = Replica::new(ROOMY);
@@ -647,7 +647,7 @@ fn another_history_begins_with_the_next_complete_list_however_far_it_is() {
 }
 
 #[test]
-fn a_failed_pass_leaves_the_cache_as_it_was() {
+fn an_aborted_pass_leaves_the_cache_unchanged() {
     let mut upstream = Upstream::default();
     ["a", "b"].iter().for_each(|name| upstream.put(name));
     let mut replica = Replica::new(ROOMY);
@@ -659,7 +659,7 @@ fn a_failed_pass_leaves_the_cache_as_it_was() {
 }
 
 #[test]
-fn what_was_seen_before_makes_no_change() {
+fn duplicate_events_make_no_change() {
     let mut upstream = Upstream::default();
     upstream.put("a");
     let mut replica = Replica::new(ROOMY);
@@ -672,7 +672,7 @@ fn what_was_seen_before_makes_no_change() {
 }
 
 #[test]
-fn the_journal_keeps_to_its_bytes() {
+fn the_journal_keeps_to_its_limit_in_bytes() {
     let config = Config { journal_len_max: 1000, journal_bytes_max: 6000, tombstones_len_max: 10 };
     let mut upstream = Upstream::default();
     upstream.put("a");
@@ -693,7 +693,7 @@ fn the_journal_keeps_to_its_bytes() {
 }
 
 #[test]
-fn versions_that_are_not_numbers_resume_inside_the_window_only() {
+fn versions_that_are_not_numbers_resume_within_the_journal_only() {
     let (mut writer, reader) = new_cache(ROOMY);
     let version = ResourceVersion::new;
     let opaque = |name: &str, rv: &str| {
@@ -736,7 +736,7 @@ fn known(answer: BackfillAnswer) -> Arc<Backfill> {
 }
 
 #[test]
-fn a_past_is_the_deleted_and_the_changed_objects() {
+fn a_backfill_has_the_deleted_and_the_changed_objects() {
     let (upstream, replica) = restarted();
     let backfill = known(replica.request_backfill(&4.into(), &upstream));
     let gone: Vec<_> =
@@ -753,7 +753,7 @@ fn a_past_is_the_deleted_and_the_changed_objects() {
 }
 
 #[test]
-fn changes_after_the_answer_come_from_the_journal() {
+fn changes_after_a_backfill_come_from_the_journal() {
     let (mut upstream, mut replica) = restarted();
     let cursor = known(replica.request_backfill(&4.into(), &upstream)).cursor;
     upstream.delete("a");
@@ -766,7 +766,7 @@ fn changes_after_the_answer_come_from_the_journal() {
 }
 
 #[test]
-fn a_version_is_asked_for_once_and_few_of_them() {
+fn backfill_requests_are_deduplicated_and_bounded() {
     let (mut upstream, _) = restarted();
     (0..100).for_each(|_| upstream.other());
     let mut replica = Replica::new(ROOMY);
@@ -791,7 +791,7 @@ fn a_version_is_asked_for_once_and_few_of_them() {
 }
 
 #[test]
-fn a_version_is_not_requested_if_no_answer_could_help() {
+fn no_backfill_is_requested_where_no_answer_could_help() {
     let (_, replica) = restarted();
     let opaque = ResourceVersion::new("x1");
     for version in [ResourceVersion::ZERO, opaque, 10.into(), 11.into()] {
@@ -804,7 +804,7 @@ fn a_version_is_not_requested_if_no_answer_could_help() {
 }
 
 #[test]
-fn the_past_of_another_cluster_is_not_taken() {
+fn a_backfill_of_another_history_is_refused() {
     let (upstream, replica) = restarted();
     assert!(matches!(replica.reader.request_backfill(&4.into()), BackfillAnswer::Requested));
     // a is older than 4, but is not in the list of 4.
@@ -816,7 +816,7 @@ fn the_past_of_another_cluster_is_not_taken() {
 }
 
 #[test]
-fn a_new_history_knows_no_past() {
+fn no_backfill_survives_a_new_history() {
     let (upstream, mut replica) = restarted();
     known(replica.request_backfill(&4.into(), &upstream));
     assert!(matches!(replica.reader.request_backfill(&3.into()), BackfillAnswer::Requested));

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_at_odds_are_refused_by_the_name_they_were_given_with() {
+    fn conflicting_limits_are_refused_with_the_name_used_to_set_them() {
         let settings = LimitSettings { object_bytes_max: flag(Size::of(32 << 20)), ..Default::default() };
         let message = settings.resolve().unwrap_err().to_string();
         assert_eq!(

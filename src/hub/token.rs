@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bookmark_s_token_says_so_and_is_one_of_other_resources_to_older_releases() {
+    fn a_bookmark_token_has_a_kind_that_older_releases_answer_with_reset() {
         let token = ResumeToken::parse("pods:7,.kind:bookmark").unwrap();
         assert_eq!((token.kind(), token.len()), (Some(TokenKind::Bookmark), 1));
         assert_eq!(ResumeToken::parse("pods:7").unwrap().kind(), None);

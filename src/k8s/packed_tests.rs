@@ -60,7 +60,7 @@ fn a_packed_object_is_the_same_object() {
 }
 
 #[test]
-fn what_does_not_get_smaller_stays_as_it_is() {
+fn incompressible_objects_are_not_packed() {
     // Letters without a pattern, by a linear congruence.
     let noise = |seed: usize| -> String {
         let mut state = seed as u64 + 1;
@@ -86,7 +86,7 @@ fn what_does_not_get_smaller_stays_as_it_is() {
 }
 
 #[test]
-fn a_thread_unpacks_an_object_once_for_all_that_is_done_to_it() {
+fn a_thread_unpacks_an_object_once_for_several_uses() {
     let objects: Vec<_> = (1..100).map(|at| pod(at, "fine")).collect();
     let packed: Vec<_> = packed_of(&objects).into_iter().flatten().collect();
     let (first, second) = (packed[0].json(), packed[0].json());
@@ -100,7 +100,7 @@ proptest! {
 
     /// Whatever becomes of the packed bytes, what comes of them is the object or an error.
     #[test]
-    fn damaged_bytes_are_noticed(at in any::<usize>(), mask in 1..=255u8, which in 0..50usize) {
+    fn damaged_bytes_are_detected(at in any::<usize>(), mask in 1..=255u8, which in 0..50usize) {
         let objects: Vec<_> = (1..51).map(|at| pod(at, "fine")).collect();
         let object = packed_of(&objects)[which].clone().unwrap();
         let Body::Packed(packed) = &object.body else { unreachable!() };
@@ -122,7 +122,7 @@ proptest! {
     }
 
     #[test]
-    fn any_objects_are_packed_and_read_back(notes in prop::collection::vec(".{0,400}", 1..20)) {
+    fn packing_any_objects_is_lossless(notes in prop::collection::vec(".{0,400}", 1..20)) {
         let objects: Vec<_> = notes.iter().enumerate().map(|(at, note)| pod(at + 1, note)).collect();
         for (object, packed) in objects.iter().zip(packed_of(&objects)) {
             if let Some(packed) = packed {

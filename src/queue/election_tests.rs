@@ -64,7 +64,7 @@ fn attempt(election: &mut Election, server: &mut Server, now: Instant) -> bool {
 }
 
 #[test]
-fn the_first_leads_and_the_second_waits_until_the_record_has_not_changed_for_the_lease() {
+fn the_second_candidate_waits_until_the_record_is_unchanged_for_a_lease() {
     let (mut server, mut one, mut two) = (Server::default(), candidate("one"), candidate("two"));
     let start = Instant::now();
     assert!(attempt(&mut one, &mut server, start));
@@ -101,7 +101,7 @@ fn a_released_lease_is_taken_at_once() {
 }
 
 #[test]
-fn of_two_writers_one_gets_a_conflict_and_does_not_lead() {
+fn of_two_concurrent_writers_one_gets_a_conflict_and_does_not_lead() {
     let (mut server, mut one, mut two) = (Server::default(), candidate("one"), candidate("two"));
     let now = Instant::now();
     let asks = [one.begin(now), two.begin(now)];
@@ -116,7 +116,7 @@ fn of_two_writers_one_gets_a_conflict_and_does_not_lead() {
 }
 
 #[test]
-fn a_leader_leads_from_the_moment_it_sent_its_write_and_a_late_answer_is_worth_nothing() {
+fn a_term_counts_from_the_sending_of_its_write() {
     let (mut server, mut one) = (Server::default(), candidate("one"));
     let start = Instant::now();
     assert!(attempt(&mut one, &mut server, start));
@@ -138,7 +138,7 @@ fn a_leader_leads_from_the_moment_it_sent_its_write_and_a_late_answer_is_worth_n
 }
 
 #[test]
-fn an_answer_that_was_lost_costs_a_conflict_and_not_the_term() {
+fn a_lost_answer_costs_a_conflict_and_not_the_term() {
     let (mut server, mut one) = (Server::default(), candidate("one"));
     let start = Instant::now();
     assert!(attempt(&mut one, &mut server, start));
@@ -151,7 +151,7 @@ fn an_answer_that_was_lost_costs_a_conflict_and_not_the_term() {
 }
 
 #[test]
-fn a_lease_that_was_deleted_ends_the_term_and_those_who_saw_it_wait() {
+fn a_deleted_lease_ends_the_term_and_the_others_wait() {
     let (mut server, mut one, mut two) = (Server::default(), candidate("one"), candidate("two"));
     let start = Instant::now();
     assert!(attempt(&mut one, &mut server, start));
@@ -163,7 +163,7 @@ fn a_lease_that_was_deleted_ends_the_term_and_those_who_saw_it_wait() {
 }
 
 #[test]
-fn a_lease_of_others_is_waited_for_as_long_as_it_says() {
+fn a_lease_of_another_program_is_waited_for_by_its_own_duration() {
     let (mut server, mut one) = (Server::default(), candidate("one"));
     let start = Instant::now();
     let held = Record { holder: "kubectl".to_owned(), lease: 60 * SECOND, ..Record::default() };
@@ -383,13 +383,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn never_two_lead_at_once_and_somebody_does_after_the_faults(seed in any::<u64>()) {
+    fn never_two_candidates_lead_at_once_and_one_does_after_the_faults(seed in any::<u64>()) {
         History::new(seed, Timing::DEFAULT).run()?;
     }
 }
 
 #[test]
-fn the_histories_have_many_leaders() {
+fn the_generated_histories_have_many_leaders() {
     let many = (0..50).filter(|seed| {
         let mut history = History::new(*seed, Timing::DEFAULT);
         history.run().unwrap();
@@ -399,7 +399,7 @@ fn the_histories_have_many_leaders() {
 }
 
 #[test]
-fn the_histories_show_two_leaders_where_one_leads_for_longer_than_the_others_wait() {
+fn the_generated_histories_find_two_leaders_if_a_term_outlasts_the_wait() {
     for renew in [18, 14] {
         // 14 s are too long by the clocks alone, as they differ.
         let timing = Timing { renew: renew * SECOND, ..Timing::DEFAULT };

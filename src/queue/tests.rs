@@ -78,7 +78,7 @@ impl Bench {
 }
 
 #[test]
-fn a_key_that_is_added_twice_is_there_once_and_comes_again_if_a_worker_has_it() {
+fn a_key_is_queued_once_and_again_if_added_while_leased() {
     let mut bench = Bench::new(rates());
     assert_eq!(bench.add("a", "x"), Added::Queued);
     assert_eq!(bench.add("a", "x"), Added::Already);
@@ -97,7 +97,7 @@ fn a_key_that_is_added_twice_is_there_once_and_comes_again_if_a_worker_has_it() 
 }
 
 #[test]
-fn a_lease_that_runs_out_returns_the_key_and_its_token_is_worth_nothing() {
+fn an_expired_lease_returns_the_key_and_invalidates_its_token() {
     let mut bench = Bench::new(rates());
     bench.add("a", "x");
     let late = bench.take();
@@ -123,7 +123,7 @@ fn a_lease_that_runs_out_returns_the_key_and_its_token_is_worth_nothing() {
 }
 
 #[test]
-fn retries_wait_as_in_client_go_and_end_where_the_queue_says() {
+fn retries_back_off_as_in_client_go_until_max_attempts() {
     let mut bench = Bench::new(Rates { attempts_max: Some(20), ..rates() });
     bench.add_uid("x", "u1");
     for attempt in 1..20 {
@@ -148,7 +148,7 @@ fn retries_wait_as_in_client_go_and_end_where_the_queue_says() {
 }
 
 #[test]
-fn the_next_event_puts_a_failed_key_back_and_another_uid_starts_the_count_anew() {
+fn an_event_requeues_a_failed_key_and_a_new_uid_resets_its_attempts() {
     let mut bench = Bench::new(Rates { attempts_max: Some(2), ..rates() });
     bench.add_uid("x", "u1");
     let leased = bench.take();
@@ -172,7 +172,7 @@ fn the_next_event_puts_a_failed_key_back_and_another_uid_starts_the_count_anew()
 }
 
 #[test]
-fn a_worker_that_dies_with_a_key_again_and_again_sets_it_aside() {
+fn a_key_whose_leases_keep_expiring_is_set_aside() {
     let mut bench = Bench::new(Rates { attempts_max: Some(2), ..rates() });
     bench.add("a", "poison");
     bench.add("a", "other");
@@ -201,7 +201,7 @@ fn a_released_key_keeps_its_place_and_its_count() {
 }
 
 #[test]
-fn done_with_a_delay_comes_again_then_and_an_event_brings_it_forward() {
+fn done_with_a_delay_requeues_the_key_then_or_at_the_next_event() {
     let mut bench = Bench::new(rates());
     bench.add("a", "x");
     let leased = bench.take();
@@ -215,7 +215,7 @@ fn done_with_a_delay_comes_again_then_and_an_event_brings_it_forward() {
 }
 
 #[test]
-fn events_come_before_the_first_state_and_do_not_starve_it() {
+fn events_precede_the_first_state_and_do_not_starve_it() {
     let mut bench = Bench::new(rates());
     for number in 0..3 {
         bench.add_low("a", &format!("low-{number}"));
@@ -234,7 +234,7 @@ fn events_come_before_the_first_state_and_do_not_starve_it() {
 }
 
 #[test]
-fn a_namespace_that_floods_takes_turns_with_the_others() {
+fn a_flooding_namespace_takes_turns_with_the_others() {
     let mut bench = Bench::new(rates());
     for number in 0..20 {
         bench.add("flood", &format!("{number:02}"));
@@ -277,7 +277,7 @@ fn nothing_is_dropped_at_a_limit() {
 }
 
 #[test]
-fn a_queue_in_figures() {
+fn the_figures_of_a_queue() {
     let mut bench = Bench::new(rates());
     for name in ["w", "x", "y"] {
         bench.add("a", name);
@@ -308,7 +308,7 @@ fn a_queue_in_figures() {
 }
 
 #[test]
-fn much_that_is_due_at_once_is_handled_in_pieces() {
+fn many_keys_due_at_once_are_handled_in_portions() {
     let mut bench = Bench::new(Rates { keys_max: 3000, leases_max: 3000, ..rates() });
     for number in 0..2000 {
         bench.add("a", &number.to_string());
@@ -616,7 +616,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_queue_is_as_its_model(history in steps()) {
+    fn a_queue_equals_its_model(history in steps()) {
         play(&history);
     }
 

@@ -160,13 +160,13 @@ proptest! {
 
     /// Whether the cache lags behind the list or runs ahead of it.
     #[test]
-    fn a_cache_that_was_told_everything_differs_in_nothing(history in history()) {
+    fn a_cache_without_lost_events_shows_no_difference(history in history()) {
         prop_assert_eq!(compare(&history, &BTreeSet::new()), []);
     }
 
     /// A swallowed write is found, unless a later write of the same object was received.
     #[test]
-    fn what_was_swallowed_is_found_and_nothing_else(history in history()) {
+    fn exactly_the_swallowed_writes_are_found(history in history()) {
         let (states, swallowed) = (states(&history.writes), &history.swallowed);
         let found: BTreeSet<_> = compare(&history, swallowed).into_iter().map(|one| one.key).collect();
         let mut touched = BTreeSet::new();
@@ -192,7 +192,7 @@ proptest! {
 }
 
 #[test]
-fn differences_are_told_by_kind() {
+fn differences_are_reported_by_kind() {
     let writes: Vec<Write> = [(0, false), (1, false), (2, false), (0, false), (1, true), (3, false)]
         .map(|(name, delete)| Write { name, delete })
         .into();

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_takes_little_goes_on_and_one_that_takes_nothing_does_not() {
+    fn a_slow_peer_stays_open_and_a_stalled_one_is_closed() {
         // As much is written as is taken, so that always as much is left.
         assert_eq!(
             stalls_after(&[(1000, 1000), (1, 1000), (1, 1000), (1, 1000), (1, 1000), (1, 1000)]),
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_is_over_is_forgotten() {
+    fn a_closed_connection_is_forgotten() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let now = runtime.block_on(async { Instant::now() });
         let all = Acknowledged { connections: Mutex::default(), timeout: Duration::from_secs(3) };

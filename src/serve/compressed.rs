@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_list_is_compressed_once_for_all_that_ask_while_it_is_current() {
+    async fn concurrent_requests_share_one_compressed_list() {
         for coding in [Coding::Gzip, Coding::Zstd] {
             let (lists, turns) = (Arc::new(CompressedLists::default()), Turns::new());
             let (body, made) = body("one");
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_list_begun_twice_at_once_is_made_once() {
+    async fn a_list_begun_twice_at_once_is_compressed_once() {
         let (lists, turns) = (Arc::new(CompressedLists::default()), Turns::new());
         let ((one, _), (other, made)) = (body("one"), body("one"));
         let one = lists.begin(whole(Coding::Gzip, "1", 0), one, turns.clone(), Instant::now());
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn another_state_takes_the_place_of_a_list() {
+    async fn a_newer_state_replaces_a_compressed_list() {
         let (lists, turns) = (Arc::new(CompressedLists::default()), Turns::new());
         let mut old = lists.begin(whole(Coding::Gzip, "1", 0), body("old").0, turns.clone(), Instant::now());
         let begun = old.next().await.unwrap().unwrap().to_vec();
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reader_that_leaves_in_the_middle_of_a_block_loses_nothing_for_the_others() {
+    async fn a_reader_that_leaves_within_a_block_does_not_affect_the_others() {
         let (lists, turns) = (Arc::new(CompressedLists::default()), Turns::new());
         let mut first =
             lists.begin(whole(Coding::Zstd, "1", 0), body("one").0, turns.clone(), Instant::now());
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_list_that_is_not_asked_for_is_dropped() {
+    async fn an_unused_compressed_list_is_dropped() {
         let (lists, turns) = (Arc::new(CompressedLists::default()), Turns::new());
         let body = lists.begin(whole(Coding::Gzip, "1", 1000), body("one").0, turns, Instant::now());
         rest(body).await.unwrap();
@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_list_that_breaks_off_does_so_for_all_its_readers_and_is_not_kept() {
+    async fn a_failed_list_fails_for_all_its_readers_and_is_not_kept() {
         let (lists, turns) = (Arc::new(CompressedLists::default()), Turns::new());
         let pieces = stream::iter([Ok(framed("a".into())), Err(io::ErrorKind::TimedOut.into())]);
         let body = FramesBody::new(pieces);

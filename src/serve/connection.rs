@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_to_a_client_that_has_closed_its_half_may_take_its_time() {
+    async fn a_half_closed_client_is_waited_for_while_its_response_is_written() {
         let load = Arc::new(Load::default());
         assert_eq!(patience(&load, async |_| ()).await, 0, "nothing is under way");
         let _under_way = UnderWay::begin(&load);

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_that_is_not_polled_any_more_keeps_no_other_from_its_turn() {
+    async fn a_request_that_is_no_longer_polled_blocks_no_other() {
         let turns = one();
         let turn = turns.take().await;
         let mut closed_window = Box::pin(turns.take());
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn requests_get_turns_at_once_one_after_the_other() {
+    async fn turns_are_passed_on_without_delay() {
         let turns = one();
         let turn = turns.take().await;
         let mut waiting: Vec<_> = (0..3).map(|_| Box::pin(turns.take())).collect();
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_whose_client_leaves_while_it_is_woken_wakes_the_next() {
+    async fn a_request_dropped_when_woken_wakes_the_next() {
         let turns = one();
         let turn = turns.take().await;
         let mut leaves = Box::pin(turns.take());

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_means_what_it_says_whatever_the_transport_it_comes_back_on() {
+    fn a_token_means_the_same_on_every_transport() {
         let bookmark = "resume=pods:7,.kind:bookmark";
         for format in [Format::Sse, Format::Ndjson, Format::WebSocket] {
             assert!(matches!(start(bookmark, None, format), StartAt::Bookmark(_)));

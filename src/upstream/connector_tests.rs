@@ -136,7 +136,7 @@ async fn list(client: &Client) {
 }
 
 #[tokio::test]
-async fn watches_share_connections_by_90_and_other_requests_stay_beside_them() {
+async fn ninety_watches_share_a_connection_and_other_requests_use_another() {
     let server = Server::start(&[b"h2", b"http/1.1"]).await;
     let client = server.client(|_| {}).await;
     list(&client).await;
@@ -159,7 +159,7 @@ async fn watches_share_connections_by_90_and_other_requests_stay_beside_them() {
 }
 
 #[tokio::test]
-async fn a_server_without_http2_and_a_client_told_so_use_http1_alone() {
+async fn without_http2_at_server_or_client_http1_is_used() {
     for (protocols, http1_only) in
         [(&[][..], false), (&[&b"http/1.1"[..]][..], false), (&[&b"h2"[..], &b"http/1.1"[..]][..], true)]
     {
@@ -176,7 +176,7 @@ async fn a_server_without_http2_and_a_client_told_so_use_http1_alone() {
 }
 
 #[tokio::test]
-async fn forgetting_leads_new_watches_elsewhere_and_leaves_open_ones_alone() {
+async fn forgotten_connections_get_no_new_watches_and_keep_open_ones() {
     let server = Server::start(&[b"h2", b"http/1.1"]).await;
     let client = server
         .client(|config| {
@@ -205,7 +205,7 @@ async fn forgetting_leads_new_watches_elsewhere_and_leaves_open_ones_alone() {
 }
 
 #[test]
-fn of_many_requests_that_fail_at_once_the_first_one_forgets() {
+fn of_many_failed_requests_only_the_first_forgets_the_connection() {
     let http1 = HttpConnector::new();
     let pings = Pings { interval: Duration::from_secs(15), timeout: Duration::from_secs(15) };
     let connections = Connections::new(Connectors { http1: http1.clone(), http2: Some((http1, pings)) });
@@ -224,7 +224,7 @@ fn of_many_requests_that_fail_at_once_the_first_one_forgets() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_without_http2_is_asked_for_it_again_after_a_while() {
+async fn http2_is_offered_again_after_a_while() {
     let http1 = HttpConnector::new();
     let pings = Pings { interval: Duration::from_secs(15), timeout: Duration::from_secs(15) };
     let connections = Connections::new(Connectors { http1: http1.clone(), http2: Some((http1, pings)) });

@@ -114,7 +114,7 @@ fn check_amount(input: &[u8]) {
 }
 
 #[test]
-fn any_file_is_a_configuration_or_says_why_not() {
+fn any_file_is_a_configuration_or_is_refused_with_the_reason() {
     let tokens = &[
         "watch:",
         "- resource: pods\n",

@@ -399,14 +399,14 @@ fn members(
 }
 
 #[test]
-fn objects_are_kept_as_they_came_or_refused() {
+fn any_object_is_kept_unchanged_or_refused() {
     let target = Target { name: "object", tokens: TOKENS, check: &check_object };
     target.run(1);
     target.generate(objects(), 1);
 }
 
 #[test]
-fn watch_lines_are_events_or_refused() {
+fn any_watch_line_is_an_event_or_refused() {
     let target = Target { name: "watch_line", tokens: TOKENS, check: &check_watch_line };
     target.run(1);
     let kinds = prop::sample::select(
@@ -422,7 +422,7 @@ fn watch_lines_are_events_or_refused() {
 }
 
 #[test]
-fn a_line_that_was_cut_anywhere_is_refused() {
+fn a_line_cut_anywhere_is_refused() {
     for (file, line) in corpus("watch_line") {
         let whole = line.trim_ascii_end().len();
         if Decoder::new(resource(), options(true)).watch_line(&line).is_err() {
@@ -436,7 +436,7 @@ fn a_line_that_was_cut_anywhere_is_refused() {
 }
 
 #[test]
-fn nesting_deeper_than_any_stack_is_no_harm() {
+fn nesting_deeper_than_the_stack_is_decoded() {
     for depth in [100, 200, 100_000] {
         for (open, close) in [("[", "]"), (r#"{"a":"#, "}")] {
             let inner = if open == "[" { "" } else { "1" };

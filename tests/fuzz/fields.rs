@@ -125,7 +125,7 @@ fn check(input: &[u8]) {
 }
 
 #[test]
-fn field_selectors_compare_what_stands_at_their_paths() {
+fn field_selectors_compare_the_values_at_their_paths() {
     let tokens = &[
         "=",
         "==",

@@ -411,7 +411,7 @@ fn any_header_is_taken_or_refused_with_a_status() {
 }
 
 #[test]
-fn any_bytes_leave_the_server_standing() {
+fn no_bytes_stop_the_server() {
     let tokens = &[
         "GET ",
         "HEAD ",
@@ -444,7 +444,7 @@ fn any_bytes_leave_the_server_standing() {
 }
 
 #[test]
-fn any_continue_token_is_a_page_or_refused() {
+fn any_continue_token_gives_a_page_or_is_refused() {
     let tokens = &[
         "$ID",
         "$REQUEST",

@@ -244,7 +244,7 @@ pub(crate) fn string(text: &str) -> Option<String> {
 }
 
 #[test]
-fn the_oracle_reads_what_the_standard_says() {
+fn the_oracle_parses_json_as_the_standard_says() {
     for text in ["0", "-0.5e+7", "[]", "{}", r#"[1,{"a":[null]}]"#, r#""\u00e9\ud83d\ude00\/""#, " true\n"] {
         assert!(parse(text).is_some(), "{text}");
     }

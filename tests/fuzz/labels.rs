@@ -176,7 +176,7 @@ fn check(input: &[u8]) {
 }
 
 #[test]
-fn label_selectors_mean_what_kubernetes_takes_them_for() {
+fn label_selectors_mean_the_same_as_in_kubernetes() {
     let tokens = &[
         "=",
         "==",

@@ -72,7 +72,7 @@ fn parts<'n, 'a>(node: &'n Node<'a>) -> Option<(String, Option<String>, &'n [Nod
 }
 
 #[test]
-fn lists_give_every_item_that_can_be_taken() {
+fn lists_give_every_decodable_item() {
     let target = Target { name: "list", tokens: TOKENS, check: &check };
     target.run(1);
     let item = prop::sample::select(

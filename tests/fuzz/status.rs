@@ -110,7 +110,7 @@ const STATUS_TOKENS: &[&str] = &[
 ];
 
 #[test]
-fn a_status_is_understood_however_it_is_written() {
+fn a_status_is_parsed_in_any_spelling() {
     Target { name: "status", tokens: STATUS_TOKENS, check: &check }.run(1);
     let value = prop::sample::select(
         &[

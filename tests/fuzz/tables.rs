@@ -101,7 +101,7 @@ fn check_path(input: &[u8]) {
 }
 
 #[test]
-fn any_path_of_a_definition_is_shown_or_none_is() {
+fn any_column_path_gives_a_row_with_every_cell() {
     let target = Target { name: "path", tokens: TOKENS, check: &check_path };
     target.run(1);
     let pieces = prop::collection::vec(prop::sample::select(TOKENS), 0..12);

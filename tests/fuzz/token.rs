@@ -62,7 +62,7 @@ fn check_version(input: &[u8]) {
 }
 
 #[test]
-fn a_token_that_was_given_out_is_taken_back() {
+fn a_token_reads_back_as_it_was_written() {
     let tokens = &[
         ":",
         ",",

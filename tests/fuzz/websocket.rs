@@ -101,7 +101,7 @@ fn check(input: &[u8]) {
 }
 
 #[test]
-fn frames_are_those_of_the_standard_however_they_are_cut() {
+fn websocket_frames_are_parsed_as_by_the_standard_however_cut() {
     let tokens = &["\u{1}", "\0\0\0\0", "hello", "~", "\x08\x02"];
     let target = Target { name: "websocket", tokens, check: &check };
     target.run(2);

@@ -152,7 +152,7 @@ async fn page_shows_informers_and_rows() {
 const WIDGETS: &str = "widgets.demo.informerd.dev";
 
 #[tokio::test]
-async fn a_custom_resource_has_the_columns_of_its_definition_and_only_known_troubles_are_red() {
+async fn custom_resource_columns_come_from_the_definition_and_known_failures_are_red() {
     let Some(browser) = Browser::start().await else { return };
     let world = World::with_pods(&["web-1"]).await;
     for (name, phase) in [("one", "Turning"), ("two", "TurningFailed"), ("three", "Ready")] {
@@ -251,7 +251,7 @@ async fn click_shows_the_object_and_its_stream() {
 }
 
 #[tokio::test]
-async fn the_graph_around_an_object_leads_to_the_others() {
+async fn a_click_in_the_graph_opens_the_related_object() {
     let Some(browser) = Browser::start().await else { return };
     let world = World::with_pods(&["cart-1", "web-1"]).await;
     world.cluster.create("nodes", json!({"metadata": {"name": "node-1"}})).expect("the name is free");
@@ -367,7 +367,7 @@ async fn check_fold(browser: &Browser, present: &[&str]) {
 }
 
 #[tokio::test]
-async fn event_source_survives_restarts_by_its_last_event_id() {
+async fn event_source_resumes_after_restarts_by_its_last_event_id() {
     let Some(browser) = Browser::start().await else { return };
     let mut world = World::with_pods(&["cart-1", "cart-2", "web-1"]).await;
     open(&browser, &world, 3).await;

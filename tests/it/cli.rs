@@ -33,12 +33,12 @@ fn refuses(args: &[&str], environment: &[(&str, &str)], expected: &[&str]) {
 }
 
 #[test]
-fn the_version_is_that_of_the_manifest() {
+fn the_printed_version_is_that_of_the_cargo_manifest() {
     prints(&["--version"], &[concat!("informerd ", env!("CARGO_PKG_VERSION"))]);
 }
 
 #[test]
-fn help_teaches_by_headings_and_examples() {
+fn help_has_headings_and_examples() {
     prints(&["--help"], &["Examples:", "informerd demo", "Exit codes:"]);
     prints(
         &["serve", "--help"],
@@ -48,7 +48,7 @@ fn help_teaches_by_headings_and_examples() {
 }
 
 #[test]
-fn a_wrong_flag_names_itself_its_value_and_what_is_accepted() {
+fn an_invalid_flag_is_reported_with_its_value_and_the_accepted_values() {
     refuses(
         &["serve", "--watch", "pods?ns=web"],
         &[],
@@ -68,7 +68,7 @@ fn a_wrong_flag_names_itself_its_value_and_what_is_accepted() {
 }
 
 #[test]
-fn a_wrong_configuration_is_reported_before_the_log_starts() {
+fn an_invalid_configuration_is_reported_before_the_log_starts() {
     refuses(&["serve"], &[], &["error: nothing to watch", "--watch pods"]);
     refuses(
         &["serve", "--watch=pods", "--server=http://a", "--in-cluster"],
@@ -105,7 +105,7 @@ fn a_flag_wins_over_the_environment_and_the_environment_over_the_file() {
 }
 
 #[test]
-fn a_wrong_variable_is_named_as_such() {
+fn an_invalid_environment_variable_is_reported_by_name() {
     let pods = ("INFORMERD_WATCH", "pods");
     let expected = "error: INFORMERD_LISTEN \"x\": expected ADDRESS:PORT";
     refuses(&["serve"], &[pods, ("INFORMERD_LISTEN", "x")], &[expected]);
@@ -125,7 +125,7 @@ fn a_wrong_variable_is_named_as_such() {
 }
 
 #[test]
-fn the_demo_begins_with_what_to_try_and_nothing_scrolls_it_away() {
+fn the_demo_prints_commands_to_try_and_no_log_lines_after_them() {
     use std::io::BufRead as _;
     let mut command = support::informerd();
     command.args(["demo", "--listen=127.0.0.1:0", "--admin-listen=off", "--rate=50", "--log-format=text"]);
@@ -170,7 +170,7 @@ fn both_refuse(args: &[&str], environment: &[(&str, &str)], expected: &[&str]) {
 }
 
 #[test]
-fn check_refuses_what_serve_refuses_and_both_say_so_with_exit_code_2() {
+fn check_and_serve_refuse_the_same_configurations_with_exit_code_2() {
     let (_runtime, api) = api_server();
     let server = format!("--server={}", api.url());
     both_refuse(
@@ -210,7 +210,7 @@ fn check_refuses_what_serve_refuses_and_both_say_so_with_exit_code_2() {
 }
 
 #[test]
-fn check_finds_a_field_selector_that_the_api_server_does_not_take() {
+fn check_reports_a_field_selector_that_the_api_server_refuses() {
     let (_runtime, api) = api_server();
     let server = format!("--server={}", api.url());
     let check = |selector: &str| {
@@ -224,7 +224,7 @@ fn check_finds_a_field_selector_that_the_api_server_does_not_take() {
 }
 
 #[test]
-fn a_failure_names_the_api_server_and_what_is_in_the_way() {
+fn a_failed_start_names_the_address_or_path_and_the_cause() {
     let output = informerd(&["check", "--watch=pods", "--server=http://me:secret@127.0.0.1:1"], &[]);
     let report = String::from_utf8(output.stdout).unwrap();
     let expected = "the API server was not reached at http://127.0.0.1:1: ";
@@ -255,7 +255,7 @@ fn the_schema_of_the_configuration_is_printed() {
 }
 
 #[test]
-fn rbac_prints_a_manifest_or_says_which_name_it_cannot_resolve() {
+fn rbac_prints_a_manifest_or_names_the_unknown_resource() {
     prints(
         &["rbac", "--watch=pods?namespace=web", "--service-account=web:api", "--name=reader"],
         &[
@@ -298,7 +298,7 @@ fn completions_and_manual_pages_are_printed() {
 }
 
 #[test]
-fn the_contract_shows_the_clients_as_they_are() {
+fn the_contract_contains_the_example_clients_verbatim() {
     let contract = include_str!("../../docs/contract.md");
     for (language, client) in [
         ("python", include_str!("../../examples/watch.py")),

@@ -111,7 +111,7 @@ async fn joins_at_two_moments(target: &str, accept: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_compressed_stream_is_the_same_stream_whenever_it_joined() {
+async fn compressed_and_plain_streams_carry_the_same_events_whenever_they_join() {
     for accept in ["text/event-stream", "application/x-ndjson"] {
         // A view of everything, whose batches are shared, and one of a selection.
         joins_at_two_moments("/v1/watch/pods", accept).await;
@@ -120,7 +120,7 @@ async fn a_compressed_stream_is_the_same_stream_whenever_it_joined() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_reader_of_a_compressed_stream_gets_whole_events_and_a_right_end() {
+async fn a_slow_reader_of_a_compressed_stream_gets_whole_events_and_a_valid_end() {
     for coding in CODINGS {
         let mut server = TestServer::start(&["pods"]).await;
         server.cluster.create("pods", mk_pod("default", "a", "web")).unwrap();
@@ -158,7 +158,7 @@ async fn a_slow_reader_of_a_compressed_stream_gets_whole_events_and_a_right_end(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_compressed_stream_over_http_2_ends_as_its_coding_says() {
+async fn a_compressed_stream_over_http_2_ends_as_its_coding_requires() {
     let server = TestServer::start(&["pods"]).await;
     server.cluster.create("pods", mk_pod("default", "a", "web")).unwrap();
     server.caught_up("pods").await;
@@ -174,7 +174,7 @@ async fn a_compressed_stream_over_http_2_ends_as_its_coding_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_compressed_is_not() {
+async fn websockets_kubernetes_watches_and_refused_codings_stay_uncompressed() {
     let server = TestServer::start(&["pods"]).await;
     let coded = |stream: &Stream| stream.header("content-encoding");
     // A WebSocket has its own way, and clients of the API server's watch expect none.
@@ -258,7 +258,7 @@ async fn clients_read_a_compressed_stream_event_by_event() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_quiet_compressed_stream_shows_that_it_lives() {
+async fn a_quiet_compressed_stream_sends_heartbeats() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.limits.heartbeat_interval = Duration::from_millis(100);
     })

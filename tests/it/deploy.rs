@@ -53,7 +53,7 @@ async fn kustomize_builds_each_folder() {
 }
 
 #[tokio::test]
-async fn manifests_ask_for_list_and_watch_alone() {
+async fn manifests_grant_list_and_watch_only() {
     for (name, _) in FOLDERS {
         let Some(manifests) = build(&folder(name)).await else { return };
         let count = |item: &str| manifests.lines().filter(|line| line.trim() == item).count();
@@ -87,7 +87,7 @@ async fn probes_of_the_native_sidecar_apply_when_uncommented() {
 }
 
 #[tokio::test]
-async fn real_api_server_takes_each_folder() {
+async fn a_real_api_server_accepts_each_folder() {
     let Some(server) = Envtest::start(Version::V1_20, Options::default()).await else { return };
     for (name, is_known) in FOLDERS {
         let mut apply = Command::new("kubectl");

@@ -14,7 +14,7 @@ use crate::support::{eventually, mk_pod};
 const SNAPSHOT: &str = "/v1/snapshot/pods";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_name_that_dns_could_point_here_is_not_served_on_the_loopback() {
+async fn host_names_that_dns_could_point_here_are_refused_on_the_loopback() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.allow_hosts = vec!["informerd.internal".parse::<HostName>().unwrap()];
     })
@@ -47,7 +47,7 @@ async fn a_name_that_dns_could_point_here_is_not_served_on_the_loopback() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn names_within_a_cluster_and_without_a_dot_are_served() {
+async fn host_names_within_a_cluster_and_without_a_dot_are_served() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.allow_hosts = vec!["*.apps.example".parse::<HostName>().unwrap()];
     })
@@ -71,7 +71,7 @@ async fn names_within_a_cluster_and_without_a_dot_are_served() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_names_no_host_or_two_is_refused() {
+async fn a_request_with_no_host_or_two_hosts_is_refused() {
     let server = TestServer::start(&["pods"]).await;
     for (first, host, code) in [
         ("GET /v1/snapshot/pods HTTP/1.1", &b""[..], 400),
@@ -99,7 +99,7 @@ async fn a_request_that_names_no_host_or_two_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_page_of_another_origin_reads_nothing_unless_it_is_allowed() {
+async fn a_page_of_another_origin_is_refused_unless_it_is_allowed() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.allow_origins = vec!["https://app.example".parse::<Origin>().unwrap()];
     })
@@ -132,7 +132,7 @@ async fn a_page_of_another_origin_reads_nothing_unless_it_is_allowed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_page_elsewhere_embeds_or_links_to_is_not_served_but_the_dashboard() {
+async fn other_sites_may_only_link_to_the_dashboard_and_metrics() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.allow_origins = vec!["https://app.example".parse::<Origin>().unwrap()];
     })
@@ -159,7 +159,7 @@ async fn what_a_page_elsewhere_embeds_or_links_to_is_not_served_but_the_dashboar
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_but_the_dashboard_may_run_in_a_browser() {
+async fn only_the_dashboard_may_run_scripts_in_a_browser() {
     let server = TestServer::start(&["pods"]).await;
     let policy = |answer: &Response| answer.header("content-security-policy");
     for path in
@@ -175,7 +175,7 @@ async fn nothing_but_the_dashboard_may_run_in_a_browser() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_unix_socket_is_a_door_like_the_other() {
+async fn a_unix_socket_serves_the_same_interface() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("informerd.sock");
     // What a process that was killed left behind is taken over.
@@ -198,7 +198,7 @@ async fn a_unix_socket_is_a_door_like_the_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn probes_tell_what_works_and_what_does_not() {
+async fn probes_report_each_check_by_name() {
     let mut server = TestServer::start_with(&["pods", "services"], |config| {
         config.unready_after = Some(std::time::Duration::from_secs(3600));
     })
@@ -316,7 +316,7 @@ fn check_by_promtool(page: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn metrics_are_as_promtool_wants_them() {
+async fn promtool_finds_nothing_wrong_with_the_metrics() {
     let server = TestServer::start(&["configmaps", "pods"]).await;
     server.get("/v1/snapshot/configmaps").await;
     server.get("/api/v1/pods").await;
@@ -342,7 +342,7 @@ fn documented(document: &Value, path: &str) -> BTreeSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_description_names_every_parameter_and_none_else() {
+async fn the_openapi_document_lists_exactly_the_accepted_parameters() {
     let queue = r#"q={"watch":[{"resource":"pods"}]}"#.to_owned();
     let queues = DeclaredQueues::from_texts(&[queue]).unwrap().plain();
     let server = TestServer::start_with(&["pods"], |config| config.queues = queues).await;
@@ -414,7 +414,7 @@ async fn the_description_names_every_parameter_and_none_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_reference_in_the_description_leads_somewhere() {
+async fn every_reference_in_the_openapi_document_resolves() {
     let server = TestServer::start(&["pods"]).await;
     let answer = server.get("/openapi.json").await;
     let document = answer.json();

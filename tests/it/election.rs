@@ -115,7 +115,7 @@ fn holder(cluster: &Cluster) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_replica_leads_and_another_one_after_it() {
+async fn a_second_replica_leads_after_the_first_one_dies_or_drains() {
     let (cluster, _api, upstream) = cluster_with_a_pod().await;
     let mut first = replica(upstream.clone()).await;
     until_leads(first.address, true).await;
@@ -157,7 +157,7 @@ async fn one_replica_leads_and_another_one_after_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_loses_the_lease_gives_no_key_and_begins_anew_when_it_leads_again() {
+async fn a_leader_that_loses_the_lease_gives_out_no_keys_until_it_leads_again() {
     let (cluster, _api, upstream) = cluster_with_a_pod().await;
     let informerd = replica(upstream).await;
     until_leads(informerd.address, true).await;
@@ -184,7 +184,7 @@ async fn a_leader_that_loses_the_lease_gives_no_key_and_begins_anew_when_it_lead
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_cannot_renew_ceases_before_others_begin() {
+async fn a_leader_that_cannot_renew_stops_before_another_one_leads() {
     let (_cluster, api, _) = cluster_with_a_pod().await;
     let gate = Gate::start(&[api.address()]).await;
     let cut_off = replica(UpstreamSource::Server { url: format!("http://{}", gate.address) }).await;

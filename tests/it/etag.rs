@@ -51,7 +51,7 @@ async fn status(server: &TestServer, path: &str, tag: &str) -> u16 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restore_and_a_restart_at_the_same_version_give_another_tag() {
+async fn other_objects_at_the_same_version_after_a_restore_give_another_tag() {
     let (before, after) = (cluster("before"), cluster("after"));
     assert_eq!(before.revision(), after.revision());
     let (old, new) = (start(&before).await, start(&after).await);
@@ -68,7 +68,7 @@ async fn a_restore_and_a_restart_at_the_same_version_give_another_tag() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replicas_that_hold_the_same_agree_on_the_tag() {
+async fn replicas_with_the_same_objects_give_the_same_tag() {
     let cluster = cluster("one");
     let one = start(&cluster).await;
     let patch = json!({"metadata": {"labels": {"app": "db"}}});
@@ -85,7 +85,7 @@ async fn replicas_that_hold_the_same_agree_on_the_tag() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_elsewhere_in_the_informer_keeps_the_tag_of_a_selection() {
+async fn a_change_outside_a_selection_keeps_its_tag() {
     let cluster = cluster("one");
     let server = start(&cluster).await;
     let mut tags = Vec::new();
@@ -114,7 +114,7 @@ async fn a_change_elsewhere_in_the_informer_keeps_the_tag_of_a_selection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_kept_of_the_objects_is_part_of_the_tag() {
+async fn dropped_parts_of_objects_change_the_tag() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("informerd.yaml");
     let forms = [

@@ -126,7 +126,7 @@ fn state(server: &TestServer, wanted: fn(&Value) -> bool) -> Objects {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_is_cut_and_restarted_every_client_ends_with_the_state_of_the_cluster() {
+async fn clients_converge_to_the_cluster_state_through_cuts_and_restarts() {
     let seeds = match std::env::var("INFORMERD_TEST_SEED").ok().and_then(|seed| seed.parse().ok()) {
         Some(seed) => seed..seed + 1,
         None => 0..8,

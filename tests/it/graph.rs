@@ -93,7 +93,7 @@ fn set(texts: &[&str]) -> BTreeSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_graph_has_what_an_object_refers_to_and_what_refers_to_it() {
+async fn a_graph_has_the_owners_and_dependents_of_an_object() {
     let server = shop(ALL).await;
     let up = [
         "pods shop/a > nodes n1",
@@ -136,7 +136,7 @@ async fn a_graph_has_what_an_object_refers_to_and_what_refers_to_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_graph_says_which_kinds_are_not_followed() {
+async fn a_graph_lists_linked_kinds_that_are_not_followed() {
     let server = shop(&["pods", "replicasets", "services"]).await;
     let graph = server.get("/v1/graph/pods/shop/a?direction=owners").await.json();
     assert_eq!(shown(&graph).0, set(&["pods shop/a", "replicasets.apps shop/web-1"]));
@@ -153,7 +153,7 @@ async fn a_graph_says_which_kinds_are_not_followed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_graph_that_is_too_large_says_so() {
+async fn a_graph_beyond_graph_nodes_max_is_truncated_and_says_so() {
     let server = TestServer::start(&["pods", "nodes"]).await;
     server.cluster.create("nodes", object("", "node-1", &json!({}))).unwrap();
     for number in 0..1005 {
@@ -170,7 +170,7 @@ async fn a_graph_that_is_too_large_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn declared_links_are_links() {
+async fn declared_links_make_edges_and_relations() {
     let server = TestServer::start_with(&["configmaps", "secrets", "pods"], |config| {
         let links = [
             r#"{"from":"configmaps","path":"data.secret","to":"secrets"}"#,
@@ -213,7 +213,7 @@ pub(crate) fn listed(list: &Value) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_request_for_linked_objects_is_refused_by_name() {
+async fn an_invalid_graph_or_join_request_is_refused_by_parameter() {
     let server = TestServer::start_with(&["pods", "services", "nodes", "secrets"], |config| {
         config.watches[2].metadata_only = true;
         config.watches[1].metadata_only = true;

@@ -149,7 +149,7 @@ fn change(server: &TestServer, dice: &mut StdRng) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fold_of_a_graph_is_the_answer_after_each_change() {
+async fn a_folded_graph_stream_equals_the_graph_after_each_change() {
     let server = TestServer::start(ALL).await;
     for namespace in ["shop", "other"] {
         let _ = server.cluster.create("namespaces", object("", namespace, &json!({})));
@@ -181,7 +181,7 @@ async fn a_fold_of_a_graph_is_the_answer_after_each_change() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_graph_tells_what_comes_and_goes_and_nothing_else() {
+async fn a_graph_stream_sends_changes_of_its_graph_only() {
     let mut server = shop(ALL).await;
     let mut graph = Folded::open(&server, "pods/shop/a?direction=owners&depth=1").await;
     assert_eq!(graph.nodes.len(), 4, "{:?}", graph.nodes);
@@ -220,7 +220,7 @@ async fn a_graph_tells_what_comes_and_goes_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_of_a_graph_is_asked_for_as_others_are() {
+async fn a_graph_stream_refuses_invalid_parameters_and_is_sse_by_default() {
     let server = TestServer::start(&["pods"]).await;
     for (target, field) in [
         ("/v1/watch-graph/pods?depth=11", "depth"),
@@ -243,7 +243,7 @@ async fn a_stream_of_a_graph_is_asked_for_as_others_are() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_informer_that_comes_brings_its_objects() {
+async fn an_added_informer_adds_its_objects_to_the_graph() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.on_demand.patterns = vec!["nodes".parse().unwrap()];
     })

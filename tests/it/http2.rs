@@ -71,7 +71,7 @@ async fn one_connection_carries_snapshots_and_any_number_of_streams() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_that_is_not_read_does_not_hold_up_the_others_of_its_connection() {
+async fn an_unread_stream_does_not_block_others_of_its_connection() {
     let server = TestServer::start(&["pods"]).await;
     server.cluster.bulk_load("pods", 500, 5000).unwrap();
     server.caught_up("pods").await;
@@ -118,7 +118,7 @@ async fn a_drain_ends_streams_with_a_fresh_token_and_then_the_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_resumes_gets_what_it_missed() {
+async fn an_http2_client_that_resumes_gets_the_missed_changes() {
     let server = TestServer::start(&["pods"]).await;
     let mut recorder = Recorder::connect(Transport::Http2, server.address, WATCH).await;
     recorder.disconnect();
@@ -128,7 +128,7 @@ async fn a_client_that_resumes_gets_what_it_missed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_web_page_may_not_ask_it_may_not_ask_over_http2() {
+async fn the_request_guards_apply_to_http2() {
     let server = TestServer::start(&["pods"]).await;
     let mut connection = Connection::open(server.address, None).await.unwrap();
     for headers in [[("host", "evil.example.com")], [("origin", "http://evil.example.com")]] {
@@ -144,7 +144,7 @@ async fn what_a_web_page_may_not_ask_it_may_not_ask_over_http2() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_only_begins_like_http2_gets_an_error_or_is_closed() {
+async fn an_incomplete_or_invalid_http2_preface_closes_the_connection() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.limits.header_timeout = Duration::from_millis(300);
     })
@@ -167,7 +167,7 @@ async fn a_connection_that_only_begins_like_http2_gets_an_error_or_is_closed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_without_requests_is_closed_and_one_with_a_quiet_stream_is_not() {
+async fn an_idle_http2_connection_is_closed_unless_it_has_a_stream() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.limits.header_timeout = Duration::from_millis(200);
     })

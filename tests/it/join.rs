@@ -10,7 +10,7 @@ use crate::support::server::TestServer;
 use crate::support::{TRANSPORTS, in_time, mk_pod};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_snapshot_joins_what_the_selected_objects_are_linked_to() {
+async fn a_snapshot_with_join_has_the_related_objects() {
     let server = shop(ALL).await;
     for (target, expected) in [
         (
@@ -48,7 +48,7 @@ async fn a_snapshot_joins_what_the_selected_objects_are_linked_to() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_join_has_a_tag_of_everything_in_it() {
+async fn the_tag_of_a_join_covers_the_related_objects() {
     let server = shop(ALL).await;
     let target = "/v1/snapshot/pods/shop/a?join=nodes";
     let answer = server.get(target).await;
@@ -90,7 +90,7 @@ fn expected(server: &TestServer) -> BTreeSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_join_is_that_of_the_state_whatever_changes() {
+async fn a_join_equals_the_join_of_the_current_state_after_each_change() {
     let server = TestServer::start(&["pods", "services", "nodes"]).await;
     let mut number = 0_u64;
     let mut dice = |sides: u64| {
@@ -181,7 +181,7 @@ async fn snapshot(server: &TestServer, target: &str) -> BTreeMap<String, String>
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_begins_with_what_a_snapshot_has() {
+async fn a_stream_with_join_begins_with_the_snapshot() {
     let server = shop(ALL).await;
     for target in [
         "pods?fieldSelector=spec.nodeName%3Dn1&join=owners,namespaces,nodes,services",
@@ -204,7 +204,7 @@ async fn a_stream_begins_with_what_a_snapshot_has() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_related_object_comes_with_the_first_link_and_goes_with_the_last() {
+async fn a_related_object_is_added_with_its_first_link_and_deleted_with_its_last() {
     let server = shop(ALL).await;
     let target = "/v1/watch/pods?labelSelector=app%3Dweb&join=nodes,owners";
     let mut stream = Stream::open(Transport::Sse, server.address, target, None).await.unwrap();
@@ -254,7 +254,7 @@ async fn a_related_object_comes_with_the_first_link_and_goes_with_the_last() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_of_a_join_ends_with_the_join_of_the_state_through_restarts() {
+async fn a_join_stream_converges_through_restarts() {
     let mut server = TestServer::start(&["pods", "services", "nodes"]).await;
     for node in 0..4 {
         server.cluster.create("nodes", object("", &format!("n{node}"), &json!({}))).unwrap();
@@ -311,7 +311,7 @@ async fn a_client_of_a_join_ends_with_the_join_of_the_state_through_restarts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_join_of_a_stream_is_refused_by_name() {
+async fn an_invalid_join_parameter_of_a_stream_is_refused() {
     let server = TestServer::start(&["pods", "nodes"]).await;
     for (target, part) in [
         ("pods?join=secrets", "secrets"),

@@ -68,7 +68,7 @@ async fn idle_connections_to_the_admin_listener_do_not_hold_up_a_probe() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn refusals_are_few_at_a_time() {
+async fn few_connections_get_a_refusal_at_a_time_and_the_rest_are_closed() {
     let server = TestServer::start_with(&["pods"], |config| config.limits.connections_max = 1).await;
     let _stream = Stream::sse(server.address, WATCH, None).await.unwrap();
     let mut refused = Vec::new();
@@ -88,7 +88,7 @@ async fn refusals_are_few_at_a_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_name_that_no_resource_can_have_is_not_looked_for() {
+async fn an_impossible_resource_name_causes_no_discovery() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.on_demand.patterns = vec!["*".parse().unwrap()];
     })
@@ -136,7 +136,7 @@ async fn a_stream_joins_no_more_informers_than_the_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_url_or_head_that_is_too_long_is_refused_with_its_limit() {
+async fn an_overlong_url_or_head_is_refused_with_the_limit() {
     let server = TestServer::start_with(&["pods"], |config| config.limits.url_bytes_max = 1000).await;
     let path = |bytes: usize| {
         let start = "/v1/snapshot/pods?labelSelector=app%3D";
@@ -156,7 +156,7 @@ async fn a_url_or_head_that_is_too_long_is_refused_with_its_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn header_fields_that_are_too_many_are_refused_with_a_status() {
+async fn too_many_header_fields_are_refused_with_a_status() {
     let server = TestServer::start(&["pods"]).await;
     // With Host and Connection.
     for (fields, code) in [(98, 200), (99, 431), (200, 431), (900, 431)] {
@@ -186,7 +186,7 @@ async fn a_head_that_does_not_arrive_in_time_ends_its_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_peer_that_takes_nothing_is_closed_and_no_other() {
+async fn only_a_client_that_stops_reading_is_closed() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.limits.write_stall_timeout = Duration::from_secs(1);
         config.limits.send_buffer_bytes = 4 << 10;
@@ -231,7 +231,7 @@ fn with_small_window(server: &TestServer) -> std::io::Result<TcpStream> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_peer_that_takes_little_but_steadily_is_not_closed() {
+async fn a_slow_but_steady_reader_is_not_closed() {
     let stall_timeout = Duration::from_secs(2);
     let server = TestServer::start_with(&["pods"], |config| {
         config.limits.write_stall_timeout = stall_timeout;
@@ -275,7 +275,7 @@ async fn websocket_that_never_reads(server: &TestServer) -> Option<TcpStream> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_has_said_all_it_has_to_say_gets_its_whole_answer() {
+async fn a_half_closed_client_gets_the_whole_response() {
     let server = TestServer::start(&["pods"]).await;
     server.cluster.bulk_load("pods", 2000, 6000).unwrap();
     server.caught_up("pods").await;
@@ -292,7 +292,7 @@ async fn a_client_that_has_said_all_it_has_to_say_gets_its_whole_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rubbish_is_refused_and_the_server_goes_on() {
+async fn malformed_requests_are_refused_and_the_server_keeps_serving() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.limits.header_timeout = Duration::from_millis(300);
     })
@@ -328,7 +328,7 @@ async fn rubbish_is_refused_and_the_server_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_method_that_changes_something_is_refused_whatever_it_carries() {
+async fn methods_that_write_are_refused_with_any_body() {
     let server = TestServer::start(&["pods"]).await;
     for path in ["/v1/snapshot/pods", WATCH, "/v1/resources", "/openapi.json", "/"] {
         for method in ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"] {
@@ -354,7 +354,7 @@ async fn a_method_that_changes_something_is_refused_whatever_it_carries() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_follow_each_other_on_one_connection() {
+async fn several_requests_are_answered_on_one_connection() {
     let server = TestServer::start(&["pods"]).await;
     let (one, last) = (
         head("GET", "/v1/snapshot/pods", "localhost", &[], "keep-alive"),

@@ -109,7 +109,7 @@ async fn many_values_are_looked_up_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lookup_that_would_give_too_much_is_refused() {
+async fn a_lookup_whose_answer_is_too_large_is_refused() {
     let server = pods().await;
     for number in 0..36 {
         let mut pod = mk_pod("one", &format!("large{number}"), "large");
@@ -128,7 +128,7 @@ async fn a_lookup_that_would_give_too_much_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_looked_up_is_refused() {
+async fn an_invalid_lookup_is_refused() {
     let server = pods().await;
     for (target, status, part) in [
         ("/v1/index/none", 404, "none"),
@@ -192,7 +192,7 @@ impl Counts {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn counts_follow_each_change_and_tell_nothing_else() {
+async fn a_stream_of_counts_sends_changed_counts_only() {
     let server = pods().await;
     let mut nodes = Counts::open(&server, "/v1/watch-index/pods/spec.nodeName?coalesceMs=1").await;
     let mut slow = Counts::open(&server, "/v1/watch-index/pods/spec.nodeName?coalesceMs=300").await;
@@ -218,7 +218,7 @@ async fn counts_follow_each_change_and_tell_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fold_of_counts_is_the_count_of_the_state() {
+async fn folded_counts_equal_the_counts_of_the_state() {
     let mut server = pods().await;
     let mut counts = Counts::open(&server, "/v1/watch-index/pods/metadata.labels.app?coalesceMs=1").await;
     for number in 0..300 {
@@ -249,7 +249,7 @@ async fn a_fold_of_counts_is_the_count_of_the_state() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_request_for_counts_is_refused_by_name() {
+async fn an_invalid_request_for_counts_is_refused_by_parameter() {
     let server = pods().await;
     for (target, field) in [
         ("/v1/watch-index/pods", "path"),
@@ -269,7 +269,7 @@ async fn a_wrong_request_for_counts_is_refused_by_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pinned_index_is_there_before_anybody_asks() {
+async fn a_configured_index_is_built_before_the_first_request() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.watches[0].indexes = vec!["metadata.labels.app".into(), "spec.nodeName".into()];
     })

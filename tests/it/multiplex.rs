@@ -123,7 +123,7 @@ async fn a_subscription_resumes_where_another_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_is_told_and_harms_no_other_subscription() {
+async fn errors_are_reported_and_do_not_affect_other_subscriptions() {
     let server =
         TestServer::start_with(&["pods"], |config| config.limits.streams_per_connection_max = 2).await;
     let mut client = Client::open(&server).await;
@@ -174,7 +174,7 @@ async fn what_is_wrong_is_told_and_harms_no_other_subscription() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_text_ends_the_connection_with_its_code() {
+async fn messages_other_than_text_close_the_connection_with_their_code() {
     let server = server().await;
     for (message, code) in [
         (Message::binary(vec![1]), 1003),
@@ -191,7 +191,7 @@ async fn what_is_no_text_ends_the_connection_with_its_code() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_subscription_is_told_that_the_server_ends() {
+async fn each_subscription_gets_closed_at_shutdown() {
     let mut server = server().await;
     let mut client = Client::open(&server).await;
     for id in ["a", "b"] {
@@ -232,7 +232,7 @@ async fn a_subscription_that_times_out_leaves_the_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_does_not_read_catches_up_by_the_latest_states() {
+async fn a_multiplexed_client_that_falls_behind_gets_the_latest_states() {
     let server = server().await;
     let mut client = Client::open(&server).await;
     for id in ["a", "b"] {
@@ -268,7 +268,7 @@ async fn a_client_that_does_not_read_catches_up_by_the_latest_states() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_a_handshake_is_refused() {
+async fn a_request_without_websocket_handshake_is_refused() {
     let server = server().await;
     let plain = server.get("/v1/ws").await;
     assert_eq!(plain.status(), 426);

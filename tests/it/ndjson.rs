@@ -40,7 +40,7 @@ fn delete(server: &TestServer, name: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_of_lines_is_these_bytes() {
+async fn the_bytes_of_an_ndjson_stream() {
     let server = TestServer::start(&["pods"]).await;
     let version = create(&server, "a");
     server.caught_up("pods").await;
@@ -59,7 +59,7 @@ async fn a_stream_of_lines_is_these_bytes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_object_is_the_same_bytes_in_the_snapshot_and_on_every_transport() {
+async fn an_object_has_the_same_bytes_in_snapshots_and_on_every_transport() {
     let server = TestServer::start(&["pods"]).await;
     server.cluster.bulk_load("pods", 20, 3000).unwrap();
     server.caught_up("pods").await;
@@ -80,7 +80,7 @@ async fn an_object_is_the_same_bytes_in_the_snapshot_and_on_every_transport() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_transport_gives_the_state_then_every_change() {
+async fn every_transport_sends_the_state_and_then_every_change() {
     let server = TestServer::start(&["pods"]).await;
     create(&server, "a");
     server.caught_up("pods").await;
@@ -103,7 +103,7 @@ async fn every_transport_gives_the_state_then_every_change() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_begins_to_match_is_added_and_what_stops_is_deleted() {
+async fn objects_that_begin_or_stop_matching_are_added_or_deleted() {
     let server = TestServer::start(&["pods"]).await;
     create(&server, "a");
     server.caught_up("pods").await;
@@ -139,7 +139,7 @@ async fn what_begins_to_match_is_added_and_what_stops_is_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn namespaces_and_names_narrow_a_stream() {
+async fn a_stream_is_filtered_by_namespaces_and_names() {
     let server = TestServer::start(&["pods"]).await;
     for namespace in ["one", "two", "three"] {
         server.cluster.create("pods", mk_pod(namespace, "a", "web")).unwrap();
@@ -210,7 +210,7 @@ async fn one_stream_joins_several_resources_under_one_token() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_inside_the_journal_gives_exactly_what_was_missed() {
+async fn a_token_within_the_journal_gives_exactly_the_missed_changes() {
     let server = TestServer::start(&["pods"]).await;
     let token = format!("pods:{}", create(&server, "a"));
     create(&server, "b");
@@ -238,7 +238,7 @@ fn small(config: &mut config::Serve) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_behind_the_journal_gives_the_latest_states_and_what_is_gone() {
+async fn a_token_behind_the_journal_gives_latest_states_and_deletions() {
     let server = TestServer::start_with(&["pods"], small).await;
     create(&server, "stays");
     create(&server, "goes");
@@ -281,7 +281,7 @@ async fn resets(server: &TestServer, target: &str, token: &str, reason: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_that_tells_too_little_starts_over_with_the_reason() {
+async fn a_token_that_cannot_be_resumed_gives_a_reset_with_the_reason() {
     let server = TestServer::start_with(&["pods", "services"], small).await;
     create(&server, "stays");
     let old = format!("pods:{}", create(&server, "goes"));
@@ -344,7 +344,7 @@ async fn a_token_that_cannot_be_read_is_refused_by_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_initial_events_only_changes_come() {
+async fn a_stream_without_initial_events_sends_changes_only() {
     let server = TestServer::start(&["pods"]).await;
     create(&server, "a");
     server.caught_up("pods").await;
@@ -360,7 +360,7 @@ async fn without_initial_events_only_changes_come() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_ends_cleanly_when_its_time_is_over() {
+async fn a_stream_ends_cleanly_after_timeout_seconds() {
     let server = TestServer::start(&["pods"]).await;
     create(&server, "a");
     server.caught_up("pods").await;
@@ -376,7 +376,7 @@ async fn a_stream_ends_cleanly_when_its_time_is_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_resync_hands_out_every_matching_object_again() {
+async fn a_resync_sends_every_matching_object_again() {
     let server = TestServer::start(&["pods"]).await;
     create(&server, "a");
     create(&server, "b");
@@ -396,7 +396,7 @@ async fn a_resync_hands_out_every_matching_object_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reader_that_falls_behind_gets_the_latest_states_and_keeps_its_connection() {
+async fn a_slow_reader_gets_the_latest_states_and_keeps_its_connection() {
     let server = TestServer::start_with(&["pods"], |config| {
         small(config);
         config.limits.send_buffer_bytes = 4 << 10;

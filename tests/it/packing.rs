@@ -34,7 +34,7 @@ async fn packed() -> TestServer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_packed_cache_answers_as_the_cluster_is() {
+async fn a_packed_cache_gives_the_same_answers() {
     let server = packed().await;
     let list = server.get("/v1/snapshot/pods").await;
     assert_eq!(items(&list.json()), expected(&server.cluster, "pods", |_| true));
@@ -63,7 +63,7 @@ async fn a_packed_cache_answers_as_the_cluster_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_of_a_packed_cache_brings_each_object_and_each_change() {
+async fn a_stream_of_a_packed_cache_sends_each_object_and_each_change() {
     let server = packed().await;
     for transport in TRANSPORTS {
         let mut stream = Stream::open(transport, server.address, "/v1/watch/pods", None).await.unwrap();

@@ -93,7 +93,7 @@ fn wait(server: &TestServer, seconds: u32) -> JoinHandle<Response> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_is_leased_once_with_its_object_as_it_is_now() {
+async fn a_key_is_leased_to_one_worker_with_the_current_object() {
     let server = queue_of(&pods()).await;
     server.cluster.create("pods", mk_pod("one", "a", "web")).unwrap();
     let first = lease(&server).await;
@@ -114,7 +114,7 @@ async fn a_key_is_leased_once_with_its_object_as_it_is_now() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_waits_for_a_key_and_no_longer() {
+async fn a_worker_waits_until_a_key_is_ready_or_its_time_is_over() {
     let server = queue_of(&pods()).await;
     let answer = in_time("an empty answer", wait(&server, 1)).await.unwrap();
     assert_eq!((answer.status(), &answer.json()["items"]), (200, &json!([])));
@@ -136,7 +136,7 @@ async fn a_worker_waits_for_a_key_and_no_longer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn selections_are_those_of_a_watch() {
+async fn a_queue_takes_the_filters_of_a_watch() {
     let spec = json!({"watch": [
         {"resource": "po", "namespaces": ["one"], "labelSelector": "app=web", "changed": "metadata.labels"},
         {"resource": "configmaps", "where": "has(object.data) && object.data.size() > 1"},
@@ -159,7 +159,7 @@ async fn selections_are_those_of_a_watch() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_declaration_is_idempotent_and_its_end_is_told() {
+async fn a_declaration_is_idempotent_and_workers_of_a_deleted_queue_get_404() {
     let server = queue_of(&pods()).await;
     assert_eq!(declare(&server, "q", &pods()).await.status(), 200);
     // The defaults written out, and namespaces in another order, mean the same.
@@ -217,7 +217,7 @@ async fn retries_wait_and_failed_keys_are_listed_and_put_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_that_runs_out_goes_to_the_next_worker_that_waits() {
+async fn the_key_of_an_expired_lease_goes_to_the_next_waiting_worker() {
     let server = queue_of(&pods()).await;
     server.cluster.create("pods", mk_pod("one", "a", "web")).unwrap();
     let body = json!({"waitSeconds": 20, "leaseSeconds": 1});
@@ -231,7 +231,7 @@ async fn a_lease_that_runs_out_goes_to_the_next_worker_that_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_leaves_while_it_waits_loses_no_key() {
+async fn a_worker_that_disconnects_while_waiting_loses_no_key() {
     let server = queue_of(&pods()).await;
     let body = json!({"waitSeconds": 60, "leaseSeconds": 1}).to_string();
     let length = body.len().to_string();
@@ -250,7 +250,7 @@ async fn a_worker_that_leaves_while_it_waits_loses_no_key() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn wrong_requests_are_refused_by_name() {
+async fn invalid_queue_requests_are_refused_by_field() {
     let server = queue_of(&pods()).await;
     server.cluster.create("pods", mk_pod("one", "a", "web")).unwrap();
     let item = lease(&server).await;
@@ -308,7 +308,7 @@ async fn wrong_requests_are_refused_by_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn web_pages_of_others_cannot_take_keys() {
+async fn web_pages_of_other_origins_cannot_lease_keys() {
     let server = queue_of(&pods()).await;
     let all = |more: &'static [(&'static str, &'static str)]| [&[("Content-Length", "2")], more].concat();
     for (headers, status) in [
@@ -333,7 +333,7 @@ async fn limited(change: impl FnOnce(&mut config::Serve)) -> TestServer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_queue_reads_no_further_and_loses_nothing() {
+async fn a_full_queue_stops_reading_and_loses_nothing() {
     let server = limited(|config| config.limits.queue_keys_max = 3).await;
     for number in 0..30 {
         server.cluster.create("pods", mk_pod("one", &format!("p{number:02}"), "web")).unwrap();
@@ -354,7 +354,7 @@ async fn a_full_queue_reads_no_further_and_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn limits_are_answered_with_503() {
+async fn requests_beyond_a_queue_limit_get_503() {
     let server = limited(|config| {
         config.limits.queues_max = 1;
         config.limits.queue_leases_max = 2;
@@ -381,7 +381,7 @@ async fn limits_are_answered_with_503() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn workers_are_answered_at_shutdown_and_declare_again_after_a_restart() {
+async fn at_shutdown_workers_are_answered_and_after_it_queues_are_declared_again() {
     let mut server = queue_of(&pods()).await;
     server.cluster.create("pods", mk_pod("one", "a", "web")).unwrap();
     let before = lease(&server).await;
@@ -406,7 +406,7 @@ fn following(app: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_informer_that_is_replaced_leaves_no_key_behind() {
+async fn replacing_an_informer_queues_the_objects_no_longer_followed() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("informerd.yaml");
     std::fs::write(&file, following("web")).unwrap();
@@ -439,7 +439,7 @@ async fn an_informer_that_is_replaced_leaves_no_key_behind() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn queues_can_be_off() {
+async fn queues_can_be_disabled() {
     let server = TestServer::start_with(&["pods"], |config| config.queue_mode = QueueMode::Off).await;
     for answer in [
         declare(&server, "q", &pods()).await,
@@ -593,28 +593,28 @@ async fn keeps_files(command: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_python_controller_keeps_its_files() {
+async fn the_python_controller_reconciles_its_files() {
     if has("python3", "--version").await {
         keeps_files(&["python3", "controller.py"]).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_javascript_controller_keeps_its_files() {
+async fn the_javascript_controller_reconciles_its_files() {
     if has("node", "--version").await {
         keeps_files(&["node", "controller.mjs"]).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_shell_controller_keeps_its_files() {
+async fn the_shell_controller_reconciles_its_files() {
     if has("jq", "--version").await && has("curl", "--version").await {
         keeps_files(&["sh", "controller.sh"]).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_go_controller_keeps_its_files() {
+async fn the_go_controller_reconciles_its_files() {
     if !has("go", "version").await {
         return;
     }
@@ -719,7 +719,7 @@ async fn come(server: &TestServer, expected: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_queues_the_objects_that_name_the_changed_one() {
+async fn a_change_queues_the_objects_that_refer_to_the_changed_one() {
     let spec = json!({"watch": [
         {"resource": "ingresses"},
         {"resource": "secrets", "enqueue": [{"resource": "ingresses"}]},
@@ -759,7 +759,7 @@ async fn a_change_queues_the_objects_that_name_the_changed_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_queues_what_the_object_names_now_and_named_before() {
+async fn a_change_queues_the_objects_referred_to_before_and_after() {
     let spec = json!({"watch": [
         {"resource": "services"},
         {"resource": "endpointslices", "enqueue": [{"resource": "services"}]},
@@ -784,7 +784,7 @@ async fn a_change_queues_what_the_object_names_now_and_named_before() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn selectors_are_followed_both_ways() {
+async fn selectors_are_followed_in_both_directions() {
     let to_services = json!({"watch": [
         {"resource": "services"},
         {"resource": "pods", "enqueue": [{"resource": "services"}]},
@@ -819,7 +819,7 @@ async fn selectors_are_followed_both_ways() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn owners_are_followed_both_ways() {
+async fn owners_are_followed_in_both_directions() {
     let spec = json!({"watch": [
         {"resource": "replicasets"},
         {"resource": "deployments", "enqueue": [{"resource": "replicasets", "by": "owner"}]},
@@ -847,7 +847,7 @@ async fn owners_are_followed_both_ways() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn dependents_that_cannot_be_are_refused() {
+async fn invalid_dependents_are_refused() {
     let server = TestServer::start(&["pods", "configmaps", "secrets"]).await;
     let watch = |enqueue: Value| json!({"watch": [{"resource": "pods"}, {"resource": "configmaps", "enqueue": enqueue}]});
     for (enqueue, field, told) in [

@@ -20,7 +20,7 @@ fn places(reader: &Reader) -> BTreeMap<String, *const u8> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_relist_of_an_unchanged_cluster_is_no_event_and_keeps_every_object_where_it_is() {
+async fn a_relist_of_an_unchanged_cluster_sends_no_event_and_copies_no_object() {
     let cluster = Cluster::default();
     cluster.bulk_load("configmaps", OBJECTS, 600).unwrap();
     let server =

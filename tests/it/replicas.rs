@@ -64,7 +64,7 @@ fn position(informerd: &Informerd) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_moves_to_a_replica_that_is_behind_without_waiting_and_gets_later_changes() {
+async fn a_client_is_served_at_once_by_a_replica_behind_its_token() {
     let replicas = Replicas::start().await;
     for transport in TRANSPORTS {
         let token = format!("pods:{}", replicas.version);
@@ -89,7 +89,7 @@ async fn a_client_moves_to_a_replica_that_is_behind_without_waiting_and_gets_lat
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_from_a_version_ahead_is_silent_until_something_comes_as_the_api_servers_is() {
+async fn a_watch_from_a_version_ahead_is_silent_until_the_next_change() {
     let replicas = Replicas::start().await;
     let target = format!(
         "/api/v1/pods?watch=true&allowWatchBookmarks=true&resourceVersion={}&timeoutSeconds=60",
@@ -106,7 +106,7 @@ async fn a_watch_from_a_version_ahead_is_silent_until_something_comes_as_the_api
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tier_moves_to_a_replica_that_heard_of_less_without_a_list() {
+async fn a_tier_moves_to_a_replica_that_is_behind_without_a_list() {
     let replicas = Replicas::start().await;
     let gate = Gate::start(&[replicas.ahead.address]).await;
     let url = format!("http://{}", gate.address);

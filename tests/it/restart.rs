@@ -59,7 +59,7 @@ fn past_lists(server: &TestServer) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_event_source_gets_only_what_changed_while_informerd_was_down() {
+async fn an_event_source_gets_only_the_changes_made_while_informerd_was_down() {
     let mut server = start().await;
     let all = "/v1/watch/pods";
     let some = "/v1/watch/pods?labelSelector=app%3Dweb";
@@ -106,7 +106,7 @@ async fn an_event_source_gets_only_what_changed_while_informerd_was_down() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_version_that_the_api_server_forgot_starts_over() {
+async fn a_token_whose_version_was_compacted_gives_a_reset() {
     let mut server = start().await;
     let mut recorder = Recorder::connect(Transport::Sse, server.address, "/v1/watch/pods").await;
     server.kill().await;
@@ -120,7 +120,7 @@ async fn a_version_that_the_api_server_forgot_starts_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn hundreds_of_clients_with_one_token_cause_one_list_of_the_past() {
+async fn hundreds_of_clients_with_one_token_cause_one_backfill_list() {
     let mut server = start().await;
     let mut recorders = Vec::new();
     for _ in 0..200 {
@@ -148,7 +148,7 @@ async fn hundreds_of_clients_with_one_token_cause_one_list_of_the_past() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_may_hold_more_than_its_token_covers_starts_over() {
+async fn a_client_that_may_hold_objects_from_after_its_token_gets_a_reset() {
     let mut server = start().await;
     for transport in [Transport::Ndjson, Transport::WebSocket] {
         let mut stream = Stream::open(transport, server.address, "/v1/watch/pods", None).await.ok().unwrap();

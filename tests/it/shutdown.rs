@@ -14,7 +14,7 @@ use crate::support::{TRANSPORTS, eventually, in_time, mk_pod};
 const WATCH: &str = "/v1/watch/pods";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn streams_end_with_a_fresh_token_and_as_their_transport_has_it() {
+async fn at_shutdown_streams_end_with_a_fresh_token_and_their_transports_end() {
     let mut server = TestServer::start(&["pods"]).await;
     server.cluster.create("pods", mk_pod("default", "a", "web")).unwrap();
     server.caught_up("pods").await;
@@ -44,7 +44,7 @@ async fn streams_end_with_a_fresh_token_and_as_their_transport_has_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn before_it_drains_it_is_unready_and_serves_for_the_shutdown_delay() {
+async fn before_the_drain_it_is_unready_and_serves_for_the_shutdown_delay() {
     let delay = Duration::from_secs(2);
     let mut server = TestServer::start_with(&["pods"], |config| config.shutdown_delay = delay).await;
     server.cluster.create("pods", mk_pod("default", "a", "web")).unwrap();
@@ -73,7 +73,7 @@ async fn before_it_drains_it_is_unready_and_serves_for_the_shutdown_delay() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn while_it_drains_it_is_alive_and_unready_and_accepts_no_new_stream() {
+async fn during_the_drain_it_is_live_unready_and_accepts_no_new_stream() {
     let mut server = TestServer::start_with(&["pods"], |config| {
         config.limits.send_buffer_bytes = 4 << 10;
         config.drain_timeout = Duration::from_secs(3);
@@ -111,7 +111,7 @@ async fn while_it_drains_it_is_alive_and_unready_and_accepts_no_new_stream() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_being_answered_is_answered_to_its_end() {
+async fn a_response_under_way_is_completed_during_the_drain() {
     let mut server = TestServer::start_with(&["pods"], |config| {
         config.limits.send_buffer_bytes = 4 << 10;
         config.drain_timeout = Duration::from_secs(25);
@@ -136,7 +136,7 @@ async fn what_is_being_answered_is_answered_to_its_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_idle_connection_does_not_hold_the_end_up() {
+async fn an_idle_connection_does_not_delay_the_shutdown() {
     let mut server = TestServer::start_with(&["pods"], |config| {
         config.drain_timeout = Duration::from_secs(20);
     })

@@ -30,7 +30,7 @@ fn keys(objects: &Objects) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_list_is_these_bytes() {
+async fn the_bytes_of_a_list() {
     let server = server().await;
     let version = server.cluster.revision();
     let objects = server.get_with(PODS, &[("Accept", "application/x-ndjson")]).await;
@@ -52,7 +52,7 @@ async fn a_list_is_these_bytes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_object_is_the_api_servers_but_for_what_is_dropped() {
+async fn an_object_equals_that_of_the_api_server_without_dropped_parts() {
     let server = server().await;
     let path = "/api/v1/namespaces/two/pods/b";
     let upstream = crate::support::client::get(server.api.address(), path, &[]).await.json();
@@ -65,7 +65,7 @@ async fn an_object_is_the_api_servers_but_for_what_is_dropped() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn paths_and_filters_narrow_a_list() {
+async fn a_list_is_filtered_by_path_and_parameters() {
     let server = server().await;
     for (target, wanted) in [
         ("pods/two", vec!["two/a", "two/b"]),
@@ -83,7 +83,7 @@ async fn paths_and_filters_narrow_a_list() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn names_are_taken_as_kubectl_takes_them_and_answered_canonically() {
+async fn resource_names_are_resolved_as_by_kubectl_and_answered_canonically() {
     let server = server().await;
     for (names, canonical) in [
         (&["pods", "pod", "po", "Pod", "pods.v1"][..], "pods"),
@@ -121,7 +121,7 @@ async fn names_are_taken_as_kubectl_takes_them_and_answered_canonically() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_missing_object_is_missing_in_the_api_servers_words() {
+async fn a_missing_object_gives_the_api_servers_404() {
     let server = server().await;
     let path = "/api/v1/namespaces/one/pods/none";
     let upstream = crate::support::client::get(server.api.address(), path, &[]).await;
@@ -154,7 +154,7 @@ async fn several_resources_are_one_list_and_one_token() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_stream_leads_on_exactly_where_a_snapshot_ends() {
+async fn a_stream_resumes_exactly_where_a_snapshot_ends() {
     let server = server().await;
     let list = server.get(PODS).await;
     let token = list.header("informerd-resume").unwrap();
@@ -170,7 +170,7 @@ async fn the_stream_leads_on_exactly_where_a_snapshot_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_head_is_the_answer_without_its_body() {
+async fn a_head_request_gets_the_headers_of_a_get() {
     let server = server().await;
     for path in
         [PODS, "/v1/snapshot/pods/one/a", "/v1/snapshot/pods/one/none", "/v1/resources", "/", "/openapi.json"]
@@ -188,7 +188,7 @@ async fn a_head_is_the_answer_without_its_body() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_client_has_already_is_not_sent_again() {
+async fn a_matching_if_none_match_is_answered_304() {
     let server = server().await;
     for path in [PODS, "/v1/snapshot/pods/one/a", "/v1/snapshot/pods,services?limit=2"] {
         let first = server.get(path).await;
@@ -217,7 +217,7 @@ async fn what_a_client_has_already_is_not_sent_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pages_are_of_one_snapshot_whatever_changes_meanwhile() {
+async fn pages_show_one_snapshot_despite_changes() {
     let server = server().await;
     let (state, revision) = (expected(&server.cluster, "pods", |_| true), server.cluster.revision());
     for accept in ["application/json", "application/x-ndjson"] {
@@ -251,7 +251,7 @@ async fn pages_are_of_one_snapshot_whatever_changes_meanwhile() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_continue_that_does_not_fit_is_refused_and_an_old_one_has_expired() {
+async fn a_continue_token_of_another_request_is_refused_and_an_old_one_is_410() {
     let server = TestServer::start_with(&["pods", "services"], |config| {
         config.limits.snapshot_pages_max = 1;
         config.limits.snapshot_pages_ttl = Duration::from_secs(60);
@@ -284,7 +284,7 @@ async fn a_continue_that_does_not_fit_is_refused_and_an_old_one_has_expired() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_reads_its_own_write_or_is_told_to_retry() {
+async fn a_client_reads_its_own_write_or_gets_504() {
     let server = server().await;
     for round in 0..20 {
         let patch = json!({"metadata": {"labels": {"round": round.to_string()}}});
@@ -322,7 +322,7 @@ fn gunzipped(body: &[u8]) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_compressed_list_is_that_of_the_state_and_the_request() {
+async fn a_compressed_list_matches_the_current_state_and_request() {
     let server = TestServer::start(&["pods"]).await;
     server.cluster.bulk_load("pods", 1000, 3000).unwrap();
     server.caught_up("pods").await;
@@ -360,7 +360,7 @@ async fn a_compressed_list_is_that_of_the_state_and_the_request() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_compressed_answer_is_the_same_answer() {
+async fn a_compressed_answer_has_the_same_content() {
     let server = TestServer::start(&["pods"]).await;
     server.cluster.bulk_load("pods", 300, 3000).unwrap();
     server.caught_up("pods").await;
@@ -386,7 +386,7 @@ async fn a_compressed_answer_is_the_same_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_asked_for_wrongly_is_named() {
+async fn invalid_snapshot_requests_are_refused_by_parameter() {
     let server = server().await;
     let refused = server.get(&format!("{PODS}?labelselector=a&watch=true&limit=1&limit=2")).await;
     let status = refused.json();
@@ -417,7 +417,7 @@ async fn what_is_asked_for_wrongly_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn reads_go_on_while_the_api_server_is_away_and_say_how_old_they_are() {
+async fn reads_work_during_an_api_server_outage_and_show_the_cache_age() {
     let mut server = server().await;
     let before = server.get(PODS).await;
     server.api.stop().await;

@@ -20,7 +20,7 @@ fn text(events: &[StreamEvent]) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_event_stream_is_these_bytes() {
+async fn the_bytes_of_an_event_stream() {
     let server = TestServer::start(&["pods"]).await;
     server.cluster.create("pods", mk_pod("default", "a", "web")).unwrap();
     server.caught_up("pods").await;
@@ -76,7 +76,7 @@ async fn an_event_stream_tells_proxies_not_to_buffer_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_event_stream_is_what_a_client_gets_that_asks_for_nothing_else() {
+async fn an_event_stream_is_the_default_transport() {
     let server = TestServer::start(&["pods"]).await;
     for accept in [None, Some("*/*"), Some("text/*"), Some("text/event-stream, application/json;q=0.5")] {
         let headers: Vec<_> = accept.iter().map(|accept| ("Accept", *accept)).collect();
@@ -137,7 +137,7 @@ async fn a_token_of_one_transport_works_on_every_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_without_headers_choose_the_transport_by_parameter() {
+async fn a_parameter_chooses_the_transport_and_passes_the_token() {
     let server = TestServer::start(&["pods"]).await;
     let sse = [("Accept", "text/event-stream")];
     let stream = Stream::http(server.address, &format!("{WATCH}?transport=ndjson"), &sse).await.unwrap();
@@ -165,7 +165,7 @@ async fn clients_without_headers_choose_the_transport_by_parameter() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_quiet_stream_shows_that_it_lives() {
+async fn a_quiet_stream_sends_heartbeats() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.limits.heartbeat_interval = Duration::from_millis(100);
     })

@@ -26,7 +26,7 @@ async fn settled(server: &TestServer, count: u64, state: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_subscription_is_shown_with_its_request_and_what_it_was_sent() {
+async fn each_subscription_is_listed_with_its_request_and_counts() {
     let server = TestServer::start(&["pods"]).await;
     assert_eq!(list(&server, "").await, serde_json::json!({"count": 0, "subscriptions": []}));
     let target = "/v1/watch/pods?labelSelector=app%3Dweb&resume=";
@@ -61,7 +61,7 @@ async fn each_subscription_is_shown_with_its_request_and_what_it_was_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_that_falls_behind_is_behind_since_then_alone() {
+async fn a_stream_is_behind_only_from_the_moment_it_falls_behind() {
     let server = TestServer::start(&["pods"]).await;
     server.cluster.create("pods", mk_pod("default", "a", "web")).unwrap();
     server.caught_up("pods").await;

@@ -125,7 +125,7 @@ fn imported(code: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn imports_point_inward() {
+fn room_imports_follow_the_import_table() {
     let mut wrong = Vec::new();
     for source in sources() {
         // The program itself, and the door for tests: they see what the table keeps apart.
@@ -189,7 +189,7 @@ fn files_stay_short_enough_to_be_read() {
 }
 
 #[test]
-fn the_door_for_tests_has_nothing_that_no_test_uses() {
+fn testing_rs_exports_only_used_items() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
     ["tests", "benches"].iter().for_each(|folder| rust_files(&root.join(folder), &mut files));

@@ -174,7 +174,7 @@ fn wrong_name(span: &str, sources: &[(String, String)], declared: &Declared) -> 
 }
 
 #[test]
-fn what_the_maps_name_exists() {
+fn names_in_the_maintainers_documents_exist() {
     let sources = rust(&["src", "tests", "benches"]);
     let declared = Declared::of(&sources);
     let mut wrong = Vec::new();
@@ -215,7 +215,7 @@ fn documents() -> Vec<(String, String)> {
 }
 
 #[test]
-fn every_rule_that_is_cited_is_defined_and_the_reverse() {
+fn every_cited_rule_is_defined_and_every_rule_is_cited() {
     let mut defined = BTreeMap::new();
     for document in RULES {
         for rule in read(document).lines().filter_map(defined_in) {
@@ -265,7 +265,7 @@ fn types_at_the_door(room: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn each_word_of_the_glossary_is_used_once_defined_and_carried_by_something() {
+fn glossary_words_are_defined_once_used_and_have_code_names() {
     let words = glossary_words();
     let mut used = rust(&["src"]).into_iter().map(|(_, text)| text).collect::<String>();
     used.extend(documents().into_iter().filter(|(path, _)| path != GLOSSARY).map(|(_, text)| text));
@@ -282,7 +282,7 @@ fn each_word_of_the_glossary_is_used_once_defined_and_carried_by_something() {
 }
 
 #[test]
-fn the_words_of_the_house_are_defined() {
+fn house_words_and_public_types_are_in_the_glossary() {
     let words = glossary_words();
     for word in HOUSE_WORDS {
         assert!(words.iter().any(|defined| defined == word), "{word:?} is not defined in {GLOSSARY}");

@@ -156,7 +156,7 @@ impl Drop for Run {
 }
 
 #[tokio::test]
-async fn case_28_one_list_and_one_watch_follow_a_cluster_for_as_long_as_nothing_breaks() {
+async fn case_28_a_cluster_without_faults_costs_one_list_and_one_watch() {
     let run = Run::new(7).await;
     run.converge("first sync").await;
     for round in 0..50 {
@@ -170,7 +170,7 @@ async fn case_28_one_list_and_one_watch_follow_a_cluster_for_as_long_as_nothing_
 }
 
 #[tokio::test]
-async fn a_watch_that_is_cut_in_any_way_is_resumed_without_a_list() {
+async fn a_watch_cut_in_any_way_resumes_without_a_list() {
     let run = Run::new(500).await;
     run.converge("first sync").await;
     let watches = Requests::of(Verb::Watch);
@@ -209,7 +209,7 @@ async fn a_410_in_either_form_relists_and_nothing_is_lost() {
 }
 
 #[tokio::test]
-async fn duplicates_and_garbage_in_the_stream_leave_no_trace() {
+async fn duplicates_and_garbage_in_a_watch_change_nothing() {
     let run = Run::new(500).await;
     run.converge("first sync").await;
     run.server.faults().duplicate_events(3);
@@ -224,7 +224,7 @@ async fn duplicates_and_garbage_in_the_stream_leave_no_trace() {
 }
 
 #[tokio::test]
-async fn errors_of_the_server_are_waited_out_from_the_cache() {
+async fn server_errors_are_waited_out_and_the_cache_is_served() {
     let run = Run::new(500).await;
     run.converge("first sync").await;
     let watches = Requests::of(Verb::Watch);
@@ -255,7 +255,7 @@ async fn an_expired_continue_token_starts_the_list_over() {
 }
 
 #[tokio::test]
-async fn a_server_that_was_away_is_found_again_without_a_list() {
+async fn a_server_that_comes_back_costs_no_list() {
     let mut run = Run::new(500).await;
     run.converge("first sync").await;
     run.server.stop().await;

@@ -44,7 +44,7 @@ async fn metric(server: &TestServer, name: &str, labels: &[&str]) -> f64 {
 }
 
 #[tokio::test]
-async fn an_event_that_a_watch_lost_is_found_counted_and_healed_and_clients_get_exactly_that() {
+async fn a_lost_event_is_found_by_comparison_counted_healed_and_sent() {
     // A resource of its own, as tests in one process share the metrics.
     let kind = "serviceaccounts";
     let server = TestServer::start_with(&[kind], |config| config.verify_interval = OFTEN).await;
@@ -97,7 +97,7 @@ async fn an_event_that_a_watch_lost_is_found_counted_and_healed_and_clients_get_
 }
 
 #[tokio::test]
-async fn writes_in_flight_are_never_a_difference() {
+async fn concurrent_writes_are_never_reported_as_differences() {
     let kind = "configmaps";
     let server = TestServer::start_with(&[kind], |config| config.verify_interval = OFTEN).await;
     let mut recorder =
@@ -127,7 +127,7 @@ async fn writes_in_flight_are_never_a_difference() {
 }
 
 #[tokio::test]
-async fn of_secrets_only_the_metadata_is_fetched_held_and_shown() {
+async fn metadata_only_secrets_are_never_fetched_held_or_shown_whole() {
     let server = TestServer::start_with(&["secrets"], |config| {
         config.watches[0].metadata_only = true;
         config.verify_interval = OFTEN;
@@ -176,7 +176,7 @@ async fn of_secrets_only_the_metadata_is_fetched_held_and_shown() {
 }
 
 #[tokio::test]
-async fn dropped_parts_are_not_held_and_a_change_of_them_alone_is_a_change() {
+async fn dropped_parts_are_not_held_but_their_changes_are_sent() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.watches[0].drop = ".spec,.status.phase".parse().unwrap();
         config.verify_interval = OFTEN;
@@ -267,7 +267,7 @@ async fn check_verify_compares_once_and_names_what_differs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn check_warns_of_a_listener_that_others_reach_and_names_secrets() {
+async fn check_warns_of_an_exposed_listener_and_of_secrets() {
     let server = TestServer::start(&["secrets"]).await;
     let warning = async |more: &[&str]| {
         let (code, report) = check(&server, "secrets", more).await;

@@ -47,7 +47,7 @@ async fn two_pods() -> TestServer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_of_fields_shows_them_alone_and_tells_their_changes_alone() {
+async fn a_stream_with_fields_shows_those_fields_and_their_changes_only() {
     let server = two_pods().await;
     for (number, transport) in TRANSPORTS.into_iter().enumerate() {
         let mut stream =
@@ -78,7 +78,7 @@ async fn a_stream_of_fields_shows_them_alone_and_tells_their_changes_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn changed_tells_whole_objects_where_one_of_its_paths_differs() {
+async fn the_changed_parameter_sends_whole_objects_when_a_path_differs() {
     let server = two_pods().await;
     for (number, transport) in TRANSPORTS.into_iter().enumerate() {
         let mut stream = open(transport, &server, "changed=metadata.labels,spec").await;
@@ -93,7 +93,7 @@ async fn changed_tells_whole_objects_where_one_of_its_paths_differs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_patch_makes_the_new_state_of_the_one_before() {
+async fn each_patch_turns_the_previous_state_into_the_next() {
     let server = two_pods().await;
     for (number, transport) in TRANSPORTS.into_iter().enumerate() {
         let mut stream = open(transport, &server, "patch=merge").await;
@@ -113,7 +113,7 @@ async fn a_patch_makes_the_new_state_of_the_one_before() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_condition_selects_on_streams_and_in_snapshots() {
+async fn a_where_condition_selects_on_streams_and_in_snapshots() {
     let server = two_pods().await;
     let condition =
         "where=object.metadata.labels.app%3D%3D%27web%27%26%26size(object.spec.containers)%3D%3D1";
@@ -137,7 +137,7 @@ async fn a_condition_selects_on_streams_and_in_snapshots() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_snapshot_of_fields_shows_them_alone_and_its_tag_is_of_them() {
+async fn a_snapshot_with_fields_shows_those_fields_and_its_tag_covers_them() {
     let server = two_pods().await;
     let path = "/v1/snapshot/pods?fields=status.phase";
     let first = server.get(path).await;
@@ -189,7 +189,7 @@ async fn gathered_changes_come_in_one_batch_with_the_latest_state_of_each_object
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_is_refused_by_name() {
+async fn invalid_view_parameters_are_refused_by_name() {
     let held = |config: &mut config::Serve| config.limits.resume_wait = Duration::from_millis(100);
     let server = TestServer::start_with(&["pods"], held).await;
     for (target, field, part) in [

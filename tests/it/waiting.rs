@@ -67,7 +67,7 @@ async fn full(server: &TestServer, path: &str, tag: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_waits_until_what_it_selects_changes_and_no_longer() {
+async fn a_waiting_request_is_answered_when_its_selection_changes() {
     let server = server_with(|config| config.limits.waiting_requests_max = PATHS.len()).await;
     let mut waiting = Vec::new();
     for path in PATHS {
@@ -98,7 +98,7 @@ async fn a_request_waits_until_what_it_selects_changes_and_no_longer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_for_an_object_is_told_that_it_is_gone() {
+async fn a_waiting_request_for_an_object_is_answered_404_when_it_is_deleted() {
     let server = server_with(|config| config.limits.waiting_requests_max = 1).await;
     let path = "/v1/snapshot/pods/one/a";
     let tag = tag(&server, path).await;
@@ -109,7 +109,7 @@ async fn a_request_for_an_object_is_told_that_it_is_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_is_answered_304_when_its_time_is_over() {
+async fn a_waiting_request_is_answered_304_at_its_timeout() {
     let server = server().await;
     for path in PATHS {
         let tag = tag(&server, path).await;
@@ -124,7 +124,7 @@ async fn a_request_is_answered_304_when_its_time_is_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_has_nothing_or_something_else_is_answered_at_once() {
+async fn a_request_without_the_current_tag_does_not_wait() {
     let server = server().await;
     let path = PATHS[0];
     let answer = server.get_with(path, &[("Prefer", "wait=60")]).await;
@@ -140,7 +140,7 @@ async fn a_request_that_has_nothing_or_something_else_is_answered_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_leaves_makes_room_for_another() {
+async fn a_waiting_client_that_disconnects_frees_its_place() {
     let server = server_with(|config| config.limits.waiting_requests_max = 1).await;
     let path = PATHS[0];
     let tag = tag(&server, path).await;
@@ -168,7 +168,7 @@ async fn a_client_that_leaves_makes_room_for_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_that_wait_are_answered_at_the_end_of_the_server() {
+async fn waiting_requests_are_answered_at_shutdown() {
     let mut server = server_with(|config| config.limits.waiting_requests_max = 1).await;
     let path = PATHS[0];
     let tag = tag(&server, path).await;

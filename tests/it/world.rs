@@ -118,7 +118,7 @@ fn write(server: &TestServer) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_complete_message_leaves_a_client_with_a_state_of_all_kinds() {
+async fn after_each_complete_message_a_client_holds_one_state_of_all_kinds() {
     let mut server =
         TestServer::start_with(&["pods", "configmaps"], |config| config.limits.batch_len_max = 4).await;
     for _ in 0..30 {
@@ -164,7 +164,7 @@ async fn each_complete_message_leaves_a_client_with_a_state_of_all_kinds() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_has_what_changed_since_the_one_before() {
+async fn a_world_message_has_the_changes_since_the_previous_one() {
     let server = TestServer::start(&["pods", "configmaps"]).await;
     server.cluster.create("pods", mk_pod("shop", "a", "web")).unwrap();
     server.caught_up("pods").await;
@@ -191,7 +191,7 @@ async fn a_message_has_what_changed_since_the_one_before() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_state_that_is_too_large_ends_the_stream() {
+async fn a_world_state_beyond_the_limit_ends_the_stream() {
     let server = TestServer::start(&["pods"]).await;
     let noise = "x".repeat(100_000);
     for number in 0..340 {
@@ -211,7 +211,7 @@ async fn a_state_that_is_too_large_ends_the_stream() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_request_for_the_world_is_refused_by_name() {
+async fn an_invalid_world_request_is_refused_by_parameter() {
     let server = TestServer::start(&["pods"]).await;
     for (target, field) in [
         ("/v1/world/pods?state=half", "state"),

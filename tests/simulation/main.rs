@@ -33,7 +33,7 @@ const SEEDS: u64 = 2000;
 const TWICE: u64 = 12;
 
 #[test]
-fn one_seed_is_one_history() {
+fn one_seed_gives_one_history() {
     for seed in 0..TWICE {
         let [first, second] = [0, 1].map(|_| report::history(seed, false));
         assert_eq!(first.result, second.result, "seed {seed}");
@@ -42,12 +42,12 @@ fn one_seed_is_one_history() {
 }
 
 #[test]
-fn an_idle_kind_costs_few_requests_and_its_version_is_young() {
+fn an_idle_kind_costs_few_requests_and_its_version_stays_recent() {
     quiet::check();
 }
 
 #[test]
-fn every_client_sees_what_the_cluster_was() {
+fn every_client_sees_the_states_of_the_cluster() {
     match std::env::var("INFORMERD_SEED") {
         Ok(seed) => report::run_one(seed.parse().expect("INFORMERD_SEED is a number")),
         Err(_) => {

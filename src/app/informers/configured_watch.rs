@@ -602,7 +602,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn successors_that_panic_do_not_keep_out_the_next_ones() {
+    async fn successors_that_panic_are_discarded() {
         let panicked = tokio::spawn(async { panic!("a bug") });
         ended(&panicked).await;
         let old = running(tokio::spawn(std::future::pending()));

@@ -479,7 +479,7 @@ fn history(journal_len_max: usize, steps: Vec<Step>) -> Result<(), TestCaseError
 }
 
 #[test]
-fn owners_that_own_each_other_go_with_what_they_own() {
+fn owners_in_a_cycle_leave_a_join_with_the_last_object_they_own() {
     let put =
         |kind, owner| Step::Put { kind, namespace: false, name: 0, app: 0, node: 0, owner, anew: false };
     let gone = Step::Delete { kind: PODS, namespace: false, name: 0 };
@@ -494,7 +494,7 @@ fn owners_that_own_each_other_go_with_what_they_own() {
 }
 
 #[test]
-fn an_event_of_a_batch_that_ends_within_a_replacement_is_no_place_to_resume_from() {
+fn a_batch_that_ends_within_a_replacement_gives_no_position() {
     // The batch ends between the deletion of a node and the new one of its name, where there is no position.
     let put =
         |kind, namespace, name, anew| Step::Put { kind, namespace, name, app: 0, node: 0, owner: None, anew };
@@ -507,7 +507,7 @@ fn an_event_of_a_batch_that_ends_within_a_replacement_is_no_place_to_resume_from
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn a_client_of_a_join_has_the_join_of_the_state(
+    fn a_join_client_holds_the_join_of_the_current_state(
         journal_len_max in prop_oneof![Just(1_usize), Just(6), Just(40)],
         steps in prop::collection::vec(step(), 1..60),
     ) {

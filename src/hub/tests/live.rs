@@ -102,7 +102,7 @@ async fn a_change_is_projected_once_for_each_selection_that_it_concerns() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_subscriber_joins_where_nothing_of_its_selection_lies_between() {
+async fn a_subscriber_joins_a_view_unless_it_lacks_a_change() {
     let (mut upstream, mut life, mut live) = started();
     let [first, late, missed] = [0, 1, 2].map(|_| caught_up(&life, "app=true", None));
     let everything = caught_up(&life, "", None);
@@ -136,7 +136,7 @@ async fn a_subscriber_joins_where_nothing_of_its_selection_lies_between() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_subscriber_that_is_further_than_the_view_waits() {
+async fn a_subscriber_ahead_of_the_view_waits() {
     let (mut upstream, mut life, mut live) = started();
     join(&mut live, caught_up(&life, "app=true", None)).ok().expect("it joins");
     upstream.put("b", false);
@@ -148,7 +148,7 @@ async fn a_subscriber_that_is_further_than_the_view_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_view_shows_that_it_lives_where_it_is_and_whose_time_is_over() {
+async fn heartbeats_timeouts_and_bookmarks_of_a_view_are_due_on_time() {
     let (_, life, mut live) = started();
     join(&mut live, caught_up(&life, "app=true", None)).ok().expect("it joins");
     let ends =
@@ -170,7 +170,7 @@ async fn a_view_shows_that_it_lives_where_it_is_and_whose_time_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn members_of_an_informer_that_is_replaced_leave() {
+async fn members_of_a_replaced_informer_leave() {
     let (upstream, mut life, mut live) = started();
     let key = join(&mut live, caught_up(&life, "app=true", None)).ok().expect("it joins");
     let informer = life.hub.informers()[0].id();
@@ -212,7 +212,7 @@ async fn gathered() -> (Upstream, Life, Live<Follower>, [usize; 2]) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_view_that_gathers_tells_the_last_state_of_each_object_at_its_moment() {
+async fn a_gathering_view_sends_the_last_state_of_each_object_when_due() {
     let (mut upstream, mut life, mut live, _) = gathered().await;
     let now = Instant::now();
     upstream.put("a", true);
@@ -246,7 +246,7 @@ async fn a_view_that_gathers_tells_the_last_state_of_each_object_at_its_moment()
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_joins_a_view_that_holds_changes_and_who_leaves_gets_them() {
+async fn a_gathering_view_admits_no_one_and_leavers_get_its_changes() {
     let (mut upstream, mut life, mut live, keys) = gathered().await;
     let until = Instant::now() + GATHERED;
     let member = gathering(&life, "app=true", Form::default());
@@ -280,7 +280,7 @@ async fn nobody_joins_a_view_that_holds_changes_and_who_leaves_gets_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_member_whose_time_is_over_leaves_before_what_its_view_tells() {
+async fn a_member_at_its_timeout_leaves_before_the_gathered_changes_are_sent() {
     let (mut upstream, mut life, mut live) = started();
     let mut selection = selection("app=true");
     selection.form.coalesce = Some(GATHERED);
@@ -298,7 +298,7 @@ async fn a_member_whose_time_is_over_leaves_before_what_its_view_tells() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bookmark_waits_for_the_changes_that_a_view_holds() {
+async fn a_bookmark_waits_for_the_gathered_changes() {
     let (mut upstream, mut life, mut live, _) = gathered().await;
     let bookmark_at = loop {
         let next = live.next_due().expect("members have heartbeats");
@@ -324,7 +324,7 @@ async fn a_bookmark_waits_for_the_changes_that_a_view_holds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn members_of_a_view_that_would_hold_too_much_leave() {
+async fn members_leave_a_view_that_would_gather_too_much() {
     let (mut upstream, mut life, mut live, keys) = gathered().await;
     let mut leaving = Vec::new();
     for _ in 0..=1024 {
@@ -340,7 +340,7 @@ async fn members_of_a_view_that_would_hold_too_much_leave() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_round_tells_that_it_is_behind_what_another_reader_was_told() {
+async fn a_round_knows_that_another_live_view_got_newer_changes() {
     let (mut upstream, mut life, mut quick) = started();
     let mut slow = Live::new(*life.hub.config());
     for live in [&mut quick, &mut slow] {
@@ -363,7 +363,7 @@ async fn a_round_tells_that_it_is_behind_what_another_reader_was_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_round_of_many_members_is_told_from_one_of_a_few() {
+async fn a_round_is_shared_from_a_number_of_members_on() {
     let (mut upstream, mut life, mut live) = started();
     for (members, is_shared) in [(1, false), (7, false), (1, true)] {
         for _ in 0..members {

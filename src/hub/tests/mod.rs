@@ -408,7 +408,7 @@ fn each_client_gets_the_changes_of_its_filter_and_a_bookmark() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_waits_for_an_answer_in_vain_starts_over() {
+async fn a_client_whose_backfill_is_not_answered_starts_over() {
     let (upstream, mut clients) = outlived();
     let life = Life::new(&upstream);
     let client = &mut clients[0];
@@ -420,7 +420,7 @@ async fn a_client_that_waits_for_an_answer_in_vain_starts_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_that_does_not_cover_all_starts_over_at_once() {
+async fn a_bookmark_token_starts_over_without_a_backfill() {
     let (upstream, clients) = outlived();
     let life = Life::new(&upstream);
     let token = [("pods".to_owned(), clients[0].token.clone().unwrap())].into_iter().collect();
@@ -440,7 +440,7 @@ async fn a_token_that_does_not_cover_all_starts_over_at_once() {
 }
 
 #[test]
-fn a_client_behind_the_journal_gets_the_deletion_of_an_object_that_stopped_matching_meanwhile() {
+fn behind_the_journal_an_object_that_stopped_matching_is_deleted() {
     // Found by the property above: the place of the token lay within the journal again, where the deletion of an
     // object that does not match any more is none.
     let steps = [(8, 178), (0, 0), (10, 64), (0, 235), (4, 15), (0, 1), (0, 131)];
@@ -448,7 +448,7 @@ fn a_client_behind_the_journal_gets_the_deletion_of_an_object_that_stopped_match
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_resync_of_several_informers_hands_out_each_object_once_though_one_of_them_is_busy() {
+async fn a_resync_of_several_informers_sends_each_object_once() {
     let mut upstream = Upstream::default();
     upstream.put("a", true);
     let quiet = Life::new(&upstream);
@@ -476,7 +476,7 @@ async fn a_resync_of_several_informers_hands_out_each_object_once_though_one_of_
 }
 
 #[test]
-fn what_came_and_stopped_to_match_within_one_catch_up_is_deleted() {
+fn an_object_that_matched_only_within_a_catch_up_is_deleted() {
     // Found by the property above: c came with the first piece of a catch-up, and stopped to match before the
     // second.
     let before = [(0, 33, 0), (0, 112, 0), (0, 34, 0)].into_iter().chain([(0, 0, 0); 5]);
@@ -491,7 +491,7 @@ fn run_to_the_end(steps: impl Iterator<Item = (u8, u8, u8)>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_is_never_quiet_gets_its_bookmarks() {
+async fn a_busy_stream_gets_its_bookmarks() {
     let mut upstream = Upstream::default();
     upstream.put("a", true);
     let mut life = Life::new(&upstream);
@@ -558,7 +558,7 @@ proptest! {
 }
 
 #[test]
-fn a_stream_that_keeps_up_gets_the_difference_and_nothing_else() {
+fn a_live_stream_of_a_replaced_informer_gets_only_the_difference() {
     paused(|| {
         let mut upstream = Upstream::default();
         ["a", "b", "c", "d", "e"].iter().for_each(|name| upstream.put(name, *name != "b"));
@@ -590,7 +590,7 @@ fn a_stream_that_keeps_up_gets_the_difference_and_nothing_else() {
 }
 
 #[test]
-fn a_stream_to_which_an_object_comes_back_as_it_was_starts_over() {
+fn a_stream_to_which_an_unchanged_object_returns_starts_over() {
     paused(|| {
         let mut upstream = Upstream::default();
         ["a", "b"].iter().for_each(|name| upstream.put(name, *name != "b"));
@@ -645,7 +645,7 @@ impl std::task::Wake for Wakes {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_waits_for_its_informer_sleeps() {
+async fn a_stream_that_waits_for_its_informer_does_not_spin() {
     // Found by the simulation, seed 5: once the first bookmark was due, it did not.
     let upstream = Upstream::default();
     let life = Life::new(&upstream);
@@ -665,7 +665,7 @@ async fn a_stream_that_waits_for_its_informer_sleeps() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_of_one_namespace_or_object_sleeps_through_what_happens_elsewhere() {
+async fn a_stream_of_one_namespace_or_object_is_not_woken_by_other_changes() {
     let mut upstream = Upstream::default();
     upstream.put("a", true);
     let mut life = Life::new(&upstream);
@@ -718,7 +718,7 @@ async fn a_stream_of_one_namespace_or_object_sleeps_through_what_happens_elsewhe
 }
 
 #[test]
-fn a_watch_whose_informer_comes_is_never_unknown() {
+fn a_pending_informer_that_starts_is_never_unknown() {
     let upstream = Upstream::default();
     let config = *Life::new(&upstream).hub.config();
     for _ in 0..200 {

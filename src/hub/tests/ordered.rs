@@ -147,7 +147,7 @@ proptest! {
     }
 
     #[test]
-    fn a_client_that_resumes_from_the_last_event_misses_nothing_when_informers_are_replaced(
+    fn a_client_that_resumes_from_the_last_event_survives_replaced_informers(
         steps in proptest::collection::vec((0..16_u8, any::<u8>(), any::<u8>()), 1..150),
     ) {
         paused(|| run(&steps, 1));
@@ -181,7 +181,7 @@ async fn a_relists_deletions_are_sent_at_the_version_before_it() {
 }
 
 #[test]
-fn what_stopped_to_match_within_a_relists_gap_is_gone_on_every_replica() {
+fn objects_that_stopped_matching_in_a_relist_gap_are_gone_on_every_replica() {
     paused(|| {
         let mut upstream = Upstream::default();
         ["a", "b"].iter().for_each(|name| upstream.put(name, true));

@@ -35,7 +35,7 @@ fn bookmark(version: u64) -> StartAt {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_of_bookmarks_gets_the_deletion_of_an_object_that_it_may_hold_beyond_its_token() {
+async fn a_bookmark_token_gives_deletions_of_objects_created_after_it() {
     // Found by the simulation, seed 28.
     let mut upstream = Upstream::default();
     upstream.put("a", true);
@@ -50,7 +50,7 @@ async fn a_client_of_bookmarks_gets_the_deletion_of_an_object_that_it_may_hold_b
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_of_bookmarks_starts_over_where_a_relist_may_have_skipped_what_it_holds() {
+async fn a_bookmark_token_within_a_relist_gap_starts_over() {
     let mut upstream = Upstream::default();
     upstream.put("a", true);
     let mut life = Life::new(&upstream);
@@ -162,7 +162,7 @@ async fn a_client_that_starts_over_waits_for_every_cache_to_reach_its_token() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_ahead_of_an_idle_cache_is_served_once_the_api_server_has_been_there() {
+async fn a_client_ahead_of_an_idle_cache_is_served_once_upstream_confirms_its_version() {
     let mut upstream = Upstream::default();
     ["a", "b"].iter().for_each(|name| upstream.put(name, true));
     let mut life = Life::new(&upstream);
@@ -223,7 +223,7 @@ async fn a_client_ahead_of_one_cache_gets_changes_of_the_others_meanwhile() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_ahead_of_one_cache_that_starts_over_for_another_is_not_taken_back() {
+async fn a_client_ahead_of_one_cache_that_starts_over_does_not_go_back() {
     // Found by the simulation, seed 800187.
     let mut upstream = Upstream::default();
     upstream.put("a", true);
@@ -270,7 +270,7 @@ async fn a_client_ahead_of_one_cache_that_starts_over_for_another_is_not_taken_b
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_of_a_cache_that_selects_otherwise_starts_over() {
+async fn a_token_of_a_cache_with_another_selection_starts_over() {
     let selecting = |label_selector: &str| {
         let mut upstream = Upstream::default();
         upstream.put("a", true);
@@ -303,7 +303,7 @@ async fn a_client_that_is_cut_off_within_a_catch_up_starts_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn shared_batches_are_forgotten_with_the_last_subscriber() {
+async fn shared_batches_are_dropped_with_the_last_subscriber() {
     let mut upstream = Upstream::default();
     upstream.put("a", true);
     let mut life = Life::new(&upstream);

@@ -61,7 +61,7 @@ fn check(canonical: &str, minor: u32, column: &str, object: Value, expected: imp
 }
 
 #[test]
-fn objects_look_as_the_api_server_prints_them() {
+fn table_rows_equal_the_recorded_ones() {
     for Recorded { group, version, plural, now, definition, rows } in recorded() {
         let columns = definition.map(|definition| {
             let json = definition.to_string();
@@ -78,7 +78,7 @@ fn objects_look_as_the_api_server_prints_them() {
 }
 
 #[test]
-fn every_printer_has_columns_and_the_other_way_round() {
+fn every_printer_has_columns_and_every_kind_with_columns_a_printer() {
     let printers: BTreeSet<&str> = PRINTERS.iter().map(|(kind, _)| *kind).collect();
     let kinds: BTreeSet<&str> = columns::kinds().filter(|kind| *kind != "customresources").collect();
     assert_eq!(printers, kinds);
@@ -113,7 +113,7 @@ fn every_kind_that_1_20_prints_was_recorded() {
 }
 
 #[test]
-fn restarts_tell_when_since_1_22() {
+fn since_1_22_restarts_show_when_the_last_one_was() {
     let ended = json!({"terminated": {"exitCode": 1, "finishedAt": "2025-12-31T23:56:00Z"}});
     let earlier = json!({"terminated": {"exitCode": 1, "finishedAt": "2025-12-31T23:50:00Z"}});
     let state = json!({"running": {}});
@@ -147,7 +147,7 @@ fn sidecars_count_as_containers() {
 }
 
 #[test]
-fn pods_end_as_their_version_has_it() {
+fn the_status_of_ended_pods_depends_on_the_version() {
     let over =
         json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "status": {"phase": "Succeeded"}});
     check("pods", 20, "Status", over.clone(), "Terminating");
@@ -163,7 +163,7 @@ fn pods_end_as_their_version_has_it() {
 }
 
 #[test]
-fn newer_versions_have_more_to_say() {
+fn newer_versions_have_further_columns_and_values() {
     let job = |conditions: Value| json!({"spec": {"completions": 1}, "status": {"conditions": conditions}});
     let so = |kind: &str| json!([{"type": kind, "status": "True"}]);
     check("jobs.batch", 36, "Status", job(json!([])), "Running");
@@ -192,7 +192,7 @@ fn newer_versions_have_more_to_say() {
 }
 
 #[test]
-fn kinds_that_came_later_print_too() {
+fn kinds_added_after_1_20_have_rows() {
     let policies = "validatingadmissionpolicies.admissionregistration.k8s.io";
     let policy =
         json!({"spec": {"validations": [{}, {}], "paramKind": {"apiVersion": "v1", "kind": "ConfigMap"}}});
@@ -216,7 +216,7 @@ fn kinds_that_came_later_print_too() {
 }
 
 #[test]
-fn a_kind_without_a_known_printer_is_left_to_json() {
+fn a_kind_without_a_printer_has_no_table() {
     assert!(Table::of(&resource("example.com", "v1", "widgets"), None, None).is_none());
     assert!(Table::of(&resource("snapshot.storage.k8s.io", "v1", "volumesnapshots"), None, None).is_none());
     let unknown = Table::of(&resource("apps", "v9", "things"), None, None).unwrap();
@@ -224,7 +224,7 @@ fn a_kind_without_a_known_printer_is_left_to_json() {
 }
 
 #[test]
-fn definitions_give_their_columns() {
+fn definitions_declare_their_columns() {
     let column = |path: &str| json!({"name": "c", "type": "string", "jsonPath": path});
     let of = |definition: &Value, version: &str| {
         PrinterColumn::of_definition(definition.to_string().as_bytes(), version)
@@ -250,7 +250,7 @@ fn an_object_that_is_too_deep_shows_only_its_name() {
 }
 
 #[test]
-fn paths_that_are_none_are_refused() {
+fn invalid_column_paths_are_refused() {
     let parse = jsonpath::Path::parse;
     for path in [
         ".a[",

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_definition_is_asked_for_once_a_minute_however_many_want_it() {
+    async fn a_definition_is_read_at_most_once_a_minute() {
         let asked = Arc::new(AtomicUsize::new(0));
         let counted = asked.clone();
         let definitions = Definitions::new(Arc::new(move |name| {
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_api_server_that_does_not_answer_is_not_waited_for() {
+    async fn an_unanswered_request_for_a_definition_gives_no_columns() {
         let definitions = Definitions::new(Arc::new(|_| Box::pin(std::future::pending())));
         assert!(definitions.columns(&widgets("v1")).await.is_none());
     }

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_gets_no_older_object_from_an_informer_that_is_behind_the_one_it_replaces() {
+    fn a_lease_gets_no_older_object_from_a_replacement_informer() {
         let now = Instant::now();
         for (before, after) in [
             (Scope::All, Scope::All),
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_ahead_until_the_feed_has_passed_its_state() {
+    fn an_object_is_ahead_until_the_feed_has_passed_it() {
         let now = Instant::now();
         let (mut writer, informer) = informer(Scope::All, 7, now);
         let mut objects = Objects::default();
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_followed_has_no_object() {
+    fn a_resource_not_followed_has_no_object() {
         let now = Instant::now();
         let mut objects = Objects::default();
         assert_eq!(version(&mut objects, now), None);

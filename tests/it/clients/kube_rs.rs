@@ -120,7 +120,7 @@ async fn kube_rs_follows_through_every_fault() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kube_rs_discovers_what_is_followed() {
+async fn kube_rs_discovers_the_followed_resources() {
     let world = World::start().await;
     let client = client(&world.url());
     let mut both = Vec::new();

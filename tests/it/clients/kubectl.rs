@@ -100,7 +100,7 @@ impl Kubectl {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kubectl_prints_what_it_prints_at_the_api_server() {
+async fn kubectl_prints_the_same_at_informerd_and_at_the_api_server() {
     let Some(kubectl) = Kubectl::find().await else { return };
     let mut world = World::start().await;
     world.pause().await;
@@ -130,7 +130,7 @@ async fn kubectl_prints_what_it_prints_at_the_api_server() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kubectl_lists_the_resources_that_are_followed() {
+async fn kubectl_api_resources_lists_the_followed_resources() {
     let Some(kubectl) = Kubectl::find().await else { return };
     let world = World::start().await;
     let lines = async |line: &str| {
@@ -161,7 +161,7 @@ async fn kubectl_lists_the_resources_that_are_followed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kubectl_is_refused_what_is_not_read_and_says_so() {
+async fn kubectl_commands_that_do_more_than_read_are_refused() {
     let Some(kubectl) = Kubectl::find().await else { return };
     let mut world = World::start().await;
     world.pause().await;
@@ -188,7 +188,7 @@ async fn kubectl_is_refused_what_is_not_read_and_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kubectl_waits_through_a_cut_and_a_restart() {
+async fn kubectl_wait_survives_a_cut_connection_and_a_restart() {
     let Some(kubectl) = Kubectl::find().await else { return };
     let mut world = World::start().await;
     for name in ["conditioned", "phased", "doomed"] {

@@ -37,7 +37,7 @@ async fn the_python_client_follows_through_every_fault() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_python_client_reads_what_it_reads_at_the_api_server() {
+async fn the_python_client_reads_the_same_at_informerd_and_at_the_api_server() {
     let Some(refused) = python("python/read.py") else { return };
     let mut world = World::start().await;
     world.pause().await;

@@ -18,7 +18,7 @@ const FORBIDDEN: Failure = Failure { code: 403, retry_after_seconds: None };
 const UNAUTHORIZED: Failure = Failure { code: 401, retry_after_seconds: None };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_401_makes_credentials_be_read_again_and_clients_do_not_notice() {
+async fn credentials_are_read_again_after_a_401_and_streams_go_on() {
     let (cluster, resource) = cluster_with("code-401");
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kubeconfig");
@@ -50,7 +50,7 @@ async fn a_401_makes_credentials_be_read_again_and_clients_do_not_notice() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_missing_permission_says_what_to_grant_and_heals_when_it_is_granted() {
+async fn a_missing_permission_is_reported_and_heals_once_granted() {
     for (name, verbs, how) in [
         ("forbid-list", &[Verb::List][..], InitialList::Page),
         ("forbid-watch", &[Verb::Watch], InitialList::Auto),
@@ -85,7 +85,7 @@ async fn a_missing_permission_says_what_to_grant_and_heals_when_it_is_granted() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_permission_that_is_withdrawn_leaves_the_cache_and_heals_from_where_it_was() {
+async fn a_withdrawn_permission_keeps_the_cache_and_its_version() {
     let mut trial = Trial::start("forbid-later").await;
     let before = trial.costs().await;
     trial.faults().fail_next(u32::MAX, &trial.requests(Verb::Any), FORBIDDEN);
@@ -100,7 +100,7 @@ async fn a_permission_that_is_withdrawn_leaves_the_cache_and_heals_from_where_it
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kind_may_come_go_and_come_again_with_another_schema() {
+async fn a_definition_may_be_created_deleted_and_created_with_another_schema() {
     let resource = "comes.faults.example.com";
     let cluster = Cluster::default();
     let api = TestServer::api(cluster.clone()).await;

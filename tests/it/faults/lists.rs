@@ -41,7 +41,7 @@ async fn reflector(server: &TestServer, resource: &str, name: &str, label: (&str
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_without_streaming_lists_is_asked_for_pages_however_it_refuses() {
+async fn a_server_that_refuses_streaming_lists_in_any_way_is_listed_in_pages() {
     for (name, mode, kind) in [
         ("stream-unknown", StreamingLists::Unknown, "refused"),
         ("stream-disabled", StreamingLists::Disabled, "refused"),
@@ -68,7 +68,7 @@ async fn a_server_without_streaming_lists_is_asked_for_pages_however_it_refuses(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_streaming_list_that_never_ends_is_given_up_on() {
+async fn a_streaming_list_that_never_ends_is_abandoned() {
     let began = Instant::now();
     let (server, resource) = first_list("stream-endless", InitialList::Auto, |api, _| {
         api.faults().streaming_lists(StreamingLists::Ignored);
@@ -85,7 +85,7 @@ async fn a_streaming_list_that_never_ends_is_given_up_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_streaming_list_that_is_cut_before_its_mark_is_not_taken_for_a_list() {
+async fn a_streaming_list_that_is_cut_before_its_mark_is_discarded() {
     for (name, cut, times) in [
         ("mark-clean", Cut::Clean, 1),
         ("mark-midline", Cut::MidLine, 1),
@@ -108,7 +108,7 @@ async fn a_streaming_list_that_is_cut_before_its_mark_is_not_taken_for_a_list() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn expired_continue_tokens_start_the_list_over_and_in_the_end_in_one_piece() {
+async fn a_list_whose_continue_tokens_expire_restarts_and_at_last_is_unpaged() {
     for (name, times, lists) in [("token-once", 1, 2), ("token-always", 2, 3)] {
         let (server, resource) =
             first_list(name, InitialList::Page, |api, _| api.faults().expire_continue_tokens(times)).await;
@@ -126,7 +126,7 @@ async fn expired_continue_tokens_start_the_list_over_and_in_the_end_in_one_piece
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_list_that_is_refused_is_asked_for_again_with_a_sentence() {
+async fn a_refused_list_is_retried_and_its_error_shown() {
     for (name, code, words) in [
         ("list-410", 410, "too old"),
         ("list-429", 429, "too many requests"),
@@ -145,7 +145,7 @@ async fn a_list_that_is_refused_is_asked_for_again_with_a_sentence() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_object_without_metadata_does_not_keep_out_the_others() {
+async fn an_object_without_metadata_is_skipped_and_the_others_are_kept() {
     for (name, how) in [("nameless-page", InitialList::Page), ("nameless-stream", InitialList::Auto)] {
         let (server, resource) = first_list(name, how, |api, _| api.faults().nameless_objects(1)).await;
         is_whole(&server, &resource).await;
@@ -181,17 +181,17 @@ async fn check_behind(name: &str, how: InitialList) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_server_that_is_behind_is_waited_for_in_pages() {
+async fn a_paged_relist_waits_for_an_api_server_that_is_behind() {
     Box::pin(check_behind("behind-page", InitialList::Page)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_server_that_is_behind_is_waited_for_in_streams() {
+async fn a_streaming_relist_waits_for_an_api_server_that_is_behind() {
     Box::pin(check_behind("behind-stream", InitialList::Auto)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_at_an_api_server_that_is_behind_goes_on_when_it_has_caught_up() {
+async fn a_watch_at_an_api_server_that_is_behind_resumes_once_it_has_caught_up() {
     let mut trial = Trial::start("behind-watch").await;
     let behind = trial.server.cluster.revision();
     trial.write();
@@ -208,7 +208,7 @@ async fn a_watch_at_an_api_server_that_is_behind_goes_on_when_it_has_caught_up()
 
 /// Versions alone show nothing: the restored cluster is beyond them when it is met.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restored_cluster_that_has_overtaken_the_old_one_is_known_by_its_newest_object() {
+async fn a_restored_cluster_with_higher_versions_is_detected_by_its_newest_object() {
     for (name, touched) in [("overtaken", false), ("overtaken-touched", true)] {
         let mut trial = Trial::start(name).await;
         trial.write();
@@ -232,7 +232,7 @@ async fn a_restored_cluster_that_has_overtaken_the_old_one_is_known_by_its_newes
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_that_was_restored_from_a_backup_is_taken_over_with_a_reset() {
+async fn a_cluster_restored_from_a_backup_resets_the_clients() {
     let mut trial = Trial::start("restored").await;
     for _ in 0..10 {
         trial.write();

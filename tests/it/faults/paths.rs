@@ -36,7 +36,7 @@ async fn over_relay(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_load_balancer_that_tires_of_idle_watches_costs_a_watch_each_time_and_no_list() {
+async fn an_idle_timeout_of_a_load_balancer_costs_watches_and_no_list() {
     let idle = Duration::from_millis(1500);
     let (mut trial, relay) = over_relay("tiring", async |to| Relay::tiring(to, idle).await, |_| {}).await;
     let (before, began) = (trial.costs().await, Instant::now());
@@ -58,7 +58,7 @@ async fn a_load_balancer_that_tires_of_idle_watches_costs_a_watch_each_time_and_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_half_open_connection_is_noticed_and_answers_show_the_age_of_the_cache() {
+async fn a_half_open_connection_is_detected_and_the_age_of_the_cache_shown() {
     let (mut trial, relay) = over_relay("half-open", Relay::to, |config| {
         config.limits.watch_silence_max = Duration::from_secs(3);
         config.unready_after = Some(Duration::from_secs(1));
@@ -110,7 +110,7 @@ async fn a_hung_api_server_shows_in_the_state_the_probe_and_a_metric() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn idle_connections_of_a_dead_path_are_not_met_again() {
+async fn idle_connections_of_a_dead_path_are_not_reused() {
     let (mut trial, relay) = over_relay("pooled", Relay::to, |config| {
         config.limits.watch_silence_max = Duration::from_secs(2);
         config.watches.push(crate::support::server::watch("configmaps"));
@@ -131,7 +131,7 @@ async fn idle_connections_of_a_dead_path_are_not_met_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_takes_requests_and_never_answers_is_given_up_on() {
+async fn requests_without_an_answer_time_out() {
     let mut trial = Trial::start("hung").await;
     trial.faults().hang_next(1, &trial.requests(Verb::Watch));
     trial.faults().cut_watches(&Requests::of(Verb::Watch).on(&trial.resource), Cut::Clean);
@@ -145,7 +145,7 @@ async fn a_server_that_takes_requests_and_never_answers_is_given_up_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn proxies_of_each_kind_are_gone_through() {
+async fn http_and_socks_proxies_are_used() {
     for (name, scheme, user) in [("proxy-http", "http", "someone:p@ss"), ("proxy-socks", "socks5", "")] {
         let (cluster, resource) = cluster_with(name);
         let api = TestServer::api(cluster.clone()).await;

@@ -129,7 +129,7 @@ async fn renewals(trial: &Trial, reason: &str) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_certificate_renewed_by_the_same_authority_goes_unnoticed() {
+async fn a_certificate_renewed_by_the_same_authority_is_accepted() {
     let authority = Authority::new();
     let (mut trial, relay, _folder) = over_tls("tls-renewed", &authority, None).await;
     let (before, connections) = (trial.costs().await, relay.connections());
@@ -143,7 +143,7 @@ async fn a_certificate_renewed_by_the_same_authority_goes_unnoticed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_authority_replaced_on_disk_is_read_at_the_first_refusal() {
+async fn a_replaced_authority_is_read_after_the_first_refused_certificate() {
     let (old, new) = (Authority::new(), Authority::new());
     let (mut trial, relay, folder) = over_tls("tls-authority", &old, None).await;
     let (before, renewed) = (trial.costs().await, renewals(&trial, "tls").await);
@@ -159,7 +159,7 @@ async fn an_authority_replaced_on_disk_is_read_at_the_first_refusal() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_certificate_of_an_unknown_authority_is_an_error_until_the_authority_is_trusted() {
+async fn a_certificate_of_an_unknown_authority_is_refused_until_it_is_trusted() {
     let (old, new) = (Authority::new(), Authority::new());
     let (mut trial, relay, folder) = over_tls("tls-unknown", &old, None).await;
     relay.present(new.server(None));
@@ -175,7 +175,7 @@ async fn a_certificate_of_an_unknown_authority_is_an_error_until_the_authority_i
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_certificate_renewed_on_disk_is_read_when_the_old_one_is_refused() {
+async fn a_renewed_client_certificate_is_read_when_the_old_one_is_refused() {
     let (server, old, new) = (Authority::new(), Authority::new(), Authority::new());
     let (mut trial, relay, folder) = over_tls("tls-client", &server, Some(&old)).await;
     let before = trial.costs().await;
@@ -191,7 +191,7 @@ async fn a_client_certificate_renewed_on_disk_is_read_when_the_old_one_is_refuse
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_address_changed_on_disk_is_found_when_the_old_one_is_gone() {
+async fn a_changed_address_is_read_when_the_old_one_does_not_answer() {
     let folder = tempfile::tempdir().unwrap();
     let (cluster, resource) = cluster_with("moved");
     let api = TestServer::api(cluster.clone()).await;
@@ -259,7 +259,7 @@ async fn a_plugins_client_certificate_is_renewed_before_it_expires() {
 
 /// Pings tell a dead connection from one on which nothing happens, which silence cannot.
 #[tokio::test(flavor = "multi_thread")]
-async fn over_http2_a_silent_watch_stays_and_one_on_a_dead_path_breaks_off() {
+async fn over_http2_a_silent_watch_stays_open_and_a_dead_path_ends_it() {
     const SILENCE_MAX: Duration = Duration::from_secs(2);
     let authority = Authority::new();
     let (mut trial, relay, _folder) =
@@ -307,7 +307,7 @@ enum Spoken {
 /// One of two API servers behind a load balancer hangs, and connections lead to each in turn. Whatever the servers speak,
 /// the watch moves to the other one.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_leaves_one_of_two_servers_that_hangs() {
+async fn a_watch_moves_from_a_hung_api_server_to_the_other_one() {
     let trials = [
         hang_one_of_two("one-plain", Spoken::Plain),
         hang_one_of_two("one-http1", Spoken::Http1),
@@ -361,7 +361,7 @@ async fn hang_one_of_two(name: &str, spoken: Spoken) {
 
 /// The only API server stops and goes on. Its kernel takes connections and bytes meanwhile.
 #[tokio::test(flavor = "multi_thread")]
-async fn over_http2_a_server_that_stops_shows_and_its_watch_comes_back() {
+async fn over_http2_a_stopped_server_shows_and_its_watch_resumes() {
     const SILENCE_MAX: Duration = Duration::from_secs(2);
     let authority = Authority::new();
     let (mut trial, relay, _folder) =

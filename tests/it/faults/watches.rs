@@ -12,7 +12,7 @@ use crate::support::eventually;
 type Order = fn(&Faults, u32);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_that_ends_in_any_way_goes_on_where_it_was() {
+async fn a_watch_that_ends_in_any_way_resumes_at_its_version() {
     for (name, cut, reason) in [
         ("cut-clean", Cut::Clean, "eof"),
         ("cut-midline", Cut::MidLine, "eof"),
@@ -34,7 +34,7 @@ async fn a_watch_that_ends_in_any_way_goes_on_where_it_was() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn watches_that_are_ended_at_once_do_not_make_it_spin() {
+async fn watches_that_end_at_once_are_not_retried_in_a_tight_loop() {
     let mut trial = Trial::start("cut-always").await;
     let before = trial.costs().await;
     let began = Instant::now();
@@ -52,7 +52,7 @@ async fn watches_that_are_ended_at_once_do_not_make_it_spin() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_version_that_is_too_old_is_listed_around_in_either_form() {
+async fn a_410_in_the_stream_or_as_http_status_causes_one_relist() {
     for (name, gone) in [("gone-stream", Gone::InStream), ("gone-http", Gone::Http)] {
         let mut trial = Trial::start(name).await;
         let before = trial.costs().await;
@@ -71,7 +71,7 @@ async fn a_version_that_is_too_old_is_listed_around_in_either_form() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn refusals_are_waited_out_for_as_long_as_the_server_says() {
+async fn a_refused_watch_waits_for_retry_after() {
     for (name, code, words, kind) in [
         ("code-429", 429, "too many requests", "throttled"),
         ("code-503", 503, "the API server answered 503", "unavailable"),
@@ -98,7 +98,7 @@ async fn refusals_are_waited_out_for_as_long_as_the_server_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn errors_of_the_server_are_waited_out_ever_longer() {
+async fn repeated_server_errors_back_off_exponentially() {
     for (name, code, kind) in [("code-500", 500, "internal"), ("code-502", 502, "unavailable")] {
         let mut trial = Trial::start(name).await;
         let before = trial.costs().await;
@@ -125,7 +125,7 @@ async fn errors_of_the_server_are_waited_out_ever_longer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_read_is_asked_for_again_and_never_skipped() {
+async fn an_undecodable_event_ends_the_watch_and_is_read_again() {
     let orders: [(_, _, _, Order); 3] = [
         ("line-garbage", "json", Fault::Garbage, Faults::garbage_lines),
         ("line-nameless", "missing", Fault::Nameless, Faults::nameless_objects),
@@ -148,7 +148,7 @@ async fn what_cannot_be_read_is_asked_for_again_and_never_skipped() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_event_that_is_never_readable_is_listed_around() {
+async fn an_event_that_stays_undecodable_causes_a_relist() {
     let mut trial = Trial::with("line-always", |config| config.limits.line_bytes_max = 1 << 20).await;
     let before = trial.costs().await;
     // More than it reads: a watch that it has left may still take some.
@@ -162,7 +162,7 @@ async fn an_event_that_is_never_readable_is_listed_around() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn events_that_come_twice_or_in_the_wrong_order_leave_no_trace() {
+async fn duplicate_and_reordered_events_change_nothing() {
     let orders: [(_, _, Order); 2] = [
         ("twice", Fault::Duplicated, Faults::duplicate_events),
         ("disorder", Fault::Disordered, Faults::disorder_events),
@@ -186,7 +186,7 @@ async fn events_that_come_twice_or_in_the_wrong_order_leave_no_trace() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_old_state_of_a_deleted_object_does_not_bring_it_back() {
+async fn a_stale_event_does_not_restore_a_deleted_object() {
     let mut trial = Trial::start("ghost").await;
     let before = trial.costs().await;
     trial.faults().ghosts(1);
@@ -200,7 +200,7 @@ async fn an_old_state_of_a_deleted_object_does_not_bring_it_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_was_away_is_found_again_and_nothing_is_listed() {
+async fn an_outage_of_the_api_server_costs_no_list() {
     let mut trial = Trial::start("away").await;
     let before = trial.costs().await;
     trial.server.api.stop().await;

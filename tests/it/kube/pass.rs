@@ -40,7 +40,7 @@ fn upstream(server: &TestServer, method: &str, path: &str) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn off_nothing_is_passed_through() {
+async fn pass_through_off_forwards_nothing() {
     let server = start(PassThrough::Off).await;
     let log = format!("{DEFAULT_PODS}/a/log");
     for path in [CONFIG_MAPS, &*log, "/openapi/v3", "/openapi/v2"] {
@@ -54,7 +54,7 @@ async fn off_nothing_is_passed_through() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn reads_are_answered_by_the_cache_or_else_by_the_api_server() {
+async fn pass_through_reads_forwards_what_the_cache_cannot_answer() {
     let server = start(PassThrough::Reads).await;
     let log = format!("{DEFAULT_PODS}/a/log?container=main");
     let missing = format!("{CONFIG_MAPS}/none");
@@ -103,7 +103,7 @@ async fn reads_are_answered_by_the_cache_or_else_by_the_api_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_proxy_is_passed_through_only_where_it_is_allowed_by_name() {
+async fn pass_through_of_proxy_paths_needs_its_own_flag() {
     let proxies = |proxies: Vec<Proxied>| {
         TestServer::start_with(&["pods"], |config| {
             config.pass_through = PassThrough::All;
@@ -129,7 +129,7 @@ async fn a_proxy_is_passed_through_only_where_it_is_allowed_by_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_api_server_answers_cannot_run_in_a_browser_and_a_path_stays_where_it_is() {
+async fn forwarded_answers_are_sandboxed_and_path_traversal_is_refused() {
     let server = start(PassThrough::All).await;
     let answer = server.get(CONFIG_MAPS).await;
     assert_eq!(answer.header("content-security-policy").as_deref(), Some("sandbox"));
@@ -142,7 +142,7 @@ async fn what_the_api_server_answers_cannot_run_in_a_browser_and_a_path_stays_wh
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_table_that_is_not_known_here_is_asked_for() {
+async fn a_table_without_local_printer_is_forwarded() {
     let partly = |pass| {
         TestServer::start_with(&["pods"], move |config| {
             config.pass_through = pass;
@@ -162,7 +162,7 @@ async fn a_table_that_is_not_known_here_is_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_passes_writes_through() {
+async fn pass_through_all_forwards_writes() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.pass_through = PassThrough::All;
         config.limits.pass_through_body_bytes_max = 4096;
@@ -201,7 +201,7 @@ async fn submit_chunked(server: &TestServer, target: &str, chunks: &[&str]) -> R
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_of_unknown_length_is_written_whole_or_not_at_all() {
+async fn a_chunked_body_is_forwarded_whole_or_not_at_all() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.pass_through = PassThrough::All;
         config.limits.pass_through_body_bytes_max = 4096;
@@ -233,7 +233,7 @@ async fn read_until(socket: &mut TcpStream, text: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_goes_on_as_it_comes_and_ends_where_the_client_leaves() {
+async fn a_body_is_forwarded_as_it_arrives_and_ends_with_its_client() {
     let listener = TcpListener::bind(ANY_PORT).await.unwrap();
     let source = UpstreamSource::Server { url: format!("http://{}", listener.local_addr().unwrap()) };
     let mut config = serve_config(source, &["pods"]);
@@ -293,7 +293,7 @@ async fn request_with(listener: &TcpListener, text: &str) -> (TcpStream, String)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_of_the_clients_identity_is_passed_on_and_its_leaving_ends_the_request() {
+async fn client_credentials_are_not_forwarded_and_a_disconnect_ends_the_request() {
     let listener = TcpListener::bind(ANY_PORT).await.unwrap();
     let source = UpstreamSource::Server { url: format!("http://{}", listener.local_addr().unwrap()) };
     let mut config = serve_config(source, &["pods"]);

@@ -87,7 +87,7 @@ async fn a_tier_lists_as_a_stream_or_in_pages_and_gets_every_change() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_resume_token_of_one_tier_is_good_at_the_other() {
+async fn a_resume_token_of_one_tier_is_valid_at_the_other() {
     let server = TestServer::start(&["pods"]).await;
     create(&server, "stays");
     create(&server, "goes");
@@ -112,7 +112,7 @@ async fn a_resume_token_of_one_tier_is_good_at_the_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn discovery_goes_up_through_the_tiers() {
+async fn discovery_works_through_the_tiers() {
     let resources = ["pods", "deployments.apps", "namespaces", "services"];
     let server = TestServer::start(&resources).await;
     let mut config = above(server.address, &["po", "deploy", "ns", "svc"]);
@@ -134,7 +134,7 @@ async fn discovery_goes_up_through_the_tiers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_resource_that_the_tier_below_does_not_serve_is_reported() {
+async fn a_resource_missing_in_the_tier_below_is_reported() {
     let server = TestServer::start(&["pods"]).await;
     let upper = Informerd::start_unsynced(above(server.address, &["pods", "services"])).await;
     let asked = || upper.hub.pending().len() == 1 && upper.hub.informers().len() == 1;
@@ -161,7 +161,7 @@ async fn a_resource_that_the_tier_below_does_not_serve_is_reported() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn metadata_alone_goes_through_the_tiers() {
+async fn metadata_only_watches_work_through_the_tiers() {
     let server = TestServer::start(&["pods"]).await;
     create(&server, "a");
     server.caught_up("pods").await;
@@ -193,7 +193,7 @@ async fn metadata_alone_goes_through_the_tiers() {
 
 /// The lists by which a tier finds out whether the one below it has its history, after a connection broke.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tier_comes_back_after_a_broken_connection_without_a_list() {
+async fn a_tier_resumes_after_a_broken_connection_without_a_list() {
     let server = TestServer::start(&["pods"]).await;
     create(&server, "a");
     server.caught_up("pods").await;
@@ -355,7 +355,7 @@ async fn write(cluster: Cluster, followers: Arc<Vec<Follower>>, stop: Arc<Atomic
 /// Three replicas over one API server, a balancer before them, and all they serve behind it: each replica is replaced in
 /// turn, as a rolling update does, while objects change.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rolling_restart_of_a_tier_costs_one_list_per_replica_and_its_followers_nothing() {
+async fn a_rolling_restart_of_a_tier_costs_one_list_per_replica_and_no_relist() {
     let cluster = Cluster::default();
     for name in 0..20 {
         cluster.create("pods", mk_pod("default", &format!("first-{name}"), "web")).unwrap();

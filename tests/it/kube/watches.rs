@@ -37,7 +37,7 @@ async fn refusal(stream: &mut Stream) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cases_49_and_65_the_head_comes_at_once_and_nothing_is_compressed() {
+async fn cases_49_and_65_the_response_head_comes_at_once_and_uncompressed() {
     let server = TestServer::start(&["pods"]).await;
     let version = list_version(&server).await;
     let began = Instant::now();
@@ -53,7 +53,7 @@ async fn cases_49_and_65_the_head_comes_at_once_and_nothing_is_compressed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn case_50_from_a_lists_version_every_change_comes_once_in_order() {
+async fn case_50_a_watch_from_a_list_sends_every_change_once_in_order() {
     let server = TestServer::start(&["pods"]).await;
     create(&server, "before");
     server.caught_up("pods").await;
@@ -69,7 +69,7 @@ async fn case_50_from_a_lists_version_every_change_comes_once_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn case_51_without_a_version_what_is_there_comes_first() {
+async fn case_51_a_watch_without_version_begins_with_the_current_objects() {
     let server = TestServer::start(&["pods"]).await;
     let (a, b) = (create(&server, "a"), create(&server, "b"));
     server.caught_up("pods").await;
@@ -86,7 +86,7 @@ async fn case_51_without_a_version_what_is_there_comes_first() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn case_52_a_streaming_list_is_what_is_there_and_a_mark() {
+async fn case_52_a_streaming_list_sends_the_current_objects_and_its_mark() {
     let server = TestServer::start(&["pods"]).await;
     create(&server, "a");
     create(&server, "b");
@@ -127,7 +127,7 @@ async fn case_52_a_streaming_list_is_what_is_there_and_a_mark() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn case_53_parameters_that_cannot_be_together_are_invalid() {
+async fn case_53_conflicting_parameters_are_invalid() {
     let server = TestServer::start(&["pods"]).await;
     for query in [
         "sendInitialEvents=true",
@@ -150,7 +150,7 @@ async fn case_53_parameters_that_cannot_be_together_are_invalid() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cases_54_and_55_a_version_is_good_as_long_as_the_journal_has_all_since() {
+async fn cases_54_and_55_a_version_older_than_the_journal_is_a_410() {
     let server = TestServer::start_with(&["pods"], |config| config.limits.journal_len_max = 3).await;
     let begin = list_version(&server).await;
     let versions: Vec<_> = ["a", "b", "c", "d"].map(|name| create(&server, name)).into();
@@ -169,7 +169,7 @@ async fn cases_54_and_55_a_version_is_good_as_long_as_the_journal_has_all_since(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn case_56_a_watch_ends_when_it_asked_to() {
+async fn case_56_a_watch_ends_after_timeout_seconds() {
     let server = TestServer::start(&["pods"]).await;
     let began = Instant::now();
     let mut marked = watch(
@@ -194,7 +194,7 @@ async fn case_56_a_watch_ends_when_it_asked_to() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn case_57_only_clients_that_ask_for_bookmarks_get_them() {
+async fn case_57_bookmarks_are_sent_on_request_only() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.limits.bookmark_interval = Duration::from_millis(100);
         config.limits.heartbeat_interval = Duration::from_millis(50);
@@ -218,7 +218,7 @@ async fn case_57_only_clients_that_ask_for_bookmarks_get_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn case_58_objects_enter_and_leave_a_selector() {
+async fn case_58_objects_that_enter_or_leave_a_selector_are_added_or_deleted() {
     let server = TestServer::start(&["pods"]).await;
     create(&server, "a");
     create(&server, "outside");
@@ -242,7 +242,7 @@ async fn case_58_objects_enter_and_leave_a_selector() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cases_59_and_60_a_watch_sees_one_object_or_one_namespace() {
+async fn cases_59_and_60_a_watch_of_one_object_or_one_namespace() {
     let server = TestServer::start(&["pods"]).await;
     let version = list_version(&server).await;
     let one = format!("{DEFAULT_PODS}?fieldSelector=metadata.name%3Da&watch=1&resourceVersion={version}");
@@ -260,7 +260,7 @@ async fn cases_59_and_60_a_watch_sees_one_object_or_one_namespace() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn case_61_what_is_a_watch_and_what_a_list() {
+async fn case_61_values_of_the_watch_parameter() {
     let server = TestServer::start(&["pods"]).await;
     let version = create(&server, "a");
     server.caught_up("pods").await;
@@ -274,7 +274,7 @@ async fn case_61_what_is_a_watch_and_what_a_list() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn case_62_a_client_that_does_not_read_delays_no_other_and_gets_410_once_it_is_behind() {
+async fn case_62_a_stalled_client_delays_no_other_and_gets_a_410() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.limits.journal_len_max = 20;
         config.limits.send_buffer_bytes = 4 << 10;
@@ -309,7 +309,7 @@ async fn case_62_a_client_that_does_not_read_delays_no_other_and_gets_410_once_i
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn case_63_many_watches_see_one_sequence_of_one_upstream_watch() {
+async fn case_63_many_watches_get_the_same_sequence_from_one_upstream_watch() {
     let server = TestServer::start(&["pods"]).await;
     let version = list_version(&server).await;
     let target = format!("{PODS}?watch=1&resourceVersion={version}");
@@ -330,7 +330,7 @@ async fn case_63_many_watches_see_one_sequence_of_one_upstream_watch() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn case_64_at_the_servers_end_every_watch_ends_as_it_should() {
+async fn case_64_at_shutdown_every_watch_ends_cleanly() {
     let mut server = TestServer::start(&["pods"]).await;
     let version = list_version(&server).await;
     let mut plain = watch(&server, &format!("{PODS}?watch=1&resourceVersion={version}")).await;
@@ -377,7 +377,7 @@ impl Folded {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_relist_no_version_goes_back_and_a_client_that_resumes_misses_nothing() {
+async fn after_a_relist_versions_rise_and_a_resumed_watch_misses_nothing() {
     let server = TestServer::start(&["pods"]).await;
     for name in ["a", "b", "c", "d", "e"] {
         create(&server, name);

@@ -99,11 +99,11 @@ async fn forbidden(rig: &mut Rig, fault: &str, verbs: &[&str]) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_taken_away_and_given_back_costs_no_event_on_1_20() {
+async fn revoked_and_restored_access_loses_no_event_on_1_20() {
     Box::pin(outlives_its_credentials(Version::V1_20)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_taken_away_and_given_back_costs_no_event_on_1_36() {
+async fn revoked_and_restored_access_loses_no_event_on_1_36() {
     Box::pin(outlives_its_credentials(Version::V1_36)).await;
 }

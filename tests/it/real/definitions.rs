@@ -96,11 +96,11 @@ async fn removed(rig: &Rig, client: &kube::Client) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_definition_may_go_and_come_back_on_1_20() {
+async fn a_definition_may_be_deleted_and_created_again_on_1_20() {
     Box::pin(outlives_its_kind(Version::V1_20)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_definition_may_go_and_come_back_on_1_36() {
+async fn a_definition_may_be_deleted_and_created_again_on_1_36() {
     Box::pin(outlives_its_kind(Version::V1_36)).await;
 }

@@ -50,7 +50,7 @@ async fn checked(kubeconfig: &Path) -> Vec<(String, bool)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replicas_elect_a_leader_with_the_least_permissions_on_1_20() {
+async fn replicas_elect_a_leader_with_the_permissions_of_informerd_rbac_on_1_20() {
     let options = Options { guarded: true, ..Options::default() };
     let Some(api) = Envtest::start(Version::V1_20, options).await else { return };
     let client = envtest::client(&api.kubeconfig_path()).await;

@@ -136,23 +136,23 @@ async fn outlives_a_restore(version: Version) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_list_slower_than_compaction_starts_over_on_1_20() {
+async fn a_list_whose_continue_token_is_compacted_starts_over_on_1_20() {
     Box::pin(outlives_a_long_list(Version::V1_20)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_list_slower_than_compaction_starts_over_on_1_36() {
+async fn a_list_whose_continue_token_is_compacted_starts_over_on_1_36() {
     Box::pin(outlives_a_long_list(Version::V1_36)).await;
 }
 
 // It takes long for waiting, not for work: both at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_that_went_back_resets_everyone() {
+async fn a_restored_cluster_resets_every_client() {
     join(outlives_a_restore(Version::V1_20).boxed(), outlives_a_restore(Version::V1_36).boxed()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_that_went_back_and_is_ahead_again_resets_everyone() {
+async fn a_restored_cluster_with_higher_versions_resets_every_client() {
     join(
         outlives_an_overtaken_restore(Version::V1_20).boxed(),
         outlives_an_overtaken_restore(Version::V1_36).boxed(),

@@ -189,12 +189,12 @@ async fn write(client: &kube::Client, random: &mut StdRng) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_hold_the_join_of_the_state_on_1_20() {
+async fn join_streams_converge_through_faults_on_1_20() {
     Box::pin(follow(Version::V1_20)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_hold_the_join_of_the_state_on_1_36() {
+async fn join_streams_converge_through_faults_on_1_36() {
     Box::pin(follow(Version::V1_36)).await;
 }
 

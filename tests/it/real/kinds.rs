@@ -29,11 +29,11 @@ async fn check(version: Version) {
 }
 
 #[tokio::test]
-async fn built_in_kinds_are_what_an_old_api_server_says() {
+async fn built_in_kinds_agree_with_api_server_1_20() {
     check(Version::V1_20).await;
 }
 
 #[tokio::test]
-async fn built_in_kinds_are_what_a_current_api_server_says() {
+async fn built_in_kinds_agree_with_api_server_1_36() {
     check(Version::V1_36).await;
 }

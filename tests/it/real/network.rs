@@ -170,19 +170,19 @@ impl Rig {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_network_that_fails_costs_no_event_on_1_20() {
+async fn network_failures_lose_no_event_on_1_20() {
     Box::pin(outlives_its_network(Version::V1_20)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_network_that_fails_costs_no_event_on_1_36() {
+async fn network_failures_lose_no_event_on_1_36() {
     Box::pin(outlives_its_network(Version::V1_36)).await;
 }
 
 // What takes long for waiting, not for work, takes place on all at once: HTTP/2 on 1.20 and on 1.36 with TLS, and HTTP/1.1 on
 // 1.36 without.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn several_api_servers_never_take_a_client_back() {
+async fn several_api_servers_never_send_an_older_state() {
     join3(
         outlives_a_replica(Version::V1_20, false).boxed(),
         outlives_a_replica(Version::V1_36, false).boxed(),
@@ -192,7 +192,7 @@ async fn several_api_servers_never_take_a_client_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn half_open_connections_are_noticed_and_healed() {
+async fn half_open_connections_are_detected_and_replaced() {
     join3(
         outlives_half_open(Version::V1_20, false).boxed(),
         outlives_half_open(Version::V1_36, false).boxed(),

@@ -51,11 +51,11 @@ async fn hangs(rig: &mut Rig, name: &str, process: Process) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dead_and_hanging_servers_cost_no_event_on_1_20() {
+async fn killed_and_hung_servers_lose_no_event_on_1_20() {
     Box::pin(outlives_its_servers(Version::V1_20)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dead_and_hanging_servers_cost_no_event_on_1_36() {
+async fn killed_and_hung_servers_lose_no_event_on_1_36() {
     Box::pin(outlives_its_servers(Version::V1_36)).await;
 }

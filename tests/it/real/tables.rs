@@ -195,7 +195,7 @@ async fn every_cell_is_the_servers(version: Version) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn flow_schemas_are_in_the_order_in_which_they_match() {
+async fn flow_schemas_are_listed_by_matching_precedence() {
     let Some(api) = Envtest::start(Version::V1_20, Options::default()).await else { return };
     let client = envtest::client(&api.kubeconfig_path()).await;
     let path = "/apis/flowcontrol.apiserver.k8s.io/v1beta1/flowschemas";
@@ -219,12 +219,12 @@ async fn flow_schemas_are_in_the_order_in_which_they_match() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_cell_is_the_servers_on_1_20() {
+async fn every_table_cell_equals_that_of_1_20() {
     Box::pin(every_cell_is_the_servers(Version::V1_20)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_cell_is_the_servers_on_1_36() {
+async fn every_table_cell_equals_that_of_1_36() {
     Box::pin(every_cell_is_the_servers(Version::V1_36)).await;
 }
 
@@ -273,7 +273,7 @@ const PRINTED: &[&str] = &[
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kubectl_prints_the_same() {
+async fn kubectl_get_prints_the_same_tables() {
     let Some((api, client)) = Box::pin(populated(Version::V1_20)).await else { return };
     // kubectl complains about a group that no server serves; informerd does not list it.
     let absent = "/apis/apiregistration.k8s.io/v1/apiservices/v1.extra.example.com";

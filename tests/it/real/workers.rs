@@ -273,11 +273,11 @@ async fn reconcile(api: Version) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_object_is_reconciled_though_workers_and_servers_die_on_1_20() {
+async fn every_object_is_reconciled_while_workers_and_servers_die_on_1_20() {
     Box::pin(reconcile(Version::V1_20)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_object_is_reconciled_though_workers_and_servers_die_on_1_36() {
+async fn every_object_is_reconciled_while_workers_and_servers_die_on_1_36() {
     Box::pin(reconcile(Version::V1_36)).await;
 }

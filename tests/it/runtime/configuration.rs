@@ -65,7 +65,7 @@ fn cluster() -> Cluster {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn informers_come_and_go_and_the_others_notice_nothing() {
+async fn informers_are_added_and_removed_without_effect_on_others() {
     let configured = Configured::start(cluster(), "watch: [{resource: pods}, {resource: services}]").await;
     let server = &configured.server;
     let mut streams = Vec::new();
@@ -98,7 +98,7 @@ async fn informers_come_and_go_and_the_others_notice_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_that_is_removed_is_not_found_also_where_something_may_start_on_demand() {
+async fn a_removed_watch_is_404_even_with_on_demand_patterns() {
     let configured = Configured::start(
         cluster(),
         "watch: [{resource: pods}, {resource: services}]\nonDemand: [configmaps]",
@@ -116,7 +116,7 @@ async fn a_watch_that_is_removed_is_not_found_also_where_something_may_start_on_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_changed_informer_serves_on_and_then_tells_the_difference() {
+async fn a_changed_informer_is_served_until_replaced_and_then_sends_the_difference() {
     let web = "watch: [{resource: pods, labelSelector: app=web}, {resource: configmaps}]";
     let configured = Configured::start(cluster(), web).await;
     let server = &configured.server;
@@ -168,7 +168,7 @@ async fn a_changed_informer_serves_on_and_then_tells_the_difference() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_kept_of_objects_changes_for_streams_too() {
+async fn streams_get_the_objects_in_their_new_form_after_a_reload() {
     let configured = Configured::start(cluster(), "watch: [{resource: pods}]").await;
     let address = configured.server.address;
     let mut stream = Stream::sse(address, "/v1/watch/pods/default/web-0", None).await.unwrap();
@@ -181,7 +181,7 @@ async fn what_is_kept_of_objects_changes_for_streams_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_namespace_more_costs_the_others_nothing_and_their_streams_start_over() {
+async fn an_added_namespace_relists_no_other_and_resets_streams() {
     let cluster = Cluster::default();
     for namespace in ["a", "b", "c"] {
         cluster.create("namespaces", json!({"metadata": {"name": namespace}})).unwrap();
@@ -219,7 +219,7 @@ async fn an_added_watch_does_not_make_the_process_unready() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_config_map_that_swaps_its_folder_is_seen_and_a_wrong_one_is_refused_whole() {
+async fn a_swapped_config_map_is_read_and_an_invalid_one_is_refused_whole() {
     let folder = tempfile::tempdir().unwrap();
     let mount = |version: &str, yaml: &str| {
         // As the kubelet's AtomicWriter does: a folder for each version, a link swapped by a rename.
@@ -300,7 +300,7 @@ impl Process {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hangup_reads_the_file_at_once_and_an_invalid_one_changes_nothing() {
+async fn sighup_reads_the_file_at_once_and_an_invalid_file_changes_nothing() {
     let api = ApiServer::bind(cluster(), ANY_PORT).await.unwrap();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("informerd.yaml");
@@ -350,7 +350,7 @@ async fn a_hangup_reads_the_file_at_once_and_an_invalid_one_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn indexes_are_added_and_given_up_while_the_informer_stays() {
+async fn indexes_are_added_and_removed_without_replacing_the_informer() {
     let configured = Configured::start(cluster(), "watch: [{resource: pods}]").await;
     let address = configured.server.address;
     let mut stream = Stream::open(Transport::Sse, address, "/v1/watch/pods", None).await.unwrap();

@@ -29,7 +29,7 @@ fn definition(cluster: &Cluster) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kind_that_comes_later_is_followed_from_then_on() {
+async fn a_kind_created_later_is_followed_from_then_on() {
     let cluster = Cluster::default();
     let definition = definition(&cluster);
     cluster.delete(DEFINITIONS, "", WIDGETS).unwrap();
@@ -51,7 +51,7 @@ async fn a_kind_that_comes_later_is_followed_from_then_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kind_that_is_made_anew_goes_on_as_what_it_is_now() {
+async fn a_kind_created_again_is_followed_in_its_new_version_and_scope() {
     let server = TestServer::start(&["pods", WIDGETS]).await;
     let (cluster, address) = (&server.cluster, server.address);
     for name in ["a", "b"] {
@@ -121,7 +121,7 @@ async fn a_kind_that_is_made_anew_goes_on_as_what_it_is_now() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn deletions_that_the_api_server_did_not_send_come_once_the_kind_is_known_to_be_gone() {
+async fn missing_deletions_are_sent_once_the_kind_is_known_to_be_gone() {
     let mut server = TestServer::start(&[WIDGETS]).await;
     server.cluster.create(WIDGETS, mk_widget("a", Some("default"))).unwrap();
     server.caught_up(WIDGETS).await;
@@ -137,7 +137,7 @@ async fn deletions_that_the_api_server_did_not_send_come_once_the_kind_is_known_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_version_that_is_served_no_more_gives_way_to_the_one_that_is() {
+async fn a_version_no_longer_served_is_replaced_by_a_served_one() {
     let server = TestServer::start(&[WIDGETS]).await;
     for name in ["a", "b"] {
         server.cluster.create(WIDGETS, mk_widget(name, Some("default"))).unwrap();

@@ -21,7 +21,7 @@ async fn start(patterns: &[&str], change: impl FnOnce(&mut config::Serve)) -> Te
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_that_ask_at_once_share_one_list_and_one_watch() {
+async fn concurrent_first_requests_share_one_list_and_one_watch() {
     let server = Arc::new(start(&["configmaps"], |_| {}).await);
     for index in 0..20 {
         server.cluster.create("configmaps", mk_config_map("default", &format!("c{index}"), "web")).unwrap();
@@ -62,7 +62,7 @@ async fn clients_that_ask_at_once_share_one_list_and_one_watch() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_unused_informer_stops_and_a_token_is_valid_after_that() {
+async fn an_unused_informer_stops_and_its_tokens_stay_valid() {
     let server = start(&["*"], |config| config.on_demand.idle = Duration::from_millis(600)).await;
     server.cluster.create("configmaps", mk_config_map("default", "a", "web")).unwrap();
     let path = "/v1/watch/configmaps";
@@ -87,7 +87,7 @@ async fn an_unused_informer_stops_and_a_token_is_valid_after_that() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_may_not_start_is_refused_with_what_may() {
+async fn a_resource_not_allowed_on_demand_is_refused_with_the_patterns() {
     let server =
         start(&["configmaps", "*.apps", "*.demo.informerd.dev"], |config| config.limits.on_demand_max = 2)
             .await;
@@ -131,7 +131,7 @@ async fn what_may_not_start_is_refused_with_what_may() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wildcard_does_not_stand_for_secrets() {
+async fn a_wildcard_does_not_include_secrets() {
     let server = start(&["*"], |_| {}).await;
     assert_eq!(server.get("/v1/snapshot/services").await.status(), 200);
     assert_eq!(server.get("/v1/snapshot/secrets").await.status(), 403);
@@ -140,7 +140,7 @@ async fn a_wildcard_does_not_stand_for_secrets() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_asks_for_what_cannot_be_listed_gets_the_reason_in_time() {
+async fn a_request_for_a_forbidden_resource_gets_the_reason_in_time() {
     let server = start(&["configmaps"], |_| {}).await;
     let forbidden = Failure { code: 403, retry_after_seconds: None };
     server.api.faults().fail_next(1000, &Requests::of(Verb::Any).on("configmaps"), forbidden);

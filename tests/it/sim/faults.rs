@@ -29,7 +29,7 @@ async fn open_watch(server: &Server, cluster: &Cluster) -> Lines {
 }
 
 #[tokio::test]
-async fn watches_are_cut_in_each_way() {
+async fn watches_are_cut_in_each_configured_way() {
     let (api_server, server) = simulator().await;
     let (cluster, faults) = (api_server.cluster(), api_server.faults());
     for (at, cut) in [Cut::Clean, Cut::MidLine, Cut::Abort].into_iter().enumerate() {
@@ -50,7 +50,7 @@ async fn watches_are_cut_in_each_way() {
 }
 
 #[tokio::test]
-async fn requests_fail_hang_and_take_their_time() {
+async fn requests_fail_hang_and_are_delayed() {
     let (api_server, server) = simulator().await;
     let faults = api_server.faults();
     let lists = Requests::of(Verb::List).on("configmaps");
@@ -76,7 +76,7 @@ async fn requests_fail_hang_and_take_their_time() {
 }
 
 #[tokio::test]
-async fn versions_expire_on_order() {
+async fn ordered_expirations_give_410() {
     let (api_server, server) = simulator().await;
     let (cluster, faults) = (api_server.cluster(), api_server.faults());
     for name in ["a", "b"] {
@@ -97,7 +97,7 @@ async fn versions_expire_on_order() {
 }
 
 #[tokio::test]
-async fn streams_are_garbled_on_order() {
+async fn ordered_faults_garble_streams() {
     let (api_server, server) = simulator().await;
     let (cluster, faults) = (api_server.cluster(), api_server.faults());
     let mut watch = open_watch(&server, cluster).await;
@@ -191,7 +191,7 @@ async fn an_old_version_is_gone_and_an_open_watch_goes_on_when_the_window_is_dro
 }
 
 #[tokio::test]
-async fn a_server_that_is_behind_answers_as_of_then_and_says_so_where_more_is_asked_for() {
+async fn a_server_that_is_behind_serves_its_state_and_refuses_newer_versions() {
     let (api_server, server) = simulator().await;
     let (cluster, faults) = (api_server.cluster(), api_server.faults());
     cluster.create("configmaps", map("then")).unwrap();
@@ -217,7 +217,7 @@ async fn a_server_that_is_behind_answers_as_of_then_and_says_so_where_more_is_as
 }
 
 #[tokio::test]
-async fn events_of_the_past_and_lines_without_an_end_are_sent_on_order() {
+async fn stale_events_and_endless_lines_are_sent_on_order() {
     let (api_server, server) = simulator().await;
     let (cluster, faults) = (api_server.cluster(), api_server.faults());
     let mut watch = open_watch(&server, cluster).await;
