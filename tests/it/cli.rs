@@ -1,4 +1,4 @@
-//! The program as a person runs it: what it prints, where, and with which exit code.
+//! The informerd program on the command line: what it prints, on which channel, and its exit code.
 
 use std::process::Output;
 
@@ -6,11 +6,11 @@ use informerd::testing::sim::{ApiServer, Cluster};
 
 use crate::support::{self, server::ANY_PORT};
 
-/// Runs informerd with nothing of the caller's settings in the environment.
+/// Runs informerd without the INFORMERD_ variables of the caller's environment.
 fn informerd(args: &[&str], environment: &[(&str, &str)]) -> Output {
     let mut command = support::informerd();
     command.env_remove("KUBERNETES_SERVICE_HOST");
-    command.args(args).envs(environment.iter().copied()).output().expect("the binary is there")
+    command.args(args).envs(environment.iter().copied()).output().expect("the binary exists")
 }
 
 fn prints(args: &[&str], expected: &[&str]) {
@@ -117,7 +117,7 @@ fn an_invalid_environment_variable_is_reported_by_name() {
     );
     let expected = "INFORMERD_LOGFORMAT: no setting has this variable; INFORMERD_LOG_FORMAT is one";
     refuses(&["serve"], &[pods, ("INFORMERD_LOGFORMAT", "json")], &[expected]);
-    // A flag wins over a variable, also where both say which cluster.
+    // A flag wins over a variable, also if the two choose different clusters.
     let kubeconfig = ("INFORMERD_KUBECONFIG", "/does/not/exist");
     let output = informerd(&["check", "--watch=pods", "--server=http://127.0.0.1:1"], &[kubeconfig]);
     let stdout = String::from_utf8(output.stdout).unwrap();
@@ -133,7 +133,7 @@ fn the_demo_prints_commands_to_try_and_no_log_lines_after_them() {
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped())
         .spawn()
-        .expect("the binary is there");
+        .expect("the binary exists");
     let lines = std::io::BufReader::new(demo.stdout.take().unwrap()).lines().map(Result::unwrap);
     let banner: Vec<String> = lines.take_while(|line| !line.starts_with("Ctrl-C")).collect();
     let page = banner.iter().find_map(|line| line.trim().strip_prefix("the page")).expect("the page").trim();
@@ -145,14 +145,14 @@ fn the_demo_prints_commands_to_try_and_no_log_lines_after_them() {
     assert_eq!(log, "", "a log line would push the banner away");
 }
 
-/// The API server of a simulator, for a process to connect to.
+/// A simulated API server for a process to connect to.
 fn api_server() -> (tokio::runtime::Runtime, ApiServer) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let api = runtime.block_on(ApiServer::bind(Cluster::default(), ANY_PORT)).unwrap();
     (runtime, api)
 }
 
-/// What `serve` and `check` say of a configuration that both refuse, with exit code 2.
+/// Checks that `serve` and `check` refuse a configuration with exit code 2, and that both report the cause.
 fn both_refuse(args: &[&str], environment: &[(&str, &str)], expected: &[&str]) {
     let listeners = ["--listen=127.0.0.1:0", "--admin-listen=off", "--log-format=text"];
     let Output { status, stderr, .. } = informerd(&[&["serve"], &listeners[..], args].concat(), environment);
@@ -241,7 +241,7 @@ fn a_failed_start_names_the_address_or_path_and_the_cause() {
         "{text}"
     );
     assert_eq!(output.status.code(), Some(1));
-    // Amid JSON it is JSON.
+    // With `--log-format=json` the error is a JSON line, too.
     let output = informerd(&[&serve[..], &["--log-format=json"]].concat(), &[]);
     let text = String::from_utf8(output.stderr).unwrap();
     let lines: Vec<serde_json::Value> =

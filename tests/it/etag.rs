@@ -1,4 +1,4 @@
-//! ETags of snapshots: two answers with one tag show the same objects, on whichever replica and after whatever restart.
+//! ETags of snapshots. Answers with the same tag show the same objects, on any replica and after any restart.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::support::server::TestServer;
 use crate::support::{in_time, mk_pod};
 
-/// Each kind of snapshot: a list, its lines, a page, several kinds, selections with an index and without, one object.
+/// Each kind of snapshot: a list, NDJSON, a page, several kinds, selections with and without an index, one object.
 const PATHS: [&str; 9] = [
     "/v1/snapshot/pods",
     "/v1/snapshot/pods?limit=1",
@@ -60,10 +60,10 @@ async fn other_objects_at_the_same_version_after_a_restore_give_another_tag() {
         assert_eq!(
             was.header("informerd-resume"),
             is.header("informerd-resume"),
-            "{path}: the same versions"
+            "{path}: the versions differ"
         );
         let tag = was.header("etag").unwrap();
-        assert_eq!(status(&new, path, &tag).await, 200, "{path}: the objects are others");
+        assert_eq!(status(&new, path, &tag).await, 200, "{path}: the objects differ");
     }
 }
 
@@ -76,7 +76,7 @@ async fn replicas_with_the_same_objects_give_the_same_tag() {
     cluster.create("pods", mk_pod("two", "gone", "web")).unwrap();
     cluster.delete("pods", "two", "gone").unwrap();
     one.caught_up("pods").await;
-    // It has seen the last state alone.
+    // This replica has seen the last state only.
     let other = start(&cluster).await;
     for path in PATHS {
         let tag = tag(&one, path).await;
@@ -152,7 +152,7 @@ async fn dropped_parts_of_objects_change_the_tag() {
     }
 }
 
-/// Whether a pod is shown in this form: whole, without containers, or its metadata alone.
+/// Whether a pod is served in this form: whole, without containers, or as metadata only.
 async fn holds(server: &TestServer, form: usize) -> bool {
     let pod: Value = server.get("/v1/snapshot/pods/one/a").await.json();
     let shown = (pod["spec"]["containers"].is_array(), pod["status"].is_object());

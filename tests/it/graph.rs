@@ -1,4 +1,4 @@
-//! `/v1/graph/…`: the objects around others.
+//! `/v1/graph/…`: objects and those around them.
 
 use std::collections::BTreeSet;
 
@@ -37,7 +37,8 @@ fn owned(mut object: Value, kind: &str, owner: &Value) -> Value {
     object
 }
 
-/// A deployment with two pods on two nodes, its service, and what they name; the same names elsewhere, and a pod of nobody.
+/// A deployment with two pods on two nodes, its service, and the objects that these refer to; objects of the same
+/// names in another namespace; and a pod without owner.
 pub(crate) async fn shop(resources: &[&str]) -> TestServer {
     let server = TestServer::start(resources).await;
     fill(&server).await;
@@ -74,7 +75,7 @@ async fn fill(server: &TestServer) {
     }
 }
 
-/// A graph as texts: `pods shop/a`, and `pods shop/a > nodes n1`.
+/// The nodes and edges of a graph as texts: `pods shop/a`, and `pods shop/a > nodes n1`.
 fn shown(graph: &Value) -> (BTreeSet<String>, BTreeSet<String>) {
     let text = |node: &Value| {
         let namespace =
@@ -111,7 +112,7 @@ async fn a_graph_has_the_owners_and_dependents_of_an_object() {
     assert_eq!(paths, expected.into_iter().collect());
     let graph = server.get("/v1/graph/pods/shop/a").await.json();
     let both: Vec<_> = up.into_iter().chain(["services shop/web > pods shop/a"]).collect();
-    assert_eq!(shown(&graph).1, set(&both), "the node's other pod is not around this one");
+    assert_eq!(shown(&graph).1, set(&both), "the node's other pod is in the graph");
     let graph = server.get("/v1/graph/pods/shop/a?direction=owners&depth=1").await.json();
     assert_eq!(shown(&graph).1, set(&up[..3]));
     let graph = server.get("/v1/graph/pods/shop/a?depth=0").await.json();
@@ -125,7 +126,7 @@ async fn a_graph_has_the_owners_and_dependents_of_an_object() {
         "services shop/web > pods shop/b",
     ];
     assert_eq!(shown(&graph).1, set(&down), "{graph}");
-    // Of a cluster's object, from all namespaces; and what a service selects.
+    // A cluster-scoped object, with pods of all namespaces; then the pods that a service selects.
     let graph = server.get("/v1/graph/nodes/n1?direction=dependents&depth=1").await.json();
     assert_eq!(shown(&graph).1, set(&["pods shop/a > nodes n1", "pods shop/alone > nodes n1"]));
     let graph = server.get("/v1/graph/services/shop?direction=owners&depth=1").await.json();
@@ -202,7 +203,7 @@ async fn declared_links_make_edges_and_relations() {
     assert_eq!(listed(&list), ["Secret shop/s", "ConfigMap shop/c"]);
 }
 
-/// The objects of a list: `Pod shop/a`.
+/// The objects of a list, as `Pod shop/a`.
 pub(crate) fn listed(list: &Value) -> Vec<String> {
     let text = |object: &Value| {
         let metadata = &object["metadata"];

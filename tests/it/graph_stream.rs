@@ -11,9 +11,9 @@ use crate::support::client::Stream;
 use crate::support::server::TestServer;
 use crate::support::{in_time, mk_pod};
 
-/// What a client does with a stream: the first message, then patches.
+/// A client of a graph stream: it applies the first message, then the patches.
 struct Folded {
-    /// The same as an answer.
+    /// The path of the same graph as a single answer.
     graph: String,
     stream: Stream,
     nodes: BTreeMap<u64, Value>,
@@ -21,7 +21,7 @@ struct Folded {
     rest: Value,
 }
 
-/// A graph that can be compared: nodes by their content, edges by those of their nodes.
+/// A graph without node ids, for comparisons: the nodes by content, and the edges by their nodes' content.
 type Comparable = (BTreeSet<String>, BTreeSet<String>, Value);
 
 fn edges_of(list: &Value) -> impl Iterator<Item = (u64, u64, String)> + '_ {
@@ -63,32 +63,32 @@ impl Folded {
         let graph = &event.object;
         if event.kind == "PATCHED" {
             for id in graph["deletedNodes"].as_array().unwrap() {
-                self.nodes.remove(&id.as_u64().unwrap()).expect("it was told");
+                self.nodes.remove(&id.as_u64().unwrap()).expect("an unknown node is deleted");
             }
             for edge in edges_of(&graph["deletedEdges"]) {
-                assert!(self.edges.remove(&edge), "{edge:?} was told");
+                assert!(self.edges.remove(&edge), "{edge:?} is unknown and deleted");
             }
         }
         let mut said = self.rest != rest_of(graph);
         self.rest = rest_of(graph);
         for node in graph["nodes"].as_array().unwrap() {
             let before = self.nodes.insert(node["id"].as_u64().unwrap(), node.clone());
-            assert_ne!(before.as_ref(), Some(node), "a node that has not changed");
+            assert_ne!(before.as_ref(), Some(node), "an unchanged node was sent");
         }
         for edge in edges_of(&graph["edges"]) {
-            assert!(self.edges.insert(edge), "an edge that was told already");
+            assert!(self.edges.insert(edge), "an edge was sent twice");
         }
         for list in ["nodes", "deletedNodes", "edges", "deletedEdges"] {
             said |= graph[list].as_array().is_some_and(|list| !list.is_empty());
         }
-        assert!(said || event.kind == "GRAPH", "a message that says nothing: {graph}");
+        assert!(said || event.kind == "GRAPH", "a message without a change: {graph}");
         for (from, to, _) in &self.edges {
-            assert!(self.nodes.contains_key(from) && self.nodes.contains_key(to), "an edge to nowhere");
+            assert!(self.nodes.contains_key(from) && self.nodes.contains_key(to), "an edge to a missing node");
         }
         event.kind
     }
 
-    /// Reads until the client holds what a request is answered with.
+    /// Reads until the client holds the graph that `/v1/graph` answers with.
     async fn until_it_is_the_answer(&mut self, server: &TestServer) {
         let answer = server.get(&self.graph).await;
         let expected = if answer.status() == 404 {
@@ -105,7 +105,7 @@ impl Folded {
     }
 }
 
-/// A change of one object: it comes, goes, refers to others or has other labels.
+/// Makes one change: an object is created, deleted, relabeled, or refers to others.
 fn change(server: &TestServer, dice: &mut StdRng) {
     let cluster = &server.cluster;
     let resource = ["pods", "pods", "pods", "services", "nodes", "configmaps", "replicasets", "deployments"]
@@ -169,7 +169,7 @@ async fn a_folded_graph_stream_equals_the_graph_after_each_change() {
         streams.push(Folded::open(&server, target).await);
     }
     for _ in 0..150 {
-        // One change at a time: a change that is missed is not hidden by the next one.
+        // Waits after each change, as a later one could hide that one was missed.
         change(&server, &mut dice);
         for resource in ALL {
             server.caught_up(resource).await;
@@ -185,19 +185,19 @@ async fn a_graph_stream_sends_changes_of_its_graph_only() {
     let mut server = shop(ALL).await;
     let mut graph = Folded::open(&server, "pods/shop/a?direction=owners&depth=1").await;
     assert_eq!(graph.nodes.len(), 4, "{:?}", graph.nodes);
-    // What is not in it, and is not looked up.
+    // Changes of objects that are neither in the graph nor looked up.
     server.cluster.patch("pods", "shop", "b", &json!({"status": {"phase": "Failed"}})).unwrap();
     server.cluster.delete("nodes", "", "n2").unwrap();
     server.caught_up("pods").await;
     server.caught_up("nodes").await;
-    // What it names comes, and goes.
+    // The object that the pod refers to is created, and deleted.
     server.cluster.create("configmaps", object("shop", "missing", &json!({}))).unwrap();
     graph.step().await;
     assert_eq!((graph.nodes.len(), graph.edges.len()), (5, 4));
     server.cluster.delete("configmaps", "shop", "missing").unwrap();
     graph.step().await;
     assert_eq!((graph.nodes.len(), graph.edges.len()), (4, 3));
-    // The first object of a resource.
+    // The first object of a resource that had none.
     let mut below = Folded::open(&server, "deployments/shop/web?direction=dependents&depth=1").await;
     let deployment = server.cluster.get("deployments", "shop", "web").unwrap();
     let mut secret = object("shop", "s", &json!({}));
@@ -207,7 +207,7 @@ async fn a_graph_stream_sends_changes_of_its_graph_only() {
     server.cluster.create("secrets", secret).unwrap();
     below.step().await;
     assert_eq!((below.nodes.len(), below.edges.len()), (3, 2), "{:?}", below.nodes);
-    // The object itself goes, and another one comes by its name.
+    // The object itself is deleted, and another one of its name created.
     let ids: Vec<_> = graph.nodes.keys().copied().collect();
     server.cluster.delete("pods", "shop", "a").unwrap();
     graph.step().await;

@@ -27,7 +27,7 @@ async fn a_snapshot_with_join_has_the_related_objects() {
         ),
         ("services/shop?join=po", &["Service shop/none", "Service shop/web", "Pod shop/a", "Pod shop/b"]),
         ("services/other?join=pods", &["Service other/web"]),
-        // All selected resources that have the relation.
+        // The relation applies to all selected resources that have it.
         ("services,pods?labelSelector=app%3Ddb&join=nodes", &["Pod shop/alone", "Node n1"]),
     ] {
         let list = server.get(&format!("/v1/snapshot/{target}")).await.json();
@@ -64,7 +64,7 @@ async fn the_tag_of_a_join_covers_the_related_objects() {
     assert_eq!(server.get_with(target, &[("If-None-Match", &tag)]).await.status(), 200);
 }
 
-/// The join that a reader of the whole state computes.
+/// The join as computed from the whole state.
 fn expected(server: &TestServer) -> BTreeSet<String> {
     let pods = server.cluster.list("pods");
     let pods: Vec<_> = pods.iter().filter(|pod| pod["metadata"]["labels"]["app"] == "web").collect();
@@ -94,7 +94,7 @@ async fn a_join_equals_the_join_of_the_current_state_after_each_change() {
     let server = TestServer::start(&["pods", "services", "nodes"]).await;
     let mut number = 0_u64;
     let mut dice = |sides: u64| {
-        // A fixed sequence, so that a failure repeats.
+        // A fixed sequence, so that a failure can be reproduced.
         number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (number >> 33) % sides
     };
@@ -128,7 +128,7 @@ async fn a_join_equals_the_join_of_the_current_state_after_each_change() {
     }
 }
 
-/// What a client of a stream holds.
+/// The objects that a client of a stream holds.
 #[derive(Default)]
 struct Fold {
     /// The version of each object, by kind, namespace and name.
@@ -160,7 +160,7 @@ impl Fold {
         }
     }
 
-    /// Reads until the client holds what a snapshot has.
+    /// Reads until the client holds these objects.
     async fn read_until(&mut self, stream: &mut Stream, wanted: &BTreeMap<String, String>) {
         in_time("the join of the state", async {
             while self.objects != *wanted {
@@ -172,7 +172,7 @@ impl Fold {
     }
 }
 
-/// What a snapshot has, as [`Fold::objects`].
+/// The objects of a snapshot, in the form of [`Fold::objects`].
 async fn snapshot(server: &TestServer, target: &str) -> BTreeMap<String, String> {
     let list = server.get(&format!("/v1/snapshot/{target}")).await.json();
     let versions = list["items"].as_array().unwrap().iter();
@@ -220,7 +220,7 @@ async fn a_related_object_is_added_with_its_first_link_and_deleted_with_its_last
     let events = stream.until("BOOKMARK").await;
     let (amid, end) = (events[0].token.clone().unwrap(), events[2].token.clone().unwrap());
     assert_eq!(told(events), ["DELETED Pod shop/b", "DELETED Node n2", "BOOKMARK"]);
-    // The node of the other one, and its owners, stay: an event that comes alone needs no bookmark.
+    // The other pod's node and its owners stay related. An event that comes alone needs no bookmark.
     let mut pod = mk_pod("shop", "c", "web");
     pod["spec"]["nodeName"] = "n1".into();
     server.cluster.create("pods", pod).unwrap();
@@ -236,7 +236,7 @@ async fn a_related_object_is_added_with_its_first_link_and_deleted_with_its_last
         ["BOOKMARK", "DELETED Deployment shop/web", "DELETED Pod shop/a", "DELETED ReplicaSet shop/web-1"];
     assert_eq!(last, gone);
     drop(stream);
-    // From each of these places the rest comes once, and amid several events everything anew.
+    // Resumed from these tokens, the stream sends the rest once; resumed from within a batch, it starts over.
     let mut stream = Stream::open(Transport::Sse, server.address, target, Some(&alone)).await.unwrap();
     let mut again = told(stream.until("BOOKMARK").await);
     again.sort();
@@ -306,8 +306,8 @@ async fn a_join_stream_converges_through_restarts() {
             fold.read_until(stream.as_mut().unwrap(), &wanted).await;
         }
     }
-    // A restarted informerd has no journal of the time before.
-    assert!(clients.iter().all(|(_, fold, _)| fold.resets <= 24), "it resumed sometimes");
+    // A restarted informerd has no journal of the changes before.
+    assert!(clients.iter().all(|(_, fold, _)| fold.resets <= 24), "no client ever resumed");
 }
 
 #[tokio::test(flavor = "multi_thread")]

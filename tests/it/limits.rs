@@ -14,17 +14,17 @@ use crate::support::{TRANSPORTS, eventually, in_time, mk_pod};
 
 const WATCH: &str = "/v1/watch/pods";
 
-/// Sends bytes on a connection of their own and reads whatever comes until it ends.
+/// Sends bytes on a connection of their own, and reads until the connection ends.
 async fn raw(server: &TestServer, bytes: &[u8]) -> String {
     let mut socket = TcpStream::connect(server.address).await.unwrap();
     let _ = socket.write_all(bytes).await;
     let mut answer = Vec::new();
-    // A reset is an end as well.
+    // The connection may also end in a reset.
     let _ = in_time("the end", socket.read_to_end(&mut answer)).await;
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// The value of a metric's series; 0 where it is not there.
+/// The value of a series; 0 if the series is missing.
 async fn metric(server: &TestServer, series: &str) -> f64 {
     let page = client::get(server.admin, "/metrics", &[]).await;
     let line = page.text().lines().find_map(|line| line.strip_prefix(series)?.trim().parse().ok());
@@ -58,7 +58,7 @@ async fn idle_connections_to_the_admin_listener_do_not_hold_up_a_probe() {
     }
     let probe = client::get(server.admin, "/livez", &[]).await;
     assert_eq!((probe.status(), probe.text()), (200, "ok"));
-    // The oldest made room for the newer ones.
+    // The oldest connections were closed for the newer ones.
     let mut oldest = idle.swap_remove(0);
     let mut end = Vec::new();
     let _ = in_time("its end", oldest.read_to_end(&mut end)).await;
@@ -75,7 +75,7 @@ async fn few_connections_get_a_refusal_at_a_time_and_the_rest_are_closed() {
     for _ in 0..400 {
         refused.push(TcpStream::connect(server.address).await.unwrap());
     }
-    // Each gets an error or is closed, without having to send anything.
+    // Each connection gets an error or is closed, without having sent anything.
     let mut told = 0;
     for mut socket in refused {
         let mut answer = Vec::new();
@@ -84,7 +84,7 @@ async fn few_connections_get_a_refusal_at_a_time_and_the_rest_are_closed() {
         assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 503"));
     }
     assert!((1..400).contains(&told), "{told}");
-    assert_eq!(server.get("/v1/resources").await.status(), 503, "one alone is told");
+    assert_eq!(server.get("/v1/resources").await.status(), 503, "a single connection is not refused");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -102,10 +102,10 @@ async fn an_impossible_resource_name_causes_no_discovery() {
     ] {
         let refused = server.get(&path).await;
         assert_eq!((refused.status(), refused.json()["reason"].as_str()), (code, Some("NotFound")));
-        assert!(refused.body.len() < 1000, "the name is not repeated whole");
+        assert!(refused.body.len() < 1000, "the whole name is repeated");
     }
     let asked = server.api.requests()[before..].iter().filter(|request| request.contains("/apis")).count();
-    assert_eq!(asked, 0, "the API server is not asked for it");
+    assert_eq!(asked, 0, "the API server was asked for it");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -115,7 +115,7 @@ async fn a_subscription_beyond_the_limit_is_refused_and_the_next_one_is_accepted
     for transport in TRANSPORTS {
         let refused = Stream::open(transport, server.address, WATCH, None).await.err().unwrap();
         assert_eq!((refused.status(), refused.header("retry-after").as_deref()), (503, Some("5")));
-        assert_eq!(server.get("/v1/snapshot/pods").await.status(), 200, "snapshots take no place");
+        assert_eq!(server.get("/v1/snapshot/pods").await.status(), 200, "a snapshot took a subscription");
     }
     drop(first);
     let mut recorder = Recorder::new(Transport::Sse, server.address, WATCH);
@@ -158,7 +158,7 @@ async fn an_overlong_url_or_head_is_refused_with_the_limit() {
 #[tokio::test(flavor = "multi_thread")]
 async fn too_many_header_fields_are_refused_with_a_status() {
     let server = TestServer::start(&["pods"]).await;
-    // With Host and Connection.
+    // Host and Connection count, too.
     for (fields, code) in [(98, 200), (99, 431), (200, 431), (900, 431)] {
         let headers: Vec<(&str, &str)> = (0..fields).map(|_| ("X-A", "b")).collect();
         let answer = server.get_with("/v1/snapshot/pods", &headers).await;
@@ -182,7 +182,7 @@ async fn a_head_that_does_not_arrive_in_time_ends_its_connection() {
     }
     stream.until("SYNCED").await;
     server.cluster.create("pods", mk_pod("default", "a", "web")).unwrap();
-    assert_eq!(stream.next().await.unwrap().name(), "a", "the time is for heads only");
+    assert_eq!(stream.next().await.unwrap().name(), "a", "the timeout ended an open stream");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -205,8 +205,8 @@ async fn only_a_client_that_stops_reading_is_closed() {
         stuck.push(socket);
     }
     stuck.extend(websocket_that_never_reads(&server).await);
-    eventually("all four have begun", || server.hub.subscribers() == 4).await;
-    eventually("only the reader is left", || server.hub.subscribers() == 1).await;
+    eventually("four open streams", || server.hub.subscribers() == 4).await;
+    eventually("only the reader's stream", || server.hub.subscribers() == 1).await;
     server.cluster.create("pods", mk_pod("default", "a", "web")).unwrap();
     recorder.wait_for_state(&expected(&server.cluster, "pods", |_| true)).await;
     assert_eq!(recorder.connections, 1);
@@ -221,7 +221,7 @@ async fn only_a_client_that_stops_reading_is_closed() {
     assert!(after >= before + 4.0, "{before} {after}");
 }
 
-/// A connection with the smallest window that the kernel allows: a slow reader's window opens after each of its reads.
+/// A connection with the smallest window that the kernel allows. A slow reader's window then opens after each read.
 fn with_small_window(server: &TestServer) -> std::io::Result<TcpStream> {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
     socket.set_recv_buffer_size(1)?;
@@ -248,7 +248,7 @@ async fn a_slow_but_steady_reader_is_not_closed() {
             let mut socket = socket;
             let request = head("GET", target, "localhost", &[], "keep-alive");
             socket.write_all(request.as_bytes()).await.unwrap();
-            // 2 KB a second, for several times as long as a peer may take nothing.
+            // 2 KB a second, for several times as long as a client may read nothing.
             let mut buffer = [0; 512];
             for _ in 0..40 {
                 let read = tokio::io::AsyncReadExt::read(&mut socket, &mut buffer).await.unwrap();
@@ -280,7 +280,7 @@ async fn a_half_closed_client_gets_the_whole_response() {
     server.cluster.bulk_load("pods", 2000, 6000).unwrap();
     server.caught_up("pods").await;
     for path in ["/v1/snapshot/pods", "/api/v1/pods", "/v1/resources"] {
-        // As `nc -N` does.
+        // The client closes its half, as `nc -N` does.
         let mut socket = TcpStream::connect(server.address).await.unwrap();
         socket.write_all(head("GET", path, "localhost", &[], "keep-alive").as_bytes()).await.unwrap();
         socket.shutdown().await.unwrap();
@@ -350,7 +350,7 @@ async fn methods_that_write_are_refused_with_any_body() {
     }
     let get = "GET /v1/snapshot/pods HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello";
     let socket = TcpStream::connect(server.address).await.unwrap();
-    assert_eq!(exchange(socket, "GET", get.as_bytes()).await.status(), 200, "a body of GET means nothing");
+    assert_eq!(exchange(socket, "GET", get.as_bytes()).await.status(), 200, "a body of GET was not ignored");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -384,8 +384,8 @@ async fn a_thousand_clients_cost_the_api_server_one_list_and_one_watch() {
         assert_eq!(stream.until("ADDED").await.last().unwrap().name(), "b");
     }
     let counters = server.cluster.counters()["pods"];
-    // The one list is the beginning of the one watch.
+    // The streaming list goes on as the one watch.
     assert_eq!((counters.lists, counters.watches_started, counters.watches_open), (0, 1, 1), "{counters:?}");
     drop(streams);
-    eventually("all places are given back", || server.hub.subscribers() == 0).await;
+    eventually("the end of all subscriptions", || server.hub.subscribers() == 0).await;
 }

@@ -1,4 +1,4 @@
-//! Watch as lines, and what every transport has in common: parameters, filters, resume.
+//! Watches as NDJSON, and what all transports have in common: parameters, filters, resume.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn told(events: &[StreamEvent]) -> Vec<String> {
     events.iter().map(line).collect()
 }
 
-/// Makes and changes pods of the default namespace.
+/// Writes to pods of the default namespace.
 fn create(server: &TestServer, name: &str) -> u64 {
     server.cluster.create("pods", mk_pod("default", name, "web")).unwrap();
     server.cluster.revision()
@@ -98,7 +98,7 @@ async fn every_transport_sends_the_state_and_then_every_change() {
         let events = stream.until("DELETED").await;
         assert_eq!(told(&events), ["ADDED b", "MODIFIED a", "DELETED b"], "{transport:?}");
         assert_eq!(version(&events[2].object), u128::from(deleted));
-        assert_eq!(events[2].object["spec"]["nodeName"], "node-1", "the last state");
+        assert_eq!(events[2].object["spec"]["nodeName"], "node-1", "not the last state");
     }
 }
 
@@ -132,8 +132,8 @@ async fn objects_that_begin_or_stop_matching_are_added_or_deleted() {
         let mut events = stream.until("DELETED").await;
         assert_eq!(told(&events), ["ADDED a", "MODIFIED a", "DELETED a"], "{selector}");
         let last = events.pop().unwrap().object;
-        assert!(labeled(&last, "app", "api"), "the last state that matched");
-        assert_eq!(version(&last), u128::from(left), "at the version at which it left");
+        assert!(labeled(&last, "app", "api"), "not the last state that matched");
+        assert_eq!(version(&last), u128::from(left), "not the version of the change");
         assert_eq!(told(&stream.until("DELETED").await), ["ADDED b", "DELETED b"], "{selector}");
     }
 }
@@ -197,12 +197,12 @@ async fn one_stream_joins_several_resources_under_one_token() {
             assert_eq!(token, recorder.transport.bookmark(versions));
             let names: Vec<_> = versions.split(',').filter_map(|part| part.split(':').next()).collect();
             assert_eq!(names, ["pods", "services", "namespaces"], "{token}");
-            // Over a restart only the token of each event tells enough.
+            // After a restart, only clients with a token per event (SSE) resume without RESET.
             let whole = round == 0 || matches!(recorder.transport, Transport::Sse);
             assert_eq!(recorder.resets.is_empty(), whole, "{:?} {:?}", recorder.transport, recorder.resets);
         }
     }
-    // Another order is the same set of resources.
+    // The order of the resources does not matter.
     let recorder = &recorders[0];
     let mut stream =
         Stream::sse(server.address, "/v1/watch/namespaces,services,pods", recorder.token()).await.unwrap();
@@ -254,13 +254,13 @@ async fn a_token_behind_the_journal_gives_latest_states_and_deletions() {
     for transport in TRANSPORTS {
         let mut stream = open(transport, &server, WATCH, Some(&token)).await;
         let events = stream.until("BOOKMARK").await;
-        // A DELETED may name what the client never had: that it came to be after the token is forgotten.
+        // A DELETED may name an object that the client never had, as its creation after the token is forgotten.
         let latest =
             ["DELETED goes", "DELETED comes-and-goes", "MODIFIED changes", "ADDED comes", "BOOKMARK"];
         assert_eq!(told(&events), latest, "{transport:?}");
         assert!(labeled(&events[2].object, "app", "round-39"));
         assert_eq!(events[0].object["metadata"]["namespace"], "default");
-        // With a filter, an object that does not match comes as deleted, as it may have matched before.
+        // With a filter, an object that does not match is sent as deleted, as it may have matched before.
         let target = format!("{WATCH}?labelSelector=app%3Dweb");
         let mut stream = open(transport, &server, &target, Some(&token)).await;
         let latest = ["DELETED goes", "DELETED comes-and-goes", "DELETED changes", "ADDED comes", "BOOKMARK"];
@@ -268,7 +268,7 @@ async fn a_token_behind_the_journal_gives_latest_states_and_deletions() {
     }
 }
 
-/// Opens with a token and expects a RESET, then everything anew.
+/// Opens streams with a token, and expects a RESET followed by the whole state.
 async fn resets(server: &TestServer, target: &str, token: &str, reason: &str) {
     for transport in TRANSPORTS {
         let mut stream = open(transport, server, target, Some(token)).await;
@@ -289,10 +289,10 @@ async fn a_token_that_cannot_be_resumed_gives_a_reset_with_the_reason() {
         create(&server, &format!("goes-{round}"));
         delete(&server, &format!("goes-{round}"));
     }
-    // Something at the end to catch up with.
+    // A change of another object, so that a catch-up has something to send.
     create(&server, "last");
     server.caught_up("pods").await;
-    // The API server has forgotten that version, too.
+    // The API server has compacted that version, too.
     server.cluster.compact();
     resets(&server, WATCH, &old, "TokenTooOld").await;
     resets(&server, WATCH, "pods:0", "TokenTooOld").await;
@@ -316,7 +316,7 @@ async fn a_replica_that_is_behind_a_token_waits_until_it_has_caught_up() {
         for part in ["one", "two", "three"] {
             create(&server, &format!("{part}-{transport:?}").to_lowercase());
         }
-        // The bookmark tells that the token is reached; what came before it is not told again.
+        // The bookmark says that the token is reached. Earlier changes are not sent again.
         let third = format!("ADDED three-{}", format!("{transport:?}").to_lowercase());
         assert_eq!(told(&stream.until("ADDED").await).last(), Some(&third), "{transport:?}");
     }
@@ -331,7 +331,7 @@ async fn a_token_that_cannot_be_read_is_refused_by_name() {
     {
         for transport in [Transport::Ndjson, Transport::WebSocket] {
             let refused = Stream::open(transport, server.address, WATCH, Some(token)).await.err();
-            let refused = refused.unwrap_or_else(|| panic!("{token} was taken"));
+            let refused = refused.unwrap_or_else(|| panic!("{token} was accepted"));
             let status = refused.json();
             assert_eq!((refused.status(), &status["reason"]), (400, &json!("BadRequest")), "{token}");
             assert_eq!(status["details"]["causes"][0]["field"], "resume", "{token}");

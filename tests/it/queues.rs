@@ -13,7 +13,7 @@ use crate::support::client::{Response, exchange, head, request};
 use crate::support::server::TestServer;
 use crate::support::{eventually, in_time, mk_pod};
 
-/// A request with a JSON body.
+/// Sends a request with a JSON body.
 pub(crate) async fn send(address: SocketAddr, method: &str, target: &str, body: &Value) -> Response {
     let body = body.to_string();
     let length = body.len().to_string();
@@ -49,7 +49,7 @@ async fn shown(server: &TestServer) -> Value {
 }
 
 async fn synced(server: &TestServer) {
-    in_time("a first state", async { while shown(server).await["synced"] != true {} }).await;
+    in_time("the first state", async { while shown(server).await["synced"] != true {} }).await;
 }
 
 /// Waits until a field of the queue has a value.
@@ -57,7 +57,7 @@ async fn until(server: &TestServer, field: &str, value: u64) {
     in_time(&format!("{field} {value}"), async { while shown(server).await[field] != value {} }).await;
 }
 
-/// The next key, waiting for it.
+/// Leases the next key, and waits for it.
 async fn lease(server: &TestServer) -> Value {
     let answer = post(server, "q/lease", &json!({"waitSeconds": 20})).await;
     assert_eq!(answer.status(), 200, "{}", answer.text());
@@ -74,7 +74,7 @@ async fn answer(server: &TestServer, verb: &str, item: &Value) -> Response {
     post(server, &format!("q/{verb}"), &json!({"lease": item["lease"]})).await
 }
 
-/// Takes and finishes a key; gives it, and its object.
+/// Leases a key and finishes it; returns the key and its object.
 async fn done(server: &TestServer) -> (String, Value) {
     let item = lease(server).await;
     assert_eq!(answer(server, "done", &item).await.status(), 204);
@@ -84,7 +84,7 @@ async fn done(server: &TestServer) -> (String, Value) {
     )
 }
 
-/// A worker that waits in a task of its own.
+/// Starts a worker that waits in a task of its own.
 fn wait(server: &TestServer, seconds: u32) -> JoinHandle<Response> {
     let address = server.address;
     tokio::spawn(async move {
@@ -100,7 +100,7 @@ async fn a_key_is_leased_to_one_worker_with_the_current_object() {
     assert_eq!((&first["resource"], &first["attempt"]), (&json!("pods"), &json!(1)));
     assert_eq!(first["object"]["metadata"]["labels"]["app"], "web");
     assert!(is_empty(&server).await);
-    // While the worker has it: it comes again, with what is there then.
+    // The object changes while the worker has the key: the key is queued again, with the new object.
     server.cluster.patch("pods", "one", "a", &json!({"metadata": {"labels": {"app": "db"}}})).unwrap();
     server.caught_up("pods").await;
     assert!(is_empty(&server).await);
@@ -150,7 +150,8 @@ async fn a_queue_takes_the_filters_of_a_watch() {
         server.cluster.create("pods", mk_pod(namespace, name, app)).unwrap();
     }
     assert_eq!(done(&server).await.0, "one/a");
-    // No change that counts, then one after which it is no longer selected: to the queue it is gone.
+    // A change outside the selection, then a change after which the object is no longer selected: for the queue it is
+    // deleted.
     server.cluster.patch("pods", "one", "a", &json!({"status": {"phase": "Running"}})).unwrap();
     server.caught_up("pods").await;
     assert!(is_empty(&server).await);
@@ -178,7 +179,7 @@ async fn a_declaration_is_idempotent_and_workers_of_a_deleted_queue_get_404() {
     assert_eq!(in_time("the worker", worker).await.unwrap().status(), 404);
     assert_eq!(server.get("/v1/queues/q").await.status(), 404);
     assert_eq!(request(server.address, "DELETE", "/v1/queues/q", &[]).await.status(), 404);
-    // A queue of the same name is another one.
+    // A queue declared again under the same name is a new queue.
     assert_eq!(declare(&server, "q", &pods()).await.status(), 201);
 }
 
@@ -205,7 +206,7 @@ async fn retries_wait_and_failed_keys_are_listed_and_put_back() {
     assert_eq!(post(&server, "q/requeue", &key).await.json(), json!({"requeued": 1}));
     assert_eq!(post(&server, "q/requeue", &key).await.status(), 404);
     assert_eq!(post(&server, "q/requeue", &json!({"all": true})).await.json(), json!({"requeued": 0}));
-    // The count began anew. Given back, it does not go on.
+    // Requeued by hand, the key's attempts begin anew. Releasing the key does not count as an attempt.
     let item = lease(&server).await;
     assert_eq!(answer(&server, "release", &item).await.status(), 204);
     let item = lease(&server).await;
@@ -222,7 +223,7 @@ async fn the_key_of_an_expired_lease_goes_to_the_next_waiting_worker() {
     server.cluster.create("pods", mk_pod("one", "a", "web")).unwrap();
     let body = json!({"waitSeconds": 20, "leaseSeconds": 1});
     let late = post(&server, "q/lease", &body).await.json()["items"][0].clone();
-    let next = in_time("the key", wait(&server, 60)).await.unwrap().json()["items"][0].clone();
+    let next = in_time("the key of the expired lease", wait(&server, 60)).await.unwrap().json()["items"][0].clone();
     assert_eq!((&next["name"], &next["attempt"]), (&json!("a"), &json!(2)));
     for verb in ["done", "retry", "release", "extend"] {
         assert_eq!(answer(&server, verb, &late).await.status(), 409, "{verb}");
@@ -303,7 +304,7 @@ async fn invalid_queue_requests_are_refused_by_field() {
         let message = refused.json()["message"].as_str().unwrap().to_owned();
         assert!(message.contains(told), "{method} {target}: {message}");
     }
-    // None of them has changed anything.
+    // None of the refused requests had an effect.
     assert_eq!(answer(&server, "done", &item).await.status(), 204);
 }
 
@@ -394,11 +395,11 @@ async fn at_shutdown_workers_are_answered_and_after_it_queues_are_declared_again
     server.synced().await;
     assert_eq!(answer(&server, "done", &before).await.status(), 404);
     assert_eq!(declare(&server, "q", &pods()).await.status(), 201);
-    assert_eq!(answer(&server, "done", &before).await.status(), 409, "a token of another process");
-    assert_eq!(done(&server).await.0, "one/a", "after a restart every key comes again");
+    assert_eq!(answer(&server, "done", &before).await.status(), 409, "a token of the process before was accepted");
+    assert_eq!(done(&server).await.0, "one/a", "a restart did not queue every key");
 }
 
-/// The content of a file that follows the pods of an app.
+/// A configuration that follows the pods of an app.
 fn following(app: &str) -> String {
     format!(
         "watch: [{{resource: pods, labelSelector: app={app}}}]\nqueues: {{q: {{watch: [{{resource: pods}}]}}}}"
@@ -430,8 +431,8 @@ async fn replacing_an_informer_queues_the_objects_no_longer_followed() {
     let mut after = [done(&server).await, done(&server).await];
     after.sort_by(|one, other| one.0.cmp(&other.0));
     assert_eq!((&*after[0].0, after[0].1.is_null()), ("default/db-0", false));
-    assert_eq!(after[1], ("default/web-0".to_owned(), Value::Null), "what is followed no longer is gone");
-    // The configuration's queue belongs to the configuration.
+    assert_eq!(after[1], ("default/web-0".to_owned(), Value::Null), "an object that is no longer followed must be null");
+    // Clients cannot delete or redeclare the configuration's queue.
     assert_eq!(request(server.address, "DELETE", "/v1/queues/q", &[]).await.status(), 403);
     assert_eq!(declare(&server, "other", &pods()).await.status(), 403);
     assert_eq!(declare(&server, "q", &pods()).await.status(), 200);
@@ -506,7 +507,7 @@ async fn client_gos_dashboards_read_the_metrics() {
     .await;
 }
 
-/// A worker of the examples, in a folder of its own process group.
+/// A worker of the examples, in a process group of its own.
 pub(crate) fn example(
     command: &[&str],
     folder: &std::path::Path,
@@ -524,7 +525,7 @@ pub(crate) fn example(
         .unwrap()
 }
 
-/// Whether a program is here that says its version; if not, a line says so.
+/// Whether a program is installed, as its version shows; if not, prints a `skipped:` line.
 pub(crate) async fn has(program: &str, version: &str) -> bool {
     let found = tokio::process::Command::new(program).arg(version).output().await;
     let has = found.is_ok_and(|output| output.status.success());
@@ -534,7 +535,7 @@ pub(crate) async fn has(program: &str, version: &str) -> bool {
     has
 }
 
-/// Two workers of a language keep files, while workers are killed and informerd starts again.
+/// Two workers of a language write a file for each pod, while workers are killed and informerd restarts.
 async fn keeps_files(command: &[&str]) {
     let mut server = TestServer::start(&["pods"]).await;
     let folder = tempfile::tempdir().unwrap();
@@ -582,7 +583,7 @@ async fn keeps_files(command: &[&str]) {
         };
         entries.map(file).collect::<std::collections::BTreeMap<_, _>>()
     };
-    // What is deleted while informerd is away nobody tells; so all is done before.
+    // Nobody reports what is deleted while informerd is down, so all deletions are reconciled before.
     eventually("a file for each pod before the restart", || files() == expected()).await;
     server.informerd.kill().await;
     server.cluster.patch("pods", "one", "p4", &json!({"status": {"phase": "Failed"}})).unwrap();
@@ -656,7 +657,7 @@ pub(crate) fn object(name: &str, more: &Value) -> Value {
     object
 }
 
-/// Kinds that the simulator lacks, defined as custom ones.
+/// Defines kinds that the simulator lacks as custom resources.
 pub(crate) fn define(cluster: &Cluster) {
     for (group, plural, kind) in [
         ("networking.k8s.io", "ingresses", "Ingress"),
@@ -675,7 +676,7 @@ pub(crate) fn define(cluster: &Cluster) {
     }
 }
 
-/// A server with a queue `q` of several resources, all of whose first keys are done.
+/// A server with a queue `q` of several resources, whose first keys are all done.
 async fn linked(resources: &[&str], spec: &Value, objects: &[(&str, Value)]) -> TestServer {
     let cluster = Cluster::default();
     define(&cluster);
@@ -686,12 +687,13 @@ async fn linked(resources: &[&str], spec: &Value, objects: &[(&str, Value)]) -> 
     let declared = declare(&server, "q", spec).await;
     assert_eq!(declared.status(), 201, "{}", declared.text());
     synced(&server).await;
-    // All of it is queued.
+    // All objects are queued.
     settle(&server, 0).await;
     server
 }
 
-/// Finishes all keys that come; gives their names. Waits as long as it takes for the expected ones, and a moment for others.
+/// Finishes all keys that are queued, and returns their names. Waits for the expected number, then a moment for any
+/// others.
 async fn settle(server: &TestServer, expected: usize) -> Vec<String> {
     let mut names = std::collections::BTreeSet::new();
     loop {
@@ -713,7 +715,7 @@ async fn settle(server: &TestServer, expected: usize) -> Vec<String> {
     }
 }
 
-/// Waits until exactly these keys have come.
+/// Waits until exactly these keys were queued.
 async fn come(server: &TestServer, expected: &[&str]) {
     assert_eq!(settle(server, expected.len()).await, expected);
 }
@@ -740,16 +742,16 @@ async fn a_change_queues_the_objects_that_refer_to_the_changed_one() {
     )
     .await;
     let cluster = &server.cluster;
-    // It is named before it exists.
+    // The object is referred to before it exists.
     cluster.create("secrets", object("cert", &json!({}))).unwrap();
     come(&server, &["ingresses.networking.k8s.io shop", "ingresses.networking.k8s.io web"]).await;
     cluster.patch("secrets", "one", "unused", &json!({"data": {"a": "YQ=="}})).unwrap();
     let mut elsewhere = object("cert", &json!({}));
     elsewhere["metadata"]["namespace"] = "two".into();
     cluster.create("secrets", elsewhere).unwrap();
-    // It is named by none, or in another namespace.
+    // An object that nobody refers to, or that is in another namespace.
     come(&server, &[]).await;
-    // Who names it now, not who did when the queue began.
+    // The objects that refer to it now count, not those at the start of the queue.
     cluster.patch("ingresses", "one", "shop", &tls("new")).unwrap();
     come(&server, &["ingresses.networking.k8s.io shop"]).await;
     cluster.delete("secrets", "one", "cert").unwrap();
@@ -801,7 +803,7 @@ async fn selectors_are_followed_in_both_directions() {
     let cluster = &server.cluster;
     cluster.create("pods", pod("a", "web")).unwrap();
     come(&server, &["services web"]).await;
-    // The one that it leaves has to be looked at, too.
+    // The service that the pod no longer matches must be reconciled, too.
     cluster.patch("pods", "one", "a", &json!({"metadata": {"labels": {"app": "db"}}})).unwrap();
     come(&server, &["services db", "services web"]).await;
     cluster.delete("pods", "one", "a").unwrap();

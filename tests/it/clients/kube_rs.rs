@@ -38,7 +38,7 @@ struct Reflectors {
 // === impl Reflectors ===
 
 impl Reflectors {
-    /// Keeps a store by what a watcher yields.
+    /// Keeps a store from the events of a watcher.
     fn follow<K>(
         &mut self,
         name: &'static str,

@@ -13,7 +13,7 @@ const FOLLOWERS: [Wanted; 4] = [
     ("widgets", WIDGETS, any),
 ];
 
-/// Runs a script; `None`, and a line that says so, where the client is not installed.
+/// A command that runs a script; `None`, with a `skipped:` line, if the client is not installed.
 fn node(path: &str) -> Option<Command> {
     if std::env::var_os("INFORMERD_NODE_MODULES").is_none() {
         println!(

@@ -15,7 +15,7 @@ const FOLLOWERS: [Wanted; 6] = [
     ("widgets of the dynamic client", WIDGETS, any),
 ];
 
-/// Runs a script; `None`, and a line that says so, where the client is not installed.
+/// A command that runs a script; `None`, with a `skipped:` line, if the client is not installed.
 fn python(path: &str) -> Option<Command> {
     let Some(python) = std::env::var_os("INFORMERD_PYTHON") else {
         println!(

@@ -1,4 +1,4 @@
-//! Credentials, permissions, and kinds that come and go.
+//! Credentials, permissions, and kinds that are created and deleted.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ async fn credentials_are_read_again_after_a_401_and_streams_go_on() {
     let renewed =
         counter(&trial.server, "informerd_upstream_renewals_total", &[("reason", "unauthorized")]).await;
     assert!(renewed > renewals);
-    // Credentials that stay bad are a state that heals when they are good again.
+    // Invalid credentials are shown as a state, which heals once they are valid.
     trial.faults().fail_next(u32::MAX, &trial.requests(Verb::Watch), UNAUTHORIZED);
     trial.faults().cut_watches(&trial.requests(Verb::Watch), Cut::Clean);
     trial.write();
@@ -107,7 +107,7 @@ async fn a_definition_may_be_created_deleted_and_created_with_another_schema() {
     let config = serve_config(UpstreamSource::Server { url: api.url() }, &[resource]);
     let server =
         TestServer { cluster: cluster.clone(), api, informerd: Informerd::start_unsynced(config).await };
-    eventually("it waits for the kind", || {
+    eventually("the informer waits for the kind", || {
         let pending = server.hub.pending();
         pending.first().is_some_and(|one| one.name == resource && one.message.contains("comes"))
     })
@@ -118,14 +118,14 @@ async fn a_definition_may_be_created_deleted_and_created_with_another_schema() {
     let target = format!("/v1/watch/{resource}");
     let mut follower = Recorder::connect(Transport::Ndjson, server.address, &target).await;
     follower.wait_for_state(&expected(&cluster, resource, |_| true)).await;
-    // Gone: its objects are deleted, and it says so.
+    // The definition is deleted: the informer deletes its objects and reports that the kind is not served.
     let before = server.api.requests().len();
     cluster.delete("customresourcedefinitions", "", "comes.faults.example.com").unwrap();
     follower.wait_for_state(&expected(&cluster, resource, |_| true)).await;
     assert!(follower.state().is_empty());
     let gone = Instant::now();
     until_state(&server, resource, "not found", |state| says(state, &["not found", "does not serve"])).await;
-    // And again, with another schema.
+    // The definition is created again with another schema.
     let mut changed = definition("comes");
     changed["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = json!({
         "type": "object",
@@ -138,7 +138,7 @@ async fn a_definition_may_be_created_deleted_and_created_with_another_schema() {
     follower.wait_for_state(&expected(&cluster, resource, |_| true)).await;
     assert_eq!(follower.state().len(), 1);
     let well = |state: &serde_json::Value| state["state"] == "watching" && state["lastError"].is_null();
-    until_state(&server, resource, "it is there again", well).await;
+    until_state(&server, resource, "the kind is served again", well).await;
     let failures = [("resource", resource), ("kind", "not_found")];
     assert!(counter(&server, "informerd_reflector_failures_total", &failures).await >= 1);
     assert!(gone.elapsed() < Duration::from_secs(60));

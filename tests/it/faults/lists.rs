@@ -1,4 +1,4 @@
-//! Lists that are refused, cut, incomplete, or older than what was seen.
+//! Lists that are refused, cut or incomplete, or older than the cache.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::support::client::Stream;
 use crate::support::eventually;
 use crate::support::server::{Informerd, TestServer, serve_config};
 
-/// An informerd that meets faults with its first list.
+/// Starts an informerd whose first list meets faults.
 async fn first_list(
     name: &str,
     how: InitialList,
@@ -56,13 +56,13 @@ async fn a_server_that_refuses_streaming_lists_in_any_way_is_listed_in_pages() {
             1
         );
         assert_eq!(reflector(&server, &resource, "failures_total", ("kind", kind)).await, 1, "{name}");
-        // It is remembered: a relist asks for pages at once.
+        // The refusal is remembered: the relist asks for pages at once.
         let watches = Requests::of(Verb::Watch).on(&resource);
         server.api.faults().expire_next_watch(1, &watches, Gone::InStream);
         server.api.faults().cut_watches(&watches, Cut::Clean);
         eventually("the 410", || server.api.faults().fired(Fault::Gone) == 1).await;
         is_whole(&server, &resource).await;
-        eventually("a list more", || server.cluster.counters()[&resource].lists == 2).await;
+        eventually("another list", || server.cluster.counters()[&resource].lists == 2).await;
         assert_eq!(reflector(&server, &resource, "lists_total", ("how", "stream")).await, 1, "{name}");
     }
 }
@@ -158,7 +158,7 @@ async fn an_object_without_metadata_is_skipped_and_the_others_are_kept() {
     }
 }
 
-/// An API server that is behind: a relist goes to it, and it catches up later.
+/// A relist reaches an API server that is behind and catches up later.
 async fn check_behind(name: &str, how: InitialList) {
     let mut trial = Trial::with(name, |config| config.initial_list = how).await;
     let behind = trial.server.cluster.revision();
@@ -200,13 +200,13 @@ async fn a_watch_at_an_api_server_that_is_behind_resumes_once_it_has_caught_up()
     trial.faults().lag_at(Some(behind));
     trial.faults().cut_watches(&trial.requests(Verb::Watch), Cut::Clean);
     trial.write();
-    eventually("it is asked", || trial.faults().fired(Fault::Lagged) > 0).await;
+    eventually("a request to the server that is behind", || trial.faults().fired(Fault::Lagged) > 0).await;
     trial.faults().lag_at(None);
     trial.is_true_again().await;
     assert_eq!(trial.costs().await.0, lists);
 }
 
-/// Versions alone show nothing: the restored cluster is beyond them when it is met.
+/// Versions alone do not show the restore: those of the restored cluster are higher by the time informerd asks.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restored_cluster_with_higher_versions_is_detected_by_its_newest_object() {
     for (name, touched) in [("overtaken", false), ("overtaken-touched", true)] {
@@ -219,7 +219,7 @@ async fn a_restored_cluster_with_higher_versions_is_detected_by_its_newest_objec
             restored.create(&trial.resource, object(&format!("of-{}", restored.revision()), 1)).unwrap();
         }
         if touched {
-            // Newer than what is held here, as it would be in the same history.
+            // The object has a higher version than the cached one, as an ordinary change would.
             let patch = json!({"spec": {"n": "of the other history"}});
             restored.patch(&trial.resource, "default", "first-02", &patch).unwrap();
         }
@@ -250,11 +250,12 @@ async fn a_cluster_restored_from_a_backup_resets_the_clients() {
             trial.follower.step().await;
         }
     });
-    taken_over.await.expect("the client holds what the backup holds");
+    taken_over.await.expect("the client did not get the state of the backup");
     println!("restored from a backup: taken over after {:.1?}", began.elapsed());
     assert_eq!(trial.follower.resets.len(), 1, "{:?}", trial.follower.resets);
     assert_eq!(trial.counter("relists_total", &[("reason", "went_back")]).await, 1);
-    // Clients of the Kubernetes interface list and watch from the list's version, which the old history had, too.
+    // A client of the Kubernetes interface lists, and watches from the list's version, which the old history had,
+    // too.
     let path = "/apis/faults.example.com/v1/restored";
     let list = trial.server.get(path).await.json();
     let version = list["metadata"]["resourceVersion"].as_str().expect("a version");
@@ -263,7 +264,7 @@ async fn a_cluster_restored_from_a_backup_resets_the_clients() {
     restored.create(&trial.resource, object("after", 1)).unwrap();
     let event = timeout(PATIENCE, watch.next()).await.expect("in time").expect("an event");
     assert_eq!((&*event.kind, &event.object["metadata"]["name"]), ("ADDED", &json!("after")));
-    // A version that no list carried may be of either history.
+    // A version that no list carried may belong to either history.
     let target = format!("{path}?watch=1&resourceVersion={}", restored.revision());
     let mut watch = Stream::http(trial.server.address, &target, &[]).await.expect("a watch");
     let event = timeout(PATIENCE, watch.next()).await.expect("in time").expect("an event");

@@ -1,4 +1,4 @@
-//! Watches that end, break, fall silent, or send wrong events.
+//! Watches that end, break or fall silent, and watches that send wrong events.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 use super::{PATIENCE, Trial, object};
 use crate::support::eventually;
 
-/// Orders a fault so many times.
+/// Orders a fault this many times.
 type Order = fn(&Faults, u32);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -45,7 +45,7 @@ async fn watches_that_end_at_once_are_not_retried_in_a_tight_loop() {
     trial.shows(&["ends each watch soon after it began"]).await;
     let cost = trial.costs().await;
     assert!(cost.1 - before.1 <= 8, "{} watches in 4 s", cost.1 - before.1);
-    assert_eq!(cost.0, before.0, "a server that ends watches is no reason to list");
+    assert_eq!(cost.0, before.0, "watches that end cost a list");
     trial.write();
     trial.is_true_again().await;
     trial.is_watching().await;
@@ -88,7 +88,7 @@ async fn a_refused_watch_waits_for_retry_after() {
         assert_eq!(state["state"], "backing off", "{name}");
         assert!(state["retryInSeconds"].as_f64().is_some_and(|seconds| seconds <= 3.75), "{name}: {state}");
         eventually("the next watch", || trial.open_watches() > 0).await;
-        // The refusal was seen up to a few milliseconds after it happened.
+        // The refusal was noticed up to a few milliseconds late.
         assert!(refused.elapsed() >= Duration::from_millis(2900), "{name}: after {:?}", refused.elapsed());
         trial.is_true_again().await;
         trial.is_watching().await;
@@ -151,7 +151,7 @@ async fn an_undecodable_event_ends_the_watch_and_is_read_again() {
 async fn an_event_that_stays_undecodable_causes_a_relist() {
     let mut trial = Trial::with("line-always", |config| config.limits.line_bytes_max = 1 << 20).await;
     let before = trial.costs().await;
-    // More than it reads: a watch that it has left may still take some.
+    // More faults than it will meet, as a watch that it has closed may still use some.
     trial.faults().garbage_lines(1000);
     trial.write();
     trial.is_true_again().await;

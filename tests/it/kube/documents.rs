@@ -59,7 +59,7 @@ async fn case_30_aggregated_discovery_has_its_content_type_and_a_tag() {
         let tag = answer.header("etag").expect("a tag");
         let again = server.get_with(path, &[("Accept", &accept), ("If-None-Match", &tag)]).await;
         assert_eq!((again.status(), again.header("etag")), (304, Some(tag)));
-        // Plain JSON for clients without the aggregated form, and never 406 if they accept JSON.
+        // Clients without the aggregated form get plain JSON. A client that accepts JSON never gets 406.
         let plain = server.get_with(path, &[("Accept", "application/json")]).await;
         assert_eq!(plain.header("content-type").as_deref(), Some("application/json"));
         let old = AGGREGATED.replace("v=v2", "v=v2beta1");
@@ -82,7 +82,7 @@ async fn discovery_groups_are_in_the_order_of_the_api_server() {
     assert_eq!(here.len(), 2);
     assert_eq!(here, upstream);
     let followed: Vec<_> = resources.iter().filter_map(|name| Some(name.split_once('.')?.1)).collect();
-    assert_ne!(here, followed, "the order of the configuration would do as well");
+    assert_ne!(here, followed, "the order of the configuration is the same and proves nothing");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -43,7 +43,7 @@ async fn case_31_a_list_equals_that_of_the_api_server() {
     assert_eq!(version, server.hub.resolve("pods").unwrap()[0].reader.summary().position.to_string());
     let expected = upstream["items"].as_array().unwrap().iter().cloned().map(|item| {
         let mut item = without_managed_fields(item);
-        // A listed object of a built-in kind lacks both on the API server.
+        // The API server leaves both out for a listed object of a built-in kind.
         item["kind"] = "Pod".into();
         item["apiVersion"] = "v1".into();
         item
@@ -94,7 +94,7 @@ async fn lists_watches_and_gets_are_counted_apart() {
     Stream::http(server.address, &format!("{PODS}?watch=1&timeoutSeconds=1"), &[]).await.unwrap();
     let after = counts().await;
     for (before, after) in before.iter().zip(after) {
-        // Other tests count in the same process.
+        // Other tests in this process count, too.
         assert!(after > *before, "{before:?} {after:?}");
     }
 }
@@ -171,7 +171,7 @@ async fn case_35_an_invalid_or_misplaced_continue_token_is_refused() {
     status(&server.get(&matched).await, 422, "Invalid");
     status(&server.get(&format!("{DEFAULT_PODS}?continue={token}")).await, 400, "BadRequest");
     assert_eq!(names(&server.get(&format!("{PODS}?continue={token}&resourceVersion=0")).await).len(), 5);
-    // Another snapshot replaces it.
+    // A newer snapshot replaces it.
     create(&server, "f");
     server.caught_up("pods").await;
     server.get(&format!("{PODS}?limit=1")).await;
@@ -197,7 +197,7 @@ async fn cases_36_and_39_resource_versions_of_a_list() {
         let at: u64 = list.json()["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
         assert!(at >= version, "{query}");
     }
-    // The limit is ignored if any version will do.
+    // With `resourceVersion=0` any version will do, so the limit is ignored.
     assert_eq!(names(&server.get(&format!("{PODS}?resourceVersion=0&limit=1")).await).len(), 6);
     for query in ["resourceVersion=1&resourceVersionMatch=Exact", "resourceVersion=1&limit=1"] {
         let old = status(&server.get(&format!("{PODS}?{query}")).await, 410, "Expired");
@@ -373,7 +373,7 @@ async fn custom_resource_columns_need_no_watch_of_the_definition() {
     server.cluster.create("widgets.demo.informerd.dev", widget).unwrap();
     server.caught_up("widgets.demo.informerd.dev").await;
     assert_eq!(names(&server.get(WIDGETS).await), ["a"]);
-    assert_eq!(asked(&server), 0, "who wants no table costs the API server nothing");
+    assert_eq!(asked(&server), 0, "a request without a table reached the API server");
     let columns = |list: &Value| {
         let columns = list["columnDefinitions"].as_array().cloned().unwrap_or_default();
         columns.iter().map(|column| column["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
@@ -387,8 +387,8 @@ async fn custom_resource_columns_need_no_watch_of_the_definition() {
     let one = "/apis/demo.informerd.dev/v1/namespaces/default/widgets/a";
     let one = server.get_with(one, &[("Accept", table)]).await.json();
     assert_eq!(one["kind"], "Table");
-    assert_eq!(asked(&server), 1, "for all of them");
-    // Without the permission, or the definition, it is the form that kubectl prefers next.
+    assert_eq!(asked(&server), 1, "the definition was not read exactly once");
+    // Without the permission or the definition, the client gets the form that kubectl prefers next.
     let server = TestServer::start(&["widgets"]).await;
     let definition = Requests::of(Verb::Get).on("customresourcedefinitions.apiextensions.k8s.io");
     server.api.faults().fail_next(1, &definition, Failure { code: 403, retry_after_seconds: None });

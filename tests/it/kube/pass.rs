@@ -33,7 +33,7 @@ async fn submit(server: &TestServer, method: &str, target: &str, kind: &str, bod
     exchange(socket, method, format!("{head}{body}").as_bytes()).await
 }
 
-/// Requests that the API server got for paths that begin so.
+/// The number of requests to the API server for paths with this prefix.
 fn upstream(server: &TestServer, method: &str, path: &str) -> usize {
     let begin = format!("{method} {path}");
     server.api.requests().iter().filter(|request| request.starts_with(&begin)).count()
@@ -74,14 +74,15 @@ async fn pass_through_reads_forwards_what_the_cache_cannot_answer() {
         assert_eq!((here.status(), here.text()), (there.status(), there.text()), "{target}");
         assert_eq!(here.header("content-type"), there.header("content-type"), "{target}");
     }
-    // A request that the cache can answer is not passed through; nor is one for an object that it knows to be missing.
+    // A request that the cache can answer is not forwarded, nor is one for an object that the cache knows to be
+    // missing.
     let before = upstream(&server, "GET", "/api/v1/namespaces/default/pods");
     assert_eq!(server.get(DEFAULT_PODS).await.status(), 200);
     let none = server.get(&format!("{DEFAULT_PODS}/none")).await;
     assert_eq!(status(&none, 404, "NotFound")["details"]["name"], "none");
     assert_eq!(server.get("/version").await.status(), 200);
     assert_eq!(upstream(&server, "GET", "/api/v1/namespaces/default/pods"), before);
-    // A watch of what is not cached, as it happens.
+    // A watch of a resource that is not cached is forwarded event by event.
     let mut stream = watch(&server, &format!("{CONFIG_MAPS}?watch=1")).await;
     assert!(next(&mut stream, 1).await[0].starts_with("ADDED a@"));
     server.cluster.delete("configmaps", "default", "a").unwrap();
@@ -156,7 +157,7 @@ async fn a_table_without_local_printer_is_forwarded() {
     let there = get(server.api.address(), PODS, &[("Accept", TABLE)]).await;
     let here = server.get_with(PODS, &[("Accept", TABLE)]).await;
     assert_eq!((here.status(), here.text()), (200, there.text()));
-    // Whole objects likewise, of which only a part is held.
+    // The same holds for whole objects if the cache has only a part of them.
     let one = server.get(&format!("{DEFAULT_PODS}/a")).await.json();
     assert_eq!(one["spec"]["nodeName"], "node-1");
 }
@@ -180,7 +181,7 @@ async fn pass_through_all_forwards_writes() {
     assert_eq!(server.cluster.get("pods", "default", "a").unwrap()["metadata"]["labels"]["app"], "api");
     assert_eq!(send(&server, "DELETE", &format!("{CONFIG_MAPS}/made")).await.status(), 200);
     assert!(server.cluster.get("configmaps", "default", "made").is_none());
-    // The API server's refusal is the client's.
+    // The API server's refusal is passed on to the client.
     let wrong = submit(&server, "POST", CONFIG_MAPS, "application/json", "{").await;
     assert_eq!(wrong.status(), 400, "{}", wrong.text());
     let posts = upstream(&server, "POST", "/");
@@ -214,13 +215,13 @@ async fn a_chunked_body_is_forwarded_whole_or_not_at_all() {
     let made = submit_chunked(&server, CONFIG_MAPS, &[begin, end]).await;
     assert_eq!(made.status(), 201, "{}", made.text());
     assert!(server.cluster.get("configmaps", "default", "small").is_some());
-    // Whole JSON with blanks behind it: what has come by the limit would do.
+    // JSON followed by blanks: the part within the limit would be a valid object.
     let large = submit_chunked(&server, CONFIG_MAPS, &[&map("large"), &" ".repeat(4096)]).await;
     status(&large, 413, "RequestEntityTooLarge");
     assert!(server.cluster.get("configmaps", "default", "large").is_none());
 }
 
-/// Reads until the text is there.
+/// Reads until the text has arrived.
 async fn read_until(socket: &mut TcpStream, text: &str) -> String {
     let mut bytes = Vec::new();
     in_time(text, async {
@@ -247,7 +248,7 @@ async fn a_body_is_forwarded_as_it_arrives_and_ends_with_its_client() {
         client.write_all(format!("{request}first").as_bytes()).await.unwrap();
         let (mut socket, head) = request_with(&listener, "PUT ").await;
         assert!(head.to_ascii_lowercase().contains("content-length: 10\r\n"), "{head}");
-        // The rest is not written yet.
+        // Only the first half is sent so far.
         assert_eq!(read_until(&mut socket, "first").await, "first");
         if is_whole {
             client.write_all(b"after").await.unwrap();
@@ -259,24 +260,24 @@ async fn a_body_is_forwarded_as_it_arrives_and_ends_with_its_client() {
         } else {
             drop(client);
             let mut rest = Vec::new();
-            // A reset is an end as well.
+            // The connection may also end in a reset.
             let _ = in_time("the request's end", socket.read_to_end(&mut rest)).await;
             assert!(rest.is_empty(), "a body that broke off must not look whole");
         }
     }
 }
 
-/// Reads a request's head.
+/// Reads the head of a request.
 async fn asked(socket: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
-    // Byte by byte: the body is not to be taken.
+    // Byte by byte, as the body must stay unread.
     while !bytes.ends_with(b"\r\n\r\n") {
         bytes.push(socket.read_u8().await.expect("a whole head"));
     }
     String::from_utf8(bytes).unwrap()
 }
 
-/// Takes the next request that contains this text; others are answered with 404.
+/// Accepts requests until one contains this text; the others are answered with 404.
 async fn request_with(listener: &TcpListener, text: &str) -> (TcpStream, String) {
     in_time("a request", async {
         loop {
@@ -323,7 +324,7 @@ async fn client_credentials_are_not_forwarded_and_a_disconnect_ends_the_request(
     {
         assert!(!lower.contains(leaked), "{leaked} in {head}");
     }
-    // As it arrives.
+    // The first line arrives before the response ends.
     let begin = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nSet-Cookie: theirs=1\r\nTransfer-Encoding: chunked\r\n\r\n6\r\nline 1\r\n";
     socket.write_all(begin).await.unwrap();
     let mut answer = Vec::new();
@@ -335,15 +336,15 @@ async fn client_credentials_are_not_forwarded_and_a_disconnect_ends_the_request(
     .await;
     let answer = String::from_utf8(answer).unwrap().to_ascii_lowercase();
     assert!(answer.contains("content-type: text/plain\r\n") && !answer.contains("set-cookie"), "{answer}");
-    // The one place is taken.
+    // The only place for a forwarded request is taken.
     let refused = status(&server.get(&target).await, 503, "ServiceUnavailable");
     assert!(refused["message"].as_str().unwrap().contains("all 1 requests"), "{refused}");
     drop(client);
     let mut rest = Vec::new();
-    // A reset is an end as well.
+    // The connection may also end in a reset.
     let _ = in_time("the request's end", socket.read_to_end(&mut rest)).await;
     assert!(rest.is_empty());
-    // And the place is free again.
+    // The place is free again.
     let (answer, ()) = tokio::join!(
         async {
             loop {

@@ -28,7 +28,7 @@ async fn ends(stream: &mut Stream) {
     assert!(matches!(end, Item::End(None)), "{end:?}");
 }
 
-/// The only event of a stream that is refused, which then ends.
+/// The only event of a refused watch, which then ends.
 async fn refusal(stream: &mut Stream) -> Value {
     let event = stream.next().await.expect("an ERROR");
     assert_eq!(event.kind, "ERROR");
@@ -108,7 +108,7 @@ async fn case_52_a_streaming_list_sends_the_current_objects_and_its_mark() {
         assert!(events.iter().all(|event| event.kind == "ADDED"), "{query}");
         assert_eq!(events.iter().map(StreamEvent::name).collect::<Vec<_>>(), expected, "{query}");
     }
-    // Once the cache is there.
+    // The wait ends once the cache has reached the version.
     let after = format!("{PODS}?{STREAMING}&resourceVersion={}", version + 1);
     let mut stream = watch(&server, &after).await;
     create(&server, "c");
@@ -140,7 +140,7 @@ async fn case_53_conflicting_parameters_are_invalid() {
         let upstream = crate::support::client::get(server.api.address(), &target, &[]).await;
         assert_eq!(refused, upstream.json(), "{query}");
     }
-    // Only later changes, without the current objects.
+    // Later changes only, without the current objects.
     create(&server, "a");
     server.caught_up("pods").await;
     let now = "watch=1&sendInitialEvents=false&resourceVersionMatch=NotOlderThan&resourceVersion=0";
@@ -177,7 +177,7 @@ async fn case_56_a_watch_ends_after_timeout_seconds() {
         &format!("{PODS}?watch=1&allowWatchBookmarks=true&timeoutSeconds=2&resourceVersion=1"),
     )
     .await;
-    // Both have the group's way of being told and of ending.
+    // These two watches become members of live views, which send their last bookmarks and ends.
     let version = list_version(&server).await;
     let target = format!("{PODS}?watch=1&timeoutSeconds=2&resourceVersion={version}");
     let mut plain = watch(&server, &target).await;
@@ -237,7 +237,7 @@ async fn case_58_objects_that_enter_or_leave_a_selector_are_added_or_deleted() {
     assert_eq!(
         event.object["metadata"]["labels"],
         json!({"app": "api", "x": "1"}),
-        "its last matching state"
+        "not its last matching state"
     );
 }
 
@@ -295,16 +295,16 @@ async fn case_62_a_stalled_client_delays_no_other_and_gets_a_410() {
         server.cluster.patch("pods", "default", "a", &patch).unwrap();
         assert_eq!(next(&mut reading, 1).await, [format!("MODIFIED a@{}", server.cluster.revision())]);
     }
-    // What it was sent before it fell behind, then why that is all.
+    // The client gets what was sent before it fell behind, then the reason for the end.
     let mut bytes = Vec::new();
     let read = tokio::io::AsyncReadExt::read_to_end(&mut stalled, &mut bytes);
-    in_time("the stalled one's end", read).await.unwrap();
+    in_time("the end of the stalled client", read).await.unwrap();
     let text = String::from_utf8_lossy(&bytes);
     assert!(
         text.contains(r#""message":"The resourceVersion for the provided watch is too old.""#),
         "no refusal"
     );
-    assert!(text.ends_with("}}\n\r\n0\r\n\r\n"), "it ends with a whole line and the last chunk");
+    assert!(text.ends_with("}}\n\r\n0\r\n\r\n"), "it does not end with a whole line and the last chunk");
     assert_eq!(text.matches(r#"{"type":"ERROR""#).count(), 1);
 }
 
@@ -385,7 +385,7 @@ async fn after_a_relist_versions_rise_and_a_resumed_watch_misses_nothing() {
     server.caught_up("pods").await;
     let version = list_version(&server).await;
     let mut stream = watch(&server, &format!("{PODS}?watch=1&resourceVersion={version}")).await;
-    // The upstream watch does not send this; the list that follows does.
+    // The upstream watch does not send this change; the list after it has it.
     let watches = Requests::of(Verb::Watch).on("pods");
     server.api.faults().delay(&watches, Duration::from_secs(1));
     server.api.faults().expire_next_watch(1, &watches, Gone::Http);
@@ -412,21 +412,21 @@ async fn after_a_relist_versions_rise_and_a_resumed_watch_misses_nothing() {
     };
     let mut folded = start();
     let mut places = vec![version];
-    // Three gone, one of them replaced, one new, one changed.
+    // Three deletions, two creations (`d` again), one change.
     for _ in 0..6 {
         folded.take(&stream.next().await.unwrap());
         places.push(folded.at);
     }
     folded.objects.insert("c".to_owned(), expected["c"].clone());
     assert_eq!(folded.objects, expected);
-    // Cut after any of them, and come back with the version of the last.
+    // The client is cut off after each number of events, and resumes with the version of the last one.
     for (taken, place) in places.into_iter().enumerate() {
         let mut again = watch(&server, &format!("{PODS}?watch=1&resourceVersion={place}")).await;
         let first = if taken < 6 { again.next().await } else { None };
         match first {
             Some(event) if event.kind == "ERROR" => assert_eq!(event.object["code"], 410),
             Some(event) => {
-                // From before everything: all events come again.
+                // Only the version from before the relist can be resumed; then all events come again.
                 assert_eq!(place, version, "after {taken}");
                 let mut folded = start();
                 folded.take(&event);
