@@ -1,4 +1,4 @@
-//! The end: unready first, streams end as their transport has it, and nothing takes longer than the drain.
+//! Shutdown: unready first, then streams end as their transport requires, and everything within the drain timeout.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ async fn at_shutdown_streams_end_with_a_fresh_token_and_their_transports_end() {
         assert_eq!((&*last.kind, last.token), expected, "{transport:?}");
         let mut end = in_time("the end", stream.item()).await;
         if *transport == Transport::Sse {
-            // Some later, some sooner, so that not all come back in one moment.
+            // The delays are spread, so that the clients do not all come back at the same moment.
             assert!(matches!(end, Item::Retry(500..3000)), "{end:?}");
             end = in_time("the end", stream.item()).await;
         }
@@ -55,7 +55,7 @@ async fn before_the_drain_it_is_unready_and_serves_for_the_shutdown_delay() {
     let began = Instant::now();
     let served = async {
         in_time("unready", async { while client::get(admin, "/readyz", &[]).await.status() == 200 {} }).await;
-        // Where clients ask it, too.
+        // The data listener's probe, too.
         assert_eq!(client::get(address, "/readyz", &[]).await.status(), 503);
         assert_eq!(client::get(admin, "/livez", &[]).await.status(), 200);
         assert_eq!(client::get(address, "/v1/snapshot/pods", &[]).await.status(), 200);
@@ -64,7 +64,7 @@ async fn before_the_drain_it_is_unready_and_serves_for_the_shutdown_delay() {
         cluster.create("pods", mk_pod("default", "b", "web")).unwrap();
         assert_eq!(stream.next().await.unwrap().name(), "b");
         assert_eq!(late.next().await.unwrap().name(), "b");
-        assert!(began.elapsed() < delay, "all of this is within the delay: {:?}", began.elapsed());
+        assert!(began.elapsed() < delay, "not within the delay: {:?}", began.elapsed());
         let Item::Event(last) = in_time("the last event", stream.item()).await else { panic!("no bookmark") };
         assert_eq!(last.kind, "BOOKMARK");
         assert!(began.elapsed() >= delay, "{:?}", began.elapsed());
@@ -83,10 +83,10 @@ async fn during_the_drain_it_is_live_unready_and_accepts_no_new_stream() {
     server.caught_up("pods").await;
     let admin = server.admin;
     assert_eq!(client::get(admin, "/readyz", &[]).await.status(), 200);
-    // One that does not read keeps the drain from being over at once.
+    // A client that does not read keeps the drain from ending at once.
     let mut stuck = TcpStream::connect(server.address).await.unwrap();
     stuck.write_all(head("GET", WATCH, "localhost", &[], "keep-alive").as_bytes()).await.unwrap();
-    eventually("it has begun", || server.hub.subscribers() == 1).await;
+    eventually("an open stream", || server.hub.subscribers() == 1).await;
     let address = server.address;
     let began = Instant::now();
     let watched = async {
@@ -104,7 +104,7 @@ async fn during_the_drain_it_is_live_unready_and_accepts_no_new_stream() {
     };
     let stopping = server.stop();
     tokio::join!(stopping, watched);
-    assert!(began.elapsed() < Duration::from_secs(10), "the drain is bounded: {:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(10), "the drain took longer than its limit: {:?}", began.elapsed());
     assert!(TcpStream::connect(admin).await.is_err());
     let mut rest = Vec::new();
     let _ = in_time("the cut", stuck.read_to_end(&mut rest)).await;

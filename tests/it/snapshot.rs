@@ -1,4 +1,4 @@
-//! Snapshots: the API server's objects, byte for byte, at one moment.
+//! Snapshots: the API server's objects, byte for byte, at one version.
 
 use std::io::Read;
 use std::time::Duration;
@@ -99,7 +99,7 @@ async fn resource_names_are_resolved_as_by_kubectl_and_answered_canonically() {
             assert_eq!(token.split(':').next(), Some(canonical), "{name}: {}", list.head);
         }
     }
-    // Of a cluster-scoped resource the second segment is the name.
+    // For a cluster-scoped resource the second segment is the name.
     let one = server.get("/v1/snapshot/ns/default").await.json();
     assert_eq!((&one["kind"], &one["metadata"]["name"]), (&json!("Namespace"), &json!("default")));
     for (path, code) in [
@@ -179,7 +179,7 @@ async fn a_head_request_gets_the_headers_of_a_get() {
         assert_eq!(head.status(), get.status(), "{path}");
         assert!(head.body.is_empty() && head.complete, "{path}");
         for name in ["content-type", "etag", "content-length", "informerd-resume"] {
-            // The ages in it are as long as they are at the moment.
+            // Ages in the document depend on the moment of the request.
             if (path, name) != ("/v1/resources", "content-length") {
                 assert_eq!(head.header(name), get.header(name), "{path} {name}");
             }
@@ -213,7 +213,7 @@ async fn a_matching_if_none_match_is_answered_304() {
     }
     let (json, lines) =
         (server.get(PODS).await, server.get_with(PODS, &[("Accept", "application/jsonl")]).await);
-    assert_ne!(json.header("etag"), lines.header("etag"), "each representation has its own");
+    assert_ne!(json.header("etag"), lines.header("etag"), "two representations have the same tag");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -311,7 +311,7 @@ async fn a_client_reads_its_own_write_or_gets_504() {
     }
 }
 
-/// The text of an answer in gzip, which has to be one member.
+/// The text of a gzip answer, which must be a single member.
 #[track_caller]
 fn gunzipped(body: &[u8]) -> String {
     let mut text = String::new();
@@ -345,7 +345,7 @@ async fn a_compressed_list_matches_the_current_state_and_request() {
             for header in ["etag", "informerd-resume", "content-type"] {
                 assert_eq!(one.header(header), plain.header(header), "{path}");
             }
-            // Another coding of the same state.
+            // The same state in another coding.
             let zstd = server.get_with(path, &[("Accept-Encoding", "zstd, gzip;q=0.5")]).await;
             assert_eq!(zstd.header("content-encoding").as_deref(), Some("zstd"));
             assert_eq!(zstd::stream::decode_all(&*zstd.body).unwrap(), plain.body, "{path}");
@@ -353,7 +353,7 @@ async fn a_compressed_list_matches_the_current_state_and_request() {
         }
         bodies.dedup();
         assert_eq!(bodies.len(), all.len());
-        // A page is no whole list.
+        // A page is not answered from the shared whole list.
         let page = server.get_with("/v1/snapshot/pods?limit=10", &[("Accept-Encoding", "gzip")]).await;
         assert_eq!(gunzipped(&page.body).matches(r#""uid":"#).count(), 10);
     }

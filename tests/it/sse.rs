@@ -1,4 +1,4 @@
-//! Watch as Server-Sent Events: the bytes, the headers, and how an EventSource comes back.
+//! Watches as Server-Sent Events: the bytes, the headers, and how an EventSource resumes.
 
 use std::time::Duration;
 
@@ -72,7 +72,7 @@ async fn an_event_stream_tells_proxies_not_to_buffer_it() {
     let head = crate::support::client::request(server.address, "HEAD", WATCH, &headers).await;
     assert_eq!((head.status(), head.header("content-type").as_deref()), (200, Some("text/event-stream")));
     assert!(head.body.is_empty() && head.complete);
-    assert_eq!(server.hub.subscribers(), 1, "HEAD subscribes to nothing");
+    assert_eq!(server.hub.subscribers(), 1, "HEAD made a subscription");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -110,7 +110,7 @@ async fn the_last_event_id_wins_over_the_token_in_the_url() {
         assert_eq!(names(&stream.until("BOOKMARK").await), expected, "{last:?}");
     }
     let mut stream = Stream::sse(server.address, &format!("{WATCH}?resume="), None).await.unwrap();
-    assert_eq!(names(&stream.until("SYNCED").await).len(), 4, "an empty token is none");
+    assert_eq!(names(&stream.until("SYNCED").await).len(), 4, "an empty token was not ignored");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -130,7 +130,7 @@ async fn a_token_of_one_transport_works_on_every_other() {
             recorder
                 .wait_until("the new pod", |recorder| recorder.state().keys().any(|k| k.ends_with(&name)))
                 .await;
-            assert_eq!(recorder.events, before + 1, "{from:?} to {to:?}: only what is new");
+            assert_eq!(recorder.events, before + 1, "{from:?} to {to:?}: not only the new event");
             assert!(recorder.resets.is_empty());
         }
     }
@@ -219,6 +219,6 @@ async fn an_event_source_survives_a_restart_without_gap_or_repeat() {
         let expected = crate::support::check::expected(&server.cluster, "pods", |_| true);
         recorder.wait_for_state(&expected).await;
     }
-    // The new process knows nothing of what was deleted before its first list, so it says to start over.
+    // The new process does not know of deletions before its first list, so clients start over.
     assert!(recorder.resets.iter().all(|reason| reason == "TokenTooOld"), "{:?}", recorder.resets);
 }

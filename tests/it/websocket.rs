@@ -66,7 +66,7 @@ async fn a_watch_answers_the_handshake_of_the_rfc() {
     }
     assert!(head.contains("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="), "{head}");
     let (first, payload) = frame(&mut socket).await;
-    assert_eq!(first, 0x81, "a whole text message, not masked");
+    assert_eq!(first, 0x81, "not a whole, unmasked text message");
     assert!(payload.starts_with(br#"{"type":"BOOKMARK","object":{"#));
 }
 
@@ -143,7 +143,7 @@ async fn pings_are_answered_and_other_messages_ignored() {
     socket.write_all(&masked(0x81, b"hello")).await.unwrap();
     socket.write_all(&masked(0x82, &[0, 255])).await.unwrap();
     socket.write_all(&masked(0x8A, b"unasked")).await.unwrap();
-    // In pieces, and with the longest payload that a control frame may have.
+    // In pieces, and with the longest payload of a control frame.
     let payload = [b'p'; 125];
     for piece in masked(0x89, &payload).chunks(7) {
         socket.write_all(piece).await.unwrap();
@@ -190,7 +190,7 @@ async fn a_vanished_client_frees_its_subscription() {
     for round in 0..20 {
         let (mut socket, _) = shake_hands(&server).await;
         match round % 3 {
-            // Without a word, in the middle of a frame, and with a reset.
+            // Closed without a message, in the middle of a frame, or by a reset.
             0 => drop(socket),
             1 => socket.write_all(&masked(0x81, b"half a fr")[..7]).await.unwrap(),
             _ => socket2::SockRef::from(&socket).set_linger(Some(std::time::Duration::ZERO)).unwrap(),

@@ -1,4 +1,4 @@
-//! The configuration changes while informerd runs.
+//! Changes of the configuration while informerd runs.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::support::client::{self, Item, Stream, Transport};
 use crate::support::server::{ANY_PORT, TestServer};
 use crate::support::{TRANSPORTS, check, eventually, in_time, informerd, mk_pod};
 
-/// An informerd with a file.
+/// An informerd with a configuration file.
 struct Configured {
     server: TestServer,
     file: PathBuf,
@@ -37,7 +37,7 @@ impl Configured {
         Self { server, file, _folder: folder }
     }
 
-    /// Puts another file in the place of the one there is.
+    /// Replaces the configuration file by a rename.
     fn put(&self, yaml: &str) {
         let new = self.file.with_extension("new");
         std::fs::write(&new, yaml).unwrap();
@@ -94,7 +94,7 @@ async fn informers_are_added_and_removed_without_effect_on_others() {
     }
     assert_eq!(costs(&server.cluster, "pods"), ONCE);
     assert_eq!(costs(&server.cluster, "services"), ONCE);
-    eventually("its watch is closed", || server.cluster.counters()["services"].watches_open == 0).await;
+    eventually("the end of its watch", || server.cluster.counters()["services"].watches_open == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -111,7 +111,7 @@ async fn a_removed_watch_is_404_even_with_on_demand_patterns() {
         let refused = client::get(address, path, &[]).await;
         assert_eq!((refused.status(), refused.json()["reason"].as_str()), (404, Some("NotFound")), "{path}");
     }
-    // For a resource that was never followed the answer differs.
+    // A resource that was never followed gets another answer.
     assert_eq!(client::get(address, "/v1/snapshot/nodes", &[]).await.status(), 403);
 }
 
@@ -135,20 +135,20 @@ async fn a_changed_informer_is_served_until_replaced_and_then_sends_the_differen
     server.api.faults().delay(&Requests::of(Verb::List).on("pods"), Duration::from_secs(1));
     server.api.faults().delay(&Requests::of(Verb::Watch).on("pods"), Duration::from_secs(1));
     configured.put("watch: [{resource: pods, labelSelector: app=db}, {resource: configmaps}]");
-    in_time("that it is on its way", async {
+    in_time("a pending informer", async {
         while resources(server.address).await["pending"] == json!([]) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     })
     .await;
     let list = server.get("/v1/snapshot/pods").await.json();
-    assert_eq!(list["items"][0]["metadata"]["name"], "web-0", "the old one serves until then");
+    assert_eq!(list["items"][0]["metadata"]["name"], "web-0", "the old informer does not serve meanwhile");
     for stream in &mut streams {
         assert_eq!(told(stream).await, ("ADDED".to_owned(), "db-0".to_owned()));
         assert_eq!(told(stream).await, ("DELETED".to_owned(), "web-0".to_owned()));
     }
     let again = server.get_with("/v1/snapshot/pods", &[("If-None-Match", &tag)]).await;
-    assert_eq!(again.status(), 200, "another state has another tag");
+    assert_eq!(again.status(), 200, "another state has the same tag");
     assert_eq!(again.json()["items"][0]["metadata"]["name"], "db-0");
     server.api.faults().clear();
     server.cluster.create("pods", mk_pod("default", "web-1", "web")).unwrap();
@@ -156,7 +156,7 @@ async fn a_changed_informer_is_served_until_replaced_and_then_sends_the_differen
     for stream in &mut streams {
         assert_eq!(told(stream).await, ("ADDED".to_owned(), "db-1".to_owned()));
     }
-    // A client with an older token may hold objects that are not followed any more.
+    // A client with an older token may hold objects that are no longer followed.
     for transport in TRANSPORTS {
         let mut late = Stream::open(transport, server.address, "/v1/watch/pods", Some(&token)).await.unwrap();
         assert_eq!(late.next().await.unwrap().kind, "RESET");
@@ -207,7 +207,7 @@ async fn an_added_watch_does_not_make_the_process_unready() {
     let configured = Configured::start(cluster(), "watch: [{resource: pods}]").await;
     let server = &configured.server;
     configured.put("watch: [{resource: pods}, {resource: gadgets.example.com}]");
-    in_time("that it is known to be missing", async {
+    in_time("the pending entry", async {
         while resources(server.address).await["pending"][0]["name"] != "gadgets.example.com" {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -222,7 +222,7 @@ async fn an_added_watch_does_not_make_the_process_unready() {
 async fn a_swapped_config_map_is_read_and_an_invalid_one_is_refused_whole() {
     let folder = tempfile::tempdir().unwrap();
     let mount = |version: &str, yaml: &str| {
-        // As the kubelet's AtomicWriter does: a folder for each version, a link swapped by a rename.
+        // As the kubelet's AtomicWriter does: a folder for each version, and a link that is replaced by a rename.
         let data = folder.path().join(version);
         std::fs::create_dir(&data).unwrap();
         std::fs::write(data.join("informerd.yaml"), yaml).unwrap();
@@ -238,7 +238,7 @@ async fn a_swapped_config_map_is_read_and_an_invalid_one_is_refused_whole() {
     let configured = Configured { server, file, _folder: tempfile::tempdir().unwrap() };
     mount("..2", "watch: [{resource: pods}, {resource: services}]");
     configured.follows(&["pods", "services"]).await;
-    // Wrong only beside what the API server says, and wrong by itself.
+    // A file that is invalid against the API server's discovery, and a file that is invalid by itself.
     for (version, yaml) in [
         ("..3", "watch: [{resource: configmaps}, {resource: cm}]"),
         ("..4", "watch: [{resource: configmaps}\n"),
@@ -257,14 +257,14 @@ async fn a_swapped_config_map_is_read_and_an_invalid_one_is_refused_whole() {
     configured.follows(&["pods"]).await;
 }
 
-/// The line that counts refused configurations, in this process.
+/// The line of the metric that counts refused configurations in this process.
 async fn refused(admin: SocketAddr) -> String {
     let page = client::get(admin, "/metrics", &[]).await;
     let counter = "informerd_config_reloads_total{outcome=\"refused\"}";
     page.text().lines().find(|line| line.starts_with(counter)).expect("it is there").to_owned()
 }
 
-/// The program with a file, and its log.
+/// The informerd program with a configuration file, and its log.
 struct Process {
     child: tokio::process::Child,
     log: tokio::io::Lines<BufReader<tokio::process::ChildStderr>>,
@@ -279,7 +279,7 @@ impl Process {
         Self { child, log }
     }
 
-    /// The next line of the log with this text.
+    /// The next line of the log that contains this text.
     async fn says(&mut self, text: &str) -> serde_json::Value {
         in_time(text, async {
             loop {
@@ -375,9 +375,9 @@ async fn indexes_are_added_and_removed_without_replacing_the_informer() {
     let nodes = client::get(address, "/v1/index/pods/spec.nodeName", &[]).await.json();
     assert_eq!(nodes["values"].as_array().map(Vec::len), Some(1), "{nodes}");
     configured.put("watch: [{resource: pods, indexes: [metadata.labels.app]}]");
-    // An index that nobody keeps stays for ten minutes.
+    // An index that is no longer configured is kept for ten minutes.
     until(&[("metadata.labels.app", 1), ("spec.nodeName", 0)]).await;
-    // The stream has noticed nothing.
+    // The stream was not interrupted.
     configured.server.cluster.create("pods", mk_pod("default", "new", "web")).unwrap();
     stream.until("ADDED").await;
 }

@@ -1,4 +1,4 @@
-//! Kinds that come, go and change at run time.
+//! Kinds that are created, deleted and changed at run time.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn mk_widget(name: &str, namespace: Option<&str>) -> Value {
     json!({"metadata": metadata, "spec": {"color": "red"}})
 }
 
-/// The definition as it is, without what the server adds.
+/// The definition of widgets, without the members that the server adds.
 fn definition(cluster: &Cluster) -> Value {
     let found = cluster.get(DEFINITIONS, "", WIDGETS).expect("the simulator has it");
     json!({"metadata": {"name": WIDGETS}, "spec": found["spec"]})
@@ -41,7 +41,7 @@ async fn a_kind_created_later_is_followed_from_then_on() {
     assert_eq!(refused.status(), 503, "{}", refused.text());
     let unready = client::get(informerd.admin, "/readyz", &[]).await;
     assert!(unready.text().contains("[-]informer/widgets.demo.informerd.dev failed: "), "{}", unready.text());
-    assert_eq!(informerd.get("/v1/snapshot/nothing").await.status(), 404, "at once");
+    assert_eq!(informerd.get("/v1/snapshot/nothing").await.status(), 404, "a name that does not exist is not waited for");
     cluster.create(DEFINITIONS, definition).unwrap();
     cluster.create(WIDGETS, mk_widget("a", Some("default"))).unwrap();
     let list = answered(informerd.address, "/v1/snapshot/widgets", 200).await.json();
@@ -79,7 +79,7 @@ async fn a_kind_created_again_is_followed_in_its_new_version_and_scope() {
         let said = resources(address).await["informers"][1]["lastError"].clone();
         said.as_str().is_some_and(|said| said.contains("does not serve widgets.demo.informerd.dev any more"))
     };
-    crate::support::in_time("that it is gone", async {
+    crate::support::in_time("the deletion of the kind", async {
         while !gone().await {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -89,7 +89,7 @@ async fn a_kind_created_again_is_followed_in_its_new_version_and_scope() {
     assert_eq!(list["items"], json!([]));
     assert_eq!(client::get(server.admin, "/readyz", &[]).await.status(), 200);
 
-    // Back as another version, and in another scope.
+    // The kind is created again, in another version and scope.
     definition["spec"]["versions"][0]["name"] = "v2".into();
     definition["spec"]["scope"] = "Cluster".into();
     cluster.create(DEFINITIONS, definition).unwrap();
@@ -110,11 +110,11 @@ async fn a_kind_created_again_is_followed_in_its_new_version_and_scope() {
         (&json!("demo.informerd.dev/v2"), &json!(false))
     );
     assert_eq!(informer["lastError"], Value::Null);
-    // A client that was away gets the deletions.
+    // A client that was disconnected starts over.
     let mut late = Stream::sse(address, "/v1/watch/widgets", Some(&token)).await.unwrap();
     assert_eq!(late.next().await.unwrap().kind, "RESET");
     assert_eq!(late.until("SYNCED").await.len(), 3);
-    // The other informer was not touched.
+    // The other informer is not affected.
     cluster.create("pods", mk_pod("default", "p", "web")).unwrap();
     assert_eq!(told(&mut pods).await, ("ADDED".to_owned(), "p".to_owned()));
     assert_eq!(costs(cluster, "pods"), ONCE);

@@ -1,4 +1,4 @@
-//! Informers on demand: they start at the first request, and stop when they are unused.
+//! Informers on demand: they start at the first request, and stop when they are not in use.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,23 +67,23 @@ async fn an_unused_informer_stops_and_its_tokens_stay_valid() {
     server.cluster.create("configmaps", mk_config_map("default", "a", "web")).unwrap();
     let path = "/v1/watch/configmaps";
     let mut recorder = Recorder::connect(Transport::Sse, server.address, path).await;
-    // As long as somebody reads, it is not idle, however quiet it is.
+    // While a client reads, the informer is in use, even if nothing changes.
     tokio::time::sleep(Duration::from_millis(1500)).await;
     assert_eq!(names(server.address).await, ["pods", "configmaps"]);
     recorder.disconnect();
     eventually("it stops", || server.hub.informers().len() == 1).await;
     let watching = || server.cluster.counters()["configmaps"].watches_open;
-    eventually("its watch is closed", || watching() == 0).await;
+    eventually("the end of its watch", || watching() == 0).await;
     server.cluster.create("configmaps", mk_config_map("default", "b", "web")).unwrap();
     server.cluster.delete("configmaps", "default", "a").unwrap();
     recorder.wait_for_state(&check::expected(&server.cluster, "configmaps", |_| true)).await;
-    assert_eq!(recorder.resets, Vec::<String>::new(), "the API server told what happened meanwhile");
+    assert_eq!(recorder.resets, Vec::<String>::new(), "a RESET, though the changes could be listed");
     let page = client::get(server.admin, "/metrics", &[]).await;
     assert!(page.text().contains("informerd_cache_objects{resource=\"configmaps\"} 1"), "{}", page.text());
     recorder.disconnect();
     eventually("it stops again", || server.hub.informers().len() == 1).await;
     let page = client::get(server.admin, "/metrics", &[]).await;
-    assert!(!page.text().contains("informerd_cache_objects{resource=\"configmaps\"}"), "a gauge of nothing");
+    assert!(!page.text().contains("informerd_cache_objects{resource=\"configmaps\"}"), "a gauge of an informer that was stopped");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -126,7 +126,7 @@ async fn a_resource_not_allowed_on_demand_is_refused_with_the_patterns() {
         assert_eq!(costs(&server.cluster, resource), (0, 0), "{resource}");
     }
     let discoveries = server.api.requests().iter().filter(|line| *line == "GET /apis").count();
-    assert!(discoveries <= 3, "{discoveries}: names that do not exist are not looked up each time");
+    assert!(discoveries <= 3, "{discoveries}: discoveries, so unknown names are looked up each time");
     assert_eq!(client::get(server.admin, "/readyz", &[]).await.status(), 200);
 }
 
@@ -150,7 +150,7 @@ async fn a_request_for_a_forbidden_resource_gets_the_reason_in_time() {
         let message = refused.json()["message"].as_str().unwrap().to_owned();
         assert!(message.contains("configmaps is not complete yet: forbidden"), "{door}: {message}");
     }
-    // Kubernetes' clients try a 503 again and again.
+    // Kubernetes clients repeat a request after a 503, so a forbidden resource gets another code.
     for path in ["/api/v1/configmaps", "/api/v1/configmaps?watch=1", "/api/v1/namespaces/web/configmaps/a"] {
         let refused = server.get(path).await;
         assert_eq!(refused.status(), 403, "{path}: {}", refused.text());
@@ -165,7 +165,7 @@ async fn a_request_for_a_forbidden_resource_gets_the_reason_in_time() {
             "{message}"
         );
     }
-    assert_eq!(client::get(server.admin, "/readyz", &[]).await.status(), 200, "clients make nobody unready");
+    assert_eq!(client::get(server.admin, "/readyz", &[]).await.status(), 200, "a client made informerd unready");
     server.api.faults().clear();
     server.cluster.create("pods", mk_pod("default", "a", "web")).unwrap();
     answered(server.address, "/v1/snapshot/configmaps", 200).await;

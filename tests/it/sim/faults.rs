@@ -1,4 +1,4 @@
-//! The switchboard and the simulator's own doors: each fault does what it says, and is counted.
+//! The simulator's faults: each does what it says, and is counted.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ fn map(name: &str) -> serde_json::Value {
     json!({"metadata": {"name": name, "namespace": "default"}, "data": {"a": "1"}})
 }
 
-/// Waits until a condition holds, which something else is about to make true.
+/// Waits until a condition holds.
 async fn until(what: &str, holds: impl Fn() -> bool) {
     let deadline = tokio::time::Instant::now() + WAIT;
     while !holds() {
@@ -106,7 +106,7 @@ async fn ordered_faults_garble_streams() {
     cluster.create("configmaps", map("twice")).unwrap();
     let first = watch.expect("ADDED", "twice").await;
     assert_eq!(watch.expect("ADDED", "twice").await, first);
-    // hyper may hand on several chunks in one piece, never more than one per chunk.
+    // hyper may merge several chunks into one, but never splits a chunk.
     assert!(watch.chunks > 20, "{} chunks", watch.chunks);
     faults.chunk_bytes(None);
     faults.silence_watches(true);

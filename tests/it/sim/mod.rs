@@ -1,5 +1,5 @@
-//! The simulator against the rules of real API servers: each case is written once and runs against the simulator
-//! and, where `KUBEBUILDER_ASSETS` has them, against two real servers.
+//! The simulator against the rules of real API servers. Each case is written once. It runs against the simulator and,
+//! if `KUBEBUILDER_ASSETS` has them, against two real servers.
 #![allow(clippy::print_stdout, reason = "skipped and running cases are told in the test's output")]
 
 mod faults;
@@ -21,10 +21,10 @@ use serde_json::{Value, json};
 
 use crate::support::envtest::{self, Envtest, Options, Version};
 
-/// The longest that anything in these tests may take.
+/// Longest time that anything in these tests may take.
 const WAIT: Duration = Duration::from_secs(30);
 
-/// Where the cases run.
+/// The servers on which the cases run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Which {
     Simulator,
@@ -32,16 +32,16 @@ enum Which {
     V1_36,
 }
 
-/// One server under test.
+/// A server under test.
 struct Server {
     which: Which,
     client: kube::Client,
-    /// Address of etcd, or the simulator's cluster, to forget history with.
+    /// The address of etcd, or the simulator's cluster: needed to forget history.
     etcd: Option<String>,
     cluster: Option<Cluster>,
 }
 
-/// An answer, whole.
+/// A whole answer.
 #[derive(Debug)]
 struct Answer {
     code: u16,
@@ -64,7 +64,7 @@ impl Answer {
         self.text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// Code, reason, and message of an error.
+    /// Checks code, reason and message of an error.
     #[track_caller]
     fn is_error(&self, code: u16, reason: &str, message: &str) -> &Self {
         let body = self.json();
@@ -154,7 +154,7 @@ impl Server {
         }
     }
 
-    /// A namespace of its own for each case.
+    /// Creates a namespace for one case.
     async fn namespace(&self, case: &str) -> String {
         let name = case.replace('_', "-");
         self.post("/api/v1/namespaces", &json!({"metadata": {"name": name}})).await.must_be(201);
@@ -169,7 +169,7 @@ impl Server {
     }
 }
 
-/// The lines of a watch as they arrive.
+/// The lines of an open watch as they arrive.
 struct Lines {
     body: Body,
     rest: Vec<u8>,
@@ -177,7 +177,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// The next event, or `None` at the clean end; a broken connection is an error.
+    /// The next event; `None` at a clean end, an error at a broken connection.
     async fn try_next(&mut self) -> Result<Option<Value>, String> {
         loop {
             if let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
@@ -202,7 +202,7 @@ impl Lines {
         self.try_next().await.unwrap()
     }
 
-    /// The next event, which must be of this type and about this object.
+    /// The next event, which must have this type and object.
     async fn expect(&mut self, event_type: &str, name: &str) -> Value {
         let event = self.next().await.unwrap_or_else(|| panic!("ended before {event_type} {name}"));
         assert_eq!(
@@ -246,7 +246,7 @@ macro_rules! run_cases {
                 let namespace = $server.namespace(name).await;
                 $room::$case($server, &namespace).await;
             };
-            // One case that fails does not hide the others.
+            // A case that fails does not hide the others.
             if AssertUnwindSafe(case).catch_unwind().await.is_err() {
                 failed.push(name);
             }
@@ -302,7 +302,7 @@ async fn kube_apiserver_1_20_conforms() {
 async fn real_server_conforms(version: Version, which: Which) {
     let mut options = Options::default();
     if version == Version::V1_36 {
-        // From its own snapshots it would serve lists that etcd has compacted.
+        // Without this flag the server answers from its own snapshots lists that etcd has compacted.
         options.flags.push("--feature-gates=ListFromCacheSnapshot=false".into());
     }
     let Some(envtest) = Envtest::start(version, options).await else { return };

@@ -77,7 +77,7 @@ pub(super) async fn writes_change_what_they_say(server: &Server, namespace: &str
     let steps = json!([{"op": "replace", "path": "/spec/replicas", "value": 3}]);
     let stepped = server.write("PATCH", &one, "application/json-patch+json", &steps).await.must_be(200);
     assert_eq!(stepped["spec"]["replicas"], 3);
-    // Status and specification each have their own door.
+    // Status and specification are written through different paths.
     let status = json!({"status": {"replicas": 1}, "spec": {"replicas": 9}});
     let written = server.patch(&format!("{one}/status"), &status).await.must_be(200);
     assert_eq!((&written["spec"]["replicas"], &written["status"]["replicas"]), (&json!(3), &json!(1)));
@@ -232,7 +232,7 @@ pub(super) async fn a_custom_kind_comes_and_goes(server: &Server, namespace: &st
     assert_eq!(missing.json()["details"], json!({"name": "none", "group": group, "kind": "gadgets"}));
     let answer = server.get(&format!("{path}?fieldSelector=spec.size%3D1")).await;
     answer.is_error(400, "BadRequest", "field label not supported: spec.size");
-    // The kind is younger than the cluster, so its window begins after version 1.
+    // The kind is younger than the cluster, so its watch window begins after version 1.
     let old = server.get(&format!("{path}?watch=true&resourceVersion=1&timeoutSeconds=2")).await;
     let events = old.events();
     assert_eq!((events.len(), &events[0]["type"]), (1, &"ERROR".into()), "{}", old.text);
