@@ -83,7 +83,10 @@ impl Folded {
         }
         assert!(said || event.kind == "GRAPH", "a message without a change: {graph}");
         for (from, to, _) in &self.edges {
-            assert!(self.nodes.contains_key(from) && self.nodes.contains_key(to), "an edge to a missing node");
+            assert!(
+                self.nodes.contains_key(from) && self.nodes.contains_key(to),
+                "an edge to a missing node"
+            );
         }
         event.kind
     }

@@ -223,7 +223,8 @@ async fn the_key_of_an_expired_lease_goes_to_the_next_waiting_worker() {
     server.cluster.create("pods", mk_pod("one", "a", "web")).unwrap();
     let body = json!({"waitSeconds": 20, "leaseSeconds": 1});
     let late = post(&server, "q/lease", &body).await.json()["items"][0].clone();
-    let next = in_time("the key of the expired lease", wait(&server, 60)).await.unwrap().json()["items"][0].clone();
+    let next =
+        in_time("the key of the expired lease", wait(&server, 60)).await.unwrap().json()["items"][0].clone();
     assert_eq!((&next["name"], &next["attempt"]), (&json!("a"), &json!(2)));
     for verb in ["done", "retry", "release", "extend"] {
         assert_eq!(answer(&server, verb, &late).await.status(), 409, "{verb}");
@@ -395,7 +396,11 @@ async fn at_shutdown_workers_are_answered_and_after_it_queues_are_declared_again
     server.synced().await;
     assert_eq!(answer(&server, "done", &before).await.status(), 404);
     assert_eq!(declare(&server, "q", &pods()).await.status(), 201);
-    assert_eq!(answer(&server, "done", &before).await.status(), 409, "a token of the process before was accepted");
+    assert_eq!(
+        answer(&server, "done", &before).await.status(),
+        409,
+        "a token of the process before was accepted"
+    );
     assert_eq!(done(&server).await.0, "one/a", "a restart did not queue every key");
 }
 
@@ -431,7 +436,11 @@ async fn replacing_an_informer_queues_the_objects_no_longer_followed() {
     let mut after = [done(&server).await, done(&server).await];
     after.sort_by(|one, other| one.0.cmp(&other.0));
     assert_eq!((&*after[0].0, after[0].1.is_null()), ("default/db-0", false));
-    assert_eq!(after[1], ("default/web-0".to_owned(), Value::Null), "an object that is no longer followed must be null");
+    assert_eq!(
+        after[1],
+        ("default/web-0".to_owned(), Value::Null),
+        "an object that is no longer followed must be null"
+    );
     // Clients cannot delete or redeclare the configuration's queue.
     assert_eq!(request(server.address, "DELETE", "/v1/queues/q", &[]).await.status(), 403);
     assert_eq!(declare(&server, "other", &pods()).await.status(), 403);

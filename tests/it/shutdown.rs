@@ -104,7 +104,11 @@ async fn during_the_drain_it_is_live_unready_and_accepts_no_new_stream() {
     };
     let stopping = server.stop();
     tokio::join!(stopping, watched);
-    assert!(began.elapsed() < Duration::from_secs(10), "the drain took longer than its limit: {:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_secs(10),
+        "the drain took longer than its limit: {:?}",
+        began.elapsed()
+    );
     assert!(TcpStream::connect(admin).await.is_err());
     let mut rest = Vec::new();
     let _ = in_time("the cut", stuck.read_to_end(&mut rest)).await;

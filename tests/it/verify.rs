@@ -88,7 +88,8 @@ async fn a_lost_event_is_found_by_comparison_counted_healed_and_sent() {
     // No other event was sent.
     server.cluster.create(kind, object("last", 3)).unwrap();
     loop {
-        let event = crate::support::in_time("the last event", stream.next()).await.expect("the stream goes on");
+        let event =
+            crate::support::in_time("the last event", stream.next()).await.expect("the stream goes on");
         if event.kind != "BOOKMARK" {
             assert_eq!((&*event.kind, event.name()), ("ADDED", "last"));
             break;

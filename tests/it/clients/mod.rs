@@ -256,7 +256,10 @@ impl World {
         self.write();
         let expired = self.agree("more writes than the journal has", followers, wanted).await;
         for (name, lists) in &expired {
-            assert!(*lists > restarted[name], "{name} has listed {lists} times, so it was not told to list again");
+            assert!(
+                *lists > restarted[name],
+                "{name} has listed {lists} times, so it was not told to list again"
+            );
         }
 
         self.write();

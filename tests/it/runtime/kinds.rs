@@ -41,7 +41,11 @@ async fn a_kind_created_later_is_followed_from_then_on() {
     assert_eq!(refused.status(), 503, "{}", refused.text());
     let unready = client::get(informerd.admin, "/readyz", &[]).await;
     assert!(unready.text().contains("[-]informer/widgets.demo.informerd.dev failed: "), "{}", unready.text());
-    assert_eq!(informerd.get("/v1/snapshot/nothing").await.status(), 404, "a name that does not exist is not waited for");
+    assert_eq!(
+        informerd.get("/v1/snapshot/nothing").await.status(),
+        404,
+        "a name that does not exist is not waited for"
+    );
     cluster.create(DEFINITIONS, definition).unwrap();
     cluster.create(WIDGETS, mk_widget("a", Some("default"))).unwrap();
     let list = answered(informerd.address, "/v1/snapshot/widgets", 200).await.json();

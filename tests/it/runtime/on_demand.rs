@@ -83,7 +83,10 @@ async fn an_unused_informer_stops_and_its_tokens_stay_valid() {
     recorder.disconnect();
     eventually("it stops again", || server.hub.informers().len() == 1).await;
     let page = client::get(server.admin, "/metrics", &[]).await;
-    assert!(!page.text().contains("informerd_cache_objects{resource=\"configmaps\"}"), "a gauge of an informer that was stopped");
+    assert!(
+        !page.text().contains("informerd_cache_objects{resource=\"configmaps\"}"),
+        "a gauge of an informer that was stopped"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -165,7 +168,11 @@ async fn a_request_for_a_forbidden_resource_gets_the_reason_in_time() {
             "{message}"
         );
     }
-    assert_eq!(client::get(server.admin, "/readyz", &[]).await.status(), 200, "a client made informerd unready");
+    assert_eq!(
+        client::get(server.admin, "/readyz", &[]).await.status(),
+        200,
+        "a client made informerd unready"
+    );
     server.api.faults().clear();
     server.cluster.create("pods", mk_pod("default", "a", "web")).unwrap();
     answered(server.address, "/v1/snapshot/configmaps", 200).await;
