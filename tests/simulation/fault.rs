@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Names the faults, and lists them for the report.
 macro_rules! faults {
     ($($name:ident = $text:literal,)+) => {
-        /// A kind of fault, or of trouble that faults lead to.
+        /// A kind of fault, or a situation that faults lead to and that the histories must reach.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Fault {
             $($name,)+
@@ -15,7 +15,7 @@ macro_rules! faults {
             /// All of them.
             pub(crate) const ALL: &'static [Self] = &[$(Self::$name,)+];
 
-            /// The text for people.
+            /// The text for reports.
             pub(crate) fn text(self) -> &'static str {
                 match self {
                     $(Self::$name => $text,)+

@@ -1,10 +1,10 @@
 //! The whole system in one deterministic run for each seed: a cluster, an unreliable network, two replicas of
-//! informerd, and dozens of clients, on a virtual clock and without a socket. Separate, simple checkers compare what
+//! informerd, and dozens of clients, on a virtual clock and without sockets. Separate, simple checkers compare what
 //! each client received with what the simulation wrote.
 //!
-//! A seed decides what goes wrong and when, and gives the same history each time: all that happens at one moment is
-//! finished before the next one. `INFORMERD_SEED=4711` runs one seed and prints what happened; `INFORMERD_SEEDS=100000`
-//! runs that many, best with `--release`, from `INFORMERD_FIRST_SEED` on.
+//! A seed decides which faults happen and when, and always gives the same history: everything at one moment is
+//! finished before the next moment begins. `INFORMERD_SEED=4711` runs one seed and prints what happens.
+//! `INFORMERD_SEEDS=100000` runs that many, best with `--release`, from `INFORMERD_FIRST_SEED` on.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![allow(clippy::expect_used, reason = "a test that cannot go on fails")]
 #![allow(clippy::wildcard_enum_match_arm, reason = "faults are told apart where they matter")]
@@ -26,10 +26,10 @@ mod truth;
 mod wire;
 mod world;
 
-/// Histories of a usual run.
+/// Number of histories unless INFORMERD_SEEDS says otherwise.
 const SEEDS: u64 = 2000;
 
-/// Number of histories that are run twice.
+/// Number of histories that are run twice and compared.
 const TWICE: u64 = 12;
 
 #[test]

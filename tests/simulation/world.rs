@@ -24,22 +24,22 @@ use crate::wire::OBJECT_BYTES_MAX;
 /// The custom resource's definition.
 const DEFINITION: &str = "widgets.demo.informerd.dev";
 
-/// Time after the end of all faults within which all clients and caches must equal the cluster. A slow list that began
-/// before, a few bytes at a time, takes up to half an hour.
+/// Time after the end of all faults by which all clients and caches must equal the cluster. A slow list that began
+/// before, with a few bytes at a time, takes up to half an hour.
 const HEALING: Duration = Duration::from_secs(3600);
 
-/// Number of passes over the ready tasks without a reflector among them, after which a moment is finished.
+/// A moment is finished after this many passes over the ready tasks in which no reflector was ready.
 const SETTLED_PASSES: usize = 12;
 /// Largest number of passes at one moment. With more, a task spins.
 const PASSES_MAX: usize = 100_000;
 
-/// Rounds of writes in which a restored cluster may pass the versions seen before.
+/// Rounds of writes by which a restored cluster may reach versions beyond those seen before.
 const OVERTAKING_STEPS: usize = 40;
 
 /// Number of lists that a reflector may need to accept that the cluster was restored.
 const BELIEVED_AFTER: u64 = 12;
 
-/// A cluster as it was once.
+/// An earlier state of the cluster.
 struct Backup {
     cluster: Cluster,
     definition: Option<Value>,
@@ -72,7 +72,7 @@ pub(crate) struct World {
     restored: Option<Restored>,
 }
 
-/// The replicas when the cluster was restored, by replica and resource.
+/// The state of the replicas when the cluster was restored, by replica and resource.
 #[derive(Clone, Copy)]
 pub(crate) struct Restored {
     /// The versions of the caches.
@@ -81,7 +81,7 @@ pub(crate) struct Restored {
     pub(crate) lists: [[u64; 2]; 2],
 }
 
-/// The event of one step.
+/// What the driver does in one step.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Write,
@@ -170,7 +170,7 @@ impl World {
         Ok(())
     }
 
-    /// A digest of all events that clients received and all requests to the API server.
+    /// A digest of all events that clients received and of all requests to the API server.
     pub(crate) fn digest(&self) -> u64 {
         let clients = self.clients.iter().map(|client| client.checker.digest);
         let meters = self.links.iter().flat_map(|link| {
@@ -276,7 +276,7 @@ impl World {
         Ok(())
     }
 
-    /// Writes something somewhere.
+    /// Makes a random write.
     fn write(&mut self) {
         if self.cluster.revision() + 3 >= self.version_max() {
             return;
@@ -308,7 +308,7 @@ impl World {
         } else if let Some(app) = ["web", "db"].get(self.writes as usize % 3) {
             object["data"][SELECTS] = json!({ "app": app });
         }
-        // With the definition its objects are deleted, too.
+        // When the definition is deleted, so are its objects.
         let oversized = resource == 0 && self.dice.chance(self.profile.oversized_chance);
         if oversized {
             self.hits.count(Fault::Oversized);
@@ -323,7 +323,7 @@ impl World {
         };
         let seen = Seen::of(&stored.expect("the simulation writes what is right"));
         self.trace.say(|| format!("write {} {namespace}/{name} {seen:?}", RESOURCES[resource]));
-        // Informers do not hold it, so their clients see it as deleted.
+        // Informers drop such an object, so their clients see it as deleted.
         let held = (!oversized).then_some(seen.clone());
         self.truth.note(resource, seen.version, &format!("{namespace}/{name}"), held);
     }
@@ -343,12 +343,12 @@ impl World {
 
     async fn restart(&mut self) -> Result<(), String> {
         if self.truth.eras.len() > 1 {
-            // A replica that starts now cannot distinguish tokens from before and after the restore.
+            // A replica that starts now could not tell tokens of before and after the restore apart.
             return Ok(());
         }
         let at = self.dice.below(2);
         if self.dice.chance(0.5) {
-            // As on SIGTERM: streams end, then the process.
+            // As on SIGTERM: streams end first, then the process.
             self.hits.count(Fault::Drained);
             self.replicas[at].drain.cancel();
             self.pass(Duration::from_millis(50)).await?;
@@ -380,7 +380,7 @@ impl World {
     fn restart_server(&mut self) {
         self.hits.count(Fault::ServerRestarted);
         if self.dice.chance(0.5) {
-            // Its window begins anew.
+            // Its watch window begins anew.
             self.cluster.compact();
         }
         self.api.lock().unwrap().behind = None;
@@ -410,7 +410,11 @@ impl World {
         for (index, key) in state.keys().enumerate() {
             self.truth.note(1, before + 1 + index as u64, key, None);
         }
-        assert_eq!(self.cluster.revision(), before + 1 + state.len() as u64, "each object's end is a write");
+        assert_eq!(
+            self.cluster.revision(),
+            before + 1 + state.len() as u64,
+            "each deleted object is a write"
+        );
         self.removed = Some(definition);
     }
 
@@ -421,8 +425,9 @@ impl World {
         self.api.lock().unwrap().behind = Some((behind, until));
     }
 
-    /// The version that a restored cluster must not reach yet: that of a cache which has not received an older version since.
-    /// Without one, a cache cannot know of the restore, and only a comparison would find it.
+    /// The version that a restored cluster must not reach yet: the lowest one of a cache that has not received an
+    /// older version since. If the cluster passed it, that cache could not notice the restore; only a comparison
+    /// would find it.
     fn version_max(&self) -> u64 {
         let Some(restored) = &self.restored else { return u64::MAX };
         let seen = (0..2).flat_map(|at| [0, 1].map(|resource| (at, resource)));
@@ -462,7 +467,7 @@ impl World {
         Ok(())
     }
 
-    /// Writes after a restore, until the new history's versions are beyond those seen of the old one.
+    /// Writes after a restore, until the versions of the new history are beyond those seen of the old one.
     async fn overtake(&mut self) -> Result<(), String> {
         let seen = self.restored.iter().flat_map(|restored| restored.positions.into_iter().flatten());
         let seen = seen.max().unwrap_or(0);
@@ -488,7 +493,7 @@ impl World {
         }
         self.api.lock().unwrap().behind = None;
         if let Some(definition) = self.removed.take() {
-            // While the definition is gone, a cache that missed the deletion of its objects cannot learn of it.
+            // While the definition is removed, a cache that missed the deletion of its objects cannot learn of it.
             self.cluster.create("customresourcedefinitions", definition).expect("it was removed");
         }
         let now = Instant::now();
@@ -554,7 +559,7 @@ impl World {
         let until = Instant::now() + span;
         loop {
             self.settle().await?;
-            // A live loop may be behind a stream that joins it.
+            // A live view may be behind a stream that joins it.
             let now = Instant::now();
             for at in 0..self.replicas.len() {
                 if self.dice.chance(0.8) {
@@ -596,7 +601,8 @@ impl World {
         }
     }
 
-    /// Runs all tasks of this moment before clients read, as the order in which tasks are woken does not depend on the seed.
+    /// Runs all tasks of this moment before clients read, as the seed does not determine the order in which tasks are
+    /// woken.
     async fn settle(&self) -> Result<(), String> {
         let (mut calm, mut polls) = (0, 0);
         for _ in 0..PASSES_MAX {
@@ -725,7 +731,7 @@ fn requests_justified(meter: &mut Meter, calm: bool, doubts: u64) -> Result<(), 
     let again = meter.reasons() + meter.unmarked_streams + doubts;
     let vain = if calm { 0 } else { meter.watches_ended / 4 };
     if lists > 1 + again + vain || watches > 1 + again + meter.watches_ended + meter.quiet_watches {
-        return Err(format!("more than what went wrong explains: {meter:?}"));
+        return Err(format!("more requests than the faults explain: {meter:?}"));
     }
     Ok(())
 }
