@@ -416,7 +416,7 @@ mod tests {
 
     #[test]
     fn variables_of_a_service_named_informerd_are_ignored() {
-        // The kubelet sets INFORMERD_SERVICE_HOST, INFORMERD_PORT and more in every pod beside such a Service.
+        // The kubelet sets INFORMERD_SERVICE_HOST, INFORMERD_PORT and others in every pod of the Service's namespace.
         for name in ["serve", "demo", "check", "rbac"] {
             for option in subcommand(name).get_opts() {
                 let variable = option.get_env().and_then(std::ffi::OsStr::to_str).unwrap_or_default();
@@ -465,7 +465,7 @@ mod tests {
             };
             ServeSettings::from_yaml(&yaml, &|_| None).unwrap();
         }
-        // No flag is missing from the table.
+        // The table has a row for every flag.
         for option in serve.get_opts().filter(|option| option.get_id() != "config") {
             assert!(config::settings().iter().any(|setting| setting.name == option.get_id()), "{option}");
         }

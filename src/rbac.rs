@@ -325,7 +325,7 @@ subjects:
             "{elsewhere}"
         );
         assert!(!of("queuesLease: ops/informerd-queues").contains("leases"));
-        // Beside what is watched in the same namespace.
+        // In the namespace of the watch, the Role has rules for both.
         let both = of("namespaces: [web], queuesLeaderElection: true");
         assert_eq!(both.matches(&role("web")).count(), 1);
         assert!(both.contains(rules.trim_start_matches("rules:\n").trim_end_matches("---\n")), "{both}");

@@ -271,7 +271,7 @@ mod tests {
             (now.as_str().unwrap().to_owned(), later.as_str().unwrap().to_owned())
         );
         assert_eq!(record.lease, Duration::from_secs(15));
-        // Released by client-go, or written by hand.
+        // The holder was released by client-go, or written by hand.
         let (record, _) =
             read(&json!({"metadata": {"resourceVersion": "1"}, "spec": {"holderIdentity": null}}));
         assert_eq!(record, Record::default());

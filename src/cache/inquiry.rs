@@ -220,7 +220,7 @@ mod tests {
         let scoped = scoped.receiver().expect("a receiver");
         assert!(!scoped.has_changed().expect("it is there"));
         assert!(reader.request_version(&9.into()) && !reader.request_version(&10.into()));
-        // A cache that reaches the version by itself asks nothing.
+        // A cache that reaches the version by itself requests nothing.
         writer.commit(vec![Delta::Bookmark(10.into())]);
         assert_eq!(head.next(), None);
     }

@@ -116,7 +116,7 @@ mod tests {
             message,
             r#"--object-bytes-max "32MiB": expected at most limits.lineBytesMax, which is 16MiB"#
         );
-        // The one that is too large is the default of the other.
+        // The conflicting value is the default of the other limit.
         let settings = LimitSettings { line_bytes_max: flag(Size::of(1 << 20)), ..Default::default() };
         let message = settings.resolve().unwrap_err().to_string();
         assert_eq!(

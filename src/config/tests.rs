@@ -270,13 +270,13 @@ fn the_schema_has_every_key_and_its_default_fits() {
     }
 }
 
-/// The limits as the README's table has them.
+/// The rows of the README's table of limits.
 fn limits_table() -> String {
     let limits = settings().iter().filter(|setting| is_limit(setting));
     limits.map(|limit| format!("| `{}` | {} | {} |\n", limit.flag(), limit.default, reason(limit))).collect()
 }
 
-/// What a setting does, and why its default is what it is, without the default.
+/// A setting's help without its default: what it does, and the reason for the default.
 fn reason(setting: &Setting) -> String {
     let at = ["[default", "[repeatable"].iter().find_map(|mark| setting.help.find(mark));
     let (before, rest) = setting.help.split_at(at.unwrap_or(setting.help.len()));
@@ -286,7 +286,7 @@ fn reason(setting: &Setting) -> String {
     if within.is_empty() { format!("{}{after}", before.trim()) } else { format!("{before}({within}){after}") }
 }
 
-/// docs/settings.md.
+/// The text of docs/settings.md.
 fn page() -> String {
     let mut page = "# Settings\n\n\
         <!-- Made from src/config/table.rs: UPDATE_DOCS=1 cargo test --lib every_document -->\n\n\

@@ -203,7 +203,7 @@ mod tests {
         ) {
             let at = at.min(blocks.len());
             let made: Vec<_> = blocks.iter().map(|parts| coding.block(frames(parts))).collect();
-            // What the view has sent, at the moment when the stream joined and at the end.
+            // The blocks of the view when the stream joins, and all blocks at the end.
             let mut total = Checksum::default();
             let mut joined = total;
             for (index, (_, checksum)) in made.iter().enumerate() {
@@ -225,7 +225,7 @@ mod tests {
             match coding {
                 Coding::Gzip => {
                     prop_assert_eq!(total.since(joined), Checksum::of(&expected));
-                    // It checks the end's checksum and length.
+                    // The decoder checks checksum and length at the end.
                     flate2::bufread::GzDecoder::new(&*sent).read_to_end(&mut read).unwrap();
                 }
                 Coding::Zstd => read = zstd::stream::decode_all(&*sent).unwrap(),

@@ -226,7 +226,7 @@ mod tests {
         Table::of(&Resource::new(parts), None, None).unwrap().into()
     }
 
-    /// A whole table without its columns.
+    /// A whole table without its column definitions.
     #[track_caller]
     fn check(write: impl FnOnce(&mut Frames), expected: &str) {
         let mut out = Frames::new();

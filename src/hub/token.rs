@@ -175,10 +175,11 @@ mod tests {
         let token = ResumeToken::parse("pods:7,.kind:bookmark").unwrap();
         assert_eq!((token.kind(), token.len()), (Some(TokenKind::Bookmark), 1));
         assert_eq!(ResumeToken::parse("pods:7").unwrap().kind(), None);
-        // A kind that a later release may add: a part more than there are resources, which gives RESET.
+        // A kind that a later release may add: older releases see one part more than there are resources, and answer
+        // with RESET.
         let later = ResumeToken::parse("pods:7,.kind:later").unwrap();
         assert_eq!((later.kind(), later.len()), (None, 2));
-        // Release 0.1.0 took `name:version` of these characters between commas, and compared the number of parts.
+        // Release 0.1.0 parsed `name:version` of these characters between commas, and compared the number of parts.
         let (name, version) = BOOKMARK_PART.split_once(':').unwrap();
         assert!(name.bytes().chain(version.bytes()).all(is_plain));
     }

@@ -434,7 +434,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// A cut is valid JSON, and holds the members of the mask and nothing else, compared by means of serde_json.
+        /// A masked object is valid JSON with the members of the mask and no others, compared by means of serde_json.
         #[test]
         fn a_masked_object_equals_that_of_a_parser(
             depth in proptest::collection::vec("[a-c]", 1..4),

@@ -44,7 +44,7 @@ fn a_packed_object_is_the_same_object() {
     let paths = IndexPaths::new(vec![IndexPath::Label("app".into())]);
     objects[5].values(&paths);
     for (object, packed) in objects.iter().zip(packed_of(&objects)) {
-        let packed = packed.expect("they are alike");
+        let packed = packed.expect("similar objects are packed");
         assert!(packed.held_bytes() * 4 < object.held_bytes(), "{} bytes", packed.held_bytes());
         assert_eq!((packed.key(), packed.uid()), (object.key(), object.uid()));
         assert_eq!((packed.labels(), packed.json_len()), (object.labels(), object.json_len()));
@@ -61,7 +61,7 @@ fn a_packed_object_is_the_same_object() {
 
 #[test]
 fn incompressible_objects_are_not_packed() {
-    // Letters without a pattern, by a linear congruence.
+    // Letters without a pattern, by a linear congruential generator.
     let noise = |seed: usize| -> String {
         let mut state = seed as u64 + 1;
         let mut letter = || {
@@ -74,13 +74,13 @@ fn incompressible_objects_are_not_packed() {
     };
     let mut objects: Vec<_> = (1..60).map(|at| pod(at, "fine")).collect();
     objects.push(pod(60, &noise(60)));
-    // Letters carry six bits of eight, so that even noise saves a fifth. Only what saves more is worth it.
+    // A letter carries six of eight bits, so even noise saves a fifth. Packing must save more than that.
     let packed = packed_of(&objects);
     assert!(packed[3].is_some());
     if let Some(packed) = &packed[59] {
         assert!(packed.held_bytes() * 5 <= packed.json_len() * 4);
     }
-    // Those that are packed already are left alone.
+    // Objects that are packed already are left alone.
     let again: Vec<_> = packed.into_iter().flatten().collect();
     assert!(packed_of(&again).iter().all(Option::is_none));
 }
@@ -98,7 +98,7 @@ fn a_thread_unpacks_an_object_once_for_several_uses() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// Whatever becomes of the packed bytes, what comes of them is the object or an error.
+    /// Unpacking damaged bytes gives the object or an error.
     #[test]
     fn damaged_bytes_are_detected(at in any::<usize>(), mask in 1..=255u8, which in 0..50usize) {
         let objects: Vec<_> = (1..51).map(|at| pod(at, "fine")).collect();
@@ -107,11 +107,11 @@ proptest! {
         let damaged = object.with_body(Body::Packed(packed.damaged(at, mask)));
         let before = damages();
         match damaged.try_json() {
-            // A bit that means nothing in a frame's head.
+            // A bit without a meaning in the frame's head.
             Ok(json) => prop_assert_eq!(json, objects[which].json()),
             Err(Damaged) => {
                 prop_assert!(damages() > before);
-                // It shows who it is, and nothing that it is not.
+                // It shows its identity, and nothing wrong.
                 let shown: serde_json::Value = serde_json::from_slice(&damaged.json()).unwrap();
                 prop_assert_eq!(shown["metadata"]["uid"].as_str(), Some(object.uid()));
                 prop_assert_eq!(shown.as_object().unwrap().len(), 1);

@@ -1,4 +1,4 @@
-//! Tests of the work queue: single rules, and whole histories against a model that is simpler.
+//! Tests of the work queue: single rules, and histories compared with a simpler model.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -57,7 +57,7 @@ impl Bench {
         self.lease().expect("a key is ready")
     }
 
-    /// The names of all ready keys as they are leased; each is done at once.
+    /// Leases all ready keys and finishes each at once; returns their names in order.
     fn drain(&mut self) -> Vec<String> {
         let mut names = Vec::new();
         while let Some(leased) = self.lease() {
@@ -86,8 +86,8 @@ fn a_key_is_queued_once_and_again_if_added_while_leased() {
     assert!(bench.lease().is_none());
     assert_eq!(bench.add("a", "x"), Added::Afterwards);
     assert_eq!(bench.add("a", "x"), Added::AlreadyAfterwards);
-    assert!(bench.lease().is_none(), "one lease of a key at a time");
-    // The event wins over the delay: the worker has not seen it.
+    assert!(bench.lease().is_none(), "a second lease of the same key");
+    // The event wins over the delay, as the worker has not seen it.
     bench.queue.done(&first.token, Some(LEASE), bench.now).unwrap();
     let second = bench.take();
     assert_ne!(second.token, first.token);
@@ -104,7 +104,7 @@ fn an_expired_lease_returns_the_key_and_invalidates_its_token() {
     bench.pass(LEASE - SECOND);
     bench.queue.extend(&late.token, LEASE, bench.now).unwrap();
     assert_eq!(bench.pass(LEASE - SECOND), Advanced::default());
-    // Not even if nobody has looked at the clock yet.
+    // The token is invalid even if the clock was not advanced yet.
     bench.now += SECOND;
     assert_eq!(bench.queue.extend(&late.token, LEASE, bench.now), Err(NotHeld::Over));
     assert_eq!(bench.pass(Duration::ZERO), Advanced { expired: 1, ..Advanced::default() });
@@ -141,7 +141,7 @@ fn retries_back_off_as_in_client_go_until_max_attempts() {
     let failed = bench.queue.failed(10, bench.now);
     assert_eq!((failed.len(), failed[0].attempts, &*failed[0].error), (1, 20, "it is broken"));
     assert_eq!(failed[0].since, SECOND);
-    // By hand, once.
+    // Requeued by hand, once.
     assert!(bench.queue.put_back(0, &failed[0].key, bench.now));
     assert!(!bench.queue.put_back(0, &failed[0].key, bench.now));
     assert_eq!(bench.take().attempt, 1);
@@ -153,7 +153,7 @@ fn an_event_requeues_a_failed_key_and_a_new_uid_resets_its_attempts() {
     bench.add_uid("x", "u1");
     let leased = bench.take();
     bench.retry(&leased);
-    // An event brings the key forward, and the count goes on.
+    // An event makes the key ready at once, and its attempts count on.
     assert_eq!(bench.add_uid("x", "u1"), Added::Queued);
     let leased = bench.take();
     assert_eq!(leased.attempt, 2);
@@ -165,7 +165,7 @@ fn an_event_requeues_a_failed_key_and_a_new_uid_resets_its_attempts() {
     bench.add_uid("x", "u2");
     let leased = bench.take();
     assert_eq!(leased.attempt, 1);
-    // It is another object by the time the worker fails: that says nothing about the new one.
+    // The worker fails on a predecessor of the object, which says nothing about the new one.
     bench.add_uid("x", "u3");
     assert_eq!(bench.retry(&leased), Retried::After(Duration::ZERO));
     assert_eq!(bench.take().attempt, 1);
@@ -178,7 +178,11 @@ fn a_key_whose_leases_keep_expiring_is_set_aside() {
     bench.add("a", "other");
     assert_eq!(bench.take().key.name(), "poison");
     bench.pass(LEASE);
-    assert_eq!(bench.take().key.name(), "other", "not first again, or it would hold up all others");
+    assert_eq!(
+        bench.take().key.name(),
+        "other",
+        "the expired key is first again and would hold up all others"
+    );
     assert_eq!(bench.take().key.name(), "poison");
     assert_eq!(bench.pass(LEASE).failed, 1);
     let failed = bench.queue.failed(10, bench.now);
@@ -211,7 +215,7 @@ fn done_with_a_delay_requeues_the_key_then_or_at_the_next_event() {
     assert!(bench.lease().is_none());
     bench.add("a", "x");
     assert_eq!(bench.drain(), ["a/x"]);
-    assert_eq!(bench.pass(SECOND), Advanced::default(), "it comes once");
+    assert_eq!(bench.pass(SECOND), Advanced::default(), "queued twice");
 }
 
 #[test]
@@ -246,10 +250,10 @@ fn a_flooding_namespace_takes_turns_with_the_others() {
     let order = bench.drain();
     let last = order.iter().rposition(|key| !key.starts_with("flood")).unwrap();
     assert_eq!(last, 8, "{order:?}");
-    // Within a namespace by age.
+    // Within a namespace, the oldest key comes first.
     let flood: Vec<_> = order.iter().filter(|key| key.starts_with("flood")).collect();
     assert!(flood.is_sorted(), "{flood:?}");
-    // A namespace that was away has no claim to what it did not use.
+    // A namespace gets no extra turns for those that it did not use.
     for number in 0..4 {
         bench.add("flood", &format!("{number}"));
     }
@@ -265,12 +269,12 @@ fn nothing_is_dropped_at_a_limit() {
     assert!(!bench.queue.has_room());
     let key = Key::new("a", "z");
     assert_eq!(bench.queue.add((0, &key), "", Priority::Normal, bench.now), Err(Full));
-    assert_eq!(bench.add("a", "x"), Added::Already, "a key that is there can be added");
+    assert_eq!(bench.add("a", "x"), Added::Already, "adding a known key was refused");
     let leased = bench.take();
     assert_eq!(bench.queue.lease(LEASE, bench.now), Err(Full));
     bench.queue.done(&leased.token, None, bench.now).unwrap();
     assert!(bench.queue.add((0, &key), "", Priority::Normal, bench.now).is_ok());
-    // The same key of another resource is another one.
+    // The same key of another resource is another item.
     let leased = bench.take();
     bench.queue.done(&leased.token, None, bench.now).unwrap();
     assert_eq!(bench.queue.add((1, &key), "", Priority::Normal, bench.now), Ok(Added::Queued));
@@ -350,7 +354,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 0..120)
 }
 
-/// What the model knows of a key. A key that it has nothing about is nowhere.
+/// The model's state of a key; keys without one are not in the queue.
 #[derive(Clone, Debug, Default)]
 struct Known {
     uid: usize,
@@ -359,7 +363,7 @@ struct Known {
     ready: bool,
     due: Option<Instant>,
     failed: bool,
-    /// The number of the token and its end.
+    /// The number of the token, and the end of its lease.
     lease: Option<(usize, Instant)>,
     again: Option<bool>,
     counts: bool,
@@ -395,7 +399,7 @@ impl Model {
         }
     }
 
-    /// The key of a token that is held.
+    /// The key of a token whose lease is held.
     fn held(&self, token: usize) -> Option<usize> {
         let (key, _) = self.tokens.get(token)?;
         let lease = self.keys.get(key)?.lease?;
@@ -454,7 +458,7 @@ fn name_of(key: usize) -> Key {
     Key::new(["a", "b", ""][key % 3], &format!("k{key}"))
 }
 
-/// A queue beside its model.
+/// A queue and its model.
 struct Pair {
     bench: Bench,
     model: Model,
@@ -530,7 +534,7 @@ impl Pair {
         self.model.tokens.push((key, leased));
     }
 
-    /// An answer for one of the last tokens, held or not.
+    /// Answers with one of the last tokens, held or not.
     fn answer(&mut self, step: &Step, token: usize) {
         let Some(token) = self.model.tokens.len().checked_sub(1 + token) else { return };
         let text = self.model.tokens[token].1.token.clone();
@@ -596,7 +600,7 @@ fn play(history: &[Step]) {
     settle(&mut bench, &mut model, &keys);
 }
 
-/// Every key that the queue has comes to a worker, once all leases are over.
+/// Leases every key once all leases are over, and compares with the model.
 fn settle(bench: &mut Bench, model: &mut Model, keys: &HashMap<Key, usize>) {
     bench.now += Duration::from_secs(3600);
     model.now = bench.now;
@@ -605,7 +609,7 @@ fn settle(bench: &mut Bench, model: &mut Model, keys: &HashMap<Key, usize>) {
     bench.queue.put_back_all(usize::MAX, bench.now);
     let mut left: BTreeSet<usize> = model.keys.keys().copied().collect();
     while let Some(leased) = bench.lease() {
-        assert!(left.remove(&keys[&leased.key]), "{} comes once", leased.key);
+        assert!(left.remove(&keys[&leased.key]), "{} was leased twice", leased.key);
         bench.queue.done(&leased.token, None, bench.now).unwrap();
     }
     assert!(left.is_empty(), "lost: {left:?}");
@@ -633,7 +637,7 @@ proptest! {
             if is_low { bench.add_low(namespace, &name) } else { let _ = bench.add(namespace, &name); };
         }
         let mut left = mine;
-        // Each round brings more keys than are leased.
+        // Each round adds more keys than are leased.
         let rounds = mine * (LOW_SHARE as usize).max(namespaces + 1) + 1;
         for round in 0..rounds {
             for number in 0..2 * workers {

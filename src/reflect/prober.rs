@@ -120,7 +120,7 @@ impl Prober {
 mod tests {
     use super::*;
 
-    /// How many requests are made by a cache that always asks.
+    /// The number of requests made in a time by a cache that always asks.
     fn questions(allowance: &mut Allowance, now: &mut Instant, during: Duration) -> u32 {
         let (until, mut count) = (*now + during, 0);
         while *now < until {

@@ -1,4 +1,4 @@
-//! The pump against a scripted API server, on paused time, without a socket.
+//! The reflector against a scripted API server, on paused time, without sockets.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -20,9 +20,9 @@ use crate::upstream::{Config, Selectors, Source};
 enum Answer {
     /// A whole response.
     Whole(u16, &'static str, String),
-    /// Chunks of a body, which then ends, breaks, or stays open.
+    /// Chunks of a body, and what follows them.
     Stream(Vec<Vec<u8>>, After),
-    /// No answer.
+    /// The connection is refused.
     Refuse,
 }
 
@@ -39,7 +39,7 @@ struct Server(Arc<Mutex<Script>>);
 struct Script {
     answers: VecDeque<Answer>,
     otherwise: fn() -> Answer,
-    /// Seconds since the start and path of each request.
+    /// Seconds since the start, and path, of each request.
     requests: Vec<(f64, String)>,
     began: Instant,
 }
@@ -100,7 +100,7 @@ impl Server {
         self.0.lock().unwrap().requests.clone()
     }
 
-    /// Each request in short (`list`, `list t1`, `watch 10`), with the second in which it came.
+    /// Each request in short (`list`, `list t1`, `watch 10`), with the second of its arrival.
     fn log(&self) -> Vec<String> {
         let value = |path: &str, name: &str| {
             let from = path.split_once(&format!("{name}="))?.1;
@@ -312,7 +312,7 @@ async fn cases_7_and_8_a_410_in_either_form_relists_and_commits_only_the_differe
         assert_eq!(names(&reader), ["web/a@3", "web/b@4"], "still served");
         after(5.0).await;
         assert_eq!(names(&reader), ["web/a@3", "web/c@15"]);
-        assert_eq!(reader.mark().revision.0, 2, "one came, one went");
+        assert_eq!(reader.mark().revision.0, 2, "not one creation and one deletion");
         assert_eq!(server.log(), ["0 list", "0 watch 10", "1 list", "1 watch 20"]);
         assert_eq!(stats.relists.get(), 1);
     }
@@ -380,7 +380,7 @@ async fn empty_watches_do_not_spin() {
     let server = Server::new(vec![list(10, "", "a@3")], hangs_up);
     let (_reader, _) = run(&server);
     after(60.0).await;
-    // From the end of the watch on, lists get an empty body, too.
+    // After the watch has ended, lists get an empty body, too.
     let count = server.requests().len();
     assert!((5..=12).contains(&count), "{count}: {:?}", server.log());
 }
@@ -451,7 +451,7 @@ async fn case_27_a_watch_past_its_deadline_is_abandoned() {
     assert!(watches.len() > 30 && watches.windows(2).all(|w| w[1] - w[0] <= 30.0), "{watches:?}");
     let probes = log.iter().filter(|(_, path)| path.ends_with("limit=1")).count();
     assert!((2..=3).contains(&probes), "each five minutes: {probes}");
-    // The head of an answer shows that the API server is alive.
+    // The head of a response shows that the API server is alive.
     assert!(reader.age(Instant::now()) <= Duration::from_secs(30));
 }
 
@@ -500,7 +500,7 @@ async fn the_reflector_ends_when_cancelled_in_any_state() {
     }
 }
 
-/// Asks for a past version, of a server that has these answers after the first list and the watch.
+/// Requests a past version from a server that has these answers after the first list and the watch.
 async fn backfilled(answers: Vec<Answer>) -> (Server, Reader, BackfillAnswer) {
     let before = vec![list(10, "", "a@3 b@9"), quiet()];
     let server = Server::new(before.into_iter().chain(answers).collect(), quiet);
@@ -618,13 +618,13 @@ async fn an_undecodable_object_does_not_fail_a_streaming_list() {
 
 #[tokio::test(start_paused = true)]
 async fn an_older_event_of_an_absent_object_causes_a_relist() {
-    // An object deleted at 11 comes again as added at 5; another one is new, but comes late.
+    // An object deleted at 11 is sent again as added at 5. Another object is new, and sent late.
     let text = line("DELETED", &item("a@11")) + &line("ADDED", &item("a@5")) + &line("ADDED", &item("b@12"));
     let server = Server::new(vec![list(10, "", "a@3"), streams(&text), list(13, "", "b@12")], quiet);
     let (reader, stats) = run(&server);
     after(5.0).await;
     assert_eq!((names(&reader), stats.relists.get()), (vec!["web/b@12".to_owned()], 1));
-    assert_eq!(reader.mark().revision.0, 2, "the older event was never told");
+    assert_eq!(reader.mark().revision.0, 2, "the older event changed the cache");
 }
 
 #[tokio::test(start_paused = true)]
@@ -646,7 +646,7 @@ async fn an_older_relist_is_not_sent_to_clients() {
     );
 }
 
-/// As `run_with`, with a comparison about once a minute.
+/// As `run_with`, with comparisons.
 fn run_verified(server: &Server) -> (Reader, Arc<ReflectorStats>) {
     let limits =
         cache::Config { journal_len_max: 1000, journal_bytes_max: 64 << 20, tombstones_len_max: 1000 };
@@ -666,7 +666,7 @@ fn run_verified(server: &Server) -> (Reader, Arc<ReflectorStats>) {
             drop_last_applied: true,
             object_bytes_max: 8 << 20,
         },
-        // The watch is silent for longer than a comparison waits.
+        // The watch may be silent for longer than a comparison waits.
         machine: MachineConfig { silence_max: Duration::from_secs(20), ..PAGES },
         line_bytes_max: 8 << 20,
         seed: 7,
@@ -679,7 +679,7 @@ fn run_verified(server: &Server) -> (Reader, Arc<ReflectorStats>) {
     (reader, stats)
 }
 
-/// Waits for the first comparison to end.
+/// Waits until the first comparison has ended.
 async fn verified(stats: &ReflectorStats) -> crate::cache::LastVerification {
     for _ in 0..2000 {
         if let Some(last) = stats.last_verification() {
@@ -692,7 +692,7 @@ async fn verified(stats: &ReflectorStats) -> crate::cache::LastVerification {
 
 #[tokio::test(start_paused = true)]
 async fn without_bookmarks_a_difference_is_confirmed_by_silence() {
-    // The comparison at 20 finds b missing, and the watch stays silent.
+    // The comparison at 20 finds that b is missing, and the watch stays silent.
     let server = Server::new(vec![list(10, "", "a@3"), quiet(), list(20, "", "a@3 b@12")], quiet);
     let (reader, stats) = run_verified(&server);
     let last = verified(&stats).await;
@@ -717,7 +717,7 @@ async fn a_comparison_with_an_older_list_finds_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_difference_that_a_relist_does_not_heal_causes_no_further_relist() {
-    // Lists of whole objects lack b, as if it could not be decoded; lists of names and versions have it.
+    // Lists of whole objects lack b, as if it could not be decoded. Lists of names and versions have it.
     fn rule() -> Answer {
         list(20, "", "a@3 b@12")
     }

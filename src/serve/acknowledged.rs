@@ -189,15 +189,15 @@ mod tests {
 
     #[test]
     fn a_slow_peer_stays_open_and_a_stalled_one_is_closed() {
-        // As much is written as is taken, so that always as much is left.
+        // As much is written as is acknowledged, so that the rest stays equal.
         assert_eq!(
             stalls_after(&[(1000, 1000), (1, 1000), (1, 1000), (1, 1000), (1, 1000), (1, 1000)]),
             None
         );
         assert_eq!(stalls_after(&[(1000, 1000), (0, 1000), (0, 1000), (0, 1000)]), Some(2));
-        // What is written meanwhile is no progress.
+        // Bytes written meanwhile are no progress.
         assert_eq!(stalls_after(&[(1000, 1000), (9, 1009), (9, 1018), (9, 1027)]), Some(2));
-        // One that has everything may be silent.
+        // A client that has everything may be silent.
         assert_eq!(stalls_after(&[(1000, 0), (0, 0), (0, 0), (0, 0), (0, 0)]), None);
         assert_eq!(stalls_after(&[(10, 10), (0, 10), (0, 0), (5, 5), (0, 5), (0, 5), (0, 5)]), Some(5));
     }

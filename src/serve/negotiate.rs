@@ -109,7 +109,7 @@ mod tests {
             let header = (axum::http::header::ACCEPT_ENCODING, accept.parse().unwrap());
             coding(&[header].into_iter().collect())
         };
-        // Browsers, curl --compressed, Go, and Python's requests.
+        // The values that browsers, curl --compressed, Go and Python's requests send.
         assert_eq!(of("gzip, deflate, br, zstd"), Coding::Gzip);
         assert_eq!(of("deflate, gzip, br, zstd"), Coding::Gzip);
         assert_eq!(of("gzip"), Coding::Gzip);

@@ -392,7 +392,7 @@ mod tests {
         assert_eq!(begun.elapsed().as_secs(), BODY_TIMEOUT.as_secs());
     }
 
-    /// What is logged while a future runs.
+    /// The log of a future's run.
     async fn logged(future: impl Future<Output = ()>) -> String {
         use tracing::instrument::WithSubscriber as _;
 

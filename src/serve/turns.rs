@@ -150,13 +150,13 @@ mod tests {
         assert!(closed_window.as_mut().now_or_never().is_none());
         let mut other = Box::pin(turns.take());
         assert!(other.as_mut().now_or_never().is_none());
-        // The first one is woken, and does not run.
+        // The first request is woken, but not polled.
         drop(turn);
         let begun = Instant::now();
         let turn = timeout(10 * LOOK_INTERVAL, other).await.expect("a turn for the other one");
         assert!(begun.elapsed() <= LOOK_INTERVAL);
         drop(turn);
-        // It runs again.
+        // It is polled again.
         let turn = timeout(10 * LOOK_INTERVAL, closed_window).await.expect("a turn");
         drop(turn);
         assert_eq!((turns.free.load(Ordering::Relaxed), turns.waiting.load(Ordering::Relaxed)), (1, 0));
@@ -175,7 +175,7 @@ mod tests {
         for request in waiting {
             drop(request.await);
         }
-        assert_eq!(begun.elapsed(), Duration::ZERO, "each is woken by the one before");
+        assert_eq!(begun.elapsed(), Duration::ZERO, "a request was not woken by the one before");
     }
 
     #[tokio::test(start_paused = true)]

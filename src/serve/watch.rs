@@ -311,7 +311,8 @@ mod tests {
             let from = start("", Some("pods:7,.kind:bookmark"), format);
             assert!(matches!(from, StartAt::Bookmark(token) if token.len() == 1));
         }
-        // A token without a kind: an event's over SSE, and perhaps a bookmark's of an older release elsewhere.
+        // A token without a kind: that of an event over SSE; elsewhere perhaps that of a bookmark of an older
+        // release.
         assert!(matches!(start("resume=pods:7", None, Format::Sse), StartAt::Token(_)));
         assert!(matches!(start("resume=pods:7", None, Format::Ndjson), StartAt::Bookmark(_)));
     }

@@ -58,7 +58,7 @@ async fn to(url: &str) -> Client {
     Client::connect(Config::new(Source::Server { url: url.to_owned() })).await.unwrap()
 }
 
-/// A client over a service that sends these chunks, and then nothing more.
+/// A client over a service that sends these chunks, and then is silent.
 fn stalling(chunks: &'static [&'static str]) -> Client {
     let service = tower::service_fn(move |_: Request<Body>| async move {
         let chunks = futures_util::stream::iter(chunks)
@@ -137,7 +137,7 @@ async fn a_streaming_list_names_its_version_and_accepts_both_metadata_forms() {
 
 #[tokio::test]
 async fn case_25_a_compressed_list_is_decompressed() {
-    // `{}` and a line feed, as gzip writes it.
+    // `{}` and a line feed, compressed by gzip.
     const GZIP: &[u8] =
         b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\x03\xab\xae\xe5\x02\x00\x06\xb0\xa1\xdd\x03\x00\x00\x00";
     let (url, _) = serve(|_| {
@@ -154,7 +154,7 @@ fn is_new(headers: &http::HeaderMap) -> bool {
     headers.get("authorization").is_some_and(|value| value == "Bearer new")
 }
 
-/// Answers requests with the token `new`, and others with 401.
+/// Answers requests with the token `new`; all others get 401.
 fn only_new(request: &Request<()>) -> Response<Full<Bytes>> {
     if is_new(request.headers()) {
         text("{}")
@@ -163,7 +163,7 @@ fn only_new(request: &Request<()>) -> Response<Full<Bytes>> {
     }
 }
 
-/// A client with the token `old` in a file, and that file.
+/// A client with the token `old` in a file, and the path of that file.
 async fn with_token(url: &str) -> (tempfile::TempDir, std::path::PathBuf, Client) {
     let folder = tempfile::tempdir().unwrap();
     let (kubeconfig, token) = (folder.path().join("config"), folder.path().join("token"));
@@ -238,7 +238,7 @@ async fn a_request_body_that_breaks_off_does_not_renew_credentials() {
     let (_folder, token, client) = with_token(&url).await;
     std::fs::write(&token, "new").unwrap();
     for _ in 0..5 {
-        // Broken before anything was sent, so that there is no answer.
+        // The body breaks off before anything was sent, so there is no response.
         let left = futures_util::stream::iter([Err::<Frame<Bytes>, _>("the client left")]);
         let request = Request::post("/api/v1/pods").body(StreamBody::new(left)).unwrap();
         client.forward(request).await.unwrap_err();

@@ -18,7 +18,7 @@ use crate::upstream::{
     ByteStream, Client, Config, PageRequest, Selectors, Source, Target, WatchFrom, WatchRequest,
 };
 
-/// An API server with TLS whose watches send a byte and stay open until all are ended.
+/// An API server with TLS. Its watches send a byte and stay open until all are ended.
 struct Server {
     kubeconfig: tempfile::TempDir,
     seen: Arc<Mutex<Seen>>,
@@ -28,7 +28,7 @@ struct Server {
 #[derive(Debug, Default)]
 struct Seen {
     connections: usize,
-    /// For each request: the connection, the protocol, and whether it is a watch.
+    /// For each request: the connection, the HTTP version, and whether it is a watch.
     requests: Vec<(usize, Version, bool)>,
 }
 
@@ -122,7 +122,7 @@ fn target() -> Target {
     }
 }
 
-/// An open watch, after its first byte.
+/// An open watch that has sent its first byte.
 async fn watch(client: &Client) -> ByteStream {
     let from = WatchFrom::After(ResourceVersion::new("1"));
     let request = WatchRequest { from, timeout: Duration::from_secs(300) };
@@ -150,11 +150,11 @@ async fn ninety_watches_share_a_connection_and_other_requests_use_another() {
     assert!(watches[..STREAMS_MAX].iter().all(|connection| *connection == watches[0]), "{watches:?}");
     assert_ne!(watches[STREAMS_MAX], watches[0]);
     assert!(!others.is_empty() && others.iter().all(|other| !watches.contains(other)), "{others:?}");
-    // A watch that was dropped leaves its place to the next one.
+    // A dropped watch frees its place for the next one.
     drop(open.remove(7));
     open.push(watch(&client).await);
     assert_eq!(server.connections().0.last(), Some(&watches[0]));
-    // The time for which the pool keeps idle connections does not end one that carries watches.
+    // The idle timeout of the pool does not close a connection with watches.
     assert_eq!(server.seen.lock().unwrap().connections, 3);
 }
 
@@ -187,12 +187,12 @@ async fn forgotten_connections_get_no_new_watches_and_keep_open_ones() {
     let mut before = watch(&client).await;
     tokio::time::sleep(FORGOTTEN_MIN).await;
     client.forget_connections();
-    // With one connection many watches end, which forget it once.
+    // Many watches of one connection end together, but the connection is forgotten once.
     client.forget_connections();
     let mut after = watch(&client).await;
     let (watches, _) = server.connections();
     assert_ne!(watches[0], watches[1]);
-    // Pings go on, and nothing comes.
+    // Pings go on, and no data arrives.
     assert!(timeout(Duration::from_millis(500), before.next()).await.is_err());
     server.ended.send_replace(true);
     for stream in [&mut before, &mut after] {
@@ -216,7 +216,7 @@ fn of_many_failed_requests_only_the_first_forgets_the_connection() {
     assert_ne!(now, failed);
     connections.forget(failed);
     assert_eq!(connections.generation(), now);
-    // What the old connections carry does not count against the new ones.
+    // Streams of old connections do not count against new ones.
     let (new, _second) = connections.place();
     assert_eq!(new.watches.lock().unwrap()[0].watches.load(Ordering::Relaxed), 1);
     drop(place);
@@ -240,8 +240,8 @@ async fn http2_is_offered_again_after_a_while() {
     assert!(connections.place().1.is_some());
 }
 
-/// A load balancer leads each connection to the next of two servers, of which one hangs. If a probe and the watch after it used
-/// a connection each, each try would meet the one that hangs.
+/// A load balancer leads each connection to the next of two servers, of which one hangs. If a probe and the watch
+/// after it used a connection each, every attempt would meet the hung server.
 #[tokio::test]
 async fn without_http2_a_watch_uses_the_connection_of_the_probe_before_it() {
     for protocols in [&[][..], &[&b"http/1.1"[..]][..]] {

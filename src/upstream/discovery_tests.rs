@@ -7,7 +7,7 @@ use kube::client::Body;
 use super::*;
 use crate::upstream::{Config, Source};
 
-/// A server with fixed documents by path and form (`aggregated` or `legacy`); any other request is 404.
+/// A server with fixed documents by path and form (`aggregated` or `legacy`). Any other request is a 404.
 fn client(documents: &[(&str, &str)]) -> (Client, Arc<Mutex<Vec<String>>>) {
     let documents: HashMap<String, String> =
         documents.iter().map(|(path, body)| ((*path).to_owned(), (*body).to_owned())).collect();
@@ -82,7 +82,7 @@ async fn names_are_resolved_in_the_order_of_kubectl() {
         ("deploy", "deployments.apps@v1"),
         ("deployments.apps", "deployments.apps@v1"),
         ("Deployments.v1beta1.apps", "deployments.apps@v1beta1"),
-        // The core group comes first; another group has to be named.
+        // The core group comes first; another group must be named.
         ("events", "events@v1"),
         ("ev", "events@v1"),
         ("events.events.k8s.io", "events.events.k8s.io@v1"),

@@ -591,7 +591,7 @@ mod tests {
         let phase = |group: &ConfiguredWatch, at: usize| group.current[at].informer.reader.condition().phase;
         assert_eq!((phase(&group, 0), group.current[0].is_running()), (Phase::Failed, false));
         assert_eq!((phase(&group, 1), group.current[1].is_running()), (Phase::Starting, true));
-        // A reflector that was stopped has not failed.
+        // A reflector that was stopped did not fail.
         let stopped = running(tokio::spawn(async {}));
         if let State::Running { task, cancel, .. } = &stopped.state {
             ended(task).await;

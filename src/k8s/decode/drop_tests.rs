@@ -44,7 +44,7 @@ fn dropped_parts_are_removed_and_the_rest_is_kept_byte_for_byte() {
     check(".a.b", &object(r#","a":{"b":1}"#), &object(r#","a":{}"#));
     check(".a.b.c", &object(r#","a":{"b":1.50}"#), &object(r#","a":{"b":1.50}"#));
     check(".a.b", &object(r#","a":"text","b":{"b":1}"#), &object(r#","a":"text","b":{"b":1}"#));
-    // Whatever its name is written with.
+    // Names may be escaped.
     check(".data", &object(r#","d\u0061ta":1,"x":2"#), &object(r#","x":2"#));
 }
 
@@ -172,7 +172,7 @@ fn annotations_dropped_one_by_one_leave_an_empty_object() {
     assert_eq!(value["metadata"]["annotations"], json!({}));
 }
 
-/// Drops a path of a tree, the plain way.
+/// Removes a path from a parsed tree.
 fn prune(value: &mut Value, names: &[String]) {
     let Some((name, rest)) = names.split_first() else { return };
     match value {
@@ -207,7 +207,7 @@ fn tree() -> impl Strategy<Value = Value> {
     })
 }
 
-/// A path as it is typed, always in quotes.
+/// A path as it is typed, with all names in quotes.
 fn typed(names: &[String]) -> String {
     let quoted = |name: &String| format!("[\"{}\"]", name.replace('\\', "\\\\").replace('"', "\\\""));
     names.iter().map(quoted).collect()

@@ -147,7 +147,7 @@ proptest::proptest! {
             "metadata": {"name": "a", "resourceVersion": "1", "annotations": {text.clone(): text.clone()}},
             "spec": {"text": text, "number": number, "list": [null, true, {"deep": [1]}]}});
         let object = decoder().object(&value.to_string()).unwrap();
-        // serde_json's own reading of floats is not exact, so the same text is read twice.
+        // serde_json does not read floats exactly, so the same text is read twice.
         let expected: serde_json::Value = serde_json::from_str(&value.to_string()).unwrap();
         proptest::prop_assert_eq!(serde_json::from_slice::<serde_json::Value>(&object.json()).unwrap(), expected);
     }

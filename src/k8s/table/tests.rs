@@ -1,5 +1,5 @@
-//! Each kind as the API server prints it: recorded from kube-apiserver 1.20 (`recorded.json`), and by hand what newer
-//! ones print otherwise.
+//! Rows as the API server prints them: recorded from kube-apiserver 1.20 (`recorded.json`), and by hand where newer
+//! versions print something else.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::k8s::ResourceParts;
 
-/// What the API server answered for one resource, as JSON and as a table.
+/// The answers of the API server for one resource, as JSON and as a table.
 #[derive(Deserialize)]
 struct Recorded {
     group: String,
@@ -42,7 +42,7 @@ fn at(seconds: u64) -> Timestamp {
     Timestamp::since_epoch(Duration::from_secs(seconds))
 }
 
-/// The cells of an object by their columns, at the first minute of 2026.
+/// The cells of an object by column, at the first minute of 2026.
 #[track_caller]
 fn cells(canonical: &str, minor: u32, object: &Value) -> BTreeMap<String, Value> {
     let (plural, group) = canonical.split_once('.').unwrap_or((canonical, ""));
@@ -82,7 +82,7 @@ fn every_printer_has_columns_and_every_kind_with_columns_a_printer() {
     let printers: BTreeSet<&str> = PRINTERS.iter().map(|(kind, _)| *kind).collect();
     let kinds: BTreeSet<&str> = columns::kinds().filter(|kind| *kind != "customresources").collect();
     assert_eq!(printers, kinds);
-    // Whatever an object lacks, there is a cell for each column.
+    // There is a cell for each column, whatever the object lacks.
     for minor in [20, 24, 28, MINOR_MAX] {
         for kind in printers.iter().filter(|kind| **kind != "*") {
             cells(kind, minor, &json!({}));
@@ -266,7 +266,7 @@ fn invalid_column_paths_are_refused() {
     ] {
         assert!(parse(path).is_none(), "{path}");
     }
-    // Deep, but bounded.
+    // Deep, but within the bound.
     assert!(parse(&format!(".a{}", "[?(@.a".repeat(40))).is_none());
     assert!(parse(".a[18446744073709551616]").is_none());
     let tree: tree::Tree<'_> = serde_json::from_str(r#"{"a":[1,2]}"#).unwrap();
@@ -277,12 +277,12 @@ fn invalid_column_paths_are_refused() {
 #[test]
 fn columns_printers_and_the_table_of_kinds_agree() {
     let printed: BTreeSet<&str> = PRINTERS.iter().map(|(name, _)| *name).collect();
-    // Those of a definition that names no columns, which no built-in kind prints.
+    // Except those for a definition without columns, which no built-in kind uses.
     let described: BTreeSet<&str> = columns::kinds().filter(|name| *name != "customresources").collect();
-    assert_eq!(printed, described, "a printer for each kind in columns.json, and none beside them");
+    assert_eq!(printed, described, "columns.json and the printers have different kinds");
     let known: BTreeSet<String> =
         crate::k8s::kinds::BUILT_IN.iter().map(crate::k8s::BuiltIn::canonical).collect();
     for name in printed.iter().filter(|name| **name != "*") {
-        assert!(known.contains(*name), "{name} has columns, and is not in k8s/kinds.rs");
+        assert!(known.contains(*name), "{name} has columns, but is not in k8s/kinds.rs");
     }
 }

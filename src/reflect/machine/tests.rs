@@ -1,5 +1,5 @@
-//! Runs the machine against conformance cases, written as scripts of `input => answer`. `woke` and `wait` move the
-//! clock; entropy is 0 unless a script sets it.
+//! Runs the machine on conformance cases, written as scripts of `input => answer`. `woke` and `wait` move the clock.
+//! Entropy is 0 unless a script sets it.
 
 use proptest::prelude::*;
 
@@ -191,7 +191,7 @@ fn check(script: &str) -> Run {
     follow(run, script)
 }
 
-/// The same, beginning with a streaming list.
+/// As [`check`], beginning with a streaming list.
 #[track_caller]
 fn check_streaming(script: &str) -> Run {
     let (run, first) = Run::new(InitialList::Auto);
@@ -518,7 +518,7 @@ fn case_27_a_silent_watch_is_reopened_at_once() {
     assert_eq!(run.machine.silence_max(), Duration::from_secs(30));
     run.entropy = 1.0;
     run.input("wait 305000");
-    // After a long time without events the version is asked for first.
+    // After a long time without events, the version is probed first.
     assert_eq!(run.input("overdue"), "> probe");
     assert_eq!(run.input("probed 10"), "> watch 10");
     assert_eq!(run.machine.silence_max(), Duration::from_millis(25_500));
@@ -538,7 +538,7 @@ fn a_streaming_list_is_one_pass_until_its_mark_and_then_the_watch() {
     );
     assert_eq!(run.machine.condition().phase, Phase::Watching);
     assert_eq!(run.input("eof"), "> watch 13");
-    // Connecting, until the head of the answer arrives.
+    // The phase is "connecting" until the response head arrives.
     assert_eq!(run.machine.condition().phase, Phase::Connecting);
     run.input("opened");
     assert_eq!(run.machine.condition().phase, Phase::Watching);
@@ -669,7 +669,7 @@ fn answers_that_stay_older_are_accepted_in_the_end() {
 
 #[test]
 fn a_list_after_an_older_answer_is_checked_against_the_cache() {
-    // The probe gives an older version; before the list, writers take the versions further.
+    // The probe gives an older version. Before the list, writes take the versions beyond the known ones.
     check_synced(
         "rst          => > probe
          probed 7     => begin > list
@@ -708,7 +708,7 @@ fn versions_that_went_back_are_found_after_a_lost_connection_and_on_idle_watches
 
 #[test]
 fn a_server_unreachable_after_its_probe_is_probed_again_before_a_watch() {
-    // The server stops between its answer and the watch. Its cluster may be another one when it is back.
+    // The server stops between its answer and the watch. When it is back, its cluster may be another one.
     check_synced(
         "rst              => > probe
          probed 10 8 8    => > watch 10
@@ -729,7 +729,7 @@ fn a_server_unreachable_after_its_probe_is_probed_again_before_a_watch() {
 fn a_lagging_upstream_cache_is_no_sign_of_another_history() {
     check_synced("rst => > probe\nprobed cached 7 8 6 => > watch 10");
     check_synced("rst => > probe\nprobed cached 7 8 => > watch 10");
-    // A cache that is as far as this one counts as much as the API server.
+    // A cache that is as far as this one is trusted like the API server.
     check_synced("rst => > probe\nprobed cached 10 8 7 => other begin > list");
 }
 
@@ -737,12 +737,13 @@ fn a_lagging_upstream_cache_is_no_sign_of_another_history() {
 fn another_history_with_higher_versions_is_found_by_the_newest_object() {
     // The same object at the same version.
     check_synced("rst => > probe\nprobed 90 8 8 => > watch 10");
-    // A later answer with an earlier state.
+    // A later answer has an earlier state of the object.
     let run = check_synced(
         "rst => > probe\nprobed 90 8 7 => other begin > list\npage 91 a@7 => item a@7 end 91 > watch 91",
     );
     assert_eq!(run.reaction.relist, None, "the last step");
-    // Changed or deleted since, in this history or in another: its state at the version held decides.
+    // The object was changed or deleted since, in this history or in another one: its state at the held version
+    // decides.
     check_synced("rst => > probe\nprobed 90 8 60 => > probe then\nprobed 8 8 8 => > watch 10");
     check_synced("rst => > probe\nprobed 90 8 => > probe then\nprobed 8 8 8 => > watch 10");
     check_synced("rst => > probe\nprobed 90 8 60 => > probe then\nprobed 8 8 7 => other begin > list");
@@ -750,11 +751,11 @@ fn another_history_with_higher_versions_is_found_by_the_newest_object() {
     assert_eq!(run.reaction.relist, Some(RelistReason::WentBack));
     let told = run.machine.condition().message.unwrap();
     assert_eq!(told, "the API server has another history: web/a at 8, which was seen already, is not in it");
-    // The server has forgotten that version, or does not understand the question.
+    // The server has compacted that version, or does not understand the request.
     check_synced("rst => > probe\nprobed 90 8 60 => > probe then\nunprobed expired => > watch 10");
     let asked = "rst => > probe\nprobed 90 8 60 => > probe then\nprobed 90 8 60 => > probe exactness\n";
     check_synced(&format!("{asked}probed 90 8 => > watch 10"));
-    // 1.20 answers with the state at that version, but with the current version.
+    // 1.20 answers with the objects at that version, but reports the current version.
     check_synced(&format!("{asked}probed 8 8 => other begin > list"));
 }
 
@@ -827,7 +828,7 @@ fn only_quiet_watches_get_short_server_timeouts() {
         Some(Step::Watch { request, .. }) => request.timeout.as_secs(),
         step => panic!("{step:?}"),
     };
-    // The first one falls silent; from then on the server is asked to speak before.
+    // The first watch falls silent. From then on the server is asked to end watches before the silence is too long.
     let mut run = check_synced("silent => > watch 10");
     assert_eq!(timeout(&run), 28);
     assert!(Duration::from_secs(28) < run.machine.silence_max());
@@ -839,7 +840,7 @@ fn only_quiet_watches_get_short_server_timeouts() {
         assert_eq!(run.input("eof"), format!("> watch {version}"));
         assert_eq!(timeout(&run), 28);
     }
-    // An event comes, so no early end is requested until the watch is quiet again.
+    // An event arrives, so no early end is requested until the watch is quiet again.
     run.input("opened");
     for version in [13, 14] {
         run.input("wait 10000");
@@ -865,7 +866,7 @@ fn a_pinged_watch_may_be_silent_for_longer_and_is_not_ended_early() {
     assert_eq!(run.machine.condition().quiet_max, None);
     run.entropy = 1.0;
     run.input("opened pinged");
-    // Even the shortest silence that is drawn leaves room for a bookmark each minute.
+    // Even with the shortest jitter, the allowed silence leaves room for one bookmark a minute.
     assert_eq!(run.machine.silence_max(), Duration::from_millis(76_500));
     assert_eq!(run.machine.condition().quiet_max, Some(Duration::from_secs(90)));
     run.entropy = 0.0;
@@ -875,23 +876,23 @@ fn a_pinged_watch_may_be_silent_for_longer_and_is_not_ended_early() {
     }
     assert_eq!(run.input("eof"), "> watch 14");
     assert_eq!(timeout(&run), 240);
-    // No watch is open, so a longer silence is not explained.
+    // Without an open watch, a longer silence has no explanation.
     assert_eq!(run.machine.condition().quiet_max, None);
-    // No bookmark comes, so the server is asked to end the next one before the silence is too long.
+    // No bookmark arrived, so the server is asked to end the next watch before the silence is too long.
     run.input("opened pinged");
     run.input("wait 90000");
-    // After a long time the version is asked for first.
+    // After a long time the version is probed first.
     assert_eq!(run.input("silent"), "> probe");
     assert_eq!(run.input("probed 14"), "> watch 14");
     assert_eq!(timeout(&run), 88);
-    // Over a connection that nothing pings, all is as if there had never been another.
+    // Over a connection without pings, the rules are those of any unpinged watch.
     run.input("opened");
     assert_eq!(run.machine.silence_max(), Duration::from_secs(30));
     assert_eq!(run.machine.condition().quiet_max, None);
     run.input("wait 30000");
     assert_eq!(run.input("silent"), "> watch 14");
     assert_eq!(timeout(&run), 28);
-    // A pinged one, asked to end early out of doubt, ends with a bookmark; the next one lives long again.
+    // A pinged watch that was asked to end early ends with a bookmark. The next one gets the long timeout again.
     run.input("opened pinged");
     run.input("wait 26000");
     run.input("mark 15");
@@ -1019,7 +1020,7 @@ proptest! {
                 watching = true;
                 version = run.machine.version().clone();
             } else if watching {
-                // Within a watch the version to resume from never goes back.
+                // Within a watch, the version to resume from never goes back.
                 prop_assert!(*run.machine.version() >= version);
                 version = run.machine.version().clone();
             }

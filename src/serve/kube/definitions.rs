@@ -99,12 +99,15 @@ mod tests {
         assert_eq!(asked.load(Ordering::SeqCst), 1);
         tokio::time::advance(KEPT).await;
         for _ in 0..2 {
-            assert!(definitions.columns(&v1).await.is_none(), "forbidden by now");
+            assert!(definitions.columns(&v1).await.is_none(), "served although it is forbidden by now");
         }
         assert_eq!(asked.load(Ordering::SeqCst), 2);
         tokio::time::advance(KEPT).await;
         assert!(definitions.columns(&v1).await.is_some());
-        assert!(definitions.columns(&widgets("v2")).await.is_none(), "the definition has no such version");
+        assert!(
+            definitions.columns(&widgets("v2")).await.is_none(),
+            "the definition does not have this version"
+        );
     }
 
     #[tokio::test(start_paused = true)]

@@ -13,13 +13,13 @@ fn scenario(seed: u64) -> (Cluster, Scenario) {
     (cluster, scenario)
 }
 
-/// Pods that are there to stay, of the deployment with this name.
+/// The pods of a deployment that are not being deleted.
 fn pods(cluster: &Cluster, app: &str) -> Vec<Value> {
     let own = |pod: &Value| pod["metadata"]["labels"]["app"] == app && !is_deleted(pod);
     cluster.list("pods").into_iter().filter(own).collect()
 }
 
-/// Lets only the controllers run until `done`, for at most five minutes of the cluster's time.
+/// Runs only the controllers until `done`, for at most five minutes of the cluster's time.
 fn until(cluster: &Cluster, scenario: &mut Scenario, done: impl Fn(&Cluster) -> bool) {
     let mut now = cluster.now_millis();
     for _ in 0..3_000 {
