@@ -173,7 +173,8 @@ mod tests {
     const PEER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 5);
     const ENDS: Ends = (80, PEER);
 
-    /// A connection that is looked at each second; what is left to acknowledge after so many bytes were written.
+    /// Looks at a connection each second: bytes written since, and bytes not acknowledged yet. Returns the look at
+    /// which the connection counts as stalled.
     fn stalls_after(looks: &[(usize, u32)]) -> Option<usize> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let mut now = runtime.block_on(async { Instant::now() });

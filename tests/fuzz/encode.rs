@@ -1,4 +1,5 @@
-//! Whatever the decoder lets through can be encoded, in each format and form, and is JSON that tells the same object.
+//! Every object that the decoder accepts can be encoded, in each format and form, and the result is JSON of the same
+//! object.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use tokio::time::Instant;
 use super::decode::resource;
 use super::json::{self, Node};
 
-/// Formats whose events are lines.
+/// Formats with one line for each event.
 const FORMATS: [Format; 4] = [
     Format::Ndjson,
     Format::Sse,
@@ -19,10 +20,10 @@ const FORMATS: [Format; 4] = [
     Format::Kubernetes(Kubernetes { messages: false, metadata: true, bookmarks: true }),
 ];
 
-/// The version that an object is shown at where it is not its own.
+/// The version that an object is shown with, if it is not its own.
 const OTHER_VERSION: &str = "777";
 
-/// Shows an object in every way in which a stream or a list does.
+/// Encodes an object in every way in which a stream or a list does.
 pub(crate) fn check(object: &Object) {
     let object = Arc::new(object.clone());
     let other = ResourceVersion::new(OTHER_VERSION);

@@ -40,8 +40,8 @@ fn kind(word: &str) -> FailureKind {
     FailureKind::ALL.into_iter().find(|kind| kind.as_str() == word).expect("a kind of failure")
 }
 
-/// Reads `version held found`: the API server's version, that of the newest object here, and there. `cached` before
-/// them means that a cache answered.
+/// Reads `version held found`: the API server's version, and the version of the newest object in the cache and at the
+/// API server. A leading `cached` means that a cache answered.
 fn probed(words: &[&str]) -> Probed {
     if words[0] == "cached" {
         return Probed { is_cached: true, ..probed(&words[1..]) };
