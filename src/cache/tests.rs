@@ -84,7 +84,7 @@ impl Upstream {
     }
 
     /// The identities of all objects at exactly a version, as the API server lists them.
-    fn there(&self, version: &ResourceVersion) -> Vec<Identity> {
+    fn identities_at(&self, version: &ResourceVersion) -> Vec<Identity> {
         let mut there = BTreeMap::new();
         for (at, event) in &self.events {
             if ResourceVersion::from(*at) > *version {
@@ -100,7 +100,7 @@ impl Upstream {
         there.into_iter().map(identity).collect()
     }
 
-    fn other(&mut self) {
+    fn change_elsewhere(&mut self) {
         self.version += 1;
         self.events.push((self.version, Event::Other));
     }
@@ -142,7 +142,7 @@ impl Replica {
         let backfills = self.writer.backfill_requests();
         if matches!(self.reader.request_backfill(version), BackfillAnswer::Requested) {
             assert_eq!(backfills.next().as_ref(), Some(version));
-            backfills.answer(version, Some(upstream.there(version)));
+            backfills.answer(version, Some(upstream.identities_at(version)));
         }
         self.reader.request_backfill(version)
     }
@@ -297,7 +297,7 @@ impl Client {
 fn run(config: Config, steps: &[(u8, u8, u8)]) -> usize {
     let mut upstream = Upstream::default();
     // No server has a list at version 0.
-    upstream.other();
+    upstream.change_elsewhere();
     let mut replicas = [Replica::new(config), Replica::new(config)];
     replicas.iter_mut().for_each(|replica| replica.list(&upstream));
     let mut clients: [(usize, Client); 3] = Default::default();
@@ -311,7 +311,7 @@ fn run(config: Config, steps: &[(u8, u8, u8)]) -> usize {
                 upstream.delete(&name);
                 upstream.put(&name);
             }
-            7 => upstream.other(),
+            7 => upstream.change_elsewhere(),
             8 | 9 => replicas[replica].watch(&upstream, usize::from(*much % 8)),
             10 => replicas[replica].list(&upstream),
             11 => {
@@ -413,7 +413,7 @@ fn a_relist_of_an_unchanged_cluster_makes_no_change() {
     ["a", "b", "c"].iter().for_each(|name| upstream.put(name));
     let mut replica = Replica::new(ROOMY);
     replica.list(&upstream);
-    upstream.other();
+    upstream.change_elsewhere();
     let before = replica.reader.mark().revision;
     replica.list(&upstream);
     assert_eq!(replica.reader.mark().revision, before);
@@ -428,7 +428,7 @@ fn during_a_relist_positions_stay_below_its_unsent_changes() {
     replica.list(&upstream);
     ["a", "b"].iter().for_each(|name| upstream.delete(name));
     upstream.put("c");
-    upstream.other();
+    upstream.change_elsewhere();
     let cursor = replica.reader.snapshot().cursor;
     replica.list(&upstream);
     let batch = replica.reader.changes_after(cursor, 10).unwrap();
@@ -723,7 +723,7 @@ fn restarted() -> (Upstream, Replica) {
     ["a", "b", "c", "d"].iter().for_each(|name| upstream.put(name));
     ["b", "c"].iter().for_each(|name| upstream.delete(name));
     ["c", "d", "e"].iter().for_each(|name| upstream.put(name));
-    upstream.other();
+    upstream.change_elsewhere();
     let mut replica = Replica::new(ROOMY);
     replica.list(&upstream);
     (upstream, replica)
@@ -769,7 +769,7 @@ fn changes_after_a_backfill_come_from_the_journal() {
 #[test]
 fn backfill_requests_are_deduplicated_and_bounded() {
     let (mut upstream, _) = restarted();
-    (0..100).for_each(|_| upstream.other());
+    (0..100).for_each(|_| upstream.change_elsewhere());
     let mut replica = Replica::new(ROOMY);
     replica.list(&upstream);
     let backfills = replica.writer.backfill_requests();
@@ -809,7 +809,7 @@ fn a_backfill_of_another_history_is_refused() {
     let (upstream, replica) = restarted();
     assert!(matches!(replica.reader.request_backfill(&4.into()), BackfillAnswer::Requested));
     // Object a is older than 4, but missing in the list of 4.
-    let there = upstream.there(&4.into()).into_iter().filter(|one| one.key.as_str() != "a").collect();
+    let there = upstream.identities_at(&4.into()).into_iter().filter(|one| one.key.as_str() != "a").collect();
     assert!(matches!(
         replica.writer.backfill_requests().answer(&4.into(), Some(there)),
         BackfillAnswer::Unknown

@@ -34,7 +34,7 @@ fn check_file(input: &[u8]) {
 }
 
 /// The printed form of a watch can be typed, and means the same.
-fn typed_again(spec: &WatchSpec) {
+fn check_round_trip(spec: &WatchSpec) {
     let shown = spec.to_string();
     // A parameter's separator and a variable cannot be escaped in typed watches.
     let values = [&spec.label_selector, &spec.field_selector];

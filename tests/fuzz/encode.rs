@@ -52,7 +52,7 @@ fn event(format: Format, kind: EventKind, payload: Payload, version: &str) {
     let line = line.filter(|line| line.starts_with('{')).collect::<Vec<_>>();
     assert_eq!(line.len(), 1, "{format:?}: one event, one line: {text}");
     let node = json::parse(line[0]).unwrap_or_else(|| panic!("{format:?}: no JSON: {text}"));
-    tells(node.get("object").expect("an object"), version);
+    check_shown(node.get("object").expect("an object"), version);
 }
 
 fn list(object: &Arc<Object>) {
@@ -66,10 +66,10 @@ fn list(object: &Arc<Object>) {
     let node = json::parse(text.trim_end()).unwrap_or_else(|| panic!("no JSON: {text}"));
     let items = node.get("items").and_then(Node::elements).expect("items");
     assert_eq!(items.len(), 2);
-    items.iter().for_each(|item| tells(item, &version));
+    items.iter().for_each(|item| check_shown(item, &version));
 }
 
-fn tells(object: &Node<'_>, version: &str) {
+fn check_shown(object: &Node<'_>, version: &str) {
     let told = object.get("metadata").and_then(|meta| meta.get("resourceVersion")).and_then(Node::string);
     assert_eq!(told.as_deref(), Some(version));
 }

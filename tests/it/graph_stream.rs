@@ -92,7 +92,7 @@ impl Folded {
     }
 
     /// Reads until the client holds the graph that `/v1/graph` answers with.
-    async fn until_it_is_the_answer(&mut self, server: &TestServer) {
+    async fn until_it_equals_the_answer(&mut self, server: &TestServer) {
         let answer = server.get(&self.graph).await;
         let expected = if answer.status() == 404 {
             (BTreeSet::new(), BTreeSet::new(), json!([[], [], null]))
@@ -178,7 +178,7 @@ async fn a_folded_graph_stream_equals_the_graph_after_each_change() {
             server.caught_up(resource).await;
         }
         for folded in &mut streams {
-            folded.until_it_is_the_answer(&server).await;
+            folded.until_it_equals_the_answer(&server).await;
         }
     }
 }
@@ -260,6 +260,6 @@ async fn an_added_informer_adds_its_objects_to_the_graph() {
     assert_eq!(graph.nodes.len(), 1);
     assert!(graph.rest[0].as_array().unwrap().contains(&json!("nodes")), "{}", graph.rest);
     assert_eq!(server.get("/v1/snapshot/nodes").await.status(), 200);
-    graph.until_it_is_the_answer(&server).await;
+    graph.until_it_equals_the_answer(&server).await;
     assert_eq!((graph.nodes.len(), graph.edges.len()), (2, 1));
 }

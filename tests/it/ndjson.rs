@@ -19,7 +19,7 @@ async fn open(transport: Transport, server: &TestServer, target: &str, token: Op
 }
 
 /// `KIND name` of each event.
-fn told(events: &[StreamEvent]) -> Vec<String> {
+fn summaries(events: &[StreamEvent]) -> Vec<String> {
     let line = |event: &StreamEvent| format!("{} {}", event.kind, event.name()).trim_end().to_owned();
     events.iter().map(line).collect()
 }
@@ -87,7 +87,7 @@ async fn every_transport_sends_the_state_and_then_every_change() {
     let mut streams = Vec::new();
     for transport in TRANSPORTS {
         let mut stream = open(transport, &server, WATCH, None).await;
-        assert_eq!(told(&stream.until("SYNCED").await), ["ADDED a", "SYNCED"], "{transport:?}");
+        assert_eq!(summaries(&stream.until("SYNCED").await), ["ADDED a", "SYNCED"], "{transport:?}");
         streams.push((transport, stream));
     }
     create(&server, "b");
@@ -96,7 +96,7 @@ async fn every_transport_sends_the_state_and_then_every_change() {
     let deleted = server.cluster.revision();
     for (transport, stream) in &mut streams {
         let events = stream.until("DELETED").await;
-        assert_eq!(told(&events), ["ADDED b", "MODIFIED a", "DELETED b"], "{transport:?}");
+        assert_eq!(summaries(&events), ["ADDED b", "MODIFIED a", "DELETED b"], "{transport:?}");
         assert_eq!(version(&events[2].object), u128::from(deleted));
         assert_eq!(events[2].object["spec"]["nodeName"], "node-1", "not the last state");
     }
@@ -116,7 +116,7 @@ async fn objects_that_begin_or_stop_matching_are_added_or_deleted() {
     for transport in TRANSPORTS {
         for selector in selectors {
             let mut stream = open(transport, &server, &format!("{WATCH}?{selector}"), None).await;
-            assert_eq!(told(&stream.until("SYNCED").await), ["SYNCED"], "{transport:?} {selector}");
+            assert_eq!(summaries(&stream.until("SYNCED").await), ["SYNCED"], "{transport:?} {selector}");
             streams.push((selector, stream));
         }
     }
@@ -130,11 +130,11 @@ async fn objects_that_begin_or_stop_matching_are_added_or_deleted() {
     delete(&server, "b");
     for (selector, stream) in &mut streams {
         let mut events = stream.until("DELETED").await;
-        assert_eq!(told(&events), ["ADDED a", "MODIFIED a", "DELETED a"], "{selector}");
+        assert_eq!(summaries(&events), ["ADDED a", "MODIFIED a", "DELETED a"], "{selector}");
         let last = events.pop().unwrap().object;
         assert!(labeled(&last, "app", "api"), "not the last state that matched");
         assert_eq!(version(&last), u128::from(left), "not the version of the change");
-        assert_eq!(told(&stream.until("DELETED").await), ["ADDED b", "DELETED b"], "{selector}");
+        assert_eq!(summaries(&stream.until("DELETED").await), ["ADDED b", "DELETED b"], "{selector}");
     }
 }
 
@@ -206,7 +206,7 @@ async fn one_stream_joins_several_resources_under_one_token() {
     let recorder = &recorders[0];
     let mut stream =
         Stream::sse(server.address, "/v1/watch/namespaces,services,pods", recorder.token()).await.unwrap();
-    assert_eq!(told(&[stream.next().await.unwrap()]), ["BOOKMARK"]);
+    assert_eq!(summaries(&[stream.next().await.unwrap()]), ["BOOKMARK"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -223,10 +223,10 @@ async fn a_token_within_the_journal_gives_exactly_the_missed_changes() {
         let mut stream = open(transport, &server, WATCH, Some(&token)).await;
         let events = stream.until("BOOKMARK").await;
         let missed = ["ADDED b", "MODIFIED a", "MODIFIED a", "DELETED b", "BOOKMARK"];
-        assert_eq!(told(&events), missed, "{transport:?}");
+        assert_eq!(summaries(&events), missed, "{transport:?}");
         assert_eq!(events[4].token, Some(transport.bookmark(&newest)));
         let mut stream = open(transport, &server, WATCH, Some(&newest)).await;
-        assert_eq!(told(&stream.until("BOOKMARK").await), ["BOOKMARK"], "{transport:?}");
+        assert_eq!(summaries(&stream.until("BOOKMARK").await), ["BOOKMARK"], "{transport:?}");
     }
 }
 
@@ -257,14 +257,14 @@ async fn a_token_behind_the_journal_gives_latest_states_and_deletions() {
         // A DELETED may name an object that the client never had, as its creation after the token is forgotten.
         let latest =
             ["DELETED goes", "DELETED comes-and-goes", "MODIFIED changes", "ADDED comes", "BOOKMARK"];
-        assert_eq!(told(&events), latest, "{transport:?}");
+        assert_eq!(summaries(&events), latest, "{transport:?}");
         assert!(labeled(&events[2].object, "app", "round-39"));
         assert_eq!(events[0].object["metadata"]["namespace"], "default");
         // With a filter, an object that does not match is sent as deleted, as it may have matched before.
         let target = format!("{WATCH}?labelSelector=app%3Dweb");
         let mut stream = open(transport, &server, &target, Some(&token)).await;
         let latest = ["DELETED goes", "DELETED comes-and-goes", "DELETED changes", "ADDED comes", "BOOKMARK"];
-        assert_eq!(told(&stream.until("BOOKMARK").await), latest, "{transport:?}");
+        assert_eq!(summaries(&stream.until("BOOKMARK").await), latest, "{transport:?}");
     }
 }
 
@@ -275,7 +275,7 @@ async fn resets(server: &TestServer, target: &str, token: &str, reason: &str) {
         let events = stream.until("SYNCED").await;
         assert_eq!((&*events[0].kind, events[0].reason()), ("RESET", reason), "{transport:?} {token}");
         let objects = server.cluster.len("pods");
-        assert_eq!(events.len(), objects + 2, "{transport:?} {token}: {:?}", told(&events));
+        assert_eq!(events.len(), objects + 2, "{transport:?} {token}: {:?}", summaries(&events));
         assert!(events[1..=objects].iter().all(|event| event.kind == "ADDED"));
     }
 }
@@ -318,7 +318,7 @@ async fn a_replica_that_is_behind_a_token_waits_until_it_has_caught_up() {
         }
         // The bookmark says that the token is reached. Earlier changes are not sent again.
         let third = format!("ADDED three-{}", format!("{transport:?}").to_lowercase());
-        assert_eq!(told(&stream.until("ADDED").await).last(), Some(&third), "{transport:?}");
+        assert_eq!(summaries(&stream.until("ADDED").await).last(), Some(&third), "{transport:?}");
     }
 }
 
@@ -355,7 +355,7 @@ async fn a_stream_without_initial_events_sends_changes_only() {
         assert_eq!(first.kind, "BOOKMARK", "{transport:?}");
         assert_eq!(first.token, Some(transport.bookmark(&format!("pods:{}", server.cluster.revision()))));
         create(&server, &format!("b{number}"));
-        assert_eq!(told(&[stream.next().await.unwrap()]), [format!("ADDED b{number}")], "{transport:?}");
+        assert_eq!(summaries(&[stream.next().await.unwrap()]), [format!("ADDED b{number}")], "{transport:?}");
     }
 }
 
@@ -367,7 +367,7 @@ async fn a_stream_ends_cleanly_after_timeout_seconds() {
     for transport in TRANSPORTS {
         let target = format!("{WATCH}?timeoutSeconds=1");
         let mut stream = open(transport, &server, &target, None).await;
-        assert_eq!(told(&stream.until("BOOKMARK").await), ["ADDED a", "SYNCED", "BOOKMARK"]);
+        assert_eq!(summaries(&stream.until("BOOKMARK").await), ["ADDED a", "SYNCED", "BOOKMARK"]);
         let end = in_time("the end", stream.item()).await;
         let code = (transport == Transport::WebSocket).then_some(1000);
         assert!(matches!(end, Item::End(found) if found == code), "{transport:?}: {end:?}");
@@ -390,7 +390,11 @@ async fn a_resync_sends_every_matching_object_again() {
         for _ in 0..4 {
             again.push(stream.next().await.unwrap());
         }
-        assert_eq!(told(&again), ["MODIFIED a", "MODIFIED b", "MODIFIED a", "MODIFIED b"], "{transport:?}");
+        assert_eq!(
+            summaries(&again),
+            ["MODIFIED a", "MODIFIED b", "MODIFIED a", "MODIFIED b"],
+            "{transport:?}"
+        );
         assert_eq!(again[0].object, again[2].object);
     }
 }

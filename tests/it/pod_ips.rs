@@ -6,7 +6,7 @@ use informerd::testing::config::PassThrough;
 use informerd::testing::sim::Cluster;
 use serde_json::{Value, json};
 
-use crate::queues::{define, example, has, object};
+use crate::queues::{define, example, is_installed, object};
 use crate::support::eventually;
 use crate::support::server::TestServer;
 
@@ -40,7 +40,7 @@ async fn until(cluster: &Cluster, expected: &[(&str, &str)]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_config_map_has_the_ips_of_the_ready_pods_of_its_service() {
-    if !has(COMMAND[0], "--version").await {
+    if !is_installed(COMMAND[0], "--version").await {
         return;
     }
     let cluster = Cluster::default();

@@ -44,17 +44,17 @@ async fn queue_of(spec: &Value) -> TestServer {
     server
 }
 
-async fn shown(server: &TestServer) -> Value {
+async fn detail(server: &TestServer) -> Value {
     server.get("/v1/queues/q").await.json()
 }
 
 async fn synced(server: &TestServer) {
-    in_time("the first state", async { while shown(server).await["synced"] != true {} }).await;
+    in_time("the first state", async { while detail(server).await["synced"] != true {} }).await;
 }
 
 /// Waits until a field of the queue has a value.
 async fn until(server: &TestServer, field: &str, value: u64) {
-    in_time(&format!("{field} {value}"), async { while shown(server).await[field] != value {} }).await;
+    in_time(&format!("{field} {value}"), async { while detail(server).await[field] != value {} }).await;
 }
 
 /// Leases the next key, and waits for it.
@@ -75,7 +75,7 @@ async fn answer(server: &TestServer, verb: &str, item: &Value) -> Response {
 }
 
 /// Leases a key and finishes it; returns the key and its object.
-async fn done(server: &TestServer) -> (String, Value) {
+async fn lease_and_finish(server: &TestServer) -> (String, Value) {
     let item = lease(server).await;
     assert_eq!(answer(server, "done", &item).await.status(), 204);
     (
@@ -105,11 +105,11 @@ async fn a_key_is_leased_to_one_worker_with_the_current_object() {
     server.caught_up("pods").await;
     assert!(is_empty(&server).await);
     assert_eq!(answer(&server, "done", &first).await.status(), 204);
-    assert_eq!(done(&server).await.1["metadata"]["labels"]["app"], "db");
+    assert_eq!(lease_and_finish(&server).await.1["metadata"]["labels"]["app"], "db");
     let again = answer(&server, "done", &first).await;
     assert_eq!((again.status(), &again.json()["reason"]), (409, &json!("Conflict")));
     server.cluster.delete("pods", "one", "a").unwrap();
-    assert_eq!(done(&server).await, ("one/a".to_owned(), Value::Null));
+    assert_eq!(lease_and_finish(&server).await, ("one/a".to_owned(), Value::Null));
     assert!(is_empty(&server).await);
 }
 
@@ -132,7 +132,7 @@ async fn a_worker_waits_until_a_key_is_ready_or_its_time_is_over() {
     }
     names.sort();
     assert_eq!(names, ["a", "b"]);
-    assert_eq!(shown(&server).await["inFlight"], 2);
+    assert_eq!(detail(&server).await["inFlight"], 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -145,18 +145,18 @@ async fn a_queue_takes_the_filters_of_a_watch() {
     let map = |name: &str, data: Value| json!({"metadata": {"namespace": "one", "name": name}, "data": data});
     server.cluster.create("configmaps", map("small", json!({"a": "1"}))).unwrap();
     server.cluster.create("configmaps", map("large", json!({"a": "1", "b": "2"}))).unwrap();
-    assert_eq!(done(&server).await.0, "one/large");
+    assert_eq!(lease_and_finish(&server).await.0, "one/large");
     for (namespace, name, app) in [("one", "a", "web"), ("one", "b", "db"), ("two", "c", "web")] {
         server.cluster.create("pods", mk_pod(namespace, name, app)).unwrap();
     }
-    assert_eq!(done(&server).await.0, "one/a");
+    assert_eq!(lease_and_finish(&server).await.0, "one/a");
     // A change outside the selection, then a change after which the object is no longer selected: for the queue it is
     // deleted.
     server.cluster.patch("pods", "one", "a", &json!({"status": {"phase": "Running"}})).unwrap();
     server.caught_up("pods").await;
     assert!(is_empty(&server).await);
     server.cluster.patch("pods", "one", "a", &json!({"metadata": {"labels": {"app": "db"}}})).unwrap();
-    assert_eq!(done(&server).await, ("one/a".to_owned(), Value::Null));
+    assert_eq!(lease_and_finish(&server).await, ("one/a".to_owned(), Value::Null));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -197,7 +197,7 @@ async fn retries_wait_and_failed_keys_are_listed_and_put_back() {
     let second = lease(&server).await;
     assert_eq!(second["attempt"], 2);
     assert_eq!(retry(&second).await, json!({"failed": true}));
-    let failed = &shown(&server).await["failedKeys"][0];
+    let failed = &detail(&server).await["failedKeys"][0];
     assert_eq!(
         (&failed["namespace"], &failed["name"], &failed["attempts"], &failed["error"]),
         (&json!("one"), &json!("a"), &json!(2), &json!("no route to host"))
@@ -214,7 +214,7 @@ async fn retries_wait_and_failed_keys_are_listed_and_put_back() {
     assert_eq!(answer(&server, "extend", &item).await.json(), json!({"leaseSeconds": 60}));
     let later = json!({"lease": item["lease"], "requeueAfterSeconds": 0.01});
     assert_eq!(post(&server, "q/done", &later).await.status(), 204);
-    assert_eq!(done(&server).await.0, "one/a");
+    assert_eq!(lease_and_finish(&server).await.0, "one/a");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -248,7 +248,7 @@ async fn a_worker_that_disconnects_while_waiting_loses_no_key() {
         until(&server, "waitingWorkers", 0).await;
     }
     server.cluster.create("pods", mk_pod("one", "a", "web")).unwrap();
-    assert_eq!(done(&server).await.0, "one/a");
+    assert_eq!(lease_and_finish(&server).await.0, "one/a");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -344,7 +344,7 @@ async fn a_full_queue_stops_reading_and_loses_nothing() {
     until(&server, "depth", 3).await;
     let mut seen = std::collections::BTreeMap::new();
     while seen.len() < 29 || seen.contains_key("one/p29") {
-        let (key, object) = done(&server).await;
+        let (key, object) = lease_and_finish(&server).await;
         let there = !object.is_null();
         if there {
             seen.insert(key, ())
@@ -401,7 +401,7 @@ async fn at_shutdown_workers_are_answered_and_after_it_queues_are_declared_again
         409,
         "a token of the process before was accepted"
     );
-    assert_eq!(done(&server).await.0, "one/a", "a restart did not queue every key");
+    assert_eq!(lease_and_finish(&server).await.0, "one/a", "a restart did not queue every key");
 }
 
 /// A configuration that follows the pods of an app.
@@ -428,12 +428,12 @@ async fn replacing_an_informer_queues_the_objects_no_longer_followed() {
         config.source = Some(source);
     })
     .await;
-    let (key, object) = done(&server).await;
+    let (key, object) = lease_and_finish(&server).await;
     assert_eq!((&*key, object.is_null()), ("default/web-0", false));
     let new = folder.path().join("new");
     std::fs::write(&new, following("db")).unwrap();
     std::fs::rename(new, &file).unwrap();
-    let mut after = [done(&server).await, done(&server).await];
+    let mut after = [lease_and_finish(&server).await, lease_and_finish(&server).await];
     after.sort_by(|one, other| one.0.cmp(&other.0));
     assert_eq!((&*after[0].0, after[0].1.is_null()), ("default/db-0", false));
     assert_eq!(
@@ -445,7 +445,7 @@ async fn replacing_an_informer_queues_the_objects_no_longer_followed() {
     assert_eq!(request(server.address, "DELETE", "/v1/queues/q", &[]).await.status(), 403);
     assert_eq!(declare(&server, "other", &pods()).await.status(), 403);
     assert_eq!(declare(&server, "q", &pods()).await.status(), 200);
-    assert_eq!(shown(&server).await["declaredBy"], "configuration");
+    assert_eq!(detail(&server).await["declaredBy"], "configuration");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -469,7 +469,7 @@ async fn a_queue_of_the_configuration_waits_for_its_kind() {
     let server = TestServer::start_with(&["pods"], |config| config.queues = queues).await;
     in_time("a sentence", async {
         loop {
-            let resource = &shown(&server).await["resources"][0];
+            let resource = &detail(&server).await["resources"][0];
             if resource["message"].as_str().is_some_and(|message| message.contains("gadgets.example.com")) {
                 assert_eq!(resource["synced"], false);
                 return;
@@ -535,7 +535,7 @@ pub(crate) fn example(
 }
 
 /// Whether a program is installed, as its version shows; if not, prints a `skipped:` line.
-pub(crate) async fn has(program: &str, version: &str) -> bool {
+pub(crate) async fn is_installed(program: &str, version: &str) -> bool {
     let found = tokio::process::Command::new(program).arg(version).output().await;
     let has = found.is_ok_and(|output| output.status.success());
     if !has {
@@ -545,7 +545,7 @@ pub(crate) async fn has(program: &str, version: &str) -> bool {
 }
 
 /// Two workers of a language write a file for each pod, while workers are killed and informerd restarts.
-async fn keeps_files(command: &[&str]) {
+async fn reconciles_files(command: &[&str]) {
     let mut server = TestServer::start(&["pods"]).await;
     let folder = tempfile::tempdir().unwrap();
     let mut workers = [0, 1].map(|_| example(command, folder.path(), server.address));
@@ -604,28 +604,28 @@ async fn keeps_files(command: &[&str]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_python_controller_reconciles_its_files() {
-    if has("python3", "--version").await {
-        keeps_files(&["python3", "controller.py"]).await;
+    if is_installed("python3", "--version").await {
+        reconciles_files(&["python3", "controller.py"]).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_javascript_controller_reconciles_its_files() {
-    if has("node", "--version").await {
-        keeps_files(&["node", "controller.mjs"]).await;
+    if is_installed("node", "--version").await {
+        reconciles_files(&["node", "controller.mjs"]).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_shell_controller_reconciles_its_files() {
-    if has("jq", "--version").await && has("curl", "--version").await {
-        keeps_files(&["sh", "controller.sh"]).await;
+    if is_installed("jq", "--version").await && is_installed("curl", "--version").await {
+        reconciles_files(&["sh", "controller.sh"]).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_go_controller_reconciles_its_files() {
-    if !has("go", "version").await {
+    if !is_installed("go", "version").await {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -641,7 +641,7 @@ async fn the_go_controller_reconciles_its_files() {
         .current_dir(folder.path());
     let built = build.output().await.unwrap();
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    keeps_files(&[program.to_str().unwrap(), ""]).await;
+    reconciles_files(&[program.to_str().unwrap(), ""]).await;
 }
 
 #[test]
@@ -697,13 +697,13 @@ async fn linked(resources: &[&str], spec: &Value, objects: &[(&str, Value)]) -> 
     assert_eq!(declared.status(), 201, "{}", declared.text());
     synced(&server).await;
     // All objects are queued.
-    settle(&server, 0).await;
+    finish_all_keys(&server, 0).await;
     server
 }
 
 /// Finishes all keys that are queued, and returns their names. Waits for the expected number, then a moment for any
 /// others.
-async fn settle(server: &TestServer, expected: usize) -> Vec<String> {
+async fn finish_all_keys(server: &TestServer, expected: usize) -> Vec<String> {
     let mut names = std::collections::BTreeSet::new();
     loop {
         let seconds = if names.len() < expected { 20 } else { 1 };
@@ -725,8 +725,8 @@ async fn settle(server: &TestServer, expected: usize) -> Vec<String> {
 }
 
 /// Waits until exactly these keys were queued.
-async fn come(server: &TestServer, expected: &[&str]) {
-    assert_eq!(settle(server, expected.len()).await, expected);
+async fn expect_keys(server: &TestServer, expected: &[&str]) {
+    assert_eq!(finish_all_keys(server, expected.len()).await, expected);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -753,20 +753,20 @@ async fn a_change_queues_the_objects_that_refer_to_the_changed_one() {
     let cluster = &server.cluster;
     // The object is referred to before it exists.
     cluster.create("secrets", object("cert", &json!({}))).unwrap();
-    come(&server, &["ingresses.networking.k8s.io shop", "ingresses.networking.k8s.io web"]).await;
+    expect_keys(&server, &["ingresses.networking.k8s.io shop", "ingresses.networking.k8s.io web"]).await;
     cluster.patch("secrets", "one", "unused", &json!({"data": {"a": "YQ=="}})).unwrap();
     let mut elsewhere = object("cert", &json!({}));
     elsewhere["metadata"]["namespace"] = "two".into();
     cluster.create("secrets", elsewhere).unwrap();
     // An object that nobody refers to, or that is in another namespace.
-    come(&server, &[]).await;
+    expect_keys(&server, &[]).await;
     // The objects that refer to it now count, not those at the start of the queue.
     cluster.patch("ingresses", "one", "shop", &tls("new")).unwrap();
-    come(&server, &["ingresses.networking.k8s.io shop"]).await;
+    expect_keys(&server, &["ingresses.networking.k8s.io shop"]).await;
     cluster.delete("secrets", "one", "cert").unwrap();
-    come(&server, &["ingresses.networking.k8s.io web"]).await;
+    expect_keys(&server, &["ingresses.networking.k8s.io web"]).await;
     cluster.create("configmaps", object("settings", &json!({}))).unwrap();
-    come(&server, &["ingresses.networking.k8s.io annotated"]).await;
+    expect_keys(&server, &["ingresses.networking.k8s.io annotated"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -783,15 +783,15 @@ async fn a_change_queues_the_objects_referred_to_before_and_after() {
     let mut slice = object("a-1", &json!({"endpoints": [], "addressType": "IPv4"}));
     slice["metadata"]["labels"] = of("a")["metadata"]["labels"].clone();
     cluster.create("endpointslices", slice).unwrap();
-    come(&server, &["services a"]).await;
+    expect_keys(&server, &["services a"]).await;
     cluster.patch("endpointslices", "one", "a-1", &of("b")).unwrap();
-    come(&server, &["services a", "services b"]).await;
+    expect_keys(&server, &["services a", "services b"]).await;
     cluster.patch("endpointslices", "one", "a-1", &of("missing")).unwrap();
-    come(&server, &["services b"]).await;
+    expect_keys(&server, &["services b"]).await;
     cluster.patch("endpointslices", "one", "a-1", &of("c")).unwrap();
-    come(&server, &["services c"]).await;
+    expect_keys(&server, &["services c"]).await;
     cluster.delete("endpointslices", "one", "a-1").unwrap();
-    come(&server, &["services c"]).await;
+    expect_keys(&server, &["services c"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -811,12 +811,12 @@ async fn selectors_are_followed_in_both_directions() {
     let server = linked(&["services", "pods"], &to_services, &first).await;
     let cluster = &server.cluster;
     cluster.create("pods", pod("a", "web")).unwrap();
-    come(&server, &["services web"]).await;
+    expect_keys(&server, &["services web"]).await;
     // The service that the pod no longer matches must be reconciled, too.
     cluster.patch("pods", "one", "a", &json!({"metadata": {"labels": {"app": "db"}}})).unwrap();
-    come(&server, &["services db", "services web"]).await;
+    expect_keys(&server, &["services db", "services web"]).await;
     cluster.delete("pods", "one", "a").unwrap();
-    come(&server, &["services db"]).await;
+    expect_keys(&server, &["services db"]).await;
     let to_pods = json!({"watch": [
         {"resource": "pods"},
         {"resource": "services", "enqueue": [{"resource": "pods"}]},
@@ -824,9 +824,9 @@ async fn selectors_are_followed_in_both_directions() {
     let first = [("pods", pod("a", "web")), ("pods", pod("b", "db"))];
     let server = linked(&["services", "pods"], &to_pods, &first).await;
     server.cluster.create("services", object("s", &selecting("web"))).unwrap();
-    come(&server, &["pods a"]).await;
+    expect_keys(&server, &["pods a"]).await;
     server.cluster.patch("services", "one", "s", &selecting("db")).unwrap();
-    come(&server, &["pods a", "pods b"]).await;
+    expect_keys(&server, &["pods a", "pods b"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -848,13 +848,13 @@ async fn owners_are_followed_in_both_directions() {
     let deployment = cluster.create("deployments", object("web", &json!({"spec": {}}))).unwrap();
     let set = cluster.create("replicasets", owned("web-1", "Deployment", &deployment)).unwrap();
     cluster.create("replicasets", object("alone", &json!({"spec": {}}))).unwrap();
-    come(&server, &["replicasets.apps alone", "replicasets.apps web-1"]).await;
+    expect_keys(&server, &["replicasets.apps alone", "replicasets.apps web-1"]).await;
     cluster.patch("deployments", "one", "web", &json!({"spec": {"replicas": 2}})).unwrap();
-    come(&server, &["replicasets.apps web-1"]).await;
+    expect_keys(&server, &["replicasets.apps web-1"]).await;
     cluster.create("pods", owned("web-1-a", "ReplicaSet", &set)).unwrap();
-    come(&server, &["replicasets.apps web-1"]).await;
+    expect_keys(&server, &["replicasets.apps web-1"]).await;
     cluster.delete("pods", "one", "web-1-a").unwrap();
-    come(&server, &["replicasets.apps web-1"]).await;
+    expect_keys(&server, &["replicasets.apps web-1"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

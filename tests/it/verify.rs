@@ -21,7 +21,7 @@ async fn info(server: &TestServer) -> Value {
 }
 
 /// Waits until that entry meets a condition.
-async fn told(server: &TestServer, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+async fn wait_for_info(server: &TestServer, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {
         let info = info(server).await;
@@ -53,7 +53,10 @@ async fn a_lost_event_is_found_by_comparison_counted_healed_and_sent() {
         server.cluster.create(kind, object(name, 0)).unwrap();
     }
     server.caught_up(kind).await;
-    told(&server, "a comparison without differences", |info| info["lastVerify"]["outcome"] == "equal").await;
+    wait_for_info(&server, "a comparison without differences", |info| {
+        info["lastVerify"]["outcome"] == "equal"
+    })
+    .await;
     let mut stream = Stream::ndjson(server.address, &format!("/v1/watch/{kind}"), None).await.unwrap();
     stream.until("SYNCED").await;
 
@@ -72,7 +75,7 @@ async fn a_lost_event_is_found_by_comparison_counted_healed_and_sent() {
         }
     }
     assert_eq!(events, ["DELETED goes", "MODIFIED changes", "ADDED comes"]);
-    let info = told(&server, "a comparison after it", |info| {
+    let info = wait_for_info(&server, "a comparison after it", |info| {
         info["lastVerify"]["outcome"] == "equal" && info["relists"].as_u64() >= Some(1)
     })
     .await;
@@ -171,7 +174,7 @@ async fn metadata_only_secrets_are_never_fetched_held_or_shown_whole() {
     let why = "type is not held: of secrets only their metadata is";
     assert!(refused.text().contains(why), "{}", refused.text());
     assert_eq!(server.get("/v1/snapshot/secrets?fieldSelector=metadata.name=s").await.status(), 200);
-    let info = told(&server, "a comparison", |info| info["lastVerify"]["outcome"] == "equal").await;
+    let info = wait_for_info(&server, "a comparison", |info| info["lastVerify"]["outcome"] == "equal").await;
     assert_eq!(info["metadataOnly"], true);
     assert_eq!(info["kind"], "Secret");
 }
@@ -201,7 +204,7 @@ async fn dropped_parts_are_not_held_but_their_changes_are_sent() {
         let why = format!("{field} is not held: of pods everything but .spec,.status.phase is");
         assert!(refused.text().contains(&why), "{}", refused.text());
     }
-    let info = told(&server, "a comparison", |info| info["lastVerify"]["outcome"] == "equal").await;
+    let info = wait_for_info(&server, "a comparison", |info| info["lastVerify"]["outcome"] == "equal").await;
     assert_eq!(info["dropped"], json!([".spec", ".status.phase"]));
     assert_eq!(info["metadataOnly"], false);
 }

@@ -219,7 +219,7 @@ impl Checker {
         if !real {
             return Err(format!("P1: {kind:?} {name} {key}@{} was never so, or is not wanted", held.version));
         }
-        self.told(source, key, held.version, false)?;
+        self.note_version(source, key, held.version, false)?;
         self.folds[source].objects.insert(key.to_owned(), held.clone());
         self.folds[source].json.insert(key.to_owned(), json);
         self.in_order(source, kind, key, held.version, view)
@@ -243,14 +243,14 @@ impl Checker {
         if !gone || !self.wanted.in_scope(key) {
             return Err(format!("P1: DELETED {name} {key}@{version}, which was there and wanted"));
         }
-        self.told(source, key, version, true)?;
+        self.note_version(source, key, version, true)?;
         self.folds[source].objects.remove(key);
         self.folds[source].json.remove(key);
         self.in_order(source, EventKind::Deleted, key, version, view)
     }
 
     /// P2 and P3: versions of an object never decrease, and increase with each event of a connection.
-    fn told(&mut self, source: usize, key: &str, version: u64, deleted: bool) -> Result<(), String> {
+    fn note_version(&mut self, source: usize, key: &str, version: u64, deleted: bool) -> Result<(), String> {
         let name = RESOURCES[self.sources[source]];
         let fold = &mut self.folds[source];
         if let Some(told) = fold.told.get(key)

@@ -126,7 +126,13 @@ impl Connection {
     }
 
     /// Joins a live view if the stream has caught up and the view accepts it. Otherwise the stream goes on by itself.
-    fn go_on(&mut self, subscriber: Subscriber, joins: bool, replica: &Replica, around: &Around<'_>) {
+    fn join_view_or_continue(
+        &mut self,
+        subscriber: Subscriber,
+        joins: bool,
+        replica: &Replica,
+        around: &Around<'_>,
+    ) {
         (self.turn, self.inbox) = (None, None);
         let place = subscriber.live_place().filter(|_| joins);
         let gathers = place.as_ref().is_some_and(|place| place.selection.form.coalesce.is_some());
@@ -330,7 +336,7 @@ impl Client {
                 Ok(false)
             }
             Poll::Ready((subscriber, delivery)) => {
-                connection.go_on(subscriber, joins, replica, around);
+                connection.join_view_or_continue(subscriber, joins, replica, around);
                 let events = delivery.as_ref().map(Delivery::events).unwrap_or_default();
                 match delivery {
                     None => {}
@@ -392,7 +398,7 @@ impl Client {
             let holding = inbox.holding;
             drop(inbox);
             around.hits.count(if holding { Fault::LeftGathering } else { Fault::LeftView });
-            connection.go_on(subscriber, false, replica, around);
+            connection.join_view_or_continue(subscriber, false, replica, around);
             return true;
         }
         came

@@ -81,7 +81,7 @@ impl Upstream {
         }
     }
 
-    fn there(&self, version: &ResourceVersion) -> Vec<Identity> {
+    fn identities_at(&self, version: &ResourceVersion) -> Vec<Identity> {
         let mut there = BTreeMap::new();
         let until = |event: &&Event| ResourceVersion::from(event.version) <= *version;
         for event in self.events.iter().take_while(until) {
@@ -186,7 +186,7 @@ impl Life {
 
     fn answer(&self, upstream: &Upstream) {
         while let Some(version) = self.backfills.next() {
-            self.backfills.answer(&version, Some(upstream.there(&version)));
+            self.backfills.answer(&version, Some(upstream.identities_at(&version)));
         }
         self.tell_head(Some(&upstream.version.into()));
     }

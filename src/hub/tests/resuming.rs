@@ -19,7 +19,7 @@ fn subscribe(life: &Life, selection: Selection, from: StartAt) -> Subscriber {
 }
 
 /// The first events of such a stream: kinds, and names if there are any.
-fn told(life: &Life, from: StartAt) -> Vec<(EventKind, String)> {
+fn first_events(life: &Life, from: StartAt) -> Vec<(EventKind, String)> {
     let told = taken(&mut subscribe(life, Selection::default(), from));
     told.into_iter().map(|(kind, name, _)| (kind, name)).collect()
 }
@@ -46,7 +46,7 @@ async fn a_bookmark_token_gives_deletions_of_objects_created_after_it() {
     // More changes than the journal holds.
     (0..5).for_each(|_| upstream.put("a", true));
     life.watch(&upstream, usize::MAX);
-    assert!(told(&life, bookmark(token)).contains(&(EventKind::Deleted, "z".to_owned())));
+    assert!(first_events(&life, bookmark(token)).contains(&(EventKind::Deleted, "z".to_owned())));
 }
 
 #[tokio::test(start_paused = true)]
@@ -67,8 +67,8 @@ async fn a_bookmark_token_within_a_relist_gap_starts_over() {
     };
     assert_eq!(first(&mut subscriber), EventKind::Bookmark);
     life.writer.commit(list(9));
-    assert_eq!(told(&life, bookmark(token))[0].0, EventKind::Reset);
-    assert_eq!(told(&life, bookmark(9))[0].0, EventKind::Bookmark);
+    assert_eq!(first_events(&life, bookmark(token))[0].0, EventKind::Reset);
+    assert_eq!(first_events(&life, bookmark(9))[0].0, EventKind::Bookmark);
     assert_eq!(
         first(&mut subscriber),
         EventKind::Reset,
@@ -288,11 +288,11 @@ async fn a_token_of_a_cache_with_another_selection_starts_over() {
     assert!(name.starts_with("pods_") && name.len() == 13, "{name}");
     let token = || StartAt::Token([(name.clone(), 1.into())].into_iter().collect());
     assert_eq!(
-        told(&same, token())[0].0,
+        first_events(&same, token())[0].0,
         EventKind::Bookmark,
         "the digest depends on more than the contents"
     );
-    assert_eq!(told(&all, token())[0].0, EventKind::Reset);
+    assert_eq!(first_events(&all, token())[0].0, EventKind::Reset);
 }
 
 #[tokio::test(start_paused = true)]

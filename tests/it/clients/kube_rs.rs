@@ -116,7 +116,7 @@ async fn kube_rs_follows_through_every_fault() {
     let metadata: Api<PartialObjectMeta<Pod>> = Api::all(client);
     reflectors.follow("metadata", (), watcher(metadata, watcher::Config::default()));
     reflectors.follow("widgets as a stream", widget, watcher(widgets, streamed()));
-    Box::pin(world.every_fault(&mut reflectors, &FOLLOWERS)).await;
+    Box::pin(world.survive_every_fault(&mut reflectors, &FOLLOWERS)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -189,7 +189,7 @@ impl World {
     }
 
     /// Waits until each follower holds what the API server has, and returns how often each has listed.
-    async fn agree(
+    async fn converge(
         &mut self,
         after: &str,
         followers: &mut impl Followers,
@@ -223,9 +223,9 @@ impl World {
     }
 
     /// Takes the followers through every fault, while objects change.
-    async fn every_fault(mut self, followers: &mut impl Followers, wanted: &[Wanted]) {
+    async fn survive_every_fault(mut self, followers: &mut impl Followers, wanted: &[Wanted]) {
         self.write();
-        let first = self.agree("the start", followers, wanted).await;
+        let first = self.converge("the start", followers, wanted).await;
 
         self.write();
         for _ in 0..3 {
@@ -233,7 +233,7 @@ impl World {
             self.gate.cut().await;
             self.writes(20).await;
         }
-        let cut = self.agree("cut connections", followers, wanted).await;
+        let cut = self.converge("cut connections", followers, wanted).await;
         assert_eq!(cut, first, "a client that was cut off continues without a list");
 
         self.write();
@@ -241,12 +241,12 @@ impl World {
         self.writes(50).await;
         self.server.informerd.revive().await;
         self.writes(50).await;
-        self.agree("a kill", followers, wanted).await;
+        self.converge("a kill", followers, wanted).await;
 
         self.write();
         self.server.informerd.restart().await;
         self.writes(50).await;
-        let restarted = self.agree("a restart", followers, wanted).await;
+        let restarted = self.converge("a restart", followers, wanted).await;
 
         self.gate.set_backends(&[]);
         self.gate.cut().await;
@@ -254,7 +254,7 @@ impl World {
         self.pause().await;
         self.gate.set_backends(&[self.server.address]);
         self.write();
-        let expired = self.agree("more writes than the journal has", followers, wanted).await;
+        let expired = self.converge("more writes than the journal has", followers, wanted).await;
         for (name, lists) in &expired {
             assert!(
                 *lists > restarted[name],
@@ -270,7 +270,7 @@ impl World {
         }
         self.writes(50).await;
         self.server.cluster.compact();
-        self.agree("a compaction and an end of informerd's own watches", followers, wanted).await;
+        self.converge("a compaction and an end of informerd's own watches", followers, wanted).await;
         self.server.stop().await;
     }
 }

@@ -32,7 +32,7 @@ async fn the_javascript_client_follows_through_every_fault() {
     let Some(mut command) = node("node/follow.mjs") else { return };
     let world = World::start().await;
     command.arg(world.url());
-    Box::pin(world.every_fault(&mut Program::start(command), &FOLLOWERS)).await;
+    Box::pin(world.survive_every_fault(&mut Program::start(command), &FOLLOWERS)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

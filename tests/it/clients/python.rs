@@ -33,7 +33,7 @@ async fn the_python_client_follows_through_every_fault() {
     let Some(mut command) = python("python/follow.py") else { return };
     let world = World::start().await;
     command.arg(world.url());
-    Box::pin(world.every_fault(&mut Program::start(command), &FOLLOWERS)).await;
+    Box::pin(world.survive_every_fault(&mut Program::start(command), &FOLLOWERS)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

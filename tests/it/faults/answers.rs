@@ -7,7 +7,7 @@ use informerd::testing::sim::{Cluster, Cut, Failure, Fault, Requests, Verb};
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::{OBJECTS, Trial, cluster_with, counter, definition, object, says, state_of, until_state};
+use super::{OBJECTS, Trial, cluster_with, counter, definition, message_has, object, state_of, until_state};
 use crate::support::check::expected;
 use crate::support::client::Transport;
 use crate::support::eventually;
@@ -33,7 +33,7 @@ async fn credentials_are_read_again_after_a_401_and_streams_go_on() {
     trial.faults().cut_watches(&trial.requests(Verb::Watch), Cut::Clean);
     eventually("the 401", || trial.faults().fired(Fault::Failed) == 1).await;
     trial.write();
-    trial.is_true_again().await;
+    trial.converges().await;
     trial.is_watching().await;
     assert_eq!(trial.counter("failures_total", &[("kind", "unauthorized")]).await, 0);
     let renewed =
@@ -43,9 +43,9 @@ async fn credentials_are_read_again_after_a_401_and_streams_go_on() {
     trial.faults().fail_next(u32::MAX, &trial.requests(Verb::Watch), UNAUTHORIZED);
     trial.faults().cut_watches(&trial.requests(Verb::Watch), Cut::Clean);
     trial.write();
-    trial.shows(&["unauthorized", "credentials"]).await;
+    trial.shows_error(&["unauthorized", "credentials"]).await;
     trial.faults().clear();
-    trial.is_true_again().await;
+    trial.converges().await;
     trial.is_watching().await;
 }
 
@@ -66,13 +66,13 @@ async fn a_missing_permission_is_reported_and_heals_once_granted() {
         let informerd = Informerd::start_unsynced(config).await;
         let server = TestServer { cluster, api, informerd };
         let told = until_state(&server, &resource, name, |state| {
-            says(state, &["forbidden", "grant list and watch on", &resource])
+            message_has(state, &["forbidden", "grant list and watch on", &resource])
                 && state["state"] == "backing off"
         });
         let state = told.await;
         assert_eq!(state["synced"], json!(!verbs.contains(&Verb::List)), "{name}: {state}");
         let verb = if verbs.contains(&Verb::List) { "cannot list" } else { "cannot watch" };
-        assert!(says(&state, &[verb]), "{name}: {state}");
+        assert!(message_has(&state, &[verb]), "{name}: {state}");
         server.api.faults().clear();
         server.informerd.synced().await;
         let well = |state: &serde_json::Value| state["state"] == "watching" && state["lastError"].is_null();
@@ -90,11 +90,11 @@ async fn a_withdrawn_permission_keeps_the_cache_and_its_version() {
     let before = trial.costs().await;
     trial.faults().fail_next(u32::MAX, &trial.requests(Verb::Any), FORBIDDEN);
     trial.faults().cut_watches(&trial.requests(Verb::Watch), Cut::Clean);
-    let state = trial.shows(&["forbidden", "cannot watch", "grant list and watch on"]).await;
+    let state = trial.shows_error(&["forbidden", "cannot watch", "grant list and watch on"]).await;
     assert_eq!((&state["synced"], &state["objects"]), (&json!(true), &json!(OBJECTS)));
     trial.write();
     trial.faults().clear();
-    trial.is_true_again().await;
+    trial.converges().await;
     trial.is_watching().await;
     assert_eq!(trial.costs().await.0, before.0);
 }
@@ -124,7 +124,8 @@ async fn a_definition_may_be_created_deleted_and_created_with_another_schema() {
     follower.wait_for_state(&expected(&cluster, resource, |_| true)).await;
     assert!(follower.state().is_empty());
     let gone = Instant::now();
-    until_state(&server, resource, "not found", |state| says(state, &["not found", "does not serve"])).await;
+    until_state(&server, resource, "not found", |state| message_has(state, &["not found", "does not serve"]))
+        .await;
     // The definition is created again with another schema.
     let mut changed = definition("comes");
     changed["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = json!({

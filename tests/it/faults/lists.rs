@@ -7,7 +7,7 @@ use informerd::testing::sim::{ApiServer, Cut, Failure, Fault, Gone, Requests, St
 use serde_json::json;
 use tokio::time::{Instant, timeout};
 
-use super::{OBJECTS, PATIENCE, Trial, cluster_with, counter, object, says, until_state};
+use super::{OBJECTS, PATIENCE, Trial, cluster_with, counter, message_has, object, until_state};
 use crate::support::check::expected;
 use crate::support::client::Stream;
 use crate::support::eventually;
@@ -29,7 +29,7 @@ async fn first_list(
     (TestServer { cluster, api, informerd }, resource)
 }
 
-async fn is_whole(server: &TestServer, resource: &str) {
+async fn is_synced(server: &TestServer, resource: &str) {
     let well = |state: &serde_json::Value| {
         state["state"] == "watching" && state["lastError"].is_null() && state["objects"] == OBJECTS
     };
@@ -49,7 +49,7 @@ async fn a_server_that_refuses_streaming_lists_in_any_way_is_listed_in_pages() {
     ] {
         let (server, resource) =
             first_list(name, InitialList::Auto, |api, _| api.faults().streaming_lists(mode)).await;
-        is_whole(&server, &resource).await;
+        is_synced(&server, &resource).await;
         assert_eq!(server.api.faults().fired(Fault::StreamingListRefused), 1, "{name}");
         assert_eq!(
             reflector(&server, &resource, "streaming_list_fallbacks_total", ("resource", &resource)).await,
@@ -61,7 +61,7 @@ async fn a_server_that_refuses_streaming_lists_in_any_way_is_listed_in_pages() {
         server.api.faults().expire_next_watch(1, &watches, Gone::InStream);
         server.api.faults().cut_watches(&watches, Cut::Clean);
         eventually("the 410", || server.api.faults().fired(Fault::Gone) == 1).await;
-        is_whole(&server, &resource).await;
+        is_synced(&server, &resource).await;
         eventually("another list", || server.cluster.counters()[&resource].lists == 2).await;
         assert_eq!(reflector(&server, &resource, "lists_total", ("how", "stream")).await, 1, "{name}");
     }
@@ -75,7 +75,7 @@ async fn a_streaming_list_that_never_ends_is_abandoned() {
         api.faults().drop_bookmarks(true);
     })
     .await;
-    is_whole(&server, &resource).await;
+    is_synced(&server, &resource).await;
     assert!(began.elapsed() < Duration::from_secs(60));
     assert_eq!(
         reflector(&server, &resource, "streaming_list_fallbacks_total", ("resource", &resource)).await,
@@ -97,9 +97,9 @@ async fn a_streaming_list_that_is_cut_before_its_mark_is_discarded() {
         })
         .await;
         let state = until_state(&server, &resource, name, |state| !state["lastError"].is_null()).await;
-        assert!(says(&state, &["API server"]) || says(&state, &["reset"]), "{name}: {state}");
+        assert!(message_has(&state, &["API server"]) || message_has(&state, &["reset"]), "{name}: {state}");
         assert_eq!((&state["synced"], &state["objects"]), (&false.into(), &0.into()), "{name}");
-        is_whole(&server, &resource).await;
+        is_synced(&server, &resource).await;
         assert_eq!(server.api.faults().fired(Fault::CutBeforeMark), u64::from(times), "{name}");
         let fallbacks =
             reflector(&server, &resource, "streaming_list_fallbacks_total", ("resource", &resource));
@@ -112,7 +112,7 @@ async fn a_list_whose_continue_tokens_expire_restarts_and_at_last_is_unpaged() {
     for (name, times, lists) in [("token-once", 1, 2), ("token-always", 2, 3)] {
         let (server, resource) =
             first_list(name, InitialList::Page, |api, _| api.faults().expire_continue_tokens(times)).await;
-        is_whole(&server, &resource).await;
+        is_synced(&server, &resource).await;
         assert_eq!(server.api.faults().fired(Fault::ContinueExpired), u64::from(times), "{name}");
         assert_eq!(server.cluster.counters()[&resource].lists, lists, "{name}");
         assert_eq!(
@@ -138,8 +138,8 @@ async fn a_refused_list_is_retried_and_its_error_shown() {
             api.faults().fail_next(1, &Requests::of(Verb::List).on(resource), failure);
         })
         .await;
-        until_state(&server, &resource, name, |state| says(state, &[words])).await;
-        is_whole(&server, &resource).await;
+        until_state(&server, &resource, name, |state| message_has(state, &[words])).await;
+        is_synced(&server, &resource).await;
         assert_eq!(server.cluster.counters()[&resource].lists, 1, "{name}");
     }
 }
@@ -148,7 +148,7 @@ async fn a_refused_list_is_retried_and_its_error_shown() {
 async fn an_object_without_metadata_is_skipped_and_the_others_are_kept() {
     for (name, how) in [("nameless-page", InitialList::Page), ("nameless-stream", InitialList::Auto)] {
         let (server, resource) = first_list(name, how, |api, _| api.faults().nameless_objects(1)).await;
-        is_whole(&server, &resource).await;
+        is_synced(&server, &resource).await;
         assert_eq!(server.api.faults().fired(Fault::Nameless), 1, "{name}");
         assert_eq!(
             reflector(&server, &resource, "objects_skipped_total", ("reason", "missing")).await,
@@ -163,18 +163,18 @@ async fn check_behind(name: &str, how: InitialList) {
     let mut trial = Trial::with(name, |config| config.initial_list = how).await;
     let behind = trial.server.cluster.revision();
     trial.write();
-    trial.is_true_again().await;
+    trial.converges().await;
     let lists = trial.costs().await.0;
     trial.faults().lag_at(Some(behind));
     trial.faults().expire_next_watch(1, &trial.requests(Verb::Watch), Gone::InStream);
     trial.faults().cut_watches(&trial.requests(Verb::Watch), Cut::Clean);
-    trial.shows(&["was seen already", "behind"]).await;
-    trial.shows(&["was seen already", "Too large resource version"]).await;
+    trial.shows_error(&["was seen already", "behind"]).await;
+    trial.shows_error(&["was seen already", "Too large resource version"]).await;
     assert!(trial.counter("older_answers_total", &[]).await >= 2, "{name}");
     assert!(trial.counter("failures_total", &[("kind", "behind")]).await >= 1, "{name}");
     trial.write();
     trial.faults().lag_at(None);
-    trial.is_true_again().await;
+    trial.converges().await;
     trial.is_watching().await;
     assert!(trial.costs().await.0 - lists <= 5, "{name}");
     assert!(trial.faults().fired(Fault::Lagged) >= 2);
@@ -195,14 +195,14 @@ async fn a_watch_at_an_api_server_that_is_behind_resumes_once_it_has_caught_up()
     let mut trial = Trial::start("behind-watch").await;
     let behind = trial.server.cluster.revision();
     trial.write();
-    trial.is_true_again().await;
+    trial.converges().await;
     let lists = trial.costs().await.0;
     trial.faults().lag_at(Some(behind));
     trial.faults().cut_watches(&trial.requests(Verb::Watch), Cut::Clean);
     trial.write();
     eventually("a request to the server that is behind", || trial.faults().fired(Fault::Lagged) > 0).await;
     trial.faults().lag_at(None);
-    trial.is_true_again().await;
+    trial.converges().await;
     assert_eq!(trial.costs().await.0, lists);
 }
 
@@ -212,7 +212,7 @@ async fn a_restored_cluster_with_higher_versions_is_detected_by_its_newest_objec
     for (name, touched) in [("overtaken", false), ("overtaken-touched", true)] {
         let mut trial = Trial::start(name).await;
         trial.write();
-        trial.is_true_again().await;
+        trial.converges().await;
         let seen = trial.server.cluster.revision();
         let (restored, _) = cluster_with(name);
         while restored.revision() < seen + 20 {
@@ -237,13 +237,13 @@ async fn a_cluster_restored_from_a_backup_resets_the_clients() {
     for _ in 0..10 {
         trial.write();
     }
-    trial.is_true_again().await;
+    trial.converges().await;
     let (restored, _) = cluster_with("restored");
     restored.create(&trial.resource, object("of-the-backup", 1)).unwrap();
     let began = Instant::now();
     trial.server.cluster = restored.clone();
     trial.server.api.replace_cluster(restored.clone()).await.unwrap();
-    trial.shows(&["was seen already", "restored from a backup"]).await;
+    trial.shows_error(&["was seen already", "restored from a backup"]).await;
     let wanted = expected(&restored, &trial.resource, |_| true);
     let taken_over = timeout(PATIENCE, async {
         while trial.follower.state() != &wanted {

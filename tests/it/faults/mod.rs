@@ -92,7 +92,7 @@ async fn until_state(
 }
 
 /// Whether the error message of a state has all these words.
-fn says(state: &Value, words: &[&str]) -> bool {
+fn message_has(state: &Value, words: &[&str]) -> bool {
     let sentence = state["lastError"].as_str().unwrap_or_default();
     !sentence.is_empty() && words.iter().all(|word| sentence.contains(word))
 }
@@ -150,7 +150,7 @@ impl Trial {
     }
 
     /// Checks that the cache and the client equal the cluster, and that the client got no RESET.
-    async fn is_true_again(&mut self) {
+    async fn converges(&mut self) {
         let cluster = expected(&self.server.cluster, &self.resource, |_| true);
         let follower = timeout(PATIENCE, async {
             while self.follower.state() != &cluster {
@@ -178,9 +178,9 @@ impl Trial {
     }
 
     /// Waits until the shown error has all these words.
-    async fn shows(&self, words: &[&str]) -> Value {
+    async fn shows_error(&self, words: &[&str]) -> Value {
         let what = format!("an error with {words:?}");
-        until_state(&self.server, &self.resource, &what, |state| says(state, words)).await
+        until_state(&self.server, &self.resource, &what, |state| message_has(state, words)).await
     }
 
     /// Lists and watches that were requested so far.

@@ -6,7 +6,7 @@ use informerd::testing::config::UpstreamSource;
 use informerd::testing::sim::{Cut, Failure, Fault, Requests, Verb};
 use tokio::time::Instant;
 
-use super::{Trial, cluster_with, counter, says, until_state};
+use super::{Trial, cluster_with, counter, message_has, until_state};
 use crate::support::client;
 use crate::support::eventually;
 use crate::support::proxy::Proxy;
@@ -46,7 +46,7 @@ async fn an_idle_timeout_of_a_load_balancer_costs_watches_and_no_list() {
     .await;
     let most = began.elapsed().as_millis() / idle.as_millis() + 2;
     trial.write();
-    trial.is_true_again().await;
+    trial.converges().await;
     let after = trial.costs().await;
     assert_eq!(after.0, before.0);
     assert!(u128::from(after.1 - before.1) <= most, "{} watches of at most {most}", after.1 - before.1);
@@ -79,7 +79,7 @@ async fn a_half_open_connection_is_detected_and_the_age_of_the_cache_shown() {
     assert_eq!(ready.status(), 503, "{}", ready.text());
     assert!(ready.text().contains("last heard"), "{}", ready.text());
     assert_eq!(trial.follower.events, told);
-    trial.is_true_again().await;
+    trial.converges().await;
     assert!(frozen.elapsed() < Duration::from_secs(15), "{:?}", frozen.elapsed());
     until_state(&trial.server, &trial.resource, "a young cache", |state| age(state) < 1.0).await;
     assert_eq!(client::get(trial.server.admin, "/readyz", &[]).await.status(), 200);
@@ -120,11 +120,11 @@ async fn idle_connections_of_a_dead_path_are_not_reused() {
     let others = Requests::of(Verb::Watch).on("configmaps");
     trial.faults().fail_next(1, &others, Failure { code: 503, retry_after_seconds: Some(60) });
     trial.faults().cut_watches(&others, Cut::Clean);
-    until_state(&trial.server, "configmaps", "a refusal", |state| says(state, &["503"])).await;
+    until_state(&trial.server, "configmaps", "a refusal", |state| message_has(state, &["503"])).await;
     relay.freeze();
     let (frozen, connections) = (Instant::now(), relay.connections());
     trial.write();
-    trial.is_true_again().await;
+    trial.converges().await;
     // On the idle connection, a watch would wait 20 s for its response head.
     assert!(frozen.elapsed() < Duration::from_secs(15), "{:?}", frozen.elapsed());
     assert!(relay.connections() > connections);
@@ -138,8 +138,8 @@ async fn requests_without_an_answer_time_out() {
     eventually("the request", || trial.faults().fired(Fault::Hung) == 1).await;
     let hung = Instant::now();
     trial.write();
-    trial.shows(&["the API server sent nothing for 20s"]).await;
-    trial.is_true_again().await;
+    trial.shows_error(&["the API server sent nothing for 20s"]).await;
+    trial.converges().await;
     assert!(hung.elapsed() < Duration::from_secs(50), "{:?}", hung.elapsed());
     assert_eq!(trial.counter("failures_total", &[("kind", "idle")]).await, 1);
 }
@@ -160,7 +160,7 @@ async fn http_and_socks_proxies_are_used() {
             TestServer::beside(cluster, api, &[&resource], |config| config.upstream = kubeconfig(path)).await;
         let mut trial = Trial::over(server, resource).await;
         trial.write();
-        trial.is_true_again().await;
+        trial.converges().await;
         let greetings = proxy.greetings.lock().unwrap().clone();
         assert!(!greetings.is_empty(), "{name}");
         for greeting in greetings {

@@ -138,7 +138,7 @@ async fn a_certificate_renewed_by_the_same_authority_is_accepted() {
     relay.cut();
     eventually("a new connection", || relay.connections() > connections).await;
     trial.write();
-    trial.is_true_again().await;
+    trial.converges().await;
     trial.is_watching().await;
     assert_eq!((trial.costs().await.0, relay.refused()), (before.0, 0));
 }
@@ -153,7 +153,7 @@ async fn a_replaced_authority_is_read_after_the_first_refused_certificate() {
     relay.cut();
     eventually("a refused certificate", || relay.refused() > 0).await;
     trial.write();
-    trial.is_true_again().await;
+    trial.converges().await;
     trial.is_watching().await;
     assert!(renewals(&trial, "tls").await > renewed);
     assert_eq!((trial.costs().await.0, relay.refused()), (before.0, 1), "informerd did not retry at once");
@@ -165,11 +165,11 @@ async fn a_certificate_of_an_unknown_authority_is_refused_until_it_is_trusted() 
     let (mut trial, relay, folder) = over_tls("tls-unknown", &old, None).await;
     relay.present(new.server(None));
     relay.cut();
-    trial.shows(&["the API server was not reached", "invalid peer certificate", "authority"]).await;
+    trial.shows_error(&["the API server was not reached", "invalid peer certificate", "authority"]).await;
     trial.write();
     new.write(folder.path());
     let replaced = Instant::now();
-    trial.is_true_again().await;
+    trial.converges().await;
     trial.is_watching().await;
     println!("authority replaced: healed after {:.1?}", replaced.elapsed());
     assert!(replaced.elapsed() < PATIENCE && relay.refused() < 15);
@@ -185,7 +185,7 @@ async fn a_renewed_client_certificate_is_read_when_the_old_one_is_refused() {
     relay.cut();
     eventually("a refused certificate", || relay.refused() > 0).await;
     trial.write();
-    trial.is_true_again().await;
+    trial.converges().await;
     trial.is_watching().await;
     assert_eq!(trial.costs().await.0, before.0);
     assert!(relay.refused() <= 3, "{} handshakes", relay.refused());
@@ -206,8 +206,8 @@ async fn a_changed_address_is_read_when_the_old_one_does_not_answer() {
     write_kubeconfig(folder.path(), &format!("http://{}", new.address), false);
     old.close();
     trial.write();
-    trial.shows(&["the API server was not reached"]).await;
-    trial.is_true_again().await;
+    trial.shows_error(&["the API server was not reached"]).await;
+    trial.converges().await;
     trial.is_watching().await;
     assert!(renewals(&trial, "unreached").await > renewed);
     assert_eq!(trial.costs().await.0, before.0);
@@ -253,7 +253,7 @@ async fn a_plugins_client_certificate_is_renewed_before_it_expires() {
     relay.present(authority.server(Some(&later)));
     relay.cut();
     trial.write();
-    trial.is_true_again().await;
+    trial.converges().await;
     trial.is_watching().await;
     assert!(renewals(&trial, "expiring").await > 0);
 }
@@ -288,7 +288,7 @@ async fn over_http2_a_silent_watch_stays_open_and_a_dead_path_ends_it() {
     relay.freeze();
     let frozen = Instant::now();
     trial.write();
-    trial.is_true_again().await;
+    trial.converges().await;
     println!("dead path under HTTP/2: healed after {:.1?}", frozen.elapsed());
     assert!(frozen.elapsed() < Duration::from_secs(15), "{:?}", frozen.elapsed());
     assert_eq!(ends(&trial, "silent").await, silent);
@@ -352,7 +352,7 @@ async fn hang_one_of_two(name: &str, spoken: Spoken) {
     first.pause();
     let hung = Instant::now();
     trial.write();
-    trial.is_true_again().await;
+    trial.converges().await;
     println!("{spoken:?}, one of two servers hung: healed after {:.1?}", hung.elapsed());
     // The time of silence, then once the timeout of a connection (or, without TLS, of a response), and a step of
     // backoff.
@@ -384,10 +384,10 @@ async fn over_http2_a_stopped_server_shows_and_its_watch_resumes() {
     // Pings take as long as a watch over HTTP/1.1 may be silent.
     assert!(stopped.elapsed() < SILENCE_MAX + Duration::from_secs(3), "{:?}", stopped.elapsed());
     eventually_unready(&trial).await;
-    trial.shows(&["the API server was not reached"]).await;
+    trial.shows_error(&["the API server was not reached"]).await;
     relay.resume();
     let resumed = Instant::now();
-    trial.is_true_again().await;
+    trial.converges().await;
     trial.is_watching().await;
     println!("stopped server under HTTP/2: healed {:.1?} after it went on", resumed.elapsed());
     until_state(&trial.server, &trial.resource, "a young cache", |state| state["stale"] == false).await;

@@ -24,7 +24,7 @@ async fn a_watch_that_ends_in_any_way_resumes_at_its_version() {
         trial.faults().cut_watches(&trial.requests(Verb::Watch), cut);
         eventually("the cut", || trial.faults().fired(Fault::Cut) == 1).await;
         let changes = trial.write();
-        trial.is_true_again().await;
+        trial.converges().await;
         trial.is_watching().await;
         assert_eq!(trial.counter("watch_ends_total", &[("reason", reason)]).await, ends + 1, "{name}");
         assert_eq!(trial.costs().await, (before.0, before.1 + 1), "{name}");
@@ -42,12 +42,12 @@ async fn watches_that_end_at_once_are_not_retried_in_a_tight_loop() {
         trial.faults().cut_watches(&trial.requests(Verb::Watch), Cut::Clean);
         sleep(Duration::from_millis(1)).await;
     }
-    trial.shows(&["ends each watch soon after it began"]).await;
+    trial.shows_error(&["ends each watch soon after it began"]).await;
     let cost = trial.costs().await;
     assert!(cost.1 - before.1 <= 8, "{} watches in 4 s", cost.1 - before.1);
     assert_eq!(cost.0, before.0, "watches that end cost a list");
     trial.write();
-    trial.is_true_again().await;
+    trial.converges().await;
     trial.is_watching().await;
 }
 
@@ -60,7 +60,7 @@ async fn a_410_in_the_stream_or_as_http_status_causes_one_relist() {
         trial.faults().cut_watches(&trial.requests(Verb::Watch), Cut::Clean);
         eventually("the 410", || trial.faults().fired(Fault::Gone) == 1).await;
         trial.write();
-        trial.is_true_again().await;
+        trial.converges().await;
         trial.is_watching().await;
         assert_eq!(trial.counter("relists_total", &[("reason", "expired")]).await, 1, "{name}");
         assert_eq!(trial.counter("failures_total", &[("kind", "expired")]).await, 1, "{name}");
@@ -84,13 +84,13 @@ async fn a_refused_watch_waits_for_retry_after() {
         eventually("the refusal", || trial.faults().fired(Fault::Failed) == 1).await;
         let refused = Instant::now();
         trial.write();
-        let state = trial.shows(&[words]).await;
+        let state = trial.shows_error(&[words]).await;
         assert_eq!(state["state"], "backing off", "{name}");
         assert!(state["retryInSeconds"].as_f64().is_some_and(|seconds| seconds <= 3.75), "{name}: {state}");
         eventually("the next watch", || trial.open_watches() > 0).await;
         // The refusal was noticed up to a few milliseconds late.
         assert!(refused.elapsed() >= Duration::from_millis(2900), "{name}: after {:?}", refused.elapsed());
-        trial.is_true_again().await;
+        trial.converges().await;
         trial.is_watching().await;
         assert_eq!(trial.counter("failures_total", &[("kind", kind)]).await, 1, "{name}");
         assert_eq!(trial.costs().await, (before.0, before.1 + 2), "{name}");
@@ -111,8 +111,8 @@ async fn repeated_server_errors_back_off_exponentially() {
             refused.push(Instant::now());
         }
         trial.write();
-        trial.shows(&[&format!("the API server answered {code}")]).await;
-        trial.is_true_again().await;
+        trial.shows_error(&[&format!("the API server answered {code}")]).await;
+        trial.converges().await;
         trial.is_watching().await;
         let pauses: Vec<_> = refused.windows(2).map(|pair| pair[1] - pair[0]).collect();
         assert!(
@@ -136,7 +136,7 @@ async fn an_undecodable_event_ends_the_watch_and_is_read_again() {
         let before = trial.costs().await;
         order(trial.faults(), 1);
         trial.write();
-        trial.is_true_again().await;
+        trial.converges().await;
         trial.is_watching().await;
         assert_eq!(trial.faults().fired(fault), 1, "{name}");
         assert_eq!(trial.counter("watch_ends_total", &[("reason", "undecodable")]).await, 1, "{name}");
@@ -154,7 +154,7 @@ async fn an_event_that_stays_undecodable_causes_a_relist() {
     // More faults than it will meet, as a watch that it has closed may still use some.
     trial.faults().garbage_lines(1000);
     trial.write();
-    trial.is_true_again().await;
+    trial.converges().await;
     trial.is_watching().await;
     assert!(trial.faults().fired(Fault::Garbage) >= 2);
     assert_eq!(trial.counter("relists_total", &[("reason", "undecodable")]).await, 1);
@@ -173,7 +173,7 @@ async fn duplicate_and_reordered_events_change_nothing() {
         order(trial.faults(), 3);
         trial.write();
         trial.write();
-        trial.is_true_again().await;
+        trial.converges().await;
         trial.is_watching().await;
         assert!(trial.faults().fired(fault) >= 1, "{name}");
         if fault == Fault::Duplicated {
@@ -193,7 +193,7 @@ async fn a_stale_event_does_not_restore_a_deleted_object() {
     trial.server.cluster.delete(&trial.resource, "default", "first-07").unwrap();
     eventually("the ghost", || trial.faults().fired(Fault::Ghost) == 1).await;
     trial.server.cluster.create(&trial.resource, object("after", 1)).unwrap();
-    trial.is_true_again().await;
+    trial.converges().await;
     trial.is_watching().await;
     assert_eq!(trial.counter("relists_total", &[("reason", "disorder")]).await, 1);
     assert_eq!(trial.costs().await.0, before.0 + 1);
@@ -205,11 +205,11 @@ async fn an_outage_of_the_api_server_costs_no_list() {
     let before = trial.costs().await;
     trial.server.api.stop().await;
     trial.write();
-    let state = trial.shows(&["the API server was not reached", "refused"]).await;
+    let state = trial.shows_error(&["the API server was not reached", "refused"]).await;
     assert_eq!(state["state"], "backing off");
     trial.server.api.start().await.unwrap();
     let found = Instant::now();
-    trial.is_true_again().await;
+    trial.converges().await;
     assert!(found.elapsed() < PATIENCE);
     trial.is_watching().await;
     assert_eq!(trial.costs().await.0, before.0);

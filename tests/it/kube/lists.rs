@@ -456,7 +456,7 @@ async fn case_47_metadata_only_requests_get_their_own_kinds() {
     assert_eq!((&mark["kind"], &mark["apiVersion"]), (&expected["kind"], &expected["apiVersion"]));
     let version = relabel(&server, "a", "api");
     let left = stream.next().await.unwrap();
-    assert_eq!(super::told(&left), format!("DELETED a@{version}"));
+    assert_eq!(super::summary(&left), format!("DELETED a@{version}"));
     assert_eq!(left.object["metadata"]["labels"]["app"], "web");
     assert!(left.object["spec"].is_null());
 }

@@ -44,16 +44,16 @@ async fn watch_as(server: &TestServer, target: &str, accept: &str) -> Stream {
 }
 
 /// An event as `KIND name@version`.
-fn told(event: &StreamEvent) -> String {
+fn summary(event: &StreamEvent) -> String {
     let version = event.object["metadata"]["resourceVersion"].as_str().unwrap_or("-");
     format!("{} {}@{version}", event.kind, event.name())
 }
 
-/// The next events, as [`told`] tells them.
+/// The next events, as [`summary`] tells them.
 async fn next(stream: &mut Stream, count: usize) -> Vec<String> {
     let mut events = Vec::new();
     for _ in 0..count {
-        events.push(told(&stream.next().await.expect("the stream goes on")));
+        events.push(summary(&stream.next().await.expect("the stream goes on")));
     }
     events
 }

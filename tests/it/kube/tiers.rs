@@ -316,7 +316,7 @@ fn take(event: &StreamEvent, from: u64, objects: &mut Objects, told: &mut Vec<St
         other => assert_eq!(other, "BOOKMARK"),
     }
     if event.kind != "BOOKMARK" {
-        told.push(super::told(event));
+        told.push(super::summary(event));
     }
     Some(at)
 }

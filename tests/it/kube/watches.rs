@@ -9,7 +9,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::{DEFAULT_PODS, PODS, create, delete, names, next, relabel, status, told, watch};
+use super::{DEFAULT_PODS, PODS, create, delete, names, next, relabel, status, summary, watch};
 use crate::support::client::{Item, Stream, StreamEvent, head};
 use crate::support::server::TestServer;
 use crate::support::{eventually, in_time, mk_pod};
@@ -214,7 +214,7 @@ async fn case_57_bookmarks_are_sent_on_request_only() {
     }
     let version = create(&server, "a");
     let Item::Event(first) = in_time("the change", plain.item()).await else { panic!("not an event") };
-    assert_eq!(told(&first), format!("ADDED a@{version}"));
+    assert_eq!(summary(&first), format!("ADDED a@{version}"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -233,7 +233,7 @@ async fn case_58_objects_that_enter_or_leave_a_selector_are_added_or_deleted() {
     let left = relabel(&server, "a", "web");
     assert_eq!(next(&mut stream, 2).await, [format!("ADDED a@{entered}"), format!("MODIFIED a@{inside}")]);
     let event = stream.next().await.unwrap();
-    assert_eq!(told(&event), format!("DELETED a@{left}"));
+    assert_eq!(summary(&event), format!("DELETED a@{left}"));
     assert_eq!(
         event.object["metadata"]["labels"],
         json!({"app": "api", "x": "1"}),
@@ -349,7 +349,7 @@ async fn over_a_websocket_each_event_is_a_message() {
     let target = format!("{PODS}?watch=true&allowWatchBookmarks=true");
     let mut stream = Stream::websocket(server.address, &target, None).await.unwrap();
     let events = stream.until("SYNCED").await;
-    assert_eq!(told(&events[0]), format!("ADDED a@{version}"));
+    assert_eq!(summary(&events[0]), format!("ADDED a@{version}"));
     assert!(events[1].token.is_none());
     let version = delete(&server, "a");
     assert_eq!(next(&mut stream, 1).await, [format!("DELETED a@{version}")]);
@@ -366,7 +366,7 @@ impl Folded {
     fn take(&mut self, event: &StreamEvent) {
         let version = event.object["metadata"]["resourceVersion"].as_str().unwrap();
         let number: u64 = version.parse().unwrap();
-        assert!(number >= self.at, "{} goes back from {}", told(event), self.at);
+        assert!(number >= self.at, "{} goes back from {}", summary(event), self.at);
         self.at = number;
         match &*event.kind {
             "ADDED" | "MODIFIED" => drop(self.objects.insert(event.name().to_owned(), version.to_owned())),

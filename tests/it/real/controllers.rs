@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::cluster::administer;
-use crate::queues::{example, has};
+use crate::queues::{example, is_installed};
 use crate::support::envtest::{self, Envtest, FIRST_TOKEN, Options, Process, Version};
 use crate::support::server::{Informerd, kubeconfig, serve_config};
 use crate::support::{eventually, in_time};
@@ -86,7 +86,7 @@ async fn share_a_queue(version: Version) {
     for (command, needs) in WORKERS {
         let mut is_here = true;
         for [program, version] in needs {
-            is_here &= has(program, version).await;
+            is_here &= is_installed(program, version).await;
         }
         if is_here {
             workers.push((command, stage.worker(&command)));
@@ -140,7 +140,7 @@ async fn share_a_queue(version: Version) {
 async fn a_config_map_has_the_ips_of_the_ready_pods_of_its_service_on_1_20() {
     const MAP: &str = "/api/v1/namespaces/one/configmaps/web-pod-ips";
     const SLICES: &str = "/apis/discovery.k8s.io/v1beta1/namespaces/one/endpointslices";
-    if !has("python3", "--version").await {
+    if !is_installed("python3", "--version").await {
         return;
     }
     let resources = ["services", "endpointslices", "configmaps"];

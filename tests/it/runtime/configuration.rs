@@ -10,7 +10,7 @@ use informerd::testing::sim::{ApiServer, Cluster, Requests, Verb};
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
-use super::{ONCE, answered, change, costs, last_words, mk_config_map, names, resources, told};
+use super::{ONCE, answered, change, costs, last_words, mk_config_map, names, next_event, resources};
 use crate::support::client::{self, Item, Stream, Transport};
 use crate::support::server::{ANY_PORT, TestServer};
 use crate::support::{TRANSPORTS, check, eventually, in_time, informerd, mk_pod};
@@ -90,7 +90,7 @@ async fn informers_are_added_and_removed_without_effect_on_others() {
     assert_eq!(list["items"].as_array().unwrap().len(), 2);
     server.cluster.create("pods", mk_pod("default", "new", "web")).unwrap();
     for (transport, pods, _) in &mut streams {
-        assert_eq!(told(pods).await, ("ADDED".to_owned(), "new".to_owned()), "{transport:?}");
+        assert_eq!(next_event(pods).await, ("ADDED".to_owned(), "new".to_owned()), "{transport:?}");
     }
     assert_eq!(costs(&server.cluster, "pods"), ONCE);
     assert_eq!(costs(&server.cluster, "services"), ONCE);
@@ -144,8 +144,8 @@ async fn a_changed_informer_is_served_until_replaced_and_then_sends_the_differen
     let list = server.get("/v1/snapshot/pods").await.json();
     assert_eq!(list["items"][0]["metadata"]["name"], "web-0", "the old informer does not serve meanwhile");
     for stream in &mut streams {
-        assert_eq!(told(stream).await, ("ADDED".to_owned(), "db-0".to_owned()));
-        assert_eq!(told(stream).await, ("DELETED".to_owned(), "web-0".to_owned()));
+        assert_eq!(next_event(stream).await, ("ADDED".to_owned(), "db-0".to_owned()));
+        assert_eq!(next_event(stream).await, ("DELETED".to_owned(), "web-0".to_owned()));
     }
     let again = server.get_with("/v1/snapshot/pods", &[("If-None-Match", &tag)]).await;
     assert_eq!(again.status(), 200, "another state has the same tag");
@@ -154,7 +154,7 @@ async fn a_changed_informer_is_served_until_replaced_and_then_sends_the_differen
     server.cluster.create("pods", mk_pod("default", "web-1", "web")).unwrap();
     server.cluster.create("pods", mk_pod("default", "db-1", "db")).unwrap();
     for stream in &mut streams {
-        assert_eq!(told(stream).await, ("ADDED".to_owned(), "db-1".to_owned()));
+        assert_eq!(next_event(stream).await, ("ADDED".to_owned(), "db-1".to_owned()));
     }
     // A client with an older token may hold objects that are no longer followed.
     for transport in TRANSPORTS {
@@ -163,7 +163,7 @@ async fn a_changed_informer_is_served_until_replaced_and_then_sends_the_differen
         assert_eq!(late.until("SYNCED").await.len(), 3);
     }
     server.cluster.create("configmaps", mk_config_map("default", "new", "web")).unwrap();
-    assert_eq!(told(&mut other).await, ("ADDED".to_owned(), "new".to_owned()));
+    assert_eq!(next_event(&mut other).await, ("ADDED".to_owned(), "new".to_owned()));
     assert_eq!(costs(&server.cluster, "configmaps"), ONCE);
 }
 
@@ -199,7 +199,7 @@ async fn an_added_namespace_relists_no_other_and_resets_streams() {
     assert_eq!(again.next().await.unwrap().reason(), "TokenOfOtherResources");
     assert_eq!(again.until("SYNCED").await.len(), 4);
     server.cluster.create("pods", mk_pod("b", "new", "web")).unwrap();
-    assert_eq!(told(&mut again).await, ("ADDED".to_owned(), "new".to_owned()));
+    assert_eq!(next_event(&mut again).await, ("ADDED".to_owned(), "new".to_owned()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -280,7 +280,7 @@ impl Process {
     }
 
     /// The next line of the log that contains this text.
-    async fn says(&mut self, text: &str) -> serde_json::Value {
+    async fn logs(&mut self, text: &str) -> serde_json::Value {
         in_time(text, async {
             loop {
                 let line = self.log.next_line().await.unwrap().expect("the log goes on");
@@ -308,7 +308,7 @@ async fn sighup_reads_the_file_at_once_and_an_invalid_file_changes_nothing() {
     let put = |rest: &str| std::fs::write(&file, format!("{head}{rest}")).unwrap();
     put("watch: [{resource: pods}]\n");
     let mut process = Process::start(&file);
-    let listening = process.says("\"listening\"").await;
+    let listening = process.logs("\"listening\"").await;
     let address = |name: &str| listening[name].as_str().unwrap().parse().unwrap();
     let (data, admin) = (address("address"), address("admin"));
     answered(data, "/v1/snapshot/pods", 200).await;
@@ -322,16 +322,16 @@ async fn sighup_reads_the_file_at_once_and_an_invalid_file_changes_nothing() {
 
     put("watch: [{resource: pods}, {resource: services}]\nlimits: {pageSize: 7}\nunreadyAfter: 1h\n");
     process.hang_up().await;
-    let settings = [process.says("needs a restart").await, process.says("needs a restart").await];
+    let settings = [process.logs("needs a restart").await, process.logs("needs a restart").await];
     assert_eq!(settings.map(|line| line["setting"].clone()), ["page_size", "unready_after"]);
-    let line = process.says("the configuration was read again").await;
+    let line = process.logs("the configuration was read again").await;
     assert_eq!((&line["added"], &line["changed"], &line["removed"]), (&json!(1), &json!(0), &json!(0)));
     answered(data, "/v1/snapshot/services", 200).await;
     metric("informerd_config_reloads_total{outcome=\"applied\"} 1").await;
 
     put("watch: [{resource: services}]\ndrainTimeout: soon\n");
     process.hang_up().await;
-    let line = process.says("the configuration is refused").await;
+    let line = process.logs("the configuration is refused").await;
     assert!(line["error"].as_str().unwrap().contains("drainTimeout \"soon\""), "{line}");
     metric("informerd_config_last_reload_successful 0").await;
     metric("informerd_config_reloads_total{outcome=\"refused\"} 1").await;
@@ -339,12 +339,12 @@ async fn sighup_reads_the_file_at_once_and_an_invalid_file_changes_nothing() {
 
     put("onDemand: [configmaps]\nwatch: [{resource: pods}]\n");
     process.hang_up().await;
-    process.says("the configuration was read again").await;
+    process.logs("the configuration was read again").await;
     metric("informerd_config_last_reload_successful 1").await;
     assert_eq!(names(data).await, ["pods"]);
     answered(data, "/v1/snapshot/configmaps", 200).await;
     api.cluster().create("pods", mk_pod("default", "new", "web")).unwrap();
-    assert_eq!(told(&mut pods).await, ("ADDED".to_owned(), "new".to_owned()));
+    assert_eq!(next_event(&mut pods).await, ("ADDED".to_owned(), "new".to_owned()));
     assert_eq!(costs(api.cluster(), "pods"), ONCE);
     process.child.start_kill().unwrap();
 }

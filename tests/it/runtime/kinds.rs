@@ -6,7 +6,7 @@ use informerd::testing::config::UpstreamSource;
 use informerd::testing::sim::{ApiServer, Cluster};
 use serde_json::{Value, json};
 
-use super::{ONCE, answered, change, costs, resources, told};
+use super::{ONCE, answered, change, costs, next_event, resources};
 use crate::support::client::{self, Stream, Transport};
 use crate::support::server::{ANY_PORT, Informerd, TestServer, serve_config};
 use crate::support::{TRANSPORTS, mk_pod};
@@ -76,7 +76,7 @@ async fn a_kind_created_again_is_followed_in_its_new_version_and_scope() {
     cluster.delete(DEFINITIONS, "", WIDGETS).unwrap();
     for stream in &mut streams {
         for name in ["a", "b"] {
-            assert_eq!(told(stream).await, ("DELETED".to_owned(), name.to_owned()));
+            assert_eq!(next_event(stream).await, ("DELETED".to_owned(), name.to_owned()));
         }
     }
     let gone = || async {
@@ -106,7 +106,7 @@ async fn a_kind_created_again_is_followed_in_its_new_version_and_scope() {
     }
     cluster.create(WIDGETS, mk_widget("d", None)).unwrap();
     for stream in &mut streams {
-        assert_eq!(told(stream).await, ("ADDED".to_owned(), "d".to_owned()));
+        assert_eq!(next_event(stream).await, ("ADDED".to_owned(), "d".to_owned()));
     }
     let informer = resources(address).await["informers"][1].clone();
     assert_eq!(
@@ -120,7 +120,7 @@ async fn a_kind_created_again_is_followed_in_its_new_version_and_scope() {
     assert_eq!(late.until("SYNCED").await.len(), 3);
     // The other informer is not affected.
     cluster.create("pods", mk_pod("default", "p", "web")).unwrap();
-    assert_eq!(told(&mut pods).await, ("ADDED".to_owned(), "p".to_owned()));
+    assert_eq!(next_event(&mut pods).await, ("ADDED".to_owned(), "p".to_owned()));
     assert_eq!(costs(cluster, "pods"), ONCE);
 }
 
@@ -135,7 +135,7 @@ async fn missing_deletions_are_sent_once_the_kind_is_known_to_be_gone() {
     server.api.stop().await;
     server.cluster.delete(DEFINITIONS, "", WIDGETS).unwrap();
     server.api.start().await.unwrap();
-    assert_eq!(told(&mut stream).await, ("DELETED".to_owned(), "a".to_owned()));
+    assert_eq!(next_event(&mut stream).await, ("DELETED".to_owned(), "a".to_owned()));
     let list = server.get("/v1/snapshot/widgets").await.json();
     assert_eq!(list["items"], json!([]));
 }
@@ -160,5 +160,5 @@ async fn a_version_no_longer_served_is_replaced_by_a_served_one() {
         assert_eq!(event.object["apiVersion"], "demo.informerd.dev/v2");
     }
     server.cluster.delete(WIDGETS, "default", "a").unwrap();
-    assert_eq!(told(&mut stream).await, ("DELETED".to_owned(), "a".to_owned()));
+    assert_eq!(next_event(&mut stream).await, ("DELETED".to_owned(), "a".to_owned()));
 }

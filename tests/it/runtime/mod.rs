@@ -32,7 +32,7 @@ async fn change(stream: &mut Stream) -> StreamEvent {
 }
 
 /// Type and name of the next event that is not a bookmark.
-async fn told(stream: &mut Stream) -> (String, String) {
+async fn next_event(stream: &mut Stream) -> (String, String) {
     let event = change(stream).await;
     (event.kind.clone(), event.name().to_owned())
 }
