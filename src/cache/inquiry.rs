@@ -216,9 +216,9 @@ mod tests {
         assert!(!reader.request_version(&9.into()));
         let asked = head.next().expect("asked");
         head.answer(asked, Some(9.into()));
-        assert!(wake.has_changed().expect("it is there"));
+        assert!(wake.has_changed().expect("it exists"));
         let scoped = scoped.receiver().expect("a receiver");
-        assert!(!scoped.has_changed().expect("it is there"));
+        assert!(!scoped.has_changed().expect("it exists"));
         assert!(reader.request_version(&9.into()) && !reader.request_version(&10.into()));
         // A cache that reaches the version by itself requests nothing.
         writer.commit(vec![Delta::Bookmark(10.into())]);

@@ -217,7 +217,7 @@ mod tests {
         let mut seen = BTreeSet::new();
         for kind in BUILT_IN {
             assert!(is_built_in_group(kind.group), "{kind:?}");
-            assert!(seen.insert(kind.canonical()), "{kind:?} is there twice");
+            assert!(seen.insert(kind.canonical()), "{kind:?} occurs twice");
         }
     }
 

@@ -159,7 +159,7 @@ async fn custom_resource_columns_come_from_the_definition_and_known_failures_are
         let spec = json!({ "metadata": { "namespace": "shop", "name": name }, "spec": { "color": "red", "size": 7 } });
         world.cluster.create(WIDGETS, spec).expect("the name is free");
         let status = json!({ "status": { "phase": phase } });
-        world.cluster.patch(WIDGETS, "shop", name, &status).expect("it is there");
+        world.cluster.patch(WIDGETS, "shop", name, &status).expect("it exists");
     }
     let snapshot = format!("/v1/snapshot/{WIDGETS}");
     assert_eq!(client::get(world.port.address, &snapshot, &[]).await.status(), 200);

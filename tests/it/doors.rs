@@ -262,7 +262,7 @@ fn series(page: &str) -> BTreeMap<String, f64> {
         assert!(helps(family) || stem.is_some_and(helps), "{line} has no help");
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
         assert!(family.chars().all(plain), "{line}");
-        assert!(series.insert(name.to_owned(), value).is_none(), "{name} is there twice");
+        assert!(series.insert(name.to_owned(), value).is_none(), "{name} occurs twice");
     }
     series
 }

@@ -599,7 +599,7 @@ async fn reconciles_files(command: &[&str]) {
     server.informerd.revive().await;
     eventually("a file for each pod", || files() == expected()).await;
     server.cluster.delete("pods", "one", "p4").unwrap();
-    eventually("no file for what is gone", || files() == expected()).await;
+    eventually("no file of a deleted pod", || files() == expected()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

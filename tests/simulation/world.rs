@@ -330,7 +330,7 @@ impl World {
 
     fn delete(&mut self, resource: usize, namespace: &str, name: &str) {
         self.set_clock();
-        self.cluster.delete(RESOURCES[resource], namespace, name).expect("it is there");
+        self.cluster.delete(RESOURCES[resource], namespace, name).expect("it exists");
         let version = self.cluster.revision();
         self.trace.say(|| format!("delete {} {namespace}/{name} at {version}", RESOURCES[resource]));
         self.truth.note(resource, version, &format!("{namespace}/{name}"), None);
@@ -397,16 +397,16 @@ impl World {
             self.cluster.create("customresourcedefinitions", definition).expect("it was removed");
             return;
         }
-        let definition = self.cluster.get("customresourcedefinitions", "", DEFINITION).expect("it is there");
+        let definition = self.cluster.get("customresourcedefinitions", "", DEFINITION).expect("it exists");
         if self.dice.chance(0.4) {
             self.hits.count(Fault::DefinitionChanged);
             let mark = json!({"metadata": {"labels": {"changed": self.cluster.revision().to_string()}}});
-            self.cluster.patch("customresourcedefinitions", "", DEFINITION, &mark).expect("it is there");
+            self.cluster.patch("customresourcedefinitions", "", DEFINITION, &mark).expect("it exists");
             return;
         }
         self.hits.count(Fault::DefinitionRemoved);
         let (before, state) = (self.cluster.revision(), self.truth.log(1).now());
-        self.cluster.delete("customresourcedefinitions", "", DEFINITION).expect("it is there");
+        self.cluster.delete("customresourcedefinitions", "", DEFINITION).expect("it exists");
         for (index, key) in state.keys().enumerate() {
             self.truth.note(1, before + 1 + index as u64, key, None);
         }

@@ -104,7 +104,7 @@ async fn kubectl_prints_the_same_at_informerd_and_at_the_api_server() {
     let Some(kubectl) = Kubectl::find().await else { return };
     let mut world = World::start().await;
     world.pause().await;
-    let pod = world.server.cluster.get("pods", "default", "object-1").expect("it is there");
+    let pod = world.server.cluster.get("pods", "default", "object-1").expect("it exists");
     let event = json!({
         "metadata": {"name": "told", "namespace": "default"}, "type": "Normal", "reason": "Told", "message": "of it",
         "involvedObject": {"kind": "Pod", "namespace": "default", "name": "object-1", "uid": pod["metadata"]["uid"]},
@@ -259,5 +259,5 @@ fn named(widget: &Value) -> String {
 
 /// Waits until informerd has this number of subscribers.
 async fn watched(world: &World, subscribers: usize) {
-    eventually("so many watches", || world.server.hub.subscribers() == subscribers).await;
+    eventually("the watches", || world.server.hub.subscribers() == subscribers).await;
 }

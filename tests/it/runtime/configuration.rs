@@ -261,7 +261,7 @@ async fn a_swapped_config_map_is_read_and_an_invalid_one_is_refused_whole() {
 async fn refused(admin: SocketAddr) -> String {
     let page = client::get(admin, "/metrics", &[]).await;
     let counter = "informerd_config_reloads_total{outcome=\"refused\"}";
-    page.text().lines().find(|line| line.starts_with(counter)).expect("it is there").to_owned()
+    page.text().lines().find(|line| line.starts_with(counter)).expect("it exists").to_owned()
 }
 
 /// The informerd program with a configuration file, and its log.

@@ -114,7 +114,7 @@ pub(crate) fn labeled(object: &Value, label: &str, value: &str) -> bool {
 pub(crate) fn items(list: &Value) -> Objects {
     let mut objects = Objects::new();
     for item in list["items"].as_array().expect("a list has items") {
-        assert!(objects.insert(key(item), item.clone()).is_none(), "{} is there twice", key(item));
+        assert!(objects.insert(key(item), item.clone()).is_none(), "{} occurs twice", key(item));
     }
     objects
 }
