@@ -222,7 +222,7 @@ async fn an_invalid_graph_or_join_request_is_refused_by_parameter() {
     .await;
     server.cluster.create("pods", mk_pod("shop", "a", "web")).unwrap();
     server.caught_up("pods").await;
-    for (target, status, field, told) in [
+    for (target, status, field, words) in [
         ("/v1/graph/pods?depth=11", 400, "depth", "from 0 to 10"),
         ("/v1/graph/pods?depth=x", 400, "depth", "from 0 to 10"),
         ("/v1/graph/pods?direction=up", 400, "direction", "owners, dependents or both"),
@@ -247,7 +247,7 @@ async fn an_invalid_graph_or_join_request_is_refused_by_parameter() {
         let refused = server.get(target).await;
         assert_eq!(refused.status(), status, "{target}: {}", refused.text());
         let status = refused.json();
-        assert!(status["message"].as_str().unwrap().contains(told), "{target}: {status}");
+        assert!(status["message"].as_str().unwrap().contains(words), "{target}: {status}");
         if !field.is_empty() {
             assert_eq!(status["details"]["causes"][0]["field"], field, "{target}");
         }

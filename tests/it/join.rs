@@ -209,7 +209,7 @@ async fn a_related_object_is_added_with_its_first_link_and_deleted_with_its_last
     let target = "/v1/watch/pods?labelSelector=app%3Dweb&join=nodes,owners";
     let mut stream = Stream::open(Transport::Sse, server.address, target, None).await.unwrap();
     stream.until("SYNCED").await;
-    let told = |events: Vec<StreamEvent>| -> Vec<String> {
+    let summaries = |events: Vec<StreamEvent>| -> Vec<String> {
         let text = |event: &StreamEvent| match event.kind.as_str() {
             "BOOKMARK" => event.kind.clone(),
             kind => format!("{kind} {}", listed(&json!({"items": [event.object]}))[0]),
@@ -219,18 +219,18 @@ async fn a_related_object_is_added_with_its_first_link_and_deleted_with_its_last
     server.cluster.delete("pods", "shop", "b").unwrap();
     let events = stream.until("BOOKMARK").await;
     let (amid, end) = (events[0].token.clone().unwrap(), events[2].token.clone().unwrap());
-    assert_eq!(told(events), ["DELETED Pod shop/b", "DELETED Node n2", "BOOKMARK"]);
+    assert_eq!(summaries(events), ["DELETED Pod shop/b", "DELETED Node n2", "BOOKMARK"]);
     // The other pod's node and its owners stay related. An event that comes alone needs no bookmark.
     let mut pod = mk_pod("shop", "c", "web");
     pod["spec"]["nodeName"] = "n1".into();
     server.cluster.create("pods", pod).unwrap();
-    assert_eq!(told(vec![stream.next().await.unwrap()]), ["ADDED Pod shop/c"]);
+    assert_eq!(summaries(vec![stream.next().await.unwrap()]), ["ADDED Pod shop/c"]);
     server.cluster.patch("nodes", "", "n1", &json!({"metadata": {"labels": {"a": "b"}}})).unwrap();
     let event = stream.next().await.unwrap();
     let alone = event.token.clone().unwrap();
-    assert_eq!(told(vec![event]), ["MODIFIED Node n1"]);
+    assert_eq!(summaries(vec![event]), ["MODIFIED Node n1"]);
     server.cluster.delete("pods", "shop", "a").unwrap();
-    let mut last = told(stream.until("BOOKMARK").await);
+    let mut last = summaries(stream.until("BOOKMARK").await);
     last.sort();
     let gone =
         ["BOOKMARK", "DELETED Deployment shop/web", "DELETED Pod shop/a", "DELETED ReplicaSet shop/web-1"];
@@ -238,11 +238,11 @@ async fn a_related_object_is_added_with_its_first_link_and_deleted_with_its_last
     drop(stream);
     // Resumed from these tokens, the stream sends the rest once; resumed from within a batch, it starts over.
     let mut stream = Stream::open(Transport::Sse, server.address, target, Some(&alone)).await.unwrap();
-    let mut again = told(stream.until("BOOKMARK").await);
+    let mut again = summaries(stream.until("BOOKMARK").await);
     again.sort();
     assert_eq!(again, gone);
     let mut stream = Stream::open(Transport::Sse, server.address, target, Some(&end)).await.unwrap();
-    let events = told(stream.until("BOOKMARK").await);
+    let events = summaries(stream.until("BOOKMARK").await);
     assert!(
         events.contains(&"ADDED Pod shop/c".to_owned()) && !events.contains(&"DELETED Node n2".to_owned())
     );

@@ -44,14 +44,14 @@ impl Client {
 
     /// The events up to the first one of this subscription and type, as `id TYPE name`.
     async fn until(&mut self, id: &str, kind: &str) -> Vec<String> {
-        let mut told = Vec::new();
+        let mut events = Vec::new();
         loop {
             let event = self.next().await.unwrap();
             let name = event["object"]["metadata"]["name"].as_str().unwrap_or_default();
             let label = event["id"].as_str().unwrap_or("-");
-            told.push(format!("{label} {} {name}", event["type"].as_str().unwrap()).trim_end().to_owned());
+            events.push(format!("{label} {} {name}", event["type"].as_str().unwrap()).trim_end().to_owned());
             if event["id"] == id && event["type"] == kind {
-                return told;
+                return events;
             }
         }
     }
@@ -78,12 +78,12 @@ async fn subscriptions_come_and_go_on_one_connection() {
     client.subscribe("place", "pods/shop", json!({"namespace": []})).await;
     client.until("place", "BOOKMARK").await;
     server.cluster.create("pods", mk_pod("default", "new", "web")).unwrap();
-    let mut told = client.until("all", "ADDED").await;
-    if told.len() == 1 {
-        told.extend(client.until("some \"one\"", "ADDED").await);
+    let mut events = client.until("all", "ADDED").await;
+    if events.len() == 1 {
+        events.extend(client.until("some \"one\"", "ADDED").await);
     }
-    told.sort_unstable();
-    assert_eq!(told, ["all ADDED new", "some \"one\" ADDED new"]);
+    events.sort_unstable();
+    assert_eq!(events, ["all ADDED new", "some \"one\" ADDED new"]);
     client.say(&json!({"unsubscribe": {"id": "all"}})).await;
     assert_eq!(client.until("all", "CLOSED").await, ["all CLOSED"]);
     eventually("the end of that subscription", || server.hub.followers(Instant::now()).len() == 2).await;

@@ -257,7 +257,7 @@ async fn invalid_queue_requests_are_refused_by_field() {
     server.cluster.create("pods", mk_pod("one", "a", "web")).unwrap();
     let item = lease(&server).await;
     let watch = |watch: Value| json!({"watch": [watch]});
-    for (method, target, body, status, told) in [
+    for (method, target, body, status, words) in [
         ("PUT", "Q", pods(), 400, "expected a queue's name"),
         ("PUT", "new", json!({}), 400, "watch"),
         ("PUT", "new", watch(json!({"resource": "none"})), 400, "watch[0]"),
@@ -303,7 +303,7 @@ async fn invalid_queue_requests_are_refused_by_field() {
         let refused = send(server.address, method, &format!("/v1/queues/{target}"), &body).await;
         assert_eq!(refused.status(), status, "{method} {target} {body}: {}", refused.text());
         let message = refused.json()["message"].as_str().unwrap().to_owned();
-        assert!(message.contains(told), "{method} {target}: {message}");
+        assert!(message.contains(words), "{method} {target}: {message}");
     }
     // None of the refused requests had an effect.
     assert_eq!(answer(&server, "done", &item).await.status(), 204);
@@ -363,15 +363,15 @@ async fn requests_beyond_a_queue_limit_get_503() {
         config.limits.queue_workers_max = 1;
     })
     .await;
-    let told = |answer: Response, part: &str| {
+    let check_limit = |answer: Response, part: &str| {
         assert_eq!(answer.status(), 503, "{}", answer.text());
         assert!(answer.header("retry-after").is_some());
         assert!(answer.text().contains(part), "{}", answer.text());
     };
-    told(declare(&server, "other", &pods()).await, "queues");
+    check_limit(declare(&server, "other", &pods()).await, "queues");
     let worker = wait(&server, 60);
     until(&server, "waitingWorkers", 1).await;
-    told(post(&server, "q/lease", &json!({})).await, "workers");
+    check_limit(post(&server, "q/lease", &json!({})).await, "workers");
     for name in ["a", "b", "c"] {
         server.cluster.create("pods", mk_pod("one", name, "web")).unwrap();
     }
@@ -379,7 +379,7 @@ async fn requests_beyond_a_queue_limit_get_503() {
     until(&server, "depth", 2).await;
     let more = post(&server, "q/lease", &json!({"max": 5})).await.json();
     assert_eq!(more["items"].as_array().unwrap().len(), 1);
-    told(post(&server, "q/lease", &json!({})).await, "leases");
+    check_limit(post(&server, "q/lease", &json!({})).await, "leases");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -861,7 +861,7 @@ async fn owners_are_followed_in_both_directions() {
 async fn invalid_dependents_are_refused() {
     let server = TestServer::start(&["pods", "configmaps", "secrets"]).await;
     let watch = |enqueue: Value| json!({"watch": [{"resource": "pods"}, {"resource": "configmaps", "enqueue": enqueue}]});
-    for (enqueue, field, told) in [
+    for (enqueue, field, words) in [
         (json!([{"resource": "po"}]), "watch[1].enqueue[0].resource", "as it is written there"),
         (json!([{"resource": "configmaps"}]), "watch[1].enqueue[0].resource", "without enqueue"),
         (json!([{"resource": "pods", "path": "a..b"}]), "watch[1].enqueue[0].path", "empty"),
@@ -873,7 +873,7 @@ async fn invalid_dependents_are_refused() {
         assert_eq!(refused.status(), 400, "{enqueue}: {}", refused.text());
         let cause = refused.json()["details"]["causes"][0].clone();
         assert_eq!(cause["field"], field, "{enqueue}");
-        assert!(cause["message"].as_str().unwrap().contains(told), "{cause}");
+        assert!(cause["message"].as_str().unwrap().contains(words), "{cause}");
     }
     let spec = json!({"watch": [{"resource": "secrets"}, {"resource": "configmaps", "enqueue": [{"resource": "secrets"}]}]});
     let refused = declare(&server, "new", &spec).await;

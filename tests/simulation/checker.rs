@@ -39,9 +39,9 @@ struct Fold {
     /// The objects as JSON, as the client received them: patches apply to them.
     json: BTreeMap<Key, Value>,
     /// The newest version of each object that the client received, deletions included.
-    told: BTreeMap<Key, u64>,
+    received: BTreeMap<Key, u64>,
     /// The last version of each object on this connection, and whether it was a deletion.
-    told_here: BTreeMap<Key, (u64, bool)>,
+    received_here: BTreeMap<Key, (u64, bool)>,
     /// The newest version of each object that the client received beyond the token with which this connection
     /// resumed. A replica that is behind that version cannot know of it.
     beyond: BTreeMap<Key, u64>,
@@ -94,17 +94,17 @@ impl Checker {
     /// get every change.
     pub(crate) fn resume(&mut self, tokens: &[u64], lists: &[Option<u64>]) {
         for ((fold, token), lists) in self.folds.iter_mut().zip(tokens).zip(lists) {
-            fold.told_here.clear();
+            fold.received_here.clear();
             fold.resumed_at = *token;
             fold.token = *token;
             // Events beyond the token are sent again.
-            let Fold { told, beyond, .. } = fold;
-            told.retain(|key, told| {
-                if *told > *token {
+            let Fold { received, beyond, .. } = fold;
+            received.retain(|key, received| {
+                if *received > *token {
                     let beyond = beyond.entry(key.clone()).or_default();
-                    *beyond = (*beyond).max(*told);
+                    *beyond = (*beyond).max(*received);
                 }
-                *told <= *token
+                *received <= *token
             });
             // A client that gathers changes does not get each of them.
             let lists = lists.filter(|_| self.wanted.coalesce_ms.is_none());
@@ -253,22 +253,22 @@ impl Checker {
     fn note_version(&mut self, source: usize, key: &str, version: u64, deleted: bool) -> Result<(), String> {
         let name = RESOURCES[self.sources[source]];
         let fold = &mut self.folds[source];
-        if let Some(told) = fold.told.get(key)
-            && version < *told
+        if let Some(received) = fold.received.get(key)
+            && version < *received
         {
-            return Err(format!("P2: {name} {key} went back from {told} to {version}"));
+            return Err(format!("P2: {name} {key} went back from {received} to {version}"));
         }
         if version <= fold.resumed_at {
-            return Err(format!("P3: {name} {key}@{version} was told after a resume at {}", fold.resumed_at));
+            return Err(format!("P3: {name} {key}@{version} was sent after a resume at {}", fold.resumed_at));
         }
-        if let Some((before, was_deleted)) = fold.told_here.insert(key.to_owned(), (version, deleted)) {
+        if let Some((before, was_deleted)) = fold.received_here.insert(key.to_owned(), (version, deleted)) {
             // An object may be created again at the version with which the deletion of the previous one is sent.
             let again = if was_deleted && !deleted { version < before } else { version <= before };
             if again {
-                return Err(format!("P3: {name} {key}@{version} was told twice on a connection"));
+                return Err(format!("P3: {name} {key}@{version} was sent twice on a connection"));
             }
         }
-        fold.told.insert(key.to_owned(), version);
+        fold.received.insert(key.to_owned(), version);
         Ok(())
     }
 
@@ -415,10 +415,10 @@ impl Checker {
         // The client forgets its tokens with its state.
         self.bookmark = vec![0; self.sources.len()];
         for fold in &mut self.folds {
-            let told = std::mem::take(&mut fold.told);
+            let received = std::mem::take(&mut fold.received);
             *fold = Fold::default();
             if !may_go_back {
-                fold.told = told;
+                fold.received = received;
             }
         }
         self.base_known = true;
@@ -500,11 +500,11 @@ fn uncovered(log: &Log, wanted: &Wanted, fold: &Fold, position: u64) -> Option<S
     // An object that changed again is sent in its later state.
     let changes = |key: &Key| log.after(position).iter().any(|write| write.key == *key);
     for (key, seen) in state.iter().filter(|(key, seen)| wanted.wants(key, seen) && !changes(key)) {
-        let told = fold.told.get(key).copied().unwrap_or(0);
+        let received = fold.received.get(key).copied().unwrap_or(0);
         let held = fold.objects.get(key).map_or(0, |held| held.version);
         let shows = fold.objects.get(key).is_some_and(|held| held.is(seen, wanted));
-        if told.max(held) < seen.version && !(wanted.shows.is_part() && shows) {
-            return Some(format!("{key}@{} was not told, only {}", seen.version, told.max(held)));
+        if received.max(held) < seen.version && !(wanted.shows.is_part() && shows) {
+            return Some(format!("{key}@{} was not sent, only {}", seen.version, received.max(held)));
         }
     }
     for (key, held) in &fold.objects {

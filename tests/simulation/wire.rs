@@ -78,7 +78,7 @@ pub(crate) struct Wire {
     /// The beginning of a line whose end has not come yet.
     partial: Vec<u8>,
     /// The last events, which may be sent again.
-    told: VecDeque<Vec<u8>>,
+    recent: VecDeque<Vec<u8>>,
     out: VecDeque<Bytes>,
     /// Whether a chunk of `out` has left and has not arrived.
     passing: bool,
@@ -185,7 +185,7 @@ impl Wire {
             plan,
             orders,
             partial: Vec::new(),
-            told: VecDeque::new(),
+            recent: VecDeque::new(),
             out: VecDeque::new(),
             passing: false,
             sent: 0,
@@ -382,10 +382,10 @@ impl Wire {
         self.marked |= mark;
         // Within a streaming list, an old state would count as the current one.
         let is_event = !bookmark && !is(r#""type":"ERROR""#) && (self.ask == Ask::Watch || self.marked);
-        if is_event && self.told.len() == REPLAYED_MAX {
-            self.told.pop_front();
+        if is_event && self.recent.len() == REPLAYED_MAX {
+            self.recent.pop_front();
         }
-        self.told.extend(is_event.then(|| line.to_vec()));
+        self.recent.extend(is_event.then(|| line.to_vec()));
         if !self.plan.lines.is_empty() && self.plan.dice.chance(self.plan.line_chance) {
             let mut fault = self.plan.lines[self.plan.dice.below(self.plan.lines.len())];
             if bookmark && self.plan.lines.contains(&Fault::BookmarkDropped) {
@@ -403,9 +403,9 @@ impl Wire {
                     return self.put_error(code, reason, text);
                 }
                 Fault::Duplicate if !bookmark => text.extend_from_slice(line),
-                Fault::Replayed if !self.told.is_empty() => {
-                    let which = self.plan.dice.below(self.told.len());
-                    text.extend_from_slice(&self.told[which]);
+                Fault::Replayed if !self.recent.is_empty() => {
+                    let which = self.plan.dice.below(self.recent.len());
+                    text.extend_from_slice(&self.recent[which]);
                 }
                 Fault::GarbageLine => text.extend_from_slice(b"{\"type\":\"MODI<html>not json\n"),
                 Fault::EndlessLine => text.extend_from_slice(&vec![b'x'; LINE_BYTES_MAX + 100]),

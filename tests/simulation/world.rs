@@ -431,13 +431,13 @@ impl World {
     fn version_max(&self) -> u64 {
         let Some(restored) = &self.restored else { return u64::MAX };
         let seen = (0..2).flat_map(|at| [0, 1].map(|resource| (at, resource)));
-        let untold = seen.filter(|(at, resource)| {
+        let unaware = seen.filter(|(at, resource)| {
             let listed = self.links[*at].meter(*resource, |meter| meter.listed_since_restore);
             let replica = &self.replicas[*at];
             replica.history(*resource) == 0
                 && listed.is_none_or(|listed| listed >= restored.positions[*at][*resource])
         });
-        untold.map(|(at, resource)| restored.positions[at][resource]).min().unwrap_or(u64::MAX)
+        unaware.map(|(at, resource)| restored.positions[at][resource]).min().unwrap_or(u64::MAX)
     }
 
     async fn restore(&mut self) -> Result<(), String> {
@@ -690,13 +690,13 @@ impl World {
         let slack = Duration::from_millis(50);
         if age + Duration::from_millis(2) < least {
             return Err(format!(
-                "P7: {} says it is {age:?} old, and nothing came for {least:?}",
+                "P7: {} says it is {age:?} old, but received nothing for {least:?}",
                 RESOURCES[resource]
             ));
         }
         if age > most + slack {
             return Err(format!(
-                "P7: {} says it is {age:?} old, and was told something {most:?} ago",
+                "P7: {} says it is {age:?} old, but received something {most:?} ago",
                 RESOURCES[resource]
             ));
         }

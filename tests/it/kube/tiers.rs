@@ -139,9 +139,9 @@ async fn a_resource_missing_in_the_tier_below_is_reported() {
     let upper = Informerd::start_unsynced(above(server.address, &["pods", "services"])).await;
     let asked = || upper.hub.pending().len() == 1 && upper.hub.informers().len() == 1;
     eventually("the pending watch", asked).await;
-    let told = upper.get("/v1/resources").await.json();
-    let pending = told["pending"].as_array().unwrap();
-    assert_eq!(pending.len(), 1, "{told}");
+    let resources = upper.get("/v1/resources").await.json();
+    let pending = resources["pending"].as_array().unwrap();
+    assert_eq!(pending.len(), 1, "{resources}");
     assert_eq!(pending[0]["name"], "services");
     let message = pending[0]["message"].as_str().unwrap();
     assert!(message.contains(r#"no resource "services""#), "{message}");
@@ -156,8 +156,8 @@ async fn a_resource_missing_in_the_tier_below_is_reported() {
     let informer = upper.hub.resolve("pods").unwrap().remove(0);
     let forbidden = || informer.reader.condition().message.is_some_and(|said| said.contains("forbidden"));
     eventually("the refusal", forbidden).await;
-    let told = upper.get("/v1/resources").await.json();
-    assert!(told["informers"][0]["lastError"].as_str().unwrap().contains("default"), "{told}");
+    let resources = upper.get("/v1/resources").await.json();
+    assert!(resources["informers"][0]["lastError"].as_str().unwrap().contains("default"), "{resources}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -261,7 +261,7 @@ impl Follower {
 
 /// Follows the pods. Returns the objects held at the end, and the events received.
 async fn follow(address: std::net::SocketAddr, shared: Arc<Shared>) -> (Objects, Vec<String>) {
-    let (mut objects, mut told) = (Objects::new(), Vec::new());
+    let (mut objects, mut events) = (Objects::new(), Vec::new());
     let mut at = None;
     while !shared.stop.load(Ordering::SeqCst) {
         let Some(from) = at else {
@@ -284,7 +284,7 @@ async fn follow(address: std::net::SocketAddr, shared: Arc<Shared>) -> (Objects,
             Ok(mut stream) => {
                 shared.connections.fetch_add(1, Ordering::SeqCst);
                 while let Item::Event(event) = stream.item().await {
-                    at = take(&event, from, &mut objects, &mut told);
+                    at = take(&event, from, &mut objects, &mut events);
                     let Some(at) = at else { break };
                     shared.at.store(at, Ordering::SeqCst);
                     if shared.stop.load(Ordering::SeqCst) {
@@ -299,11 +299,11 @@ async fn follow(address: std::net::SocketAddr, shared: Arc<Shared>) -> (Objects,
             Err(answer) => panic!("{target}: {}{}", answer.head, answer.text()),
         }
     }
-    (objects, told)
+    (objects, events)
 }
 
 /// Applies an event. Returns the version to resume from; `None` if the follower must list again.
-fn take(event: &StreamEvent, from: u64, objects: &mut Objects, told: &mut Vec<String>) -> Option<u64> {
+fn take(event: &StreamEvent, from: u64, objects: &mut Objects, events: &mut Vec<String>) -> Option<u64> {
     if event.kind == "ERROR" {
         assert_eq!(event.object["code"], 410, "{}", event.object);
         return None;
@@ -316,7 +316,7 @@ fn take(event: &StreamEvent, from: u64, objects: &mut Objects, told: &mut Vec<St
         other => assert_eq!(other, "BOOKMARK"),
     }
     if event.kind != "BOOKMARK" {
-        told.push(super::summary(event));
+        events.push(super::summary(event));
     }
     Some(at)
 }
@@ -349,7 +349,7 @@ async fn write(cluster: Cluster, followers: Arc<Vec<Follower>>, stop: Arc<Atomic
             break;
         }
     }
-    written.into_iter().map(|(_, told)| told).collect()
+    written.into_iter().map(|(_, event)| event).collect()
 }
 
 /// Three replicas over one API server, with a load balancer before them and followers behind it. Each replica is
@@ -415,11 +415,11 @@ async fn a_rolling_restart_of_a_tier_costs_one_list_per_replica_and_no_relist() 
     for follower in followers {
         assert_eq!(follower.shared.lists.load(Ordering::SeqCst), 1, "a follower listed again");
         connections += follower.shared.connections.load(Ordering::SeqCst);
-        let (mut objects, mut told) = tokio::time::timeout(PATIENCE, follower.task).await.unwrap().unwrap();
+        let (mut objects, mut events) = tokio::time::timeout(PATIENCE, follower.task).await.unwrap().unwrap();
         objects.remove("Pod/default/last");
-        told.retain(|event| !event.contains(" last@"));
+        events.retain(|event| !event.contains(" last@"));
         assert!(objects == wanted, "a follower's objects differ");
-        assert_eq!(told, written, "an event was lost or came twice");
+        assert_eq!(events, written, "an event was lost or came twice");
     }
     println!("{FOLLOWERS} followers, {} changes, {connections} connections, 6 lists", written.len());
 }

@@ -30,7 +30,7 @@ pub(super) struct Seen {
     /// All versions of all objects. They are kept, as a write may be acknowledged long after its event.
     events: HashSet<(String, u128)>,
     /// Type, object and version of each event on this connection since the last RESET.
-    told: HashSet<(String, String, u128)>,
+    received_here: HashSet<(String, String, u128)>,
     /// Number of repeated events.
     pub(super) repeated: usize,
     /// The reason of each RESET.
@@ -172,18 +172,18 @@ impl Seen {
         if self.connections < recorder.connections {
             self.connections = recorder.connections;
             // Events after the token are sent again.
-            self.told.clear();
+            self.received_here.clear();
         }
         if self.resets.len() < recorder.resets.len() {
             self.resets.clone_from(&recorder.resets);
-            self.told.clear();
+            self.received_here.clear();
             self.newest.clear();
             self.compared_at = 0;
         }
         let Some((kind, key, version)) = &recorder.last else { return };
         self.newest.insert(key.clone(), (*version, kind == "DELETED"));
         self.events.insert((key.clone(), *version));
-        if !self.told.insert((kind.clone(), key.clone(), *version)) {
+        if !self.received_here.insert((kind.clone(), key.clone(), *version)) {
             self.repeated += 1;
         }
     }

@@ -25,9 +25,9 @@ const STOPPED_MAX: Duration = Duration::from_secs(65);
 /// The setting `unready_after` of informerd.
 const UNREADY_AFTER: Duration = Duration::from_secs(10);
 
-/// What clients were told during a time.
+/// The ages that clients were shown during a fault.
 #[derive(Debug, Default)]
-struct Told {
+struct Ages {
     /// The largest `Age`, in seconds.
     age_max: u64,
 }
@@ -96,26 +96,26 @@ async fn half_open(rig: &mut Rig, fault: &str) {
     };
     in_time("readiness", ready).await;
     stop.cancel();
-    let told = watched.await.expect("no panic");
+    let ages = watched.await.expect("no panic");
     assert!(row.recovered <= HALF_OPEN_MAX, "{row:?}");
     assert_eq!(row.lists, 0, "P6: a connection says nothing about the version: {row:?}");
     // informerd stays ready. A watch over HTTP/2 may be silent for longer than that, and a dead connection is
     // replaced before.
-    assert!(told.age_max >= UNREADY_AFTER.as_secs(), "P7: {told:?}");
+    assert!(ages.age_max >= UNREADY_AFTER.as_secs(), "P7: {ages:?}");
 }
 
 /// Records the largest `Age` until stopped.
-fn listen(rig: &Rig, stop: CancellationToken) -> JoinHandle<Told> {
+fn listen(rig: &Rig, stop: CancellationToken) -> JoinHandle<Ages> {
     let address = rig.informerd.address;
     tokio::spawn(async move {
-        let mut told = Told::default();
+        let mut ages = Ages::default();
         while !stop.is_cancelled() {
             let answer = client::request(address, "HEAD", "/v1/snapshot/pods/default", &[]).await;
             let age: u64 = answer.header("age").and_then(|age| age.parse().ok()).expect("an Age");
-            told.age_max = told.age_max.max(age);
+            ages.age_max = ages.age_max.max(age);
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
-        told
+        ages
     })
 }
 

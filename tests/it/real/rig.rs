@@ -243,9 +243,9 @@ impl Rig {
 
     /// The figures and the error that informerd shows.
     pub(super) async fn figures(&self) -> Figures {
-        let told = self.informerd.get("/v1/resources").await.json();
+        let resources = self.informerd.get("/v1/resources").await.json();
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        if let Some(informer) = told["informers"].as_array().and_then(|informers| informers.first()) {
+        if let Some(informer) = resources["informers"].as_array().and_then(|informers| informers.first()) {
             let number = |name: &str| informer[name].as_u64().expect("a number");
             return Figures {
                 lists: number("lists"),
@@ -253,7 +253,7 @@ impl Rig {
                 error: text(&informer["lastError"]),
             };
         }
-        let error = text(&told["pending"][0]["message"]);
+        let error = text(&resources["pending"][0]["message"]);
         Figures { error, ..Figures::default() }
     }
 
@@ -275,9 +275,9 @@ impl Rig {
         let deadline = Instant::now() + RECOVERY_MAX;
         loop {
             let is_gone = self.figures().await.error.contains("any more");
-            let told = self.informerd.get(&format!("/v1/snapshot/{}", self.cluster.kind().plural)).await;
-            assert_eq!(told.status(), 200, "{}", told.text());
-            let items = &told.json()["items"];
+            let list = self.informerd.get(&format!("/v1/snapshot/{}", self.cluster.kind().plural)).await;
+            assert_eq!(list.status(), 200, "{}", list.text());
+            let items = &list.json()["items"];
             if items.as_array().is_some_and(Vec::is_empty) {
                 return;
             }

@@ -52,11 +52,11 @@ async fn concurrent_first_requests_share_one_list_and_one_watch() {
         assert_eq!(change(stream).await.name(), "new");
     }
     assert_eq!(costs(&server.cluster, "configmaps"), ONCE);
-    let told = resources(server.address).await;
-    let informer = &told["informers"][1];
+    let listed = resources(server.address).await;
+    let informer = &listed["informers"][1];
     assert_eq!((&informer["name"], &informer["started"]), (&"configmaps".into(), &"demand".into()));
     assert_eq!(
-        (&informer["idleSeconds"], &told["informers"][0]["started"]),
+        (&informer["idleSeconds"], &listed["informers"][0]["started"]),
         (&().into(), &"configuration".into())
     );
 }

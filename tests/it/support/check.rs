@@ -16,7 +16,7 @@ pub(crate) struct Versions {
     /// The last version of each object, over all connections, and whether it was a DELETED.
     seen: HashMap<String, (u128, bool)>,
     /// Objects with an event on this connection.
-    told: HashSet<String>,
+    received_here: HashSet<String>,
     /// Objects with an event that the token does not cover.
     beyond_token: HashSet<String>,
     /// The version from which this connection resumed, if it is a single version.
@@ -26,7 +26,7 @@ pub(crate) struct Versions {
 impl Versions {
     /// Notes a new connection, which resumes from `token`.
     pub(crate) fn connected(&mut self, token: Option<&str>) {
-        self.told.clear();
+        self.received_here.clear();
         // Events after the token are sent again.
         for key in std::mem::take(&mut self.beyond_token) {
             self.seen.remove(&key);
@@ -43,7 +43,7 @@ impl Versions {
 
     /// Notes a RESET.
     pub(crate) fn reset(&mut self, reason: &str) {
-        self.told.clear();
+        self.received_here.clear();
         self.resumed_at = None;
         if matches!(reason, "HistoryLost" | "TokenAhead") {
             self.seen.clear();
@@ -66,11 +66,11 @@ impl Versions {
             // for both events. And a deletion that the watch did not send has the version of the cache, which may be
             // that of the object.
             let differs = *was_deleted != deleted;
-            let repeated = self.told.contains(&key) && version == *last && !differs && !again;
+            let repeated = self.received_here.contains(&key) && version == *last && !differs && !again;
             assert!(!repeated, "P3: {} {key} at {version} came twice", event.kind);
         }
         self.seen.insert(key.clone(), (version, deleted));
-        self.told.insert(key.clone());
+        self.received_here.insert(key.clone());
         self.beyond_token.insert(key);
     }
 }
