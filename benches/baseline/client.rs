@@ -96,7 +96,7 @@ impl Readers {
         measure: Measure,
     ) -> anyhow::Result<Self> {
         let mut process = Process::role("clients")?;
-        let measure = measure.to_possible_value().context("it has a name")?;
+        let measure = measure.to_possible_value().context("every variant has a name")?;
         let (measure, path) = (measure.get_name(), path.unwrap_or("-"));
         let lost = process.ask(&format!("{address} {count} {measure} {path}"))?;
         anyhow::ensure!(lost == "0", "{lost} of {count} clients could not connect");

@@ -315,10 +315,10 @@ fn the_configuration_of_the_readme_is_accepted() {
     let (_, rest) = readme.split_once("```yaml\n").expect("an example");
     let (yaml, _) = rest.split_once("```").expect("its end");
     let environment = |name: &str| (name == "NODE_NAME").then(|| "node-1".to_owned());
-    let settings =
-        informerd::testing::config::ServeSettings::from_yaml(yaml, &environment).expect("it is right");
+    let settings = informerd::testing::config::ServeSettings::from_yaml(yaml, &environment)
+        .expect("a valid configuration");
     let source = informerd::testing::config::Source { file: None, settings };
-    assert_eq!(source.resolve(&environment).expect("it is complete").watches.len(), 5);
+    assert_eq!(source.resolve(&environment).expect("a complete configuration").watches.len(), 5);
 }
 
 #[test]

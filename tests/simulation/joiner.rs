@@ -197,7 +197,7 @@ impl Joiner {
             return Ok(());
         }
         self.token[event.source] = event.position.clone();
-        let (key, uid) = event.payload.identity().expect("it has an object");
+        let (key, uid) = event.payload.identity().expect("an event of an object");
         let resource = if event.source == 0 { self.selected } else { 1 - self.selected };
         let name = (resource, key.clone());
         match (&event.payload, event.kind) {

@@ -25,7 +25,7 @@ async fn plain_way(api: &Envtest) -> Option<(SocketAddr, Child)> {
         child => child.expect("kubectl runs"),
     };
     let mut line = String::new();
-    let mut output = BufReader::new(child.stdout.take().expect("it is piped"));
+    let mut output = BufReader::new(child.stdout.take().expect("stdout is piped"));
     in_time("kubectl proxy", output.read_line(&mut line)).await.expect("kubectl prints");
     let address = line.trim().rsplit(' ').next().expect("a word").parse().expect("its address");
     Some((address, child))

@@ -164,7 +164,7 @@ impl Rig {
         let until = self.writers.ledger().count() + count;
         let begun = Instant::now();
         while self.writers.ledger().count() < until {
-            assert!(begun.elapsed() < Duration::from_secs(60), "nobody writes");
+            assert!(begun.elapsed() < Duration::from_secs(60), "no write was acknowledged");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }

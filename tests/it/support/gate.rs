@@ -49,7 +49,7 @@ impl Gate {
     /// Listens on a port of the system's choice.
     pub(crate) async fn start(backends: &[SocketAddr]) -> Self {
         let listener = TcpListener::bind(ANY_PORT).await.expect("a free port");
-        let address = listener.local_addr().expect("it is bound");
+        let address = listener.local_addr().expect("a bound listener");
         let shared = Arc::new(Shared {
             backends: Mutex::new(backends.to_vec()),
             turn: AtomicUsize::new(0),

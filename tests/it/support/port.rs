@@ -34,10 +34,10 @@ impl Port {
 async fn a_held_port_can_be_bound_only_by_number() {
     let port = Port::hold();
     for _ in 0..2 {
-        let listener = tokio::net::TcpListener::bind(port.address).await.expect("it is free");
+        let listener = tokio::net::TcpListener::bind(port.address).await.expect("a free port");
         let (near, far) = tokio::join!(tokio::net::TcpStream::connect(port.address), listener.accept());
         drop((near.expect("it listens"), far.expect("it was connected to"), listener));
-        assert!(tokio::net::TcpStream::connect(port.address).await.is_err(), "nobody listens");
+        assert!(tokio::net::TcpStream::connect(port.address).await.is_err(), "a listener on the held port");
     }
     let others: Vec<_> = (0..500).map(|_| Port::hold()).collect();
     assert!(others.iter().all(|other| other.number() != port.number()));

@@ -33,7 +33,7 @@ impl Proxy {
     /// Starts a proxy on a free port.
     pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind(ANY_PORT).await.expect("a free port");
-        let address = listener.local_addr().expect("it is bound");
+        let address = listener.local_addr().expect("a bound listener");
         let (greetings, stop) = (Arc::<Mutex<Vec<_>>>::default(), CancellationToken::new());
         let (noted, stopped) = (greetings.clone(), stop.clone());
         let accepting = async move {

@@ -64,7 +64,7 @@ impl Relay {
         tls: Option<Arc<ServerConfig>>,
     ) -> Self {
         let listener = TcpListener::bind(ANY_PORT).await.expect("a free port");
-        let address = listener.local_addr().expect("it is bound");
+        let address = listener.local_addr().expect("a bound listener");
         let path = Arc::new(Path {
             target,
             tls: Mutex::new(tls),

@@ -87,7 +87,7 @@ impl TestServer {
     pub(crate) async fn caught_up(&self, resource: &str) {
         let newest = self.cluster.list(resource).iter().map(super::check::version).max().unwrap_or(0);
         let objects = self.cluster.len(resource);
-        let informers = self.hub.resolve(resource).expect("it is followed");
+        let informers = self.hub.resolve(resource).expect("a followed resource");
         super::eventually(&format!("{resource} at {newest} with {objects} objects"), || {
             let reached = |text: String| text.parse::<u128>().is_ok_and(|reached| reached >= newest);
             informers.iter().all(|one| one.reader.mark().synced)
