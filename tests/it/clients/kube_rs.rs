@@ -14,14 +14,14 @@ use kube::runtime::reflector::{self, Store};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, Config, Resource, ResourceExt};
 
-use super::{Followers, Report, WIDGETS, Wanted, World, any, of_the_app};
+use super::{Followers, Report, WIDGETS, Wanted, World, any, has_the_app};
 use crate::support::in_time;
 
 const FOLLOWERS: [Wanted; 6] = [
     ("pods", "pods", any),
     ("pods in pages", "pods", any),
     ("pods as a stream", "pods", any),
-    ("pods of an app, as a stream", "pods", of_the_app),
+    ("pods of an app, as a stream", "pods", has_the_app),
     ("metadata", "pods", any),
     ("widgets as a stream", WIDGETS, any),
 ];

@@ -279,11 +279,11 @@ fn any(_: &Value) -> bool {
     true
 }
 
-fn of_the_app(object: &Value) -> bool {
+fn has_the_app(object: &Value) -> bool {
     labeled(object, "app", "a")
 }
 
-fn of_the_namespace(object: &Value) -> bool {
+fn is_in_the_namespace(object: &Value) -> bool {
     object["metadata"]["namespace"] == "default"
 }
 

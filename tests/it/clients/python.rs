@@ -3,14 +3,15 @@
 use tokio::process::Command;
 
 use super::{
-    Program, WIDGETS, Wanted, World, any, is_refused, of_the_app, of_the_namespace, reads_the_same, script,
+    Program, WIDGETS, Wanted, World, any, has_the_app, is_in_the_namespace, is_refused, reads_the_same,
+    script,
 };
 
 const FOLLOWERS: [Wanted; 6] = [
     ("pods", "pods", any),
     ("pods without a list", "pods", any),
-    ("pods of an app", "pods", of_the_app),
-    ("pods of a namespace", "pods", of_the_namespace),
+    ("pods of an app", "pods", has_the_app),
+    ("pods of a namespace", "pods", is_in_the_namespace),
     ("widgets", WIDGETS, any),
     ("widgets of the dynamic client", WIDGETS, any),
 ];

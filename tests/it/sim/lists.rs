@@ -175,7 +175,7 @@ pub(super) async fn a_future_version_is_waited_for_then_504(server: &Server, nam
     assert!(version(&list) > version(&created));
 }
 
-pub(super) async fn selectors_select(server: &Server, namespace: &str) {
+pub(super) async fn selectors_filter_lists(server: &Server, namespace: &str) {
     for (name, labels) in
         [("c1", json!({"app": "a", "num": "1"})), ("c2", json!({"app": "b", "num": "2"})), ("c3", json!({}))]
     {
@@ -202,7 +202,7 @@ pub(super) async fn selectors_select(server: &Server, namespace: &str) {
     assert_eq!(names(&server.get(&everywhere).await.must_be(200)), ["c1", "c2", "c3"]);
 }
 
-pub(super) async fn metadata_alone_on_request(server: &Server, namespace: &str) {
+pub(super) async fn metadata_only_on_request(server: &Server, namespace: &str) {
     let created = server.config_map(namespace, "one", json!({"a": "b"})).await;
     let path = maps(namespace);
     let list_form = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";

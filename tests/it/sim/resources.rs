@@ -47,7 +47,7 @@ pub(super) async fn errors_of_objects(server: &Server, namespace: &str) {
     server.delete(&format!("{path}/none")).await.is_error(404, "NotFound", "configmaps \"none\" not found");
 }
 
-pub(super) async fn writes_change_what_they_say(server: &Server, namespace: &str) {
+pub(super) async fn patches_dry_runs_and_deletes_take_effect(server: &Server, namespace: &str) {
     let path = format!("/apis/apps/v1/namespaces/{namespace}/deployments");
     let template = json!({
         "metadata": {"labels": {"app": "x"}},
@@ -184,7 +184,7 @@ async fn aggregated(server: &Server) {
     assert_eq!(server.send(request.body(Body::empty()).unwrap()).await.code, 304);
 }
 
-pub(super) async fn methods_that_do_not_fit(server: &Server, namespace: &str) {
+pub(super) async fn unsupported_methods_are_refused(server: &Server, namespace: &str) {
     let path = maps(namespace);
     server.config_map(namespace, "one", json!({})).await;
     let message = "the server does not allow this method on the requested resource";
@@ -212,7 +212,7 @@ fn definition(group: &str) -> Value {
     })
 }
 
-pub(super) async fn a_custom_kind_comes_and_goes(server: &Server, namespace: &str) {
+pub(super) async fn a_custom_kind_is_served_until_deleted(server: &Server, namespace: &str) {
     let group = "conformance.example.com";
     let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     let path = format!("/apis/{group}/v1/namespaces/{namespace}/gadgets");

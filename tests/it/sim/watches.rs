@@ -112,7 +112,7 @@ pub(super) async fn no_version_and_zero_begin_with_the_state(server: &Server, na
     assert_eq!(list["kind"], "ConfigMapList");
 }
 
-pub(super) async fn a_future_version_is_silence(server: &Server, namespace: &str) {
+pub(super) async fn a_watch_from_a_future_version_is_silent(server: &Server, namespace: &str) {
     let path = format!("{}?watch=true&resourceVersion=99999999&timeoutSeconds=1", maps(namespace));
     let answer = server.get(&path).await;
     assert_eq!((answer.code, answer.text.as_str()), (200, ""));
@@ -237,7 +237,7 @@ pub(super) async fn a_streaming_list_ends_its_state_with_a_mark(server: &Server,
     );
 }
 
-pub(super) async fn metadata_alone_on_request(server: &Server, namespace: &str) {
+pub(super) async fn metadata_only_on_request(server: &Server, namespace: &str) {
     let path = maps(namespace);
     let created = server.config_map(namespace, "one", json!({})).await;
     let start = version(&created) - 1;
