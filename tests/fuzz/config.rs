@@ -25,7 +25,7 @@ fn check_file(input: &[u8]) {
         Ok(settings) => match resolve(settings) {
             Ok(watches) => {
                 assert!(!watches.is_empty(), "a configuration without a watch");
-                watches.iter().for_each(typed_again);
+                watches.iter().for_each(check_round_trip);
             }
             Err(error) => assert!(!error.trim().is_empty()),
         },
@@ -89,10 +89,10 @@ fn check_watch(input: &[u8]) {
     }
     match text.parse::<WatchEntry>() {
         Ok(entry) => {
-            assert!(fits, "taken");
+            assert!(fits, "accepted, but invalid");
             assert_eq!(entry.resource, resource);
             if let Ok(specs) = resolve(watch(entry)) {
-                specs.iter().for_each(typed_again);
+                specs.iter().for_each(check_round_trip);
             }
         }
         Err(error) => assert!(!fits, "refused: {error}"),

@@ -441,7 +441,7 @@ async fn replacing_an_informer_queues_the_objects_no_longer_followed() {
         ("default/web-0".to_owned(), Value::Null),
         "an object that is no longer followed must be null"
     );
-    // Clients cannot delete or redeclare the configuration's queue.
+    // Clients cannot delete the configuration's queue, and cannot declare others.
     assert_eq!(request(server.address, "DELETE", "/v1/queues/q", &[]).await.status(), 403);
     assert_eq!(declare(&server, "other", &pods()).await.status(), 403);
     assert_eq!(declare(&server, "q", &pods()).await.status(), 200);
