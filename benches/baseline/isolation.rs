@@ -18,7 +18,7 @@ struct Case {
     name: &'static str,
     nuisance: Option<(usize, Manner)>,
     flags: &'static [&'static str],
-    /// Duration of a run in which the default stall timeout must pass.
+    /// Shortest duration of the case: longer than the stall timeout where that must pass.
     seconds_min: u64,
 }
 

@@ -16,7 +16,7 @@ pub(crate) enum Manner {
     NeverReads,
     /// Reads this number of bytes a second.
     Trickles(usize),
-    /// Sends a request, and resets the connection after the first bytes; all clients do so within each second.
+    /// Sends a request, and resets the connection after the first byte. Each client does so once a second.
     Vanishes,
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct Case {
     pub(crate) streams: usize,
     /// The request of each stream; `{}` is the stream's number.
     pub(crate) query: String,
-    /// Of this many changes, one is in a stream's selection.
+    /// Frames for each change, over all streams: at most one, as a pod is in one stream's selection.
     pub(crate) frames_per_event: f64,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Outcome {
     pub(crate) cpu_us: f64,
     /// Resident memory of informerd, in bytes.
     pub(crate) rss: f64,
-    /// Latencies from a change in the API server to its arrival, in microseconds.
+    /// 99th percentile of the time from a change in the API server to its arrival, in microseconds.
     pub(crate) p99: f64,
 }
 
