@@ -415,8 +415,8 @@ mod tests {
     }
 
     #[test]
-    fn a_service_named_informerd_configures_nothing_and_is_not_refused() {
-        // The kubelet sets INFORMERD_SERVICE_HOST, INFORMERD_PORT and more in every pod beside such a Service.
+    fn variables_of_a_service_named_informerd_are_ignored() {
+        // The kubelet sets INFORMERD_SERVICE_HOST, INFORMERD_PORT and others in every pod of the Service's namespace.
         for name in ["serve", "demo", "check", "rbac"] {
             for option in subcommand(name).get_opts() {
                 let variable = option.get_env().and_then(std::ffi::OsStr::to_str).unwrap_or_default();
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_of_no_setting_is_refused_with_the_one_that_may_have_been_meant() {
+    fn an_unknown_variable_is_refused_with_the_nearest_setting() {
         let refused = |name: &str| unknown_variables([name.to_owned()].into_iter()).unwrap_err().to_string();
         assert!(refused("INFORMERD_LOGFORMAT").contains("; INFORMERD_LOG_FORMAT is one"));
         assert!(refused("INFORMERD_WACTH").contains("INFORMERD_WATCH is one"));
@@ -465,7 +465,7 @@ mod tests {
             };
             ServeSettings::from_yaml(&yaml, &|_| None).unwrap();
         }
-        // No flag is missing from the table.
+        // The table has a row for every flag.
         for option in serve.get_opts().filter(|option| option.get_id() != "config") {
             assert!(config::settings().iter().any(|setting| setting.name == option.get_id()), "{option}");
         }
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn help_tells_every_option_its_default_and_every_limit() {
+    fn help_shows_every_option_its_default_and_every_limit() {
         let mut serve = subcommand("serve");
         let help = serve.render_help().to_string();
         for (limit, _) in Limits::DEFAULT.list() {

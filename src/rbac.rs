@@ -290,7 +290,7 @@ subjects:
     }
 
     #[test]
-    fn what_may_start_on_demand_gets_its_permissions_too() {
+    fn on_demand_patterns_get_permissions() {
         let made = made("onDemand: [pods, '*.example.com', '*']").unwrap();
         for rule in [
             "- apiGroups: [\"\"]\n  resources: [\"pods\"]",
@@ -302,7 +302,7 @@ subjects:
     }
 
     #[test]
-    fn the_columns_of_custom_resources_may_be_read() {
+    fn definitions_of_custom_resources_may_be_read_for_their_columns() {
         let made = made(
             "{watch: [{resource: widgets.example.com, namespaces: [web]}, {resource: pods}], onDemand: ['*.example.org']}",
         );
@@ -325,14 +325,14 @@ subjects:
             "{elsewhere}"
         );
         assert!(!of("queuesLease: ops/informerd-queues").contains("leases"));
-        // Beside what is watched in the same namespace.
+        // In the namespace of the watch, the Role has rules for both.
         let both = of("namespaces: [web], queuesLeaderElection: true");
         assert_eq!(both.matches(&role("web")).count(), 1);
         assert!(both.contains(rules.trim_start_matches("rules:\n").trim_end_matches("---\n")), "{both}");
     }
 
     #[test]
-    fn names_resolve_as_kubectl_resolves_them() {
+    fn rbac_names_resolve_as_by_kubectl() {
         for (typed, plural, group) in [
             ("Pod", "pods", ""),
             ("pods.v1", "pods", ""),

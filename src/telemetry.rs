@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_written_in_full_come_out_as_they_are() {
+    fn metric_names_are_exported_unchanged() {
         let (metrics, recorder) = Metrics::local().unwrap();
         let page = metrics::with_local_recorder(&recorder, || {
             describe_build();

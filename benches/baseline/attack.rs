@@ -1,4 +1,4 @@
-//! Probes and live streams while clients ask for the most that the limits allow.
+//! Latency of probes and live streams while clients ask for the most that the limits allow.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,31 +14,31 @@ use crate::server::{Server, get};
 use crate::simulator::{Rhythm, Simulator};
 
 const GROUP: &str = "attack";
-/// JSON of a pod, in bytes.
+/// Size of a pod's JSON, in bytes.
 const POD_BYTES: usize = 5 << 10;
-/// Changes a second, and their interval.
+/// Number of changes a second, and the time between two.
 const EVENTS_PER_SECOND: usize = 100;
 const INTERVAL: Duration = Duration::from_millis(10);
-/// Clients that follow everything and read at once.
+/// Number of clients that follow everything and read at once.
 const READERS: usize = 10;
 /// Time between two probes.
 const PROBE_INTERVAL: Duration = Duration::from_millis(20);
-/// The aim for a probe and for the p99 of a live stream, in milliseconds.
+/// Target for probes, and for the p99 of a live stream, in milliseconds.
 const TARGET_MS: f64 = 100.0;
-/// The aim for memory: the most in the second half of the attack, by the most in the first.
+/// Target for memory: the peak in the second half of the attack, divided by the peak in the first half.
 const FLAT: f64 = 1.1;
 
-/// Asks `/livez` on a connection of its own each time, as a kubelet does.
+/// Requests `/livez`, each time on a new connection, as a kubelet does.
 struct Prober {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<anyhow::Result<Vec<u32>>>,
 }
 
-/// What a while came to. Latencies are sorted, in microseconds.
+/// The results of a period. Latencies are sorted, in microseconds.
 struct While {
     probes: Vec<u32>,
     live: Vec<u32>,
-    /// Resident memory, four times a second, in bytes.
+    /// Resident memory, measured four times a second, in bytes.
     rss: Vec<f64>,
     cores: f64,
 }
@@ -53,7 +53,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let readers = Readers::connect(server.address, READERS, Some(path), Measure::Latency)?;
     readers.wait_for(READERS as u64)?;
     let (calm, rough) = (Duration::from_secs(bench.pick(15, 1)), bench.time(60));
-    // The journal fills, so that it is not its growth that is measured.
+    // Fills the journal first, so that its growth is not measured.
     watch(&mut simulator, &server, &readers, calm, bench.pick(10, 1))?;
     let before = watch(&mut simulator, &server, &readers, calm, 1)?;
     let mut attack = Attackers::start(server.address, attackers)?;
@@ -91,7 +91,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Changes objects for a while and measures meanwhile.
+/// Changes objects for a period and measures meanwhile.
 fn watch(
     simulator: &mut Simulator,
     server: &Server,
@@ -111,8 +111,8 @@ fn watch(
     }
     simulator.end()?;
     let (after, seconds) = (server.usage()?, began.elapsed().as_secs_f64());
-    // A stream that is far behind gets less than every event, so frames cannot be counted. What comes within a second
-    // after the last change is of this while.
+    // A stream that is far behind does not get every event, so frames cannot be counted. What arrives within a second
+    // after the last change belongs to this period.
     sleep(Duration::from_secs(1));
     let probes = prober.stop()?;
     anyhow::ensure!(readers.seen()?.lost == 0, "clients that read were cut off");
@@ -144,7 +144,7 @@ impl Prober {
         Self { stop, thread }
     }
 
-    /// Stops, and gives the latencies, sorted, in microseconds.
+    /// Stops the prober and returns the latencies, sorted, in microseconds.
     fn stop(self) -> anyhow::Result<Vec<u32>> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().map_err(|_| anyhow::anyhow!("the prober panicked"))?

@@ -1,4 +1,4 @@
-//! Clients that ask for the most work and the most memory that the limits allow, in a process of their own.
+//! Clients that cause the most work and memory that the limits allow, in a process of their own.
 
 use std::io::{BufRead as _, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -13,7 +13,7 @@ use socket2::SockRef;
 
 use crate::process::Process;
 
-/// What an attacker does, again and again.
+/// What an attacker repeats.
 #[derive(Clone, Copy, Debug)]
 enum Attack {
     /// Lists everything, compressed by gzip.
@@ -22,11 +22,11 @@ enum Attack {
     ListZstd,
     /// Lists everything as a table.
     Table,
-    /// Lists by the largest number of terms, none of which an index answers.
+    /// Lists with the largest number of selector terms, none of which has an index.
     Terms,
-    /// Lists by a condition of about the largest cost.
+    /// Lists with a condition of nearly the largest allowed cost.
     Condition,
-    /// Looks up by an index over another path each time.
+    /// Looks up values of an index, over another path each time.
     Index,
     /// Follows everything over HTTP/2 on many streams, and takes 64 KiB of their first states.
     ClosedWindow,
@@ -34,7 +34,7 @@ enum Attack {
     Slow,
     /// Follows everything, and resets the connection after the first byte.
     Vanishes,
-    /// Resumes from tokens that nobody gave it.
+    /// Resumes from invented tokens.
     Token,
 }
 
@@ -51,36 +51,36 @@ const ATTACKS: [Attack; 10] = [
     Attack::Token,
 ];
 
-/// Terms of a selector: the largest number.
+/// Number of terms of a selector: the maximum.
 const TERMS: u64 = 64;
-/// Comparisons within the loops of a condition: about the largest cost for the pods of the simulator.
+/// Comparisons within the loops of a condition: nearly the largest allowed cost for the simulator's pods.
 const COMPARISONS: u64 = 40;
-/// Bytes that a slow reader takes at once, and how often.
+/// Number of bytes that a slow reader takes at once, and how often.
 const SLOW_BYTES: usize = 2_000;
 const SLOW_INTERVAL: Duration = Duration::from_millis(100);
-/// Streams of one HTTP/2 connection.
+/// Number of streams of one HTTP/2 connection.
 const STREAMS: u32 = 20;
-/// Time for which such a connection stays.
+/// Lifetime of such a connection.
 const CLOSED_FOR: Duration = Duration::from_secs(5);
-/// Time between two connections of an attacker that vanishes, or whose answer was short.
+/// Pause of an attacker that resets its connection, or got a short answer.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Bytes that an attacker with a token takes.
+/// Number of bytes that an attacker with a token takes.
 const TOKEN_BYTES: u64 = 256 << 10;
 /// Longest wait for bytes.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Attackers; they leave when this is dropped.
+/// Running attackers; dropping this ends them.
 pub(crate) struct Attackers(Process);
 
 impl Attackers {
-    /// Starts so many, of each kind as many as of any other.
+    /// Starts this number of attackers, divided evenly among the kinds.
     pub(crate) fn start(address: SocketAddr, count: usize) -> anyhow::Result<Self> {
         let mut process = Process::role("attackers")?;
         process.send(&format!("{address} {count}"))?;
         Ok(Self(process))
     }
 
-    /// What they have done so far: each kind's name and how often it began anew.
+    /// How often each kind of attack was begun so far.
     pub(crate) fn done(&mut self) -> anyhow::Result<Vec<(String, f64)>> {
         let answer = self.0.ask("done")?;
         let parts = answer.split_whitespace().filter_map(|part| part.split_once('='));
@@ -88,7 +88,8 @@ impl Attackers {
     }
 }
 
-/// Plays the role until standard input ends: address and count come in, and questions for what was done.
+/// Plays the role until standard input ends. The first line has the address and the count; further lines ask for the
+/// counts.
 pub(crate) fn run() -> anyhow::Result<()> {
     let mut lines = std::io::stdin().lock().lines();
     let line = lines.next().context("nothing to do")??;
@@ -100,7 +101,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
         std::thread::spawn(move || {
             let kind = usize::try_from(number).unwrap_or(0) % ATTACKS.len();
             for round in (number..).step_by(1000) {
-                // What the server refuses or ends is what the attacker has come to.
+                // A refused or ended request is a valid result of an attack.
                 let _ = ATTACKS[kind].begin(address, round);
                 done[kind].fetch_add(1, Ordering::Relaxed);
                 sleep(PAUSE);
@@ -167,14 +168,14 @@ fn ask(address: SocketAddr, path: &str, headers: &str) -> std::io::Result<TcpStr
     Ok(socket)
 }
 
-/// Reads to the end, or at most so many bytes.
+/// Reads to the end, or up to this number of bytes.
 fn read(mut socket: TcpStream, bytes_max: u64) -> std::io::Result<()> {
     let (mut buffer, mut count) = (vec![0; 64 << 10], 0);
     while count < bytes_max {
         match socket.read(&mut buffer) {
             Ok(0) => break,
             Ok(read) => count += read as u64,
-            // Work within the limits may take long; the client stays.
+            // Work within the limits may take long, so the client waits.
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
         }

@@ -1,4 +1,4 @@
-//! The role of the server that a good engineer writes in an afternoon: axum's `Sse` over a broadcast channel.
+//! The role of a straightforward server: axum's `Sse` over a broadcast channel.
 
 use std::convert::Infallible;
 use std::io::BufRead as _;
@@ -20,14 +20,14 @@ use crate::client::{STAMP_DIGITS, stamp_prefix};
 use crate::peer::Load;
 use crate::simulator::micros_since_1970;
 
-/// Where it serves.
+/// The path that it serves.
 pub(crate) const PATH: &str = "/events";
-/// Events that a receiver may be behind. More than any measurement sends: here it must not lose what it is too
-/// slow for, or the frames that are waited for never come.
+/// Events that a receiver may be behind. More than any measurement sends: if the channel dropped events for slow
+/// receivers, the frames that are waited for would never arrive.
 const CAPACITY: usize = 1 << 14;
-/// As long as informerd's where frames are counted.
+/// The heartbeat interval, as informerd's where frames are counted.
 const KEEP_ALIVE: Duration = Duration::from_secs(1800);
-/// The same for all, so that frames are of one size.
+/// The id of every event, always the same, so that frames have one size.
 const ID: &str = "pods:1000000";
 
 type Sender = broadcast::Sender<Arc<str>>;
@@ -40,7 +40,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))?;
     println!("{}", listener.local_addr()?);
     let listener = listener.tap_io(|socket| {
-        // An improvement, not a need.
+        // Improves latency; the server works without it.
         let _ = socket.set_nodelay(true);
     });
     runtime.spawn(async move { axum::serve(listener, routes).await });
@@ -63,16 +63,16 @@ async fn events(State(sender): State<Sender>) -> Sse<impl Stream<Item = Result<E
     let stream = BroadcastStream::new(sender.subscribe()).map(|update| {
         Ok(match update {
             Ok(json) => Event::default().event("MODIFIED").id(ID).data(json),
-            // A client that was too slow has to start over.
+            // A client that was too slow must start over.
             Err(_) => Event::default().event("RESET").data(""),
         })
     });
     Sse::new(stream).keep_alive(KeepAlive::new().interval(KEEP_ALIVE))
 }
 
-/// Sends each event when it is due; each tells when that was.
+/// Sends each event when it is due. The event contains that time.
 fn send(sender: &Sender, load: &Load) -> anyhow::Result<()> {
-    // What axum and HTTP add to the data.
+    // The bytes that axum and HTTP add to the data.
     let around = format!("event: MODIFIED\nid: {ID}\ndata: \n\n").len() + "1357\r\n\r\n".len();
     let prefix = stamp_prefix();
     let rest = load.frame_bytes.saturating_sub(around + prefix.len() + STAMP_DIGITS);
@@ -82,7 +82,7 @@ fn send(sender: &Sender, load: &Load) -> anyhow::Result<()> {
         let due_at = load.due_at(event);
         sleep(due_at.saturating_sub(began.elapsed()));
         let stamp = began_micros + u64::try_from(due_at.as_micros())?;
-        // It fails if there is no receiver.
+        // Fails if there is no receiver.
         let _ = sender.send(format!("{prefix}{stamp:0STAMP_DIGITS$}{rest}").into());
     }
     Ok(())

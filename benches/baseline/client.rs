@@ -1,4 +1,5 @@
-//! Cheap clients, in a process of their own: one thread reads all sockets into one buffer, counts, and forgets.
+//! Cheap clients, in a process of their own: one thread reads all sockets into one buffer, counts, and drops the
+//! bytes.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -24,10 +25,10 @@ use crate::process::{Process, Usage};
 use crate::server::wait_until;
 use crate::simulator::{CHANGED_AT, micros_since_1970};
 
-/// Connected clients; they leave when this is dropped.
+/// Connected clients; dropping this closes them.
 pub(crate) struct Readers(RefCell<Process>);
 
-/// What the clients have seen together.
+/// The counts of all clients together.
 #[derive(Default)]
 struct Counts {
     frames: AtomicU64,
@@ -37,57 +38,57 @@ struct Counts {
     arrivals: Mutex<Arrivals>,
 }
 
-/// What clients that measure latency have seen.
+/// The times recorded by clients that measure latency.
 #[derive(Default)]
 struct Arrivals {
-    /// From a change in the API server to its arrival, in microseconds.
+    /// Latencies from a change in the API server to its arrival, in microseconds.
     latencies: Vec<u32>,
-    /// By the time of the change: how many clients have it, and when the last of them got it.
+    /// For each time of a change: the number of clients that have it, and the arrival at the last of them.
     last: HashMap<u64, (usize, u64)>,
 }
 
-/// A moment's counts.
+/// The counts at one moment.
 #[derive(Clone, Copy)]
 pub(crate) struct Seen {
-    /// Frames received so far, by all.
+    /// Frames received so far, by all clients.
     pub(crate) frames: u64,
-    /// Bytes received so far, by all.
+    /// Bytes received so far, by all clients.
     pub(crate) bytes: u64,
     /// Clients whose connection ended.
     pub(crate) lost: usize,
 }
 
-/// What clients do beside counting.
+/// What clients do in addition to counting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Measure {
     /// Nothing.
     Count,
-    /// Nothing, on a watch of the Kubernetes interface, whose events end with one line end.
+    /// Nothing, on a watch of the Kubernetes interface, whose events end with a single line end.
     Events,
-    /// Read each event's annotation with the time of its change.
+    /// Reads the time of the change from each event's annotation.
     Latency,
-    /// And remember only when the last of them got it.
+    /// As above, but records only the arrival at the last client.
     Last,
-    /// Not even that: they ask, and never read.
+    /// Sends the request and never reads.
     Stall,
 }
 
-/// Bytes read in one go.
+/// Bytes read at once.
 const READ_BYTES: usize = 256 << 10;
-/// Connections under way at once.
+/// Number of connections that are opened at once.
 const CONNECTING_MAX: usize = 64;
-/// Digits of the annotation.
+/// Number of digits in the annotation.
 pub(crate) const STAMP_DIGITS: usize = 16;
-/// Stands in a path for the number of the client, of two digits at least as the simulator's namespaces have it.
+/// Placeholder in a path for the number of the client, with at least two digits, as in the simulator's namespaces.
 pub(crate) const NUMBER: &str = "{}";
 
-/// What stands before the digits.
+/// The text before the digits.
 pub(crate) fn stamp_prefix() -> String {
     format!(r#""{CHANGED_AT}":""#)
 }
 
 impl Readers {
-    /// Connects `count` clients that ask for `path`, or only connect where there is none.
+    /// Connects `count` clients that request `path`, or only connect if there is none.
     pub(crate) fn connect(
         address: SocketAddr,
         count: usize,
@@ -95,7 +96,7 @@ impl Readers {
         measure: Measure,
     ) -> anyhow::Result<Self> {
         let mut process = Process::role("clients")?;
-        let measure = measure.to_possible_value().context("it has a name")?;
+        let measure = measure.to_possible_value().context("every variant has a name")?;
         let (measure, path) = (measure.get_name(), path.unwrap_or("-"));
         let lost = process.ask(&format!("{address} {count} {measure} {path}"))?;
         anyhow::ensure!(lost == "0", "{lost} of {count} clients could not connect");
@@ -106,12 +107,12 @@ impl Readers {
         self.0.borrow_mut().ask(line)
     }
 
-    /// What they have seen so far.
+    /// The counts so far.
     pub(crate) fn seen(&self) -> anyhow::Result<Seen> {
         self.ask("seen").and_then(|answer| Seen::parse(&answer))
     }
 
-    /// Waits until all have received so many frames.
+    /// Waits until all clients together have received this number of frames.
     pub(crate) fn wait_for(&self, frames: u64) -> anyhow::Result<()> {
         let seen = Seen::parse(&self.ask(&format!("wait frames {frames}"))?)?;
         anyhow::ensure!(seen.lost == 0, "{} clients were cut off", seen.lost);
@@ -119,28 +120,28 @@ impl Readers {
         Ok(())
     }
 
-    /// Waits until so many connections have ended.
+    /// Waits until this number of connections has ended.
     pub(crate) fn wait_ended(&self, count: usize) -> anyhow::Result<()> {
         let seen = Seen::parse(&self.ask(&format!("wait lost {count}"))?)?;
         anyhow::ensure!(seen.lost >= count, "{} of {count} connections ended", seen.lost);
         Ok(())
     }
 
-    /// Takes the latencies gathered since the last time, sorted, in microseconds.
+    /// Takes the latencies recorded since the last call, sorted, in microseconds.
     pub(crate) fn take_latencies(&self) -> anyhow::Result<Vec<u32>> {
         let answer = self.ask("latencies")?;
         Ok(answer.split_whitespace().map(str::parse).collect::<Result<_, _>>()?)
     }
 
-    /// Takes, by the time of each change that `count` clients have got since the last time, when the last of them
-    /// got it: both in microseconds since 1970.
+    /// Takes the changes that `count` clients have received since the last call: the time of each change, and its
+    /// arrival at the last of them, both in microseconds since 1970.
     pub(crate) fn take_last(&self, count: usize) -> anyhow::Result<HashMap<u64, u64>> {
         let answer = self.ask(&format!("last {count}"))?;
         let numbers: Vec<u64> = answer.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
         Ok(numbers.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect())
     }
 
-    /// What their process has used so far.
+    /// The usage of the clients' process so far.
     pub(crate) fn usage(&self) -> anyhow::Result<Usage> {
         self.0.borrow().usage()
     }
@@ -153,7 +154,8 @@ impl Seen {
     }
 }
 
-/// Plays the role until standard input ends. The first line names the server to connect to; the others are questions.
+/// Plays the role until standard input ends. The first line names the server to connect to; further lines are
+/// questions.
 pub(crate) fn run() -> anyhow::Result<()> {
     let mut lines = std::io::stdin().lock().lines();
     let line = lines.next().context("nothing to do")??;
@@ -177,7 +179,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
             ["seen"] => {}
             ["wait", "frames", frames] => {
                 let frames: u64 = frames.parse()?;
-                // If it takes too long, the count says so.
+                // After a timeout the counts show what is missing.
                 let _ = wait_until("frames", || seen().frames >= frames || seen().lost > 0);
             }
             ["wait", "lost", count] => {
@@ -205,11 +207,11 @@ pub(crate) fn run() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Numbers as one line.
+/// Numbers in one line.
 fn listed<T: std::fmt::Display>(numbers: impl IntoIterator<Item = T>) -> String {
     let mut line = String::new();
     for number in numbers {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = write!(line, "{number} ");
     }
     line
@@ -255,7 +257,7 @@ async fn connect_all(
     pending().await
 }
 
-/// A stream is asked for as an EventSource does; anything else ends the connection.
+/// Requests a stream as an EventSource does; after any other answer the connection ends.
 fn request(address: SocketAddr, path: &str, number: usize) -> String {
     let path = path.replace(NUMBER, &format!("{number:02}"));
     let is_snapshot = path.starts_with("/v1/snapshot/");
@@ -300,7 +302,7 @@ async fn read(mut stream: TcpStream, counts: &Counts, buffer: &RefCell<Vec<u8>>,
     while poll_fn(|context| step(&mut stream, context)).await {}
 }
 
-/// Counts the ends of frames, empty lines, across reads.
+/// Counts the ends of frames, which are empty lines, across reads.
 #[derive(Default)]
 struct FrameEnds {
     after_line: bool,
@@ -318,17 +320,17 @@ impl FrameEnds {
 /// Counts the beginnings of events of a Kubernetes watch, across reads.
 #[derive(Default)]
 struct EventBegins {
-    /// The end of what was read before: the beginning of a mark may be in it, but no whole one.
+    /// The end of the previous read. It may have the beginning of a mark, but no whole one.
     tail: Vec<u8>,
 }
 
-/// What every event of a change has, near its beginning, and no object.
+/// A text near the beginning of every event of a change, which no object contains.
 static BEGIN: LazyLock<Finder<'static>> =
     LazyLock::new(|| Finder::new(br#""MODIFIED","object":{"#).into_owned());
 
 impl EventBegins {
     fn count(&mut self, bytes: &[u8]) -> u64 {
-        // One byte less than a mark, so that what is found across the reads began in the one before.
+        // One byte shorter than a mark, so that a mark found across reads began in the previous one.
         let less = BEGIN.needle().len() - 1;
         self.tail.extend_from_slice(&bytes[..bytes.len().min(less)]);
         let across = BEGIN.find(&self.tail).is_some();
@@ -345,17 +347,17 @@ impl EventBegins {
 /// Finds the times of changes, across reads.
 #[derive(Default)]
 struct Times {
-    /// The end of what was read before: the beginning of a time may be in it, but no whole one.
+    /// The end of the previous read. It may have the beginning of a time, but no whole one.
     tail: Vec<u8>,
 }
 
-/// Finds what stands before a time.
+/// Finds the text before a time.
 static STAMP: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(&stamp_prefix()).into_owned());
 
 impl Times {
     fn take(&mut self, bytes: &[u8], counts: &Counts, measure: Measure) {
         let now = micros_since_1970();
-        // One byte less than what tells a time, so that what is found here began before.
+        // One byte shorter than a text with its time, so that a time found here began in the previous read.
         let less = STAMP.needle().len() + STAMP_DIGITS - 1;
         self.tail.extend_from_slice(&bytes[..bytes.len().min(less)]);
         let mut arrivals = counts.arrivals();

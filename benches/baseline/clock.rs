@@ -1,22 +1,22 @@
-//! Time that a machine shared with others does not stretch.
+//! CPU time of a thread, which other programs on the machine do not lengthen.
 
 use std::time::Duration;
 
-/// The kernel counts in ticks of some milliseconds; shorter measurements say nothing.
+/// The kernel counts in ticks of some milliseconds, so shorter measurements mean nothing.
 pub(crate) const MEASURE_MIN: Duration = Duration::from_millis(100);
 
-/// How long this thread has been on a CPU. What runs in one thread is measured by it, not by the wall clock,
-/// which on a busy machine measures the neighbors.
+/// Time for which this thread has been on a CPU. Work in one thread is measured by it, as the wall clock on a busy
+/// machine measures the other programs, too.
 ///
 /// # Errors
-/// Where the kernel does not count it (`CONFIG_SCHED_INFO`).
+/// If the kernel does not count it (`CONFIG_SCHED_INFO`).
 pub(crate) fn thread_cpu() -> anyhow::Result<Duration> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
     let nanos = text.split_whitespace().next().unwrap_or_default().parse()?;
     Ok(Duration::from_nanos(nanos))
 }
 
-/// CPU seconds of one piece of work, done again and again for long enough to be measured.
+/// CPU seconds of one piece of work, which is repeated for long enough to be measured.
 ///
 /// # Errors
 /// As [`thread_cpu`].

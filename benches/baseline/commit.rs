@@ -1,4 +1,4 @@
-//! Commits to a cache of many objects, with a journal and readers that wake up.
+//! Commits to a cache of many objects, with a journal, and readers that are woken.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,17 +24,17 @@ struct Subject {
     objects: usize,
     /// The last resourceVersion.
     version: u64,
-    /// Events that the readers were given, together.
+    /// Events that all readers together have received.
     delivered: Arc<AtomicU64>,
 }
 
-/// What a round of commits took.
+/// The times of a round of commits.
 struct Round {
-    /// The writer, on a CPU.
+    /// CPU time of the writer.
     cpu: Duration,
-    /// The writer.
+    /// Wall-clock time of the writer.
     written: Duration,
-    /// Until every reader had every event.
+    /// Wall-clock time until every reader had every event.
     delivered: Duration,
 }
 
@@ -54,7 +54,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
             };
             let case = format!("{objects} objects, by {len}, {readers} readers");
             let row = |metric, value, unit| Row::new("commit", &*case).value(metric, value, unit);
-            // All rounds together, as the kernel counts in ticks.
+            // Summed over all rounds, as the kernel counts in ticks.
             let cpu: Duration = taken.iter().map(|round| round.cpu).sum();
             let cpu = cpu.as_secs_f64() * 1e6 / (taken.len() * events / len) as f64;
             bench.report.add(row("a commit, CPU", cpu, "us"));
@@ -115,19 +115,19 @@ impl Subject {
                 }
             });
         }
-        // Each begins with a bookmark.
+        // Each reader begins with a bookmark.
         wait_until("readers", || delivered.load(Ordering::Relaxed) >= readers as u64)?;
         Ok(Self { writer, decoder, objects, version, delivered })
     }
 
-    /// Commits `events` changes by `len`.
+    /// Commits `events` changes in batches of `len`.
     fn round(&mut self, events: usize, len: usize, readers: usize) -> anyhow::Result<Round> {
         let mut batches = Vec::new();
         for _ in 0..events / len {
             let mut deltas = Vec::new();
             for _ in 0..len {
                 self.version += 1;
-                // Far apart, as changes in a cluster are.
+                // Far apart in the key order, like changes in a cluster.
                 let at = usize::try_from(self.version)? * 7919 % self.objects;
                 deltas.push(Delta::Apply(self.decoder.object(&pods::whole(at, self.version, false))?));
             }

@@ -1,4 +1,5 @@
-//! The others that list and watch: kube-rs' watcher with its store, and a loop that only reads the bytes.
+//! The programs that informerd is compared with: kube-rs' watcher with its store, and a loop that only reads the
+//! bytes.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -16,21 +17,21 @@ use memchr::memmem;
 
 use crate::process::{Process, Usage};
 
-/// What asks the API server.
+/// A program that lists and watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
     /// kube-rs with k8s-openapi's type.
     Typed,
     /// kube-rs with `DynamicObject`.
     Dynamic,
-    /// Reads and forgets.
+    /// Reads the bytes and drops them.
     Bytes,
 }
 
-/// How it asks for the first state.
+/// How it requests the first state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Initial {
-    /// Lists by 500.
+    /// A list in pages of 500.
     Page,
     /// A streaming list.
     Stream,
@@ -39,17 +40,18 @@ pub(crate) enum Initial {
 /// A contender in a process of its own.
 pub(crate) struct Contender(Process);
 
-/// Objects of a page, as informerd and kube-rs ask for.
+/// Objects in a page, as informerd and kube-rs request them.
 const PAGE_LEN: usize = 500;
 
-/// What ends the initial events of a streaming list.
+/// The mark at the end of a streaming list.
 const MARK: &[u8] = b"initial-events-end";
 
 /// Longer than any sync here takes.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 impl Contender {
-    /// Starts it and waits until it has everything. Returns how long that took, and how many objects it counts.
+    /// Starts it and waits until it has everything. Returns the time that this took, and the number of objects that
+    /// it counts.
     pub(crate) fn start(url: &str, kind: Kind, initial: Initial) -> anyhow::Result<(Self, Duration, usize)> {
         let began = Instant::now();
         let mut process = Process::role("contender")?;
@@ -62,7 +64,7 @@ impl Contender {
         Ok((Self(process), began.elapsed(), count))
     }
 
-    /// Waits until it has everything once more.
+    /// Waits until it has everything again.
     pub(crate) fn synced_again(&mut self) -> anyhow::Result<usize> {
         Ok(self.0.receive()?.parse()?)
     }
@@ -76,8 +78,8 @@ impl Contender {
     }
 }
 
-/// Plays the role until standard input ends: a line of what to do comes in, the count of objects goes out each
-/// time everything is there.
+/// Plays the role until standard input ends. A line says what to do; the number of objects is printed each time
+/// everything has arrived.
 pub(crate) fn run() -> anyhow::Result<()> {
     let mut lines = std::io::stdin().lock().lines();
     let line = lines.next().context("nothing to do")??;
@@ -122,7 +124,7 @@ fn config(initial: Initial) -> watcher::Config {
     }
 }
 
-/// Drives a reflector for ever and tells each time its store is complete.
+/// Drives a reflector without end, and prints each time its store is complete.
 async fn tell<K>(stream: impl Stream<Item = watcher::Result<watcher::Event<K>>>, count: impl Fn() -> usize) {
     let mut stream = pin!(stream);
     while let Some(event) = stream.next().await {
@@ -132,14 +134,15 @@ async fn tell<K>(stream: impl Stream<Item = watcher::Result<watcher::Event<K>>>,
     }
 }
 
-/// Reads all pods as bytes. Returns how many it takes them for.
+/// Reads all pods as bytes. Returns the number of objects that it counts in them.
 fn read_everything(url: &str, initial: Initial) -> anyhow::Result<usize> {
     let authority = url.trim_start_matches("http://").trim_end_matches('/');
     let mut socket = BufReader::with_capacity(256 << 10, TcpStream::connect(authority)?);
     socket.get_ref().set_read_timeout(Some(PATIENCE))?;
     socket.get_ref().set_nodelay(true)?;
     let ask = |query: &str, socket: &mut BufReader<TcpStream>| {
-        // In one write: the kernel holds the second of several back until the first is acknowledged, 40 ms later.
+        // In one write: of several writes the kernel holds the second back until the first is acknowledged, 40 ms
+        // later.
         let request = format!("GET /api/v1/pods?{query} HTTP/1.1\r\nHost: {authority}\r\n\r\n");
         socket.get_mut().write_all(request.as_bytes())
     };
@@ -156,14 +159,14 @@ fn read_everything(url: &str, initial: Initial) -> anyhow::Result<usize> {
         ask(&format!("limit={PAGE_LEN}&continue={token}"), &mut socket)?;
         let (_, body) = read_body(&mut socket, |_| false)?;
         count += memmem::find_iter(&body, br#","uid":""#).count();
-        // Metadata comes before the items, the token is base64.
+        // Metadata precedes the items, and the continue token is base64.
         let head = String::from_utf8_lossy(&body[..body.len().min(1000)]).into_owned();
         let Some((_, rest)) = head.split_once(r#""continue":""#) else { return Ok(count) };
         token = rest.split('"').next().unwrap_or_default().to_owned();
     }
 }
 
-/// Reads one body, to its end or until what came last says so. Returns the lines in it, and the body itself if
+/// Reads one body to its end, or until its last bytes are a mark. Returns the number of lines, and the body itself if
 /// it ended.
 fn read_body(
     socket: &mut BufReader<TcpStream>,
@@ -197,7 +200,7 @@ fn read_body(
             return Ok((lines, body));
         }
         if is_stream {
-            // Only its end matters, and a mark may be cut in two.
+            // Only the end matters, and a mark may be cut in two.
             body.drain(..body.len().saturating_sub(64));
         }
     }

@@ -1,4 +1,4 @@
-//! Bytes of the API server into objects, beside the trees that others make of them.
+//! Decoding of the API server's bytes into objects, compared with parsers that make trees.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::clock::seconds_of;
 use crate::report::{Row, median};
 use crate::{Bench, pods};
 
-/// Objects of a page.
+/// Number of objects in a page.
 const PAGE_LEN: usize = 500;
 
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
@@ -54,7 +54,7 @@ fn report(bench: &mut Bench, case: &str, [ours, tree, dynamic]: [f64; 3]) {
     bench.report.add(row().against("kube DynamicObject", dynamic));
 }
 
-/// Megabytes a second of CPU time of each, in turns, the median of the rounds.
+/// Megabytes for each second of CPU time: the candidates run in turn, and the median of the rounds counts.
 fn rates(
     mut works: [&mut dyn FnMut(); 3],
     bytes: usize,

@@ -1,5 +1,5 @@
-//! Events to many clients, beside a plain loop that writes the same bytes to as many sockets, and beside what axum
-//! and a broadcast channel make of the same events.
+//! Events to many clients, compared with a plain loop that writes the same bytes to as many sockets, and with axum
+//! and a broadcast channel for the same events.
 
 use std::time::{Duration, Instant};
 
@@ -12,28 +12,28 @@ use crate::report::{Figure, Row, median};
 use crate::server::{QUIET, Server};
 use crate::simulator::{Rhythm, Simulator};
 
-/// What is sent, and how.
+/// The events of a measurement.
 pub(crate) struct Shape {
     pub(crate) name: &'static str,
-    /// What changes.
+    /// The changed resource.
     pub(crate) resource: &'static str,
-    /// What each stream follows, and its parameters.
+    /// The resource that each stream follows, and its parameters.
     pub(crate) follows: &'static str,
     pub(crate) rhythm: Rhythm,
 }
 
-/// One measurement of one side.
+/// One measurement of one server.
 struct Sample {
     frames_per_second: f64,
-    /// Which is the same as CPU seconds per million frames.
+    /// The same number as CPU seconds for a million frames.
     cpu_micros_per_frame: f64,
-    /// Of the clients' one thread: at 1 it is the limit.
+    /// CPU use of the clients' one thread: at 1 the clients are the limit.
     client_cores: f64,
 }
 
-/// Objects that change in turn.
+/// Number of objects that change in turn.
 const OBJECTS: usize = 1000;
-/// From here on, less is sent in a second.
+/// From this number of clients on, fewer events are sent in a second.
 const MANY_CLIENTS: usize = 5000;
 const PLAIN: &str = "plain write loop";
 const AXUM: &str = "axum Sse";
@@ -41,7 +41,7 @@ const AXUM: &str = "axum Sse";
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let mut simulator = Simulator::start()?;
     simulator.load("pods", OBJECTS, 5 << 10)?;
-    // Without what is dropped, and with what a frame adds, about 500 bytes.
+    // Without the dropped parts and with what a frame adds: about 500 bytes.
     simulator.load("configmaps", OBJECTS, 640)?;
     let (server, _) = Server::start(&simulator.url, &["pods", "configmaps"], &QUIET)?;
     for resource in ["pods", "configmaps"] {
@@ -95,7 +95,7 @@ pub(crate) fn compare(
     let sign = if shape.follows.contains('?') { '&' } else { '?' };
     let path = format!("/v1/watch/{}{sign}sendInitialEvents=false", shape.follows);
     let readers = Readers::connect(server.address, clients, Some(&path), Measure::Count)?;
-    // Each begins with a bookmark.
+    // Each stream begins with a bookmark.
     readers.wait_for(clients as u64)?;
     let plain = Peer::plain()?;
     let plain_readers = Readers::connect(plain.address, clients, None, Measure::Count)?;
@@ -135,7 +135,7 @@ pub(crate) fn compare(
     Ok(())
 }
 
-/// Plays a rhythm and waits until every client has every frame.
+/// Sends events at a rhythm, and waits until every client has every frame.
 fn sample(
     readers: &Readers,
     frames: usize,

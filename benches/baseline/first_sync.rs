@@ -1,4 +1,4 @@
-//! The first sync, and a relist of what has not changed: time and memory, beside kube-rs.
+//! The first sync, and a relist of an unchanged cluster: time and memory, compared with kube-rs.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::simulator::Simulator;
 const MEGABYTE: f64 = 1e6;
 const GROUP: &str = "first-sync";
 
-/// The others, and what they are called.
+/// The other programs, and their names in the table.
 const CONTENDERS: [(&str, Kind, Initial); 6] = [
     ("kube-rs Pod, paged", Kind::Typed, Initial::Page),
     ("kube-rs Pod, streaming", Kind::Typed, Initial::Stream),
@@ -23,7 +23,7 @@ const CONTENDERS: [(&str, Kind, Initial); 6] = [
     ("bytes only, streaming", Kind::Bytes, Initial::Stream),
 ];
 
-/// A process that has synced once.
+/// The figures of a process after its first sync.
 #[derive(Default)]
 struct Figures {
     seconds: Vec<f64>,
@@ -34,7 +34,7 @@ struct Figures {
 
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let count = bench.pick(100_000, 2_000);
-    // It takes longest of all, with half a minute for each of the others in a round.
+    // The longest group: each of the other programs takes half a minute in a round.
     let rounds = if bench.chosen { bench.pick(3, 1) } else { 1 };
     let settle = Duration::from_secs(bench.pick(if bench.chosen { 15 } else { 10 }, 0));
     let mut simulator = Simulator::start()?;
@@ -70,7 +70,7 @@ fn informerd(
     anyhow::ensure!(before["objects"] == count, "not everything is there: {before}");
     server.reset_peak()?;
     simulator.expire("pods")?;
-    // The watch that gets 410, and the one after the relist.
+    // The watch that gets the 410, and the watch after the relist.
     let wanted = before["watches"].as_u64().unwrap_or(0) + 2;
     let watches = || informer().ok().and_then(|now| now["watches"].as_u64());
     wait_until("the relist", || watches().is_some_and(|watches| watches >= wanted))?;

@@ -1,4 +1,4 @@
-//! Events in, as many as can be, while clients follow everything.
+//! Ingestion of as many events as possible, while clients follow everything.
 
 use std::time::{Duration, Instant};
 
@@ -13,11 +13,11 @@ use crate::simulator::{POUR_STEP, Pour, Simulator};
 
 const GROUP: &str = "ingest";
 const PATH: &str = "/v1/watch/configmaps?sendInitialEvents=false";
-/// Of the clients, those that read times: to look for them costs a client more than to count.
+/// Number of clients that read times: that costs a client more than counting.
 const WATCHMEN: usize = 10;
-/// Of an object in the simulator: about 500 in a frame.
+/// Size of an object in the simulator, in bytes; about 500 in a frame.
 const BYTES: usize = 640;
-/// What informerd is to take.
+/// Events a second that informerd must ingest.
 const TARGET: usize = 20_000;
 
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
@@ -34,7 +34,7 @@ fn pour(bench: &mut Bench, clients: usize, rate: usize) -> anyhow::Result<()> {
     simulator.load("configmaps", 1000, BYTES)?;
     let (server, _) = Server::start(&simulator.url, &["configmaps"], &QUIET)?;
     let others = clients.saturating_sub(WATCHMEN);
-    // One watchman at least: with no other clients, it tells the lag that informerd alone has.
+    // At least one client that reads times: without other clients, it measures the lag of informerd alone.
     let watchmen = clients.clamp(1, WATCHMEN);
     let watchmen = (watchmen, Readers::connect(server.address, watchmen, Some(PATH), Measure::Latency)?);
     let others = (others, Readers::connect(server.address, others, Some(PATH), Measure::Count)?);
@@ -51,8 +51,8 @@ fn pour(bench: &mut Bench, clients: usize, rate: usize) -> anyhow::Result<()> {
         informer(&server).and_then(|now| figure(&now, "changes")).is_ok_and(|now| now >= changes)
     })?;
     let seconds = began.elapsed().as_secs_f64();
-    // A client that fell behind the journal is given the latest states instead of each change: what it gets is
-    // less than what was ingested, so the end is when nothing comes any more.
+    // A client that fell behind the journal gets latest states instead of each change, so fewer events than were
+    // ingested. Therefore the end is when nothing arrives any more.
     let mut frames = 0;
     wait_until("the clients", || {
         std::thread::sleep(Duration::from_millis(300));

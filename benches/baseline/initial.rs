@@ -1,4 +1,4 @@
-//! The state for many at once: as streams begin, and as snapshots.
+//! The first state for many clients at once, as the beginning of streams and as snapshots.
 
 use std::time::{Duration, Instant};
 
@@ -11,11 +11,11 @@ use crate::server::{QUIET, Server, wait_until};
 use crate::simulator::{Rhythm, Simulator, micros_since_1970};
 
 const GROUP: &str = "initial";
-/// Clients that follow something else meanwhile.
+/// Number of clients that follow something else meanwhile.
 const OTHERS: usize = 10;
 const PLAIN: &str = "plain write loop";
 
-/// All bytes to all clients, from the first connection to the last byte.
+/// The transfer of all bytes to all clients, from the first connection to the last byte.
 struct Transfer {
     bytes: f64,
     seconds: f64,
@@ -33,7 +33,7 @@ fn streams(bench: &mut Bench) -> anyhow::Result<()> {
     let (clients, objects) = bench.pick((1000, 1000), (20, 100));
     let mut simulator = Simulator::start()?;
     simulator.load("pods", objects, 5 << 10)?;
-    // What the others follow, so that those that join get the state and nothing else.
+    // The other clients follow this, so that those that join get the state and nothing else.
     simulator.load("configmaps", 1000, 640)?;
     let (server, _) = Server::start(&simulator.url, &["pods", "configmaps"], &QUIET)?;
     let path = "/v1/watch/configmaps?sendInitialEvents=false";
@@ -59,7 +59,7 @@ fn streams(bench: &mut Bench) -> anyhow::Result<()> {
                 Some("/v1/watch/pods"),
                 || server.usage(),
                 |readers| {
-                    // An event for each object, and one that says that this was all.
+                    // An event for each object, and one at the end of the state.
                     readers.wait_for((clients * (objects + 1)) as u64)
                 },
             );
@@ -96,7 +96,7 @@ fn snapshots(bench: &mut Bench) -> anyhow::Result<()> {
     let mut simulator = Simulator::start()?;
     simulator.load("pods", objects, 5 << 10)?;
     let (server, _) = Server::start(&simulator.url, &["pods"], &QUIET)?;
-    // What one reader alone brings about is not counted.
+    // Memory that a single reader allocates is not counted.
     transfer(server.address, 1, Some(path), || server.usage(), |readers| readers.wait_ended(1))?;
     server.reset_peak()?;
     let before = server.usage()?;
@@ -117,7 +117,7 @@ fn snapshots(bench: &mut Bench) -> anyhow::Result<()> {
     bench.report.add(row("server RSS, peak", peak, "MB").against("before", begin));
     bench.report.add(row("of it, a reader", (peak - begin) * 1e3 / clients as f64, "kB"));
 
-    // Those that ask and do not read hold whatever is held for a reader for as long as they like.
+    // Clients that request and do not read can keep what is held for them for as long as they like.
     server.reset_peak()?;
     let (before, kernel_before) = (server.usage()?, kernel_tcp_bytes());
     let stalled = Readers::connect(server.address, clients, Some(path), Measure::Stall)?;
@@ -139,9 +139,9 @@ fn snapshots(bench: &mut Bench) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Does something while objects change that the others follow. Returns its outcome, and how long each change took,
-/// among those that count by their time, until all of the others had it. It waits for the last: what comes
-/// late is not left out.
+/// Runs something while objects change that other clients follow. Returns its result and, for each change within the
+/// measured time, how long it took until all other clients had it. Waits for the last of these changes, so that late
+/// ones are counted, too.
 fn beside<T>(
     simulator: &mut Simulator,
     others: &Readers,

@@ -1,4 +1,4 @@
-//! Isolation (P5): latency of well-behaved clients while others stall, trickle or vanish.
+//! Isolation (P5): latency of well-behaved clients while other clients stall, read slowly or vanish.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -18,11 +18,11 @@ struct Case {
     name: &'static str,
     nuisance: Option<(usize, Manner)>,
     flags: &'static [&'static str],
-    /// Of a run that must see the default stall timeout pass.
+    /// Shortest duration of the case: longer than the stall timeout where that must pass.
     seconds_min: u64,
 }
 
-/// What a case came to.
+/// The results of a case.
 struct Outcome {
     latencies: Vec<u32>,
     rss_begin: f64,
@@ -34,13 +34,13 @@ struct Outcome {
     nuisances: usize,
 }
 
-/// Changes a second.
+/// Number of changes a second.
 const EVENTS_PER_SECOND: usize = 100;
-/// Their interval.
+/// The time between two changes.
 const INTERVAL: Duration = Duration::from_millis(10);
-/// Clients that read as fast as they can.
+/// Number of clients that read as fast as they can.
 const CLIENTS: usize = 100;
-/// No client is closed within the test.
+/// A timeout that no client reaches within the test.
 const PATIENT: &[&str] = &["--write-stall-timeout", "1h"];
 
 const CASES: [Case; 6] = [
@@ -86,7 +86,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     simulator.end()?;
     let mut alone = None;
     for case in &CASES {
-        // A test that is short anyway does not wait for the timeout either.
+        // A quick run does not wait for the timeout.
         let time = bench.time(6);
         let least = if time >= Duration::from_secs(60) { case.seconds_min } else { 0 };
         let time = time.max(Duration::from_secs(least));
@@ -120,7 +120,7 @@ fn play(simulator: &mut Simulator, case: &Case, time: Duration) -> anyhow::Resul
     let path = "/v1/watch/pods?sendInitialEvents=false";
     let readers = Readers::connect(server.address, CLIENTS, Some(path), Measure::Latency)?;
     readers.wait_for(CLIENTS as u64)?;
-    // Fills the journal, as it is after a while, so that memory that still grows is someone's.
+    // Fills the journal first, so that any further growth of memory belongs to clients.
     let warm_up = Rhythm {
         ticks: if time.as_secs() >= 5 { Limits::DEFAULT.journal_len_max / 100 } else { 1 },
         events_per_tick: 100,

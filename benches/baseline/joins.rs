@@ -1,4 +1,4 @@
-//! Streams of a node's pods with what these are linked to, beside streams of the pods alone.
+//! Streams of a node's pods with related objects, compared with streams of the pods alone.
 
 use std::time::Duration;
 
@@ -9,20 +9,20 @@ use crate::selected::{Case, Outcome, measure_over};
 use crate::simulator::Simulator;
 
 const GROUP: &str = "joins";
-/// JSON of a pod, in bytes.
+/// Size of a pod's JSON, in bytes.
 const POD_BYTES: usize = 5000;
 const REST: Duration = Duration::from_secs(15);
 const RESOURCES: [&str; 6] = ["pods", "nodes", "namespaces", "services", "replicasets", "deployments"];
 
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let (pods, streams, per_second) = bench.pick((100_000, 10_000, 2_000), (1_000, 50, 400));
-    // Within this the allocator gives back what only the first states took.
+    // Within this time the allocator returns memory that only the first states needed.
     let rest = bench.pick(REST, Duration::ZERO);
     let mut simulator = Simulator::start()?;
     simulator.load("pods", pods, POD_BYTES)?;
     simulator.relate(pods)?;
     let node = format!("/v1/watch/pods?sendInitialEvents=false&fieldSelector=spec.nodeName%3Dnode-{NUMBER}");
-    // Ten pods on each node.
+    // Each node has ten pods.
     let frames_per_event = streams as f64 / (pods as f64 / 10.0);
     let case = |name, streams, query: String| Case { name, streams, query, frames_per_event };
     let none = case("no stream", 0, String::new());

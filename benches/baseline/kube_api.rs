@@ -1,5 +1,5 @@
-//! Lists and watches of the Kubernetes interface, beside the real kube-apiserver that informerd follows: the same objects,
-//! byte for byte, the same requests, the same clients.
+//! Lists and watches of the Kubernetes interface, compared with the real kube-apiserver that informerd follows: the
+//! same objects, byte for byte, the same requests, the same clients.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -15,14 +15,14 @@ use crate::server::{QUIET, Server, get, wait_until};
 
 const API_SERVER: &str = "kube-apiserver 1.36";
 const COLLECTION: &str = "/api/v1/namespaces/default/configmaps";
-/// From the watch cache of the API server, which is what it does cheapest.
+/// A list from the API server's watch cache, its cheapest answer.
 const LIST: &str = "/api/v1/configmaps?resourceVersion=0";
-/// Of an object's content.
+/// Size of an object's content, in bytes.
 const BYTES: usize = 4500;
-/// Between two writes.
+/// Time between two writes.
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// What one turn of writes cost the two servers.
+/// The cost of one round of writes at the two servers.
 struct Cost {
     api: f64,
     informerd: f64,
@@ -43,7 +43,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
         );
         writer.send("POST", COLLECTION, &body)?;
     }
-    // Nothing is left out, so that both send the same.
+    // Nothing is dropped, so that both servers send the same.
     let flags: Vec<_> = QUIET.into_iter().chain(["--keep-managed-fields", "--keep-last-applied"]).collect();
     let (server, _) = Server::start(&api.url(), &["configmaps"], &flags)?;
     lists(bench, api, &server)?;
@@ -104,7 +104,7 @@ fn watches(
     Ok(())
 }
 
-/// Clients that watch from now on.
+/// Clients that watch from the current version on.
 fn watch(address: SocketAddr, count: usize) -> anyhow::Result<Readers> {
     let list = get(address, "/api/v1/configmaps?limit=1")?;
     let prefix = br#""resourceVersion":""#;

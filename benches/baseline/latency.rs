@@ -1,4 +1,4 @@
-//! How long an event takes to the last of many clients, beside loops that write the same bytes to as many.
+//! Time of an event to the last of many clients, compared with loops that write the same bytes to as many.
 
 use std::collections::HashMap;
 use std::thread::sleep;
@@ -15,12 +15,12 @@ use crate::simulator::{Rhythm, Simulator};
 const GROUP: &str = "latency";
 const OBJECTS: usize = 1000;
 
-/// What one side came to, in all rounds.
+/// The results of one server, in all rounds.
 #[derive(Default)]
 struct Side {
-    /// In microseconds.
+    /// Latencies in microseconds.
     latencies: Vec<u32>,
-    /// Of the clients' one thread: near 1, it is what is measured.
+    /// CPU use of the clients' one thread: near 1, the clients are what is measured.
     client_cores: Vec<f64>,
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let path = "/v1/watch/pods?sendInitialEvents=false";
     let readers = Readers::connect(server.address, clients, Some(path), Measure::Last)?;
     readers.wait_for(clients as u64)?;
-    // A watch beside informerd's own tells when the API server's event came.
+    // A watch beside informerd's own measures when the API server's event arrived.
     let watch = Readers::connect(simulator.address()?, 1, Some("/api/v1/pods?watch=true"), Measure::Last)?;
     let plain = Peer::plain()?;
     let plain_readers = Readers::connect(plain.address, clients, None, Measure::Last)?;
@@ -43,7 +43,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let axum = Peer::axum()?;
     let axum_readers = Readers::connect(axum.address, clients, Some(axum_sse::PATH), Measure::Last)?;
     axum.connected(clients)?;
-    // The objects there were.
+    // The initial objects.
     sleep(Duration::from_millis(500));
     watch.take_last(1)?;
 
@@ -94,7 +94,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the simulator has its part in.
+/// Latencies to which the simulator contributes.
 fn from_the_change(bench: &mut Bench, case: &str, mut latencies: Vec<u32>) {
     latencies.sort_unstable();
     for (metric, quantile) in [("p50", 0.5), ("p99", 0.99)] {
@@ -102,7 +102,7 @@ fn from_the_change(bench: &mut Bench, case: &str, mut latencies: Vec<u32>) {
     }
 }
 
-/// Plays something until every client has every frame. Returns how busy the clients' thread was.
+/// Runs something until every client has every frame. Returns the CPU use of the clients' thread.
 fn cores(readers: &Readers, frames: u64, play: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<f64> {
     let expected = readers.seen()?.frames + frames;
     let (before, began) = (readers.usage()?, Instant::now());
@@ -111,7 +111,7 @@ fn cores(readers: &Readers, frames: u64, play: impl FnOnce() -> anyhow::Result<(
     Ok((readers.usage()?.cpu_seconds - before.cpu_seconds) / began.elapsed().as_secs_f64())
 }
 
-/// Every event must have come to every client.
+/// Checks that every event arrived at every client.
 fn complete(last: HashMap<u64, u64>, rhythm: Rhythm) -> anyhow::Result<HashMap<u64, u64>> {
     let (events, expected) = (last.len(), rhythm.events());
     anyhow::ensure!(events == expected, "{events} of {expected} events came to all");

@@ -1,7 +1,7 @@
-//! Baselines: what informerd costs beside the least that could be done, as ratios in one run.
+//! Baselines: the cost of informerd compared with the least work that gives the same result, as ratios in one run.
 //!
-//! `cargo bench --features jemalloc` runs everything and prints a table; `docs/benchmarks.md` tells what is measured and how.
-//! Servers under measurement, the simulator and the plain loops are processes of their own: this binary,
+//! `cargo bench --features jemalloc` runs everything and prints a table; `docs/benchmarks.md` says what is measured
+//! and how. The servers under measurement, the simulator and the plain loops are processes of their own: this binary,
 //! started again with a role, and `informerd` itself.
 #![expect(clippy::print_stdout, reason = "the table and the answers of the roles go to standard output")]
 #![expect(clippy::disallowed_methods, reason = "benchmarks read the real clock")]
@@ -48,7 +48,7 @@ use clap::{Parser, ValueEnum};
 
 use report::Report;
 
-/// As the daemon, so that what is measured in this process allocates as it does there.
+/// The daemon's allocator, so that measurements in this process are those of the daemon.
 #[cfg(all(target_os = "linux", feature = "jemalloc"))]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
@@ -83,11 +83,11 @@ enum Role {
     Simulator,
     /// Clients.
     Clients,
-    /// Clients that ask for as much as they can.
+    /// Clients that cause as much work as the limits allow.
     Attackers,
     /// A write loop to every socket.
     Plain,
-    /// A server of axum's.
+    /// A server made with axum.
     Axum,
     /// A loop that answers every request with the same bytes.
     Responder,
@@ -98,14 +98,14 @@ enum Role {
 /// How thorough a run is, and where its results go.
 struct Bench {
     quick: bool,
-    /// Some groups were asked for, so that each may take its time.
+    /// Whether groups were chosen, so that each may take its time.
     chosen: bool,
-    /// Of each case that takes as long as one likes.
+    /// Duration of each case whose length is free.
     seconds: Option<u64>,
     report: Report,
 }
 
-/// A group's name and what it measures.
+/// The name of a group, and its function.
 type Group = (&'static str, fn(&mut Bench) -> anyhow::Result<()>);
 
 const GROUPS: [Group; 20] = [
@@ -133,7 +133,7 @@ const GROUPS: [Group; 20] = [
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    // Thousands of sockets; where the limit cannot be raised, connecting says so.
+    // Thousands of sockets are needed. If the limit cannot be raised, connecting fails with the error.
     let _ = rlimit::increase_nofile_limit(rlimit::INFINITY);
     match args.role {
         Some(Role::Simulator) => return simulator::run(),
@@ -145,7 +145,7 @@ fn main() -> anyhow::Result<()> {
         Some(Role::Contender) => return contender::run(),
         None => {}
     }
-    // Without --bench it is `cargo test` that asks whether the benchmarks still run.
+    // Without `--bench`, `cargo test` checks that the benchmarks still run.
     let quick = args.quick || !args.bench;
     let shipped = cfg!(feature = "jemalloc");
     anyhow::ensure!(
@@ -167,12 +167,12 @@ fn main() -> anyhow::Result<()> {
 }
 
 impl Bench {
-    /// The first where time matters, the second for a smoke run.
+    /// The first value for a full run, the second for a quick one.
     fn pick<T>(&self, full: T, quick: T) -> T {
         if self.quick { quick } else { full }
     }
 
-    /// The time of a case that takes as long as one likes.
+    /// The duration of a case whose length is free.
     fn time(&self, default: u64) -> Duration {
         Duration::from_secs(self.pick(self.seconds.unwrap_or(default), 1))
     }

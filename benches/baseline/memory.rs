@@ -20,7 +20,7 @@ pub(crate) fn objects(bench: &mut Bench) -> anyhow::Result<()> {
     let base = empty.usage()?.rss;
     drop(empty);
     let (server, took) = Server::start(&simulator.url, &["pods"], &[])?;
-    // The allocator gives back what it does not need within ten seconds or so.
+    // The allocator returns memory within about ten seconds.
     sleep(Duration::from_secs(bench.pick(20, 0)));
     let usage = server.usage()?;
     let informer = server.informers()?.swap_remove(0);
@@ -51,10 +51,10 @@ pub(crate) fn idle_clients(bench: &mut Bench) -> anyhow::Result<()> {
 fn idle(bench: &mut Bench, clients: usize) -> anyhow::Result<()> {
     let settle = Duration::from_secs(bench.pick(12, 0));
     let simulator = Simulator::start()?;
-    // With the heartbeats that quiet clients are sent by default.
+    // With the default heartbeats of quiet clients.
     let flags = ["--connections-max", "12000"];
     let (server, _) = Server::start(&simulator.url, &["configmaps"], &flags)?;
-    // What the first client alone brings about is not counted.
+    // Memory that the first client allocates once is not counted.
     let first = Readers::connect(server.address, 1, Some("/v1/watch/configmaps"), Measure::Count)?;
     first.wait_for(1)?;
     sleep(Duration::from_secs(bench.pick(3, 0)));
@@ -62,7 +62,7 @@ fn idle(bench: &mut Bench, clients: usize) -> anyhow::Result<()> {
     let readers = Readers::connect(server.address, clients, Some("/v1/watch/configmaps"), Measure::Count)?;
     readers.wait_for(clients as u64)?;
     let (connected, connecting) = (server.usage()?, began.elapsed());
-    // As long as from one heartbeat to the next.
+    // The time between two heartbeats.
     let (quiet, while_quiet) = (server.usage()?, Instant::now());
     sleep(Duration::from_secs(bench.pick(15, 1)));
     let (after, seconds) = (server.usage()?, while_quiet.elapsed().as_secs_f64());

@@ -1,4 +1,4 @@
-//! Answers of 304 on kept connections, beside a loop that answers every request with as many bytes.
+//! 304 answers on kept connections, compared with a loop that answers every request with as many bytes.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -15,10 +15,10 @@ use crate::report::{Row, median};
 use crate::server::Server;
 use crate::simulator::Simulator;
 
-/// Connections, each with one request under way.
+/// Number of connections, each with one request under way.
 const CONNECTIONS: usize = 32;
 
-/// One measurement of one side.
+/// One measurement of one server.
 struct Sample {
     requests_per_second: f64,
     cpu_micros: f64,
@@ -53,7 +53,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One answer that is a head only.
+/// Requests an answer that has a head only.
 fn ask(address: SocketAddr, request: &str) -> anyhow::Result<String> {
     let mut stream = TcpStream::connect(address)?;
     stream.write_all(request.as_bytes())?;
@@ -94,7 +94,7 @@ fn sample(
     })
 }
 
-/// Asks again and again; how many answers came.
+/// Repeats a request for a period; returns the number of answers.
 async fn answers(address: SocketAddr, request: String, until: Instant) -> anyhow::Result<u64> {
     let mut stream = tokio::net::TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;

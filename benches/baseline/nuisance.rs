@@ -1,4 +1,4 @@
-//! Clients as one does not want them.
+//! Misbehaving clients.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -12,22 +12,22 @@ use socket2::SockRef;
 /// How a client misbehaves.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Manner {
-    /// Asks, and never reads.
+    /// Sends a request, and never reads.
     NeverReads,
-    /// Reads so many bytes a second.
+    /// Reads this number of bytes a second.
     Trickles(usize),
-    /// Asks, and resets the connection once the first bytes came; again and again, all within a second.
+    /// Sends a request, and resets the connection after the first byte. Each client does so once a second.
     Vanishes,
 }
 
-/// Misbehaving clients; they leave when this is dropped.
+/// Running clients; dropping this ends them.
 pub(crate) struct Nuisance {
     stop: Arc<AtomicBool>,
     connected: Arc<AtomicUsize>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Between two that join: they must not all hold the same state.
+/// Time between two clients that join, so that they do not all hold the same state.
 const JOIN_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Nuisance {
@@ -42,7 +42,7 @@ impl Nuisance {
         Self { stop, connected, thread: Some(thread) }
     }
 
-    /// Connections made so far.
+    /// Number of connections made so far.
     pub(crate) fn connected(&self) -> usize {
         self.connected.load(Ordering::Relaxed)
     }
@@ -52,7 +52,7 @@ impl Drop for Nuisance {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A panic there has shown itself already.
+            // A panic of the thread has been printed already.
             let _ = thread.join();
         }
     }
@@ -64,7 +64,7 @@ fn ask(address: SocketAddr, path: &str) -> std::io::Result<TcpStream> {
     Ok(socket)
 }
 
-/// Joins one after the other, then reads `bytes` of each a second.
+/// Connects the clients one after the other, then reads `bytes` from each, every second.
 fn hold(
     address: SocketAddr,
     count: usize,
@@ -80,7 +80,7 @@ fn hold(
         if sockets.len() < count
             && let Ok(socket) = ask(address, path)
         {
-            // A socket that has nothing, or that the server closed, is passed over.
+            // A socket without data, or closed by the server, is skipped.
             let _ = socket.set_nonblocking(true);
             sockets.push(socket);
             connected.fetch_add(1, Ordering::Relaxed);

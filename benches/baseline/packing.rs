@@ -1,4 +1,4 @@
-//! Packed caches beside unpacked ones, in one run: resident memory, the first sync, and the CPU of reads.
+//! Packed caches compared with unpacked ones, in one run: resident memory, the first sync, and the CPU of reads.
 //!
 //! Three sources. `alike`: pods as the simulator loads them, 5 KB each, with about 450 bytes that no other pod has. `random`: pods of
 //! 5 KB of which 2 KB are an annotation of random Base64 (1.5 KB of entropy). `mix`: eight kinds in the shares of a cluster.
@@ -15,7 +15,7 @@ use crate::simulator::{Rhythm, Simulator};
 const MEGABYTE: f64 = 1e6;
 const GROUP: &str = "packing";
 
-/// Kinds of the mix: how many of a hundred objects, and bytes of each.
+/// Kinds of the mix: objects in a hundred, and bytes of each object.
 const MIX: [(&str, usize, usize); 8] = [
     ("pods", 20, 5 << 10),
     ("replicasets", 20, 3 << 10),
@@ -27,7 +27,7 @@ const MIX: [(&str, usize, usize); 8] = [
     ("deployments", 2, 4 << 10),
 ];
 
-/// What was measured with one setting.
+/// The results with one setting.
 struct Figures {
     seconds: f64,
     synced: Usage,
@@ -35,7 +35,7 @@ struct Figures {
     json: f64,
     held: f64,
     after_changes: f64,
-    /// CPU of a list of everything, of one object, and of fifty by index, in microseconds.
+    /// CPU of a list of everything, of one object, and of ten objects by index, in microseconds.
     reads: [f64; 3],
 }
 
@@ -89,7 +89,7 @@ fn measure(
         Ok((server.usage()?.cpu_seconds - before) * 1e6 / times as f64)
     };
     let reads = if source == "alike" {
-        // What the first of each costs once is not counted.
+        // The first request of each kind has costs that do not recur.
         let (one, some) = ("/v1/snapshot/pods/load-07/load-0000007", "/v1/index/pods/spec.nodeName/node-07");
         for path in [one, some] {
             get(server.address, path)?;
@@ -101,7 +101,7 @@ fn measure(
     };
     let mut after_changes = f64::NAN;
     if source == "alike" {
-        // Each object changes, in an order that is not that of the keys, until the journal is full many times over.
+        // Each object changes, in another order than that of the keys, until the journal was filled many times.
         let ticks = bench.pick(600, 5);
         let changes = || -> anyhow::Result<f64> { sum("changes") };
         let before = changes()?;

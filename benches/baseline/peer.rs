@@ -1,4 +1,4 @@
-//! Servers of the same bytes, in processes of their own: what informerd is measured against.
+//! Servers of the same bytes, in processes of their own, that informerd is compared with.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -8,13 +8,13 @@ use crate::process::{Process, Usage};
 use crate::server::wait_until;
 use crate::simulator::Rhythm;
 
-/// What a peer is given to send: the rhythm that informerd had, and what came out of it.
+/// What a peer sends: at the rhythm of informerd's events, with frames of their size.
 #[derive(Clone, Copy)]
 pub(crate) struct Load {
     pub(crate) rhythm: Rhythm,
-    /// Between the events of a burst.
+    /// Time between the events of a burst.
     pub(crate) spacing: Duration,
-    /// Of a frame on the wire.
+    /// Size of a frame on the wire, in bytes.
     pub(crate) frame_bytes: usize,
 }
 
@@ -25,21 +25,21 @@ pub(crate) struct Peer {
 }
 
 impl Load {
-    /// When an event is due, from the begin.
+    /// When an event is due, from the beginning.
     pub(crate) fn due_at(&self, event: usize) -> Duration {
         let (tick, within) = (event / self.rhythm.events_per_tick, event % self.rhythm.events_per_tick);
         let times = |interval: Duration, count| interval * u32::try_from(count).unwrap_or(u32::MAX);
         times(self.rhythm.interval, tick) + times(self.spacing, within)
     }
 
-    /// As words of a command.
+    /// The load as words of a command.
     fn words(&self) -> String {
         let Rhythm { ticks, events_per_tick, interval } = self.rhythm;
         let (interval, spacing) = (interval.as_micros(), self.spacing.as_micros());
         format!("{ticks} {events_per_tick} {interval} {spacing} {}", self.frame_bytes)
     }
 
-    /// From the words of a command.
+    /// Parses the words of a command.
     pub(crate) fn parse(words: &[&str]) -> anyhow::Result<Self> {
         let [ticks, events_per_tick, interval, spacing, frame_bytes] = words else {
             anyhow::bail!("expected five words, not {words:?}");
@@ -79,18 +79,18 @@ impl Peer {
         self.process.borrow_mut().ask(line)
     }
 
-    /// Waits until so many clients are there.
+    /// Waits until this number of clients is connected.
     pub(crate) fn connected(&self, count: usize) -> anyhow::Result<()> {
         let count = count.to_string();
         wait_until("a peer's clients", || self.ask("count").is_ok_and(|answer| answer == count))
     }
 
-    /// Sends frames to every client at the rhythm and spacing of the events that informerd got.
+    /// Sends frames to every client, at the rhythm and spacing of informerd's events.
     pub(crate) fn frames(&self, load: &Load) -> anyhow::Result<()> {
         self.ask(&format!("frames {}", load.words())).map(drop)
     }
 
-    /// Writes bytes to every socket, in turns, and closes them.
+    /// Writes this number of bytes to every socket, in turns, and closes them.
     pub(crate) fn stream(&self, bytes: usize) -> anyhow::Result<()> {
         self.ask(&format!("stream {bytes}")).map(drop)
     }

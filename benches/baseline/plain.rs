@@ -1,4 +1,4 @@
-//! The roles of the limit: loops that do nothing but write to sockets.
+//! The roles that set the limit: loops that only write to sockets.
 
 use std::io::{BufRead as _, Write as _};
 use std::net::TcpStream;
@@ -14,13 +14,13 @@ use crate::client::{STAMP_DIGITS, stamp_prefix};
 use crate::peer::Load;
 use crate::simulator::micros_since_1970;
 
-/// What informerd sets on its sockets by default.
+/// The send buffer that informerd sets by default.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
-/// What the kernel would give a socket that is not limited.
+/// The send buffer that the kernel would choose.
 const STREAM_BUFFER_BYTES: usize = 4 << 20;
-/// informerd's largest batch by default.
+/// The default of informerd's largest batch.
 const BATCH_BYTES_MAX: usize = 256 << 10;
-/// As informerd's: thousands connect at once.
+/// The listen backlog, as informerd's: thousands connect at once.
 const BACKLOG: i32 = 4096;
 
 /// Plays the write loop until standard input ends.
@@ -35,7 +35,7 @@ pub(crate) fn run_writer() -> anyhow::Result<()> {
     std::thread::spawn(move || {
         for socket in listener.incoming().flatten() {
             let options = SockRef::from(&socket);
-            // As informerd does; each is an improvement, none a need.
+            // The options that informerd sets; each is an improvement, and none is needed.
             let _ = options.set_tcp_nodelay(true);
             let _ = options.set_send_buffer_size(SEND_BUFFER_BYTES);
             #[cfg(target_os = "linux")]
@@ -55,7 +55,7 @@ pub(crate) fn run_writer() -> anyhow::Result<()> {
                 println!("written");
             }
             ["stream", bytes] => {
-                // All of it in memory, as informerd has it: a small piece again and again would come from the
+                // All of the content is in memory, as in informerd: a small piece sent repeatedly would come from the
                 // processor's cache.
                 content.resize(bytes.parse()?, b'.');
                 stream(std::mem::take(&mut *sockets), &content)?;
@@ -67,8 +67,8 @@ pub(crate) fn run_writer() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes all frames that are due, in one write to each socket, until there are none left: it batches as soon
-/// as it cannot keep up, as informerd does. Each frame tells when it was due.
+/// Writes all frames that are due with one write to each socket, until none is left. Like informerd, it batches as
+/// soon as it cannot keep up. Each frame contains the time at which it was due.
 fn write_frames(sockets: &mut [TcpStream], load: &Load) -> anyhow::Result<()> {
     let (events, frame_bytes) = (load.rhythm.events(), load.frame_bytes);
     let mut frame = stamp_prefix().into_bytes();
@@ -99,19 +99,19 @@ fn write_frames(sockets: &mut [TcpStream], load: &Load) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes all of it to each, in turns, and closes them.
+/// Writes all of the content to each socket, in turns, and closes them.
 fn stream(mut sockets: Vec<TcpStream>, content: &[u8]) -> anyhow::Result<()> {
     let mut piece_bytes = SEND_BUFFER_BYTES;
     if let [socket] = &*sockets {
-        // One socket may have what it wants.
+        // A single socket may have the kernel's buffer.
         piece_bytes = BATCH_BYTES_MAX;
         let options = SockRef::from(socket);
         let _ = options.set_send_buffer_size(STREAM_BUFFER_BYTES);
         #[cfg(target_os = "linux")]
         let _ = options.set_tcp_notsent_lowat(u32::MAX);
     }
-    // With many, a piece is what a socket's buffer takes at once: the loop rarely waits for one of them, and has
-    // no need to ask which are ready.
+    // With many sockets, a piece has the size of a socket's buffer. The loop then rarely waits for a socket, and does
+    // not need to poll which are ready.
     for piece in content.chunks(piece_bytes) {
         for socket in &mut sockets {
             socket.write_all(piece)?;
@@ -120,7 +120,7 @@ fn stream(mut sockets: Vec<TcpStream>, content: &[u8]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Answers whatever ends with an empty line, on as many threads as informerd has.
+/// Answers every request (anything that ends with an empty line), on as many threads as informerd has.
 pub(crate) fn run_responder() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))?;
@@ -148,7 +148,7 @@ pub(crate) fn run_responder() -> anyhow::Result<()> {
         }
     });
     println!("ready");
-    // The end of standard input is the end of the role.
+    // The role ends with standard input.
     for line in lines {
         line?;
     }

@@ -2,17 +2,17 @@
 
 use informerd::testing::k8s::{DecodeOptions, Decoder, Resource, ResourceParts};
 
-/// What an API server says of a pod, once more, about who wrote what.
+/// Approximate size of a pod's managedFields.
 const MANAGED_FIELDS_BYTES: usize = 2000;
-/// The rest, about.
+/// Approximate size of the rest.
 const POD_BYTES: usize = 5000;
 
-/// A pod's JSON as it is in a list: without `kind` and `apiVersion`.
+/// A pod's JSON as in a list: without `kind` and `apiVersion`.
 pub(crate) fn list_item(at: usize, version: u64, managed_fields: bool) -> String {
     pod(at, version, managed_fields, "")
 }
 
-/// A pod's JSON as it is on a watch.
+/// A pod's JSON as on a watch.
 pub(crate) fn whole(at: usize, version: u64, managed_fields: bool) -> String {
     pod(at, version, managed_fields, r#""kind":"Pod","apiVersion":"v1","#)
 }
@@ -77,7 +77,7 @@ fn pod(at: usize, version: u64, managed_fields: bool, type_meta: &str) -> String
         at >> 8 & 255,
         at & 255
     );
-    // To the same size, whatever the numbers are.
+    // Padded to the same size for all numbers.
     let padding = (POD_BYTES + managed.len()).saturating_sub(head.len() + 4);
     format!(r#"{head}{}"}}}}"#, "ready and serving ".repeat(padding / 18))
 }

@@ -1,29 +1,29 @@
-//! Other processes, and what the kernel says about them.
+//! Other processes, and the kernel's figures of them.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::Context as _;
 
-/// A child that answers lines with lines; killed when dropped.
+/// A child that answers lines with lines. Dropping it kills it.
 pub(crate) struct Process {
     child: Child,
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
 }
 
-/// What a process has used so far.
+/// The usage of a process so far.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Usage {
-    /// Time on a CPU, in user and kernel, in seconds.
+    /// User and kernel CPU time, in seconds.
     pub(crate) cpu_seconds: f64,
     /// Resident memory, in bytes.
     pub(crate) rss: f64,
-    /// The most it ever was, in bytes.
+    /// Peak of the resident memory, in bytes.
     pub(crate) rss_peak: f64,
 }
 
-/// Ticks of /proc/PID/stat in a second: the same on every Linux that Rust runs on.
+/// Ticks of /proc/PID/stat in a second: the same on every Linux that Rust supports.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 impl Process {
@@ -67,18 +67,18 @@ impl Process {
         self.receive()
     }
 
-    /// What it has used so far.
+    /// Its usage so far.
     pub(crate) fn usage(&self) -> anyhow::Result<Usage> {
         let read = |file| std::fs::read_to_string(format!("/proc/{}/{file}", self.child.id()));
         let stat = read("stat")?;
-        // The name in parentheses may hold anything; utime and stime are the 14th and 15th field.
+        // The name in parentheses may contain anything. utime and stime are the 14th and 15th field.
         let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-        // The first field after it is the state; Z is a process that has ended.
+        // The first field after the name is the state; Z is a process that has ended.
         anyhow::ensure!(!after_name.trim_start().starts_with('Z'), "a process under measurement has ended");
         let ticks = after_name.split_whitespace().skip(11).take(2);
         let ticks: f64 = ticks.filter_map(|field| field.parse::<f64>().ok()).sum();
-        // The ticks are too coarse for short measurements, the nanoseconds of the threads lack those that have
-        // ended; the larger one is right.
+        // The ticks are too coarse for short measurements. The nanoseconds of the threads lack threads that have
+        // ended. The larger value is right.
         let cpu_seconds = self.thread_seconds().max(ticks / TICKS_PER_SECOND);
         let status = read("status")?;
         let bytes = |name: &str| {
@@ -91,7 +91,7 @@ impl Process {
 }
 
 impl Process {
-    /// Time that the threads it has now were on a CPU, in seconds; nothing where the kernel does not count it.
+    /// CPU time of its current threads, in seconds; 0 if the kernel does not count it.
     fn thread_seconds(&self) -> f64 {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id()));
         let nanos = threads.into_iter().flatten().flatten().filter_map(|thread| {
@@ -102,7 +102,7 @@ impl Process {
         nanos.sum::<f64>() / 1e9
     }
 
-    /// Forgets the peak of its memory so far.
+    /// Resets the peak of its memory.
     pub(crate) fn reset_peak(&self) -> anyhow::Result<()> {
         // 5 resets VmHWM (proc_pid_clear_refs(5)).
         let path = format!("/proc/{}/clear_refs", self.child.id());
@@ -112,13 +112,13 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself already.
+        // It may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// What the kernel holds for all TCP sockets of this machine, in bytes.
+/// Memory of the kernel for all TCP sockets of this machine, in bytes.
 pub(crate) fn kernel_tcp_bytes() -> f64 {
     const PAGE_BYTES: f64 = 4096.0;
     let text = std::fs::read_to_string("/proc/net/sockstat").unwrap_or_default();

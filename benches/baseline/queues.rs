@@ -1,4 +1,4 @@
-//! Work queues: what a queued key, an enqueued change and a lease cost, with many workers that wait.
+//! Work queues: the cost of a queued key, of a change that queues a key, and of a lease, with many waiting workers.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -21,19 +21,19 @@ use crate::server::{QUIET, Server, get, wait_until};
 use crate::simulator::{CHANGED_AT, Rhythm, Simulator, micros_since_1970};
 
 const GROUP: &str = "queues";
-/// JSON of a pod, in bytes.
+/// Size of a pod's JSON, in bytes.
 const POD_BYTES: usize = 5000;
 const QUEUE: &str = "/v1/queues/bench";
-/// Within this the allocator gives back what only loading took.
+/// Within this time the allocator returns memory that only loading needed.
 const REST: Duration = Duration::from_secs(15);
 
-/// What workers have done together.
+/// The results of all workers together.
 #[derive(Default)]
 struct Work {
     leases: usize,
-    /// Bytes of the last two answers: one with a lease, and one that it is done.
+    /// Sizes of the last two answers, to a lease and to its completion, in bytes.
     answers_bytes: usize,
-    /// From a change in the API server until a worker has its key, in microseconds.
+    /// Latencies from a change in the API server until a worker has its key, in microseconds.
     latencies: Vec<u64>,
 }
 
@@ -83,7 +83,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     wait_for_changes(bench, &runtime, &mut simulator, &server, workers, none)
 }
 
-/// How many keys are queued.
+/// The number of queued keys.
 fn depth(server: &Server) -> anyhow::Result<usize> {
     let queue: Value = serde_json::from_slice(&get(server.address, QUEUE)?)?;
     let depth = queue["depth"].as_u64().context("a queue without depth")?;
@@ -97,12 +97,13 @@ fn cpu_of_changes(bench: &Bench, simulator: &mut Simulator, server: &Server) -> 
     let before = server.usage()?.cpu_seconds;
     simulator.begin_every("pods", rhythm, 7)?;
     simulator.end()?;
-    // It has to arrive, too.
+    // Waits until the change has arrived.
     std::thread::sleep(Duration::from_millis(200));
     Ok((server.usage()?.cpu_seconds - before) * 1e6 / rhythm.events() as f64)
 }
 
-/// All workers take keys until none is left, beside a responder that answers as many requests with as many bytes.
+/// All workers take keys until none is left, compared with a responder that answers as many requests with as many
+/// bytes.
 fn work_through(
     bench: &mut Bench,
     runtime: &Runtime,
@@ -134,7 +135,7 @@ fn work_through(
     Ok(())
 }
 
-/// Workers that wait get the keys of changes.
+/// Waiting workers get the keys of changes.
 fn wait_for_changes(
     bench: &mut Bench,
     runtime: &Runtime,
@@ -176,7 +177,7 @@ fn waits(server: &Server) -> anyhow::Result<usize> {
     Ok(usize::try_from(queue["waitingWorkers"].as_u64().unwrap_or(0))?)
 }
 
-/// Runs so many workers until they are done, all on this thread.
+/// Runs workers until they are done, all on this thread.
 fn all<F: Future<Output = anyhow::Result<()>> + 'static>(
     runtime: &Runtime,
     workers: usize,
@@ -199,7 +200,7 @@ fn all<F: Future<Output = anyhow::Result<()>> + 'static>(
     })
 }
 
-/// Leases keys and reports them as done, until all workers together have had so many.
+/// Leases keys and reports them as done, until all workers together have done this number.
 async fn take(address: SocketAddr, work: Rc<RefCell<Work>>, wait: u64, keys: usize) -> anyhow::Result<()> {
     let mut connection = Connection::open(address).await?;
     let lease = format!(r#"{{"max":1,"waitSeconds":{wait}}}"#);
@@ -223,7 +224,7 @@ async fn take(address: SocketAddr, work: Rc<RefCell<Work>>, wait: u64, keys: usi
     Ok(())
 }
 
-/// As many requests to a responder as a lease takes.
+/// Sends as many requests to a responder as a lease takes.
 async fn exchange_twice(
     address: SocketAddr,
     bytes: usize,
@@ -253,7 +254,7 @@ impl Connection {
         Ok(Self { stream, address, buffer: Vec::new() })
     }
 
-    /// Asks, and returns the head and the body of the answer.
+    /// Sends a request, and returns the head and the body of the answer.
     async fn call(&mut self, method: &str, path: &str, body: &str) -> anyhow::Result<(String, Vec<u8>)> {
         let (address, length) = (self.address, body.len());
         let request = format!(

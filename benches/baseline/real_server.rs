@@ -1,4 +1,4 @@
-//! A real API server with its etcd, where `KUBEBUILDER_ASSETS` names the binaries.
+//! A real API server with its etcd, if `KUBEBUILDER_ASSETS` names the folder of the binaries.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -9,10 +9,11 @@ use std::time::Duration;
 use crate::process::{Process, Usage};
 use crate::server::{get, wait_until};
 
-/// The API server's libraries of that release; it can serve without TLS and credentials, as informerd does here.
+/// The binary with the API server libraries of that release. It can serve without TLS and credentials, as informerd
+/// does here.
 const BINARY: &str = "kube-apiserver-1.36-mini";
 
-/// It runs until dropped, and its data with it.
+/// A running API server. Dropping it ends it and removes its data.
 pub(crate) struct RealServer {
     api: Process,
     _etcd: Process,
@@ -20,14 +21,14 @@ pub(crate) struct RealServer {
     pub(crate) address: SocketAddr,
 }
 
-/// A connection on which objects are written one after the other.
+/// A connection on which requests are sent one after the other.
 pub(crate) struct Writer {
     stream: TcpStream,
     address: SocketAddr,
 }
 
 impl RealServer {
-    /// Starts it and waits until it is ready; nothing where there is no binary.
+    /// Starts it and waits until it is ready; `None` if the binaries are missing.
     pub(crate) fn start() -> anyhow::Result<Option<Self>> {
         let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS") else { return Ok(None) };
         let (etcd, api) = (Path::new(&assets).join("etcd"), Path::new(&assets).join(BINARY));
@@ -75,7 +76,7 @@ impl RealServer {
 }
 
 impl Writer {
-    /// Writes and waits until that is acknowledged.
+    /// Sends a write and waits until it is acknowledged.
     pub(crate) fn send(&mut self, method: &str, path: &str, body: &str) -> anyhow::Result<()> {
         let content = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
         let request = format!(
@@ -96,7 +97,7 @@ impl Writer {
     }
 }
 
-/// Whether an answer has all of its body, which has a length or comes in chunks.
+/// Whether an answer has its complete body, which has a length or chunks.
 fn is_complete(answer: &[u8]) -> bool {
     let Some(end) = memchr::memmem::find(answer, b"\r\n\r\n") else { return false };
     let head = String::from_utf8_lossy(&answer[..end]).to_ascii_lowercase();
@@ -107,7 +108,7 @@ fn is_complete(answer: &[u8]) -> bool {
     }
 }
 
-/// Free a moment ago, and no one else is likely to ask for just these.
+/// Ports that were free a moment ago; it is unlikely that another process takes just these.
 fn free_ports() -> anyhow::Result<[u16; 4]> {
     let listeners: Vec<_> =
         (0..4).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).collect::<Result<_, _>>()?;

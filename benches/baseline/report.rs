@@ -1,4 +1,4 @@
-//! Results: a line of the table each, and JSON.
+//! Results: each a line of the table, and together JSON.
 
 use serde::Serialize;
 
@@ -14,16 +14,16 @@ pub(crate) struct Row {
     against: Option<Against>,
 }
 
-/// What stands beside a result, measured in the same run.
+/// The value that a result is compared with, measured in the same run.
 #[derive(Serialize)]
 struct Against {
     what: &'static str,
     value: f64,
-    /// The result by this.
+    /// The result divided by that value.
     ratio: f64,
 }
 
-/// What is measured of a sample: its name, its unit, and where it is.
+/// A figure of a sample: its name, its unit, and how to read it.
 pub(crate) type Figure<T> = (&'static str, &'static str, fn(&T) -> f64);
 
 /// All results so far.
@@ -33,18 +33,18 @@ pub(crate) struct Report {
 }
 
 impl Row {
-    /// A result of a case of a group.
+    /// A result of a case in a group.
     pub(crate) fn new(group: &'static str, case: impl Into<String>) -> Self {
         Self { group, case: case.into(), metric: "", value: 0.0, unit: "", against: None }
     }
 
-    /// What was measured.
+    /// The measured value.
     pub(crate) fn value(mut self, metric: &'static str, value: f64, unit: &'static str) -> Self {
         (self.metric, self.value, self.unit) = (metric, value, unit);
         self
     }
 
-    /// What it is measured against.
+    /// The value that it is compared with.
     pub(crate) fn against(mut self, what: &'static str, value: f64) -> Self {
         self.against = Some(Against { what, value, ratio: self.value / value });
         self
@@ -52,7 +52,7 @@ impl Row {
 }
 
 impl Report {
-    /// Takes a result and prints its line.
+    /// Adds a result and prints its line.
     pub(crate) fn add(&mut self, row: Row) {
         if self.rows.is_empty() {
             let (against, ratio) = ("against", "ratio");
@@ -82,7 +82,7 @@ impl Report {
     }
 }
 
-/// Three digits that matter.
+/// A number with three significant digits.
 fn figure(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),

@@ -1,4 +1,4 @@
-//! Many clients of which one is concerned: does an event cost anything for those it is not for?
+//! Many clients of which one gets the events: whether an event costs more because of the others.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::simulator::{Rhythm, Simulator};
 
 const GROUP: &str = "scoped";
 const OBJECTS: usize = 1000;
-/// Objects of one namespace are so far apart in the simulator's loads.
+/// The simulator loads objects of one namespace at this distance.
 const NAMESPACES: usize = 100;
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let (few, many) = bench.pick((100, 10_000), (10, 100));
@@ -18,7 +18,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
         Rhythm { ticks: bench.pick(400, 50), events_per_tick: 1, interval: Duration::from_millis(5) };
     let mut simulator = Simulator::start()?;
     simulator.load("configmaps", OBJECTS, 640)?;
-    // Each client has a namespace of its own; events are in that of the first.
+    // Each client has a namespace of its own. The events are in the namespace of the first.
     let path = format!("/v1/watch/configmaps?sendInitialEvents=false&namespace=load-{NUMBER}");
     // Two servers that get the same events at the same time.
     let mut sides = Vec::new();

@@ -1,4 +1,4 @@
-//! Streams that follow a part of an informer: what a change costs, however many there are.
+//! Streams that follow a part of an informer: the cost of a change, for few and for many streams.
 
 use std::time::Duration;
 
@@ -13,26 +13,26 @@ const GROUP: &str = "selected";
 const LOOKUP: &str = "lookup";
 /// Time between the first bookmark of all streams and the first change.
 const SETTLING: Duration = Duration::from_secs(3);
-/// JSON of a pod, in bytes.
+/// Size of a pod's JSON, in bytes.
 const POD_BYTES: usize = 5000;
 
-/// Some streams and what is changed meanwhile.
+/// The streams of a case, and the changes meanwhile.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) streams: usize,
-    /// What each asks for; `{}` is its number.
+    /// The request of each stream; `{}` is the stream's number.
     pub(crate) query: String,
-    /// Of every so many changes, one is of a stream's selection.
+    /// Frames for each change, over all streams: at most one, as a pod is in one stream's selection.
     pub(crate) frames_per_event: f64,
 }
 
-/// What a case came to.
+/// The results of a case.
 pub(crate) struct Outcome {
     /// CPU time of informerd for each change, in microseconds.
     pub(crate) cpu_us: f64,
     /// Resident memory of informerd, in bytes.
     pub(crate) rss: f64,
-    /// From a change in the API server to its arrival, in microseconds.
+    /// 99th percentile of the time from a change in the API server to its arrival, in microseconds.
     pub(crate) p99: f64,
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let idle = Case { name: "no stream", streams: 0, query: String::new(), frames_per_event: 0.0 };
     let base = measure(bench, &mut simulator, &idle, per_second)?;
     report(bench, "no stream", per_second, &base, &base);
-    // The simulator's nodes have ten pods each, so as many nodes as there are pods by ten.
+    // The simulator's nodes have ten pods each, so there is a node for every ten pods.
     let share = |streams: usize| streams as f64 / (pods as f64 / 10.0);
     let cases = [
         Case {
@@ -91,7 +91,7 @@ fn measure(
     measure_over(bench, simulator, &["pods"], case, per_second, Duration::ZERO)
 }
 
-/// Measures a case over these resources, of which pods change. Memory is measured after a rest.
+/// Measures a case over these resources, of which the pods change. Memory is measured after a pause.
 pub(crate) fn measure_over(
     bench: &Bench,
     simulator: &mut Simulator,
@@ -108,9 +108,9 @@ pub(crate) fn measure_over(
         streams => Some(Readers::connect(server.address, streams, Some(&case.query), Measure::Latency)?),
     };
     if let Some(readers) = &readers {
-        // The bookmark that begins each stream.
+        // Each stream begins with a bookmark.
         readers.wait_for(case.streams as u64)?;
-        // Time for ten thousand streams to come into their views. What is measured is not their beginning.
+        // Time for ten thousand streams to join their views, so that their beginning is not measured.
         std::thread::sleep(bench.pick(SETTLING, Duration::ZERO));
         readers.take_latencies()?;
     }
@@ -144,7 +144,7 @@ fn report(bench: &mut Bench, case: &str, per_second: usize, outcome: &Outcome, b
     bench.report.add(row.against("no stream", base.rss / f64::from(1 << 20)));
 }
 
-/// Many streams of one selection, and over two informers, beside a plain write loop to as many sockets.
+/// Many streams of one selection, and of two informers, compared with a plain write loop to as many sockets.
 fn one_selection(bench: &mut Bench) -> anyhow::Result<()> {
     let mut simulator = Simulator::start()?;
     simulator.load("pods", 1000, POD_BYTES)?;
@@ -166,7 +166,7 @@ fn one_selection(bench: &mut Bench) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A list of ten pods of one node, out of all.
+/// A list of the ten pods of one node, among all pods.
 fn lookup(bench: &mut Bench, simulator: &Simulator) -> anyhow::Result<()> {
     let (server, _) = Server::start(&simulator.url, &["pods"], &QUIET)?;
     let path = "/v1/snapshot/pods?fieldSelector=spec.nodeName%3Dnode-42";

@@ -1,4 +1,4 @@
-//! informerd as a process, against a simulator in another.
+//! informerd as a process, in front of a simulator in another process.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -14,11 +14,11 @@ use crate::process::{Process, Usage};
 /// A running `informerd serve`.
 pub(crate) struct Server {
     process: Process,
-    /// Where clients connect.
+    /// The data listener.
     pub(crate) address: SocketAddr,
 }
 
-/// Longest wait for anything.
+/// Time limit of every wait.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Settings for measurements that count frames: events only, no client is cut off, and room for all clients.
@@ -34,9 +34,9 @@ pub(crate) const QUIET: [&str; 8] = [
 ];
 
 impl Server {
-    /// Starts it and waits until its informers are complete. Returns how long that took.
+    /// Starts it and waits until its informers are complete. Returns the time that this took.
     pub(crate) fn start(url: &str, watches: &[&str], flags: &[&str]) -> anyhow::Result<(Self, Duration)> {
-        // Free a moment ago, and no one else is likely to ask for just this one.
+        // A port that was free a moment ago; it is unlikely that another process takes just this one.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let mut command = Command::new(env!("CARGO_BIN_EXE_informerd"));
         command.args(["serve", "--server", url, "--admin-listen", "off", "--log", "warn"]);
@@ -62,18 +62,18 @@ impl Server {
         Ok(resources["informers"].as_array().cloned().unwrap_or_default())
     }
 
-    /// How many clients it has.
+    /// The number of its subscribers.
     pub(crate) fn subscribers(&self) -> anyhow::Result<u64> {
         let resources: Value = serde_json::from_slice(&get(self.address, "/v1/resources")?)?;
         resources["subscribers"].as_u64().context("no subscribers in /v1/resources")
     }
 
-    /// What it has used so far.
+    /// Its usage so far.
     pub(crate) fn usage(&self) -> anyhow::Result<Usage> {
         self.process.usage()
     }
 
-    /// Forgets the peak of its memory so far.
+    /// Resets the peak of its memory.
     pub(crate) fn reset_peak(&self) -> anyhow::Result<()> {
         self.process.reset_peak()
     }
@@ -89,7 +89,7 @@ pub(crate) fn get(address: SocketAddr, path: &str) -> anyhow::Result<Vec<u8>> {
     Ok(answer.split_off(end + 4))
 }
 
-/// Waits until something holds.
+/// Waits until a condition holds.
 pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) -> anyhow::Result<()> {
     let began = Instant::now();
     while !holds() {

@@ -11,17 +11,17 @@ use serde_json::json;
 
 use crate::process::Process;
 
-/// The annotation with the microseconds since 1970 at which an object was changed; always 16 digits.
+/// The annotation with the time of an object's change, in microseconds since 1970; always 16 digits.
 pub(crate) const CHANGED_AT: &str = "bench/at";
 
-/// The simulator as seen from the benchmark.
+/// The simulator, as the benchmark controls it.
 pub(crate) struct Simulator {
     process: Process,
-    /// Where it serves.
+    /// The URL of its API server.
     pub(crate) url: String,
 }
 
-/// Changes at a rhythm: at each tick some at once.
+/// Changes at a rhythm: a number of them at each tick.
 #[derive(Clone, Copy)]
 pub(crate) struct Rhythm {
     pub(crate) ticks: usize,
@@ -29,26 +29,26 @@ pub(crate) struct Rhythm {
     pub(crate) interval: Duration,
 }
 
-/// As many events as can be: new objects, and every so often a change that tells its time.
+/// As many events as possible: new objects, and now and then a change that contains its time.
 #[derive(Clone, Copy)]
 pub(crate) struct Pour {
     pub(crate) events: usize,
-    /// 0 is as fast as it goes.
+    /// 0 is as fast as possible.
     pub(crate) events_per_second: usize,
-    /// Of an object.
+    /// Size of an object, in bytes.
     pub(crate) bytes: usize,
 }
 
-/// What a rhythm came to.
+/// The results of a rhythm.
 pub(crate) struct Changed {
-    /// What one change took the simulator: the time between the events of a burst.
+    /// The simulator's time for one change, which is the time between the events of a burst.
     pub(crate) spacing: Duration,
 }
 
-/// Events of a pour between two that tell their time, that one included.
+/// Number of events of a pour from one that contains its time to the next.
 pub(crate) const POUR_STEP: usize = 50;
-/// Events that a pour may be ahead of the watch that sends them. It has no other way to learn that the reader
-/// cannot keep up than that the watch waits for its socket.
+/// Number of events that a pour may be ahead of the watch that sends them. The pour notices that the reader cannot
+/// keep up only by the watch waiting for its socket.
 const AHEAD_MAX: u64 = 1000;
 
 impl Rhythm {
@@ -64,12 +64,12 @@ impl Simulator {
         Ok(Self { process, url })
     }
 
-    /// Creates objects of about so many bytes.
+    /// Creates objects of about this size.
     pub(crate) fn load(&mut self, resource: &str, count: usize, bytes: usize) -> anyhow::Result<()> {
         self.process.ask(&format!("load {resource} {count} {bytes}")).map(drop)
     }
 
-    /// Creates pods with an annotation of random text each.
+    /// Creates pods, each with an annotation of random text.
     pub(crate) fn load_random(&mut self, resource: &str, count: usize) -> anyhow::Result<()> {
         self.process.ask(&format!("random {resource} {count}")).map(drop)
     }
@@ -79,7 +79,7 @@ impl Simulator {
         self.process.ask(&format!("relate {pods}")).map(drop)
     }
 
-    /// Ends the watches of a resource and tells the next one that its version is too old.
+    /// Ends the watches of a resource and answers the next one with 410.
     pub(crate) fn expire(&mut self, resource: &str) -> anyhow::Result<()> {
         self.process.ask(&format!("expire {resource}")).map(drop)
     }
@@ -89,15 +89,15 @@ impl Simulator {
         self.begin_every(resource, rhythm, 1)
     }
 
-    /// Begins to change every so many-th object, one after the other.
+    /// Begins to change every `step`-th object, one after the other.
     pub(crate) fn begin_every(&mut self, resource: &str, rhythm: Rhythm, step: usize) -> anyhow::Result<()> {
         let Rhythm { ticks, events_per_tick, interval } = rhythm;
         let interval = interval.as_micros();
         self.process.send(&format!("change {resource} {ticks} {events_per_tick} {interval} {step}"))
     }
 
-    /// Changes each of the first so many objects once, so that all have the annotation and all frames to come
-    /// are of one size.
+    /// Changes each of the first `count` objects once, so that all have the annotation and all later frames have one
+    /// size.
     pub(crate) fn touch_all(&mut self, resource: &str, count: usize) -> anyhow::Result<()> {
         let rhythm = Rhythm { ticks: 10, events_per_tick: count / 10, interval: Duration::from_millis(10) };
         self.begin(resource, rhythm)?;
@@ -110,12 +110,12 @@ impl Simulator {
         self.process.send(&format!("pour {resource} {events} {events_per_second} {bytes}"))
     }
 
-    /// Where it serves.
+    /// The address of its API server.
     pub(crate) fn address(&self) -> anyhow::Result<SocketAddr> {
         Ok(self.url.trim_start_matches("http://").trim_end_matches('/').parse()?)
     }
 
-    /// Waits for the end of what was begun.
+    /// Waits for the end of the changes that were begun.
     pub(crate) fn end(&mut self) -> anyhow::Result<Changed> {
         let answer = self.process.receive()?;
         Ok(Changed { spacing: Duration::from_micros(answer.parse()?) })
@@ -180,7 +180,7 @@ fn create_random(cluster: &Cluster, resource: &str, at: usize) -> anyhow::Result
     let bytes: Vec<u8> = (0..1536).map(|_| rand::random()).collect();
     let text = base64::engine::general_purpose::STANDARD.encode(bytes);
     pod["metadata"]["annotations"]["example.com/random"] = text.into();
-    // In place of what made it 5 KB.
+    // Replaces the padding that made it 5 KB.
     pod["status"]["message"] = "".into();
     cluster.create(resource, pod).map_err(|status| anyhow::anyhow!(status.message))?;
     Ok(())
@@ -226,7 +226,7 @@ fn relate(cluster: &Cluster, pods: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Changes loaded objects one after the other; tells the time that one takes.
+/// Changes loaded objects one after the other; returns the time of one change.
 fn change(cluster: &Cluster, resource: &str, rhythm: Rhythm, step: usize) -> anyhow::Result<Duration> {
     let objects = cluster.len(resource).max(1);
     let began = Instant::now();
@@ -244,9 +244,9 @@ fn change(cluster: &Cluster, resource: &str, rhythm: Rhythm, step: usize) -> any
     Ok(busy / u32::try_from(rhythm.events().max(1))?)
 }
 
-/// Changes one object to tell the time.
+/// Changes one object by writing the time into it.
 fn touch(cluster: &Cluster, resource: &str, number: usize) -> anyhow::Result<()> {
-    // Names and namespaces as bulk_load gives them.
+    // Names and namespaces as in bulk_load.
     let (name, namespace) = (format!("load-{number:07}"), format!("load-{:02}", number % 100));
     let patch = json!({"metadata": {"annotations": {CHANGED_AT: micros_since_1970().to_string()}}});
     let patched = cluster.patch(resource, &namespace, &name, &patch);
@@ -254,7 +254,7 @@ fn touch(cluster: &Cluster, resource: &str, number: usize) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Creates objects as fast as the watch of them takes it; tells the time that one took.
+/// Creates objects as fast as their watch sends them; returns the time of one creation.
 fn pour(cluster: &Cluster, resource: &str, pour: Pour) -> anyhow::Result<Duration> {
     let sent = || cluster.counters().get(resource).map(|counters| counters.events_sent);
     let sent_before = sent().context("no such resource")?;
@@ -274,7 +274,7 @@ fn pour(cluster: &Cluster, resource: &str, pour: Pour) -> anyhow::Result<Duratio
     Ok(began.elapsed() / u32::try_from(pour.events.max(1))?)
 }
 
-/// The same clock for every process of this machine.
+/// A clock that all processes of this machine share.
 pub(crate) fn micros_since_1970() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)

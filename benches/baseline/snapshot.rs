@@ -19,7 +19,7 @@ use crate::server::Server;
 use crate::simulator::Simulator;
 use crate::{Bench, pods};
 
-/// What one transfer took.
+/// The times of one transfer.
 struct Transfer {
     seconds: f64,
     first_byte_seconds: f64,
@@ -27,7 +27,7 @@ struct Transfer {
     bytes: usize,
 }
 
-/// Transfers whose CPU time is taken together, as the kernel counts it in hundredths of a second.
+/// Number of transfers whose CPU time is summed, as the kernel counts in hundredths of a second.
 const TRANSFERS: usize = 5;
 
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
@@ -69,7 +69,7 @@ fn snapshot(objects: usize) -> anyhow::Result<Snapshot> {
     Ok(reader.snapshot())
 }
 
-/// Encodes in pieces, as the server does, and walks over the slices; tells the bytes.
+/// Encodes in pieces, as the server does, and walks over the slices; returns the number of bytes.
 fn encode(snapshot: &Snapshot) -> usize {
     let mut list = ListEncoder::new(ListFormat::Json, "PodList", "v1", Some(&snapshot.position), None);
     let (mut frames, mut bytes) = (Frames::new(), 0);
@@ -91,7 +91,7 @@ fn over_http(bench: &mut Bench, objects: usize) -> anyhow::Result<()> {
     let (server, _) = Server::start(&simulator.url, &["pods"], &[])?;
     let plain = Peer::plain()?;
     let (mut ours, mut limit) = (Vec::new(), Vec::new());
-    // The first is a warm-up of both.
+    // The first transfer warms up both servers.
     for round in 0..=bench.pick(5, 1) {
         let request = format!(
             "GET /v1/snapshot/pods HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n",
@@ -125,7 +125,7 @@ fn over_http(bench: &mut Bench, objects: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Several transfers as one, since CPU time is counted coarsely.
+/// Sums several transfers, as CPU time is counted coarsely.
 fn transfers(
     usage: impl Fn() -> anyhow::Result<Usage>,
     mut fetch: impl FnMut() -> anyhow::Result<Transfer>,
@@ -148,7 +148,7 @@ fn transfers(
     })
 }
 
-/// Connects, asks, lets the other side begin, and reads to the end.
+/// Connects, sends the request, lets the other side begin, and reads to the end.
 fn fetch(
     address: SocketAddr,
     request: &str,

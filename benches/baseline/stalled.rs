@@ -1,4 +1,4 @@
-//! Clients that never read, for a while: memory of the server and of the kernel, and CPU time.
+//! Clients that never read, for a period: memory of the server and of the kernel, and CPU time.
 
 use std::time::{Duration, Instant};
 
@@ -12,18 +12,18 @@ use crate::server::{QUIET, Server, wait_until};
 use crate::simulator::{Rhythm, Simulator};
 
 const GROUP: &str = "memory-stalled";
-/// Clients that read.
+/// Number of clients that read.
 const READERS: usize = 10;
 const OBJECTS: usize = 1000;
 const PATH: &str = "/v1/watch/pods?sendInitialEvents=false";
 /// 200 events a second.
 const INTERVAL: Duration = Duration::from_millis(5);
 
-/// What a while came to.
+/// The results of a period.
 struct While {
     usage: Usage,
     kernel_bytes: f64,
-    /// Of the server.
+    /// CPU use of the server.
     cores: f64,
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     simulator.touch_all("pods", OBJECTS)?;
     let readers = Readers::connect(server.address, READERS, Some(PATH), Measure::Count)?;
     readers.wait_for(READERS as u64)?;
-    // Fills the journal, as it is after a while, so that memory that still grows is that of clients.
+    // Fills the journal first, so that any further growth of memory belongs to clients.
     let events = bench.pick(Limits::DEFAULT.journal_len_max, 100);
     let warm_up = Rhythm { ticks: events / 50, events_per_tick: 50, interval: INTERVAL * 2 };
     play(&mut simulator, &server, &readers, warm_up)?;

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sentence_has_count_size_and_memory() {
+    fn the_estimate_has_count_size_and_memory() {
         let size = Size { objects: 100_000, is_least: false, json: 4_845, packed: Some(870) };
         assert_eq!(
             size.sentence(64 << 20),

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_read_as_it_is_written_and_keeps_what_others_put_there() {
+    fn a_written_lease_reads_back_and_keeps_the_members_of_others() {
         let now = json!("2026-01-02T03:04:05.000006Z");
         let mut lease = object(&write(None), Value::Null, "web", "lease", &now);
         assert_eq!(lease["spec"]["acquireTime"], now);
@@ -271,14 +271,14 @@ mod tests {
             (now.as_str().unwrap().to_owned(), later.as_str().unwrap().to_owned())
         );
         assert_eq!(record.lease, Duration::from_secs(15));
-        // Released by client-go, or written by hand.
+        // The holder was released by client-go, or written by hand.
         let (record, _) =
             read(&json!({"metadata": {"resourceVersion": "1"}, "spec": {"holderIdentity": null}}));
         assert_eq!(record, Record::default());
     }
 
     #[test]
-    fn the_time_is_written_as_the_api_server_reads_it() {
+    fn renew_times_are_in_the_format_of_the_api_server() {
         let text =
             serde_json::to_value(MicroTime(Timestamp::from_microsecond(1_795_242_636_000_000).unwrap()));
         assert_eq!(text.unwrap(), "2026-11-21T06:30:36.000000Z");

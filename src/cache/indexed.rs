@@ -459,7 +459,7 @@ mod tests {
     use crate::cache::{Config, Delta, Writer, cache};
     use crate::k8s::{DecodeOptions, Decoder, Object, Resource, ResourceParts};
 
-    /// An object with a label, or without.
+    /// An object with or without a label.
     fn object(name: u8, app: Option<u8>, version: u64) -> Object {
         let options =
             DecodeOptions { drop_managed_fields: true, drop_last_applied: true, object_bytes_max: 1 << 20 };
@@ -479,7 +479,7 @@ mod tests {
         object.labels().iter().any(|(_, value)| values.iter().any(|one| *one == **value))
     }
 
-    /// Compares an index with a scan of everything, for the current state and for every cursor of the journal.
+    /// Compares an index with a full scan, for the current state and for every cursor of the journal.
     fn check(reader: &Reader, cursors: &[Cursor], values: &[&str]) {
         let term = term(values);
         let Some(used) = reader.use_index(&term) else { return };
@@ -507,7 +507,7 @@ mod tests {
         writer.commit(vec![if gone { Delta::Delete(object) } else { Delta::Apply(object) }]);
     }
 
-    /// A client of one value, and what it holds: the version of each object.
+    /// A client of one value, with the version of each object that it holds.
     struct Client {
         cursor: Cursor,
         version: Option<ResourceVersion>,
@@ -522,7 +522,8 @@ mod tests {
             Self { cursor, version, held, departed_after: None }
         }
 
-        /// Takes a piece of a catch-up; gives whether it was the last. `None` where it can't go on by index.
+        /// Applies a piece of a catch-up; returns whether it was the last. `None` if the catch-up cannot go on by
+        /// index.
         fn take(&mut self, index: &UsedIndex, len_max: usize) -> Option<bool> {
             let begun =
                 self.departed_after.or_else(|| index.begin_catch_up(self.cursor, self.version.as_ref()));
@@ -535,7 +536,7 @@ mod tests {
                     Some(object) => {
                         self.held.insert(key, (object.uid().into(), entry.version.to_string()));
                     }
-                    // As the hub does: the client can't have it.
+                    // As the hub does: a client with this token cannot have the object.
                     None if entry.created > since => {}
                     None if self.held.get(&key).is_some_and(|(uid, _)| **uid == *entry.uid) => {
                         self.held.remove(&key);
@@ -568,7 +569,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_index_agrees_with_a_look_at_everything(
+        fn an_index_agrees_with_a_full_scan(
             steps in prop::collection::vec((any::<u8>(), 0..4u8), 1..60),
             begins in 0..40usize,
         ) {
@@ -580,7 +581,7 @@ mod tests {
                     builder = reader.build_index(&term(&[]).path, now).ok();
                 }
                 commit(&mut writer, step, 2 + at as u64);
-                // A turn between two commits, until it is complete.
+                // One turn between two commits, until the index is complete.
                 builder = builder.and_then(|mut builder: IndexBuilder| (!builder.turn()).then_some(builder));
                 cursors.push(reader.head().0);
                 check(&reader, &cursors, &["1"]);
@@ -588,9 +589,9 @@ mod tests {
             }
         }
 
-        /// A reader that folds the counts of touched values holds those of the state, whenever it looks.
+        /// A reader that folds the counts of touched values always has those of the current state.
         #[test]
-        fn counts_of_touched_values_add_up_to_those_of_the_state(
+        fn folded_counts_of_touched_values_equal_the_current_counts(
             steps in prop::collection::vec((any::<u8>(), 0..4u8, any::<bool>()), 1..60),
             history_at in 0..80usize,
         ) {
@@ -631,10 +632,10 @@ mod tests {
             }
         }
 
-        /// A reader that catches up by index, one part between two commits, ends with what the cache holds of its values:
-        /// from a cursor, or from a version whose cursor is searched among what survived.
+        /// A reader that catches up by index, one part between two commits, ends with the objects of its values. It
+        /// starts from a cursor, or from a version whose cursor is found by the surviving objects.
         #[test]
-        fn a_catch_up_by_index_ends_with_the_state(
+        fn a_catch_up_by_index_ends_with_the_current_objects(
             steps in prop::collection::vec((any::<u8>(), 0..4u8), 1..60),
             (joins, begins, by_version, len_max) in (0..30usize, 0..60usize, any::<bool>(), 1..4usize),
             departures in 2..20usize,

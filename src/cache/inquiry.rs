@@ -205,7 +205,7 @@ mod tests {
     use super::super::{Config, Delta, cache};
 
     #[tokio::test]
-    async fn an_answer_wakes_waiting_readers_and_not_those_of_one_namespace() {
+    async fn an_upstream_version_wakes_waiting_readers_but_not_those_of_one_namespace() {
         let limits = Config { journal_len_max: 4, journal_bytes_max: 1 << 20, tombstones_len_max: 4 };
         let (mut writer, reader) = cache(limits, Instant::now());
         writer.commit(vec![Delta::PassBegin, Delta::PassEnd(5.into())]);
@@ -216,11 +216,11 @@ mod tests {
         assert!(!reader.request_version(&9.into()));
         let asked = head.next().expect("asked");
         head.answer(asked, Some(9.into()));
-        assert!(wake.has_changed().expect("it is there"));
+        assert!(wake.has_changed().expect("it exists"));
         let scoped = scoped.receiver().expect("a receiver");
-        assert!(!scoped.has_changed().expect("it is there"));
+        assert!(!scoped.has_changed().expect("it exists"));
         assert!(reader.request_version(&9.into()) && !reader.request_version(&10.into()));
-        // A cache that reaches the version by itself asks nothing.
+        // A cache that reaches the version by itself requests nothing.
         writer.commit(vec![Delta::Bookmark(10.into())]);
         assert_eq!(head.next(), None);
     }

@@ -1,4 +1,4 @@
-//! A cache that is packed against one that is not: no reader can tell them apart.
+//! A packed cache against an unpacked one: readers see no difference.
 
 use proptest::prelude::*;
 use tokio::time::Instant;
@@ -9,7 +9,7 @@ use super::super::{
 use super::*;
 use crate::k8s::{DecodeOptions, Decoder, IndexPath, Resource, ResourceParts, damages};
 
-/// Dictionaries after a few objects, so that several come and go.
+/// Dictionaries are trained from a few objects, so that several come and go.
 const EAGER: Packing = Packing {
     train_bytes_min: 2000,
     train_bytes_max: 8000,
@@ -26,7 +26,7 @@ fn object(name: u8, version: u64, style: u8) -> Object {
     let text = match style % 3 {
         0 => "ready and serving ".repeat(20),
         1 => "waiting for another one ".repeat(15),
-        // Nothing of it repeats.
+        // Text that does not compress.
         _ => (0..300u64).map(|at| char::from(33 + ((at * at * 31 + version * 17) % 57) as u8)).collect(),
     };
     let json = serde_json::json!({
@@ -46,7 +46,7 @@ fn new_cache() -> (Writer, Reader, Instant) {
     (writer, reader, now)
 }
 
-/// All that a change shows.
+/// All that a change shows to readers.
 fn shown(change: &Change) -> impl PartialEq + std::fmt::Debug + use<> {
     let previous = change.previous.as_ref().map(|object| object.json());
     let (position, version) = (change.position.to_string(), change.version.to_string());
@@ -101,7 +101,7 @@ fn compare(one: &Reader, other: &Reader, cursors: &[Cursor]) {
     }
 }
 
-/// What the journal shows is held as it came, so that live readers get it by reference.
+/// Objects that the journal shows are unpacked, so that live readers get them by reference.
 fn journal_is_plain(reader: &Reader, cursors: &[Cursor]) {
     for cursor in cursors {
         let changes = reader.changes_after(*cursor, 100).map(|batch| batch.changes).unwrap_or_default();
@@ -109,7 +109,7 @@ fn journal_is_plain(reader: &Reader, cursors: &[Cursor]) {
     }
 }
 
-/// What happens between two steps of packing.
+/// A write between two steps of packing.
 #[derive(Clone, Debug)]
 enum Event {
     Put {
@@ -162,7 +162,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn a_reader_sees_the_same_with_packing_and_without(
+    fn readers_see_no_difference_between_packed_and_unpacked_caches(
         first in prop::collection::vec(0..24u8, 0..24),
         style in any::<u8>(),
         events in prop::collection::vec((event(), 0..3usize), 1..60),
@@ -217,7 +217,7 @@ fn packed(reader: &Reader) -> usize {
 #[test]
 fn the_first_list_is_packed_while_it_is_under_way() {
     let (mut writer, reader, mut packer) = listed(0..40, 0);
-    // Only what came last is not packed yet.
+    // Only the last objects are still unpacked.
     assert!(!packer.step() && !packer.has_work());
     writer.commit(vec![Delta::PassEnd(100.into())]);
     assert_eq!((reader.snapshot().len(), packed(&reader)), (40, 40));
@@ -235,7 +235,7 @@ fn an_object_is_packed_once_the_journal_no_longer_shows_it() {
         writer.commit(vec![Delta::Apply(object((version - 101) as u8, version, 0))]);
         while packer.step() {}
     }
-    // Four changes are in the journal.
+    // The journal has four changes.
     assert_eq!(packed(&reader), 36);
     assert_eq!(reader.mark().commits, before.commits + 10);
     assert_eq!(reader.mark().revision, Revision(10));
@@ -246,7 +246,7 @@ fn a_small_cache_stays_as_it_is() {
     let (mut writer, reader, mut packer) = listed(0..2, 0);
     writer.commit(vec![Delta::PassEnd(100.into())]);
     assert!(!packer.step());
-    // However often its objects change.
+    // Changes of its objects do not make it worth packing.
     for version in 101..200 {
         writer.commit(vec![Delta::Apply(object((version % 2) as u8, version, 0))]);
         writer.commit((0..5).map(|at| Delta::Apply(object(5, version * 10 + at, 0))).collect());
@@ -254,7 +254,7 @@ fn a_small_cache_stays_as_it_is() {
     }
     assert_eq!(packed(&reader), 0);
     assert_eq!(packer.shared.read().cold.as_ref().map(|cold| cold.keys.len()), Some(0));
-    // Once it has grown, all of it is packed.
+    // After it has grown, all of it is packed.
     writer.commit((10..40).map(|name| Delta::Apply(object(name, 10_000 + u64::from(name), 0))).collect());
     while packer.step() {}
     assert_eq!(packed(&reader), reader.snapshot().len() - 4);
@@ -279,9 +279,9 @@ fn dictionaries_follow_the_objects_and_are_bounded() {
     assert_eq!(reader.summary().objects, 40);
 }
 
-/// Damaged bytes give a new history at the next list, with all that was damaged fetched again.
+/// After damage to packed bytes, the next list begins a new history and replaces the damaged object.
 #[test]
-fn what_is_damaged_is_fetched_again() {
+fn damaged_objects_are_fetched_again() {
     let (mut writer, reader, mut packer) = listed(0..40, 0);
     writer.commit(vec![Delta::PassEnd(100.into())]);
     let snapshot = reader.snapshot();
@@ -294,7 +294,7 @@ fn what_is_damaged_is_fetched_again() {
     assert!(held.try_json().is_err() && packer.is_damaged() && !packer.is_damaged());
     assert!(damages() > before);
     assert!(!String::from_utf8_lossy(&held.json()).contains("status"));
-    // What the reflector does of such a doubt.
+    // The reflector's reaction to this doubt.
     writer.commit(vec![Delta::OtherHistory, Delta::PassBegin]);
     let items = (0..40).map(|name| Delta::PassItem(object(name, 1 + u64::from(name), 0)));
     writer.commit(items.chain([Delta::PassEnd(100.into())]).collect());

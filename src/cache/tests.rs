@@ -1,5 +1,5 @@
-//! The cache against a model: whatever happens upstream, and wherever readers are cut off and on which of two replicas they
-//! resume, they hold what the cache holds.
+//! The cache against a model. After any upstream events, and wherever readers are cut off, and at whichever of two
+//! replicas they resume, they hold the objects of the cache.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ fn object(name: &str, uid: u64, version: u64) -> Object {
     Decoder::new(Resource::new(ResourceParts::default()), options).object(&text).unwrap()
 }
 
-/// An object that is worth packing.
+/// An object large enough to be packed.
 fn wide(name: &str, uid: u64, version: u64) -> Object {
     let json = String::from_utf8(object(name, uid, version).json().to_vec()).unwrap();
     let wide = format!(r#"{},"status":"{}"}}"#, &json[..json.len() - 1], "ready and serving ".repeat(30));
@@ -84,7 +84,7 @@ impl Upstream {
     }
 
     /// The identities of all objects at exactly a version, as the API server lists them.
-    fn there(&self, version: &ResourceVersion) -> Vec<Identity> {
+    fn identities_at(&self, version: &ResourceVersion) -> Vec<Identity> {
         let mut there = BTreeMap::new();
         for (at, event) in &self.events {
             if ResourceVersion::from(*at) > *version {
@@ -100,18 +100,18 @@ impl Upstream {
         there.into_iter().map(identity).collect()
     }
 
-    fn other(&mut self) {
+    fn change_elsewhere(&mut self) {
         self.version += 1;
         self.events.push((self.version, Event::Other));
     }
 }
 
-/// A replica: a cache, and how far its watch has come.
+/// A replica: a cache, and the number of events that its watch has sent.
 struct Replica {
     writer: Writer,
     reader: Reader,
     seen: u64,
-    /// It packs objects while nobody looks.
+    /// Packs objects between the steps.
     packer: Packer,
 }
 
@@ -128,7 +128,7 @@ impl Replica {
         let items = upstream.state.iter();
         deltas.extend(items.map(|(name, (uid, version))| Delta::PassItem(wide(name, *uid, *version))));
         if upstream.version.is_multiple_of(2) {
-            // In the middle of the list.
+            // Packs in the middle of the list.
             self.writer.commit(std::mem::take(&mut deltas));
             self.packer.step();
         }
@@ -142,7 +142,7 @@ impl Replica {
         let backfills = self.writer.backfill_requests();
         if matches!(self.reader.request_backfill(version), BackfillAnswer::Requested) {
             assert_eq!(backfills.next().as_ref(), Some(version));
-            backfills.answer(version, Some(upstream.there(version)));
+            backfills.answer(version, Some(upstream.identities_at(version)));
         }
         self.reader.request_backfill(version)
     }
@@ -166,7 +166,7 @@ impl Replica {
     }
 }
 
-/// A client that applies events, and resumes with nothing but a token.
+/// A client that applies events, and resumes with its token only.
 #[derive(Default)]
 struct Client {
     state: State,
@@ -174,10 +174,11 @@ struct Client {
     token: Token,
     resets: usize,
     catching_up: bool,
-    /// The changes from before the replica's history that it is being given, and how many of them it took.
+    /// The backfill that it is receiving, and the number of its changes already received.
     backfill: Option<(Arc<Backfill>, usize)>,
-    /// The version of the replica from which it last took an event. If it was cut off there in the middle of a relist's changes
-    /// or of a catch-up, it is complete again only once another replica has reached that version.
+    /// The version of the replica from which it last received an event. If it was cut off there in the middle of a
+    /// relist's changes or of a catch-up, its state is complete again only once another replica has reached that
+    /// version.
     whole_at: u64,
 }
 
@@ -210,7 +211,7 @@ impl Client {
         self.whole_at = 0;
     }
 
-    /// Resumes at a replica; returns whether that was possible.
+    /// Resumes at a replica; returns `false` if the replica is behind the token.
     fn connect(&mut self, replica: &Replica, upstream: &Upstream) -> bool {
         self.cursor = None;
         self.catching_up = false;
@@ -253,7 +254,7 @@ impl Client {
         self.backfill = Some((backfill, taken + count));
     }
 
-    /// Takes at most `count` events; returns whether nothing is left.
+    /// Receives at most `count` events; returns whether none is left.
     fn pull(&mut self, replica: &Replica, count: usize) -> bool {
         let Some(cursor) = self.cursor else { return false };
         self.whole_at = self.whole_at.max(replica.seen);
@@ -296,7 +297,7 @@ impl Client {
 fn run(config: Config, steps: &[(u8, u8, u8)]) -> usize {
     let mut upstream = Upstream::default();
     // No server has a list at version 0.
-    upstream.other();
+    upstream.change_elsewhere();
     let mut replicas = [Replica::new(config), Replica::new(config)];
     replicas.iter_mut().for_each(|replica| replica.list(&upstream));
     let mut clients: [(usize, Client); 3] = Default::default();
@@ -310,7 +311,7 @@ fn run(config: Config, steps: &[(u8, u8, u8)]) -> usize {
                 upstream.delete(&name);
                 upstream.put(&name);
             }
-            7 => upstream.other(),
+            7 => upstream.change_elsewhere(),
             8 | 9 => replicas[replica].watch(&upstream, usize::from(*much % 8)),
             10 => replicas[replica].list(&upstream),
             11 => {
@@ -359,8 +360,8 @@ fn cases() -> u32 {
 
 #[test]
 fn a_token_older_than_a_forgotten_deletion_starts_over() {
-    // Found by the property below: the deletions were forgotten, but the objects that survived them seemed to follow
-    // directly after the token.
+    // Found by the property below: the deletions were forgotten, but the surviving objects seemed to follow directly
+    // after the token.
     let steps = [
         (11, 114),
         (0, 17),
@@ -398,7 +399,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
 
     #[test]
-    fn a_client_that_is_cut_off_and_resumes_anywhere_holds_what_the_cache_holds(
+    fn a_client_that_resumes_at_any_replica_holds_the_state_of_its_cache(
         steps in proptest::collection::vec((0..17_u8, any::<u8>(), any::<u8>()), 1..150),
     ) {
         run(TINY, &steps);
@@ -412,7 +413,7 @@ fn a_relist_of_an_unchanged_cluster_makes_no_change() {
     ["a", "b", "c"].iter().for_each(|name| upstream.put(name));
     let mut replica = Replica::new(ROOMY);
     replica.list(&upstream);
-    upstream.other();
+    upstream.change_elsewhere();
     let before = replica.reader.mark().revision;
     replica.list(&upstream);
     assert_eq!(replica.reader.mark().revision, before);
@@ -420,27 +421,27 @@ fn a_relist_of_an_unchanged_cluster_makes_no_change() {
 }
 
 #[test]
-fn a_relist_keeps_tokens_short_of_what_a_reader_cut_off_in_it_has_not_seen() {
+fn during_a_relist_positions_stay_below_its_unsent_changes() {
     let mut upstream = Upstream::default();
     ["a", "b", "c"].iter().for_each(|name| upstream.put(name));
     let mut replica = Replica::new(ROOMY);
     replica.list(&upstream);
     ["a", "b"].iter().for_each(|name| upstream.delete(name));
     upstream.put("c");
-    upstream.other();
+    upstream.change_elsewhere();
     let cursor = replica.reader.snapshot().cursor;
     replica.list(&upstream);
     let batch = replica.reader.changes_after(cursor, 10).unwrap();
     let positions: Vec<_> = batch.changes.iter().map(|change| change.position.to_string()).collect();
-    // Both deletions at the position before, then the change of c, with which a reader has everything.
+    // Both deletions have the position before the relist. With the change of c a reader has everything.
     assert_eq!(positions, ["3", "3", "7"]);
     let kinds: Vec<_> = batch.changes.iter().map(|change| change.kind).collect();
     assert_eq!(kinds, [ChangeKind::Deleted, ChangeKind::Deleted, ChangeKind::Modified]);
     assert_eq!(replica.reader.locate(&ResourceVersion::from(3)), Located::At(cursor));
     let head = replica.reader.snapshot().cursor;
     assert_eq!(replica.reader.locate(&ResourceVersion::from(7)), Located::At(head));
-    // A token of another replica, from within this one's gap: its client may hold an object that was created and deleted
-    // there.
+    // A token of another replica, from within this one's gap: its client may hold an object that was created and
+    // deleted in the gap.
     assert_eq!(replica.reader.locate(&ResourceVersion::from(5)), Located::Lost);
 }
 
@@ -489,7 +490,7 @@ fn after_two_restores_versions_of_the_first_history_stay_lost() {
 }
 
 #[test]
-fn a_version_that_a_list_of_the_new_history_carried_is_watched_from() {
+fn a_version_of_a_list_of_the_new_history_can_be_resumed_from() {
     let mut upstream = Upstream::default();
     ["a", "b", "c", "d", "e", "f"].iter().for_each(|name| upstream.put(name));
     let mut replica = Replica::new(ROOMY);
@@ -500,24 +501,24 @@ fn a_version_that_a_list_of_the_new_history_carried_is_watched_from() {
     replica.list(&restored);
     let head = replica.reader.snapshot();
     let locate = |version: u64| replica.reader.locate_listed(&version.into());
-    assert_eq!(locate(2), Located::Lost, "nobody has listed it");
-    // A page of the old history is no list of the new one.
+    assert_eq!(locate(2), Located::Lost, "not a version of a list");
+    // A page of the old history is not a list of the new one.
     replica.reader.note_listed(&old, &2.into());
     assert_eq!(locate(2), Located::Lost);
     replica.reader.note_listed(&head, &2.into());
     assert_eq!(locate(2), Located::At(head.cursor));
-    assert_eq!(replica.reader.locate(&2.into()), Located::Lost, "a token may be of either history");
+    assert_eq!(replica.reader.locate(&2.into()), Located::Lost, "a token may belong to either history");
     restored.put("c");
     replica.watch(&restored, 10);
     let locate = |version: u64| replica.reader.locate_listed(&version.into());
     assert_eq!((locate(2), locate(3)), (Located::At(head.cursor), Located::Lost));
-    // After another restore it is ambiguous again.
+    // After another restore the version is ambiguous again.
     replica.list(&Upstream::default());
     assert_eq!(replica.reader.locate_listed(&2.into()), Located::Lost);
 }
 
 #[test]
-fn an_object_that_is_not_held_from_a_version_on_is_deleted_there() {
+fn an_object_that_becomes_too_large_is_deleted_at_that_version() {
     let mut upstream = Upstream::default();
     ["a", "b"].iter().for_each(|name| upstream.put(name));
     let mut replica = Replica::new(ROOMY);
@@ -526,7 +527,7 @@ fn an_object_that_is_not_held_from_a_version_on_is_deleted_there() {
     let unheld = |version: u64| vec![Delta::Unheld(Key::new("", "b"), version.into())];
     assert_eq!(replica.writer.commit(unheld(2)).duplicates, 1, "an older state, sent again");
     assert_eq!(replica.writer.commit(unheld(5)).deleted, 1);
-    assert_eq!(replica.writer.commit(unheld(6)).duplicates, 1, "it is not there");
+    assert_eq!(replica.writer.commit(unheld(6)).duplicates, 1, "there is no such object");
     let batch = replica.reader.changes_after(before, 10).unwrap();
     let told: Vec<_> =
         batch.changes.iter().map(|c| (c.kind, c.version.clone(), c.position.clone())).collect();
@@ -537,7 +538,7 @@ fn an_object_that_is_not_held_from_a_version_on_is_deleted_there() {
 }
 
 #[test]
-fn a_list_that_went_back_replaces_also_what_has_the_same_version() {
+fn a_list_that_went_back_also_replaces_objects_of_equal_version() {
     let (mut writer, reader) = new_cache(ROOMY);
     let decoder = || {
         let (drop, object_bytes_max) = (true, 1 << 20);
@@ -561,20 +562,20 @@ fn a_list_that_went_back_replaces_also_what_has_the_same_version() {
         deltas
     };
     writer.commit(list(5, "before"));
-    // Another release of the API server may write it differently: no change.
+    // Another release of the API server may encode the object differently; that is no change.
     assert_eq!(writer.commit(list(5, "rewritten")).changes(), 0);
     assert_eq!(data(), "before");
     let commit = writer.commit(list(3, "restored"));
     assert!(commit.history_lost);
     assert_eq!(data(), "restored");
-    // A restored cluster that has passed what was seen.
+    // A restored cluster whose versions are higher than those seen.
     let commit = writer.commit(doubted(9, "restored again"));
     assert!(commit.history_lost);
     assert_eq!(data(), "restored again");
     assert!(!writer.commit(doubted(12, "restored again")).history_lost);
 }
 
-/// A cache at version 10 with `a@2`, `b@5` and `c@9`, and the lists of which the last one came after an older answer.
+/// A cache at version 10 with `a@2`, `b@5` and `c@9`, after an older answer and then this list.
 fn doubted(list: &[Object], version: u64) -> (Commit, Writer, Reader) {
     let (mut writer, reader) = new_cache(ROOMY);
     let first = [object("a", 1, 2), object("b", 2, 5), object("c", 3, 9)].map(Delta::PassItem);
@@ -589,7 +590,7 @@ fn doubted(list: &[Object], version: u64) -> (Commit, Writer, Reader) {
 }
 
 #[test]
-fn a_doubted_list_that_contradicts_what_is_held_is_of_another_history_however_far_it_is() {
+fn a_doubted_list_that_contradicts_the_cache_begins_a_new_history() {
     let [a, b, c] = [object("a", 1, 2), object("b", 2, 5), object("c", 3, 9)];
     for (contradiction, what) in [
         (object("c", 3, 7), "an older state"),
@@ -604,7 +605,7 @@ fn a_doubted_list_that_contradicts_what_is_held_is_of_another_history_however_fa
         assert!(commit.history_lost, "{what}");
         assert_eq!(reader.locate(&10.into()), Located::Lost, "{what}");
     }
-    // Every change and deletion may have happened since.
+    // All changes and deletions in these lists may have happened since.
     for list in [vec![a.clone(), b.clone(), c.clone()], vec![a, object("b", 2, 20)], vec![object("b", 5, 20)]]
     {
         let (commit, _writer, reader) = doubted(&list, 30);
@@ -614,20 +615,20 @@ fn a_doubted_list_that_contradicts_what_is_held_is_of_another_history_however_fa
 }
 
 #[test]
-fn a_list_that_names_an_older_state_begins_a_new_history_without_a_doubt() {
+fn a_list_with_an_older_state_of_an_object_begins_a_new_history() {
     let (_, mut writer, _reader) = doubted(&[object("a", 1, 2), object("b", 2, 20)], 30);
     let pass = |item| vec![Delta::PassBegin, Delta::PassItem(item), Delta::PassEnd(40.into())];
     assert!(writer.commit(pass(object("b", 2, 19))).history_lost);
-    // A change that the watch merely missed does not.
+    // A change that the watch missed does not contradict the cache.
     assert!(!writer.commit(pass(object("c", 9, 35))).history_lost);
 }
 
 #[test]
-fn another_history_begins_with_the_next_complete_list_however_far_it_is() {
+fn an_announced_history_begins_with_the_next_complete_list() {
     let mut upstream = Upstream::default();
     ["a", "b"].iter().for_each(|name| upstream.put(name));
     let mut replica = Replica::new(ROOMY);
-    // An empty cache cannot contradict.
+    // An empty cache cannot contradict a list.
     assert_eq!(replica.writer.commit(vec![Delta::OtherHistory]), Commit::default());
     replica.list(&upstream);
     assert_eq!(replica.reader.newest().unwrap().key().name(), "b");
@@ -647,7 +648,7 @@ fn another_history_begins_with_the_next_complete_list_however_far_it_is() {
 }
 
 #[test]
-fn a_failed_pass_leaves_the_cache_as_it_was() {
+fn an_aborted_pass_leaves_the_cache_unchanged() {
     let mut upstream = Upstream::default();
     ["a", "b"].iter().for_each(|name| upstream.put(name));
     let mut replica = Replica::new(ROOMY);
@@ -659,7 +660,7 @@ fn a_failed_pass_leaves_the_cache_as_it_was() {
 }
 
 #[test]
-fn what_was_seen_before_makes_no_change() {
+fn duplicate_events_make_no_change() {
     let mut upstream = Upstream::default();
     upstream.put("a");
     let mut replica = Replica::new(ROOMY);
@@ -667,12 +668,12 @@ fn what_was_seen_before_makes_no_change() {
     let deltas = vec![Delta::Apply(object("a", 1, 1)), Delta::Delete(object("unknown", 7, 5))];
     let commit = replica.writer.commit(deltas);
     assert_eq!((commit.changes(), commit.duplicates), (0, 2));
-    // The server is at least at the version that it repeats.
+    // The server has reached at least the version that it repeats.
     assert_eq!(replica.reader.summary().position, ResourceVersion::from(5));
 }
 
 #[test]
-fn the_journal_keeps_to_its_bytes() {
+fn the_journal_keeps_to_its_limit_in_bytes() {
     let config = Config { journal_len_max: 1000, journal_bytes_max: 6000, tombstones_len_max: 10 };
     let mut upstream = Upstream::default();
     upstream.put("a");
@@ -693,7 +694,7 @@ fn the_journal_keeps_to_its_bytes() {
 }
 
 #[test]
-fn versions_that_are_not_numbers_resume_inside_the_window_only() {
+fn versions_that_are_not_numbers_resume_within_the_journal_only() {
     let (mut writer, reader) = new_cache(ROOMY);
     let version = ResourceVersion::new;
     let opaque = |name: &str, rv: &str| {
@@ -709,20 +710,20 @@ fn versions_that_are_not_numbers_resume_inside_the_window_only() {
     assert_eq!(reader.locate(&version("x2")), at(1));
     assert_eq!(reader.locate(&version("x3")), at(2));
     assert_eq!(reader.locate(&version("other")), Located::Lost);
-    // A relist of such a server is compared by equality of versions.
+    // Versions of such a server are compared for equality only, also in a relist.
     writer.commit(vec![Delta::PassBegin, Delta::PassItem(opaque("b", "x3")), Delta::PassEnd(version("l2"))]);
     assert_eq!(reader.snapshot().len(), 1);
     assert_eq!(reader.snapshot().position, version("l2"));
 }
 
-/// A replica whose first list came after a client's token 3: b was deleted, c deleted and created again, d
-/// changed, e came, a is as it was.
+/// A replica whose first list came after a client's token 3: b was deleted, c deleted and created again, d changed, e
+/// created, a is unchanged.
 fn restarted() -> (Upstream, Replica) {
     let mut upstream = Upstream::default();
     ["a", "b", "c", "d"].iter().for_each(|name| upstream.put(name));
     ["b", "c"].iter().for_each(|name| upstream.delete(name));
     ["c", "d", "e"].iter().for_each(|name| upstream.put(name));
-    upstream.other();
+    upstream.change_elsewhere();
     let mut replica = Replica::new(ROOMY);
     replica.list(&upstream);
     (upstream, replica)
@@ -736,12 +737,12 @@ fn known(answer: BackfillAnswer) -> Arc<Backfill> {
 }
 
 #[test]
-fn a_past_is_the_deleted_and_the_changed_objects() {
+fn a_backfill_has_the_deleted_and_the_changed_objects() {
     let (upstream, replica) = restarted();
     let backfill = known(replica.request_backfill(&4.into(), &upstream));
     let gone: Vec<_> =
         backfill.gone.iter().map(|gone| (gone.key.as_str(), &*gone.uid, gone.version.to_string())).collect();
-    // The replaced object has the version of the new one, so that no version goes back.
+    // The deletion of c has the version of the new c, so that no version goes back.
     assert_eq!(gone, [("b", "2", "10".to_owned()), ("c", "3", "7".to_owned())]);
     let changed: Vec<_> =
         backfill.changed.iter().map(|change| (change.kind, entry(&change.object))).collect();
@@ -753,7 +754,7 @@ fn a_past_is_the_deleted_and_the_changed_objects() {
 }
 
 #[test]
-fn changes_after_the_answer_come_from_the_journal() {
+fn changes_after_a_backfill_come_from_the_journal() {
     let (mut upstream, mut replica) = restarted();
     let cursor = known(replica.request_backfill(&4.into(), &upstream)).cursor;
     upstream.delete("a");
@@ -766,9 +767,9 @@ fn changes_after_the_answer_come_from_the_journal() {
 }
 
 #[test]
-fn a_version_is_asked_for_once_and_few_of_them() {
+fn backfill_requests_are_deduplicated_and_bounded() {
     let (mut upstream, _) = restarted();
-    (0..100).for_each(|_| upstream.other());
+    (0..100).for_each(|_| upstream.change_elsewhere());
     let mut replica = Replica::new(ROOMY);
     replica.list(&upstream);
     let backfills = replica.writer.backfill_requests();
@@ -784,14 +785,14 @@ fn a_version_is_asked_for_once_and_few_of_them() {
         assert!(matches!(backfills.answer(&version, None), BackfillAnswer::Unknown));
     }
     assert_eq!(versions, (1..17).map(|version| version.to_string()).collect::<Vec<_>>());
-    // Once refused, a version stays refused.
+    // A version that was refused once stays refused.
     assert!(matches!(replica.reader.request_backfill(&1.into()), BackfillAnswer::Unknown));
     assert!(matches!(replica.reader.request_backfill(&50.into()), BackfillAnswer::Unknown));
     assert!(!asked.has_changed().unwrap() && backfills.next().is_none());
 }
 
 #[test]
-fn a_version_is_not_requested_if_no_answer_could_help() {
+fn no_backfill_is_requested_where_no_answer_could_help() {
     let (_, replica) = restarted();
     let opaque = ResourceVersion::new("x1");
     for version in [ResourceVersion::ZERO, opaque, 10.into(), 11.into()] {
@@ -804,11 +805,11 @@ fn a_version_is_not_requested_if_no_answer_could_help() {
 }
 
 #[test]
-fn the_past_of_another_cluster_is_not_taken() {
+fn a_backfill_of_another_history_is_refused() {
     let (upstream, replica) = restarted();
     assert!(matches!(replica.reader.request_backfill(&4.into()), BackfillAnswer::Requested));
-    // a is older than 4, but is not in the list of 4.
-    let there = upstream.there(&4.into()).into_iter().filter(|one| one.key.as_str() != "a").collect();
+    // Object a is older than 4, but missing in the list of 4.
+    let there = upstream.identities_at(&4.into()).into_iter().filter(|one| one.key.as_str() != "a").collect();
     assert!(matches!(
         replica.writer.backfill_requests().answer(&4.into(), Some(there)),
         BackfillAnswer::Unknown
@@ -816,7 +817,7 @@ fn the_past_of_another_cluster_is_not_taken() {
 }
 
 #[test]
-fn a_new_history_knows_no_past() {
+fn no_backfill_survives_a_new_history() {
     let (upstream, mut replica) = restarted();
     known(replica.request_backfill(&4.into(), &upstream));
     assert!(matches!(replica.reader.request_backfill(&3.into()), BackfillAnswer::Requested));

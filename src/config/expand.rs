@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_expanded_once_and_unset_ones_are_named() {
+    fn variables_are_expanded_once_and_unset_ones_reported() {
         let environment = |name: &str| match name {
             "NODE" => Some("node-1".to_owned()),
             "TRICK" => Some("$(NODE)".to_owned()),

@@ -109,14 +109,14 @@ mod tests {
     }
 
     #[test]
-    fn limits_at_odds_are_refused_by_the_name_they_were_given_with() {
+    fn conflicting_limits_are_refused_with_the_name_used_to_set_them() {
         let settings = LimitSettings { object_bytes_max: flag(Size::of(32 << 20)), ..Default::default() };
         let message = settings.resolve().unwrap_err().to_string();
         assert_eq!(
             message,
             r#"--object-bytes-max "32MiB": expected at most limits.lineBytesMax, which is 16MiB"#
         );
-        // The one that is too large is the default of the other.
+        // The conflicting value is the default of the other limit.
         let settings = LimitSettings { line_bytes_max: flag(Size::of(1 << 20)), ..Default::default() };
         let message = settings.resolve().unwrap_err().to_string();
         assert_eq!(

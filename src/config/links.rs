@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_link_is_refused_by_name() {
+    fn an_invalid_link_is_refused_by_name() {
         for (yaml, told) in [
             ("links: [{from: Pod, path: a, to: pods}]", "links[0].from \"Pod\""),
             ("links: [{from: pods, path: a, to: ''}]", "links[0].to \"\""),

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern_says_what_would_be() {
+    fn an_invalid_pattern_is_refused_with_the_accepted_forms() {
         for text in ["", "*pods", "pods*", "*.", "a.*", "**", "pods,nodes", "*.*"] {
             let error = text.parse::<Pattern>().unwrap_err();
             assert!(error.contains("expected a canonical name"), "{text}: {error}");

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_queue_is_refused_by_name() {
+    fn an_invalid_queue_is_refused_by_name() {
         for (yaml, told) in [
             ("queues: {Web: {watch: [{resource: pods}]}}", "queues Web \"Web\": expected a queue's name"),
             ("queues: {web: {watch: []}}", "queues web: watch \"0\": expected 1 to 32"),
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn the_leader_is_elected_where_it_is_wanted() {
+    fn leader_election_is_off_unless_configured() {
         assert_eq!(resolve("").unwrap().election, None);
         assert_eq!(resolve("queuesLease: web/lease").unwrap().election, None);
         let election = resolve("queuesLeaderElection: true").unwrap().election.unwrap();
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_declare_queues_where_only_local_processes_connect() {
+    fn queues_may_be_declared_by_clients_only_on_local_listeners_by_default() {
         for (yaml, mode) in [
             ("", QueueMode::Api),
             ("listen: unix:/run/i.sock", QueueMode::Api),

@@ -29,13 +29,13 @@ fn refused(typed: &[&str], yaml: &str, expected: &str) {
 const PODS: &str = "watch: [{resource: pods}]\n";
 
 #[test]
-fn an_empty_configuration_says_what_it_needs() {
+fn an_empty_configuration_is_refused_with_an_example() {
     refused(&[], "", "nothing to watch; name a resource, as in --watch pods");
     refused(&[], "# nothing\n", "nothing to watch");
 }
 
 #[test]
-fn defaults_are_those_of_the_help() {
+fn resolved_defaults_are_those_of_the_help() {
     let config = made(&["--watch", "pods"], "").unwrap();
     assert_eq!(config.listen.to_string(), "127.0.0.1:8090");
     assert_eq!(config.admin_listen.unwrap().to_string(), "0.0.0.0:8091");
@@ -103,7 +103,7 @@ limits:
 }
 
 #[test]
-fn readiness_outlasts_the_silence_of_a_watch() {
+fn unready_after_must_exceed_the_silence_of_a_watch() {
     let refused = made(&["--watch=pods", "--unready-after=30s"], "").unwrap_err().to_string();
     assert_eq!(
         refused,
@@ -126,7 +126,7 @@ fn a_flag_wins_over_the_file_and_a_list_replaces_a_list() {
 }
 
 #[test]
-fn the_cluster_is_one_choice() {
+fn only_one_cluster_can_be_chosen() {
     let config = made(&["--server=http://127.0.0.1:8001"], &format!("{PODS}kubeconfig: /a\n")).unwrap();
     assert_eq!(config.upstream.to_string(), "http://127.0.0.1:8001");
     let config = made(&["--context=b"], &format!("{PODS}kubeconfig: /a\n")).unwrap();
@@ -166,7 +166,7 @@ fn values_are_refused_by_key_with_what_is_accepted() {
 }
 
 #[test]
-fn the_log_line_at_start_has_what_matters_and_only_limits_that_were_changed() {
+fn the_start_log_line_has_only_the_limits_that_were_changed() {
     let config = made(&["--watch=pods", "--page-size=50"], "").unwrap();
     let fields = config.loggable();
     let value = |name: &str| fields.iter().find(|(field, _)| *field == name).map(|(_, value)| value.as_str());
@@ -176,7 +176,7 @@ fn the_log_line_at_start_has_what_matters_and_only_limits_that_were_changed() {
 }
 
 #[test]
-fn camel_case_follows_the_words() {
+fn setting_names_become_camel_case_keys() {
     assert_eq!(camel_case("journal_len_max"), "journalLenMax");
     assert_eq!(camel_case("log"), "log");
 }
@@ -193,7 +193,7 @@ fn an_error_names_the_place_where_the_value_was_given() {
 }
 
 #[test]
-fn a_negative_number_is_a_wrong_number() {
+fn a_negative_number_is_refused_as_a_value() {
     refused(&["--watch=pods", "--page-size", "-5"], "", r#"--page-size "-5": expected a whole number"#);
     refused(&["--watch=pods", "--drain-timeout", "-5s"], "", r#"--drain-timeout "-5s": expected a time"#);
     refused(&["--watch=pods", "--unready-after", "-1m"], "", r#"--unready-after "-1m": expected a time"#);
@@ -230,7 +230,7 @@ fn every_changed_setting_is_applied_or_reported_at_a_reload() {
 }
 
 #[test]
-fn every_limit_says_its_default_and_why() {
+fn every_limit_states_its_default_and_reason() {
     for limit in settings().iter().filter(|setting| is_limit(setting)) {
         let told = format!("[default {}: ", limit.default);
         assert!(limit.help.contains(&told), "{}: {told:?} not in {:?}", limit.name, limit.help);
@@ -270,13 +270,13 @@ fn the_schema_has_every_key_and_its_default_fits() {
     }
 }
 
-/// The limits as the README's table has them.
+/// The rows of the README's table of limits.
 fn limits_table() -> String {
     let limits = settings().iter().filter(|setting| is_limit(setting));
     limits.map(|limit| format!("| `{}` | {} | {} |\n", limit.flag(), limit.default, reason(limit))).collect()
 }
 
-/// What a setting does, and why its default is what it is, without the default.
+/// A setting's help without its default: what it does, and the reason for the default.
 fn reason(setting: &Setting) -> String {
     let at = ["[default", "[repeatable"].iter().find_map(|mark| setting.help.find(mark));
     let (before, rest) = setting.help.split_at(at.unwrap_or(setting.help.len()));
@@ -286,7 +286,7 @@ fn reason(setting: &Setting) -> String {
     if within.is_empty() { format!("{}{after}", before.trim()) } else { format!("{before}({within}){after}") }
 }
 
-/// docs/settings.md.
+/// The text of docs/settings.md.
 fn page() -> String {
     let mut page = "# Settings\n\n\
         <!-- Made from src/config/table.rs: UPDATE_DOCS=1 cargo test --lib every_document -->\n\n\

@@ -665,7 +665,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_explicit() {
+    fn listen_addresses_need_a_host_and_port_or_an_absolute_path() {
         for text in ["127.0.0.1:8090", "[::1]:0", "unix:/run/informerd.sock"] {
             assert_eq!(text.parse::<Listen>().unwrap().to_string(), text);
         }
@@ -713,7 +713,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_of_no_level_is_refused_and_not_taken_for_a_target() {
+    fn a_misspelt_log_level_is_not_taken_for_a_target() {
         for text in ["info", "WARN", "off", "info,informerd::upstream=debug", "3", " debug , kube=off"] {
             check::<LogFilter>(text, true);
         }

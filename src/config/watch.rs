@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_is_of_a_path_that_is_held() {
+    fn an_index_needs_a_path_that_is_held() {
         check(
             "pods?namespace=a&index=spec.nodeName&index=metadata.labels.app&index=spec.nodeName",
             "pods?namespace=a&index=metadata.labels.app&index=spec.nodeName",
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_watch_does_not_know_is_refused_by_name() {
+    fn unknown_parameters_of_a_watch_are_refused_by_name() {
         check(
             "pods?ns=web",
             "unknown parameter \"ns\"; accepted: namespace, labelSelector, fieldSelector, keepManagedFields, \

@@ -196,14 +196,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn blocks_are_a_stream_for_whoever_begins_at_any_of_them(
+        fn a_stream_may_begin_at_any_compressed_block(
             blocks in proptest::collection::vec(parts(), 0..8),
             at in 0_usize..8,
             coding in prop_oneof![Just(Coding::Gzip), Just(Coding::Zstd)],
         ) {
             let at = at.min(blocks.len());
             let made: Vec<_> = blocks.iter().map(|parts| coding.block(frames(parts))).collect();
-            // What the view has sent, at the moment when the stream joined and at the end.
+            // The blocks of the view when the stream joins, and all blocks at the end.
             let mut total = Checksum::default();
             let mut joined = total;
             for (index, (_, checksum)) in made.iter().enumerate() {
@@ -225,7 +225,7 @@ mod tests {
             match coding {
                 Coding::Gzip => {
                     prop_assert_eq!(total.since(joined), Checksum::of(&expected));
-                    // It checks the end's checksum and length.
+                    // The decoder checks checksum and length at the end.
                     flate2::bufread::GzDecoder::new(&*sent).read_to_end(&mut read).unwrap();
                 }
                 Coding::Zstd => read = zstd::stream::decode_all(&*sent).unwrap(),
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn each_block_can_be_read_as_soon_as_it_is_there() {
+    fn each_block_can_be_decompressed_as_soon_as_it_arrives() {
         let mut decompress = flate2::Decompress::new(false);
         for number in 0..50 {
             let event = format!("data: {{\"number\":{number}}}\n\n").repeat(1 + number * 7).into_bytes();
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_makes_no_block() {
+    fn empty_input_makes_no_block() {
         assert_eq!(Coding::Gzip.block(Frames::new()).0.remaining(), 0);
         assert_eq!(Coding::Zstd.block(Frames::new()).0.remaining(), 0);
     }

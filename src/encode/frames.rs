@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn however_it_is_advanced_the_same_bytes_come_out() {
+    fn frames_advanced_in_any_steps_give_the_same_bytes() {
         for step in 1..=9 {
             let mut frames = sample();
             let mut out = Vec::new();

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_kubernetes_lists_down_to_the_byte() {
+    fn the_bytes_of_a_kubernetes_list() {
         let head = r#"{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":["#;
         check(ListFormat::Json, &[], &format!("{head}]}}\n"));
         check(ListFormat::Json, &["{1}", "{2}"], &format!("{head}{{1}},{{2}}]}}\n"));

@@ -226,7 +226,7 @@ mod tests {
         Table::of(&Resource::new(parts), None, None).unwrap().into()
     }
 
-    /// A whole table without its columns.
+    /// A whole table without its column definitions.
     #[track_caller]
     fn check(write: impl FnOnce(&mut Frames), expected: &str) {
         let mut out = Frames::new();
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_tables_down_to_the_byte() {
+    fn the_bytes_of_a_table() {
         let (table, version) = (table("configmaps"), ResourceVersion::from(7));
         let made = "2026-11-21T05:48:50Z";
         let map = format!(r#"{{"metadata":{{"name":"a","creationTimestamp":"{made}"}},"data":{{"k":"v"}}}}"#);
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_api_servers_do_not_take_is_no_parameter() {
+    fn other_values_of_include_object_are_refused() {
         assert_eq!(IncludeObject::parse(""), Some(IncludeObject::Metadata));
         assert_eq!(IncludeObject::parse("None"), Some(IncludeObject::None));
         assert_eq!(IncludeObject::parse("metadata"), None);

@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_come_out_whole_however_the_bytes_are_cut() {
+    fn frames_are_parsed_however_the_bytes_are_cut() {
         let mut bytes = masked(0x89, b"hi");
         bytes.extend(masked(0x81, b"data"));
         bytes.extend(masked(0x88, &[3, 232]));
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_the_protocol_is_refused() {
+    fn protocol_violations_are_refused() {
         for (bytes, error) in [
             (vec![0x81, 0x05], FrameError::Unmasked),
             (vec![0xC1, 0x85], FrameError::Unknown),

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_names_what_the_cache_holds_unless_that_is_everything() {
+    fn a_token_has_the_digest_of_a_restricted_cache() {
         assert_eq!(spec().token_name(), "pods");
         let named = |change: fn(&mut InformerSpec)| {
             let mut spec = spec();
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn the_digest_is_of_what_is_held_and_not_of_why() {
+    fn the_digest_depends_on_the_held_content_only() {
         let digest = |change: fn(&mut InformerSpec)| {
             let mut spec = spec();
             change(&mut spec);

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_burst_goes_out_in_rounds_as_long_as_the_last_one_took() {
+    async fn a_burst_goes_out_in_rounds_spaced_by_the_last_rounds_duration() {
         let now = Instant::now();
         let mut pacer = Pacer::new(now);
         assert_eq!(pacer.before_round(now, 0), Pause::None);

@@ -171,14 +171,15 @@ mod tests {
     }
 
     #[test]
-    fn a_bookmark_s_token_says_so_and_is_one_of_other_resources_to_older_releases() {
+    fn a_bookmark_token_has_a_kind_that_older_releases_answer_with_reset() {
         let token = ResumeToken::parse("pods:7,.kind:bookmark").unwrap();
         assert_eq!((token.kind(), token.len()), (Some(TokenKind::Bookmark), 1));
         assert_eq!(ResumeToken::parse("pods:7").unwrap().kind(), None);
-        // A kind that a later release may add: a part more than there are resources, which gives RESET.
+        // A kind that a later release may add: older releases see one part more than there are resources, and answer
+        // with RESET.
         let later = ResumeToken::parse("pods:7,.kind:later").unwrap();
         assert_eq!((later.kind(), later.len()), (None, 2));
-        // Release 0.1.0 took `name:version` of these characters between commas, and compared the number of parts.
+        // Release 0.1.0 parsed `name:version` of these characters between commas, and compared the number of parts.
         let (name, version) = BOOKMARK_PART.split_once(':').unwrap();
         assert!(name.bytes().chain(version.bytes()).all(is_plain));
     }

@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_object_lacks_makes_it_not_match() {
+    fn a_missing_member_does_not_match() {
         for text in [
             "object.spec.nodeName == 'n'",
             "object.none.of.these != 'x'",
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn other_failures_are_told() {
+    fn other_evaluation_failures_are_reported() {
         check("object.spec.replicas + 'x' == 'y'", Err("Unsupported binary operator"));
         check("object.spec.replicas", Err("not a boolean"));
         let costly = "object.spec.containers.all(a, object.spec.containers.all(b, object.spec.containers.all(c, object.spec.containers.all(d, object.metadata.name != a.name + b.name + c.name + d.name))))";
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_that_the_bounds_allow_neither_overflows_a_stack_nor_panics() {
+    fn the_largest_allowed_conditions_neither_overflow_the_stack_nor_panic() {
         for text in [
             format!("object.{}", vec!["a"; 500].join(".")),
             vec!["object.a"; 100].join("+"),

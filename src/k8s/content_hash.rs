@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_has_one_hash_whatever_the_order_in_which_it_came_to_be() {
+    fn the_hash_of_a_set_does_not_depend_on_the_order_of_changes() {
         let [a, b, c] = ["a", "b", "c"].map(|text| ContentHash::of(text.as_bytes()));
         let (mut one, mut other) = (ContentHash::default(), ContentHash::default());
         [a, b].into_iter().for_each(|hash| one.add(hash));

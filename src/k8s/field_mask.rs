@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_holds_the_members_of_the_mask_and_the_identity() {
+    fn a_masked_object_has_the_masked_members_and_its_identity() {
         check("metadata.name", "", "");
         check("spec.nodeName,status.phase", "", r#","spec":{"nodeName":"n1"},"status":{"phase":"Running"}"#);
         check("spec.containers.image", "", r#","spec":{"containers":[{"image":"i1"},{}]}"#);
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn states_are_the_same_whatever_their_version_and_what_is_not_in_the_mask() {
+    fn states_that_differ_outside_the_mask_are_equal() {
         let mask = FieldMask::parse("metadata,status.phase").unwrap();
         let other = POD.replace(r#":"7""#, r#":"8""#);
         assert!(mask.is_same(&object(POD), &object(&other.replace("n1", "n2"))));
@@ -434,9 +434,9 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// A cut is valid JSON, and holds the members of the mask and nothing else, compared by means of serde_json.
+        /// A masked object is valid JSON with the members of the mask and no others, compared by means of serde_json.
         #[test]
-        fn a_cut_is_what_a_parser_would_give(
+        fn a_masked_object_equals_that_of_a_parser(
             depth in proptest::collection::vec("[a-c]", 1..4),
             json in proptest::sample::select(vec![
                 r#"{"a":{"b":{"c":1}}}"#, r#"{"a":[{"b":[{"c":1},{"c":null}]},5,[{"b":2}]]}"#, r#"{"a":null,"b":{"a":[]}}"#,

@@ -486,13 +486,13 @@ mod tests {
     }
 
     #[test]
-    fn a_key_twice_means_the_last_one() {
+    fn of_duplicate_keys_the_last_one_counts() {
         check("a.b", true, r#""a":{"b":"1"},"a":{"c":"2"}"#, &[""]);
         check("a.b", true, r#""a":[{"b":"1","b":"2"},{"b":"3"}]"#, &["2", "3"]);
     }
 
     #[test]
-    fn a_path_may_end_where_another_goes_on() {
+    fn a_path_may_be_the_prefix_of_another() {
         let field = |path: &str| IndexPath::Field(FieldPath::new(path));
         let paths = IndexPaths::new(vec![field("a"), field("a.b")]);
         let read = |rest: &str| {

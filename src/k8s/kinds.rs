@@ -213,16 +213,16 @@ mod tests {
     use crate::k8s::is_built_in_group;
 
     #[test]
-    fn each_kind_stands_once_in_a_group_of_the_api_server() {
+    fn each_kind_is_listed_once_and_in_a_known_group() {
         let mut seen = BTreeSet::new();
         for kind in BUILT_IN {
             assert!(is_built_in_group(kind.group), "{kind:?}");
-            assert!(seen.insert(kind.canonical()), "{kind:?} is there twice");
+            assert!(seen.insert(kind.canonical()), "{kind:?} occurs twice");
         }
     }
 
     #[test]
-    fn a_name_means_what_kubectl_takes_it_for() {
+    fn names_resolve_to_the_resources_of_kubectl() {
         for (word, group, expected) in [
             ("events", None, "events"),
             ("ev", Some("events.k8s.io"), "events.events.k8s.io"),

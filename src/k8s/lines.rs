@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_come_out_whole_however_the_chunks_are_cut() {
+    fn lines_are_whole_however_the_chunks_are_cut() {
         let text = b"one\n\ntwo\r\nthree\nrest";
         for size in 1..=text.len() {
             let mut splitter = LineSplitter::new(100);

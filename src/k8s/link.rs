@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_names_others() {
+    fn links_by_name_are_found() {
         let pod = object(
             r#"{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"a","name":"p","resourceVersion":"1","uid":"u",
             "ownerReferences":[{"apiVersion":"apps/v1","kind":"ReplicaSet","name":"r","uid":"o"}]},
@@ -478,7 +478,7 @@ mod tests {
         assert!(links().len() > 100, "{}", links().len());
     }
     #[test]
-    fn an_object_selects_others() {
+    fn links_by_selector_are_found() {
         let of = |from: &str, kind: &str, spec: &str| {
             let link = links().iter().find(|link| link.from == from && link.to == "pods");
             let object = object(&format!(

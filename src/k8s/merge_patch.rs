@@ -181,7 +181,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_patch_makes_the_later_state_of_the_earlier(before in json_value(), after in json_value()) {
+        fn a_patch_turns_the_earlier_state_into_the_later(before in json_value(), after in json_value()) {
             let (before, after) = (object(1, &before), object(2, &after));
             let read = |object: &Object| serde_json::from_slice::<Value>(&object.json()).unwrap();
             if let Some(patch) = merge_patch(&before, &after) {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_patch_holds_what_differs_and_the_identity() {
+    fn a_patch_has_the_differences_and_the_identity() {
         let patch =
             merge_patch(&object(1, &json!({"a": {"b": 1, "c": 2}})), &object(2, &json!({"a": {"b": 3}})));
         let expected = json!({ "kind": "Pod", "apiVersion": "v1",

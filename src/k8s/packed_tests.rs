@@ -44,7 +44,7 @@ fn a_packed_object_is_the_same_object() {
     let paths = IndexPaths::new(vec![IndexPath::Label("app".into())]);
     objects[5].values(&paths);
     for (object, packed) in objects.iter().zip(packed_of(&objects)) {
-        let packed = packed.expect("they are alike");
+        let packed = packed.expect("similar objects are packed");
         assert!(packed.held_bytes() * 4 < object.held_bytes(), "{} bytes", packed.held_bytes());
         assert_eq!((packed.key(), packed.uid()), (object.key(), object.uid()));
         assert_eq!((packed.labels(), packed.json_len()), (object.labels(), object.json_len()));
@@ -60,8 +60,8 @@ fn a_packed_object_is_the_same_object() {
 }
 
 #[test]
-fn what_does_not_get_smaller_stays_as_it_is() {
-    // Letters without a pattern, by a linear congruence.
+fn incompressible_objects_are_not_packed() {
+    // Letters without a pattern, by a linear congruential generator.
     let noise = |seed: usize| -> String {
         let mut state = seed as u64 + 1;
         let mut letter = || {
@@ -74,19 +74,19 @@ fn what_does_not_get_smaller_stays_as_it_is() {
     };
     let mut objects: Vec<_> = (1..60).map(|at| pod(at, "fine")).collect();
     objects.push(pod(60, &noise(60)));
-    // Letters carry six bits of eight, so that even noise saves a fifth. Only what saves more is worth it.
+    // A letter carries six of eight bits, so even noise saves a fifth. Packing must save more than that.
     let packed = packed_of(&objects);
     assert!(packed[3].is_some());
     if let Some(packed) = &packed[59] {
         assert!(packed.held_bytes() * 5 <= packed.json_len() * 4);
     }
-    // Those that are packed already are left alone.
+    // Objects that are packed already are left alone.
     let again: Vec<_> = packed.into_iter().flatten().collect();
     assert!(packed_of(&again).iter().all(Option::is_none));
 }
 
 #[test]
-fn a_thread_unpacks_an_object_once_for_all_that_is_done_to_it() {
+fn a_thread_unpacks_an_object_once_for_several_uses() {
     let objects: Vec<_> = (1..100).map(|at| pod(at, "fine")).collect();
     let packed: Vec<_> = packed_of(&objects).into_iter().flatten().collect();
     let (first, second) = (packed[0].json(), packed[0].json());
@@ -98,20 +98,20 @@ fn a_thread_unpacks_an_object_once_for_all_that_is_done_to_it() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// Whatever becomes of the packed bytes, what comes of them is the object or an error.
+    /// Unpacking damaged bytes gives the object or an error.
     #[test]
-    fn damaged_bytes_are_noticed(at in any::<usize>(), mask in 1..=255u8, which in 0..50usize) {
+    fn damaged_bytes_are_detected(at in any::<usize>(), mask in 1..=255u8, which in 0..50usize) {
         let objects: Vec<_> = (1..51).map(|at| pod(at, "fine")).collect();
         let object = packed_of(&objects)[which].clone().unwrap();
         let Body::Packed(packed) = &object.body else { unreachable!() };
         let damaged = object.with_body(Body::Packed(packed.damaged(at, mask)));
         let before = damages();
         match damaged.try_json() {
-            // A bit that means nothing in a frame's head.
+            // A bit without a meaning in the frame's head.
             Ok(json) => prop_assert_eq!(json, objects[which].json()),
             Err(Damaged) => {
                 prop_assert!(damages() > before);
-                // It shows who it is, and nothing that it is not.
+                // It shows its identity, and nothing wrong.
                 let shown: serde_json::Value = serde_json::from_slice(&damaged.json()).unwrap();
                 prop_assert_eq!(shown["metadata"]["uid"].as_str(), Some(object.uid()));
                 prop_assert_eq!(shown.as_object().unwrap().len(), 1);
@@ -122,7 +122,7 @@ proptest! {
     }
 
     #[test]
-    fn any_objects_are_packed_and_read_back(notes in prop::collection::vec(".{0,400}", 1..20)) {
+    fn packing_any_objects_is_lossless(notes in prop::collection::vec(".{0,400}", 1..20)) {
         let objects: Vec<_> = notes.iter().enumerate().map(|(at, note)| pod(at + 1, note)).collect();
         for (object, packed) in objects.iter().zip(packed_of(&objects)) {
             if let Some(packed) = packed {

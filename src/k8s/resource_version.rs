@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_number_has_no_order() {
+    fn versions_that_are_not_numbers_have_no_order() {
         for text in ["", "abc", "-1", "+1", "007", "1.5", "999999999999999999999999999999999999999999"] {
             let version = ResourceVersion::new(text);
             assert!(!version.is_number(), "{text}");

@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_label_selector_is_refused_with_its_place() {
+    fn an_invalid_label_selector_is_refused_with_the_offset() {
         for selector in
             ["a=b=c", "a in x", "a in (x", "=b", "!", "a,", "a>b", "-a=b", "a=b c", "a/b/c", "ä=1", "/a"]
         {

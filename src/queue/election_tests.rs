@@ -1,4 +1,5 @@
-//! Tests of the election: single rules, and candidates with clocks of their own over a bad network.
+//! Tests of the election: single rules, and histories of candidates with clocks of their own over an unreliable
+//! network.
 
 use proptest::prelude::*;
 use rand::rngs::StdRng;
@@ -8,7 +9,7 @@ use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The stored Lease, written only on its current version.
+/// The stored Lease, which accepts a write at its current version only.
 #[derive(Default)]
 struct Server {
     stored: Option<(Record, u64)>,
@@ -51,7 +52,7 @@ fn candidate(name: &str) -> Election {
     Election::new(name.to_owned(), Timing::DEFAULT)
 }
 
-/// A whole try at one moment.
+/// A complete attempt at one moment.
 fn attempt(election: &mut Election, server: &mut Server, now: Instant) -> bool {
     let mut ask = election.begin(now);
     loop {
@@ -64,13 +65,13 @@ fn attempt(election: &mut Election, server: &mut Server, now: Instant) -> bool {
 }
 
 #[test]
-fn the_first_leads_and_the_second_waits_until_the_record_has_not_changed_for_the_lease() {
+fn the_second_candidate_waits_until_the_record_is_unchanged_for_a_lease() {
     let (mut server, mut one, mut two) = (Server::default(), candidate("one"), candidate("two"));
     let start = Instant::now();
     assert!(attempt(&mut one, &mut server, start));
     assert!(!attempt(&mut two, &mut server, start));
     assert_eq!(two.standing(start), Standing::Follows { leader: Some("one".to_owned()) });
-    // The holder goes on for a while, then it is dead.
+    // The holder renews for a while, then dies.
     let renewed = start + 8 * SECOND;
     assert!(attempt(&mut one, &mut server, renewed));
     for seconds in 9..24 {
@@ -81,7 +82,7 @@ fn the_first_leads_and_the_second_waits_until_the_record_has_not_changed_for_the
     assert!(attempt(&mut two, &mut server, start + 24 * SECOND));
     let (record, _) = server.stored.clone().unwrap();
     assert_eq!((&*record.holder, record.transitions, record.lease), ("two", 1, 15 * SECOND));
-    // The dead one was only slow.
+    // The first candidate was only slow.
     assert!(!attempt(&mut one, &mut server, start + 24 * SECOND));
     assert_eq!(one.standing(start + 24 * SECOND), Standing::Follows { leader: Some("two".to_owned()) });
 }
@@ -101,7 +102,7 @@ fn a_released_lease_is_taken_at_once() {
 }
 
 #[test]
-fn of_two_writers_one_gets_a_conflict_and_does_not_lead() {
+fn of_two_concurrent_writers_one_gets_a_conflict_and_does_not_lead() {
     let (mut server, mut one, mut two) = (Server::default(), candidate("one"), candidate("two"));
     let now = Instant::now();
     let asks = [one.begin(now), two.begin(now)];
@@ -116,7 +117,7 @@ fn of_two_writers_one_gets_a_conflict_and_does_not_lead() {
 }
 
 #[test]
-fn a_leader_leads_from_the_moment_it_sent_its_write_and_a_late_answer_is_worth_nothing() {
+fn a_term_counts_from_the_sending_of_its_write() {
     let (mut server, mut one) = (Server::default(), candidate("one"));
     let start = Instant::now();
     assert!(attempt(&mut one, &mut server, start));
@@ -131,14 +132,14 @@ fn a_leader_leads_from_the_moment_it_sent_its_write_and_a_late_answer_is_worth_n
     let answer = server.answer(&ask);
     assert_eq!(one.answered(&ask, answer, start + 16 * SECOND), None);
     assert!(!one.leads(start + 16 * SECOND));
-    // Still the holder, it leads again, but in another term: what it knew of the queues is old.
+    // The holder leads again, but in another term: its knowledge of the queues is out of date.
     assert!(attempt(&mut one, &mut server, start + 17 * SECOND));
     assert_eq!(one.standing(start + 17 * SECOND).term(), Some(2));
     assert_eq!(server.stored.unwrap().0.transitions, 0);
 }
 
 #[test]
-fn an_answer_that_was_lost_costs_a_conflict_and_not_the_term() {
+fn a_lost_answer_costs_a_conflict_and_not_the_term() {
     let (mut server, mut one) = (Server::default(), candidate("one"));
     let start = Instant::now();
     assert!(attempt(&mut one, &mut server, start));
@@ -151,7 +152,7 @@ fn an_answer_that_was_lost_costs_a_conflict_and_not_the_term() {
 }
 
 #[test]
-fn a_lease_that_was_deleted_ends_the_term_and_those_who_saw_it_wait() {
+fn a_deleted_lease_ends_the_term_and_the_others_wait() {
     let (mut server, mut one, mut two) = (Server::default(), candidate("one"), candidate("two"));
     let start = Instant::now();
     assert!(attempt(&mut one, &mut server, start));
@@ -163,7 +164,7 @@ fn a_lease_that_was_deleted_ends_the_term_and_those_who_saw_it_wait() {
 }
 
 #[test]
-fn a_lease_of_others_is_waited_for_as_long_as_it_says() {
+fn a_lease_of_another_program_is_waited_for_by_its_own_duration() {
     let (mut server, mut one) = (Server::default(), candidate("one"));
     let start = Instant::now();
     let held = Record { holder: "kubectl".to_owned(), lease: 60 * SECOND, ..Record::default() };
@@ -177,15 +178,15 @@ fn a_lease_of_others_is_waited_for_as_long_as_it_says() {
 /// A candidate with a clock of its own.
 struct Node {
     election: Election,
-    /// Its seconds in a second.
+    /// Seconds of its clock in a real second.
     rate: f64,
-    /// The moments of its clock are this far from those of others.
+    /// Offset of its clock from the others.
     offset: Duration,
     is_alive: bool,
-    /// Counts requests, so that an answer that comes after its time is nobody's.
+    /// Counts requests, so that a late answer is ignored.
     request: u64,
     names: u32,
-    /// Until then nothing that it sends arrives, and nothing reaches it.
+    /// Until then its messages are lost, and none reach it.
     cut_until: Duration,
 }
 
@@ -195,14 +196,14 @@ impl Node {
     }
 }
 
-/// What happens, and when.
+/// The events of a history.
 #[derive(Clone, Debug)]
 enum Event {
     Try,
     Arrives(Ask, u64),
     Answered(Ask, Answer, u64),
     TimesOut(Ask, u64),
-    /// It dies, or is cut off.
+    /// A node dies, or is cut off.
     Dies,
     Returns,
 }
@@ -212,7 +213,7 @@ struct History {
     base: Instant,
     nodes: Vec<Node>,
     server: Server,
-    /// (when, order, node, event)
+    /// Time, order, node and event.
     coming: std::collections::BTreeMap<(Duration, u64), (usize, Event)>,
     order: u64,
     faults_until: Duration,
@@ -254,7 +255,7 @@ impl History {
         self.coming.insert((at, self.order), (node, event));
     }
 
-    /// How long a message takes; `None` if it is lost.
+    /// The time that a message takes; `None` if it is lost.
     fn network(&mut self, at: Duration, number: usize) -> Option<Duration> {
         let bad = at < self.faults_until;
         if at < self.nodes[number].cut_until {
@@ -303,7 +304,7 @@ impl History {
                 let ask = self.nodes[number].election.begin(now);
                 self.send(at, number, ask);
             }
-            // Also what a dead one has sent, and what it no longer waits for.
+            // This includes requests of dead nodes, and requests that are no longer waited for.
             Event::Arrives(ask, request) => {
                 let answer = self.server.answer(&ask);
                 if let Some(delay) = self.network(at, number) {
@@ -337,7 +338,7 @@ impl History {
                 node.is_alive = true;
                 self.plan(at, number, Event::Try);
             }
-            // Of one that is dead, or for nobody.
+            // The answer is for a dead node, or no longer waited for.
             Event::Try | Event::Answered(..) | Event::TimesOut(..) | Event::Dies => {}
         }
     }
@@ -350,7 +351,7 @@ impl History {
         (0..self.nodes.len()).filter(leads).collect()
     }
 
-    /// Lives through it. Leading begins with an event, so two that lead at once are seen right after one.
+    /// Plays the history. Leading begins with an event, so two leaders would be seen right after one.
     fn run(&mut self) -> Result<(), TestCaseError> {
         let end = self.faults_until + 120 * SECOND;
         while let Some(((at, _), (number, event))) = self.coming.pop_first() {
@@ -370,7 +371,7 @@ impl History {
             for leader in leaders {
                 self.leaders.insert(self.nodes[leader].election.identity.clone());
             }
-            // After the faults somebody leads again once the last holder's lease is over.
+            // After the faults a candidate leads, once the last holder's lease is over.
             if at > self.faults_until + 100 * SECOND {
                 prop_assert_eq!(self.leaders(at).len(), 1, "at {:?}", at);
             }
@@ -383,13 +384,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn never_two_lead_at_once_and_somebody_does_after_the_faults(seed in any::<u64>()) {
+    fn never_two_candidates_lead_at_once_and_one_does_after_the_faults(seed in any::<u64>()) {
         History::new(seed, Timing::DEFAULT).run()?;
     }
 }
 
 #[test]
-fn the_histories_have_many_leaders() {
+fn the_generated_histories_have_many_leaders() {
     let many = (0..50).filter(|seed| {
         let mut history = History::new(*seed, Timing::DEFAULT);
         history.run().unwrap();
@@ -399,14 +400,14 @@ fn the_histories_have_many_leaders() {
 }
 
 #[test]
-fn the_histories_show_two_leaders_where_one_leads_for_longer_than_the_others_wait() {
+fn the_generated_histories_find_two_leaders_if_a_term_outlasts_the_wait() {
     for renew in [18, 14] {
-        // 14 s are too long by the clocks alone, as they differ.
+        // Because of the clocks' different speeds, 14 s are too long even without other faults.
         let timing = Timing { renew: renew * SECOND, ..Timing::DEFAULT };
         let seen = (0..2000).any(|seed| {
             let ended = History::new(seed, timing).run();
             ended.is_err_and(|error| error.to_string().contains("lead at"))
         });
-        assert!(seen, "with {renew} s");
+        assert!(seen, "no two leaders with {renew} s");
     }
 }

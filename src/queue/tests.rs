@@ -1,4 +1,4 @@
-//! Tests of the work queue: single rules, and whole histories against a model that is simpler.
+//! Tests of the work queue: single rules, and histories compared with a simpler model.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -57,7 +57,7 @@ impl Bench {
         self.lease().expect("a key is ready")
     }
 
-    /// The names of all ready keys as they are leased; each is done at once.
+    /// Leases all ready keys and finishes each at once; returns their names in order.
     fn drain(&mut self) -> Vec<String> {
         let mut names = Vec::new();
         while let Some(leased) = self.lease() {
@@ -78,7 +78,7 @@ impl Bench {
 }
 
 #[test]
-fn a_key_that_is_added_twice_is_there_once_and_comes_again_if_a_worker_has_it() {
+fn a_key_is_queued_once_and_again_if_added_while_leased() {
     let mut bench = Bench::new(rates());
     assert_eq!(bench.add("a", "x"), Added::Queued);
     assert_eq!(bench.add("a", "x"), Added::Already);
@@ -86,8 +86,8 @@ fn a_key_that_is_added_twice_is_there_once_and_comes_again_if_a_worker_has_it() 
     assert!(bench.lease().is_none());
     assert_eq!(bench.add("a", "x"), Added::Afterwards);
     assert_eq!(bench.add("a", "x"), Added::AlreadyAfterwards);
-    assert!(bench.lease().is_none(), "one lease of a key at a time");
-    // The event wins over the delay: the worker has not seen it.
+    assert!(bench.lease().is_none(), "a second lease of the same key");
+    // The event wins over the delay, as the worker has not seen it.
     bench.queue.done(&first.token, Some(LEASE), bench.now).unwrap();
     let second = bench.take();
     assert_ne!(second.token, first.token);
@@ -97,14 +97,14 @@ fn a_key_that_is_added_twice_is_there_once_and_comes_again_if_a_worker_has_it() 
 }
 
 #[test]
-fn a_lease_that_runs_out_returns_the_key_and_its_token_is_worth_nothing() {
+fn an_expired_lease_returns_the_key_and_invalidates_its_token() {
     let mut bench = Bench::new(rates());
     bench.add("a", "x");
     let late = bench.take();
     bench.pass(LEASE - SECOND);
     bench.queue.extend(&late.token, LEASE, bench.now).unwrap();
     assert_eq!(bench.pass(LEASE - SECOND), Advanced::default());
-    // Not even if nobody has looked at the clock yet.
+    // The token is invalid even if the clock was not advanced yet.
     bench.now += SECOND;
     assert_eq!(bench.queue.extend(&late.token, LEASE, bench.now), Err(NotHeld::Over));
     assert_eq!(bench.pass(Duration::ZERO), Advanced { expired: 1, ..Advanced::default() });
@@ -123,7 +123,7 @@ fn a_lease_that_runs_out_returns_the_key_and_its_token_is_worth_nothing() {
 }
 
 #[test]
-fn retries_wait_as_in_client_go_and_end_where_the_queue_says() {
+fn retries_back_off_as_in_client_go_until_max_attempts() {
     let mut bench = Bench::new(Rates { attempts_max: Some(20), ..rates() });
     bench.add_uid("x", "u1");
     for attempt in 1..20 {
@@ -141,19 +141,19 @@ fn retries_wait_as_in_client_go_and_end_where_the_queue_says() {
     let failed = bench.queue.failed(10, bench.now);
     assert_eq!((failed.len(), failed[0].attempts, &*failed[0].error), (1, 20, "it is broken"));
     assert_eq!(failed[0].since, SECOND);
-    // By hand, once.
+    // Requeued by hand, once.
     assert!(bench.queue.put_back(0, &failed[0].key, bench.now));
     assert!(!bench.queue.put_back(0, &failed[0].key, bench.now));
     assert_eq!(bench.take().attempt, 1);
 }
 
 #[test]
-fn the_next_event_puts_a_failed_key_back_and_another_uid_starts_the_count_anew() {
+fn an_event_requeues_a_failed_key_and_a_new_uid_resets_its_attempts() {
     let mut bench = Bench::new(Rates { attempts_max: Some(2), ..rates() });
     bench.add_uid("x", "u1");
     let leased = bench.take();
     bench.retry(&leased);
-    // An event brings the key forward, and the count goes on.
+    // An event makes the key ready at once, and its attempts count on.
     assert_eq!(bench.add_uid("x", "u1"), Added::Queued);
     let leased = bench.take();
     assert_eq!(leased.attempt, 2);
@@ -165,20 +165,24 @@ fn the_next_event_puts_a_failed_key_back_and_another_uid_starts_the_count_anew()
     bench.add_uid("x", "u2");
     let leased = bench.take();
     assert_eq!(leased.attempt, 1);
-    // It is another object by the time the worker fails: that says nothing about the new one.
+    // The worker fails on a predecessor of the object, which says nothing about the new one.
     bench.add_uid("x", "u3");
     assert_eq!(bench.retry(&leased), Retried::After(Duration::ZERO));
     assert_eq!(bench.take().attempt, 1);
 }
 
 #[test]
-fn a_worker_that_dies_with_a_key_again_and_again_sets_it_aside() {
+fn a_key_whose_leases_keep_expiring_is_set_aside() {
     let mut bench = Bench::new(Rates { attempts_max: Some(2), ..rates() });
     bench.add("a", "poison");
     bench.add("a", "other");
     assert_eq!(bench.take().key.name(), "poison");
     bench.pass(LEASE);
-    assert_eq!(bench.take().key.name(), "other", "not first again, or it would hold up all others");
+    assert_eq!(
+        bench.take().key.name(),
+        "other",
+        "the expired key is first again and would hold up all others"
+    );
     assert_eq!(bench.take().key.name(), "poison");
     assert_eq!(bench.pass(LEASE).failed, 1);
     let failed = bench.queue.failed(10, bench.now);
@@ -201,7 +205,7 @@ fn a_released_key_keeps_its_place_and_its_count() {
 }
 
 #[test]
-fn done_with_a_delay_comes_again_then_and_an_event_brings_it_forward() {
+fn done_with_a_delay_requeues_the_key_then_or_at_the_next_event() {
     let mut bench = Bench::new(rates());
     bench.add("a", "x");
     let leased = bench.take();
@@ -211,11 +215,11 @@ fn done_with_a_delay_comes_again_then_and_an_event_brings_it_forward() {
     assert!(bench.lease().is_none());
     bench.add("a", "x");
     assert_eq!(bench.drain(), ["a/x"]);
-    assert_eq!(bench.pass(SECOND), Advanced::default(), "it comes once");
+    assert_eq!(bench.pass(SECOND), Advanced::default(), "queued twice");
 }
 
 #[test]
-fn events_come_before_the_first_state_and_do_not_starve_it() {
+fn events_precede_the_first_state_and_do_not_starve_it() {
     let mut bench = Bench::new(rates());
     for number in 0..3 {
         bench.add_low("a", &format!("low-{number}"));
@@ -234,7 +238,7 @@ fn events_come_before_the_first_state_and_do_not_starve_it() {
 }
 
 #[test]
-fn a_namespace_that_floods_takes_turns_with_the_others() {
+fn a_flooding_namespace_takes_turns_with_the_others() {
     let mut bench = Bench::new(rates());
     for number in 0..20 {
         bench.add("flood", &format!("{number:02}"));
@@ -246,10 +250,10 @@ fn a_namespace_that_floods_takes_turns_with_the_others() {
     let order = bench.drain();
     let last = order.iter().rposition(|key| !key.starts_with("flood")).unwrap();
     assert_eq!(last, 8, "{order:?}");
-    // Within a namespace by age.
+    // Within a namespace, the oldest key comes first.
     let flood: Vec<_> = order.iter().filter(|key| key.starts_with("flood")).collect();
     assert!(flood.is_sorted(), "{flood:?}");
-    // A namespace that was away has no claim to what it did not use.
+    // A namespace gets no extra turns for those that it did not use.
     for number in 0..4 {
         bench.add("flood", &format!("{number}"));
     }
@@ -265,19 +269,19 @@ fn nothing_is_dropped_at_a_limit() {
     assert!(!bench.queue.has_room());
     let key = Key::new("a", "z");
     assert_eq!(bench.queue.add((0, &key), "", Priority::Normal, bench.now), Err(Full));
-    assert_eq!(bench.add("a", "x"), Added::Already, "a key that is there can be added");
+    assert_eq!(bench.add("a", "x"), Added::Already, "adding a known key was refused");
     let leased = bench.take();
     assert_eq!(bench.queue.lease(LEASE, bench.now), Err(Full));
     bench.queue.done(&leased.token, None, bench.now).unwrap();
     assert!(bench.queue.add((0, &key), "", Priority::Normal, bench.now).is_ok());
-    // The same key of another resource is another one.
+    // The same key of another resource is another item.
     let leased = bench.take();
     bench.queue.done(&leased.token, None, bench.now).unwrap();
     assert_eq!(bench.queue.add((1, &key), "", Priority::Normal, bench.now), Ok(Added::Queued));
 }
 
 #[test]
-fn a_queue_in_figures() {
+fn the_figures_of_a_queue() {
     let mut bench = Bench::new(rates());
     for name in ["w", "x", "y"] {
         bench.add("a", name);
@@ -308,7 +312,7 @@ fn a_queue_in_figures() {
 }
 
 #[test]
-fn much_that_is_due_at_once_is_handled_in_pieces() {
+fn many_keys_due_at_once_are_handled_in_portions() {
     let mut bench = Bench::new(Rates { keys_max: 3000, leases_max: 3000, ..rates() });
     for number in 0..2000 {
         bench.add("a", &number.to_string());
@@ -350,7 +354,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 0..120)
 }
 
-/// What the model knows of a key. A key that it has nothing about is nowhere.
+/// The model's state of a key; keys without one are not in the queue.
 #[derive(Clone, Debug, Default)]
 struct Known {
     uid: usize,
@@ -359,7 +363,7 @@ struct Known {
     ready: bool,
     due: Option<Instant>,
     failed: bool,
-    /// The number of the token and its end.
+    /// The number of the token, and the end of its lease.
     lease: Option<(usize, Instant)>,
     again: Option<bool>,
     counts: bool,
@@ -395,7 +399,7 @@ impl Model {
         }
     }
 
-    /// The key of a token that is held.
+    /// The key of a token whose lease is held.
     fn held(&self, token: usize) -> Option<usize> {
         let (key, _) = self.tokens.get(token)?;
         let lease = self.keys.get(key)?.lease?;
@@ -454,7 +458,7 @@ fn name_of(key: usize) -> Key {
     Key::new(["a", "b", ""][key % 3], &format!("k{key}"))
 }
 
-/// A queue beside its model.
+/// A queue and its model.
 struct Pair {
     bench: Bench,
     model: Model,
@@ -530,7 +534,7 @@ impl Pair {
         self.model.tokens.push((key, leased));
     }
 
-    /// An answer for one of the last tokens, held or not.
+    /// Answers with one of the last tokens, held or not.
     fn answer(&mut self, step: &Step, token: usize) {
         let Some(token) = self.model.tokens.len().checked_sub(1 + token) else { return };
         let text = self.model.tokens[token].1.token.clone();
@@ -596,7 +600,7 @@ fn play(history: &[Step]) {
     settle(&mut bench, &mut model, &keys);
 }
 
-/// Every key that the queue has comes to a worker, once all leases are over.
+/// Leases every key once all leases are over, and compares with the model.
 fn settle(bench: &mut Bench, model: &mut Model, keys: &HashMap<Key, usize>) {
     bench.now += Duration::from_secs(3600);
     model.now = bench.now;
@@ -605,7 +609,7 @@ fn settle(bench: &mut Bench, model: &mut Model, keys: &HashMap<Key, usize>) {
     bench.queue.put_back_all(usize::MAX, bench.now);
     let mut left: BTreeSet<usize> = model.keys.keys().copied().collect();
     while let Some(leased) = bench.lease() {
-        assert!(left.remove(&keys[&leased.key]), "{} comes once", leased.key);
+        assert!(left.remove(&keys[&leased.key]), "{} was leased twice", leased.key);
         bench.queue.done(&leased.token, None, bench.now).unwrap();
     }
     assert!(left.is_empty(), "lost: {left:?}");
@@ -616,7 +620,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_queue_is_as_its_model(history in steps()) {
+    fn a_queue_equals_its_model(history in steps()) {
         play(&history);
     }
 
@@ -633,7 +637,7 @@ proptest! {
             if is_low { bench.add_low(namespace, &name) } else { let _ = bench.add(namespace, &name); };
         }
         let mut left = mine;
-        // Each round brings more keys than are leased.
+        // Each round adds more keys than are leased.
         let rounds = mine * (LOW_SHARE as usize).max(namespaces + 1) + 1;
         for round in 0..rounds {
             for number in 0..2 * workers {

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_read_as_it_is_written_and_nothing_else_is_one() {
+    fn a_token_reads_back_and_other_texts_are_refused() {
         let token = LeaseToken { issuer: "a1-2".to_owned(), slot: 3, serial: 4 };
         assert_eq!(LeaseToken::parse(&token.to_string()), Ok(token));
         for text in ["", "a", "a.1", "a.1.", "a..1", ".1.2", "a.+1.2", "a.1.-2", "a.1.x", "a.4294967296.1"] {

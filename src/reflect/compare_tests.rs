@@ -7,23 +7,23 @@ use super::*;
 use crate::cache::{self, Delta, Reader, Writer};
 use crate::k8s::{DecodeOptions, Decoder, Resource, ResourceParts};
 
-/// One write to a cluster of few names, at the version of its place.
+/// One write to a cluster with few names. Its version is its place in the history.
 #[derive(Clone, Debug)]
 struct Write {
     name: usize,
-    /// Whether it deletes the object; else it creates or changes it.
+    /// Whether the write deletes the object; otherwise it creates or changes it.
     delete: bool,
 }
 
-/// Uid and version of each existing object, by name. The uid is the version of its creation.
+/// Uid and version of each existing object, by name. The uid is the version of the creation.
 type State = BTreeMap<usize, (u64, u64)>;
 
 fn key(name: usize) -> Key {
-    // Around the slash, where the order of keys differs from that of pairs.
+    // Namespaces around the slash, where the order of keys differs from that of pairs.
     Key::new(["a", "a-b", "b"][name % 3], &format!("n{name}"))
 }
 
-/// The state after each write; the first is empty.
+/// The state after each write; the first one is empty.
 fn states(writes: &[Write]) -> Vec<State> {
     let mut states = vec![State::new()];
     for (at, write) in writes.iter().enumerate() {
@@ -38,7 +38,7 @@ fn states(writes: &[Write]) -> Vec<State> {
     states
 }
 
-/// A cache that receives all writes but those that are swallowed.
+/// A cache that receives all writes except the swallowed ones.
 struct Follower {
     decoder: Decoder,
     writer: Writer,
@@ -93,15 +93,15 @@ impl Follower {
     }
 }
 
-/// A run of writes, and how far cache and list are at which moment.
+/// A series of writes, and how many of them cache and list have at each moment.
 #[derive(Clone, Debug)]
 struct History {
     writes: Vec<Write>,
-    /// Writes before the comparison begins, before the list, and when it is settled.
+    /// Number of writes before the comparison begins, before the list, and before the end.
     begin: usize,
     listed: usize,
     settled: usize,
-    /// How far the cache is when each page comes, as a fraction.
+    /// How far the cache is at each page, as a fraction.
     progress: Vec<f64>,
     page_len: usize,
     swallowed: BTreeSet<usize>,
@@ -125,7 +125,7 @@ fn history() -> impl Strategy<Value = History> {
 fn compare(history: &History, swallowed: &BTreeSet<usize>) -> Vec<Difference> {
     let History { writes, begin, listed, settled, progress, page_len, .. } = history;
     let states = states(writes);
-    // Swallowed before the comparison: it differs from the beginning.
+    // Swallowed before the comparison, so that the difference exists from the beginning.
     let mut follower = Follower::new(0, &states);
     follower.advance(*begin, writes, &states, swallowed);
     let cursor = follower.reader.snapshot().cursor;
@@ -158,15 +158,15 @@ fn compare(history: &History, swallowed: &BTreeSet<usize>) -> Vec<Difference> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// Whether the cache lags behind the list or runs ahead of it.
+    /// In both cases: the cache lags behind the list, or is ahead of it.
     #[test]
-    fn a_cache_that_was_told_everything_differs_in_nothing(history in history()) {
+    fn a_cache_without_lost_events_shows_no_difference(history in history()) {
         prop_assert_eq!(compare(&history, &BTreeSet::new()), []);
     }
 
     /// A swallowed write is found, unless a later write of the same object was received.
     #[test]
-    fn what_was_swallowed_is_found_and_nothing_else(history in history()) {
+    fn exactly_the_swallowed_writes_are_found(history in history()) {
         let (states, swallowed) = (states(&history.writes), &history.swallowed);
         let found: BTreeSet<_> = compare(&history, swallowed).into_iter().map(|one| one.key).collect();
         let mut touched = BTreeSet::new();
@@ -176,7 +176,7 @@ proptest! {
             let told = (at + 1..history.settled)
                 .any(|later| history.writes[later].name == name && !swallowed.contains(&later));
             let changed = states[at].get(&name) != states[at + 1].get(&name);
-            // Of several swallowed in a row, only the combined effect can be seen.
+            // Of several swallowed writes in a row, only the combined effect can be seen.
             let first = (0..at).rev().find(|before| history.writes[*before].name == name);
             let alone = first.is_none_or(|before| !swallowed.contains(&before));
             // A write that becomes due only after its page was compared is found by the next comparison.
@@ -192,7 +192,7 @@ proptest! {
 }
 
 #[test]
-fn differences_are_told_by_kind() {
+fn differences_are_reported_by_kind() {
     let writes: Vec<Write> = [(0, false), (1, false), (2, false), (0, false), (1, true), (3, false)]
         .map(|(name, delete)| Write { name, delete })
         .into();

@@ -290,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_closed_set_is_in_the_order_of_its_variants() {
+    fn label_values_are_in_the_order_of_their_variants() {
         for (index, reason) in RelistReason::ALL.into_iter().enumerate() {
             assert_eq!(reason as usize, index);
         }
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_alerts_are_made_of_is_visible_before_anything_happened_and_the_rest_once_it_did() {
+    fn series_for_alerts_exist_from_the_start_and_others_once_counted() {
         let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
         let handle = recorder.handle();
         let parts = crate::k8s::ResourceParts { plural: "pods".into(), ..Default::default() };

@@ -120,7 +120,7 @@ impl Prober {
 mod tests {
     use super::*;
 
-    /// How many requests are made by a cache that always asks.
+    /// The number of requests made in a time by a cache that always asks.
     fn questions(allowance: &mut Allowance, now: &mut Instant, during: Duration) -> u32 {
         let (until, mut count) = (*now + during, 0);
         while *now < until {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn made_up_versions_cost_a_question_a_minute() {
+    fn invented_versions_cost_one_probe_a_minute() {
         let mut now = Instant::now();
         let mut allowance = Allowance::new(now);
         let hour = Duration::from_secs(3600);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_of_another_replica_are_asked_for_at_once() {
+    fn a_burst_of_versions_of_another_replica_is_probed_at_once() {
         let mut now = Instant::now();
         let mut allowance = Allowance::new(now);
         let half_a_minute = INTERVAL * BURST;

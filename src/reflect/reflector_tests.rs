@@ -1,4 +1,4 @@
-//! The pump against a scripted API server, on paused time, without a socket.
+//! The reflector against a scripted API server, on paused time, without sockets.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -20,9 +20,9 @@ use crate::upstream::{Config, Selectors, Source};
 enum Answer {
     /// A whole response.
     Whole(u16, &'static str, String),
-    /// Chunks of a body, which then ends, breaks, or stays open.
+    /// Chunks of a body, and what follows them.
     Stream(Vec<Vec<u8>>, After),
-    /// No answer.
+    /// The connection is refused.
     Refuse,
 }
 
@@ -39,7 +39,7 @@ struct Server(Arc<Mutex<Script>>);
 struct Script {
     answers: VecDeque<Answer>,
     otherwise: fn() -> Answer,
-    /// Seconds since the start and path of each request.
+    /// Seconds since the start, and path, of each request.
     requests: Vec<(f64, String)>,
     began: Instant,
 }
@@ -100,7 +100,7 @@ impl Server {
         self.0.lock().unwrap().requests.clone()
     }
 
-    /// Each request in short (`list`, `list t1`, `watch 10`), with the second in which it came.
+    /// Each request in short (`list`, `list t1`, `watch 10`), with the second of its arrival.
     fn log(&self) -> Vec<String> {
         let value = |path: &str, name: &str| {
             let from = path.split_once(&format!("{name}="))?.1;
@@ -208,7 +208,7 @@ fn names(reader: &Reader) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pages_become_the_cache_and_requests_are_encoded() {
+async fn pages_fill_the_cache_and_request_parameters_are_encoded() {
     let server = Server::new(vec![list(10, "t/1+", "a@3"), list(10, "", "b@4")], quiet);
     let (reader, stats) = run(&server);
     after(0.1).await;
@@ -235,7 +235,7 @@ async fn pages_become_the_cache_and_requests_are_encoded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn case_20_lines_come_whole_out_of_any_chunks_and_a_burst_is_one_commit() {
+async fn case_20_lines_span_chunks_and_a_burst_is_one_commit() {
     let text =
         line("ADDED", &item("b@11")) + &line("MODIFIED", &item("a@12")) + &line("DELETED", &item("b@13"));
     let small = text.as_bytes().chunks(7).map(<[u8]>::to_vec).collect();
@@ -254,7 +254,7 @@ async fn case_20_lines_come_whole_out_of_any_chunks_and_a_burst_is_one_commit() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn case_21_a_line_of_4_mb_is_taken() {
+async fn case_21_a_line_of_4_mb_is_accepted() {
     let object =
         item("big@11").replace("\"spec\":{}", &format!("\"spec\":{{\"x\":\"{}\"}}", "y".repeat(4 << 20)));
     let text = line("ADDED", &object);
@@ -266,7 +266,7 @@ async fn case_21_a_line_of_4_mb_is_taken() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn case_22_half_a_line_at_the_end_is_nothing() {
+async fn case_22_an_incomplete_last_line_is_ignored() {
     for end in [After::End, After::Break] {
         let whole = line("MODIFIED", &item("a@11"));
         let half = &line("MODIFIED", &item("a@12"))[..40];
@@ -303,7 +303,7 @@ async fn case_15_a_bookmark_then_the_end_resumes_at_the_bookmark() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn cases_7_and_8_a_410_in_either_form_lists_again_and_says_only_what_changed() {
+async fn cases_7_and_8_a_410_in_either_form_relists_and_commits_only_the_difference() {
     let refusal = r#"{"kind":"Status","status":"Failure","reason":"Expired","code":410}"#;
     for gone in [Answer::Stream(chunks(&expired()), After::End), Answer::Whole(410, "", refusal.into())] {
         let server = Server::new(vec![list(10, "", "a@3 b@4"), gone, list(20, "", "a@3 c@15")], quiet);
@@ -312,7 +312,7 @@ async fn cases_7_and_8_a_410_in_either_form_lists_again_and_says_only_what_chang
         assert_eq!(names(&reader), ["web/a@3", "web/b@4"], "still served");
         after(5.0).await;
         assert_eq!(names(&reader), ["web/a@3", "web/c@15"]);
-        assert_eq!(reader.mark().revision.0, 2, "one came, one went");
+        assert_eq!(reader.mark().revision.0, 2, "not one creation and one deletion");
         assert_eq!(server.log(), ["0 list", "0 watch 10", "1 list", "1 watch 20"]);
         assert_eq!(stats.relists.get(), 1);
     }
@@ -344,7 +344,7 @@ async fn case_10_retry_after_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn case_11_an_outage_is_survived_without_a_list() {
+async fn case_11_an_outage_costs_no_list() {
     let mut answers = vec![list(10, "", "a@3"), Answer::Stream(Vec::new(), After::Break)];
     answers.extend((0..6).map(|_| Answer::Refuse));
     answers.push(Answer::Stream(chunks(&line("MODIFIED", &item("a@11"))), After::Open));
@@ -362,7 +362,7 @@ async fn case_11_an_outage_is_survived_without_a_list() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn case_14_a_forbidden_watch_tells_what_to_grant() {
+async fn case_14_a_forbidden_watch_names_the_missing_permission() {
     let body = r#"{"kind":"Status","message":"pods is forbidden: User \"x\" cannot watch resource \"pods\" in API group \"\" in the namespace \"web\"","reason":"Forbidden","details":{"kind":"pods"},"code":403}"#;
     let server = Server::new(vec![list(10, "", "a@3"), Answer::Whole(403, "", body.into())], quiet);
     let (reader, _) = run(&server);
@@ -380,7 +380,7 @@ async fn empty_watches_do_not_spin() {
     let server = Server::new(vec![list(10, "", "a@3")], hangs_up);
     let (_reader, _) = run(&server);
     after(60.0).await;
-    // From the end of the watch on, lists get an empty body, too.
+    // After the watch has ended, lists get an empty body, too.
     let count = server.requests().len();
     assert!((5..=12).contains(&count), "{count}: {:?}", server.log());
 }
@@ -400,7 +400,7 @@ async fn bookmarks_and_hang_ups_do_not_spin() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_that_cannot_be_read_is_gone_around_by_a_list() {
+async fn an_undecodable_event_is_replaced_by_a_list() {
     let bad = line("MODIFIED", r#"{"metadata":{"name":"bad"}}"#);
     let good = line("MODIFIED", &item("a@11"));
     let answers = vec![
@@ -430,7 +430,7 @@ async fn a_refusal_does_not_make_the_cache_younger() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rubbish_instead_of_a_list_backs_off() {
+async fn an_unreadable_list_backs_off() {
     let page = || Answer::Whole(200, "", "<html>login</html>".into());
     let server = Server::new(vec![page(), page(), list(10, "", "a@3")], quiet);
     let (reader, _) = run(&server);
@@ -441,7 +441,7 @@ async fn rubbish_instead_of_a_list_backs_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn case_27_a_watch_that_the_server_does_not_end_is_given_up() {
+async fn case_27_a_watch_past_its_deadline_is_abandoned() {
     let server = Server::new(vec![list(10, "", "a@3")], quiet);
     let (reader, _) = run(&server);
     after(1000.0).await;
@@ -451,7 +451,7 @@ async fn case_27_a_watch_that_the_server_does_not_end_is_given_up() {
     assert!(watches.len() > 30 && watches.windows(2).all(|w| w[1] - w[0] <= 30.0), "{watches:?}");
     let probes = log.iter().filter(|(_, path)| path.ends_with("limit=1")).count();
     assert!((2..=3).contains(&probes), "each five minutes: {probes}");
-    // The head of an answer shows that the API server is alive.
+    // The head of a response shows that the API server is alive.
     assert!(reader.age(Instant::now()) <= Duration::from_secs(30));
 }
 
@@ -466,7 +466,7 @@ async fn a_deletion_carries_its_own_version_into_the_cache() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_reflector_ends_when_cancelled_whatever_it_does() {
+async fn the_reflector_ends_when_cancelled_in_any_state() {
     for answers in [vec![], vec![Answer::Refuse], vec![list(10, "", "a@3")]] {
         let server = Server::new(answers, quiet);
         let (writer, _reader) = cache::cache(
@@ -500,7 +500,7 @@ async fn the_reflector_ends_when_cancelled_whatever_it_does() {
     }
 }
 
-/// Asks for a past version, of a server that has these answers after the first list and the watch.
+/// Requests a past version from a server that has these answers after the first list and the watch.
 async fn backfilled(answers: Vec<Answer>) -> (Server, Reader, BackfillAnswer) {
     let before = vec![list(10, "", "a@3 b@9"), quiet()];
     let server = Server::new(before.into_iter().chain(answers).collect(), quiet);
@@ -531,7 +531,7 @@ async fn a_past_version_is_listed_page_by_page_beside_the_watch() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_past_version_that_cannot_be_told_is_asked_for_once() {
+async fn a_past_version_that_cannot_be_listed_is_requested_once() {
     let gone = || Answer::Whole(410, "", "{}".into());
     for answers in [
         vec![gone()],
@@ -553,7 +553,7 @@ async fn a_past_version_that_cannot_be_told_is_asked_for_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_past_is_forgotten_two_minutes_after_the_first_list() {
+async fn backfills_end_two_minutes_after_the_first_list() {
     let (server, reader, backfilled) = backfilled(vec![list(5, "", "a@3")]).await;
     assert!(matches!(backfilled, BackfillAnswer::Known(_)));
     after(70.0).await;
@@ -596,7 +596,7 @@ async fn case_1_a_streaming_list_is_one_request_and_complete_only_at_its_mark() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn case_2_a_server_that_refuses_a_streaming_list_is_listed_in_pages_at_once() {
+async fn case_2_a_refused_streaming_list_is_replaced_by_pages_at_once() {
     let refusal = r#"{"kind":"Status","status":"Failure","reason":"Invalid","code":422}"#;
     let server = Server::new(vec![Answer::Whole(422, "", refusal.into()), list(10, "", "a@3")], quiet);
     let (reader, stats) = run_with(&server, InitialList::Auto);
@@ -607,7 +607,7 @@ async fn case_2_a_server_that_refuses_a_streaming_list_is_listed_in_pages_at_onc
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_object_that_cannot_be_taken_does_not_keep_a_streaming_list_out() {
+async fn an_undecodable_object_does_not_fail_a_streaming_list() {
     let bad = line("ADDED", r#"{"metadata":{"name":"bad"}}"#);
     let text = bad + &line("ADDED", &item("a@3")) + &mark(9);
     let server = Server::new(vec![streams(&text)], quiet);
@@ -617,18 +617,18 @@ async fn an_object_that_cannot_be_taken_does_not_keep_a_streaming_list_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_from_before_of_an_object_that_is_not_there_lists_again() {
-    // An object deleted at 11 comes again as added at 5; another one is new, but comes late.
+async fn an_older_event_of_an_absent_object_causes_a_relist() {
+    // An object deleted at 11 is sent again as added at 5. Another object is new, and sent late.
     let text = line("DELETED", &item("a@11")) + &line("ADDED", &item("a@5")) + &line("ADDED", &item("b@12"));
     let server = Server::new(vec![list(10, "", "a@3"), streams(&text), list(13, "", "b@12")], quiet);
     let (reader, stats) = run(&server);
     after(5.0).await;
     assert_eq!((names(&reader), stats.relists.get()), (vec!["web/b@12".to_owned()], 1));
-    assert_eq!(reader.mark().revision.0, 2, "the older event was never told");
+    assert_eq!(reader.mark().revision.0, 2, "the older event changed the cache");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_relist_that_is_older_reaches_no_client() {
+async fn an_older_relist_is_not_sent_to_clients() {
     let answers =
         vec![list(10, "", "a@3 b@9"), streams(&expired()), list(8, "", "a@3"), list(12, "", "a@3 b@9")];
     let server = Server::new(answers, quiet);
@@ -646,7 +646,7 @@ async fn a_relist_that_is_older_reaches_no_client() {
     );
 }
 
-/// As `run_with`, with a comparison about once a minute.
+/// As `run_with`, with comparisons.
 fn run_verified(server: &Server) -> (Reader, Arc<ReflectorStats>) {
     let limits =
         cache::Config { journal_len_max: 1000, journal_bytes_max: 64 << 20, tombstones_len_max: 1000 };
@@ -666,7 +666,7 @@ fn run_verified(server: &Server) -> (Reader, Arc<ReflectorStats>) {
             drop_last_applied: true,
             object_bytes_max: 8 << 20,
         },
-        // The watch is silent for longer than a comparison waits.
+        // The watch may be silent for longer than a comparison waits.
         machine: MachineConfig { silence_max: Duration::from_secs(20), ..PAGES },
         line_bytes_max: 8 << 20,
         seed: 7,
@@ -679,7 +679,7 @@ fn run_verified(server: &Server) -> (Reader, Arc<ReflectorStats>) {
     (reader, stats)
 }
 
-/// Waits for the first comparison to end.
+/// Waits until the first comparison has ended.
 async fn verified(stats: &ReflectorStats) -> crate::cache::LastVerification {
     for _ in 0..2000 {
         if let Some(last) = stats.last_verification() {
@@ -691,8 +691,8 @@ async fn verified(stats: &ReflectorStats) -> crate::cache::LastVerification {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_no_bookmark_comes_a_difference_is_one_once_nothing_came_for_long() {
-    // The comparison at 20 finds b missing, and the watch stays silent.
+async fn without_bookmarks_a_difference_is_confirmed_by_silence() {
+    // The comparison at 20 finds that b is missing, and the watch stays silent.
     let server = Server::new(vec![list(10, "", "a@3"), quiet(), list(20, "", "a@3 b@12")], quiet);
     let (reader, stats) = run_verified(&server);
     let last = verified(&stats).await;
@@ -703,7 +703,7 @@ async fn where_no_bookmark_comes_a_difference_is_one_once_nothing_came_for_long(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_older_than_the_cache_says_nothing() {
+async fn a_comparison_with_an_older_list_finds_nothing() {
     let text = line("ADDED", &item("b@15")) + &line("DELETED", &item("b@16"));
     let server = Server::new(
         vec![list(10, "", "a@3"), Answer::Stream(chunks(&text), After::Open), list(15, "", "b@15")],
@@ -716,8 +716,8 @@ async fn a_list_older_than_the_cache_says_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_list_does_not_heal_is_not_listed_for_again_and_again() {
-    // Lists of whole objects lack b, as if it could not be decoded; lists of names and versions have it.
+async fn a_difference_that_a_relist_does_not_heal_causes_no_further_relist() {
+    // Lists of whole objects lack b, as if it could not be decoded. Lists of names and versions have it.
     fn rule() -> Answer {
         list(20, "", "a@3 b@12")
     }
@@ -740,7 +740,7 @@ async fn what_a_list_does_not_heal_is_not_listed_for_again_and_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn other_content_under_the_same_version_is_found_by_a_sample_and_healed() {
+async fn content_that_differs_at_the_same_version_is_found_by_a_sample() {
     let rewritten = || match list(20, "", "a@3") {
         Answer::Whole(code, accept, body) => {
             Answer::Whole(code, accept, body.replace(r#""spec":{}"#, r#""spec":{"of":"another history"}"#))

@@ -173,7 +173,8 @@ mod tests {
     const PEER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 5);
     const ENDS: Ends = (80, PEER);
 
-    /// A connection that is looked at each second; what is left to acknowledge after so many bytes were written.
+    /// Looks at a connection each second: bytes written since, and bytes not acknowledged yet. Returns the look at
+    /// which the connection counts as stalled.
     fn stalls_after(looks: &[(usize, u32)]) -> Option<usize> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let mut now = runtime.block_on(async { Instant::now() });
@@ -188,22 +189,22 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_takes_little_goes_on_and_one_that_takes_nothing_does_not() {
-        // As much is written as is taken, so that always as much is left.
+    fn a_slow_peer_stays_open_and_a_stalled_one_is_closed() {
+        // As much is written as is acknowledged, so that the rest stays equal.
         assert_eq!(
             stalls_after(&[(1000, 1000), (1, 1000), (1, 1000), (1, 1000), (1, 1000), (1, 1000)]),
             None
         );
         assert_eq!(stalls_after(&[(1000, 1000), (0, 1000), (0, 1000), (0, 1000)]), Some(2));
-        // What is written meanwhile is no progress.
+        // Bytes written meanwhile are no progress.
         assert_eq!(stalls_after(&[(1000, 1000), (9, 1009), (9, 1018), (9, 1027)]), Some(2));
-        // One that has everything may be silent.
+        // A client that has everything may be silent.
         assert_eq!(stalls_after(&[(1000, 0), (0, 0), (0, 0), (0, 0), (0, 0)]), None);
         assert_eq!(stalls_after(&[(10, 10), (0, 10), (0, 0), (5, 5), (0, 5), (0, 5), (0, 5)]), Some(5));
     }
 
     #[test]
-    fn a_connection_that_is_over_is_forgotten() {
+    fn a_closed_connection_is_forgotten() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let now = runtime.block_on(async { Instant::now() });
         let all = Acknowledged { connections: Mutex::default(), timeout: Duration::from_secs(3) };

@@ -270,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_gone_has_no_gauge_and_keeps_its_counters() {
+    fn series_of_removed_informers_are_left_out_except_counters() {
         let page = "# TYPE informerd_cache_bytes gauge\n\
                     informerd_cache_bytes{resource=\"pods\"} 1\n\
                     informerd_cache_bytes{resource=\"nodes\"} 2\n\

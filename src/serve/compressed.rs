@@ -361,7 +361,7 @@ mod tests {
         WholeList { key, state: state.to_owned(), json_bytes }
     }
 
-    /// A body of some pieces, and a count of those that were made.
+    /// A body of some pieces, and the number of pieces made so far.
     fn body(text: &'static str) -> (FramesBody, Arc<AtomicUsize>) {
         let made = Arc::new(AtomicUsize::new(0));
         let counted = made.clone();
@@ -391,7 +391,7 @@ mod tests {
             Coding::Gzip => {
                 let mut member = flate2::bufread::GzDecoder::new(bytes);
                 member.read_to_string(&mut text).unwrap();
-                assert!(member.into_inner().is_empty(), "one member, and nothing after it");
+                assert!(member.into_inner().is_empty(), "bytes after the one member");
             }
             Coding::Identity | Coding::Zstd => {
                 text = String::from_utf8(zstd::stream::decode_all(bytes).unwrap()).unwrap()
@@ -401,13 +401,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_list_is_compressed_once_for_all_that_ask_while_it_is_current() {
+    async fn concurrent_requests_share_one_compressed_list() {
         for coding in [Coding::Gzip, Coding::Zstd] {
             let (lists, turns) = (Arc::new(CompressedLists::default()), Turns::new());
             let (body, made) = body("one");
             let mut first = lists.begin(whole(coding, "1", 1 << 20), body, turns.clone(), Instant::now());
             let head = first.next().await.unwrap().unwrap().to_vec();
-            // The second comes while the list is made, the third goes on where the others have left, the fourth comes after.
+            // The second reader joins while the list is compressed, the third where the others have left, the fourth
+            // afterwards.
             let second = lists.find(&whole(coding, "1", 1 << 20), Instant::now()).unwrap();
             let (second, rest_of_first) = tokio::join!(rest(second), rest(first));
             let third =
@@ -416,13 +417,13 @@ mod tests {
             assert_eq!(first, second.unwrap());
             assert_eq!(first, third);
             assert_eq!(unpacked(coding, &first), expected("one"));
-            assert_eq!(made.load(Ordering::Relaxed), PIECES, "each piece once");
+            assert_eq!(made.load(Ordering::Relaxed), PIECES, "a piece was made twice");
             assert_eq!(lists.bytes.load(Ordering::Relaxed), first.len());
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_list_begun_twice_at_once_is_made_once() {
+    async fn a_list_begun_twice_at_once_is_compressed_once() {
         let (lists, turns) = (Arc::new(CompressedLists::default()), Turns::new());
         let ((one, _), (other, made)) = (body("one"), body("one"));
         let one = lists.begin(whole(Coding::Gzip, "1", 0), one, turns.clone(), Instant::now());
@@ -432,7 +433,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn another_state_takes_the_place_of_a_list() {
+    async fn a_newer_state_replaces_a_compressed_list() {
         let (lists, turns) = (Arc::new(CompressedLists::default()), Turns::new());
         let mut old = lists.begin(whole(Coding::Gzip, "1", 0), body("old").0, turns.clone(), Instant::now());
         let begun = old.next().await.unwrap().unwrap().to_vec();
@@ -440,14 +441,14 @@ mod tests {
         let new = lists.begin(whole(Coding::Gzip, "2", 0), body("new").0, turns, Instant::now());
         assert_eq!(unpacked(Coding::Gzip, &rest(new).await.unwrap()), expected("new"));
         assert!(lists.find(&whole(Coding::Gzip, "1", 0), Instant::now()).is_none());
-        // Its reader gets the whole of what it began.
+        // A reader of the replaced list gets the rest of that list.
         let old = [begun, rest(old).await.unwrap()].concat();
         assert_eq!(unpacked(Coding::Gzip, &old), expected("old"));
         assert_eq!(lists.bytes.load(Ordering::Relaxed), 0);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reader_that_leaves_in_the_middle_of_a_block_loses_nothing_for_the_others() {
+    async fn a_reader_that_leaves_within_a_block_does_not_affect_the_others() {
         let (lists, turns) = (Arc::new(CompressedLists::default()), Turns::new());
         let mut first =
             lists.begin(whole(Coding::Zstd, "1", 0), body("one").0, turns.clone(), Instant::now());
@@ -457,7 +458,7 @@ mod tests {
         while let Ok(permit) = tokio::time::timeout(Duration::from_millis(1), turns.take()).await {
             permits.push(permit);
         }
-        // It has taken the next piece, and waits for a turn.
+        // The reader has taken the next piece, and waits for a turn.
         assert!(tokio::time::timeout(Duration::from_millis(1), first.next()).await.is_err());
         drop(first);
         drop(permits);
@@ -465,14 +466,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_list_that_is_not_asked_for_is_dropped() {
+    async fn an_unused_compressed_list_is_dropped() {
         let (lists, turns) = (Arc::new(CompressedLists::default()), Turns::new());
         let body = lists.begin(whole(Coding::Gzip, "1", 1000), body("one").0, turns, Instant::now());
         rest(body).await.unwrap();
         assert!(lists.bytes.load(Ordering::Relaxed) > 0);
         tokio::time::sleep(KEPT_FOR + KEPT_FOR / 10).await;
         assert_eq!((lists.bytes.load(Ordering::Relaxed), lists.lock().lists.len()), (0, 0));
-        assert!(!lists.lock().tended, "its task has ended");
+        assert!(!lists.lock().tended, "its task still runs");
     }
 
     #[tokio::test(start_paused = true)]
@@ -487,7 +488,7 @@ mod tests {
         let large = begin("1", "large", 2 * BYTES_MAX + 2);
         assert!(lists.lock().lists.is_empty());
         assert_eq!(unpacked(Coding::Gzip, &rest(large).await.unwrap()), expected("one"));
-        // A reader holds all the room, also when its list is no longer kept.
+        // A reader holds its bytes also when the list is no longer kept.
         let held = begin("1", "held", 2 * BYTES_MAX);
         let alone = begin("1", "alone", 2);
         assert!(lists.lock().lists.is_empty());
@@ -505,13 +506,13 @@ mod tests {
         let mut slow = lists.begin(whole(Coding::Gzip, "1", 0), body("one").0, turns.clone(), Instant::now());
         slow.next().await.unwrap().unwrap();
         tokio::time::sleep(JOINED_FOR).await;
-        assert!(lists.find(&whole(Coding::Gzip, "1", 0), Instant::now()).is_none(), "too old to be joined");
+        assert!(lists.find(&whole(Coding::Gzip, "1", 0), Instant::now()).is_none(), "an old list was joined");
         tokio::time::sleep(READ_FOR).await;
         assert_eq!(slow.next().await.unwrap().unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_list_that_breaks_off_does_so_for_all_its_readers_and_is_not_kept() {
+    async fn a_failed_list_fails_for_all_its_readers_and_is_not_kept() {
         let (lists, turns) = (Arc::new(CompressedLists::default()), Turns::new());
         let pieces = stream::iter([Ok(framed("a".into())), Err(io::ErrorKind::TimedOut.into())]);
         let body = FramesBody::new(pieces);

@@ -467,7 +467,7 @@ mod tests {
 
     use super::*;
 
-    /// How long a client that has closed its half is waited for.
+    /// For how many seconds a half-closed client is waited for.
     async fn patience(load: &Arc<Load>, act: impl AsyncFn(&mut StallGuard<tokio::io::DuplexStream>)) -> u64 {
         let (mut client, server) = tokio::io::duplex(1 << 10);
         client.shutdown().await.unwrap();
@@ -479,17 +479,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_to_a_client_that_has_closed_its_half_may_take_its_time() {
+    async fn a_half_closed_client_is_waited_for_while_its_response_is_written() {
         let load = Arc::new(Load::default());
         assert_eq!(patience(&load, async |_| ()).await, 0, "nothing is under way");
         let _under_way = UnderWay::begin(&load);
         assert_eq!(patience(&load, async |_| ()).await, 60);
         let writes = async |guard: &mut StallGuard<_>| {
             let read = timeout(Duration::from_secs(50), guard.read(&mut [0; 8])).await;
-            assert!(read.is_err(), "it has ended");
+            assert!(read.is_err(), "the connection ended");
             guard.write_all(b"x").await.unwrap();
         };
-        assert_eq!(patience(&load, writes).await, 60, "each write shows that it is there");
+        assert_eq!(patience(&load, writes).await, 60, "a write does not extend the wait");
         {
             let _ends = EndsWithClient::begin(&load);
             assert_eq!(patience(&load, async |_| ()).await, 5);
@@ -497,21 +497,24 @@ mod tests {
         assert_eq!(patience(&load, async |_| ()).await, 60);
         let body = ServeBody::Axum(Body::empty());
         let _counted = Counted::new(body, UnderWay::begin(&load));
-        assert_eq!(patience(&load, async |_| ()).await, 5, "an answer that has begun");
+        assert_eq!(patience(&load, async |_| ()).await, 5, "a response that has begun");
         let (mut client, server) = tokio::io::duplex(1 << 10);
         client.shutdown().await.unwrap();
         let mut guard = StallGuard::new(server, None, Duration::from_secs(600), load);
         assert!(guard.write_all(&[0; 2 << 10]).now_or_never().is_none(), "the client does not read");
         let read = timeout(Duration::from_secs(500), guard.read(&mut [0; 8])).await;
-        assert!(read.is_err(), "a client that has left would have refused the bytes");
+        assert!(read.is_err(), "closed although the client has not refused the bytes");
 
         let (mut client, server) = tokio::io::duplex(1 << 10);
         client.shutdown().await.unwrap();
         let mut guard = StallGuard::new(server, None, Duration::from_secs(600), Arc::default());
         assert!(guard.write_all(&[0; 2 << 10]).now_or_never().is_none(), "the client does not read");
-        assert!(guard.read(&mut [0; 8]).now_or_never().is_none(), "the rest of an answer is to be written");
+        assert!(
+            guard.read(&mut [0; 8]).now_or_never().is_none(),
+            "closed before the rest of the response is written"
+        );
         client.read_exact(&mut [0; 1 << 10]).await.unwrap();
         guard.write_all(&[0; 1 << 10]).await.unwrap();
-        assert_eq!(guard.read(&mut [0; 8]).await.unwrap(), 0, "all is written");
+        assert_eq!(guard.read(&mut [0; 8]).await.unwrap(), 0, "still open although everything is written");
     }
 }

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_fills_it_closes_its_own_oldest() {
+    fn a_peer_that_fills_the_crowd_closes_its_own_oldest_connection() {
         let crowd = Crowd::new(4);
         let kubelet = crowd.enter(peer("10.0.0.1"));
         let mut flood: Vec<Seat> = (0..3).map(|_| crowd.enter(peer("10.0.0.2"))).collect();

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn only_names_that_no_stranger_can_register_are_answered() {
+    fn only_host_names_that_nobody_else_can_register_are_served() {
         for host in [
             "localhost",
             "localhost:8090",
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_names_one_host() {
+    fn a_request_must_name_exactly_one_host() {
         let code = |request: Request<()>| {
             let (parts, ()) = request.into_parts();
             requested(&parts).map_or_else(|error| error.code().as_u16(), |_| 200)

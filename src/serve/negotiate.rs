@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_wanted_of_what_is_offered_is_served() {
+    fn the_offered_type_with_the_highest_weight_is_chosen() {
         check("", Some(1));
         check("*/*", Some(1));
         check("text/event-stream", Some(1));
@@ -104,12 +104,12 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_compressed_as_its_client_wants() {
+    fn the_coding_of_a_stream_follows_accept_encoding() {
         let of = |accept: &str| {
             let header = (axum::http::header::ACCEPT_ENCODING, accept.parse().unwrap());
             coding(&[header].into_iter().collect())
         };
-        // Browsers, curl --compressed, Go, and Python's requests.
+        // The values that browsers, curl --compressed, Go and Python's requests send.
         assert_eq!(of("gzip, deflate, br, zstd"), Coding::Gzip);
         assert_eq!(of("deflate, gzip, br, zstd"), Coding::Gzip);
         assert_eq!(of("gzip"), Coding::Gzip);

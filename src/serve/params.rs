@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn every_parameter_is_known_or_refused_by_name() {
+    fn unknown_and_repeated_parameters_are_refused_by_name() {
         let params =
             Params::parse(Some("&namespace=a&namespace=b%2Fc&limit=5"), &["limit", "namespace"]).unwrap();
         assert_eq!(params.all("namespace").collect::<Vec<_>>(), ["a", "b/c"]);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_number_says_what_is_accepted() {
+    fn an_invalid_number_is_refused_with_the_accepted_range() {
         let params = Params::parse(Some("limit=abc"), &["limit"]).unwrap();
         let error = params.number("limit", 1_u32, 10).unwrap_err();
         assert_eq!(

@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_is_known_wherever_a_path_names_it() {
+    fn proxy_paths_are_recognized() {
         for (path, resource) in [
             ("/api/v1/namespaces/a/services/b/proxy", "services"),
             ("/api/v1/namespaces/a/services/b:80/proxy/delete", "services"),
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_may_be_as_large_as_its_limit_and_no_larger() {
+    async fn a_body_beyond_its_limit_is_refused() {
         let (body, trouble) = bounded(Body::from("abcd"));
         assert_eq!(body.size_hint().exact(), Some(4));
         assert_eq!(&body.collect().await.unwrap().to_bytes()[..], b"abcd");
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_that_does_not_arrive_is_not_waited_for() {
+    async fn a_stalled_body_is_refused() {
         let nothing = stream::pending::<Result<Bytes, BoxError>>();
         let (body, trouble) = bounded(Body::from_stream(nothing));
         let begun = tokio::time::Instant::now();
@@ -392,7 +392,7 @@ mod tests {
         assert_eq!(begun.elapsed().as_secs(), BODY_TIMEOUT.as_secs());
     }
 
-    /// What is logged while a future runs.
+    /// The log of a future's run.
     async fn logged(future: impl Future<Output = ()>) -> String {
         use tracing::instrument::WithSubscriber as _;
 
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_write_that_its_client_leaves_is_logged() {
+    async fn a_write_abandoned_by_its_client_is_logged() {
         let pass = pass_through(Arc::new(|_| Box::pin(std::future::pending())));
         let log = logged(async {
             let request = request("PUT", "/api/v1/nodes/a");

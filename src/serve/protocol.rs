@@ -125,13 +125,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_says_nothing_speaks_nothing() {
+    async fn a_client_that_sends_nothing_has_no_protocol() {
         assert_eq!(told(&[]).await, None);
     }
 
     proptest! {
         #[test]
-        fn nothing_that_was_said_is_lost(
+        fn protocol_detection_keeps_every_byte(
             text in prop_oneof![
                 Just(b"GET / HTTP/1.1\r\n\r\n".to_vec()),
                 Just(b"POST / HTTP/1.1\r\n\r\n".to_vec()),

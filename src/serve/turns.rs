@@ -143,27 +143,27 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_that_is_not_polled_any_more_keeps_no_other_from_its_turn() {
+    async fn a_request_that_is_no_longer_polled_blocks_no_other() {
         let turns = one();
         let turn = turns.take().await;
         let mut closed_window = Box::pin(turns.take());
         assert!(closed_window.as_mut().now_or_never().is_none());
         let mut other = Box::pin(turns.take());
         assert!(other.as_mut().now_or_never().is_none());
-        // The first one is woken, and does not run.
+        // The first request is woken, but not polled.
         drop(turn);
         let begun = Instant::now();
         let turn = timeout(10 * LOOK_INTERVAL, other).await.expect("a turn for the other one");
         assert!(begun.elapsed() <= LOOK_INTERVAL);
         drop(turn);
-        // It runs again.
+        // It is polled again.
         let turn = timeout(10 * LOOK_INTERVAL, closed_window).await.expect("a turn");
         drop(turn);
         assert_eq!((turns.free.load(Ordering::Relaxed), turns.waiting.load(Ordering::Relaxed)), (1, 0));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn requests_get_turns_at_once_one_after_the_other() {
+    async fn turns_are_passed_on_without_delay() {
         let turns = one();
         let turn = turns.take().await;
         let mut waiting: Vec<_> = (0..3).map(|_| Box::pin(turns.take())).collect();
@@ -175,11 +175,11 @@ mod tests {
         for request in waiting {
             drop(request.await);
         }
-        assert_eq!(begun.elapsed(), Duration::ZERO, "each is woken by the one before");
+        assert_eq!(begun.elapsed(), Duration::ZERO, "a request was not woken by the one before");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_whose_client_leaves_while_it_is_woken_wakes_the_next() {
+    async fn a_request_dropped_when_woken_wakes_the_next() {
         let turns = one();
         let turn = turns.take().await;
         let mut leaves = Box::pin(turns.take());

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_wait_counts_and_other_preferences_do_not() {
+    fn only_the_first_wait_preference_counts() {
         for (values, expected) in [
             (&[][..], None),
             (&["respond-async"], None),

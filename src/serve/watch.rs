@@ -304,14 +304,15 @@ mod tests {
     }
 
     #[test]
-    fn a_token_means_what_it_says_whatever_the_transport_it_comes_back_on() {
+    fn a_token_means_the_same_on_every_transport() {
         let bookmark = "resume=pods:7,.kind:bookmark";
         for format in [Format::Sse, Format::Ndjson, Format::WebSocket] {
             assert!(matches!(start(bookmark, None, format), StartAt::Bookmark(_)));
             let from = start("", Some("pods:7,.kind:bookmark"), format);
             assert!(matches!(from, StartAt::Bookmark(token) if token.len() == 1));
         }
-        // A token without a kind: an event's over SSE, and perhaps a bookmark's of an older release elsewhere.
+        // A token without a kind: that of an event over SSE; elsewhere perhaps that of a bookmark of an older
+        // release.
         assert!(matches!(start("resume=pods:7", None, Format::Sse), StartAt::Token(_)));
         assert!(matches!(start("resume=pods:7", None, Format::Ndjson), StartAt::Bookmark(_)));
     }

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loaded_objects_are_what_their_json_says() {
+    fn bulk_loaded_objects_match_their_json() {
         let cluster = Cluster::default();
         cluster.bulk_load("pods", 3, 5000).unwrap();
         cluster.bulk_load("pods", 2, 5000).unwrap();

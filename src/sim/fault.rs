@@ -476,7 +476,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_order_hits_as_often_as_ordered_and_is_counted() {
+    fn a_fault_hits_as_often_as_ordered_and_is_counted() {
         let faults = Faults::default();
         let failure = Failure { code: 503, retry_after_seconds: Some(1) };
         faults.fail_next(2, &Requests::of(Verb::List).on("pods"), failure);

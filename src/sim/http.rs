@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_known_form_wins() {
+    fn the_first_supported_accept_form_is_chosen() {
         let list = |accept| negotiate_list(accept, "PodList").map_err(|s| s.code);
         let json_list = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
         assert_eq!(list(""), Ok(Form::Plain));

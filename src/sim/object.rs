@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_are_civil() {
+    fn times_are_formatted_as_utc_dates() {
         assert_eq!(rfc3339(0), "1970-01-01T00:00:00Z");
         assert_eq!(rfc3339(951_827_696_999), "2000-02-29T12:34:56Z");
         assert_eq!(

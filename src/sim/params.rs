@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_refused_as_the_real_server_refuses_them() {
+    fn invalid_lists_get_the_messages_of_the_real_server() {
         let token = Token { revision: 14, after: "default/cm1".into() }.encode();
         assert_eq!(list("&limit=1&unknown=1&resourceVersion="), (200, String::new()));
         assert_eq!(list(&format!("continue={token}&resourceVersion=0")).0, 200);

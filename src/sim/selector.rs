@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_select_as_kubectl_does() {
+    fn label_selectors_select_as_kubectl_does() {
         for yes in [
             "",
             "app=web",
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_select_by_the_kinds_own_list() {
+    fn field_selectors_take_the_labels_of_the_kind() {
         assert_eq!(check("", "metadata.name=p,metadata.name=p,spec.nodeName=n1"), Ok(true));
         assert_eq!(check("", "metadata.namespace!=ns"), Ok(false));
         assert_eq!(check("", "status.phase="), Ok(true));

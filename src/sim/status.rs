@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_those_of_the_real_server() {
+    fn error_texts_equal_those_of_the_real_server() {
         assert_eq!(
             Status::not_found("widgets", "demo.example.com", "none").to_json(),
             r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"widgets.demo.example.com \"none\" not found","reason":"NotFound","details":{"name":"none","group":"demo.example.com","kind":"widgets"},"code":404}"#

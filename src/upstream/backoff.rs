@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn delays_double_to_a_cap_with_jitter_and_start_over() {
+    fn delays_double_with_jitter_to_a_cap_and_reset() {
         for entropy in [0.0, 0.5, 1.0] {
             let mut backoff = Backoff::default();
             let delays: Vec<_> = (0..40).map(|_| backoff.next(entropy)).collect();
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_after_is_never_cut_short_and_never_silences_for_long() {
+    fn a_retry_after_is_never_shortened_and_is_bounded() {
         for entropy in [0.0, 0.3, 1.0] {
             let two = Backoff::obey(Duration::from_secs(2), entropy);
             assert!(two >= Duration::from_secs(2) && two <= Duration::from_millis(2500));

@@ -58,7 +58,7 @@ async fn to(url: &str) -> Client {
     Client::connect(Config::new(Source::Server { url: url.to_owned() })).await.unwrap()
 }
 
-/// A client over a service that sends these chunks, and then nothing more.
+/// A client over a service that sends these chunks, and then is silent.
 fn stalling(chunks: &'static [&'static str]) -> Client {
     let service = tower::service_fn(move |_: Request<Body>| async move {
         let chunks = futures_util::stream::iter(chunks)
@@ -94,7 +94,7 @@ async fn lists_may_be_compressed_and_watches_never() {
 }
 
 #[tokio::test]
-async fn a_past_version_is_asked_for_exactly_and_by_metadata() {
+async fn a_past_version_is_listed_exactly_and_as_metadata() {
     let (url, log) = serve(|_| text("{}\n")).await;
     let client = to(&url).await;
     let first =
@@ -111,7 +111,7 @@ async fn a_past_version_is_asked_for_exactly_and_by_metadata() {
 }
 
 #[tokio::test]
-async fn a_streaming_list_always_says_which_version_it_wants_and_metadata_is_asked_for_in_both_forms() {
+async fn a_streaming_list_names_its_version_and_accepts_both_metadata_forms() {
     let (url, log) = serve(|_| text("{}\n")).await;
     let client = to(&url).await;
     let target = Target { metadata_only: true, ..target() };
@@ -137,7 +137,7 @@ async fn a_streaming_list_always_says_which_version_it_wants_and_metadata_is_ask
 
 #[tokio::test]
 async fn case_25_a_compressed_list_is_decompressed() {
-    // `{}` and a line feed, as gzip writes it.
+    // `{}` and a line feed, compressed by gzip.
     const GZIP: &[u8] =
         b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\x03\xab\xae\xe5\x02\x00\x06\xb0\xa1\xdd\x03\x00\x00\x00";
     let (url, _) = serve(|_| {
@@ -154,7 +154,7 @@ fn is_new(headers: &http::HeaderMap) -> bool {
     headers.get("authorization").is_some_and(|value| value == "Bearer new")
 }
 
-/// Answers requests with the token `new`, and others with 401.
+/// Answers requests with the token `new`; all others get 401.
 fn only_new(request: &Request<()>) -> Response<Full<Bytes>> {
     if is_new(request.headers()) {
         text("{}")
@@ -163,7 +163,7 @@ fn only_new(request: &Request<()>) -> Response<Full<Bytes>> {
     }
 }
 
-/// A client with the token `old` in a file, and that file.
+/// A client with the token `old` in a file, and the path of that file.
 async fn with_token(url: &str) -> (tempfile::TempDir, std::path::PathBuf, Client) {
     let folder = tempfile::tempdir().unwrap();
     let (kubeconfig, token) = (folder.path().join("config"), folder.path().join("token"));
@@ -192,7 +192,7 @@ async fn case_13_after_a_401_the_token_is_read_again_at_once() {
 }
 
 #[tokio::test]
-async fn after_a_401_a_body_that_streamed_is_sent_again_from_its_beginning() {
+async fn after_a_401_a_streamed_body_is_sent_again_from_its_beginning() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let refused = Arc::new(tokio::sync::Notify::new());
@@ -233,12 +233,12 @@ async fn after_a_401_a_body_that_streamed_is_sent_again_from_its_beginning() {
 }
 
 #[tokio::test]
-async fn bodies_that_break_off_say_nothing_of_the_way() {
+async fn a_request_body_that_breaks_off_does_not_renew_credentials() {
     let (url, log) = serve(only_new).await;
     let (_folder, token, client) = with_token(&url).await;
     std::fs::write(&token, "new").unwrap();
     for _ in 0..5 {
-        // Broken before anything was sent, so that there is no answer.
+        // The body breaks off before anything was sent, so there is no response.
         let left = futures_util::stream::iter([Err::<Frame<Bytes>, _>("the client left")]);
         let request = Request::post("/api/v1/pods").body(StreamBody::new(left)).unwrap();
         client.forward(request).await.unwrap_err();
@@ -259,7 +259,7 @@ async fn a_server_that_does_not_listen_is_a_transport_failure_with_its_cause() {
 }
 
 #[tokio::test]
-async fn a_configuration_that_cannot_be_used_says_why() {
+async fn an_unusable_configuration_is_refused_with_the_reason() {
     let missing = Source::Kubeconfig { path: Some("/nowhere/config".into()), context: None };
     for (source, expected) in
         [(missing, "/nowhere/config"), (Source::Server { url: "http://a b".into() }, "invalid")]
@@ -271,7 +271,7 @@ async fn a_configuration_that_cannot_be_used_says_why() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_is_bounded_in_bytes_and_in_silence() {
+async fn a_body_is_bounded_in_bytes_and_idle_time() {
     let idle = stalling(&["12345"]).list_page(&target(), &PageRequest::default()).await.unwrap_err();
     assert!(matches!(idle, UpstreamError::Idle(_)), "{idle:?}");
     let large =
@@ -280,7 +280,7 @@ async fn a_body_is_bounded_in_bytes_and_in_silence() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_head_that_never_comes_is_idle() {
+async fn a_missing_response_head_is_an_idle_timeout() {
     let service =
         tower::service_fn(|_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>());
     let client = Client::over(kube::Client::new(service, "default"), &Config::new(Source::InCluster));
@@ -292,7 +292,7 @@ async fn a_head_that_never_comes_is_idle() {
 }
 
 #[tokio::test]
-async fn a_review_is_read() {
+async fn an_access_review_is_parsed() {
     let (url, log) = serve(|_| {
         text(r#"{"kind":"SelfSubjectAccessReview","status":{"allowed":false,"reason":"no RBAC policy matched"}}"#)
     })

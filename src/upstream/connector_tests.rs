@@ -18,7 +18,7 @@ use crate::upstream::{
     ByteStream, Client, Config, PageRequest, Selectors, Source, Target, WatchFrom, WatchRequest,
 };
 
-/// An API server with TLS whose watches send a byte and stay open until all are ended.
+/// An API server with TLS. Its watches send a byte and stay open until all are ended.
 struct Server {
     kubeconfig: tempfile::TempDir,
     seen: Arc<Mutex<Seen>>,
@@ -28,7 +28,7 @@ struct Server {
 #[derive(Debug, Default)]
 struct Seen {
     connections: usize,
-    /// For each request: the connection, the protocol, and whether it is a watch.
+    /// For each request: the connection, the HTTP version, and whether it is a watch.
     requests: Vec<(usize, Version, bool)>,
 }
 
@@ -122,7 +122,7 @@ fn target() -> Target {
     }
 }
 
-/// An open watch, after its first byte.
+/// An open watch that has sent its first byte.
 async fn watch(client: &Client) -> ByteStream {
     let from = WatchFrom::After(ResourceVersion::new("1"));
     let request = WatchRequest { from, timeout: Duration::from_secs(300) };
@@ -136,7 +136,7 @@ async fn list(client: &Client) {
 }
 
 #[tokio::test]
-async fn watches_share_connections_by_90_and_other_requests_stay_beside_them() {
+async fn ninety_watches_share_a_connection_and_other_requests_use_another() {
     let server = Server::start(&[b"h2", b"http/1.1"]).await;
     let client = server.client(|_| {}).await;
     list(&client).await;
@@ -150,16 +150,16 @@ async fn watches_share_connections_by_90_and_other_requests_stay_beside_them() {
     assert!(watches[..STREAMS_MAX].iter().all(|connection| *connection == watches[0]), "{watches:?}");
     assert_ne!(watches[STREAMS_MAX], watches[0]);
     assert!(!others.is_empty() && others.iter().all(|other| !watches.contains(other)), "{others:?}");
-    // A watch that was dropped leaves its place to the next one.
+    // A dropped watch frees its place for the next one.
     drop(open.remove(7));
     open.push(watch(&client).await);
     assert_eq!(server.connections().0.last(), Some(&watches[0]));
-    // The time for which the pool keeps idle connections does not end one that carries watches.
+    // The idle timeout of the pool does not close a connection with watches.
     assert_eq!(server.seen.lock().unwrap().connections, 3);
 }
 
 #[tokio::test]
-async fn a_server_without_http2_and_a_client_told_so_use_http1_alone() {
+async fn without_http2_at_server_or_client_http1_is_used() {
     for (protocols, http1_only) in
         [(&[][..], false), (&[&b"http/1.1"[..]][..], false), (&[&b"h2"[..], &b"http/1.1"[..]][..], true)]
     {
@@ -176,7 +176,7 @@ async fn a_server_without_http2_and_a_client_told_so_use_http1_alone() {
 }
 
 #[tokio::test]
-async fn forgetting_leads_new_watches_elsewhere_and_leaves_open_ones_alone() {
+async fn forgotten_connections_get_no_new_watches_and_keep_open_ones() {
     let server = Server::start(&[b"h2", b"http/1.1"]).await;
     let client = server
         .client(|config| {
@@ -187,12 +187,12 @@ async fn forgetting_leads_new_watches_elsewhere_and_leaves_open_ones_alone() {
     let mut before = watch(&client).await;
     tokio::time::sleep(FORGOTTEN_MIN).await;
     client.forget_connections();
-    // With one connection many watches end, which forget it once.
+    // Many watches of one connection end together, but the connection is forgotten once.
     client.forget_connections();
     let mut after = watch(&client).await;
     let (watches, _) = server.connections();
     assert_ne!(watches[0], watches[1]);
-    // Pings go on, and nothing comes.
+    // Pings go on, and no data arrives.
     assert!(timeout(Duration::from_millis(500), before.next()).await.is_err());
     server.ended.send_replace(true);
     for stream in [&mut before, &mut after] {
@@ -205,7 +205,7 @@ async fn forgetting_leads_new_watches_elsewhere_and_leaves_open_ones_alone() {
 }
 
 #[test]
-fn of_many_requests_that_fail_at_once_the_first_one_forgets() {
+fn of_many_failed_requests_only_the_first_forgets_the_connection() {
     let http1 = HttpConnector::new();
     let pings = Pings { interval: Duration::from_secs(15), timeout: Duration::from_secs(15) };
     let connections = Connections::new(Connectors { http1: http1.clone(), http2: Some((http1, pings)) });
@@ -216,7 +216,7 @@ fn of_many_requests_that_fail_at_once_the_first_one_forgets() {
     assert_ne!(now, failed);
     connections.forget(failed);
     assert_eq!(connections.generation(), now);
-    // What the old connections carry does not count against the new ones.
+    // Streams of old connections do not count against new ones.
     let (new, _second) = connections.place();
     assert_eq!(new.watches.lock().unwrap()[0].watches.load(Ordering::Relaxed), 1);
     drop(place);
@@ -224,7 +224,7 @@ fn of_many_requests_that_fail_at_once_the_first_one_forgets() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_without_http2_is_asked_for_it_again_after_a_while() {
+async fn http2_is_offered_again_after_a_while() {
     let http1 = HttpConnector::new();
     let pings = Pings { interval: Duration::from_secs(15), timeout: Duration::from_secs(15) };
     let connections = Connections::new(Connectors { http1: http1.clone(), http2: Some((http1, pings)) });
@@ -240,8 +240,8 @@ async fn a_server_without_http2_is_asked_for_it_again_after_a_while() {
     assert!(connections.place().1.is_some());
 }
 
-/// A load balancer leads each connection to the next of two servers, of which one hangs. If a probe and the watch after it used
-/// a connection each, each try would meet the one that hangs.
+/// A load balancer leads each connection to the next of two servers, of which one hangs. If a probe and the watch
+/// after it used a connection each, every attempt would meet the hung server.
 #[tokio::test]
 async fn without_http2_a_watch_uses_the_connection_of_the_probe_before_it() {
     for protocols in [&[][..], &[&b"http/1.1"[..]][..]] {

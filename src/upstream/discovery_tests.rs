@@ -7,7 +7,7 @@ use kube::client::Body;
 use super::*;
 use crate::upstream::{Config, Source};
 
-/// A server with fixed documents by path and form (`aggregated` or `legacy`); any other request is 404.
+/// A server with fixed documents by path and form (`aggregated` or `legacy`). Any other request is a 404.
 fn client(documents: &[(&str, &str)]) -> (Client, Arc<Mutex<Vec<String>>>) {
     let documents: HashMap<String, String> =
         documents.iter().map(|(path, body)| ((*path).to_owned(), (*body).to_owned())).collect();
@@ -72,7 +72,7 @@ async fn aggregated() -> Discovery {
 }
 
 #[tokio::test]
-async fn every_name_kubectl_takes_is_resolved_in_its_order() {
+async fn names_are_resolved_in_the_order_of_kubectl() {
     let discovery = aggregated().await;
     for (name, expected) in [
         ("pods", "pods@v1"),
@@ -82,7 +82,7 @@ async fn every_name_kubectl_takes_is_resolved_in_its_order() {
         ("deploy", "deployments.apps@v1"),
         ("deployments.apps", "deployments.apps@v1"),
         ("Deployments.v1beta1.apps", "deployments.apps@v1beta1"),
-        // The core group comes first; another group has to be named.
+        // The core group comes first; another group must be named.
         ("events", "events@v1"),
         ("ev", "events@v1"),
         ("events.events.k8s.io", "events.events.k8s.io@v1"),
@@ -96,7 +96,7 @@ async fn every_name_kubectl_takes_is_resolved_in_its_order() {
 }
 
 #[tokio::test]
-async fn names_that_cannot_be_watched_say_why() {
+async fn unknown_and_unwatchable_names_are_refused_with_the_reason() {
     let discovery = aggregated().await;
     for (name, expected) in [
         (
@@ -122,7 +122,7 @@ async fn names_that_cannot_be_watched_say_why() {
 }
 
 #[tokio::test]
-async fn a_server_without_aggregated_discovery_is_asked_for_each_version_and_a_broken_one_is_tolerated() {
+async fn legacy_discovery_reads_each_version_and_tolerates_a_broken_one() {
     let resources = |names: &[(&str, &str)]| {
         let each: Vec<_> = names
             .iter()
@@ -160,7 +160,7 @@ async fn a_server_without_aggregated_discovery_is_asked_for_each_version_and_a_b
 }
 
 #[tokio::test]
-async fn half_a_server_is_used_and_none_is_an_error() {
+async fn partial_discovery_is_used_and_a_server_without_discovery_is_an_error() {
     let (half, _) = client(&[
         ("/api", r#"{"kind":"APIVersions","versions":["v1"]}"#),
         ("/api/v1", r#"{"resources":[]}"#),
@@ -172,7 +172,7 @@ async fn half_a_server_is_used_and_none_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_server_that_refuses_the_forms_is_asked_plainly() {
+async fn discovery_falls_back_to_plain_json() {
     let count = Arc::new(Mutex::new(0));
     let seen = count.clone();
     let service = tower::service_fn(move |request: Request<Body>| {
@@ -192,7 +192,7 @@ async fn a_server_that_refuses_the_forms_is_asked_plainly() {
 }
 
 #[test]
-fn near_names_are_not_looked_for_where_no_resource_is_called_so() {
+fn impossible_resource_names_get_no_suggestions() {
     let parts = |plural: &str| Entry {
         parts: ResourceParts { plural: plural.into(), ..ResourceParts::default() },
         verbs: vec!["list".to_owned(), "watch".to_owned()],

@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_what_to_do() {
+    fn a_refusal_names_the_missing_permission() {
         check(
             403,
             "",
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn the_http_code_wins_and_a_proxys_page_is_not_shown() {
+    fn the_http_code_decides_and_a_proxys_page_is_not_shown() {
         let page = check(503, "7", "<html>…", "the API server answered 503: Service Unavailable");
         assert_eq!((page.kind(), page.retry_after), (FailureKind::Unavailable, Some(Duration::from_secs(7))));
         check(
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_is_taken_from_header_or_details() {
+    fn retry_after_is_read_from_header_or_details() {
         let body = r#"{"kind":"Status","message":"Too large resource version: 9, current: 5","reason":"Timeout","details":{"causes":[{"reason":"ResourceVersionTooLarge","message":"m"}],"retryAfterSeconds":1},"code":504}"#;
         let sentence = "the API server answered 504: Too large resource version: 9, current: 5";
         let refusal = check(504, "", body, sentence);

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_second_reader_has_all_from_the_beginning_and_the_first_nothing_more() {
+    async fn a_second_reader_replays_the_body_and_the_first_one_ends() {
         let replay = chunks(&[Ok("a"), Ok("b"), Ok("c")]);
         let mut first = replay.read();
         assert_eq!(next(&mut first).await.unwrap(), "a");
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_breaks_off_is_never_taken_for_whole() {
+    async fn a_broken_body_is_never_taken_for_whole() {
         let replay = chunks(&[Ok("a"), Err("reset"), Ok("b")]);
         let mut first = replay.read();
         assert_eq!(next(&mut first).await.unwrap(), "a");
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_known_length_is_announced_however_much_was_read() {
+    async fn a_known_length_is_announced_after_any_number_of_reads() {
         let replay = Replay::new(Full::new(Bytes::from_static(b"abc")));
         assert_eq!(replay.read().size_hint().exact(), Some(3));
         let mut reader = replay.read();

@@ -1,4 +1,4 @@
-//! What an operator writes: a file, a watch, an amount.
+//! The input of operators: configuration files, watches, amounts.
 
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
@@ -24,8 +24,8 @@ fn check_file(input: &[u8]) {
     match ServeSettings::from_yaml(text, &environment) {
         Ok(settings) => match resolve(settings) {
             Ok(watches) => {
-                assert!(!watches.is_empty(), "a configuration watches something");
-                watches.iter().for_each(typed_again);
+                assert!(!watches.is_empty(), "a configuration without a watch");
+                watches.iter().for_each(check_round_trip);
             }
             Err(error) => assert!(!error.trim().is_empty()),
         },
@@ -33,10 +33,10 @@ fn check_file(input: &[u8]) {
     }
 }
 
-/// What a watch is shown as can be typed, and is the same then.
-fn typed_again(spec: &WatchSpec) {
+/// The printed form of a watch can be typed, and means the same.
+fn check_round_trip(spec: &WatchSpec) {
     let shown = spec.to_string();
-    // A parameter's end and a variable cannot be written in what is typed.
+    // A parameter's separator and a variable cannot be escaped in typed watches.
     let values = [&spec.label_selector, &spec.field_selector];
     let drop = spec.drop.to_string();
     if values.into_iter().flatten().chain([&drop]).any(|value| value.contains(['&', '$'])) {
@@ -89,10 +89,10 @@ fn check_watch(input: &[u8]) {
     }
     match text.parse::<WatchEntry>() {
         Ok(entry) => {
-            assert!(fits, "taken");
+            assert!(fits, "accepted, but invalid");
             assert_eq!(entry.resource, resource);
             if let Ok(specs) = resolve(watch(entry)) {
-                specs.iter().for_each(typed_again);
+                specs.iter().for_each(check_round_trip);
             }
         }
         Err(error) => assert!(!fits, "refused: {error}"),
@@ -114,7 +114,7 @@ fn check_amount(input: &[u8]) {
 }
 
 #[test]
-fn any_file_is_a_configuration_or_says_why_not() {
+fn any_file_is_a_configuration_or_is_refused_with_the_reason() {
     let tokens = &[
         "watch:",
         "- resource: pods\n",

@@ -1,4 +1,4 @@
-//! Objects and watch lines, beside a reader that makes a tree of everything.
+//! Objects and watch lines, compared with a reader that parses everything into a tree.
 
 use informerd::testing::k8s::{
     DecodeError, DecodeOptions, Decoder, FieldPath, INITIAL_EVENTS_END, IndexPath, IndexPaths, LAST_APPLIED,
@@ -9,10 +9,10 @@ use proptest::prelude::*;
 use super::engine::{Target, corpus};
 use super::json::{self, Node};
 
-/// Small, so that it is met.
+/// Small enough for inputs to reach it.
 const OBJECT_BYTES_MAX: usize = 8 << 10;
 
-/// What means something to the decoder.
+/// Texts with a meaning for the decoder.
 pub(crate) const TOKENS: &[&str] = &[
     "{",
     "}",
@@ -75,14 +75,14 @@ pub(crate) const TOKENS: &[&str] = &[
     "\"k8s.io/initial-events-end\":\"true\"",
 ];
 
-/// What must come out.
+/// The expected object.
 struct Expected {
-    /// Compact.
+    /// The compact JSON.
     json: String,
     namespace: String,
     name: String,
     version: String,
-    /// As it stands between its quotes.
+    /// The text between its quotes.
     uid: String,
     labels: Vec<(String, String)>,
 }
@@ -96,7 +96,7 @@ pub(crate) fn options(drop: bool) -> DecodeOptions {
     DecodeOptions { drop_managed_fields: drop, drop_last_applied: drop, object_bytes_max: OBJECT_BYTES_MAX }
 }
 
-/// The object as it must be kept; `None` where it must be refused.
+/// The object that must be kept; `None` if it must be refused.
 fn expected(node: &Node<'_>, drop: bool) -> Option<Expected> {
     let mut members = Vec::new();
     for (key, value) in node.members()? {
@@ -118,7 +118,7 @@ fn expected(node: &Node<'_>, drop: bool) -> Option<Expected> {
     let labels = labels.map(|(key, value)| Some((json::string(key)?, value.string()?)));
     Some(Expected {
         json: json::object(members),
-        // With a slash it would be another key.
+        // A name with a slash would make another key.
         namespace: text(meta, "namespace").filter(|namespace| !namespace.contains('/'))?,
         name: text(meta, "name").filter(|name| !name.is_empty() && !name.contains('/'))?,
         version: text(meta, "resourceVersion").filter(|version| !version.is_empty())?,
@@ -127,7 +127,7 @@ fn expected(node: &Node<'_>, drop: bool) -> Option<Expected> {
     })
 }
 
-/// A string that may be missing or null; `None` where it is something else.
+/// A string that may be missing or null; `None` if it is something else.
 fn text(meta: &Node<'_>, key: &str) -> Option<String> {
     match meta.get(key) {
         None => Some(String::new()),
@@ -143,7 +143,7 @@ fn metadata(node: &Node<'_>, drop: bool) -> Option<String> {
         if drop && name.as_deref() == Some("managedFields") {
             continue;
         }
-        // Each of them must be readable, also one that another one follows.
+        // Each of them must be readable, even if a later duplicate replaces it.
         if matches!(name.as_deref(), Some("name" | "namespace" | "resourceVersion")) {
             (value.is_null() || value.string().is_some()).then_some(())?;
         }
@@ -165,16 +165,16 @@ fn metadata(node: &Node<'_>, drop: bool) -> Option<String> {
     Some(json::object(members))
 }
 
-/// Holds an object of the decoder against what it was made of.
+/// Compares a decoded object with the tree of its input.
 fn compare(input: &str, node: &Node<'_>, drop: bool, found: Result<Object, DecodeError>) {
     let Some(expected) = expected(node, drop) else {
-        assert!(found.is_err(), "taken, but should not be");
+        assert!(found.is_err(), "accepted, but invalid");
         return;
     };
     let object = match found {
         Ok(object) => object,
         Err(DecodeError::TooLarge { bytes, .. }) => {
-            // Blanks may be kept, and count; an object that is too large without any must not pass.
+            // Blanks may be kept, and count as bytes. An object that is too large without any must be refused.
             assert!(bytes > OBJECT_BYTES_MAX && input.len() + 40 > OBJECT_BYTES_MAX, "{bytes} bytes");
             return;
         }
@@ -182,7 +182,7 @@ fn compare(input: &str, node: &Node<'_>, drop: bool, found: Result<Object, Decod
     };
     let kept = object.json();
     let kept = std::str::from_utf8(&kept).unwrap();
-    let kept_node = json::parse(kept).expect("what is kept is JSON");
+    let kept_node = json::parse(kept).expect("the kept text is JSON");
     assert_eq!(kept_node.compact(), expected.json);
     if node.compact() == node.text {
         assert_eq!(kept, expected.json, "compact input is kept byte for byte");
@@ -198,19 +198,20 @@ fn compare(input: &str, node: &Node<'_>, drop: bool, found: Result<Object, Decod
     assert_eq!(labels, expected.labels);
     let (before, after) = object.json_around_version();
     let moved = [&before[..], b"777", &after[..]].concat();
-    let moved = json::parse(std::str::from_utf8(&moved).unwrap()).expect("another version is JSON as well");
+    let moved =
+        json::parse(std::str::from_utf8(&moved).unwrap()).expect("the text with another version is JSON");
     assert_eq!(moved.get("metadata").unwrap().get("resourceVersion").unwrap().text, "\"777\"");
     let meta = kept_node.get("metadata").unwrap();
     let (metadata, version_at) = object.metadata();
-    assert_eq!(&*metadata, meta.text.as_bytes(), "the metadata that counts");
+    assert_eq!(&*metadata, meta.text.as_bytes(), "the effective metadata");
     assert_eq!(metadata[version_at], object.json()[before.len()..object.json_len() - after.len()]);
     super::encode::check(&object);
     fields(&object, &kept_node, "");
-    let again = Decoder::new(resource(), options(drop)).object(kept).expect("what is kept can be read");
-    assert_eq!(again.json(), object.json(), "reading what is kept changes nothing");
+    let again = Decoder::new(resource(), options(drop)).object(kept).expect("the kept text can be read");
+    assert_eq!(again.json(), object.json(), "reading the kept text changes it");
 }
 
-/// Every scalar that a path reaches is the tree's.
+/// Checks that every scalar on a path is that of the tree.
 fn fields(object: &Object, node: &Node<'_>, prefix: &str) {
     let members = node.members().unwrap_or_default();
     for (key, value) in members {
@@ -243,7 +244,7 @@ fn check_object(input: &[u8]) {
         }
         match json::parse(text) {
             Some(node) => compare(text, &node, drop, found),
-            None => assert!(found.is_err(), "taken, but is no JSON"),
+            None => assert!(found.is_err(), "accepted, but not JSON"),
         }
     }
 }
@@ -252,17 +253,17 @@ fn check_watch_line(input: &[u8]) {
     let mut decoder = Decoder::new(resource(), options(true));
     let found = decoder.watch_line(input);
     let Ok(text) = std::str::from_utf8(input) else {
-        assert!(found.is_err(), "taken, but is not UTF-8");
+        assert!(found.is_err(), "accepted, but not UTF-8");
         return;
     };
     if json::is_too_deep(text) {
         return;
     }
     let Some(node) = json::parse(text) else {
-        assert!(found.is_err(), "taken, but is no JSON");
+        assert!(found.is_err(), "accepted, but not JSON");
         return;
     };
-    // A key that cannot be read is reason enough.
+    // A key that cannot be read is a valid reason to refuse the line.
     if node.members().is_some_and(|members| members.iter().any(|(key, _)| json::string(key).is_none())) {
         return;
     }
@@ -270,7 +271,7 @@ fn check_watch_line(input: &[u8]) {
     let (Some(kind), Some(object), 1, 1) =
         (kind, node.get("object"), node.count("type"), node.count("object"))
     else {
-        assert!(found.is_err(), "taken, but is no event");
+        assert!(found.is_err(), "accepted, but not an event");
         return;
     };
     match (&*kind, found) {
@@ -302,7 +303,7 @@ fn compare_bookmark(object: &Node<'_>, found: Result<WatchEvent, DecodeError>) {
             assert_eq!(initial_events_end, end.and_then(Node::string).as_deref() == Some("true"));
         }
         (None, Err(_)) => {}
-        // More is asked of a bookmark than that it has a version: no member twice, annotations that are strings.
+        // A bookmark must have more than a version: no member twice, and annotations that are strings.
         (Some(_), Err(_)) => {
             let meta = meta.unwrap();
             let annotations = meta.get("annotations").filter(|node| !node.is_null());
@@ -325,7 +326,7 @@ fn compare_bookmark(object: &Node<'_>, found: Result<WatchEvent, DecodeError>) {
     }
 }
 
-/// Objects as JSON can be at its worst and still be JSON.
+/// Valid objects in difficult JSON.
 fn objects() -> impl Strategy<Value = String> {
     let scalar = prop_oneof![
         Just("null".to_owned()),
@@ -373,7 +374,7 @@ fn objects() -> impl Strategy<Value = String> {
     )
 }
 
-/// Strings as they stand in JSON.
+/// Strings, escaped as in JSON.
 fn strings() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         8 => "[a-z]{1,6}",
@@ -399,14 +400,14 @@ fn members(
 }
 
 #[test]
-fn objects_are_kept_as_they_came_or_refused() {
+fn any_object_is_kept_unchanged_or_refused() {
     let target = Target { name: "object", tokens: TOKENS, check: &check_object };
     target.run(1);
     target.generate(objects(), 1);
 }
 
 #[test]
-fn watch_lines_are_events_or_refused() {
+fn any_watch_line_is_an_event_or_refused() {
     let target = Target { name: "watch_line", tokens: TOKENS, check: &check_watch_line };
     target.run(1);
     let kinds = prop::sample::select(
@@ -422,7 +423,7 @@ fn watch_lines_are_events_or_refused() {
 }
 
 #[test]
-fn a_line_that_was_cut_anywhere_is_refused() {
+fn a_line_cut_anywhere_is_refused() {
     for (file, line) in corpus("watch_line") {
         let whole = line.trim_ascii_end().len();
         if Decoder::new(resource(), options(true)).watch_line(&line).is_err() {
@@ -436,7 +437,7 @@ fn a_line_that_was_cut_anywhere_is_refused() {
 }
 
 #[test]
-fn nesting_deeper_than_any_stack_is_no_harm() {
+fn nesting_deeper_than_the_stack_is_decoded() {
     for depth in [100, 200, 100_000] {
         for (open, close) in [("[", "]"), (r#"{"a":"#, "}")] {
             let inner = if open == "[" { "" } else { "1" };

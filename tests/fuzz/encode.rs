@@ -1,4 +1,5 @@
-//! Whatever the decoder lets through can be encoded, in each format and form, and is JSON that tells the same object.
+//! Every object that the decoder accepts can be encoded, in each format and form, and the result is JSON of the same
+//! object.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use tokio::time::Instant;
 use super::decode::resource;
 use super::json::{self, Node};
 
-/// Formats whose events are lines.
+/// Formats with one line for each event.
 const FORMATS: [Format; 4] = [
     Format::Ndjson,
     Format::Sse,
@@ -19,10 +20,10 @@ const FORMATS: [Format; 4] = [
     Format::Kubernetes(Kubernetes { messages: false, metadata: true, bookmarks: true }),
 ];
 
-/// The version that an object is shown at where it is not its own.
+/// The version that an object is shown with, if it is not its own.
 const OTHER_VERSION: &str = "777";
 
-/// Shows an object in every way in which a stream or a list does.
+/// Encodes an object in every way in which a stream or a list does.
 pub(crate) fn check(object: &Object) {
     let object = Arc::new(object.clone());
     let other = ResourceVersion::new(OTHER_VERSION);
@@ -51,7 +52,7 @@ fn event(format: Format, kind: EventKind, payload: Payload, version: &str) {
     let line = line.filter(|line| line.starts_with('{')).collect::<Vec<_>>();
     assert_eq!(line.len(), 1, "{format:?}: one event, one line: {text}");
     let node = json::parse(line[0]).unwrap_or_else(|| panic!("{format:?}: no JSON: {text}"));
-    tells(node.get("object").expect("an object"), version);
+    check_shown(node.get("object").expect("an object"), version);
 }
 
 fn list(object: &Arc<Object>) {
@@ -65,10 +66,10 @@ fn list(object: &Arc<Object>) {
     let node = json::parse(text.trim_end()).unwrap_or_else(|| panic!("no JSON: {text}"));
     let items = node.get("items").and_then(Node::elements).expect("items");
     assert_eq!(items.len(), 2);
-    items.iter().for_each(|item| tells(item, &version));
+    items.iter().for_each(|item| check_shown(item, &version));
 }
 
-fn tells(object: &Node<'_>, version: &str) {
+fn check_shown(object: &Node<'_>, version: &str) {
     let told = object.get("metadata").and_then(|meta| meta.get("resourceVersion")).and_then(Node::string);
     assert_eq!(told.as_deref(), Some(version));
 }

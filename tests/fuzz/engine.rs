@@ -1,4 +1,4 @@
-//! Inputs: the corpus, mutations of it, and what grammars make; the same for the same seed.
+//! The inputs: the corpus, its mutations, and outputs of grammars; the same for the same seed.
 
 use std::path::PathBuf;
 
@@ -6,29 +6,29 @@ use proptest::prelude::*;
 use proptest::strategy::BoxedStrategy;
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
 
-/// Default number of cases of each target: all targets together take some 20 s of a slow core.
+/// Default number of cases of each target. All targets together take about 20 s on a slow core.
 const CASES: u32 = 1000;
 
-/// Longest input. Longer ones only take more time.
+/// Longest input. A longer one takes more time and finds no more.
 const INPUT_BYTES_MAX: usize = 16 << 10;
 
 /// A fuzz target.
 pub(crate) struct Target<'a> {
-    /// Its folder in the corpus.
+    /// The folder of its inputs in the corpus.
     pub(crate) name: &'static str,
-    /// Pieces with a meaning for the parser, which mutations insert.
+    /// Texts with a meaning for the parser, which mutations insert.
     pub(crate) tokens: &'static [&'static str],
-    /// Panics if the input is parsed wrongly.
+    /// The check; it panics if the input is parsed wrongly.
     pub(crate) check: &'a dyn Fn(&[u8]),
 }
 
-/// One change of an input: its kind, and three numbers for place and size.
+/// One change of an input: its kind, and three numbers for positions and sizes.
 type Mutation = (u8, u32, u32, u32);
 
 const MUTATIONS: u8 = 9;
 
 impl Target<'_> {
-    /// Replays the corpus, then mutates it. Costly checks take a part of the cases.
+    /// Replays the corpus, then mutates it. `part` divides the number of cases of costly checks.
     pub(crate) fn run(&self, part: u32) {
         let seeds = corpus(self.name);
         for (file, input) in &seeds {
@@ -45,12 +45,12 @@ impl Target<'_> {
         self.cases("mutated", &inputs.boxed(), part);
     }
 
-    /// Runs what a grammar makes.
+    /// Checks texts from a grammar.
     pub(crate) fn generate(&self, inputs: impl Strategy<Value = String> + 'static, part: u32) {
         self.cases("generated", &inputs.prop_map(String::into_bytes).boxed(), part);
     }
 
-    /// The same for what is not text.
+    /// Checks bytes from a grammar.
     pub(crate) fn generate_bytes(&self, inputs: impl Strategy<Value = Vec<u8>> + 'static, part: u32) {
         self.cases("generated", &inputs.boxed(), part);
     }
@@ -84,7 +84,7 @@ impl Target<'_> {
     }
 }
 
-/// The inputs kept for a target, in the order of their names.
+/// The inputs of a target, in the order of their names.
 pub(crate) fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus").join(target);
     let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
@@ -107,7 +107,7 @@ fn number(name: &str, default: u32) -> u32 {
     }
 }
 
-/// Cuts bytes up into chunks of lengths that a seed decides.
+/// Cuts bytes into chunks. The seed decides the lengths.
 pub(crate) fn chunks(bytes: &[u8], mut seed: u64) -> Vec<&[u8]> {
     let mut chunks = Vec::new();
     let mut rest = bytes;
@@ -124,10 +124,10 @@ pub(crate) fn chunks(bytes: &[u8], mut seed: u64) -> Vec<&[u8]> {
 fn mutate(input: &[u8], (what, a, b, c): Mutation, seeds: &[Vec<u8>], tokens: &[&str]) -> Vec<u8> {
     let place = |number: u32| number as usize % (input.len() + 1);
     let (start, end) = (place(a).min(place(b)), place(a).max(place(b)));
-    // Long ranges are rarely interesting; short ones hit one token.
+    // Long ranges rarely find anything; short ones hit one token.
     let near = end.min(start + 1 + c as usize % 24);
     let piece: Vec<u8> = match what {
-        // A bit, a byte, a token; something taken out, doubled, cut off, repeated, or from elsewhere.
+        // Changes a bit or a byte, inserts a token, or removes, doubles, cuts, repeats or copies a range.
         0 if start < input.len() => vec![input[start] ^ 1 << (c % 8)],
         1 => vec![c as u8],
         2 | 3 if !tokens.is_empty() => tokens[c as usize % tokens.len()].as_bytes().to_vec(),
@@ -146,7 +146,7 @@ fn mutate(input: &[u8], (what, a, b, c): Mutation, seeds: &[Vec<u8>], tokens: &[
         1 | 3 => start,
         2 | 4..=6 => near,
         7 => input.len(),
-        // Cut off, or a range put elsewhere.
+        // Cuts the end off, or moves a range.
         _ if c % 2 == 0 => input.len(),
         _ => place(c),
     };

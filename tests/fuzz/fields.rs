@@ -1,4 +1,4 @@
-//! Field selectors, beside a reader that goes letter by letter.
+//! Field selectors, compared with a reader that goes letter by letter.
 
 use informerd::testing::k8s::{Decoder, FieldSelector, Object, SELECTOR_TERMS_MAX};
 use proptest::prelude::*;
@@ -10,8 +10,8 @@ use super::engine::Target;
 /// A term: path, value, and whether they must be equal.
 type Term = (String, String, bool);
 
-/// Source: `k8s.io/apimachinery/pkg/fields/selector.go`, `ParseSelector`, and what we add: blanks around a
-/// term, its path and its value are nothing.
+/// Source: `k8s.io/apimachinery/pkg/fields/selector.go`, `ParseSelector`. Informerd's addition: blanks around a term,
+/// its path and its value are ignored.
 fn parse(text: &str) -> Option<Vec<Term>> {
     let (mut terms, mut term, mut letters) = (Vec::new(), String::new(), text.chars());
     loop {
@@ -57,7 +57,7 @@ fn one(term: &str) -> Option<Term> {
     Some((path.to_owned(), plain, equal))
 }
 
-/// The names along a path; a backslash takes its meaning from the dot behind it.
+/// The names of a path. A backslash before a dot makes the dot part of a name.
 fn names(path: &str) -> Vec<String> {
     let mut names = vec![String::new()];
     let mut letters = path.chars().peekable();
@@ -82,7 +82,7 @@ fn objects() -> [Value; 4] {
     ]
 }
 
-/// What a path leads to, as text: of each element where it goes through an array; empty where that is nothing.
+/// The values at a path, as text: one for each element if it goes through an array; empty if there is no scalar.
 fn lookup(object: &Value, names: &[String]) -> Vec<String> {
     match (object, names) {
         (Value::Array(elements), _) => {
@@ -125,7 +125,7 @@ fn check(input: &[u8]) {
 }
 
 #[test]
-fn field_selectors_compare_what_stands_at_their_paths() {
+fn field_selectors_compare_the_values_at_their_paths() {
     let tokens = &[
         "=",
         "==",

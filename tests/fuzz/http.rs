@@ -1,4 +1,4 @@
-//! Requests to a whole informerd: the answer is either what was asked for, or a Status that says what is wrong.
+//! Requests to a complete informerd: each answer is the requested content or a Status that names the error.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::engine::Target;
 use super::server::{PODS, get, send};
 
-/// As configured.
+/// The limit, as configured.
 const URL_BYTES_MAX: usize = 8 << 10;
 
 const SNAPSHOT: [&str; 10] = [
@@ -53,7 +53,7 @@ const WATCH_GRAPH: [&str; 9] = [
 ];
 const WATCH_INDEX: [&str; 3] = ["coalesceMs", "timeoutSeconds", "transport"];
 
-/// The routes whose parameters are all known here.
+/// The routes, each with all its parameters.
 const ROUTES: [(&str, &[&str]); 6] = [
     ("/v1/snapshot/", &SNAPSHOT),
     ("/v1/watch/", &WATCH),
@@ -63,7 +63,7 @@ const ROUTES: [(&str, &[&str]); 6] = [
     ("/v1/watch-index/", &WATCH_INDEX),
 ];
 
-/// `%41` and `+` undone; `None` where that is no text.
+/// Decodes `%41` and `+`; `None` if the result is not text.
 fn decode(text: &[u8]) -> Option<String> {
     let (mut bytes, mut at) = (Vec::new(), 0);
     while at < text.len() {
@@ -82,12 +82,12 @@ fn decode(text: &[u8]) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// What a target must be answered with, as far as its query alone says.
+/// The answer that a target must get, as far as its query decides it.
 enum Verdict {
-    /// Something in it is not known, given twice or not text.
+    /// A parameter is unknown, given twice, or not text.
     Refused,
     Unknown,
-    /// It would wait; that is for other tests.
+    /// The request would wait, which other tests cover.
     Waits,
 }
 
@@ -129,23 +129,23 @@ fn check_target(input: &[u8]) {
             && text.parse::<http::Uri>().is_ok()
     });
     if !is_target && answer.body.is_empty() {
-        // What is no request at all is refused where HTTP is read, which knows nothing of Kubernetes.
+        // An input that is not a request is refused by the HTTP parser, which does not know Kubernetes' Status.
         assert!(matches!(answer.code, 0 | 400 | 414 | 431 | 505), "{}", answer.code);
         return;
     }
     let waited = text.contains("esource") && answer.code == 504;
     match answer.code {
         200 => {
-            assert!(!matches!(verdict, Verdict::Refused), "a query that must be refused was taken");
+            assert!(!matches!(verdict, Verdict::Refused), "an invalid query was accepted");
             assert!(input.len() <= URL_BYTES_MAX);
         }
         400 | 404 | 406 | 410 | 414 => answer.is_a_status(),
-        // Routes that take other methods, or a WebSocket alone.
+        // Routes for other methods, or for WebSockets only.
         405 if text.starts_with("/v1/queues") => answer.is_a_status(),
         426 if text.starts_with("/v1/ws") => answer.is_a_status(),
-        // It names another host than the Host header does.
+        // The target names another host than the Host header.
         403 if !text.starts_with('/') => answer.is_a_status(),
-        // Kubernetes' word for options that exclude each other.
+        // Kubernetes' code for options that exclude each other.
         422 if text.starts_with("/api") => answer.is_a_status(),
         _ => {
             assert!(waited, "answered with {}", answer.code);
@@ -155,12 +155,12 @@ fn check_target(input: &[u8]) {
     if matches!(verdict, Verdict::Refused) && is_target && text.len() <= URL_BYTES_MAX {
         assert_eq!(answer.code, 400);
     }
-    // An error message is not many times as long as the request.
+    // An error message must not be many times as long as the request.
     let allowed = 4096 + 12 * input.len();
     assert!(answer.code == 200 || answer.body.len() <= allowed, "{} bytes say it", answer.body.len());
 }
 
-/// Header lines, one each line, to both doors.
+/// Sends header lines with requests for a snapshot and for a watch.
 fn check_headers(input: &[u8]) {
     let mut headers = Vec::new();
     for line in input.split(|byte| matches!(byte, b'\n' | b'\r')).filter(|line| !line.is_empty()) {
@@ -174,7 +174,7 @@ fn check_headers(input: &[u8]) {
         let answer = get(target.as_bytes(), &headers);
         match answer.code {
             101 | 200 | 304 => {}
-            // Refused where HTTP is read.
+            // Refused by the HTTP parser.
             0 | 400 | 431 if answer.body.is_empty() => {}
             400 | 403 | 406 | 431 => answer.is_a_status(),
             code => panic!("answered with {code}"),
@@ -182,13 +182,13 @@ fn check_headers(input: &[u8]) {
     }
 }
 
-/// Anything at all, in place of a request.
+/// Sends any bytes in place of a request.
 fn check_bytes(input: &[u8]) {
     let answer = send(input);
     assert!(answer.code < 500 || answer.code == 505, "answered with {}", answer.code);
 }
 
-/// A continue token: `$ID` and `$REQUEST` stand for those of a token that is good.
+/// Checks a continue token. `$ID` and `$REQUEST` stand for the parts of a valid token.
 fn check_continue(input: &[u8]) {
     let first = get(b"/v1/snapshot/pods?limit=2", b"Host: localhost\r\n").json();
     let good = first["metadata"]["continue"].as_str().expect("there are more pages").to_owned();
@@ -208,7 +208,7 @@ fn check_continue(input: &[u8]) {
                 let items = page["items"].as_array().unwrap();
                 assert!(items.len() <= 2 && page["kind"] == "PodList", "{page}");
                 if text.is_empty() {
-                    assert_eq!(page["items"], first["items"], "no token is the first page");
+                    assert_eq!(page["items"], first["items"], "without a token the first page is served");
                 }
                 let after: Option<(String, String)> = serde_json::from_str::<serde_json::Value>(&text)
                     .ok()
@@ -411,7 +411,7 @@ fn any_header_is_taken_or_refused_with_a_status() {
 }
 
 #[test]
-fn any_bytes_leave_the_server_standing() {
+fn no_bytes_stop_the_server() {
     let tokens = &[
         "GET ",
         "HEAD ",
@@ -444,7 +444,7 @@ fn any_bytes_leave_the_server_standing() {
 }
 
 #[test]
-fn any_continue_token_is_a_page_or_refused() {
+fn any_continue_token_gives_a_page_or_is_refused() {
     let tokens = &[
         "$ID",
         "$REQUEST",

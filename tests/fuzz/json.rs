@@ -1,32 +1,32 @@
-//! A reader of JSON that shares nothing with the one under test: RFC 8259, letter by letter.
+//! A JSON reader that shares no code with the one under test: RFC 8259, letter by letter.
 
-/// A value and the text that it is.
+/// A value and its text.
 #[derive(Debug)]
 pub(crate) struct Node<'a> {
     pub(crate) text: &'a str,
     pub(crate) value: Value<'a>,
 }
 
-/// What a value is made of.
+/// The parts of a value.
 #[derive(Debug)]
 pub(crate) enum Value<'a> {
-    /// A string, a number, true, false, null.
+    /// A string, a number, true, false, or null.
     Scalar,
     Array(Vec<Node<'a>>),
-    /// Members in their order, with the text of the key.
+    /// The members in order, each with the text of its key.
     Object(Vec<(&'a str, Node<'a>)>),
 }
 
-/// Deeper than anything an API server takes, and shallow enough for a test's stack.
+/// Deeper than any API server accepts, and shallow enough for the stack of a test.
 const DEPTH_MAX: usize = 600;
 
-/// Whether a text nests too deeply for this reader to say anything.
+/// Whether a text nests too deeply for this reader.
 pub(crate) fn is_too_deep(text: &str) -> bool {
     let opened = text.bytes().filter(|byte| matches!(byte, b'[' | b'{')).count();
     opened > DEPTH_MAX
 }
 
-/// The value that a text is, `None` where it is not JSON.
+/// Parses a text; `None` if it is not JSON.
 pub(crate) fn parse(text: &str) -> Option<Node<'_>> {
     let mut reader = Reader { text, at: 0 };
     let node = reader.value()?;
@@ -171,13 +171,13 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// An object's member; the last one, as readers have it, where there are several.
+    /// A member of an object. Of duplicate members, the last one counts.
     pub(crate) fn get(&self, key: &str) -> Option<&Node<'a>> {
         let named = |(name, _): &&(&str, _)| string(name).as_deref() == Some(key);
         self.members()?.iter().rev().find(named).map(|(_, node)| node)
     }
 
-    /// How often a member is there.
+    /// How often a member occurs.
     pub(crate) fn count(&self, key: &str) -> usize {
         let members = self.members().unwrap_or_default();
         members.iter().filter(|(name, _)| string(name).as_deref() == Some(key)).count()
@@ -192,7 +192,7 @@ impl<'a> Node<'a> {
         self.text == "null"
     }
 
-    /// The text without blanks between tokens and with line separators escaped.
+    /// The text without blanks between tokens, and with line separators escaped.
     pub(crate) fn compact(&self) -> String {
         match &self.value {
             Value::Scalar => escaped(self.text),
@@ -205,19 +205,19 @@ impl<'a> Node<'a> {
     }
 }
 
-/// An object of members: the text of the key, and the value's.
+/// An object from members: the texts of keys and values.
 pub(crate) fn object<'a>(members: impl IntoIterator<Item = (&'a str, String)>) -> String {
     let members: Vec<_> =
         members.into_iter().map(|(key, value)| format!("{}:{value}", escaped(key))).collect();
     format!("{{{}}}", members.join(","))
 }
 
-/// Line ends to some readers of lines.
+/// Escapes the characters that some readers take for line ends.
 fn escaped(text: &str) -> String {
     text.replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029").replace('\u{85}', "\\u0085")
 }
 
-/// What a string's text says; `None` where it is no string, or holds half a surrogate pair.
+/// The decoded text of a string; `None` if it is not a string, or has an unpaired surrogate.
 pub(crate) fn string(text: &str) -> Option<String> {
     let inner = text.strip_prefix('"')?.strip_suffix('"')?;
     let mut units: Vec<u16> = Vec::new();
@@ -244,7 +244,7 @@ pub(crate) fn string(text: &str) -> Option<String> {
 }
 
 #[test]
-fn the_oracle_reads_what_the_standard_says() {
+fn the_oracle_parses_json_as_the_standard_says() {
     for text in ["0", "-0.5e+7", "[]", "{}", r#"[1,{"a":[null]}]"#, r#""\u00e9\ud83d\ude00\/""#, " true\n"] {
         assert!(parse(text).is_some(), "{text}");
     }

@@ -1,4 +1,4 @@
-//! Label selectors, beside a reader that follows the letter of Kubernetes' own: tokens first, then a parser.
+//! Label selectors, compared with a reader that follows Kubernetes' own: tokens first, then a parser.
 
 use informerd::testing::k8s::{Decoder, LabelSelector, Object};
 use proptest::prelude::*;
@@ -93,7 +93,7 @@ fn requirement(rest: &mut &[Token]) -> Option<Requirement> {
     }
 }
 
-/// What stands between commas, each a word or nothing; nothing at all is the empty value.
+/// The texts between commas, each a word or empty. An empty set has the empty value.
 fn values(tokens: &[Token]) -> Option<Vec<String>> {
     let values = tokens.split(|token| *token == Token::Sign(",")).map(|piece| match piece {
         [] => Some(String::new()),
@@ -176,7 +176,7 @@ fn check(input: &[u8]) {
 }
 
 #[test]
-fn label_selectors_mean_what_kubernetes_takes_them_for() {
+fn label_selectors_mean_the_same_as_in_kubernetes() {
     let tokens = &[
         "=",
         "==",

@@ -1,4 +1,4 @@
-//! Lines out of chunks: however they are cut, the same lines.
+//! The line splitter: the lines do not depend on where chunks are cut.
 
 use informerd::testing::k8s::LineSplitter;
 
@@ -6,7 +6,8 @@ use super::engine::{Target, chunks};
 
 const LINE_BYTES_MAX: usize = 40;
 
-/// The lines, up to the first that is too long; what is left at the end; whether one was too long.
+/// The lines up to the first one that is too long, the number of bytes left at the end, and whether a line was too
+/// long.
 fn split(bytes: &[u8], chunks: &[&[u8]]) -> (Vec<Vec<u8>>, usize, bool) {
     let (mut splitter, mut lines, mut pushed) = (LineSplitter::new(LINE_BYTES_MAX), Vec::new(), 0);
     for chunk in chunks {
@@ -23,7 +24,7 @@ fn split(bytes: &[u8], chunks: &[&[u8]]) -> (Vec<Vec<u8>>, usize, bool) {
                 }
             }
         }
-        assert!(splitter.pending() <= LINE_BYTES_MAX, "more is held than a line may have");
+        assert!(splitter.pending() <= LINE_BYTES_MAX, "the splitter holds more than the longest line");
     }
     (lines, splitter.pending(), false)
 }

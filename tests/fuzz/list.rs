@@ -1,4 +1,4 @@
-//! Pages of lists: every valid item is decoded, in order, and a bad one does not hide others.
+//! Pages of lists: every valid item is decoded, in order, and an invalid item does not hide others.
 
 use informerd::testing::k8s::{Decoder, identities};
 use proptest::prelude::*;
@@ -13,7 +13,7 @@ fn check(input: &[u8]) {
     let named = identities(input);
     let Some(text) = std::str::from_utf8(input).ok().filter(|text| !json::is_too_deep(text)) else { return };
     let node = json::parse(text);
-    // serde also reads an array as the fields in their order, which no server writes.
+    // serde also accepts an array of the members in order, which no server writes.
     let listed = |node: &Node<'_>| {
         node.elements().is_some() || node.get("metadata").is_some_and(|meta| meta.elements().is_some())
     };
@@ -21,37 +21,42 @@ fn check(input: &[u8]) {
         return;
     }
     let Some((version, token, items)) = node.as_ref().and_then(parts) else {
-        assert!(found.is_err(), "taken, but is no list");
-        assert!(named.is_err(), "identities of what is no list");
+        assert!(found.is_err(), "accepted, but not a list");
+        assert!(named.is_err(), "identities of something that is not a list");
         return;
     };
-    let page = found.expect("a list is taken");
+    let page = found.expect("a list is accepted");
     assert_eq!(page.resource_version.to_string(), version);
     assert_eq!(page.continue_token, token);
     let (mut objects, mut skipped) = (page.objects.iter(), 0);
     for item in items {
         match Decoder::new(resource(), options(true)).object(item.text) {
-            Ok(object) => assert_eq!(objects.next().expect("an object is there").json(), object.json()),
+            Ok(object) => {
+                assert_eq!(objects.next().expect("an object of each valid item").json(), object.json())
+            }
             Err(_) => skipped += 1,
         }
     }
-    assert!(objects.next().is_none(), "an object too many");
+    assert!(objects.next().is_none(), "too many objects");
     assert_eq!(page.skipped.len(), skipped);
     if let Ok(named) = named {
         assert_eq!(named.continue_token, page.continue_token);
-        assert_eq!(named.identities.len(), items.len(), "nobody is left out");
+        assert_eq!(named.identities.len(), items.len(), "an identity is missing");
         let keys = named.identities.iter().map(|identity| &identity.key).collect::<Vec<_>>();
-        assert!(page.objects.iter().all(|object| keys.contains(&object.key())), "of the same names");
+        assert!(
+            page.objects.iter().all(|object| keys.contains(&object.key())),
+            "an object without an identity"
+        );
     }
 }
 
-/// Version, token and items; `None` where it is no list.
+/// The version, token and items of a list; `None` if it is not a list.
 fn parts<'n, 'a>(node: &'n Node<'a>) -> Option<(String, Option<String>, &'n [Node<'a>])> {
     let readable = |node: &Node<'_>| {
         node.members().map(|members| members.iter().all(|(key, _)| json::string(key).is_some()))
     };
     let meta = node.get("metadata")?;
-    // A member twice: nothing says which one is meant.
+    // Of duplicate members, nothing says which one is meant.
     let once = ["metadata", "items"].iter().all(|key| node.count(key) <= 1)
         && ["resourceVersion", "continue"].iter().all(|key| meta.count(key) <= 1);
     if !once || !readable(node)? || !readable(meta)? {
@@ -72,7 +77,7 @@ fn parts<'n, 'a>(node: &'n Node<'a>) -> Option<(String, Option<String>, &'n [Nod
 }
 
 #[test]
-fn lists_give_every_item_that_can_be_taken() {
+fn lists_give_every_decodable_item() {
     let target = Target { name: "list", tokens: TOKENS, check: &check };
     target.run(1);
     let item = prop::sample::select(

@@ -1,7 +1,7 @@
-//! Fuzzes all input from outside, and compares the results with simpler parsers.
+//! Fuzzes every input from outside, and compares the results with simpler parsers.
 //!
-//! Each target has a check (`fn(&[u8])`, panics on a divergence), a folder of inputs in `corpus/`, all of which
-//! every run replays, and generators. An input that was found to fail goes into the corpus with its fix.
+//! Each target has a check (`fn(&[u8])`, which panics on a difference), a folder of inputs in `corpus/`, which every
+//! run replays, and generators. An input that failed is added to the corpus together with its fix.
 //!
 //! - `INFORMERD_FUZZ_CASES=100000 cargo test --release --test fuzz` runs more cases for each target;
 //! - `INFORMERD_FUZZ_SEED=7` runs others. A run with the same numbers is the same run.

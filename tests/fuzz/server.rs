@@ -1,4 +1,4 @@
-//! One informerd for all targets that go through HTTP, and a client that sends any bytes.
+//! One informerd for all targets over HTTP, and a client that sends any bytes.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
@@ -15,10 +15,10 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
 
-/// Longest wait for anything: only a fault meets it.
+/// Time limit of every wait; only a fault reaches it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Pods in the cluster.
+/// Number of pods in the cluster.
 pub(crate) const PODS: usize = 7;
 
 const RESOURCES: [&str; 3] = ["pods", "deployments", "nodes"];
@@ -32,7 +32,7 @@ struct Running {
 
 /// An answer.
 pub(crate) struct Answer {
-    /// 0 where there was none.
+    /// The status code; 0 if there was no answer.
     pub(crate) code: u16,
     head: String,
     pub(crate) body: Vec<u8>,
@@ -111,25 +111,25 @@ fn running() -> &'static Running {
     })
 }
 
-/// Asks for a target, with more header lines.
+/// Sends a GET request for a target, with further header lines.
 pub(crate) fn get(target: &[u8], headers: &[u8]) -> Answer {
     let head = [b"GET ", target, b" HTTP/1.1\r\nConnection: close\r\n", headers, b"\r\n"].concat();
     exchange(&head, false)
 }
 
-/// Sends bytes and nothing more; without an end, half a request would be waited for.
+/// Sends bytes and closes the sending half; otherwise the server would wait for the rest of an incomplete request.
 pub(crate) fn send(bytes: &[u8]) -> Answer {
     exchange(bytes, true)
 }
 
-/// With this a client of HTTP/2 begins.
+/// The connection preface of an HTTP/2 client.
 const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Reads what comes: a stream's head, everything else whole.
+/// Reads the answer: the head of a stream, and any other answer completely.
 fn exchange(bytes: &[u8], half_close: bool) -> Answer {
     let mut socket = TcpStream::connect(running().address).expect("it listens");
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    // A server that refuses before it has read everything may close while we write.
+    // A server that refuses before it has read everything may close meanwhile.
     let _ = socket.write_all(bytes);
     if half_close {
         let _ = socket.shutdown(Shutdown::Write);
@@ -140,7 +140,7 @@ fn exchange(bytes: &[u8], half_close: bool) -> Answer {
         match socket.read(&mut buffer) {
             Ok(0) => break,
             Ok(count) => answer.extend_from_slice(&buffer[..count]),
-            // What was sent before a reset was read.
+            // Bytes sent before a reset have been read.
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => break,
             Err(error) => panic!("no end of an answer: {error}: {:?}", String::from_utf8_lossy(&answer)),
         }
@@ -155,7 +155,7 @@ fn exchange(bytes: &[u8], half_close: bool) -> Answer {
         assert!(began.elapsed() < PATIENCE, "an answer without end");
     }
     if bytes.starts_with(HTTP2) {
-        // In frames, of which the first is SETTINGS (RFC 9113, 3.4).
+        // Frames, of which the first is SETTINGS (RFC 9113, 3.4).
         assert!(answer.is_empty() || answer.get(3) == Some(&4), "not HTTP/2: {answer:?}");
         return Answer { code: 0, head: String::new(), body: Vec::new() };
     }
@@ -171,7 +171,7 @@ fn exchange(bytes: &[u8], half_close: bool) -> Answer {
     }
 }
 
-/// The head in lower case, and where the body begins.
+/// The head in lower case, and the offset of the body.
 fn head_of(answer: &[u8]) -> Option<(String, usize)> {
     let end = answer.windows(4).position(|four| four == b"\r\n\r\n")?;
     let head = String::from_utf8_lossy(&answer[..end]).into_owned();
@@ -179,7 +179,7 @@ fn head_of(answer: &[u8]) -> Option<(String, usize)> {
     Some((format!("{first}\r\n{}\r\n", rest.to_ascii_lowercase()), end + 4))
 }
 
-/// A body without its chunks' sizes.
+/// A body without chunk framing.
 fn plain(head: &str, mut body: &[u8]) -> Vec<u8> {
     if !head.contains("transfer-encoding: chunked") {
         return body.to_vec();
@@ -203,7 +203,7 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {}\n{text:?}", self.head))
     }
 
-    /// A refusal is a Status that says the same as the head, and something to a person.
+    /// Checks that a refusal is a Status with the code of the head and a message.
     pub(crate) fn is_a_status(&self) {
         let status = self.json();
         assert_eq!(status["kind"], "Status", "{status}");

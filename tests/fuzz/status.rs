@@ -1,4 +1,4 @@
-//! Status bodies: errors are understood in whatever form a server writes them.
+//! Status bodies: errors are parsed from every form that a server may write.
 
 use informerd::testing::k8s::Status;
 use proptest::prelude::*;
@@ -7,11 +7,11 @@ use super::decode::TOKENS;
 use super::engine::Target;
 use super::json::{self, Node};
 
-/// Holds a Status against what it was read from. `null` is what Go writes for what is not there.
+/// Compares a Status with the tree that it was read from. Go writes `null` for missing members.
 pub(crate) fn compare(node: &Node<'_>, found: Option<Status>) {
     if node.members().is_none() {
-        // An array of the fields in their order is read, too, which does no harm.
-        assert!(found.is_none() || node.elements().is_some(), "taken, but is no object");
+        // An array of the members in order is accepted, too, which does no harm.
+        assert!(found.is_none() || node.elements().is_some(), "accepted, but not an object");
         return;
     }
     let text = |key: &str| match node.get(key) {
@@ -32,17 +32,17 @@ pub(crate) fn compare(node: &Node<'_>, found: Option<Status>) {
             let gone = status.code == 410 || matches!(&*status.reason, "Expired" | "Gone");
             assert_eq!(status.is_expired(), gone);
             let again: Status = serde_json::from_slice(&status.to_line()).unwrap();
-            // Numbers of many digits in what is not ours change in their last one.
+            // Long numbers in members that informerd does not use may change in their last digit.
             let ours = |status: &Status| Status { metadata: serde_json::Map::default(), ..status.clone() };
             assert_eq!(ours(&again), ours(&status), "written and read");
             assert!(!status.to_line().trim_ascii_end().contains(&b'\n'), "one line");
         }
-        // The least that is needed to know what to do was there, and everything else was of its own kind.
+        // A Status must be accepted if it has the needed members, and each member has its own type.
         None => assert!(!is_plain(node), "a Status was refused"),
     }
 }
 
-/// Whether every member is of the kind that Kubernetes gives it, or null.
+/// Whether every member has the type that Kubernetes gives it, or is null.
 fn is_plain(node: &Node<'_>) -> bool {
     let is = |node: &Node<'_>, key: &str, fits: &dyn Fn(&Node<'_>) -> bool| {
         node.count(key) <= 1 && node.get(key).is_none_or(|value| value.is_null() || fits(value))
@@ -66,7 +66,7 @@ fn is_plain(node: &Node<'_>) -> bool {
         && is(node, "code", &|value| value.text.parse::<u16>().is_ok())
         && is(node, "details", &details)
         && node.get("metadata").is_none_or(|meta| {
-            // Its content is anything, which its reader limits in depth and in the size of numbers.
+            // Its content is not restricted, but its reader limits the depth and the size of numbers.
             node.count("metadata") == 1
                 && (meta.is_null() || serde_json::from_str::<serde_json::Map<_, _>>(meta.text).is_ok())
         })
@@ -77,7 +77,7 @@ fn check(input: &[u8]) {
     let Some(text) = std::str::from_utf8(input).ok().filter(|text| !json::is_too_deep(text)) else { return };
     match json::parse(text) {
         Some(node) => compare(&node, found),
-        None => assert!(found.is_none(), "taken, but is no JSON"),
+        None => assert!(found.is_none(), "accepted, but not JSON"),
     }
 }
 
@@ -110,7 +110,7 @@ const STATUS_TOKENS: &[&str] = &[
 ];
 
 #[test]
-fn a_status_is_understood_however_it_is_written() {
+fn a_status_is_parsed_in_any_spelling() {
     Target { name: "status", tokens: STATUS_TOKENS, check: &check }.run(1);
     let value = prop::sample::select(
         &[

@@ -1,4 +1,4 @@
-//! Tables: whatever a definition asks to be shown, and whatever is in the objects, there is a cell for each column.
+//! Tables: for any definition and any object, a row has a cell for each column.
 
 use informerd::testing::k8s::table::{PrinterColumn, Table, Timestamp};
 use informerd::testing::k8s::{Resource, ResourceParts};
@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 
 use super::engine::Target;
 
-/// Objects of all kinds, as real API servers took them.
+/// Objects of all kinds, as real API servers accepted them.
 const OBJECTS: &str = include_str!("../it/real/tables.json");
 
-/// What paths are made of.
+/// The pieces of paths.
 const TOKENS: &[&str] = &[
     ".",
     "..",
@@ -45,7 +45,7 @@ const TOKENS: &[&str] = &[
     " ",
 ];
 
-/// Where a field has another type than is thought, a time is none, and a number none of ours.
+/// Values of unexpected types, times that are not times, and numbers out of range.
 fn odd_values() -> Vec<Value> {
     vec![
         Value::Null,
@@ -69,7 +69,7 @@ fn now() -> Timestamp {
     Timestamp::since_epoch(std::time::Duration::from_secs(1_800_000_000))
 }
 
-/// Whether a table has a row for an object, as it must.
+/// Checks that the row of an object has a cell for each column.
 fn check_row(table: &Table, object: &Value) {
     let row = table.row(object.to_string().as_bytes(), now());
     assert_eq!(row.cells.len(), table.columns().len(), "{object}");
@@ -101,14 +101,14 @@ fn check_path(input: &[u8]) {
 }
 
 #[test]
-fn any_path_of_a_definition_is_shown_or_none_is() {
+fn any_column_path_gives_a_row_with_every_cell() {
     let target = Target { name: "path", tokens: TOKENS, check: &check_path };
     target.run(1);
     let pieces = prop::collection::vec(prop::sample::select(TOKENS), 0..12);
     target.generate(pieces.prop_map(|pieces| pieces.concat()), 1);
 }
 
-/// An object and its resource, from the path of its collection.
+/// The objects, each with the resource of its collection's path.
 fn shown() -> Vec<(Resource, Value)> {
     let all: Vec<Value> = serde_json::from_str(OBJECTS).unwrap();
     let one = |one: &Value| {
@@ -133,7 +133,7 @@ fn shown() -> Vec<(Resource, Value)> {
     all.iter().map(one).filter(|(resource, _)| resource.is_built_in()).collect()
 }
 
-/// The places in an object, deepest last.
+/// JSON pointers to all parts of an object, the object itself first.
 fn places(value: &Value, at: &str, all: &mut Vec<String>) {
     all.push(at.to_owned());
     match value {
@@ -173,7 +173,7 @@ fn any_object_of_a_kind_has_a_cell_for_each_column() {
         for (place, value) in changes {
             let mut all = Vec::new();
             places(&object, "", &mut all);
-            // Not all of it: what is no object is not in a cache.
+            // Not the whole object: a cache holds objects only.
             let place = all[1..].get(place as usize % all.len().max(1)).cloned();
             if let Some(part) = place.and_then(|place| object.pointer_mut(&place)) {
                 *part = odd[value].clone();

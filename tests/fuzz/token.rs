@@ -1,4 +1,4 @@
-//! Resume tokens: what is written is read, and what is read is what was written.
+//! Resume tokens: a printed token parses to the same token, and a parsed token prints as it was written.
 
 use informerd::testing::hub::ResumeToken;
 use informerd::testing::k8s::ResourceVersion;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::engine::Target;
 
-/// Longer than any token of ours; refused before it is looked at.
+/// Longer than any token of informerd; refused without being parsed.
 const TOKEN_BYTES_MAX: usize = 32 << 10;
 
 fn check(input: &[u8]) {
@@ -23,7 +23,7 @@ fn check(input: &[u8]) {
     assert!(text.len() <= TOKEN_BYTES_MAX && !token.is_empty());
     let printed = token.to_string();
     assert_eq!(ResumeToken::parse(&printed).as_ref(), Ok(&token), "printed as {printed:?}");
-    // What says that it is a bookmark's is no resource.
+    // The part that marks a bookmark is not a resource.
     let text = text.strip_suffix(",.kind:bookmark").unwrap_or(text);
     for part in text.split(',') {
         let (name, version) = part.trim().rsplit_once(':').expect("a part has a colon");
@@ -36,11 +36,11 @@ fn check(input: &[u8]) {
     assert_eq!(token.get("no such informer"), None);
 }
 
-/// Versions compare as numbers of 128 bits do, and what is none compares with nothing.
+/// Versions compare as numbers of 128 bits. A text that is not a number compares with nothing.
 fn check_version(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     let version = ResourceVersion::new(text);
-    assert_eq!(version.to_string(), text, "kept as it is written");
+    assert_eq!(version.to_string(), text, "changed");
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let canonical = digits && (text == "0" || !text.starts_with('0'));
     let most = u128::MAX.to_string();
@@ -48,7 +48,7 @@ fn check_version(input: &[u8]) {
     assert_eq!(version.is_number(), canonical && fits);
     for other in ["0", "1", "9", "10", "99999999999999999999", "340282366920938463463374607431768211455"] {
         let ours = version.partial_cmp(&ResourceVersion::new(other));
-        // By length, then by letter (KEP-5504).
+        // By length, then by digits (KEP-5504).
         let theirs = (text.len(), text).cmp(&(other.len(), other));
         assert_eq!(ours, version.is_number().then_some(theirs), "beside {other}");
     }
@@ -62,7 +62,7 @@ fn check_version(input: &[u8]) {
 }
 
 #[test]
-fn a_token_that_was_given_out_is_taken_back() {
+fn a_token_reads_back_as_it_was_written() {
     let tokens = &[
         ":",
         ",",

@@ -1,17 +1,17 @@
-//! What a WebSocket client sends, beside a reader that has all of it at once.
+//! WebSocket frames of clients, compared with a reader that has all bytes at once.
 
 use informerd::testing::encode::{ClientFrame, FrameParser};
 use proptest::prelude::*;
 
 use super::engine::{Target, chunks};
 
-/// Longest payload taken.
+/// Longest accepted payload.
 const PAYLOAD_BYTES_MAX: usize = 4096;
 
-/// RFC 6455 sections 5.2, 5.4, 5.5 and 8.1: the frames, and the close code of what is wrong with the rest.
+/// The frames of a client, and the close code of the error that ends them. RFC 6455 sections 5.2, 5.4, 5.5 and 8.1.
 fn read(mut bytes: &[u8]) -> (Vec<ClientFrame>, Option<u16>) {
     let mut frames = Vec::new();
-    // All of the message under way, and whether it is a text.
+    // The bytes of the message under way, and whether it is a text.
     let mut message: Option<(bool, Vec<u8>)> = None;
     loop {
         let [first, second, rest @ ..] = bytes else { return (frames, None) };
@@ -25,7 +25,7 @@ fn read(mut bytes: &[u8]) -> (Vec<ClientFrame>, Option<u16>) {
         let (len, rest) = match (short, rest) {
             (126, [a, b, rest @ ..]) => (usize::from(*a) << 8 | usize::from(*b), rest),
             (126, _) => return (frames, None),
-            // None that we take needs 64 bits for its length.
+            // No accepted payload needs a length of 64 bits.
             (127, _) => return (frames, Some(1009)),
             (len, rest) => (len, rest),
         };
@@ -43,7 +43,7 @@ fn read(mut bytes: &[u8]) -> (Vec<ClientFrame>, Option<u16>) {
                 [_] => return (frames, Some(1002)),
                 [a, b, ..] => {
                     let code = u16::from_be_bytes([a, b]);
-                    // Section 7.4: those that may stand in a frame.
+                    // Section 7.4: the close codes that a frame may have.
                     if !matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999) {
                         return (frames, Some(1002));
                     }
@@ -101,13 +101,13 @@ fn check(input: &[u8]) {
 }
 
 #[test]
-fn frames_are_those_of_the_standard_however_they_are_cut() {
+fn websocket_frames_are_parsed_as_by_the_standard_however_cut() {
     let tokens = &["\u{1}", "\0\0\0\0", "hello", "~", "\x08\x02"];
     let target = Target { name: "websocket", tokens, check: &check };
     target.run(2);
     let frames =
         (any::<u8>(), 0..140_usize, any::<[u8; 4]>(), any::<u8>()).prop_map(|(first, len, mask, fill)| {
-            // Mostly what a client does say.
+            // Mostly valid frames of clients.
             let said = [0x81, 0x88, 0x89, 0x8A, 0x01, 0x00, 0x80, 0x02];
             let first = if fill % 4 == 0 { first } else { said[usize::from(first % 8)] };
             let len = if first == 0x88 && fill % 3 > 0 { 2 } else { len };
@@ -116,7 +116,7 @@ fn frames_are_those_of_the_standard_however_they_are_cut() {
                 None => vec![first, 0xFE, (len >> 8) as u8, len as u8],
             };
             frame.extend(mask);
-            // A close code, text, or bytes that are no text, as the case may be.
+            // The payload of a close frame, a text, or bytes that are not text.
             let fill = if fill % 5 > 0 { fill % 128 } else { fill };
             frame.extend((0..len).map(|at| [3, fill][at % 2] ^ mask[at % 4]));
             frame

@@ -1,4 +1,4 @@
-//! The page, and a page's own EventSource, in a real browser against the real program.
+//! The dashboard, and EventSource in a page, in a real browser against the informerd program.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Stdio;
@@ -15,7 +15,7 @@ use crate::support::client;
 use crate::support::informerd;
 use crate::support::port::Port;
 
-/// A cluster in the test's hands, and informerd before it as a process of its own.
+/// A simulated cluster, and an informerd process that follows it.
 struct World {
     cluster: Cluster,
     api: ApiServer,
@@ -36,7 +36,7 @@ impl World {
     async fn start(cluster: Cluster) -> Self {
         let api = ApiServer::bind(cluster.clone(), (Ipv4Addr::LOCALHOST, 0).into()).await;
         let api = api.expect("a free port for the API server");
-        // A restart has to come back on the same port.
+        // informerd must find the API server again on the same port after a restart.
         let port = Port::hold();
         let informerd = spawn(&api.url(), port.address).await;
         Self { cluster, api, port, informerd }
@@ -46,12 +46,12 @@ impl World {
         format!("http://{}/", self.port.address)
     }
 
-    /// Ends informerd without warning; what the test then writes happens while it is away.
+    /// Kills informerd without warning, so that it misses what the test writes next.
     async fn kill(&mut self) {
         self.informerd.kill().await.expect("informerd was running");
     }
 
-    /// Ends informerd as a kubelet does.
+    /// Ends informerd by SIGTERM, as a kubelet does.
     async fn terminate(&mut self) {
         let id = self.informerd.id().expect("informerd is running").to_string();
         let sent = Command::new("kill").args(["-TERM", &id]).status().await.expect("kill runs");
@@ -144,7 +144,7 @@ async fn page_shows_informers_and_rows() {
     informers.sort();
     assert_eq!(informers, ["nodes", "pods"]);
     browser.until("document.querySelector('[aria-current] .objects').innerText === '3'").await;
-    // Only if the policy sent with the page lets its own stylesheet in.
+    // True only if the page's Content-Security-Policy allows its own stylesheet.
     assert_eq!(browser.eval::<String>("getComputedStyle(document.body).display").await, "grid");
 }
 
@@ -152,14 +152,14 @@ async fn page_shows_informers_and_rows() {
 const WIDGETS: &str = "widgets.demo.informerd.dev";
 
 #[tokio::test]
-async fn a_custom_resource_has_the_columns_of_its_definition_and_only_known_troubles_are_red() {
+async fn custom_resource_columns_come_from_the_definition_and_known_failures_are_red() {
     let Some(browser) = Browser::start().await else { return };
     let world = World::with_pods(&["web-1"]).await;
     for (name, phase) in [("one", "Turning"), ("two", "TurningFailed"), ("three", "Ready")] {
         let spec = json!({ "metadata": { "namespace": "shop", "name": name }, "spec": { "color": "red", "size": 7 } });
         world.cluster.create(WIDGETS, spec).expect("the name is free");
         let status = json!({ "status": { "phase": phase } });
-        world.cluster.patch(WIDGETS, "shop", name, &status).expect("it is there");
+        world.cluster.patch(WIDGETS, "shop", name, &status).expect("it exists");
     }
     let snapshot = format!("/v1/snapshot/{WIDGETS}");
     assert_eq!(client::get(world.port.address, &snapshot, &[]).await.status(), 200);
@@ -199,7 +199,7 @@ async fn filter_narrows_by_text_and_by_label() {
         browser.until(&format!("{ROWS}.length === {}", expected.len())).await;
         assert_eq!(browser.eval::<Vec<String>>(ROWS).await, expected, "filter {filter:?}");
     }
-    // Changes are filtered as they come: into the view, and out of it.
+    // Changes are filtered as they arrive: they enter the view, and leave it.
     browser.fill("#filter", "crashloop").await;
     browser.until("informerd.shown() === 0").await;
     world.crash("web-1", 1);
@@ -219,7 +219,7 @@ async fn click_shows_the_object_and_its_stream() {
     browser.until("document.querySelector('#log li:last-child .type').innerText === 'ADDED'").await;
     browser.until("document.getElementById('json').innerText.includes('\"name\": \"web-1\"')").await;
     assert_eq!(browser.eval::<String>("document.getElementById('panel-title').innerText").await, "web-1");
-    // What comes from the cluster is text, whatever it looks like.
+    // Text from the cluster is shown as text, even if it looks like HTML.
     browser.until("document.getElementById('json').innerText.includes('<b>image</b>')").await;
     assert_eq!(browser.eval::<u32>("document.querySelectorAll('#json b').length").await, 0);
 
@@ -251,7 +251,7 @@ async fn click_shows_the_object_and_its_stream() {
 }
 
 #[tokio::test]
-async fn the_graph_around_an_object_leads_to_the_others() {
+async fn a_click_in_the_graph_opens_the_related_object() {
     let Some(browser) = Browser::start().await else { return };
     let world = World::with_pods(&["cart-1", "web-1"]).await;
     world.cluster.create("nodes", json!({"metadata": {"name": "node-1"}})).expect("the name is free");
@@ -264,20 +264,20 @@ async fn the_graph_around_an_object_leads_to_the_others() {
     browser.click("#graph summary").await;
     let names =
         "[...document.querySelectorAll('#graph-picture .box .name')].map((name) => name.textContent).join()";
-    // The node is above the pod that names it.
+    // A node is drawn above the pods that name it.
     browser.until(&format!("{names} === 'node-1,web-1'")).await;
     let links = "document.querySelectorAll('#graph-picture path.link').length";
     assert_eq!(browser.eval::<u32>(links).await, 1);
     let selected = "document.querySelector('#graph-picture .box.selected .name').textContent";
     assert_eq!(browser.eval::<String>(selected).await, "web-1");
 
-    // The panel goes on with the node, and its graph stays open: all its pods are below it.
+    // The panel shows the node, and its graph stays open: all pods of the node are below it.
     browser.click("#graph-picture a.box").await;
     browser.until("document.getElementById('panel-title').innerText === 'node-1'").await;
     browser.until(&format!("{names} === 'node-1,cart-1,web-1'")).await;
     assert_eq!(browser.eval::<String>("location.hash").await, "#/nodes/node-1");
 
-    // The picture follows the cluster.
+    // The graph is updated when the cluster changes.
     world.delete("cart-1");
     browser.until(&format!("{names} === 'node-1,web-1'")).await;
 }
@@ -306,7 +306,7 @@ async fn page_recovers_from_a_restart() {
 
     world.kill().await;
     browser.until("informerd.state === 'reconnecting'").await;
-    // What was known stays readable meanwhile.
+    // The rows stay readable while the page is disconnected.
     assert_eq!(browser.eval::<u32>("informerd.rows()").await, 3);
     world.delete("cart-2");
     world.create("api-1");
@@ -317,10 +317,10 @@ async fn page_recovers_from_a_restart() {
     browser.until(&format!("{}.innerText.includes('CrashLoopBackOff')", row("web-1"))).await;
 }
 
-/// A client as the contract asks for: put on ADDED and MODIFIED, remove on DELETED, clear on RESET. It counts what
-/// must not happen: an event twice, and an object that goes back.
+/// A client that follows the contract: put on ADDED and MODIFIED, remove on DELETED, clear on RESET. It counts what
+/// must not happen: a repeated event, and an object that goes back to an older version.
 const FOLD: &str = "
-  // A list and a watch may differ in the order of keys, which means nothing.
+  // A list and a watch may order the keys of an object differently.
   window.plain = (value) => JSON.stringify(value, (_, inner) =>
     inner && typeof inner === 'object' && !Array.isArray(inner)
       ? Object.fromEntries(Object.entries(inner).sort(([a], [b]) => (a < b ? -1 : 1))) : inner);
@@ -349,7 +349,7 @@ const FOLD: &str = "
   window.fold = fold;
   done(true);";
 
-/// The names on which the fold and the store differ.
+/// The names at which the folded state and the store differ.
 const DIFFERENCE: &str = "
   fetch('/v1/snapshot/pods').then((answer) => answer.json()).then(({ items }) => {
     const store = new Map(items.map((o) => [`${o.metadata.namespace}/${o.metadata.name}`, plain(o)]));
@@ -361,13 +361,13 @@ async fn check_fold(browser: &Browser, present: &[&str]) {
     for name in present {
         browser.until(&format!("fold.objects.has('shop/{name}')")).await;
     }
-    assert_eq!(browser.run(DIFFERENCE).await, json!([]), "the fold differs from the store");
+    assert_eq!(browser.run(DIFFERENCE).await, json!([]), "the folded state differs from the store");
     assert_eq!(browser.eval::<u32>("fold.repeats").await, 0, "an event came twice");
     assert_eq!(browser.eval::<u32>("fold.backwards").await, 0, "an object went back");
 }
 
 #[tokio::test]
-async fn event_source_survives_restarts_by_its_last_event_id() {
+async fn event_source_resumes_after_restarts_by_its_last_event_id() {
     let Some(browser) = Browser::start().await else { return };
     let mut world = World::with_pods(&["cart-1", "cart-2", "web-1"]).await;
     open(&browser, &world, 3).await;
@@ -384,10 +384,10 @@ async fn event_source_survives_restarts_by_its_last_event_id() {
     browser.until("fold.opens === 2").await;
     world.create("quiet-1");
     check_fold(&browser, &["quiet-1"]).await;
-    assert_eq!(browser.eval::<u32>("fold.resets").await, 0, "a token that is still current was not taken");
+    assert_eq!(browser.eval::<u32>("fold.resets").await, 0, "a current token was refused");
     assert_eq!(browser.eval::<u32>("fold.events").await, before + 1);
 
-    // Everything happens while it is away.
+    // All of these changes happen while informerd is down.
     world.kill().await;
     world.delete("cart-2");
     world.crash("web-1", 3);
@@ -412,7 +412,7 @@ async fn event_source_survives_restarts_by_its_last_event_id() {
 const PODS: usize = 5_000;
 const EVENTS: usize = 500;
 
-/// Scrolls a little in each frame until `EVENTS` more events are applied, and says how the frames were.
+/// Scrolls a little in each frame until `EVENTS` more events are applied, and returns the times between frames.
 const MEASURE: &str = "
   const scroller = document.getElementById('scroller'), gaps = [], costs = [], tasks = [];
   new PerformanceObserver((list) => tasks.push(...list.getEntries().map((task) => Math.round(task.duration))))
@@ -462,7 +462,7 @@ async fn page_stays_smooth_with_many_pods_and_events() {
     });
     let measured = browser.run(&MEASURE.replace("EVENTS", &EVENTS.to_string())).await;
     load.abort();
-    // The numbers are for reading: what a busy machine makes of them is no matter of right and wrong.
+    // For the reader only: on a busy machine these figures prove nothing.
     println!("{PODS} pods, 100 events/s; [median, 95 %, worst] in ms: {measured}");
 
     let number = |path: &str| measured.pointer(path).and_then(Value::as_f64).expect("a number");
@@ -489,8 +489,8 @@ async fn page_shows_queues_and_puts_failed_keys_back() {
         let items = post("lease", json!({ "waitSeconds": 20 })).await["items"].clone();
         leases.push(items[0].clone());
     }
-    // One is in work, two have failed.
-    let busy = leases.pop().expect("three were taken");
+    // One key is in flight, two have failed.
+    let busy = leases.pop().expect("three keys were leased");
     for lease in &leases {
         let failed = post("retry", json!({ "lease": lease["lease"], "error": "no <b>route</b>" })).await;
         assert_eq!(failed["failed"], true);
@@ -504,7 +504,7 @@ async fn page_shows_queues_and_puts_failed_keys_back() {
     let name = |item: &Value| format!("pods shop/{}", item["name"].as_str().expect("a name"));
     assert_eq!(browser.eval::<Vec<String>>(&keys("leases")).await, [name(&busy)]);
     assert_eq!(browser.eval::<Vec<String>>(&keys("failed-keys")).await, [name(&leases[0]), name(&leases[1])]);
-    // What a worker tells is text, whatever it looks like.
+    // A worker's error is shown as text, even if it looks like HTML.
     let why = "document.querySelector('#failed-keys .why').innerText";
     assert_eq!(browser.eval::<String>(why).await, "no <b>route</b>");
     let figure = |label: &str| {
@@ -525,7 +525,7 @@ async fn page_shows_queues_and_puts_failed_keys_back() {
     let item = post("lease", json!({ "waitSeconds": 0 })).await["items"][0].clone();
     assert_eq!(name(&item), name(&leases[1]));
 
-    // Back to the objects, and to a queue that is gone.
+    // Back to the objects, then to a queue that does not exist.
     browser.click("#informers .informer").await;
     browser.until("!document.getElementById('objects-view').hidden && informerd.shown() > 0").await;
     browser.open(&format!("{}#queue/none", world.url())).await;

@@ -1,4 +1,4 @@
-//! The program as a person runs it: what it prints, where, and with which exit code.
+//! The informerd program on the command line: what it prints, on which channel, and its exit code.
 
 use std::process::Output;
 
@@ -6,11 +6,11 @@ use informerd::testing::sim::{ApiServer, Cluster};
 
 use crate::support::{self, server::ANY_PORT};
 
-/// Runs informerd with nothing of the caller's settings in the environment.
+/// Runs informerd without the INFORMERD_ variables of the caller's environment.
 fn informerd(args: &[&str], environment: &[(&str, &str)]) -> Output {
     let mut command = support::informerd();
     command.env_remove("KUBERNETES_SERVICE_HOST");
-    command.args(args).envs(environment.iter().copied()).output().expect("the binary is there")
+    command.args(args).envs(environment.iter().copied()).output().expect("the binary exists")
 }
 
 fn prints(args: &[&str], expected: &[&str]) {
@@ -33,12 +33,12 @@ fn refuses(args: &[&str], environment: &[(&str, &str)], expected: &[&str]) {
 }
 
 #[test]
-fn the_version_is_that_of_the_manifest() {
+fn the_printed_version_is_that_of_the_cargo_manifest() {
     prints(&["--version"], &[concat!("informerd ", env!("CARGO_PKG_VERSION"))]);
 }
 
 #[test]
-fn help_teaches_by_headings_and_examples() {
+fn help_has_headings_and_examples() {
     prints(&["--help"], &["Examples:", "informerd demo", "Exit codes:"]);
     prints(
         &["serve", "--help"],
@@ -48,7 +48,7 @@ fn help_teaches_by_headings_and_examples() {
 }
 
 #[test]
-fn a_wrong_flag_names_itself_its_value_and_what_is_accepted() {
+fn an_invalid_flag_is_reported_with_its_value_and_the_accepted_values() {
     refuses(
         &["serve", "--watch", "pods?ns=web"],
         &[],
@@ -68,7 +68,7 @@ fn a_wrong_flag_names_itself_its_value_and_what_is_accepted() {
 }
 
 #[test]
-fn a_wrong_configuration_is_reported_before_the_log_starts() {
+fn an_invalid_configuration_is_reported_before_the_log_starts() {
     refuses(&["serve"], &[], &["error: nothing to watch", "--watch pods"]);
     refuses(
         &["serve", "--watch=pods", "--server=http://a", "--in-cluster"],
@@ -105,7 +105,7 @@ fn a_flag_wins_over_the_environment_and_the_environment_over_the_file() {
 }
 
 #[test]
-fn a_wrong_variable_is_named_as_such() {
+fn an_invalid_environment_variable_is_reported_by_name() {
     let pods = ("INFORMERD_WATCH", "pods");
     let expected = "error: INFORMERD_LISTEN \"x\": expected ADDRESS:PORT";
     refuses(&["serve"], &[pods, ("INFORMERD_LISTEN", "x")], &[expected]);
@@ -117,7 +117,7 @@ fn a_wrong_variable_is_named_as_such() {
     );
     let expected = "INFORMERD_LOGFORMAT: no setting has this variable; INFORMERD_LOG_FORMAT is one";
     refuses(&["serve"], &[pods, ("INFORMERD_LOGFORMAT", "json")], &[expected]);
-    // A flag wins over a variable, also where both say which cluster.
+    // A flag wins over a variable, also if the two choose different clusters.
     let kubeconfig = ("INFORMERD_KUBECONFIG", "/does/not/exist");
     let output = informerd(&["check", "--watch=pods", "--server=http://127.0.0.1:1"], &[kubeconfig]);
     let stdout = String::from_utf8(output.stdout).unwrap();
@@ -125,7 +125,7 @@ fn a_wrong_variable_is_named_as_such() {
 }
 
 #[test]
-fn the_demo_begins_with_what_to_try_and_nothing_scrolls_it_away() {
+fn the_demo_prints_commands_to_try_and_no_log_lines_after_them() {
     use std::io::BufRead as _;
     let mut command = support::informerd();
     command.args(["demo", "--listen=127.0.0.1:0", "--admin-listen=off", "--rate=50", "--log-format=text"]);
@@ -133,7 +133,7 @@ fn the_demo_begins_with_what_to_try_and_nothing_scrolls_it_away() {
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped())
         .spawn()
-        .expect("the binary is there");
+        .expect("the binary exists");
     let lines = std::io::BufReader::new(demo.stdout.take().unwrap()).lines().map(Result::unwrap);
     let banner: Vec<String> = lines.take_while(|line| !line.starts_with("Ctrl-C")).collect();
     let page = banner.iter().find_map(|line| line.trim().strip_prefix("the page")).expect("the page").trim();
@@ -145,14 +145,14 @@ fn the_demo_begins_with_what_to_try_and_nothing_scrolls_it_away() {
     assert_eq!(log, "", "a log line would push the banner away");
 }
 
-/// The API server of a simulator, for a process to connect to.
+/// A simulated API server for a process to connect to.
 fn api_server() -> (tokio::runtime::Runtime, ApiServer) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let api = runtime.block_on(ApiServer::bind(Cluster::default(), ANY_PORT)).unwrap();
     (runtime, api)
 }
 
-/// What `serve` and `check` say of a configuration that both refuse, with exit code 2.
+/// Checks that `serve` and `check` refuse a configuration with exit code 2, and that both report the cause.
 fn both_refuse(args: &[&str], environment: &[(&str, &str)], expected: &[&str]) {
     let listeners = ["--listen=127.0.0.1:0", "--admin-listen=off", "--log-format=text"];
     let Output { status, stderr, .. } = informerd(&[&["serve"], &listeners[..], args].concat(), environment);
@@ -170,7 +170,7 @@ fn both_refuse(args: &[&str], environment: &[(&str, &str)], expected: &[&str]) {
 }
 
 #[test]
-fn check_refuses_what_serve_refuses_and_both_say_so_with_exit_code_2() {
+fn check_and_serve_refuse_the_same_configurations_with_exit_code_2() {
     let (_runtime, api) = api_server();
     let server = format!("--server={}", api.url());
     both_refuse(
@@ -210,7 +210,7 @@ fn check_refuses_what_serve_refuses_and_both_say_so_with_exit_code_2() {
 }
 
 #[test]
-fn check_finds_a_field_selector_that_the_api_server_does_not_take() {
+fn check_reports_a_field_selector_that_the_api_server_refuses() {
     let (_runtime, api) = api_server();
     let server = format!("--server={}", api.url());
     let check = |selector: &str| {
@@ -224,7 +224,7 @@ fn check_finds_a_field_selector_that_the_api_server_does_not_take() {
 }
 
 #[test]
-fn a_failure_names_the_api_server_and_what_is_in_the_way() {
+fn a_failed_start_names_the_address_or_path_and_the_cause() {
     let output = informerd(&["check", "--watch=pods", "--server=http://me:secret@127.0.0.1:1"], &[]);
     let report = String::from_utf8(output.stdout).unwrap();
     let expected = "the API server was not reached at http://127.0.0.1:1: ";
@@ -241,7 +241,7 @@ fn a_failure_names_the_api_server_and_what_is_in_the_way() {
         "{text}"
     );
     assert_eq!(output.status.code(), Some(1));
-    // Amid JSON it is JSON.
+    // With `--log-format=json` the error is a JSON line, too.
     let output = informerd(&[&serve[..], &["--log-format=json"]].concat(), &[]);
     let text = String::from_utf8(output.stderr).unwrap();
     let lines: Vec<serde_json::Value> =
@@ -255,7 +255,7 @@ fn the_schema_of_the_configuration_is_printed() {
 }
 
 #[test]
-fn rbac_prints_a_manifest_or_says_which_name_it_cannot_resolve() {
+fn rbac_prints_a_manifest_or_names_the_unknown_resource() {
     prints(
         &["rbac", "--watch=pods?namespace=web", "--service-account=web:api", "--name=reader"],
         &[
@@ -298,7 +298,7 @@ fn completions_and_manual_pages_are_printed() {
 }
 
 #[test]
-fn the_contract_shows_the_clients_as_they_are() {
+fn the_contract_contains_the_example_clients_verbatim() {
     let contract = include_str!("../../docs/contract.md");
     for (language, client) in [
         ("python", include_str!("../../examples/watch.py")),
@@ -315,10 +315,10 @@ fn the_configuration_of_the_readme_is_accepted() {
     let (_, rest) = readme.split_once("```yaml\n").expect("an example");
     let (yaml, _) = rest.split_once("```").expect("its end");
     let environment = |name: &str| (name == "NODE_NAME").then(|| "node-1".to_owned());
-    let settings =
-        informerd::testing::config::ServeSettings::from_yaml(yaml, &environment).expect("it is right");
+    let settings = informerd::testing::config::ServeSettings::from_yaml(yaml, &environment)
+        .expect("a valid configuration");
     let source = informerd::testing::config::Source { file: None, settings };
-    assert_eq!(source.resolve(&environment).expect("it is complete").watches.len(), 5);
+    assert_eq!(source.resolve(&environment).expect("a complete configuration").watches.len(), 5);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Streams with `Content-Encoding`: blocks that every stream of a view is sent.
+//! Streams with `Content-Encoding`. Their blocks are shared by all streams of a view.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -19,16 +19,16 @@ use crate::support::{eventually, in_time, mk_pod};
 
 const CODINGS: [&str; 2] = ["gzip", "zstd"];
 
-/// The content of a stream that has ended as its coding says.
+/// The decompressed content of a stream that ended as its coding requires.
 #[track_caller]
 fn unpacked(coding: &str, body: &[u8]) -> String {
     let mut text = String::new();
     match coding {
-        // It compares checksum and length at the end.
+        // The decoder compares checksum and length at the end.
         "gzip" => {
             let mut rest = flate2::bufread::GzDecoder::new(body);
             rest.read_to_string(&mut text).unwrap();
-            assert!(rest.into_inner().is_empty(), "one member, and nothing after it");
+            assert!(rest.into_inner().is_empty(), "there are bytes after the one member");
         }
         "zstd" => text = String::from_utf8(zstd::stream::decode_all(body).unwrap()).unwrap(),
         _ => text = String::from_utf8(body.to_vec()).unwrap(),
@@ -36,7 +36,7 @@ fn unpacked(coding: &str, body: &[u8]) -> String {
     text
 }
 
-/// A whole stream, read in a task of its own. The server's end is its end.
+/// Reads a whole stream in a task of its own, up to the server's shutdown.
 fn whole(server: &TestServer, target: &str, accept: &str, coding: &'static str) -> JoinHandle<Response> {
     let (address, target, accept) = (server.address, target.to_owned(), accept.to_owned());
     tokio::spawn(
@@ -46,7 +46,7 @@ fn whole(server: &TestServer, target: &str, accept: &str, coding: &'static str) 
 
 /// Waits until this many streams are in a live view.
 async fn live(server: &TestServer, count: usize) {
-    eventually("that all streams are live", || {
+    eventually("live streams", || {
         let followers = server.hub.followers(Instant::now());
         followers.len() == count
             && followers.iter().all(|follower| follower.stage == Stage::Live && !follower.is_writing)
@@ -54,14 +54,14 @@ async fn live(server: &TestServer, count: usize) {
     .await;
 }
 
-/// The names of the pods in a stream, in its order.
+/// The names of the pods in a stream, in order.
 fn names(text: &str) -> Vec<&str> {
     let named = text.split(r#""name":""#).skip(1).filter_map(|rest| rest.split('"').next());
-    // The containers have the other names.
+    // The other names are those of containers.
     named.filter(|name| *name != "main").collect()
 }
 
-/// Streams of every coding that join at two moments, and end with the server.
+/// Streams of every coding join at two moments and stay until the server stops.
 async fn joins_at_two_moments(target: &str, accept: &str) {
     let mut server = TestServer::start(&["pods"]).await;
     let create = async |names: &[&str]| {
@@ -76,10 +76,10 @@ async fn joins_at_two_moments(target: &str, accept: &str) {
             let before = bytes();
             server.cluster.create("pods", mk_pod("default", name, "web")).unwrap();
             server.caught_up("pods").await;
-            // The server's end would come before what is not written yet.
+            // Waits for the write, as the server's shutdown would overtake it.
             let written =
                 || bytes().iter().all(|(id, bytes)| before.get(id).is_some_and(|before| bytes > before));
-            eventually("that each stream was sent it", written).await;
+            eventually("the change on each stream", written).await;
         }
     };
     let open = || ["identity", "gzip", "zstd"].map(|coding| (coding, whole(&server, target, accept, coding)));
@@ -100,27 +100,27 @@ async fn joins_at_two_moments(target: &str, accept: &str) {
         assert_eq!(answer.header("vary").as_deref(), Some("Accept, Accept-Encoding"));
         let text = unpacked(coding, &answer.body);
         assert_eq!(names(&text), ["first", "second", "third", "fourth"], "{coding} {target} {accept}");
-        // Each stream is told another time to reconnect after.
+        // The `retry` of each stream is another one.
         let told = text.lines().filter(|line| !line.starts_with("retry: ")).collect::<Vec<_>>().join("\n");
         texts.push(told);
     }
-    // Whatever the coding, from each of the two moments.
+    // All streams that joined at the same moment have the same text, whatever their coding.
     for stream in 0..6 {
         assert_eq!(texts[stream], texts[stream / 3 * 3], "{target} {accept}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_compressed_stream_is_the_same_stream_whenever_it_joined() {
+async fn compressed_and_plain_streams_carry_the_same_events_whenever_they_join() {
     for accept in ["text/event-stream", "application/x-ndjson"] {
-        // A view of everything, whose batches are shared, and one of a selection.
+        // A view of everything, whose batches are shared, and a view of a selection.
         joins_at_two_moments("/v1/watch/pods", accept).await;
         joins_at_two_moments("/v1/watch/pods?labelSelector=app%3Dweb", accept).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_reader_of_a_compressed_stream_gets_whole_events_and_a_right_end() {
+async fn a_slow_reader_of_a_compressed_stream_gets_whole_events_and_a_valid_end() {
     for coding in CODINGS {
         let mut server = TestServer::start(&["pods"]).await;
         server.cluster.create("pods", mk_pod("default", "a", "web")).unwrap();
@@ -131,9 +131,9 @@ async fn a_slow_reader_of_a_compressed_stream_gets_whole_events_and_a_right_end(
         let request = head("GET", target, "localhost", &headers, "close");
         socket.write_all(request.as_bytes()).await.unwrap();
         live(&server, 1).await;
-        // Random text, so that no coding makes it small: more than the buffers of both ends take.
+        // Random text, which no coding makes small: more than the buffers of both ends hold.
         let noise: String = (0..200_000).map(|_| char::from(rand::random_range(b'a'..=b'z'))).collect();
-        eventually("that it is left behind", || {
+        eventually("a stream that is behind", || {
             let noise = format!("{}-{noise}", server.cluster.revision());
             let patch = serde_json::json!({"metadata": {"annotations": {"noise": noise}}});
             server.cluster.patch("pods", "default", "a", &patch).unwrap();
@@ -146,8 +146,8 @@ async fn a_slow_reader_of_a_compressed_stream_gets_whole_events_and_a_right_end(
         let answer = in_time("the end", answer).await.unwrap();
         assert!(answer.complete, "{coding}");
         let text = unpacked(coding, &answer.body);
-        // It has left the view and come back, and the end's checksum is of what it was sent in both ways. Which states it was
-        // given before the server's end depends on how soon it read.
+        // The stream has left the view and joined it again. The checksum at its end covers both parts. Which states
+        // it was sent before the shutdown depends on how soon it read.
         assert!(text.contains("\"type\":\"MODIFIED\""), "{coding}");
         assert!(
             text.lines()
@@ -158,7 +158,7 @@ async fn a_slow_reader_of_a_compressed_stream_gets_whole_events_and_a_right_end(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_compressed_stream_over_http_2_ends_as_its_coding_says() {
+async fn a_compressed_stream_over_http_2_ends_as_its_coding_requires() {
     let server = TestServer::start(&["pods"]).await;
     server.cluster.create("pods", mk_pod("default", "a", "web")).unwrap();
     server.caught_up("pods").await;
@@ -174,10 +174,10 @@ async fn a_compressed_stream_over_http_2_ends_as_its_coding_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_compressed_is_not() {
+async fn websockets_kubernetes_watches_and_refused_codings_stay_uncompressed() {
     let server = TestServer::start(&["pods"]).await;
     let coded = |stream: &Stream| stream.header("content-encoding");
-    // A WebSocket has its own way, and clients of the API server's watch expect none.
+    // WebSockets are not compressed, and clients of the Kubernetes watch do not expect compression.
     let websocket = Stream::websocket(server.address, "/v1/watch/pods", None).await.unwrap();
     assert_eq!(coded(&websocket), None);
     let headers = [("Accept-Encoding", "gzip")];
@@ -188,7 +188,8 @@ async fn what_cannot_be_compressed_is_not() {
     assert_eq!(coded(&stream), None);
 }
 
-/// A program that prints each event's object as soon as it has it; `None`, and a line that says so, without the program.
+/// A program that prints each event's object as soon as it has it; `None`, with a `skipped:` line, if it is not
+/// installed.
 fn reader(program: &str, arguments: &[&str]) -> Option<Command> {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
@@ -199,7 +200,7 @@ fn reader(program: &str, arguments: &[&str]) -> Option<Command> {
     Some(command)
 }
 
-/// Prints the events of a stream with nothing but the standard library.
+/// Prints the events of a stream with the standard library only.
 const PYTHON: &str = "
 import sys, urllib.request, zlib
 request = urllib.request.Request(sys.argv[1], headers={'Accept': 'application/x-ndjson', 'Accept-Encoding': 'gzip'})
@@ -207,7 +208,7 @@ answer, unpack = urllib.request.urlopen(request), zlib.decompressobj(31)
 while chunk := answer.read1():
     sys.stdout.write(unpack.decompress(chunk).decode()), sys.stdout.flush()
 ";
-/// As it is: Node's own fetch asks for gzip by itself.
+/// Reads the body undecoded: Node's own fetch asks for gzip by itself.
 const NODE: &str = "
 const answer = await fetch(process.argv[1], { headers: { accept: 'application/x-ndjson' } });
 if (answer.headers.get('content-encoding') !== 'gzip') throw new Error('not compressed');
@@ -249,16 +250,16 @@ async fn clients_read_a_compressed_stream_event_by_event() {
         for event in 0..3 {
             let name = format!("pod-{number}-{event}");
             server.cluster.create("pods", mk_pod("default", &name, "web")).unwrap();
-            // It comes before anything else is sent.
+            // Each event arrives before anything else is sent.
             until(&format!("\"{name}\"")).await;
         }
         child.kill().await.unwrap();
-        eventually("that it has left", || server.hub.followers(Instant::now()).is_empty()).await;
+        eventually("the end of its subscription", || server.hub.followers(Instant::now()).is_empty()).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_quiet_compressed_stream_shows_that_it_lives() {
+async fn a_quiet_compressed_stream_sends_heartbeats() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.limits.heartbeat_interval = Duration::from_millis(100);
     })

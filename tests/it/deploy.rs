@@ -1,4 +1,4 @@
-//! The manifests of `deploy/`: kustomize builds them, and a real API server takes them.
+//! The manifests in `deploy/`: kustomize builds them, and a real API server accepts them.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -7,15 +7,15 @@ use tokio::process::Command;
 
 use crate::support::envtest::{Envtest, Options, Version};
 
-/// Each folder, and whether the oldest server's schema knows all of it: `restartPolicy` of an init container came
-/// with 1.28, so there kubectl must be told not to refuse what the server will drop.
+/// Each folder, and whether the schema of the oldest server knows all of it. `restartPolicy` of an init container
+/// came with 1.28; for such a folder kubectl runs without validation, as the server drops the field.
 const FOLDERS: [(&str, bool); 3] = [("native-sidecar", false), ("classic-sidecar", true), ("shared", true)];
 
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy").join(name)
 }
 
-/// Runs kubectl; `None`, and a line that says so, where there is none.
+/// Runs kubectl; `None`, with a `skipped:` line, if it is not installed.
 #[expect(clippy::print_stdout, reason = "a test that did not run says so")]
 async fn kubectl(command: &mut Command) -> Option<Output> {
     match command.output().await {
@@ -28,7 +28,7 @@ async fn kubectl(command: &mut Command) -> Option<Output> {
     }
 }
 
-/// What `kubectl kustomize` makes of a folder.
+/// The output of `kubectl kustomize` for a folder.
 async fn build(folder: &Path) -> Option<String> {
     let output = kubectl(Command::new("kubectl").arg("kustomize").arg(folder)).await?;
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -53,7 +53,7 @@ async fn kustomize_builds_each_folder() {
 }
 
 #[tokio::test]
-async fn manifests_ask_for_list_and_watch_alone() {
+async fn manifests_grant_list_and_watch_only() {
     for (name, _) in FOLDERS {
         let Some(manifests) = build(&folder(name)).await else { return };
         let count = |item: &str| manifests.lines().filter(|line| line.trim() == item).count();
@@ -87,7 +87,7 @@ async fn probes_of_the_native_sidecar_apply_when_uncommented() {
 }
 
 #[tokio::test]
-async fn real_api_server_takes_each_folder() {
+async fn a_real_api_server_accepts_each_folder() {
     let Some(server) = Envtest::start(Version::V1_20, Options::default()).await else { return };
     for (name, is_known) in FOLDERS {
         let mut apply = Command::new("kubectl");

@@ -1,4 +1,4 @@
-//! Access to the listeners: hosts and origins, Unix sockets, probes, metrics, the description of the interface.
+//! Access to the listeners: hosts and origins, Unix sockets, probes, metrics, the OpenAPI document.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use crate::support::{eventually, mk_pod};
 const SNAPSHOT: &str = "/v1/snapshot/pods";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_name_that_dns_could_point_here_is_not_served_on_the_loopback() {
+async fn host_names_that_dns_could_point_here_are_refused_on_the_loopback() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.allow_hosts = vec!["informerd.internal".parse::<HostName>().unwrap()];
     })
@@ -40,14 +40,14 @@ async fn a_name_that_dns_could_point_here_is_not_served_on_the_loopback() {
     assert_eq!((&refused["kind"], &refused["reason"]), (&json!("Status"), &json!("Forbidden")));
     assert!(refused["message"].as_str().unwrap().contains("--allow-host"), "{refused}");
     let probe = get(server.admin, "/livez", &[("Host", "pod-ip.example")]).await;
-    assert_eq!(probe.status(), 200, "a probe comes by any name");
+    assert_eq!(probe.status(), 200, "a probe may use any host");
     for (host, code) in [("evil.example", 403), ("informerd.internal", 200), ("10.0.0.1:8091", 200)] {
         assert_eq!(get(server.admin, "/metrics", &[("Host", host)]).await.status(), code, "{host}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn names_within_a_cluster_and_without_a_dot_are_served() {
+async fn host_names_within_a_cluster_and_without_a_dot_are_served() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.allow_hosts = vec!["*.apps.example".parse::<HostName>().unwrap()];
     })
@@ -59,7 +59,7 @@ async fn names_within_a_cluster_and_without_a_dot_are_served() {
         ("informerd.web.svc.cluster.local", 200),
         ("informerd.apps.example", 200),
         ("apps.example", 403),
-        // A namespace may be called like a top-level domain.
+        // A namespace may have the name of a top-level domain.
         ("informerd.dev", 403),
         ("informerd.web.svc.evil.example", 403),
     ] {
@@ -71,7 +71,7 @@ async fn names_within_a_cluster_and_without_a_dot_are_served() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_names_no_host_or_two_is_refused() {
+async fn a_request_with_no_host_or_two_hosts_is_refused() {
     let server = TestServer::start(&["pods"]).await;
     for (first, host, code) in [
         ("GET /v1/snapshot/pods HTTP/1.1", &b""[..], 400),
@@ -84,7 +84,7 @@ async fn a_request_that_names_no_host_or_two_is_refused() {
         ("GET http://evil.example/v1/snapshot/pods HTTP/1.1", b"Host: evil.example\r\n", 403),
         ("GET http://localhost/v1/snapshot/pods HTTP/1.1", b"", 400),
         ("GET http://localhost/v1/snapshot/pods HTTP/1.1", b"Host: localhost\r\n", 200),
-        // HTTP/1.0, which no browser speaks, needs no Host; an Origin then cannot be informerd's own.
+        // HTTP/1.0, which no browser speaks, needs no Host. Its Origin then cannot be informerd's own.
         ("GET /v1/snapshot/pods HTTP/1.0", b"", 200),
         ("GET /v1/snapshot/pods HTTP/1.0", b"Origin: http://\r\n", 403),
     ] {
@@ -99,7 +99,7 @@ async fn a_request_that_names_no_host_or_two_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_page_of_another_origin_reads_nothing_unless_it_is_allowed() {
+async fn a_page_of_another_origin_is_refused_unless_it_is_allowed() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.allow_origins = vec!["https://app.example".parse::<Origin>().unwrap()];
     })
@@ -132,7 +132,7 @@ async fn a_page_of_another_origin_reads_nothing_unless_it_is_allowed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_page_elsewhere_embeds_or_links_to_is_not_served_but_the_dashboard() {
+async fn other_sites_may_only_link_to_the_dashboard_and_metrics() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.allow_origins = vec!["https://app.example".parse::<Origin>().unwrap()];
     })
@@ -152,14 +152,14 @@ async fn what_a_page_elsewhere_embeds_or_links_to_is_not_served_but_the_dashboar
     }
     let link = [("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Mode", "navigate")];
     assert_eq!(server.get_with("/", &link).await.status(), 200);
-    // As from the targets of a Prometheus.
+    // Prometheus' page of targets links to the metrics.
     assert_eq!(get(server.admin, "/metrics", &link).await.status(), 200);
     let image = [("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Mode", "no-cors")];
     assert_eq!(get(server.admin, "/metrics", &image).await.status(), 403);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_but_the_dashboard_may_run_in_a_browser() {
+async fn only_the_dashboard_may_run_scripts_in_a_browser() {
     let server = TestServer::start(&["pods"]).await;
     let policy = |answer: &Response| answer.header("content-security-policy");
     for path in
@@ -175,10 +175,10 @@ async fn nothing_but_the_dashboard_may_run_in_a_browser() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_unix_socket_is_a_door_like_the_other() {
+async fn a_unix_socket_serves_the_same_interface() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("informerd.sock");
-    // What a process that was killed left behind is taken over.
+    // A socket left behind by a killed process is replaced.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let mut server =
         TestServer::start_with(&["pods"], |config| config.listen = Listen::Unix(path.clone())).await;
@@ -194,11 +194,11 @@ async fn a_unix_socket_is_a_door_like_the_other() {
     assert!(stream.complete && stream.text().starts_with("event: ADDED\nid: pods:0\n"), "{}", stream.text());
     assert_eq!(get(SNAPSHOT, "evil.example").await.status(), 403);
     server.stop().await;
-    assert!(!path.exists(), "it is removed at the end");
+    assert!(!path.exists(), "the socket was not removed at shutdown");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn probes_tell_what_works_and_what_does_not() {
+async fn probes_report_each_check_by_name() {
     let mut server = TestServer::start_with(&["pods", "services"], |config| {
         config.unready_after = Some(std::time::Duration::from_secs(3600));
     })
@@ -218,7 +218,7 @@ async fn probes_tell_what_works_and_what_does_not() {
     assert_eq!(probe("/livez?verbose").await, (200, "[+]ping ok\nlivez check passed\n".to_owned()));
     assert_eq!(probe("/v1/snapshot/pods").await.0, 404, "no data on the admin listener");
     assert_eq!(request(server.admin, "POST", "/livez", &[]).await.status(), 405);
-    // Without an API server a new process lives, says why it is not ready, and answers nothing wrong.
+    // Without an API server a new process is live, says why it is not ready, and serves no data.
     server.stop().await;
     server.api.stop().await;
     server.revive().await;
@@ -232,7 +232,7 @@ async fn probes_tell_what_works_and_what_does_not() {
     assert_eq!(get(server.admin, "/readyz", &[]).await.text(), "ok");
 }
 
-/// The series of a page in the Prometheus text format, by name and labels. Panics where it is not that.
+/// The series of a page in the Prometheus text format, by name and labels. Panics if the page is not valid.
 fn series(page: &str) -> BTreeMap<String, f64> {
     let mut series = BTreeMap::new();
     let mut types: BTreeMap<&str, &str> = BTreeMap::new();
@@ -262,7 +262,7 @@ fn series(page: &str) -> BTreeMap<String, f64> {
         assert!(helps(family) || stem.is_some_and(helps), "{line} has no help");
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
         assert!(family.chars().all(plain), "{line}");
-        assert!(series.insert(name.to_owned(), value).is_none(), "{name} is there twice");
+        assert!(series.insert(name.to_owned(), value).is_none(), "{name} occurs twice");
     }
     series
 }
@@ -316,7 +316,7 @@ fn check_by_promtool(page: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn metrics_are_as_promtool_wants_them() {
+async fn promtool_finds_nothing_wrong_with_the_metrics() {
     let server = TestServer::start(&["configmaps", "pods"]).await;
     server.get("/v1/snapshot/configmaps").await;
     server.get("/api/v1/pods").await;
@@ -325,7 +325,7 @@ async fn metrics_are_as_promtool_wants_them() {
     tokio::task::spawn_blocking(move || check_by_promtool(&page)).await.unwrap();
 }
 
-/// The query parameters of a path in the description.
+/// The query parameters of a path in the OpenAPI document.
 fn documented(document: &Value, path: &str) -> BTreeSet<String> {
     let parameters = document["paths"][path]["get"]["parameters"].as_array().cloned().unwrap_or_default();
     let whole = parameters.iter().map(|parameter| match parameter["$ref"].as_str() {
@@ -342,7 +342,7 @@ fn documented(document: &Value, path: &str) -> BTreeSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_description_names_every_parameter_and_none_else() {
+async fn the_openapi_document_lists_exactly_the_accepted_parameters() {
     let queue = r#"q={"watch":[{"resource":"pods"}]}"#.to_owned();
     let queues = DeclaredQueues::from_texts(&[queue]).unwrap().plain();
     let server = TestServer::start_with(&["pods"], |config| config.queues = queues).await;
@@ -380,7 +380,7 @@ async fn the_description_names_every_parameter_and_none_else() {
         let accepted = message.rsplit_once("accepted are ").unwrap().1;
         let mut accepted: BTreeSet<_> =
             accepted.split(", ").filter(|name| !name.is_empty()).map(str::to_owned).collect();
-        // A path has one namespace or the query some.
+        // A path has one namespace; the query may have several.
         if documented_as.contains("{namespace}") {
             accepted.remove("namespace");
         }
@@ -399,7 +399,7 @@ async fn the_description_names_every_parameter_and_none_else() {
         let address = if item["get"]["tags"][0] == "admin" { server.admin } else { server.address };
         let target = filled.iter().fold(path.clone(), |path, (segment, value)| path.replace(segment, value));
         let answer = request(address, "HEAD", &target, &[]).await;
-        // A WebSocket alone needs more than a request.
+        // Only a WebSocket needs more than a plain request.
         let get = &item["get"];
         let (method, status) = if get.is_null() {
             ("post", 405)
@@ -408,13 +408,13 @@ async fn the_description_names_every_parameter_and_none_else() {
         } else {
             ("get", 200)
         };
-        assert_eq!(answer.status(), status, "{path} is there");
-        assert!(item[method]["operationId"].is_string(), "{path} has a name for generators");
+        assert_eq!(answer.status(), status, "{path} is not served");
+        assert!(item[method]["operationId"].is_string(), "{path} has no name for generators");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_reference_in_the_description_leads_somewhere() {
+async fn every_reference_in_the_openapi_document_resolves() {
     let server = TestServer::start(&["pods"]).await;
     let answer = server.get("/openapi.json").await;
     let document = answer.json();
@@ -425,11 +425,11 @@ async fn every_reference_in_the_description_leads_somewhere() {
     let tag = answer.header("etag").unwrap();
     let same = server.get_with("/openapi.json", &[("If-None-Match", &tag)]).await;
     assert_eq!((same.status(), same.body.len()), (304, 0));
-    // What the informers tell of themselves is described, field by field.
+    // Every field that `/v1/resources` shows of an informer is described.
     let informer = &server.get("/v1/resources").await.json()["informers"][0];
     let described = &document["components"]["schemas"]["Informer"]["properties"];
     for field in informer.as_object().unwrap().keys() {
         assert!(described[field].is_object(), "{field}");
     }
-    eventually("nobody is left", || server.hub.subscribers() == 0).await;
+    eventually("the end of all subscriptions", || server.hub.subscribers() == 0).await;
 }

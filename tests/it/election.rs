@@ -1,4 +1,4 @@
-//! Replicas that elect the one that gives out the keys of queues.
+//! Leader election: which of several replicas gives out the keys of queues.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::support::{in_time, mk_pod};
 /// The Lease of the tests.
 pub(crate) const LEASE: &str = "web/informerd-queues";
 
-/// Short enough to wait for, and long enough for a busy machine.
+/// Short enough for a test to wait for, and long enough for a busy machine.
 pub(crate) const TIMING: ElectionTiming = ElectionTiming {
     lease: Duration::from_secs(5),
     renew: Duration::from_secs(4),
@@ -37,12 +37,12 @@ fn config(upstream: UpstreamSource) -> config::Serve {
     config
 }
 
-/// What a replica says of the election.
+/// What a replica shows of the election.
 pub(crate) async fn shown(address: SocketAddr) -> Value {
     client::get(address, "/v1/queues", &[]).await.json()["election"].clone()
 }
 
-/// Waits until a replica leads, or does not.
+/// Waits until a replica leads, or no longer leads.
 pub(crate) async fn until_leads(address: SocketAddr, leads: bool) {
     let so = async {
         while shown(address).await["leads"] != leads {
@@ -52,7 +52,7 @@ pub(crate) async fn until_leads(address: SocketAddr, leads: bool) {
     in_time(&format!("leads: {leads}"), so).await;
 }
 
-/// Waits until a replica says that another one leads; gives its name.
+/// Waits until a replica shows another one, of this name, as the leader.
 pub(crate) async fn until_follows(address: SocketAddr, another: &str) {
     let so = async {
         while shown(address).await["leader"] != another {
@@ -70,14 +70,14 @@ pub(crate) async fn post(address: SocketAddr, verb: &str, body: &Value) -> Respo
     send(address, "POST", &format!("/v1/queues/q/{verb}"), body).await
 }
 
-/// The next key; the token of its lease.
+/// Leases the next key and returns the token of its lease.
 pub(crate) async fn lease(address: SocketAddr) -> Value {
     let answer = post(address, "lease", &json!({"waitSeconds": 20})).await;
     assert_eq!(answer.status(), 200, "{}", answer.text());
     json!({"lease": answer.json()["items"][0]["lease"]})
 }
 
-/// Checks that a replica refuses, and names the leader.
+/// Checks that a replica refuses requests to queues, and names the leader.
 pub(crate) async fn refuses(address: SocketAddr, leader: &str) {
     let spec = json!({"watch": [{"resource": "pods"}]});
     for (method, target, body) in [
@@ -115,7 +115,7 @@ fn holder(cluster: &Cluster) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_replica_leads_and_another_one_after_it() {
+async fn a_second_replica_leads_after_the_first_one_dies_or_drains() {
     let (cluster, _api, upstream) = cluster_with_a_pod().await;
     let mut first = replica(upstream.clone()).await;
     until_leads(first.address, true).await;
@@ -130,7 +130,7 @@ async fn one_replica_leads_and_another_one_after_it() {
     assert_eq!((&spec["holderIdentity"], &spec["leaseTransitions"]), (&json!(names[0]), &json!(0)));
     assert_eq!(spec["leaseDurationSeconds"], 5);
 
-    // It dies. Its keys come again, and what it gave means nothing to the next one.
+    // The leader dies. Its keys are given out again, and its leases are void at the next leader.
     first.kill().await;
     until_leads(second.address, true).await;
     assert_eq!(holder(&cluster)["leaseTransitions"], 1);
@@ -142,7 +142,7 @@ async fn one_replica_leads_and_another_one_after_it() {
     until_follows(first.address, &names[1]).await;
     refuses(first.address, &names[1]).await;
 
-    // It drains, and does not let the other one wait.
+    // The leader drains and releases the Lease, so that the other one need not wait for its expiry.
     let started = Instant::now();
     second.stop().await;
     until_leads(first.address, true).await;
@@ -157,7 +157,7 @@ async fn one_replica_leads_and_another_one_after_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_loses_the_lease_gives_no_key_and_begins_anew_when_it_leads_again() {
+async fn a_leader_that_loses_the_lease_gives_out_no_keys_until_it_leads_again() {
     let (cluster, _api, upstream) = cluster_with_a_pod().await;
     let informerd = replica(upstream).await;
     until_leads(informerd.address, true).await;
@@ -175,7 +175,7 @@ async fn a_leader_that_loses_the_lease_gives_no_key_and_begins_anew_when_it_lead
         (refused.status(), refused.json()["details"]["causes"][0]["message"].clone()),
         (503, json!("another"))
     );
-    // The other one is never heard again.
+    // The other holder never renews.
     until_leads(address, true).await;
     assert_eq!(post(address, "done", &held).await.status(), 409);
     let again = lease(address).await;
@@ -184,7 +184,7 @@ async fn a_leader_that_loses_the_lease_gives_no_key_and_begins_anew_when_it_lead
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_cannot_renew_ceases_before_others_begin() {
+async fn a_leader_that_cannot_renew_stops_before_another_one_leads() {
     let (_cluster, api, _) = cluster_with_a_pod().await;
     let gate = Gate::start(&[api.address()]).await;
     let cut_off = replica(UpstreamSource::Server { url: format!("http://{}", gate.address) }).await;
@@ -192,13 +192,13 @@ async fn a_leader_that_cannot_renew_ceases_before_others_begin() {
     let other = replica(UpstreamSource::Server { url: api.url() }).await;
     gate.set_backends(&[]);
     gate.cut().await;
-    // Neither ever says that it leads while the other one does.
+    // At no moment do both replicas show that they lead.
     let both = async {
         loop {
             let leads = [cut_off.address, other.address]
                 .map(|address| async move { shown(address).await["leads"] == true });
             let [first, second] = leads;
-            // The one that comes later first: if it leads now, the one before has ceased already.
+            // Asks the second replica first: if it leads, the first one must have stopped by now.
             let (second, first) = (second.await, first.await);
             assert!(!(first && second), "both lead");
             if second {
@@ -210,7 +210,7 @@ async fn a_leader_that_cannot_renew_ceases_before_others_begin() {
     let trouble = shown(cut_off.address).await["message"].clone();
     assert!(trouble.as_str().is_some_and(|message| !message.is_empty()), "{trouble}");
     assert_eq!(post(cut_off.address, "lease", &json!({})).await.status(), 503);
-    // It hears again who leads.
+    // Reconnected, it learns who leads.
     gate.set_backends(&[api.address()]);
     until_follows(cut_off.address, &identity(other.address).await).await;
 }

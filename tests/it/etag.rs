@@ -1,4 +1,4 @@
-//! ETags of snapshots: two answers with one tag show the same objects, on whichever replica and after whatever restart.
+//! ETags of snapshots. Answers with the same tag show the same objects, on any replica and after any restart.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::support::server::TestServer;
 use crate::support::{in_time, mk_pod};
 
-/// Each kind of snapshot: a list, its lines, a page, several kinds, selections with an index and without, one object.
+/// Each kind of snapshot: a list, NDJSON, a page, several kinds, selections with and without an index, one object.
 const PATHS: [&str; 9] = [
     "/v1/snapshot/pods",
     "/v1/snapshot/pods?limit=1",
@@ -51,7 +51,7 @@ async fn status(server: &TestServer, path: &str, tag: &str) -> u16 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restore_and_a_restart_at_the_same_version_give_another_tag() {
+async fn other_objects_at_the_same_version_after_a_restore_give_another_tag() {
     let (before, after) = (cluster("before"), cluster("after"));
     assert_eq!(before.revision(), after.revision());
     let (old, new) = (start(&before).await, start(&after).await);
@@ -60,15 +60,15 @@ async fn a_restore_and_a_restart_at_the_same_version_give_another_tag() {
         assert_eq!(
             was.header("informerd-resume"),
             is.header("informerd-resume"),
-            "{path}: the same versions"
+            "{path}: the versions differ"
         );
         let tag = was.header("etag").unwrap();
-        assert_eq!(status(&new, path, &tag).await, 200, "{path}: the objects are others");
+        assert_eq!(status(&new, path, &tag).await, 200, "{path}: the objects differ");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replicas_that_hold_the_same_agree_on_the_tag() {
+async fn replicas_with_the_same_objects_give_the_same_tag() {
     let cluster = cluster("one");
     let one = start(&cluster).await;
     let patch = json!({"metadata": {"labels": {"app": "db"}}});
@@ -76,7 +76,7 @@ async fn replicas_that_hold_the_same_agree_on_the_tag() {
     cluster.create("pods", mk_pod("two", "gone", "web")).unwrap();
     cluster.delete("pods", "two", "gone").unwrap();
     one.caught_up("pods").await;
-    // It has seen the last state alone.
+    // This replica has seen the last state only.
     let other = start(&cluster).await;
     for path in PATHS {
         let tag = tag(&one, path).await;
@@ -85,7 +85,7 @@ async fn replicas_that_hold_the_same_agree_on_the_tag() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_elsewhere_in_the_informer_keeps_the_tag_of_a_selection() {
+async fn a_change_outside_a_selection_keeps_its_tag() {
     let cluster = cluster("one");
     let server = start(&cluster).await;
     let mut tags = Vec::new();
@@ -114,7 +114,7 @@ async fn a_change_elsewhere_in_the_informer_keeps_the_tag_of_a_selection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_kept_of_the_objects_is_part_of_the_tag() {
+async fn dropped_parts_of_objects_change_the_tag() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("informerd.yaml");
     let forms = [
@@ -152,7 +152,7 @@ async fn what_is_kept_of_the_objects_is_part_of_the_tag() {
     }
 }
 
-/// Whether a pod is shown in this form: whole, without containers, or its metadata alone.
+/// Whether a pod is served in this form: whole, without containers, or as metadata only.
 async fn holds(server: &TestServer, form: usize) -> bool {
     let pod: Value = server.get("/v1/snapshot/pods/one/a").await.json();
     let shown = (pod["spec"]["containers"].is_array(), pod["status"].is_object());

@@ -1,4 +1,4 @@
-//! P1 to P3 with random writes, cuts and restarts: every client ends with the cluster's state.
+//! P1 to P3 with random writes, cuts and restarts: every client ends with the state of the cluster.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::support::recorder::Recorder;
 use crate::support::server::TestServer;
 use crate::support::{self, mk_pod};
 
-/// Each way to follow.
+/// Each way to follow a stream.
 const TRANSPORTS: [Transport; 4] =
     [support::TRANSPORTS[0], support::TRANSPORTS[1], support::TRANSPORTS[2], Transport::Http2];
 
-/// What a client follows: its URL, and which pods it must then hold.
+/// A client's URL, and which pods it must hold.
 type View = (&'static str, fn(&Value) -> bool);
 
 const VIEWS: [View; 6] = [
@@ -32,14 +32,14 @@ const VIEWS: [View; 6] = [
     }),
 ];
 
-/// One random write; half of the names are taken, so each kind of write finds its object.
+/// Makes one random write. Half of the names exist, so that each kind of write finds an object.
 fn write(server: &TestServer, rng: &mut StdRng) {
     let namespace = format!("ns-{}", rng.random_range(0..3));
     let name = format!("pod-{}", rng.random_range(0..6));
     let app = ["web", "api"][rng.random_range(0..2)];
     let cluster = &server.cluster;
     let phase = ["Pending", "Running", "Failed"][rng.random_range(0..3)];
-    // What does not fit (a name that is taken, an object that is not there) changes nothing.
+    // A write that does not fit (an existing name, a missing object) changes nothing.
     let _ = match rng.random_range(0..6) {
         0 | 1 => cluster.create("pods", mk_pod(&namespace, &name, app)).map(drop),
         2 => {
@@ -54,7 +54,7 @@ fn write(server: &TestServer, rng: &mut StdRng) {
     };
 }
 
-/// What one seed does; everything that is left to chance comes from it, but for the timing.
+/// Runs the history of a seed. Everything random comes from the seed; the timing does not.
 async fn run(seed: u64) {
     let mut rng = StdRng::seed_from_u64(seed);
     let (journal, tombstones, batch) =
@@ -90,7 +90,7 @@ async fn run(seed: u64) {
                     write(&server, &mut rng);
                 }
                 if rng.random() {
-                    // What happened meanwhile can then only be found by a list.
+                    // Only a list can find the changes made meanwhile.
                     server.cluster.compact();
                 }
                 server.api.start().await.expect("its port is free");
@@ -99,11 +99,11 @@ async fn run(seed: u64) {
         }
         for (recorder, wanted) in &mut recorders {
             match rng.random_range(0..4) {
-                // Cut after any event, whatever else is on its way.
+                // The client is cut off after any event, whatever else is on its way.
                 0 => {
                     let events = recorder.events + rng.random_range(0..12);
                     let some = async { while recorder.events < events && recorder.step().await {} };
-                    // It may be that nothing comes.
+                    // There may be no event.
                     let _ = tokio::time::timeout(Duration::from_millis(50), some).await;
                     recorder.disconnect();
                 }
@@ -126,13 +126,13 @@ fn state(server: &TestServer, wanted: fn(&Value) -> bool) -> Objects {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_is_cut_and_restarted_every_client_ends_with_the_state_of_the_cluster() {
+async fn clients_converge_to_the_cluster_state_through_cuts_and_restarts() {
     let seeds = match std::env::var("INFORMERD_TEST_SEED").ok().and_then(|seed| seed.parse().ok()) {
         Some(seed) => seed..seed + 1,
         None => 0..8,
     };
     for seed in seeds {
-        // Printed only where a test fails.
+        // Printed only if the test fails.
         println!("seed {seed}");
         run(seed).await;
     }

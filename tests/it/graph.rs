@@ -1,4 +1,4 @@
-//! `/v1/graph/…`: the objects around others.
+//! `/v1/graph/…`: objects and those around them.
 
 use std::collections::BTreeSet;
 
@@ -37,7 +37,8 @@ fn owned(mut object: Value, kind: &str, owner: &Value) -> Value {
     object
 }
 
-/// A deployment with two pods on two nodes, its service, and what they name; the same names elsewhere, and a pod of nobody.
+/// A deployment with two pods on two nodes, its service, and the objects that these refer to; objects of the same
+/// names in another namespace; and a pod without owner.
 pub(crate) async fn shop(resources: &[&str]) -> TestServer {
     let server = TestServer::start(resources).await;
     fill(&server).await;
@@ -74,7 +75,7 @@ async fn fill(server: &TestServer) {
     }
 }
 
-/// A graph as texts: `pods shop/a`, and `pods shop/a > nodes n1`.
+/// The nodes and edges of a graph as texts: `pods shop/a`, and `pods shop/a > nodes n1`.
 fn shown(graph: &Value) -> (BTreeSet<String>, BTreeSet<String>) {
     let text = |node: &Value| {
         let namespace =
@@ -93,7 +94,7 @@ fn set(texts: &[&str]) -> BTreeSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_graph_has_what_an_object_refers_to_and_what_refers_to_it() {
+async fn a_graph_has_the_owners_and_dependents_of_an_object() {
     let server = shop(ALL).await;
     let up = [
         "pods shop/a > nodes n1",
@@ -111,7 +112,7 @@ async fn a_graph_has_what_an_object_refers_to_and_what_refers_to_it() {
     assert_eq!(paths, expected.into_iter().collect());
     let graph = server.get("/v1/graph/pods/shop/a").await.json();
     let both: Vec<_> = up.into_iter().chain(["services shop/web > pods shop/a"]).collect();
-    assert_eq!(shown(&graph).1, set(&both), "the node's other pod is not around this one");
+    assert_eq!(shown(&graph).1, set(&both), "the node's other pod is in the graph");
     let graph = server.get("/v1/graph/pods/shop/a?direction=owners&depth=1").await.json();
     assert_eq!(shown(&graph).1, set(&up[..3]));
     let graph = server.get("/v1/graph/pods/shop/a?depth=0").await.json();
@@ -125,7 +126,7 @@ async fn a_graph_has_what_an_object_refers_to_and_what_refers_to_it() {
         "services shop/web > pods shop/b",
     ];
     assert_eq!(shown(&graph).1, set(&down), "{graph}");
-    // Of a cluster's object, from all namespaces; and what a service selects.
+    // A cluster-scoped object, with pods of all namespaces; then the pods that a service selects.
     let graph = server.get("/v1/graph/nodes/n1?direction=dependents&depth=1").await.json();
     assert_eq!(shown(&graph).1, set(&["pods shop/a > nodes n1", "pods shop/alone > nodes n1"]));
     let graph = server.get("/v1/graph/services/shop?direction=owners&depth=1").await.json();
@@ -136,7 +137,7 @@ async fn a_graph_has_what_an_object_refers_to_and_what_refers_to_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_graph_says_which_kinds_are_not_followed() {
+async fn a_graph_lists_linked_kinds_that_are_not_followed() {
     let server = shop(&["pods", "replicasets", "services"]).await;
     let graph = server.get("/v1/graph/pods/shop/a?direction=owners").await.json();
     assert_eq!(shown(&graph).0, set(&["pods shop/a", "replicasets.apps shop/web-1"]));
@@ -153,7 +154,7 @@ async fn a_graph_says_which_kinds_are_not_followed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_graph_that_is_too_large_says_so() {
+async fn a_graph_beyond_graph_nodes_max_is_truncated_and_says_so() {
     let server = TestServer::start(&["pods", "nodes"]).await;
     server.cluster.create("nodes", object("", "node-1", &json!({}))).unwrap();
     for number in 0..1005 {
@@ -170,7 +171,7 @@ async fn a_graph_that_is_too_large_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn declared_links_are_links() {
+async fn declared_links_make_edges_and_relations() {
     let server = TestServer::start_with(&["configmaps", "secrets", "pods"], |config| {
         let links = [
             r#"{"from":"configmaps","path":"data.secret","to":"secrets"}"#,
@@ -202,7 +203,7 @@ async fn declared_links_are_links() {
     assert_eq!(listed(&list), ["Secret shop/s", "ConfigMap shop/c"]);
 }
 
-/// The objects of a list: `Pod shop/a`.
+/// The objects of a list, as `Pod shop/a`.
 pub(crate) fn listed(list: &Value) -> Vec<String> {
     let text = |object: &Value| {
         let metadata = &object["metadata"];
@@ -213,7 +214,7 @@ pub(crate) fn listed(list: &Value) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_request_for_linked_objects_is_refused_by_name() {
+async fn an_invalid_graph_or_join_request_is_refused_by_parameter() {
     let server = TestServer::start_with(&["pods", "services", "nodes", "secrets"], |config| {
         config.watches[2].metadata_only = true;
         config.watches[1].metadata_only = true;
@@ -221,7 +222,7 @@ async fn a_wrong_request_for_linked_objects_is_refused_by_name() {
     .await;
     server.cluster.create("pods", mk_pod("shop", "a", "web")).unwrap();
     server.caught_up("pods").await;
-    for (target, status, field, told) in [
+    for (target, status, field, words) in [
         ("/v1/graph/pods?depth=11", 400, "depth", "from 0 to 10"),
         ("/v1/graph/pods?depth=x", 400, "depth", "from 0 to 10"),
         ("/v1/graph/pods?direction=up", 400, "direction", "owners, dependents or both"),
@@ -246,7 +247,7 @@ async fn a_wrong_request_for_linked_objects_is_refused_by_name() {
         let refused = server.get(target).await;
         assert_eq!(refused.status(), status, "{target}: {}", refused.text());
         let status = refused.json();
-        assert!(status["message"].as_str().unwrap().contains(told), "{target}: {status}");
+        assert!(status["message"].as_str().unwrap().contains(words), "{target}: {status}");
         if !field.is_empty() {
             assert_eq!(status["details"]["causes"][0]["field"], field, "{target}");
         }

@@ -11,9 +11,9 @@ use crate::support::client::Stream;
 use crate::support::server::TestServer;
 use crate::support::{in_time, mk_pod};
 
-/// What a client does with a stream: the first message, then patches.
+/// A client of a graph stream: it applies the first message, then the patches.
 struct Folded {
-    /// The same as an answer.
+    /// The path of the same graph as a single answer.
     graph: String,
     stream: Stream,
     nodes: BTreeMap<u64, Value>,
@@ -21,7 +21,7 @@ struct Folded {
     rest: Value,
 }
 
-/// A graph that can be compared: nodes by their content, edges by those of their nodes.
+/// A graph without node ids, for comparisons: the nodes by content, and the edges by their nodes' content.
 type Comparable = (BTreeSet<String>, BTreeSet<String>, Value);
 
 fn edges_of(list: &Value) -> impl Iterator<Item = (u64, u64, String)> + '_ {
@@ -63,33 +63,36 @@ impl Folded {
         let graph = &event.object;
         if event.kind == "PATCHED" {
             for id in graph["deletedNodes"].as_array().unwrap() {
-                self.nodes.remove(&id.as_u64().unwrap()).expect("it was told");
+                self.nodes.remove(&id.as_u64().unwrap()).expect("an unknown node is deleted");
             }
             for edge in edges_of(&graph["deletedEdges"]) {
-                assert!(self.edges.remove(&edge), "{edge:?} was told");
+                assert!(self.edges.remove(&edge), "{edge:?} is unknown and deleted");
             }
         }
         let mut said = self.rest != rest_of(graph);
         self.rest = rest_of(graph);
         for node in graph["nodes"].as_array().unwrap() {
             let before = self.nodes.insert(node["id"].as_u64().unwrap(), node.clone());
-            assert_ne!(before.as_ref(), Some(node), "a node that has not changed");
+            assert_ne!(before.as_ref(), Some(node), "an unchanged node was sent");
         }
         for edge in edges_of(&graph["edges"]) {
-            assert!(self.edges.insert(edge), "an edge that was told already");
+            assert!(self.edges.insert(edge), "an edge was sent twice");
         }
         for list in ["nodes", "deletedNodes", "edges", "deletedEdges"] {
             said |= graph[list].as_array().is_some_and(|list| !list.is_empty());
         }
-        assert!(said || event.kind == "GRAPH", "a message that says nothing: {graph}");
+        assert!(said || event.kind == "GRAPH", "a message without a change: {graph}");
         for (from, to, _) in &self.edges {
-            assert!(self.nodes.contains_key(from) && self.nodes.contains_key(to), "an edge to nowhere");
+            assert!(
+                self.nodes.contains_key(from) && self.nodes.contains_key(to),
+                "an edge to a missing node"
+            );
         }
         event.kind
     }
 
-    /// Reads until the client holds what a request is answered with.
-    async fn until_it_is_the_answer(&mut self, server: &TestServer) {
+    /// Reads until the client holds the graph that `/v1/graph` answers with.
+    async fn until_it_equals_the_answer(&mut self, server: &TestServer) {
         let answer = server.get(&self.graph).await;
         let expected = if answer.status() == 404 {
             (BTreeSet::new(), BTreeSet::new(), json!([[], [], null]))
@@ -105,7 +108,7 @@ impl Folded {
     }
 }
 
-/// A change of one object: it comes, goes, refers to others or has other labels.
+/// Makes one change: an object is created, deleted, relabeled, or refers to others.
 fn change(server: &TestServer, dice: &mut StdRng) {
     let cluster = &server.cluster;
     let resource = ["pods", "pods", "pods", "services", "nodes", "configmaps", "replicasets", "deployments"]
@@ -149,7 +152,7 @@ fn change(server: &TestServer, dice: &mut StdRng) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fold_of_a_graph_is_the_answer_after_each_change() {
+async fn a_folded_graph_stream_equals_the_graph_after_each_change() {
     let server = TestServer::start(ALL).await;
     for namespace in ["shop", "other"] {
         let _ = server.cluster.create("namespaces", object("", namespace, &json!({})));
@@ -169,35 +172,35 @@ async fn a_fold_of_a_graph_is_the_answer_after_each_change() {
         streams.push(Folded::open(&server, target).await);
     }
     for _ in 0..150 {
-        // One change at a time: a change that is missed is not hidden by the next one.
+        // Waits after each change, as a later one could hide that one was missed.
         change(&server, &mut dice);
         for resource in ALL {
             server.caught_up(resource).await;
         }
         for folded in &mut streams {
-            folded.until_it_is_the_answer(&server).await;
+            folded.until_it_equals_the_answer(&server).await;
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_graph_tells_what_comes_and_goes_and_nothing_else() {
+async fn a_graph_stream_sends_changes_of_its_graph_only() {
     let mut server = shop(ALL).await;
     let mut graph = Folded::open(&server, "pods/shop/a?direction=owners&depth=1").await;
     assert_eq!(graph.nodes.len(), 4, "{:?}", graph.nodes);
-    // What is not in it, and is not looked up.
+    // Changes of objects that are neither in the graph nor looked up.
     server.cluster.patch("pods", "shop", "b", &json!({"status": {"phase": "Failed"}})).unwrap();
     server.cluster.delete("nodes", "", "n2").unwrap();
     server.caught_up("pods").await;
     server.caught_up("nodes").await;
-    // What it names comes, and goes.
+    // The object that the pod refers to is created, and deleted.
     server.cluster.create("configmaps", object("shop", "missing", &json!({}))).unwrap();
     graph.step().await;
     assert_eq!((graph.nodes.len(), graph.edges.len()), (5, 4));
     server.cluster.delete("configmaps", "shop", "missing").unwrap();
     graph.step().await;
     assert_eq!((graph.nodes.len(), graph.edges.len()), (4, 3));
-    // The first object of a resource.
+    // The first object of a resource that had none.
     let mut below = Folded::open(&server, "deployments/shop/web?direction=dependents&depth=1").await;
     let deployment = server.cluster.get("deployments", "shop", "web").unwrap();
     let mut secret = object("shop", "s", &json!({}));
@@ -207,7 +210,7 @@ async fn a_graph_tells_what_comes_and_goes_and_nothing_else() {
     server.cluster.create("secrets", secret).unwrap();
     below.step().await;
     assert_eq!((below.nodes.len(), below.edges.len()), (3, 2), "{:?}", below.nodes);
-    // The object itself goes, and another one comes by its name.
+    // The object itself is deleted, and another one of its name created.
     let ids: Vec<_> = graph.nodes.keys().copied().collect();
     server.cluster.delete("pods", "shop", "a").unwrap();
     graph.step().await;
@@ -220,7 +223,7 @@ async fn a_graph_tells_what_comes_and_goes_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_of_a_graph_is_asked_for_as_others_are() {
+async fn a_graph_stream_refuses_invalid_parameters_and_is_sse_by_default() {
     let server = TestServer::start(&["pods"]).await;
     for (target, field) in [
         ("/v1/watch-graph/pods?depth=11", "depth"),
@@ -243,7 +246,7 @@ async fn a_stream_of_a_graph_is_asked_for_as_others_are() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_informer_that_comes_brings_its_objects() {
+async fn an_added_informer_adds_its_objects_to_the_graph() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.on_demand.patterns = vec!["nodes".parse().unwrap()];
     })
@@ -257,6 +260,6 @@ async fn an_informer_that_comes_brings_its_objects() {
     assert_eq!(graph.nodes.len(), 1);
     assert!(graph.rest[0].as_array().unwrap().contains(&json!("nodes")), "{}", graph.rest);
     assert_eq!(server.get("/v1/snapshot/nodes").await.status(), 200);
-    graph.until_it_is_the_answer(&server).await;
+    graph.until_it_equals_the_answer(&server).await;
     assert_eq!((graph.nodes.len(), graph.edges.len()), (2, 1));
 }

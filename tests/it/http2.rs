@@ -1,4 +1,4 @@
-//! HTTP/2 without TLS, for clients that know beforehand: many streams over one connection.
+//! HTTP/2 without TLS, by prior knowledge: many streams over one connection.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::support::{eventually, in_time, mk_pod};
 
 const WATCH: &str = "/v1/watch/pods";
 
-/// Reads a body until it has a text.
+/// Reads a body until it contains a text.
 async fn read_until(body: &mut (impl tokio::io::AsyncRead + Unpin), text: &str) -> String {
     let mut read = Vec::new();
     in_time(text, async {
@@ -63,19 +63,19 @@ async fn one_connection_carries_snapshots_and_any_number_of_streams() {
     in_time("a Status", wrong.body.read_to_string(&mut status)).await.unwrap();
     assert!(wrong.status == 400 && status.contains("labels"), "{status}");
     assert_eq!(server.hub.subscribers(), 4);
-    // A stream that its client lets go of ends, the others stay.
+    // A stream that its client resets ends; the others go on.
     streams.pop();
-    eventually("three are left", || server.hub.subscribers() == 3).await;
+    eventually("three subscribers", || server.hub.subscribers() == 3).await;
     drop((connection, streams));
-    eventually("none is left", || server.hub.subscribers() == 0).await;
+    eventually("no subscriber", || server.hub.subscribers() == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_that_is_not_read_does_not_hold_up_the_others_of_its_connection() {
+async fn an_unread_stream_does_not_block_others_of_its_connection() {
     let server = TestServer::start(&["pods"]).await;
     server.cluster.bulk_load("pods", 500, 5000).unwrap();
     server.caught_up("pods").await;
-    // Room for one answer to be stuck while others come.
+    // Flow-control windows in which one response can be stuck while others go on.
     let mut connection = Connection::open(server.address, Some((64 << 10, 4 << 20))).await.unwrap();
     let stuck = connection.get("/v1/snapshot/pods", &[]).await.unwrap();
     let idle = connection.get(WATCH, &[]).await.unwrap();
@@ -86,7 +86,7 @@ async fn a_stream_that_is_not_read_does_not_hold_up_the_others_of_its_connection
         server.cluster.create("pods", mk_pod("default", "mark", &format!("round-{round}"))).unwrap();
         read_until(&mut reads.body, &format!(r#""round-{round}""#)).await;
     }
-    // And what was stuck comes whole, once it is read.
+    // Once it is read, the stuck response is complete.
     let (mut rest, mut body) = (Vec::new(), stuck.body);
     in_time("the rest", body.read_to_end(&mut rest)).await.unwrap();
     let list: serde_json::Value = serde_json::from_slice(&rest).unwrap();
@@ -111,14 +111,14 @@ async fn a_drain_ends_streams_with_a_fresh_token_and_then_the_connection() {
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     let Item::Event(last) = in_time("the last event", stream.item()).await else { panic!("no bookmark") };
     assert_eq!((&*last.kind, last.token.as_deref()), ("BOOKMARK", Some(&*token)));
-    assert!(matches!(in_time("when to come again", stream.item()).await, Item::Retry(500..3000)));
+    assert!(matches!(in_time("the retry delay", stream.item()).await, Item::Retry(500..3000)));
     assert!(matches!(in_time("the end", stream.item()).await, Item::End(None)));
-    // A reset is an end as well: of what it sent last, something may not have been read.
-    let _ = in_time("the idle one's end", idle.ended()).await;
+    // The connection may also end in a reset, as it may not have read what was sent last.
+    let _ = in_time("the end of the idle connection", idle.ended()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_resumes_gets_what_it_missed() {
+async fn an_http2_client_that_resumes_gets_the_missed_changes() {
     let server = TestServer::start(&["pods"]).await;
     let mut recorder = Recorder::connect(Transport::Http2, server.address, WATCH).await;
     recorder.disconnect();
@@ -128,7 +128,7 @@ async fn a_client_that_resumes_gets_what_it_missed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_web_page_may_not_ask_it_may_not_ask_over_http2() {
+async fn the_request_guards_apply_to_http2() {
     let server = TestServer::start(&["pods"]).await;
     let mut connection = Connection::open(server.address, None).await.unwrap();
     for headers in [[("host", "evil.example.com")], [("origin", "http://evil.example.com")]] {
@@ -137,19 +137,19 @@ async fn what_a_web_page_may_not_ask_it_may_not_ask_over_http2() {
     }
     let long = format!("/v1/snapshot/pods?x={}", "y".repeat(20_000));
     assert_eq!(connection.get(&long, &[]).await.unwrap().status, 414);
-    // A WebSocket there is none of.
+    // There are no WebSockets over HTTP/2.
     let headers = [("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="), ("sec-websocket-version", "13")];
     let answer = connection.get(&format!("{WATCH}?transport=websocket"), &headers).await.unwrap();
     assert_eq!(answer.status, 400);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_only_begins_like_http2_gets_an_error_or_is_closed() {
+async fn an_incomplete_or_invalid_http2_preface_closes_the_connection() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.limits.header_timeout = Duration::from_millis(300);
     })
     .await;
-    // HTTP/1 with a method that begins like the preface.
+    // An HTTP/1 request whose method begins like the preface.
     let post = head("POST", "/v1/snapshot/pods", "localhost", &[], "close");
     let socket = TcpStream::connect(server.address).await.unwrap();
     assert_eq!(exchange(socket, "POST", post.as_bytes()).await.status(), 405);
@@ -159,7 +159,7 @@ async fn a_connection_that_only_begins_like_http2_gets_an_error_or_is_closed() {
         let mut socket = TcpStream::connect(server.address).await.unwrap();
         socket.write_all(bytes).await.unwrap();
         let mut answer = Vec::new();
-        // Closed with or without a word of HTTP/2; half a preface after the time that a head has.
+        // Closed with or without an HTTP/2 frame; half a preface is closed after the header timeout.
         let _ = in_time("the end", socket.read_to_end(&mut answer)).await;
         assert!(!waits || answer.is_empty(), "{answer:?}");
     }
@@ -167,7 +167,7 @@ async fn a_connection_that_only_begins_like_http2_gets_an_error_or_is_closed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_without_requests_is_closed_and_one_with_a_quiet_stream_is_not() {
+async fn an_idle_http2_connection_is_closed_unless_it_has_a_stream() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.limits.header_timeout = Duration::from_millis(200);
     })

@@ -10,7 +10,7 @@ use crate::support::server::TestServer;
 use crate::support::{TRANSPORTS, in_time, mk_pod};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_snapshot_joins_what_the_selected_objects_are_linked_to() {
+async fn a_snapshot_with_join_has_the_related_objects() {
     let server = shop(ALL).await;
     for (target, expected) in [
         (
@@ -27,7 +27,7 @@ async fn a_snapshot_joins_what_the_selected_objects_are_linked_to() {
         ),
         ("services/shop?join=po", &["Service shop/none", "Service shop/web", "Pod shop/a", "Pod shop/b"]),
         ("services/other?join=pods", &["Service other/web"]),
-        // All selected resources that have the relation.
+        // The relation applies to all selected resources that have it.
         ("services,pods?labelSelector=app%3Ddb&join=nodes", &["Pod shop/alone", "Node n1"]),
     ] {
         let list = server.get(&format!("/v1/snapshot/{target}")).await.json();
@@ -48,7 +48,7 @@ async fn a_snapshot_joins_what_the_selected_objects_are_linked_to() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_join_has_a_tag_of_everything_in_it() {
+async fn the_tag_of_a_join_covers_the_related_objects() {
     let server = shop(ALL).await;
     let target = "/v1/snapshot/pods/shop/a?join=nodes";
     let answer = server.get(target).await;
@@ -64,7 +64,7 @@ async fn a_join_has_a_tag_of_everything_in_it() {
     assert_eq!(server.get_with(target, &[("If-None-Match", &tag)]).await.status(), 200);
 }
 
-/// The join that a reader of the whole state computes.
+/// The join as computed from the whole state.
 fn expected(server: &TestServer) -> BTreeSet<String> {
     let pods = server.cluster.list("pods");
     let pods: Vec<_> = pods.iter().filter(|pod| pod["metadata"]["labels"]["app"] == "web").collect();
@@ -90,11 +90,11 @@ fn expected(server: &TestServer) -> BTreeSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_join_is_that_of_the_state_whatever_changes() {
+async fn a_join_equals_the_join_of_the_current_state_after_each_change() {
     let server = TestServer::start(&["pods", "services", "nodes"]).await;
     let mut number = 0_u64;
     let mut dice = |sides: u64| {
-        // A fixed sequence, so that a failure repeats.
+        // A fixed sequence, so that a failure can be reproduced.
         number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (number >> 33) % sides
     };
@@ -128,7 +128,7 @@ async fn a_join_is_that_of_the_state_whatever_changes() {
     }
 }
 
-/// What a client of a stream holds.
+/// The objects that a client of a stream holds.
 #[derive(Default)]
 struct Fold {
     /// The version of each object, by kind, namespace and name.
@@ -160,7 +160,7 @@ impl Fold {
         }
     }
 
-    /// Reads until the client holds what a snapshot has.
+    /// Reads until the client holds these objects.
     async fn read_until(&mut self, stream: &mut Stream, wanted: &BTreeMap<String, String>) {
         in_time("the join of the state", async {
             while self.objects != *wanted {
@@ -172,7 +172,7 @@ impl Fold {
     }
 }
 
-/// What a snapshot has, as [`Fold::objects`].
+/// The objects of a snapshot, in the form of [`Fold::objects`].
 async fn snapshot(server: &TestServer, target: &str) -> BTreeMap<String, String> {
     let list = server.get(&format!("/v1/snapshot/{target}")).await.json();
     let versions = list["items"].as_array().unwrap().iter();
@@ -181,7 +181,7 @@ async fn snapshot(server: &TestServer, target: &str) -> BTreeMap<String, String>
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_begins_with_what_a_snapshot_has() {
+async fn a_stream_with_join_begins_with_the_snapshot() {
     let server = shop(ALL).await;
     for target in [
         "pods?fieldSelector=spec.nodeName%3Dn1&join=owners,namespaces,nodes,services",
@@ -204,12 +204,12 @@ async fn a_stream_begins_with_what_a_snapshot_has() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_related_object_comes_with_the_first_link_and_goes_with_the_last() {
+async fn a_related_object_is_added_with_its_first_link_and_deleted_with_its_last() {
     let server = shop(ALL).await;
     let target = "/v1/watch/pods?labelSelector=app%3Dweb&join=nodes,owners";
     let mut stream = Stream::open(Transport::Sse, server.address, target, None).await.unwrap();
     stream.until("SYNCED").await;
-    let told = |events: Vec<StreamEvent>| -> Vec<String> {
+    let summaries = |events: Vec<StreamEvent>| -> Vec<String> {
         let text = |event: &StreamEvent| match event.kind.as_str() {
             "BOOKMARK" => event.kind.clone(),
             kind => format!("{kind} {}", listed(&json!({"items": [event.object]}))[0]),
@@ -219,30 +219,30 @@ async fn a_related_object_comes_with_the_first_link_and_goes_with_the_last() {
     server.cluster.delete("pods", "shop", "b").unwrap();
     let events = stream.until("BOOKMARK").await;
     let (amid, end) = (events[0].token.clone().unwrap(), events[2].token.clone().unwrap());
-    assert_eq!(told(events), ["DELETED Pod shop/b", "DELETED Node n2", "BOOKMARK"]);
-    // The node of the other one, and its owners, stay: an event that comes alone needs no bookmark.
+    assert_eq!(summaries(events), ["DELETED Pod shop/b", "DELETED Node n2", "BOOKMARK"]);
+    // The other pod's node and its owners stay related. An event that comes alone needs no bookmark.
     let mut pod = mk_pod("shop", "c", "web");
     pod["spec"]["nodeName"] = "n1".into();
     server.cluster.create("pods", pod).unwrap();
-    assert_eq!(told(vec![stream.next().await.unwrap()]), ["ADDED Pod shop/c"]);
+    assert_eq!(summaries(vec![stream.next().await.unwrap()]), ["ADDED Pod shop/c"]);
     server.cluster.patch("nodes", "", "n1", &json!({"metadata": {"labels": {"a": "b"}}})).unwrap();
     let event = stream.next().await.unwrap();
     let alone = event.token.clone().unwrap();
-    assert_eq!(told(vec![event]), ["MODIFIED Node n1"]);
+    assert_eq!(summaries(vec![event]), ["MODIFIED Node n1"]);
     server.cluster.delete("pods", "shop", "a").unwrap();
-    let mut last = told(stream.until("BOOKMARK").await);
+    let mut last = summaries(stream.until("BOOKMARK").await);
     last.sort();
     let gone =
         ["BOOKMARK", "DELETED Deployment shop/web", "DELETED Pod shop/a", "DELETED ReplicaSet shop/web-1"];
     assert_eq!(last, gone);
     drop(stream);
-    // From each of these places the rest comes once, and amid several events everything anew.
+    // Resumed from these tokens, the stream sends the rest once; resumed from within a batch, it starts over.
     let mut stream = Stream::open(Transport::Sse, server.address, target, Some(&alone)).await.unwrap();
-    let mut again = told(stream.until("BOOKMARK").await);
+    let mut again = summaries(stream.until("BOOKMARK").await);
     again.sort();
     assert_eq!(again, gone);
     let mut stream = Stream::open(Transport::Sse, server.address, target, Some(&end)).await.unwrap();
-    let events = told(stream.until("BOOKMARK").await);
+    let events = summaries(stream.until("BOOKMARK").await);
     assert!(
         events.contains(&"ADDED Pod shop/c".to_owned()) && !events.contains(&"DELETED Node n2".to_owned())
     );
@@ -254,7 +254,7 @@ async fn a_related_object_comes_with_the_first_link_and_goes_with_the_last() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_of_a_join_ends_with_the_join_of_the_state_through_restarts() {
+async fn a_join_stream_converges_through_restarts() {
     let mut server = TestServer::start(&["pods", "services", "nodes"]).await;
     for node in 0..4 {
         server.cluster.create("nodes", object("", &format!("n{node}"), &json!({}))).unwrap();
@@ -306,12 +306,12 @@ async fn a_client_of_a_join_ends_with_the_join_of_the_state_through_restarts() {
             fold.read_until(stream.as_mut().unwrap(), &wanted).await;
         }
     }
-    // A restarted informerd has no journal of the time before.
-    assert!(clients.iter().all(|(_, fold, _)| fold.resets <= 24), "it resumed sometimes");
+    // A restarted informerd has no journal of the changes before.
+    assert!(clients.iter().all(|(_, fold, _)| fold.resets <= 24), "no client ever resumed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_join_of_a_stream_is_refused_by_name() {
+async fn an_invalid_join_parameter_of_a_stream_is_refused() {
     let server = TestServer::start(&["pods", "nodes"]).await;
     for (target, part) in [
         ("pods?join=secrets", "secrets"),

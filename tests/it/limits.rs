@@ -14,17 +14,17 @@ use crate::support::{TRANSPORTS, eventually, in_time, mk_pod};
 
 const WATCH: &str = "/v1/watch/pods";
 
-/// Sends bytes on a connection of their own and reads whatever comes until it ends.
+/// Sends bytes on a connection of their own, and reads until the connection ends.
 async fn raw(server: &TestServer, bytes: &[u8]) -> String {
     let mut socket = TcpStream::connect(server.address).await.unwrap();
     let _ = socket.write_all(bytes).await;
     let mut answer = Vec::new();
-    // A reset is an end as well.
+    // The connection may also end in a reset.
     let _ = in_time("the end", socket.read_to_end(&mut answer)).await;
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// The value of a metric's series; 0 where it is not there.
+/// The value of a series; 0 if the series is missing.
 async fn metric(server: &TestServer, series: &str) -> f64 {
     let page = client::get(server.admin, "/metrics", &[]).await;
     let line = page.text().lines().find_map(|line| line.strip_prefix(series)?.trim().parse().ok());
@@ -58,7 +58,7 @@ async fn idle_connections_to_the_admin_listener_do_not_hold_up_a_probe() {
     }
     let probe = client::get(server.admin, "/livez", &[]).await;
     assert_eq!((probe.status(), probe.text()), (200, "ok"));
-    // The oldest made room for the newer ones.
+    // The oldest connections were closed for the newer ones.
     let mut oldest = idle.swap_remove(0);
     let mut end = Vec::new();
     let _ = in_time("its end", oldest.read_to_end(&mut end)).await;
@@ -68,14 +68,14 @@ async fn idle_connections_to_the_admin_listener_do_not_hold_up_a_probe() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn refusals_are_few_at_a_time() {
+async fn few_connections_get_a_refusal_at_a_time_and_the_rest_are_closed() {
     let server = TestServer::start_with(&["pods"], |config| config.limits.connections_max = 1).await;
     let _stream = Stream::sse(server.address, WATCH, None).await.unwrap();
     let mut refused = Vec::new();
     for _ in 0..400 {
         refused.push(TcpStream::connect(server.address).await.unwrap());
     }
-    // Each gets an error or is closed, without having to send anything.
+    // Each connection gets an error or is closed, without having sent anything.
     let mut told = 0;
     for mut socket in refused {
         let mut answer = Vec::new();
@@ -84,11 +84,11 @@ async fn refusals_are_few_at_a_time() {
         assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 503"));
     }
     assert!((1..400).contains(&told), "{told}");
-    assert_eq!(server.get("/v1/resources").await.status(), 503, "one alone is told");
+    assert_eq!(server.get("/v1/resources").await.status(), 503, "a single connection is not refused");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_name_that_no_resource_can_have_is_not_looked_for() {
+async fn an_impossible_resource_name_causes_no_discovery() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.on_demand.patterns = vec!["*".parse().unwrap()];
     })
@@ -102,10 +102,10 @@ async fn a_name_that_no_resource_can_have_is_not_looked_for() {
     ] {
         let refused = server.get(&path).await;
         assert_eq!((refused.status(), refused.json()["reason"].as_str()), (code, Some("NotFound")));
-        assert!(refused.body.len() < 1000, "the name is not repeated whole");
+        assert!(refused.body.len() < 1000, "the whole name is repeated");
     }
     let asked = server.api.requests()[before..].iter().filter(|request| request.contains("/apis")).count();
-    assert_eq!(asked, 0, "the API server is not asked for it");
+    assert_eq!(asked, 0, "the API server was asked for it");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -115,7 +115,7 @@ async fn a_subscription_beyond_the_limit_is_refused_and_the_next_one_is_accepted
     for transport in TRANSPORTS {
         let refused = Stream::open(transport, server.address, WATCH, None).await.err().unwrap();
         assert_eq!((refused.status(), refused.header("retry-after").as_deref()), (503, Some("5")));
-        assert_eq!(server.get("/v1/snapshot/pods").await.status(), 200, "snapshots take no place");
+        assert_eq!(server.get("/v1/snapshot/pods").await.status(), 200, "a snapshot took a subscription");
     }
     drop(first);
     let mut recorder = Recorder::new(Transport::Sse, server.address, WATCH);
@@ -136,7 +136,7 @@ async fn a_stream_joins_no_more_informers_than_the_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_url_or_head_that_is_too_long_is_refused_with_its_limit() {
+async fn an_overlong_url_or_head_is_refused_with_the_limit() {
     let server = TestServer::start_with(&["pods"], |config| config.limits.url_bytes_max = 1000).await;
     let path = |bytes: usize| {
         let start = "/v1/snapshot/pods?labelSelector=app%3D";
@@ -156,9 +156,9 @@ async fn a_url_or_head_that_is_too_long_is_refused_with_its_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn header_fields_that_are_too_many_are_refused_with_a_status() {
+async fn too_many_header_fields_are_refused_with_a_status() {
     let server = TestServer::start(&["pods"]).await;
-    // With Host and Connection.
+    // Host and Connection count, too.
     for (fields, code) in [(98, 200), (99, 431), (200, 431), (900, 431)] {
         let headers: Vec<(&str, &str)> = (0..fields).map(|_| ("X-A", "b")).collect();
         let answer = server.get_with("/v1/snapshot/pods", &headers).await;
@@ -182,11 +182,11 @@ async fn a_head_that_does_not_arrive_in_time_ends_its_connection() {
     }
     stream.until("SYNCED").await;
     server.cluster.create("pods", mk_pod("default", "a", "web")).unwrap();
-    assert_eq!(stream.next().await.unwrap().name(), "a", "the time is for heads only");
+    assert_eq!(stream.next().await.unwrap().name(), "a", "the timeout ended an open stream");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_peer_that_takes_nothing_is_closed_and_no_other() {
+async fn only_a_client_that_stops_reading_is_closed() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.limits.write_stall_timeout = Duration::from_secs(1);
         config.limits.send_buffer_bytes = 4 << 10;
@@ -205,8 +205,8 @@ async fn a_peer_that_takes_nothing_is_closed_and_no_other() {
         stuck.push(socket);
     }
     stuck.extend(websocket_that_never_reads(&server).await);
-    eventually("all four have begun", || server.hub.subscribers() == 4).await;
-    eventually("only the reader is left", || server.hub.subscribers() == 1).await;
+    eventually("four open streams", || server.hub.subscribers() == 4).await;
+    eventually("only the reader's stream", || server.hub.subscribers() == 1).await;
     server.cluster.create("pods", mk_pod("default", "a", "web")).unwrap();
     recorder.wait_for_state(&expected(&server.cluster, "pods", |_| true)).await;
     assert_eq!(recorder.connections, 1);
@@ -221,7 +221,7 @@ async fn a_peer_that_takes_nothing_is_closed_and_no_other() {
     assert!(after >= before + 4.0, "{before} {after}");
 }
 
-/// A connection with the smallest window that the kernel allows: a slow reader's window opens after each of its reads.
+/// A connection with the smallest window that the kernel allows. A slow reader's window then opens after each read.
 fn with_small_window(server: &TestServer) -> std::io::Result<TcpStream> {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
     socket.set_recv_buffer_size(1)?;
@@ -231,7 +231,7 @@ fn with_small_window(server: &TestServer) -> std::io::Result<TcpStream> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_peer_that_takes_little_but_steadily_is_not_closed() {
+async fn a_slow_but_steady_reader_is_not_closed() {
     let stall_timeout = Duration::from_secs(2);
     let server = TestServer::start_with(&["pods"], |config| {
         config.limits.write_stall_timeout = stall_timeout;
@@ -248,7 +248,7 @@ async fn a_peer_that_takes_little_but_steadily_is_not_closed() {
             let mut socket = socket;
             let request = head("GET", target, "localhost", &[], "keep-alive");
             socket.write_all(request.as_bytes()).await.unwrap();
-            // 2 KB a second, for several times as long as a peer may take nothing.
+            // 2 KB a second, for several times as long as a client may read nothing.
             let mut buffer = [0; 512];
             for _ in 0..40 {
                 let read = tokio::io::AsyncReadExt::read(&mut socket, &mut buffer).await.unwrap();
@@ -275,12 +275,12 @@ async fn websocket_that_never_reads(server: &TestServer) -> Option<TcpStream> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_has_said_all_it_has_to_say_gets_its_whole_answer() {
+async fn a_half_closed_client_gets_the_whole_response() {
     let server = TestServer::start(&["pods"]).await;
     server.cluster.bulk_load("pods", 2000, 6000).unwrap();
     server.caught_up("pods").await;
     for path in ["/v1/snapshot/pods", "/api/v1/pods", "/v1/resources"] {
-        // As `nc -N` does.
+        // The client closes its half, as `nc -N` does.
         let mut socket = TcpStream::connect(server.address).await.unwrap();
         socket.write_all(head("GET", path, "localhost", &[], "keep-alive").as_bytes()).await.unwrap();
         socket.shutdown().await.unwrap();
@@ -292,7 +292,7 @@ async fn a_client_that_has_said_all_it_has_to_say_gets_its_whole_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rubbish_is_refused_and_the_server_goes_on() {
+async fn malformed_requests_are_refused_and_the_server_keeps_serving() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.limits.header_timeout = Duration::from_millis(300);
     })
@@ -328,7 +328,7 @@ async fn rubbish_is_refused_and_the_server_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_method_that_changes_something_is_refused_whatever_it_carries() {
+async fn methods_that_write_are_refused_with_any_body() {
     let server = TestServer::start(&["pods"]).await;
     for path in ["/v1/snapshot/pods", WATCH, "/v1/resources", "/openapi.json", "/"] {
         for method in ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"] {
@@ -350,11 +350,11 @@ async fn a_method_that_changes_something_is_refused_whatever_it_carries() {
     }
     let get = "GET /v1/snapshot/pods HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello";
     let socket = TcpStream::connect(server.address).await.unwrap();
-    assert_eq!(exchange(socket, "GET", get.as_bytes()).await.status(), 200, "a body of GET means nothing");
+    assert_eq!(exchange(socket, "GET", get.as_bytes()).await.status(), 200, "a body of GET was not ignored");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_follow_each_other_on_one_connection() {
+async fn several_requests_are_answered_on_one_connection() {
     let server = TestServer::start(&["pods"]).await;
     let (one, last) = (
         head("GET", "/v1/snapshot/pods", "localhost", &[], "keep-alive"),
@@ -384,8 +384,8 @@ async fn a_thousand_clients_cost_the_api_server_one_list_and_one_watch() {
         assert_eq!(stream.until("ADDED").await.last().unwrap().name(), "b");
     }
     let counters = server.cluster.counters()["pods"];
-    // The one list is the beginning of the one watch.
+    // The streaming list goes on as the one watch.
     assert_eq!((counters.lists, counters.watches_started, counters.watches_open), (0, 1, 1), "{counters:?}");
     drop(streams);
-    eventually("all places are given back", || server.hub.subscribers() == 0).await;
+    eventually("the end of all subscriptions", || server.hub.subscribers() == 0).await;
 }

@@ -34,7 +34,7 @@ async fn values_are_counted_and_follow_each_change() {
     let answer = server.get(path).await.json();
     assert_eq!((&answer["path"], &answer["resourceVersion"]), (&json!("spec.nodeName"), &json!(version)));
     assert_eq!(counts(&answer), json!([{"value": "n1", "count": 2}, {"value": "n2", "count": 1}]));
-    // With filters of those that are selected.
+    // Filters apply to the counted objects.
     let answer = server.get(&format!("{path}?namespace=one&labelSelector=app%3Dweb")).await.json();
     assert_eq!(counts(&answer), json!([{"value": "n1", "count": 1}, {"value": "n2", "count": 1}]));
     let answer = server.get(&format!("{path}?where=object.metadata.name%3D%3D%27p1%27")).await.json();
@@ -109,7 +109,7 @@ async fn many_values_are_looked_up_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lookup_that_would_give_too_much_is_refused() {
+async fn a_lookup_whose_answer_is_too_large_is_refused() {
     let server = pods().await;
     for number in 0..36 {
         let mut pod = mk_pod("one", &format!("large{number}"), "large");
@@ -121,14 +121,14 @@ async fn a_lookup_that_would_give_too_much_is_refused() {
     let body = json!({"values": ["large"]}).to_string();
     let (status, answer) = post(&server, target, "application/json", &body).await;
     assert_eq!((status, &answer["details"]["causes"][0]["field"]), (400, &json!("values")), "{answer}");
-    // The parts of the same objects are small.
+    // With `fields`, the answer with the same objects is small.
     let (status, answer) =
         post(&server, &format!("{target}?fields=metadata.name"), "application/json", &body).await;
     assert_eq!((status, answer["results"][0]["objects"].as_array().map(Vec::len)), (200, Some(36)));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_looked_up_is_refused() {
+async fn an_invalid_lookup_is_refused() {
     let server = pods().await;
     for (target, status, part) in [
         ("/v1/index/none", 404, "none"),
@@ -144,7 +144,7 @@ async fn what_cannot_be_looked_up_is_refused() {
     }
 }
 
-/// What a client does with counts: the first message, then merge patches.
+/// A client of a stream of counts: it applies the first message, then merge patches.
 struct Counts {
     stream: Stream,
     counts: Value,
@@ -171,9 +171,9 @@ impl Counts {
         }
         for (value, count) in event.object["counts"].as_object().unwrap() {
             let counts = self.counts.as_object_mut().unwrap();
-            assert_ne!(counts.get(value), Some(count), "a count that has not changed");
+            assert_ne!(counts.get(value), Some(count), "an unchanged count was sent");
             if count.is_null() {
-                counts.remove(value).expect("it was told before");
+                counts.remove(value).expect("an unknown value was deleted");
             } else {
                 counts.insert(value.clone(), count.clone());
             }
@@ -192,12 +192,12 @@ impl Counts {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn counts_follow_each_change_and_tell_nothing_else() {
+async fn a_stream_of_counts_sends_changed_counts_only() {
     let server = pods().await;
     let mut nodes = Counts::open(&server, "/v1/watch-index/pods/spec.nodeName?coalesceMs=1").await;
     let mut slow = Counts::open(&server, "/v1/watch-index/pods/spec.nodeName?coalesceMs=300").await;
     assert_eq!(nodes.counts, json!({"n1": 2, "n2": 1}));
-    // A change of something else, then one of a node.
+    // A change that does not concern the node, then one that does.
     server.cluster.patch("pods", "one", "p0", &json!({"status": {"phase": "Failed"}})).unwrap();
     server.caught_up("pods").await;
     server.cluster.patch("pods", "one", "p1", &json!({"spec": {"nodeName": "n1"}})).unwrap();
@@ -218,7 +218,7 @@ async fn counts_follow_each_change_and_tell_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fold_of_counts_is_the_count_of_the_state() {
+async fn folded_counts_equal_the_counts_of_the_state() {
     let mut server = pods().await;
     let mut counts = Counts::open(&server, "/v1/watch-index/pods/metadata.labels.app?coalesceMs=1").await;
     for number in 0..300 {
@@ -239,7 +239,7 @@ async fn a_fold_of_counts_is_the_count_of_the_state() {
         .iter()
         .map(|value| (value["value"].as_str().unwrap().to_owned(), value["count"].clone()))
         .collect();
-    // A state between may have the same counts, so this is not the end of the changes.
+    // An earlier state may have the same counts, so equal counts do not mark the last change.
     counts.until(expected.clone().into()).await;
     server.stop().await;
     while let Some(event) = in_time("the end", counts.stream.next()).await {
@@ -249,7 +249,7 @@ async fn a_fold_of_counts_is_the_count_of_the_state() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_request_for_counts_is_refused_by_name() {
+async fn an_invalid_request_for_counts_is_refused_by_parameter() {
     let server = pods().await;
     for (target, field) in [
         ("/v1/watch-index/pods", "path"),
@@ -269,7 +269,7 @@ async fn a_wrong_request_for_counts_is_refused_by_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pinned_index_is_there_before_anybody_asks() {
+async fn a_configured_index_is_built_before_the_first_request() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.watches[0].indexes = vec!["metadata.labels.app".into(), "spec.nodeName".into()];
     })
@@ -282,7 +282,7 @@ async fn a_pinned_index_is_there_before_anybody_asks() {
     for (index, path) in indexes.as_array().unwrap().iter().zip(["metadata.labels.app", "spec.nodeName"]) {
         assert_eq!((&index["path"], &index["values"], &index["users"]), (&path.into(), &1.into(), &1.into()));
     }
-    // It is the one by which label selectors and counts are answered.
+    // Label selectors and counts use this index.
     server.get("/v1/snapshot/pods?labelSelector=app%3Dweb").await;
     let counts = server.get("/v1/index/pods/spec.nodeName").await.json();
     assert_eq!(counts["values"], json!([{"value": "n1", "count": 1}]));

@@ -1,4 +1,4 @@
-//! Everything that needs more than one room, in one binary.
+//! Tests of several rooms together, in one binary.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![allow(clippy::print_stdout, reason = "what was skipped or measured is printed")]
 

@@ -28,7 +28,7 @@ impl Client {
         self.say(&json!({"subscribe": {"id": id, "resources": resources, "params": params}})).await;
     }
 
-    /// The next message; `None` at the end, with its code in `Err`.
+    /// The next message; at the end, the close code as `Err`.
     async fn next(&mut self) -> Result<Value, u16> {
         in_time("a message", async {
             loop {
@@ -42,16 +42,16 @@ impl Client {
         .await
     }
 
-    /// The events up to one of this type of this subscription, as `id TYPE name`.
+    /// The events up to the first one of this subscription and type, as `id TYPE name`.
     async fn until(&mut self, id: &str, kind: &str) -> Vec<String> {
-        let mut told = Vec::new();
+        let mut events = Vec::new();
         loop {
             let event = self.next().await.unwrap();
             let name = event["object"]["metadata"]["name"].as_str().unwrap_or_default();
             let label = event["id"].as_str().unwrap_or("-");
-            told.push(format!("{label} {} {name}", event["type"].as_str().unwrap()).trim_end().to_owned());
+            events.push(format!("{label} {} {name}", event["type"].as_str().unwrap()).trim_end().to_owned());
             if event["id"] == id && event["type"] == kind {
-                return told;
+                return events;
             }
         }
     }
@@ -78,22 +78,22 @@ async fn subscriptions_come_and_go_on_one_connection() {
     client.subscribe("place", "pods/shop", json!({"namespace": []})).await;
     client.until("place", "BOOKMARK").await;
     server.cluster.create("pods", mk_pod("default", "new", "web")).unwrap();
-    let mut told = client.until("all", "ADDED").await;
-    if told.len() == 1 {
-        told.extend(client.until("some \"one\"", "ADDED").await);
+    let mut events = client.until("all", "ADDED").await;
+    if events.len() == 1 {
+        events.extend(client.until("some \"one\"", "ADDED").await);
     }
-    told.sort_unstable();
-    assert_eq!(told, ["all ADDED new", "some \"one\" ADDED new"]);
+    events.sort_unstable();
+    assert_eq!(events, ["all ADDED new", "some \"one\" ADDED new"]);
     client.say(&json!({"unsubscribe": {"id": "all"}})).await;
     assert_eq!(client.until("all", "CLOSED").await, ["all CLOSED"]);
-    eventually("that its subscription is gone", || server.hub.followers(Instant::now()).len() == 2).await;
+    eventually("the end of that subscription", || server.hub.followers(Instant::now()).len() == 2).await;
     server.cluster.create("pods", mk_pod("shop", "last", "db")).unwrap();
     assert_eq!(client.until("place", "ADDED").await, ["place ADDED last"]);
-    // The id is free again.
+    // The id can be used again.
     client.subscribe("all", "pods/shop/db", json!({})).await;
     assert_eq!(client.until("all", "BOOKMARK").await, ["all ADDED db", "all BOOKMARK"]);
     drop(client);
-    eventually("that all are gone", || server.hub.followers(Instant::now()).is_empty()).await;
+    eventually("the end of all subscriptions", || server.hub.followers(Instant::now()).is_empty()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -109,7 +109,7 @@ async fn a_subscription_resumes_where_another_ended() {
     server.cluster.patch("pods", "default", "web", &json!({"metadata": {"labels": {"app": "x"}}})).unwrap();
     let modified = client.next().await.unwrap();
     let version = modified["object"]["metadata"]["resourceVersion"].as_str().unwrap();
-    assert_eq!(modified["resume"], format!("pods:{version}"), "each event has its token");
+    assert_eq!(modified["resume"], format!("pods:{version}"), "an event without its token");
     client.say(&json!({"unsubscribe": {"id": "a"}})).await;
     let closed = client.next().await.unwrap();
     assert_eq!(closed, json!({"id": "a", "type": "CLOSED", "reason": "unsubscribed"}));
@@ -123,7 +123,7 @@ async fn a_subscription_resumes_where_another_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_is_told_and_harms_no_other_subscription() {
+async fn errors_are_reported_and_do_not_affect_other_subscriptions() {
     let server =
         TestServer::start_with(&["pods"], |config| config.limits.streams_per_connection_max = 2).await;
     let mut client = Client::open(&server).await;
@@ -174,7 +174,7 @@ async fn what_is_wrong_is_told_and_harms_no_other_subscription() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_text_ends_the_connection_with_its_code() {
+async fn messages_other_than_text_close_the_connection_with_their_code() {
     let server = server().await;
     for (message, code) in [
         (Message::binary(vec![1]), 1003),
@@ -186,12 +186,12 @@ async fn what_is_no_text_ends_the_connection_with_its_code() {
         client.until("a", "BOOKMARK").await;
         client.0.send(message).await.unwrap();
         assert_eq!(client.next().await, Err(code));
-        eventually("that it is gone", || server.hub.followers(Instant::now()).is_empty()).await;
+        eventually("the end of its subscription", || server.hub.followers(Instant::now()).is_empty()).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_subscription_is_told_that_the_server_ends() {
+async fn each_subscription_gets_closed_at_shutdown() {
     let mut server = server().await;
     let mut client = Client::open(&server).await;
     for id in ["a", "b"] {
@@ -203,7 +203,7 @@ async fn each_subscription_is_told_that_the_server_ends() {
     let mut closed = Vec::new();
     let code = loop {
         match client.next().await {
-            // Each ends with its last token.
+            // Each subscription ends with its last token.
             Ok(event) if event["type"] == "BOOKMARK" => {}
             Ok(event) => closed.push(event),
             Err(code) => break code,
@@ -223,7 +223,7 @@ async fn a_subscription_that_times_out_leaves_the_others() {
     client.until("stays", "BOOKMARK").await;
     client.subscribe("short", "pods", json!({"timeoutSeconds": "1"})).await;
     client.until("short", "BOOKMARK").await;
-    // It ends with its last token.
+    // The subscription ends with its last token.
     assert_eq!(client.until("short", "BOOKMARK").await, ["short BOOKMARK"]);
     let closed = client.next().await.unwrap();
     assert_eq!(closed, json!({"id": "short", "type": "CLOSED", "reason": "timeout"}));
@@ -232,7 +232,7 @@ async fn a_subscription_that_times_out_leaves_the_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_does_not_read_catches_up_by_the_latest_states() {
+async fn a_multiplexed_client_that_falls_behind_gets_the_latest_states() {
     let server = server().await;
     let mut client = Client::open(&server).await;
     for id in ["a", "b"] {
@@ -241,7 +241,7 @@ async fn a_client_that_does_not_read_catches_up_by_the_latest_states() {
     }
     let noise: String = "noise ".repeat(30_000);
     let mut last = String::new();
-    eventually("that it is waited for", || {
+    eventually("a client that delays its stream", || {
         last = format!("{} {noise}", server.cluster.revision());
         let patch = json!({"metadata": {"annotations": {"noise": last}}});
         server.cluster.patch("pods", "default", "web", &patch).unwrap();
@@ -268,13 +268,13 @@ async fn a_client_that_does_not_read_catches_up_by_the_latest_states() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_a_handshake_is_refused() {
+async fn a_request_without_websocket_handshake_is_refused() {
     let server = server().await;
     let plain = server.get("/v1/ws").await;
     assert_eq!(plain.status(), 426);
     let url = format!("ws://{}/v1/ws?resources=pods", server.address);
     let Err(Error::Http(refused)) = tokio_tungstenite::connect_async(url).await else {
-        panic!("a parameter was taken");
+        panic!("a parameter was accepted");
     };
     assert_eq!(refused.status(), 400);
 }

@@ -1,4 +1,4 @@
-//! Watch as lines, and what every transport has in common: parameters, filters, resume.
+//! Watches as NDJSON, and what all transports have in common: parameters, filters, resume.
 
 use std::time::Duration;
 
@@ -19,12 +19,12 @@ async fn open(transport: Transport, server: &TestServer, target: &str, token: Op
 }
 
 /// `KIND name` of each event.
-fn told(events: &[StreamEvent]) -> Vec<String> {
+fn summaries(events: &[StreamEvent]) -> Vec<String> {
     let line = |event: &StreamEvent| format!("{} {}", event.kind, event.name()).trim_end().to_owned();
     events.iter().map(line).collect()
 }
 
-/// Makes and changes pods of the default namespace.
+/// Writes to pods of the default namespace.
 fn create(server: &TestServer, name: &str) -> u64 {
     server.cluster.create("pods", mk_pod("default", name, "web")).unwrap();
     server.cluster.revision()
@@ -40,7 +40,7 @@ fn delete(server: &TestServer, name: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_of_lines_is_these_bytes() {
+async fn the_bytes_of_an_ndjson_stream() {
     let server = TestServer::start(&["pods"]).await;
     let version = create(&server, "a");
     server.caught_up("pods").await;
@@ -59,7 +59,7 @@ async fn a_stream_of_lines_is_these_bytes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_object_is_the_same_bytes_in_the_snapshot_and_on_every_transport() {
+async fn an_object_has_the_same_bytes_in_snapshots_and_on_every_transport() {
     let server = TestServer::start(&["pods"]).await;
     server.cluster.bulk_load("pods", 20, 3000).unwrap();
     server.caught_up("pods").await;
@@ -80,14 +80,14 @@ async fn an_object_is_the_same_bytes_in_the_snapshot_and_on_every_transport() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_transport_gives_the_state_then_every_change() {
+async fn every_transport_sends_the_state_and_then_every_change() {
     let server = TestServer::start(&["pods"]).await;
     create(&server, "a");
     server.caught_up("pods").await;
     let mut streams = Vec::new();
     for transport in TRANSPORTS {
         let mut stream = open(transport, &server, WATCH, None).await;
-        assert_eq!(told(&stream.until("SYNCED").await), ["ADDED a", "SYNCED"], "{transport:?}");
+        assert_eq!(summaries(&stream.until("SYNCED").await), ["ADDED a", "SYNCED"], "{transport:?}");
         streams.push((transport, stream));
     }
     create(&server, "b");
@@ -96,14 +96,14 @@ async fn every_transport_gives_the_state_then_every_change() {
     let deleted = server.cluster.revision();
     for (transport, stream) in &mut streams {
         let events = stream.until("DELETED").await;
-        assert_eq!(told(&events), ["ADDED b", "MODIFIED a", "DELETED b"], "{transport:?}");
+        assert_eq!(summaries(&events), ["ADDED b", "MODIFIED a", "DELETED b"], "{transport:?}");
         assert_eq!(version(&events[2].object), u128::from(deleted));
-        assert_eq!(events[2].object["spec"]["nodeName"], "node-1", "the last state");
+        assert_eq!(events[2].object["spec"]["nodeName"], "node-1", "not the last state");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_begins_to_match_is_added_and_what_stops_is_deleted() {
+async fn objects_that_begin_or_stop_matching_are_added_or_deleted() {
     let server = TestServer::start(&["pods"]).await;
     create(&server, "a");
     server.caught_up("pods").await;
@@ -116,7 +116,7 @@ async fn what_begins_to_match_is_added_and_what_stops_is_deleted() {
     for transport in TRANSPORTS {
         for selector in selectors {
             let mut stream = open(transport, &server, &format!("{WATCH}?{selector}"), None).await;
-            assert_eq!(told(&stream.until("SYNCED").await), ["SYNCED"], "{transport:?} {selector}");
+            assert_eq!(summaries(&stream.until("SYNCED").await), ["SYNCED"], "{transport:?} {selector}");
             streams.push((selector, stream));
         }
     }
@@ -130,16 +130,16 @@ async fn what_begins_to_match_is_added_and_what_stops_is_deleted() {
     delete(&server, "b");
     for (selector, stream) in &mut streams {
         let mut events = stream.until("DELETED").await;
-        assert_eq!(told(&events), ["ADDED a", "MODIFIED a", "DELETED a"], "{selector}");
+        assert_eq!(summaries(&events), ["ADDED a", "MODIFIED a", "DELETED a"], "{selector}");
         let last = events.pop().unwrap().object;
-        assert!(labeled(&last, "app", "api"), "the last state that matched");
-        assert_eq!(version(&last), u128::from(left), "at the version at which it left");
-        assert_eq!(told(&stream.until("DELETED").await), ["ADDED b", "DELETED b"], "{selector}");
+        assert!(labeled(&last, "app", "api"), "not the last state that matched");
+        assert_eq!(version(&last), u128::from(left), "not the version of the change");
+        assert_eq!(summaries(&stream.until("DELETED").await), ["ADDED b", "DELETED b"], "{selector}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn namespaces_and_names_narrow_a_stream() {
+async fn a_stream_is_filtered_by_namespaces_and_names() {
     let server = TestServer::start(&["pods"]).await;
     for namespace in ["one", "two", "three"] {
         server.cluster.create("pods", mk_pod(namespace, "a", "web")).unwrap();
@@ -197,20 +197,20 @@ async fn one_stream_joins_several_resources_under_one_token() {
             assert_eq!(token, recorder.transport.bookmark(versions));
             let names: Vec<_> = versions.split(',').filter_map(|part| part.split(':').next()).collect();
             assert_eq!(names, ["pods", "services", "namespaces"], "{token}");
-            // Over a restart only the token of each event tells enough.
+            // After a restart, only clients with a token per event (SSE) resume without RESET.
             let whole = round == 0 || matches!(recorder.transport, Transport::Sse);
             assert_eq!(recorder.resets.is_empty(), whole, "{:?} {:?}", recorder.transport, recorder.resets);
         }
     }
-    // Another order is the same set of resources.
+    // The order of the resources does not matter.
     let recorder = &recorders[0];
     let mut stream =
         Stream::sse(server.address, "/v1/watch/namespaces,services,pods", recorder.token()).await.unwrap();
-    assert_eq!(told(&[stream.next().await.unwrap()]), ["BOOKMARK"]);
+    assert_eq!(summaries(&[stream.next().await.unwrap()]), ["BOOKMARK"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_inside_the_journal_gives_exactly_what_was_missed() {
+async fn a_token_within_the_journal_gives_exactly_the_missed_changes() {
     let server = TestServer::start(&["pods"]).await;
     let token = format!("pods:{}", create(&server, "a"));
     create(&server, "b");
@@ -223,10 +223,10 @@ async fn a_token_inside_the_journal_gives_exactly_what_was_missed() {
         let mut stream = open(transport, &server, WATCH, Some(&token)).await;
         let events = stream.until("BOOKMARK").await;
         let missed = ["ADDED b", "MODIFIED a", "MODIFIED a", "DELETED b", "BOOKMARK"];
-        assert_eq!(told(&events), missed, "{transport:?}");
+        assert_eq!(summaries(&events), missed, "{transport:?}");
         assert_eq!(events[4].token, Some(transport.bookmark(&newest)));
         let mut stream = open(transport, &server, WATCH, Some(&newest)).await;
-        assert_eq!(told(&stream.until("BOOKMARK").await), ["BOOKMARK"], "{transport:?}");
+        assert_eq!(summaries(&stream.until("BOOKMARK").await), ["BOOKMARK"], "{transport:?}");
     }
 }
 
@@ -238,7 +238,7 @@ fn small(config: &mut config::Serve) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_behind_the_journal_gives_the_latest_states_and_what_is_gone() {
+async fn a_token_behind_the_journal_gives_latest_states_and_deletions() {
     let server = TestServer::start_with(&["pods"], small).await;
     create(&server, "stays");
     create(&server, "goes");
@@ -254,34 +254,34 @@ async fn a_token_behind_the_journal_gives_the_latest_states_and_what_is_gone() {
     for transport in TRANSPORTS {
         let mut stream = open(transport, &server, WATCH, Some(&token)).await;
         let events = stream.until("BOOKMARK").await;
-        // A DELETED may name what the client never had: that it came to be after the token is forgotten.
+        // A DELETED may name an object that the client never had, as its creation after the token is forgotten.
         let latest =
             ["DELETED goes", "DELETED comes-and-goes", "MODIFIED changes", "ADDED comes", "BOOKMARK"];
-        assert_eq!(told(&events), latest, "{transport:?}");
+        assert_eq!(summaries(&events), latest, "{transport:?}");
         assert!(labeled(&events[2].object, "app", "round-39"));
         assert_eq!(events[0].object["metadata"]["namespace"], "default");
-        // With a filter, an object that does not match comes as deleted, as it may have matched before.
+        // With a filter, an object that does not match is sent as deleted, as it may have matched before.
         let target = format!("{WATCH}?labelSelector=app%3Dweb");
         let mut stream = open(transport, &server, &target, Some(&token)).await;
         let latest = ["DELETED goes", "DELETED comes-and-goes", "DELETED changes", "ADDED comes", "BOOKMARK"];
-        assert_eq!(told(&stream.until("BOOKMARK").await), latest, "{transport:?}");
+        assert_eq!(summaries(&stream.until("BOOKMARK").await), latest, "{transport:?}");
     }
 }
 
-/// Opens with a token and expects a RESET, then everything anew.
+/// Opens streams with a token, and expects a RESET followed by the whole state.
 async fn resets(server: &TestServer, target: &str, token: &str, reason: &str) {
     for transport in TRANSPORTS {
         let mut stream = open(transport, server, target, Some(token)).await;
         let events = stream.until("SYNCED").await;
         assert_eq!((&*events[0].kind, events[0].reason()), ("RESET", reason), "{transport:?} {token}");
         let objects = server.cluster.len("pods");
-        assert_eq!(events.len(), objects + 2, "{transport:?} {token}: {:?}", told(&events));
+        assert_eq!(events.len(), objects + 2, "{transport:?} {token}: {:?}", summaries(&events));
         assert!(events[1..=objects].iter().all(|event| event.kind == "ADDED"));
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_that_tells_too_little_starts_over_with_the_reason() {
+async fn a_token_that_cannot_be_resumed_gives_a_reset_with_the_reason() {
     let server = TestServer::start_with(&["pods", "services"], small).await;
     create(&server, "stays");
     let old = format!("pods:{}", create(&server, "goes"));
@@ -289,10 +289,10 @@ async fn a_token_that_tells_too_little_starts_over_with_the_reason() {
         create(&server, &format!("goes-{round}"));
         delete(&server, &format!("goes-{round}"));
     }
-    // Something at the end to catch up with.
+    // A change of another object, so that a catch-up has something to send.
     create(&server, "last");
     server.caught_up("pods").await;
-    // The API server has forgotten that version, too.
+    // The API server has compacted that version, too.
     server.cluster.compact();
     resets(&server, WATCH, &old, "TokenTooOld").await;
     resets(&server, WATCH, "pods:0", "TokenTooOld").await;
@@ -316,9 +316,9 @@ async fn a_replica_that_is_behind_a_token_waits_until_it_has_caught_up() {
         for part in ["one", "two", "three"] {
             create(&server, &format!("{part}-{transport:?}").to_lowercase());
         }
-        // The bookmark tells that the token is reached; what came before it is not told again.
+        // The bookmark says that the token is reached. Earlier changes are not sent again.
         let third = format!("ADDED three-{}", format!("{transport:?}").to_lowercase());
-        assert_eq!(told(&stream.until("ADDED").await).last(), Some(&third), "{transport:?}");
+        assert_eq!(summaries(&stream.until("ADDED").await).last(), Some(&third), "{transport:?}");
     }
 }
 
@@ -331,7 +331,7 @@ async fn a_token_that_cannot_be_read_is_refused_by_name() {
     {
         for transport in [Transport::Ndjson, Transport::WebSocket] {
             let refused = Stream::open(transport, server.address, WATCH, Some(token)).await.err();
-            let refused = refused.unwrap_or_else(|| panic!("{token} was taken"));
+            let refused = refused.unwrap_or_else(|| panic!("{token} was accepted"));
             let status = refused.json();
             assert_eq!((refused.status(), &status["reason"]), (400, &json!("BadRequest")), "{token}");
             assert_eq!(status["details"]["causes"][0]["field"], "resume", "{token}");
@@ -344,7 +344,7 @@ async fn a_token_that_cannot_be_read_is_refused_by_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_initial_events_only_changes_come() {
+async fn a_stream_without_initial_events_sends_changes_only() {
     let server = TestServer::start(&["pods"]).await;
     create(&server, "a");
     server.caught_up("pods").await;
@@ -355,19 +355,19 @@ async fn without_initial_events_only_changes_come() {
         assert_eq!(first.kind, "BOOKMARK", "{transport:?}");
         assert_eq!(first.token, Some(transport.bookmark(&format!("pods:{}", server.cluster.revision()))));
         create(&server, &format!("b{number}"));
-        assert_eq!(told(&[stream.next().await.unwrap()]), [format!("ADDED b{number}")], "{transport:?}");
+        assert_eq!(summaries(&[stream.next().await.unwrap()]), [format!("ADDED b{number}")], "{transport:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_ends_cleanly_when_its_time_is_over() {
+async fn a_stream_ends_cleanly_after_timeout_seconds() {
     let server = TestServer::start(&["pods"]).await;
     create(&server, "a");
     server.caught_up("pods").await;
     for transport in TRANSPORTS {
         let target = format!("{WATCH}?timeoutSeconds=1");
         let mut stream = open(transport, &server, &target, None).await;
-        assert_eq!(told(&stream.until("BOOKMARK").await), ["ADDED a", "SYNCED", "BOOKMARK"]);
+        assert_eq!(summaries(&stream.until("BOOKMARK").await), ["ADDED a", "SYNCED", "BOOKMARK"]);
         let end = in_time("the end", stream.item()).await;
         let code = (transport == Transport::WebSocket).then_some(1000);
         assert!(matches!(end, Item::End(found) if found == code), "{transport:?}: {end:?}");
@@ -376,7 +376,7 @@ async fn a_stream_ends_cleanly_when_its_time_is_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_resync_hands_out_every_matching_object_again() {
+async fn a_resync_sends_every_matching_object_again() {
     let server = TestServer::start(&["pods"]).await;
     create(&server, "a");
     create(&server, "b");
@@ -390,13 +390,17 @@ async fn a_resync_hands_out_every_matching_object_again() {
         for _ in 0..4 {
             again.push(stream.next().await.unwrap());
         }
-        assert_eq!(told(&again), ["MODIFIED a", "MODIFIED b", "MODIFIED a", "MODIFIED b"], "{transport:?}");
+        assert_eq!(
+            summaries(&again),
+            ["MODIFIED a", "MODIFIED b", "MODIFIED a", "MODIFIED b"],
+            "{transport:?}"
+        );
         assert_eq!(again[0].object, again[2].object);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reader_that_falls_behind_gets_the_latest_states_and_keeps_its_connection() {
+async fn a_slow_reader_gets_the_latest_states_and_keeps_its_connection() {
     let server = TestServer::start_with(&["pods"], |config| {
         small(config);
         config.limits.send_buffer_bytes = 4 << 10;

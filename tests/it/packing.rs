@@ -1,4 +1,4 @@
-//! Packed caches over sockets: every answer is as without packing.
+//! Packed caches over sockets: every answer is the same as without packing.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,14 @@ use crate::support::client::{Stream, get};
 use crate::support::server::TestServer;
 use crate::support::{TRANSPORTS, eventually};
 
-/// Some 3.6 MB, more than a dictionary is trained from.
+/// About 3.6 MB, more than the objects from which a dictionary is trained.
 const PODS: usize = 1000;
 
 fn summary(server: &TestServer) -> Summary {
     server.hub.resolve("pods").unwrap()[0].reader.summary()
 }
 
-/// A server of a cluster whose pods were there before it, all packed.
+/// A server whose cluster had all its pods before the first list, so that all are packed.
 async fn packed() -> TestServer {
     let cluster = Cluster::new(ClusterConfig::default());
     cluster.bulk_load("pods", PODS, 4000).unwrap();
@@ -34,11 +34,11 @@ async fn packed() -> TestServer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_packed_cache_answers_as_the_cluster_is() {
+async fn a_packed_cache_gives_the_same_answers() {
     let server = packed().await;
     let list = server.get("/v1/snapshot/pods").await;
     assert_eq!(items(&list.json()), expected(&server.cluster, "pods", |_| true));
-    // The bytes are the same, and so is what they are called by.
+    // The bytes and the tag are the same.
     let (cluster, api) = (server.cluster.clone(), TestServer::api(server.cluster.clone()).await);
     let plain = |config: &mut Serve| config.cache_packing = CachePacking::Off;
     let plain = TestServer::beside(cluster, api, &["pods"], plain).await;
@@ -63,7 +63,7 @@ async fn a_packed_cache_answers_as_the_cluster_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_of_a_packed_cache_brings_each_object_and_each_change() {
+async fn a_stream_of_a_packed_cache_sends_each_object_and_each_change() {
     let server = packed().await;
     for transport in TRANSPORTS {
         let mut stream = Stream::open(transport, server.address, "/v1/watch/pods", None).await.unwrap();
@@ -74,7 +74,7 @@ async fn a_stream_of_a_packed_cache_brings_each_object_and_each_change() {
             .map(|event| (crate::support::check::key(&event.object), event.object))
             .collect();
         assert_eq!(objects.len(), server.cluster.len("pods"));
-        // An object that was packed changes, and goes.
+        // A packed object changes, and is deleted.
         let name = objects.values().next().unwrap()["metadata"].clone();
         let (namespace, name) = (name["namespace"].as_str().unwrap(), name["name"].as_str().unwrap());
         server.cluster.patch("pods", namespace, name, &json!({"status": {"phase": "Failed"}})).unwrap();

@@ -1,4 +1,4 @@
-//! The example that writes objects: a ConfigMap for each Service, with the IPs of its Ready pods.
+//! The example controller `pod-ips`: it writes a ConfigMap for each Service, with the IPs of its ready pods.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,13 @@ use informerd::testing::config::PassThrough;
 use informerd::testing::sim::Cluster;
 use serde_json::{Value, json};
 
-use crate::queues::{define, example, has, object};
+use crate::queues::{define, example, is_installed, object};
 use crate::support::eventually;
 use crate::support::server::TestServer;
 
 const COMMAND: [&str; 2] = ["python3", "pod_ips.py"];
 
-/// An EndpointSlice of a Service: addresses, and whether each is ready, which may be left out.
+/// An EndpointSlice of a Service: addresses, each with its `ready` condition, which may be missing.
 fn slice(name: &str, service: &str, endpoints: &[(&str, Option<bool>)]) -> Value {
     let endpoints = endpoints.iter().map(|(ip, ready)| match ready {
         Some(ready) => json!({"addresses": [ip], "conditions": {"ready": ready}}),
@@ -40,7 +40,7 @@ async fn until(cluster: &Cluster, expected: &[(&str, &str)]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_config_map_has_the_ips_of_the_ready_pods_of_its_service() {
-    if !has(COMMAND[0], "--version").await {
+    if !is_installed(COMMAND[0], "--version").await {
         return;
     }
     let cluster = Cluster::default();
@@ -53,7 +53,7 @@ async fn a_config_map_has_the_ips_of_the_ready_pods_of_its_service() {
         .create("endpointslices", slice("web-1", "web", &[("10.0.0.2", Some(true)), ("10.0.0.1", None)]))
         .unwrap();
     cluster.create("endpointslices", slice("web-2", "web", &[("10.0.0.3", Some(false))])).unwrap();
-    // One that somebody else has made is left alone.
+    // A ConfigMap without the example's label is left alone.
     let other = object("taken-pod-ips", &json!({"data": {"ips": "mine"}}));
     cluster.create("configmaps", other.clone()).unwrap();
     cluster.create("services", service("taken")).unwrap();
@@ -65,7 +65,7 @@ async fn a_config_map_has_the_ips_of_the_ready_pods_of_its_service() {
     let mut workers = [start(&server), start(&server)];
     until(&cluster, &[("db-pod-ips", ""), ("web-pod-ips", "10.0.0.1\n10.0.0.2\n")]).await;
 
-    // A pod becomes ready, another one goes, and a worker dies.
+    // A pod becomes ready, another one is deleted, and a worker dies.
     let ready = json!({"endpoints": [{"addresses": ["10.0.0.3"], "conditions": {"ready": true}}]});
     cluster.patch("endpointslices", "one", "web-2", &ready).unwrap();
     workers[0].kill().await.unwrap();
@@ -74,7 +74,7 @@ async fn a_config_map_has_the_ips_of_the_ready_pods_of_its_service() {
         .unwrap();
     until(&cluster, &[("db-pod-ips", ""), ("web-pod-ips", "10.0.0.1\n10.0.0.3\n")]).await;
 
-    // What somebody spoils or deletes is made anew.
+    // A ConfigMap that is changed or deleted by others is written again.
     cluster.patch("configmaps", "one", "web-pod-ips", &json!({"data": {"ips": "none"}})).unwrap();
     until(&cluster, &[("db-pod-ips", ""), ("web-pod-ips", "10.0.0.1\n10.0.0.3\n")]).await;
     cluster.delete("configmaps", "one", "db-pod-ips").unwrap();
@@ -83,7 +83,7 @@ async fn a_config_map_has_the_ips_of_the_ready_pods_of_its_service() {
     cluster.delete("configmaps", "one", "db-pod-ips").unwrap();
     until(&cluster, &[("db-pod-ips", "10.0.1.1\n"), ("web-pod-ips", "10.0.0.1\n10.0.0.3\n")]).await;
 
-    // informerd starts again, and a Service goes.
+    // informerd restarts, and a Service is deleted.
     server.informerd.kill().await;
     cluster.delete("endpointslices", "one", "web-2").unwrap();
     server.informerd.revive().await;

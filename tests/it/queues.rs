@@ -13,7 +13,7 @@ use crate::support::client::{Response, exchange, head, request};
 use crate::support::server::TestServer;
 use crate::support::{eventually, in_time, mk_pod};
 
-/// A request with a JSON body.
+/// Sends a request with a JSON body.
 pub(crate) async fn send(address: SocketAddr, method: &str, target: &str, body: &Value) -> Response {
     let body = body.to_string();
     let length = body.len().to_string();
@@ -44,20 +44,20 @@ async fn queue_of(spec: &Value) -> TestServer {
     server
 }
 
-async fn shown(server: &TestServer) -> Value {
+async fn detail(server: &TestServer) -> Value {
     server.get("/v1/queues/q").await.json()
 }
 
 async fn synced(server: &TestServer) {
-    in_time("a first state", async { while shown(server).await["synced"] != true {} }).await;
+    in_time("the first state", async { while detail(server).await["synced"] != true {} }).await;
 }
 
 /// Waits until a field of the queue has a value.
 async fn until(server: &TestServer, field: &str, value: u64) {
-    in_time(&format!("{field} {value}"), async { while shown(server).await[field] != value {} }).await;
+    in_time(&format!("{field} {value}"), async { while detail(server).await[field] != value {} }).await;
 }
 
-/// The next key, waiting for it.
+/// Leases the next key, and waits for it.
 async fn lease(server: &TestServer) -> Value {
     let answer = post(server, "q/lease", &json!({"waitSeconds": 20})).await;
     assert_eq!(answer.status(), 200, "{}", answer.text());
@@ -74,8 +74,8 @@ async fn answer(server: &TestServer, verb: &str, item: &Value) -> Response {
     post(server, &format!("q/{verb}"), &json!({"lease": item["lease"]})).await
 }
 
-/// Takes and finishes a key; gives it, and its object.
-async fn done(server: &TestServer) -> (String, Value) {
+/// Leases a key and finishes it; returns the key and its object.
+async fn lease_and_finish(server: &TestServer) -> (String, Value) {
     let item = lease(server).await;
     assert_eq!(answer(server, "done", &item).await.status(), 204);
     (
@@ -84,7 +84,7 @@ async fn done(server: &TestServer) -> (String, Value) {
     )
 }
 
-/// A worker that waits in a task of its own.
+/// Starts a worker that waits in a task of its own.
 fn wait(server: &TestServer, seconds: u32) -> JoinHandle<Response> {
     let address = server.address;
     tokio::spawn(async move {
@@ -93,28 +93,28 @@ fn wait(server: &TestServer, seconds: u32) -> JoinHandle<Response> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_is_leased_once_with_its_object_as_it_is_now() {
+async fn a_key_is_leased_to_one_worker_with_the_current_object() {
     let server = queue_of(&pods()).await;
     server.cluster.create("pods", mk_pod("one", "a", "web")).unwrap();
     let first = lease(&server).await;
     assert_eq!((&first["resource"], &first["attempt"]), (&json!("pods"), &json!(1)));
     assert_eq!(first["object"]["metadata"]["labels"]["app"], "web");
     assert!(is_empty(&server).await);
-    // While the worker has it: it comes again, with what is there then.
+    // The object changes while the worker has the key: the key is queued again, with the new object.
     server.cluster.patch("pods", "one", "a", &json!({"metadata": {"labels": {"app": "db"}}})).unwrap();
     server.caught_up("pods").await;
     assert!(is_empty(&server).await);
     assert_eq!(answer(&server, "done", &first).await.status(), 204);
-    assert_eq!(done(&server).await.1["metadata"]["labels"]["app"], "db");
+    assert_eq!(lease_and_finish(&server).await.1["metadata"]["labels"]["app"], "db");
     let again = answer(&server, "done", &first).await;
     assert_eq!((again.status(), &again.json()["reason"]), (409, &json!("Conflict")));
     server.cluster.delete("pods", "one", "a").unwrap();
-    assert_eq!(done(&server).await, ("one/a".to_owned(), Value::Null));
+    assert_eq!(lease_and_finish(&server).await, ("one/a".to_owned(), Value::Null));
     assert!(is_empty(&server).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_waits_for_a_key_and_no_longer() {
+async fn a_worker_waits_until_a_key_is_ready_or_its_time_is_over() {
     let server = queue_of(&pods()).await;
     let answer = in_time("an empty answer", wait(&server, 1)).await.unwrap();
     assert_eq!((answer.status(), &answer.json()["items"]), (200, &json!([])));
@@ -132,11 +132,11 @@ async fn a_worker_waits_for_a_key_and_no_longer() {
     }
     names.sort();
     assert_eq!(names, ["a", "b"]);
-    assert_eq!(shown(&server).await["inFlight"], 2);
+    assert_eq!(detail(&server).await["inFlight"], 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn selections_are_those_of_a_watch() {
+async fn a_queue_takes_the_filters_of_a_watch() {
     let spec = json!({"watch": [
         {"resource": "po", "namespaces": ["one"], "labelSelector": "app=web", "changed": "metadata.labels"},
         {"resource": "configmaps", "where": "has(object.data) && object.data.size() > 1"},
@@ -145,21 +145,22 @@ async fn selections_are_those_of_a_watch() {
     let map = |name: &str, data: Value| json!({"metadata": {"namespace": "one", "name": name}, "data": data});
     server.cluster.create("configmaps", map("small", json!({"a": "1"}))).unwrap();
     server.cluster.create("configmaps", map("large", json!({"a": "1", "b": "2"}))).unwrap();
-    assert_eq!(done(&server).await.0, "one/large");
+    assert_eq!(lease_and_finish(&server).await.0, "one/large");
     for (namespace, name, app) in [("one", "a", "web"), ("one", "b", "db"), ("two", "c", "web")] {
         server.cluster.create("pods", mk_pod(namespace, name, app)).unwrap();
     }
-    assert_eq!(done(&server).await.0, "one/a");
-    // No change that counts, then one after which it is no longer selected: to the queue it is gone.
+    assert_eq!(lease_and_finish(&server).await.0, "one/a");
+    // A change outside the selection, then a change after which the object is no longer selected: for the queue it is
+    // deleted.
     server.cluster.patch("pods", "one", "a", &json!({"status": {"phase": "Running"}})).unwrap();
     server.caught_up("pods").await;
     assert!(is_empty(&server).await);
     server.cluster.patch("pods", "one", "a", &json!({"metadata": {"labels": {"app": "db"}}})).unwrap();
-    assert_eq!(done(&server).await, ("one/a".to_owned(), Value::Null));
+    assert_eq!(lease_and_finish(&server).await, ("one/a".to_owned(), Value::Null));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_declaration_is_idempotent_and_its_end_is_told() {
+async fn a_declaration_is_idempotent_and_workers_of_a_deleted_queue_get_404() {
     let server = queue_of(&pods()).await;
     assert_eq!(declare(&server, "q", &pods()).await.status(), 200);
     // The defaults written out, and namespaces in another order, mean the same.
@@ -178,7 +179,7 @@ async fn a_declaration_is_idempotent_and_its_end_is_told() {
     assert_eq!(in_time("the worker", worker).await.unwrap().status(), 404);
     assert_eq!(server.get("/v1/queues/q").await.status(), 404);
     assert_eq!(request(server.address, "DELETE", "/v1/queues/q", &[]).await.status(), 404);
-    // A queue of the same name is another one.
+    // A queue declared again under the same name is a new queue.
     assert_eq!(declare(&server, "q", &pods()).await.status(), 201);
 }
 
@@ -196,7 +197,7 @@ async fn retries_wait_and_failed_keys_are_listed_and_put_back() {
     let second = lease(&server).await;
     assert_eq!(second["attempt"], 2);
     assert_eq!(retry(&second).await, json!({"failed": true}));
-    let failed = &shown(&server).await["failedKeys"][0];
+    let failed = &detail(&server).await["failedKeys"][0];
     assert_eq!(
         (&failed["namespace"], &failed["name"], &failed["attempts"], &failed["error"]),
         (&json!("one"), &json!("a"), &json!(2), &json!("no route to host"))
@@ -205,7 +206,7 @@ async fn retries_wait_and_failed_keys_are_listed_and_put_back() {
     assert_eq!(post(&server, "q/requeue", &key).await.json(), json!({"requeued": 1}));
     assert_eq!(post(&server, "q/requeue", &key).await.status(), 404);
     assert_eq!(post(&server, "q/requeue", &json!({"all": true})).await.json(), json!({"requeued": 0}));
-    // The count began anew. Given back, it does not go on.
+    // Requeued by hand, the key's attempts begin anew. Releasing the key does not count as an attempt.
     let item = lease(&server).await;
     assert_eq!(answer(&server, "release", &item).await.status(), 204);
     let item = lease(&server).await;
@@ -213,16 +214,17 @@ async fn retries_wait_and_failed_keys_are_listed_and_put_back() {
     assert_eq!(answer(&server, "extend", &item).await.json(), json!({"leaseSeconds": 60}));
     let later = json!({"lease": item["lease"], "requeueAfterSeconds": 0.01});
     assert_eq!(post(&server, "q/done", &later).await.status(), 204);
-    assert_eq!(done(&server).await.0, "one/a");
+    assert_eq!(lease_and_finish(&server).await.0, "one/a");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_that_runs_out_goes_to_the_next_worker_that_waits() {
+async fn the_key_of_an_expired_lease_goes_to_the_next_waiting_worker() {
     let server = queue_of(&pods()).await;
     server.cluster.create("pods", mk_pod("one", "a", "web")).unwrap();
     let body = json!({"waitSeconds": 20, "leaseSeconds": 1});
     let late = post(&server, "q/lease", &body).await.json()["items"][0].clone();
-    let next = in_time("the key", wait(&server, 60)).await.unwrap().json()["items"][0].clone();
+    let next =
+        in_time("the key of the expired lease", wait(&server, 60)).await.unwrap().json()["items"][0].clone();
     assert_eq!((&next["name"], &next["attempt"]), (&json!("a"), &json!(2)));
     for verb in ["done", "retry", "release", "extend"] {
         assert_eq!(answer(&server, verb, &late).await.status(), 409, "{verb}");
@@ -231,7 +233,7 @@ async fn a_lease_that_runs_out_goes_to_the_next_worker_that_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_leaves_while_it_waits_loses_no_key() {
+async fn a_worker_that_disconnects_while_waiting_loses_no_key() {
     let server = queue_of(&pods()).await;
     let body = json!({"waitSeconds": 60, "leaseSeconds": 1}).to_string();
     let length = body.len().to_string();
@@ -246,16 +248,16 @@ async fn a_worker_that_leaves_while_it_waits_loses_no_key() {
         until(&server, "waitingWorkers", 0).await;
     }
     server.cluster.create("pods", mk_pod("one", "a", "web")).unwrap();
-    assert_eq!(done(&server).await.0, "one/a");
+    assert_eq!(lease_and_finish(&server).await.0, "one/a");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn wrong_requests_are_refused_by_name() {
+async fn invalid_queue_requests_are_refused_by_field() {
     let server = queue_of(&pods()).await;
     server.cluster.create("pods", mk_pod("one", "a", "web")).unwrap();
     let item = lease(&server).await;
     let watch = |watch: Value| json!({"watch": [watch]});
-    for (method, target, body, status, told) in [
+    for (method, target, body, status, words) in [
         ("PUT", "Q", pods(), 400, "expected a queue's name"),
         ("PUT", "new", json!({}), 400, "watch"),
         ("PUT", "new", watch(json!({"resource": "none"})), 400, "watch[0]"),
@@ -301,14 +303,14 @@ async fn wrong_requests_are_refused_by_name() {
         let refused = send(server.address, method, &format!("/v1/queues/{target}"), &body).await;
         assert_eq!(refused.status(), status, "{method} {target} {body}: {}", refused.text());
         let message = refused.json()["message"].as_str().unwrap().to_owned();
-        assert!(message.contains(told), "{method} {target}: {message}");
+        assert!(message.contains(words), "{method} {target}: {message}");
     }
-    // None of them has changed anything.
+    // None of the refused requests had an effect.
     assert_eq!(answer(&server, "done", &item).await.status(), 204);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn web_pages_of_others_cannot_take_keys() {
+async fn web_pages_of_other_origins_cannot_lease_keys() {
     let server = queue_of(&pods()).await;
     let all = |more: &'static [(&'static str, &'static str)]| [&[("Content-Length", "2")], more].concat();
     for (headers, status) in [
@@ -333,7 +335,7 @@ async fn limited(change: impl FnOnce(&mut config::Serve)) -> TestServer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_queue_reads_no_further_and_loses_nothing() {
+async fn a_full_queue_stops_reading_and_loses_nothing() {
     let server = limited(|config| config.limits.queue_keys_max = 3).await;
     for number in 0..30 {
         server.cluster.create("pods", mk_pod("one", &format!("p{number:02}"), "web")).unwrap();
@@ -342,7 +344,7 @@ async fn a_full_queue_reads_no_further_and_loses_nothing() {
     until(&server, "depth", 3).await;
     let mut seen = std::collections::BTreeMap::new();
     while seen.len() < 29 || seen.contains_key("one/p29") {
-        let (key, object) = done(&server).await;
+        let (key, object) = lease_and_finish(&server).await;
         let there = !object.is_null();
         if there {
             seen.insert(key, ())
@@ -354,22 +356,22 @@ async fn a_full_queue_reads_no_further_and_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn limits_are_answered_with_503() {
+async fn requests_beyond_a_queue_limit_get_503() {
     let server = limited(|config| {
         config.limits.queues_max = 1;
         config.limits.queue_leases_max = 2;
         config.limits.queue_workers_max = 1;
     })
     .await;
-    let told = |answer: Response, part: &str| {
+    let check_limit = |answer: Response, part: &str| {
         assert_eq!(answer.status(), 503, "{}", answer.text());
         assert!(answer.header("retry-after").is_some());
         assert!(answer.text().contains(part), "{}", answer.text());
     };
-    told(declare(&server, "other", &pods()).await, "queues");
+    check_limit(declare(&server, "other", &pods()).await, "queues");
     let worker = wait(&server, 60);
     until(&server, "waitingWorkers", 1).await;
-    told(post(&server, "q/lease", &json!({})).await, "workers");
+    check_limit(post(&server, "q/lease", &json!({})).await, "workers");
     for name in ["a", "b", "c"] {
         server.cluster.create("pods", mk_pod("one", name, "web")).unwrap();
     }
@@ -377,11 +379,11 @@ async fn limits_are_answered_with_503() {
     until(&server, "depth", 2).await;
     let more = post(&server, "q/lease", &json!({"max": 5})).await.json();
     assert_eq!(more["items"].as_array().unwrap().len(), 1);
-    told(post(&server, "q/lease", &json!({})).await, "leases");
+    check_limit(post(&server, "q/lease", &json!({})).await, "leases");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn workers_are_answered_at_shutdown_and_declare_again_after_a_restart() {
+async fn at_shutdown_workers_are_answered_and_after_it_queues_are_declared_again() {
     let mut server = queue_of(&pods()).await;
     server.cluster.create("pods", mk_pod("one", "a", "web")).unwrap();
     let before = lease(&server).await;
@@ -394,11 +396,15 @@ async fn workers_are_answered_at_shutdown_and_declare_again_after_a_restart() {
     server.synced().await;
     assert_eq!(answer(&server, "done", &before).await.status(), 404);
     assert_eq!(declare(&server, "q", &pods()).await.status(), 201);
-    assert_eq!(answer(&server, "done", &before).await.status(), 409, "a token of another process");
-    assert_eq!(done(&server).await.0, "one/a", "after a restart every key comes again");
+    assert_eq!(
+        answer(&server, "done", &before).await.status(),
+        409,
+        "a token of the process before was accepted"
+    );
+    assert_eq!(lease_and_finish(&server).await.0, "one/a", "a restart did not queue every key");
 }
 
-/// The content of a file that follows the pods of an app.
+/// A configuration that follows the pods of an app.
 fn following(app: &str) -> String {
     format!(
         "watch: [{{resource: pods, labelSelector: app={app}}}]\nqueues: {{q: {{watch: [{{resource: pods}}]}}}}"
@@ -406,7 +412,7 @@ fn following(app: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_informer_that_is_replaced_leaves_no_key_behind() {
+async fn replacing_an_informer_queues_the_objects_no_longer_followed() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("informerd.yaml");
     std::fs::write(&file, following("web")).unwrap();
@@ -422,24 +428,28 @@ async fn an_informer_that_is_replaced_leaves_no_key_behind() {
         config.source = Some(source);
     })
     .await;
-    let (key, object) = done(&server).await;
+    let (key, object) = lease_and_finish(&server).await;
     assert_eq!((&*key, object.is_null()), ("default/web-0", false));
     let new = folder.path().join("new");
     std::fs::write(&new, following("db")).unwrap();
     std::fs::rename(new, &file).unwrap();
-    let mut after = [done(&server).await, done(&server).await];
+    let mut after = [lease_and_finish(&server).await, lease_and_finish(&server).await];
     after.sort_by(|one, other| one.0.cmp(&other.0));
     assert_eq!((&*after[0].0, after[0].1.is_null()), ("default/db-0", false));
-    assert_eq!(after[1], ("default/web-0".to_owned(), Value::Null), "what is followed no longer is gone");
-    // The configuration's queue belongs to the configuration.
+    assert_eq!(
+        after[1],
+        ("default/web-0".to_owned(), Value::Null),
+        "an object that is no longer followed must be null"
+    );
+    // Clients cannot delete the configuration's queue, and cannot declare others.
     assert_eq!(request(server.address, "DELETE", "/v1/queues/q", &[]).await.status(), 403);
     assert_eq!(declare(&server, "other", &pods()).await.status(), 403);
     assert_eq!(declare(&server, "q", &pods()).await.status(), 200);
-    assert_eq!(shown(&server).await["declaredBy"], "configuration");
+    assert_eq!(detail(&server).await["declaredBy"], "configuration");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn queues_can_be_off() {
+async fn queues_can_be_disabled() {
     let server = TestServer::start_with(&["pods"], |config| config.queue_mode = QueueMode::Off).await;
     for answer in [
         declare(&server, "q", &pods()).await,
@@ -459,7 +469,7 @@ async fn a_queue_of_the_configuration_waits_for_its_kind() {
     let server = TestServer::start_with(&["pods"], |config| config.queues = queues).await;
     in_time("a sentence", async {
         loop {
-            let resource = &shown(&server).await["resources"][0];
+            let resource = &detail(&server).await["resources"][0];
             if resource["message"].as_str().is_some_and(|message| message.contains("gadgets.example.com")) {
                 assert_eq!(resource["synced"], false);
                 return;
@@ -506,7 +516,7 @@ async fn client_gos_dashboards_read_the_metrics() {
     .await;
 }
 
-/// A worker of the examples, in a folder of its own process group.
+/// A worker of the examples, in a process group of its own.
 pub(crate) fn example(
     command: &[&str],
     folder: &std::path::Path,
@@ -524,8 +534,8 @@ pub(crate) fn example(
         .unwrap()
 }
 
-/// Whether a program is here that says its version; if not, a line says so.
-pub(crate) async fn has(program: &str, version: &str) -> bool {
+/// Whether a program is installed, as its version shows; if not, prints a `skipped:` line.
+pub(crate) async fn is_installed(program: &str, version: &str) -> bool {
     let found = tokio::process::Command::new(program).arg(version).output().await;
     let has = found.is_ok_and(|output| output.status.success());
     if !has {
@@ -534,8 +544,8 @@ pub(crate) async fn has(program: &str, version: &str) -> bool {
     has
 }
 
-/// Two workers of a language keep files, while workers are killed and informerd starts again.
-async fn keeps_files(command: &[&str]) {
+/// Two workers of a language write a file for each pod, while workers are killed and informerd restarts.
+async fn reconciles_files(command: &[&str]) {
     let mut server = TestServer::start(&["pods"]).await;
     let folder = tempfile::tempdir().unwrap();
     let mut workers = [0, 1].map(|_| example(command, folder.path(), server.address));
@@ -582,40 +592,40 @@ async fn keeps_files(command: &[&str]) {
         };
         entries.map(file).collect::<std::collections::BTreeMap<_, _>>()
     };
-    // What is deleted while informerd is away nobody tells; so all is done before.
+    // Nobody reports what is deleted while informerd is down, so all deletions are reconciled before.
     eventually("a file for each pod before the restart", || files() == expected()).await;
     server.informerd.kill().await;
     server.cluster.patch("pods", "one", "p4", &json!({"status": {"phase": "Failed"}})).unwrap();
     server.informerd.revive().await;
     eventually("a file for each pod", || files() == expected()).await;
     server.cluster.delete("pods", "one", "p4").unwrap();
-    eventually("no file for what is gone", || files() == expected()).await;
+    eventually("no file of a deleted pod", || files() == expected()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_python_controller_keeps_its_files() {
-    if has("python3", "--version").await {
-        keeps_files(&["python3", "controller.py"]).await;
+async fn the_python_controller_reconciles_its_files() {
+    if is_installed("python3", "--version").await {
+        reconciles_files(&["python3", "controller.py"]).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_javascript_controller_keeps_its_files() {
-    if has("node", "--version").await {
-        keeps_files(&["node", "controller.mjs"]).await;
+async fn the_javascript_controller_reconciles_its_files() {
+    if is_installed("node", "--version").await {
+        reconciles_files(&["node", "controller.mjs"]).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_shell_controller_keeps_its_files() {
-    if has("jq", "--version").await && has("curl", "--version").await {
-        keeps_files(&["sh", "controller.sh"]).await;
+async fn the_shell_controller_reconciles_its_files() {
+    if is_installed("jq", "--version").await && is_installed("curl", "--version").await {
+        reconciles_files(&["sh", "controller.sh"]).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_go_controller_keeps_its_files() {
-    if !has("go", "version").await {
+async fn the_go_controller_reconciles_its_files() {
+    if !is_installed("go", "version").await {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -631,7 +641,7 @@ async fn the_go_controller_keeps_its_files() {
         .current_dir(folder.path());
     let built = build.output().await.unwrap();
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    keeps_files(&[program.to_str().unwrap(), ""]).await;
+    reconciles_files(&[program.to_str().unwrap(), ""]).await;
 }
 
 #[test]
@@ -656,7 +666,7 @@ pub(crate) fn object(name: &str, more: &Value) -> Value {
     object
 }
 
-/// Kinds that the simulator lacks, defined as custom ones.
+/// Defines kinds that the simulator lacks as custom resources.
 pub(crate) fn define(cluster: &Cluster) {
     for (group, plural, kind) in [
         ("networking.k8s.io", "ingresses", "Ingress"),
@@ -675,7 +685,7 @@ pub(crate) fn define(cluster: &Cluster) {
     }
 }
 
-/// A server with a queue `q` of several resources, all of whose first keys are done.
+/// A server with a queue `q` of several resources, whose first keys are all done.
 async fn linked(resources: &[&str], spec: &Value, objects: &[(&str, Value)]) -> TestServer {
     let cluster = Cluster::default();
     define(&cluster);
@@ -686,13 +696,14 @@ async fn linked(resources: &[&str], spec: &Value, objects: &[(&str, Value)]) -> 
     let declared = declare(&server, "q", spec).await;
     assert_eq!(declared.status(), 201, "{}", declared.text());
     synced(&server).await;
-    // All of it is queued.
-    settle(&server, 0).await;
+    // All objects are queued.
+    finish_all_keys(&server, 0).await;
     server
 }
 
-/// Finishes all keys that come; gives their names. Waits as long as it takes for the expected ones, and a moment for others.
-async fn settle(server: &TestServer, expected: usize) -> Vec<String> {
+/// Finishes all keys that are queued, and returns their names. Waits for the expected number, then a moment for any
+/// others.
+async fn finish_all_keys(server: &TestServer, expected: usize) -> Vec<String> {
     let mut names = std::collections::BTreeSet::new();
     loop {
         let seconds = if names.len() < expected { 20 } else { 1 };
@@ -713,13 +724,13 @@ async fn settle(server: &TestServer, expected: usize) -> Vec<String> {
     }
 }
 
-/// Waits until exactly these keys have come.
-async fn come(server: &TestServer, expected: &[&str]) {
-    assert_eq!(settle(server, expected.len()).await, expected);
+/// Waits until exactly these keys were queued.
+async fn expect_keys(server: &TestServer, expected: &[&str]) {
+    assert_eq!(finish_all_keys(server, expected.len()).await, expected);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_queues_the_objects_that_name_the_changed_one() {
+async fn a_change_queues_the_objects_that_refer_to_the_changed_one() {
     let spec = json!({"watch": [
         {"resource": "ingresses"},
         {"resource": "secrets", "enqueue": [{"resource": "ingresses"}]},
@@ -740,26 +751,26 @@ async fn a_change_queues_the_objects_that_name_the_changed_one() {
     )
     .await;
     let cluster = &server.cluster;
-    // It is named before it exists.
+    // The object is referred to before it exists.
     cluster.create("secrets", object("cert", &json!({}))).unwrap();
-    come(&server, &["ingresses.networking.k8s.io shop", "ingresses.networking.k8s.io web"]).await;
+    expect_keys(&server, &["ingresses.networking.k8s.io shop", "ingresses.networking.k8s.io web"]).await;
     cluster.patch("secrets", "one", "unused", &json!({"data": {"a": "YQ=="}})).unwrap();
     let mut elsewhere = object("cert", &json!({}));
     elsewhere["metadata"]["namespace"] = "two".into();
     cluster.create("secrets", elsewhere).unwrap();
-    // It is named by none, or in another namespace.
-    come(&server, &[]).await;
-    // Who names it now, not who did when the queue began.
+    // An object that nobody refers to, or that is in another namespace.
+    expect_keys(&server, &[]).await;
+    // The objects that refer to it now count, not those at the start of the queue.
     cluster.patch("ingresses", "one", "shop", &tls("new")).unwrap();
-    come(&server, &["ingresses.networking.k8s.io shop"]).await;
+    expect_keys(&server, &["ingresses.networking.k8s.io shop"]).await;
     cluster.delete("secrets", "one", "cert").unwrap();
-    come(&server, &["ingresses.networking.k8s.io web"]).await;
+    expect_keys(&server, &["ingresses.networking.k8s.io web"]).await;
     cluster.create("configmaps", object("settings", &json!({}))).unwrap();
-    come(&server, &["ingresses.networking.k8s.io annotated"]).await;
+    expect_keys(&server, &["ingresses.networking.k8s.io annotated"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_queues_what_the_object_names_now_and_named_before() {
+async fn a_change_queues_the_objects_referred_to_before_and_after() {
     let spec = json!({"watch": [
         {"resource": "services"},
         {"resource": "endpointslices", "enqueue": [{"resource": "services"}]},
@@ -772,19 +783,19 @@ async fn a_change_queues_what_the_object_names_now_and_named_before() {
     let mut slice = object("a-1", &json!({"endpoints": [], "addressType": "IPv4"}));
     slice["metadata"]["labels"] = of("a")["metadata"]["labels"].clone();
     cluster.create("endpointslices", slice).unwrap();
-    come(&server, &["services a"]).await;
+    expect_keys(&server, &["services a"]).await;
     cluster.patch("endpointslices", "one", "a-1", &of("b")).unwrap();
-    come(&server, &["services a", "services b"]).await;
+    expect_keys(&server, &["services a", "services b"]).await;
     cluster.patch("endpointslices", "one", "a-1", &of("missing")).unwrap();
-    come(&server, &["services b"]).await;
+    expect_keys(&server, &["services b"]).await;
     cluster.patch("endpointslices", "one", "a-1", &of("c")).unwrap();
-    come(&server, &["services c"]).await;
+    expect_keys(&server, &["services c"]).await;
     cluster.delete("endpointslices", "one", "a-1").unwrap();
-    come(&server, &["services c"]).await;
+    expect_keys(&server, &["services c"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn selectors_are_followed_both_ways() {
+async fn selectors_are_followed_in_both_directions() {
     let to_services = json!({"watch": [
         {"resource": "services"},
         {"resource": "pods", "enqueue": [{"resource": "services"}]},
@@ -800,19 +811,19 @@ async fn selectors_are_followed_both_ways() {
     let server = linked(&["services", "pods"], &to_services, &first).await;
     let cluster = &server.cluster;
     cluster.create("pods", pod("a", "web")).unwrap();
-    come(&server, &["services web"]).await;
-    // The one that it leaves has to be looked at, too.
+    expect_keys(&server, &["services web"]).await;
+    // The service that the pod no longer matches must be reconciled, too.
     cluster.patch("pods", "one", "a", &json!({"metadata": {"labels": {"app": "db"}}})).unwrap();
-    come(&server, &["services db", "services web"]).await;
+    expect_keys(&server, &["services db", "services web"]).await;
     // A service that begins to select it, without a change of the pod.
     cluster.patch("services", "one", "web", &selecting("db")).unwrap();
-    come(&server, &["services web"]).await;
+    expect_keys(&server, &["services web"]).await;
     cluster.patch("pods", "one", "a", &json!({"metadata": {"labels": {"app": "none"}}})).unwrap();
-    come(&server, &["services db", "services web"]).await;
+    expect_keys(&server, &["services db", "services web"]).await;
     cluster.patch("services", "one", "web", &selecting("none")).unwrap();
-    come(&server, &["services web"]).await;
+    expect_keys(&server, &["services web"]).await;
     cluster.delete("pods", "one", "a").unwrap();
-    come(&server, &["services web"]).await;
+    expect_keys(&server, &["services web"]).await;
     let to_pods = json!({"watch": [
         {"resource": "pods"},
         {"resource": "services", "enqueue": [{"resource": "pods"}]},
@@ -820,18 +831,18 @@ async fn selectors_are_followed_both_ways() {
     let first = [("pods", pod("a", "web")), ("pods", pod("b", "db"))];
     let server = linked(&["services", "pods"], &to_pods, &first).await;
     server.cluster.create("services", object("s", &selecting("web"))).unwrap();
-    come(&server, &["pods a"]).await;
+    expect_keys(&server, &["pods a"]).await;
     server.cluster.patch("services", "one", "s", &selecting("db")).unwrap();
-    come(&server, &["pods a", "pods b"]).await;
+    expect_keys(&server, &["pods a", "pods b"]).await;
     // A pod that begins to be selected, without a change of the service.
     server.cluster.patch("pods", "one", "a", &json!({"metadata": {"labels": {"app": "db"}}})).unwrap();
-    come(&server, &["pods a"]).await;
+    expect_keys(&server, &["pods a"]).await;
     server.cluster.patch("services", "one", "s", &selecting("none")).unwrap();
-    come(&server, &["pods a", "pods b"]).await;
+    expect_keys(&server, &["pods a", "pods b"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn owners_are_followed_both_ways() {
+async fn owners_are_followed_in_both_directions() {
     let spec = json!({"watch": [
         {"resource": "replicasets"},
         {"resource": "deployments", "enqueue": [{"resource": "replicasets", "by": "owner"}]},
@@ -849,20 +860,20 @@ async fn owners_are_followed_both_ways() {
     let deployment = cluster.create("deployments", object("web", &json!({"spec": {}}))).unwrap();
     let set = cluster.create("replicasets", owned("web-1", "Deployment", &deployment)).unwrap();
     cluster.create("replicasets", object("alone", &json!({"spec": {}}))).unwrap();
-    come(&server, &["replicasets.apps alone", "replicasets.apps web-1"]).await;
+    expect_keys(&server, &["replicasets.apps alone", "replicasets.apps web-1"]).await;
     cluster.patch("deployments", "one", "web", &json!({"spec": {"replicas": 2}})).unwrap();
-    come(&server, &["replicasets.apps web-1"]).await;
+    expect_keys(&server, &["replicasets.apps web-1"]).await;
     cluster.create("pods", owned("web-1-a", "ReplicaSet", &set)).unwrap();
-    come(&server, &["replicasets.apps web-1"]).await;
+    expect_keys(&server, &["replicasets.apps web-1"]).await;
     cluster.delete("pods", "one", "web-1-a").unwrap();
-    come(&server, &["replicasets.apps web-1"]).await;
+    expect_keys(&server, &["replicasets.apps web-1"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn dependents_that_cannot_be_are_refused() {
+async fn invalid_dependents_are_refused() {
     let server = TestServer::start(&["pods", "configmaps", "secrets"]).await;
     let watch = |enqueue: Value| json!({"watch": [{"resource": "pods"}, {"resource": "configmaps", "enqueue": enqueue}]});
-    for (enqueue, field, told) in [
+    for (enqueue, field, words) in [
         (json!([{"resource": "po"}]), "watch[1].enqueue[0].resource", "as it is written there"),
         (json!([{"resource": "configmaps"}]), "watch[1].enqueue[0].resource", "without enqueue"),
         (json!([{"resource": "pods", "path": "a..b"}]), "watch[1].enqueue[0].path", "empty"),
@@ -874,7 +885,7 @@ async fn dependents_that_cannot_be_are_refused() {
         assert_eq!(refused.status(), 400, "{enqueue}: {}", refused.text());
         let cause = refused.json()["details"]["causes"][0].clone();
         assert_eq!(cause["field"], field, "{enqueue}");
-        assert!(cause["message"].as_str().unwrap().contains(told), "{cause}");
+        assert!(cause["message"].as_str().unwrap().contains(words), "{cause}");
     }
     let spec = json!({"watch": [{"resource": "secrets"}, {"resource": "configmaps", "enqueue": [{"resource": "secrets"}]}]});
     let refused = declare(&server, "new", &spec).await;

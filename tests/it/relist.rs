@@ -1,4 +1,4 @@
-//! What a list of everything costs when nothing changed.
+//! What a relist costs when nothing changed.
 
 use std::collections::BTreeMap;
 
@@ -10,17 +10,17 @@ use serde_json::json;
 use crate::support::eventually;
 use crate::support::server::TestServer;
 
-/// What `design.md` promises is measured with; without optimisation a tenth of it takes as long.
+/// Without optimisation, a tenth of the objects takes as long.
 const OBJECTS: usize = if cfg!(debug_assertions) { 10_000 } else { 100_000 };
 
-/// Where each object's JSON lies.
+/// The address of each object's JSON.
 fn places(reader: &Reader) -> BTreeMap<String, *const u8> {
     let snapshot = reader.snapshot();
     snapshot.after(None).map(|object| (object.key().to_string(), object.json().as_ptr())).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_relist_of_an_unchanged_cluster_is_no_event_and_keeps_every_object_where_it_is() {
+async fn a_relist_of_an_unchanged_cluster_sends_no_event_and_copies_no_object() {
     let cluster = Cluster::default();
     cluster.bulk_load("configmaps", OBJECTS, 600).unwrap();
     let server =
@@ -32,20 +32,21 @@ async fn a_relist_of_an_unchanged_cluster_is_no_event_and_keeps_every_object_whe
     let watches = Requests::of(Verb::Watch).on("configmaps");
     server.api.faults().expire_next_watch(1, &watches, Gone::InStream);
     server.api.faults().cut_watches(&watches, Cut::Clean);
-    eventually("the relist's begin", || informer.reader.stats().relists.get() == 1).await;
-    // The first of them may be in the list; what is written once it was seen can only come after it.
+    eventually("the relist", || informer.reader.stats().relists.get() == 1).await;
+    // The first marker may be in the list. The second one is written after the first was seen, so it comes after the
+    // list.
     for name in ["marker-1", "marker-2"] {
         let marker = json!({"metadata": {"namespace": "default", "name": name}});
         server.cluster.create("configmaps", marker).unwrap();
         server.caught_up("configmaps").await;
     }
-    let batch = reader.changes_after(cursor, usize::MAX).expect("the journal reaches back");
+    let batch = reader.changes_after(cursor, usize::MAX).expect("the journal has all changes");
     let changes = batch.changes.iter().map(|change| (change.kind, change.object.key().name()));
     let expected = [(ChangeKind::Added, "marker-1"), (ChangeKind::Added, "marker-2")];
-    assert_eq!(changes.collect::<Vec<_>>(), expected, "nothing but what was written");
+    assert_eq!(changes.collect::<Vec<_>>(), expected, "changes other than the two writes");
     assert_eq!(informer.reader.stats().relists.get(), 1);
     assert_eq!(reader.summary().objects, summary.objects + 2);
     let mut after = places(reader);
     after.retain(|key, _| before.contains_key(key));
-    assert_eq!(after, before, "no object was replaced by a copy of itself");
+    assert_eq!(after, before, "an object was replaced by a copy of itself");
 }

@@ -1,5 +1,5 @@
-//! Replicas that heard of the same cluster at different moments. Where nothing changes a replica gets to newer versions by
-//! bookmarks alone, here one a minute: longer than any of these tests.
+//! Replicas of which one is behind the other. In a cluster without changes a replica learns newer versions from
+//! bookmarks only. Here there is one a minute, longer than any of these tests takes.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ const WATCH: &str = "/v1/watch/pods";
 struct Replicas {
     cluster: Cluster,
     api: ApiServer,
-    /// Its list is older than all but the pods.
+    /// A replica whose list is older than all objects but the first pod.
     behind: Informerd,
     ahead: Informerd,
-    /// The version of the list of the one that is ahead.
+    /// The version of the list of the replica that is ahead.
     version: u64,
 }
 
@@ -47,7 +47,7 @@ impl Replicas {
         self.cluster.create("pods", mk_pod("default", name, "web")).unwrap();
     }
 
-    /// Requests for a version and nothing else.
+    /// The number of requests that ask for a version only.
     fn probes(&self) -> usize {
         self.api.requests().iter().filter(|request| request.ends_with("/api/v1/pods?limit=1")).count()
     }
@@ -64,7 +64,7 @@ fn position(informerd: &Informerd) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_moves_to_a_replica_that_is_behind_without_waiting_and_gets_later_changes() {
+async fn a_client_is_served_at_once_by_a_replica_behind_its_token() {
     let replicas = Replicas::start().await;
     for transport in TRANSPORTS {
         let token = format!("pods:{}", replicas.version);
@@ -73,7 +73,7 @@ async fn a_client_moves_to_a_replica_that_is_behind_without_waiting_and_gets_lat
         assert_eq!(first.kind, "BOOKMARK", "{transport:?}");
         assert_eq!(first.object["metadata"]["resourceVersion"], replicas.version.to_string());
     }
-    assert_eq!(replicas.probes(), 1, "the API server is asked once for all");
+    assert_eq!(replicas.probes(), 1, "the API server was not asked exactly once");
     assert_ne!(position(&replicas.behind), position(&replicas.ahead));
     for transport in TRANSPORTS {
         let replicas = Replicas::start().await;
@@ -89,7 +89,7 @@ async fn a_client_moves_to_a_replica_that_is_behind_without_waiting_and_gets_lat
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_from_a_version_ahead_is_silent_until_something_comes_as_the_api_servers_is() {
+async fn a_watch_from_a_version_ahead_is_silent_until_the_next_change() {
     let replicas = Replicas::start().await;
     let target = format!(
         "/api/v1/pods?watch=true&allowWatchBookmarks=true&resourceVersion={}&timeoutSeconds=60",
@@ -106,7 +106,7 @@ async fn a_watch_from_a_version_ahead_is_silent_until_something_comes_as_the_api
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tier_moves_to_a_replica_that_heard_of_less_without_a_list() {
+async fn a_tier_moves_to_a_replica_that_is_behind_without_a_list() {
     let replicas = Replicas::start().await;
     let gate = Gate::start(&[replicas.ahead.address]).await;
     let url = format!("http://{}", gate.address);

@@ -1,4 +1,4 @@
-//! Clients that outlive informerd get the changes since, and not all objects.
+//! Clients resume after a restart of informerd and get the changes since, not all objects.
 
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -22,7 +22,7 @@ fn patch(server: &TestServer, name: &str, app: &str) {
     server.cluster.patch("pods", "default", name, &patch).unwrap();
 }
 
-/// Pods whose names say what becomes of them while informerd is down, and one config map.
+/// Pods, whose names say what happens to them while informerd is down, and one ConfigMap.
 async fn start() -> TestServer {
     let server = TestServer::start(&["pods", "configmaps"]).await;
     for name in ["stays", "goes", "changes", "replaced", "leaves"] {
@@ -30,7 +30,7 @@ async fn start() -> TestServer {
     }
     server.cluster.create("pods", pod("enters", "db")).unwrap();
     server.cluster.create("configmaps", config_map("stays")).unwrap();
-    // By a bookmark, so that all tokens are of one version.
+    // Waits for a bookmark, so that all tokens have the same version.
     let revision = server.cluster.revision().to_string();
     eventually("bookmarks", || {
         let informers = server.hub.informers();
@@ -59,7 +59,7 @@ fn past_lists(server: &TestServer) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_event_source_gets_only_what_changed_while_informerd_was_down() {
+async fn an_event_source_gets_only_the_changes_made_while_informerd_was_down() {
     let mut server = start().await;
     let all = "/v1/watch/pods";
     let some = "/v1/watch/pods?labelSelector=app%3Dweb";
@@ -72,7 +72,8 @@ async fn an_event_source_gets_only_what_changed_while_informerd_was_down() {
     server.kill().await;
     changes_meanwhile(&server);
     server.revive().await;
-    // goes, replaced twice, changes, leaves, enters, comes; with a selector leaves is a deletion; and two maps.
+    // Events of the pods: goes, replaced (two), changes, leaves, enters, comes. With the selector, `leaves` is a
+    // deletion. And two of ConfigMaps.
     for (recorder, told) in recorders.iter_mut().zip([7, 7, 1, 9]) {
         let (marks, events) = (recorder.marks, recorder.events);
         recorder.wait_until("the bookmark", |recorder| recorder.marks > marks).await;
@@ -87,7 +88,7 @@ async fn an_event_source_gets_only_what_changed_while_informerd_was_down() {
     everything.extend(expected(&server.cluster, "configmaps", |_| true));
     assert_eq!(*recorders[3].state(), everything);
     assert_eq!(past_lists(&server).len(), 2, "one for each resource: {:?}", past_lists(&server));
-    // The stream goes on from there, and on from the next restart.
+    // The stream goes on, also after the next restart.
     for round in 0..2 {
         server.cluster.delete("pods", "default", "comes").unwrap();
         server.cluster.create("pods", pod("comes", "web")).unwrap();
@@ -106,7 +107,7 @@ async fn an_event_source_gets_only_what_changed_while_informerd_was_down() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_version_that_the_api_server_forgot_starts_over() {
+async fn a_token_whose_version_was_compacted_gives_a_reset() {
     let mut server = start().await;
     let mut recorder = Recorder::connect(Transport::Sse, server.address, "/v1/watch/pods").await;
     server.kill().await;
@@ -120,7 +121,7 @@ async fn a_version_that_the_api_server_forgot_starts_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn hundreds_of_clients_with_one_token_cause_one_list_of_the_past() {
+async fn hundreds_of_clients_with_one_token_cause_one_backfill_list() {
     let mut server = start().await;
     let mut recorders = Vec::new();
     for _ in 0..200 {
@@ -143,18 +144,18 @@ async fn hundreds_of_clients_with_one_token_cause_one_list_of_the_past() {
         ended.unwrap();
     }
     assert_eq!(past_lists(&server).len(), 1);
-    // The new process' first list is a stream.
+    // The list of the new process is a streaming list.
     assert_eq!(server.cluster.counters()["pods"].lists - lists, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_may_hold_more_than_its_token_covers_starts_over() {
+async fn a_client_that_may_hold_objects_from_after_its_token_gets_a_reset() {
     let mut server = start().await;
     for transport in [Transport::Ndjson, Transport::WebSocket] {
         let mut stream = Stream::open(transport, server.address, "/v1/watch/pods", None).await.ok().unwrap();
         let token = stream.until("SYNCED").await.pop().unwrap().token.unwrap();
-        // It is created after the last bookmark, and deleted before the next informerd's first list: nobody but this
-        // client knows that it was ever there.
+        // The pod is created after the last bookmark, and deleted before the first list of the next informerd. Only
+        // this client knows that it existed.
         server.cluster.create("pods", pod("brief", "web")).unwrap();
         assert_eq!(stream.until("ADDED").await.pop().unwrap().name(), "brief");
         server.kill().await;

@@ -1,4 +1,4 @@
-//! The end: unready first, streams end as their transport has it, and nothing takes longer than the drain.
+//! Shutdown: unready first, then streams end as their transport requires, and everything within the drain timeout.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::support::{TRANSPORTS, eventually, in_time, mk_pod};
 const WATCH: &str = "/v1/watch/pods";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn streams_end_with_a_fresh_token_and_as_their_transport_has_it() {
+async fn at_shutdown_streams_end_with_a_fresh_token_and_their_transports_end() {
     let mut server = TestServer::start(&["pods"]).await;
     server.cluster.create("pods", mk_pod("default", "a", "web")).unwrap();
     server.caught_up("pods").await;
@@ -34,7 +34,7 @@ async fn streams_end_with_a_fresh_token_and_as_their_transport_has_it() {
         assert_eq!((&*last.kind, last.token), expected, "{transport:?}");
         let mut end = in_time("the end", stream.item()).await;
         if *transport == Transport::Sse {
-            // Some later, some sooner, so that not all come back in one moment.
+            // The delays are spread, so that the clients do not all come back at the same moment.
             assert!(matches!(end, Item::Retry(500..3000)), "{end:?}");
             end = in_time("the end", stream.item()).await;
         }
@@ -44,7 +44,7 @@ async fn streams_end_with_a_fresh_token_and_as_their_transport_has_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn before_it_drains_it_is_unready_and_serves_for_the_shutdown_delay() {
+async fn before_the_drain_it_is_unready_and_serves_for_the_shutdown_delay() {
     let delay = Duration::from_secs(2);
     let mut server = TestServer::start_with(&["pods"], |config| config.shutdown_delay = delay).await;
     server.cluster.create("pods", mk_pod("default", "a", "web")).unwrap();
@@ -55,7 +55,7 @@ async fn before_it_drains_it_is_unready_and_serves_for_the_shutdown_delay() {
     let began = Instant::now();
     let served = async {
         in_time("unready", async { while client::get(admin, "/readyz", &[]).await.status() == 200 {} }).await;
-        // Where clients ask it, too.
+        // The data listener's probe, too.
         assert_eq!(client::get(address, "/readyz", &[]).await.status(), 503);
         assert_eq!(client::get(admin, "/livez", &[]).await.status(), 200);
         assert_eq!(client::get(address, "/v1/snapshot/pods", &[]).await.status(), 200);
@@ -64,7 +64,7 @@ async fn before_it_drains_it_is_unready_and_serves_for_the_shutdown_delay() {
         cluster.create("pods", mk_pod("default", "b", "web")).unwrap();
         assert_eq!(stream.next().await.unwrap().name(), "b");
         assert_eq!(late.next().await.unwrap().name(), "b");
-        assert!(began.elapsed() < delay, "all of this is within the delay: {:?}", began.elapsed());
+        assert!(began.elapsed() < delay, "not within the delay: {:?}", began.elapsed());
         let Item::Event(last) = in_time("the last event", stream.item()).await else { panic!("no bookmark") };
         assert_eq!(last.kind, "BOOKMARK");
         assert!(began.elapsed() >= delay, "{:?}", began.elapsed());
@@ -73,7 +73,7 @@ async fn before_it_drains_it_is_unready_and_serves_for_the_shutdown_delay() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn while_it_drains_it_is_alive_and_unready_and_accepts_no_new_stream() {
+async fn during_the_drain_it_is_live_unready_and_accepts_no_new_stream() {
     let mut server = TestServer::start_with(&["pods"], |config| {
         config.limits.send_buffer_bytes = 4 << 10;
         config.drain_timeout = Duration::from_secs(3);
@@ -83,10 +83,10 @@ async fn while_it_drains_it_is_alive_and_unready_and_accepts_no_new_stream() {
     server.caught_up("pods").await;
     let admin = server.admin;
     assert_eq!(client::get(admin, "/readyz", &[]).await.status(), 200);
-    // One that does not read keeps the drain from being over at once.
+    // A client that does not read keeps the drain from ending at once.
     let mut stuck = TcpStream::connect(server.address).await.unwrap();
     stuck.write_all(head("GET", WATCH, "localhost", &[], "keep-alive").as_bytes()).await.unwrap();
-    eventually("it has begun", || server.hub.subscribers() == 1).await;
+    eventually("an open stream", || server.hub.subscribers() == 1).await;
     let address = server.address;
     let began = Instant::now();
     let watched = async {
@@ -104,14 +104,18 @@ async fn while_it_drains_it_is_alive_and_unready_and_accepts_no_new_stream() {
     };
     let stopping = server.stop();
     tokio::join!(stopping, watched);
-    assert!(began.elapsed() < Duration::from_secs(10), "the drain is bounded: {:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_secs(10),
+        "the drain took longer than its limit: {:?}",
+        began.elapsed()
+    );
     assert!(TcpStream::connect(admin).await.is_err());
     let mut rest = Vec::new();
     let _ = in_time("the cut", stuck.read_to_end(&mut rest)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_being_answered_is_answered_to_its_end() {
+async fn a_response_under_way_is_completed_during_the_drain() {
     let mut server = TestServer::start_with(&["pods"], |config| {
         config.limits.send_buffer_bytes = 4 << 10;
         config.drain_timeout = Duration::from_secs(25);
@@ -136,7 +140,7 @@ async fn what_is_being_answered_is_answered_to_its_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_idle_connection_does_not_hold_the_end_up() {
+async fn an_idle_connection_does_not_delay_the_shutdown() {
     let mut server = TestServer::start_with(&["pods"], |config| {
         config.drain_timeout = Duration::from_secs(20);
     })

@@ -1,4 +1,4 @@
-//! Snapshots: the API server's objects, byte for byte, at one moment.
+//! Snapshots: the API server's objects, byte for byte, at one version.
 
 use std::io::Read;
 use std::time::Duration;
@@ -30,7 +30,7 @@ fn keys(objects: &Objects) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_list_is_these_bytes() {
+async fn the_bytes_of_a_list() {
     let server = server().await;
     let version = server.cluster.revision();
     let objects = server.get_with(PODS, &[("Accept", "application/x-ndjson")]).await;
@@ -52,7 +52,7 @@ async fn a_list_is_these_bytes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_object_is_the_api_servers_but_for_what_is_dropped() {
+async fn an_object_equals_that_of_the_api_server_without_dropped_parts() {
     let server = server().await;
     let path = "/api/v1/namespaces/two/pods/b";
     let upstream = crate::support::client::get(server.api.address(), path, &[]).await.json();
@@ -65,7 +65,7 @@ async fn an_object_is_the_api_servers_but_for_what_is_dropped() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn paths_and_filters_narrow_a_list() {
+async fn a_list_is_filtered_by_path_and_parameters() {
     let server = server().await;
     for (target, wanted) in [
         ("pods/two", vec!["two/a", "two/b"]),
@@ -83,7 +83,7 @@ async fn paths_and_filters_narrow_a_list() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn names_are_taken_as_kubectl_takes_them_and_answered_canonically() {
+async fn resource_names_are_resolved_as_by_kubectl_and_answered_canonically() {
     let server = server().await;
     for (names, canonical) in [
         (&["pods", "pod", "po", "Pod", "pods.v1"][..], "pods"),
@@ -99,7 +99,7 @@ async fn names_are_taken_as_kubectl_takes_them_and_answered_canonically() {
             assert_eq!(token.split(':').next(), Some(canonical), "{name}: {}", list.head);
         }
     }
-    // Of a cluster-scoped resource the second segment is the name.
+    // For a cluster-scoped resource the second segment is the name.
     let one = server.get("/v1/snapshot/ns/default").await.json();
     assert_eq!((&one["kind"], &one["metadata"]["name"]), (&json!("Namespace"), &json!("default")));
     for (path, code) in [
@@ -121,7 +121,7 @@ async fn names_are_taken_as_kubectl_takes_them_and_answered_canonically() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_missing_object_is_missing_in_the_api_servers_words() {
+async fn a_missing_object_gives_the_api_servers_404() {
     let server = server().await;
     let path = "/api/v1/namespaces/one/pods/none";
     let upstream = crate::support::client::get(server.api.address(), path, &[]).await;
@@ -154,7 +154,7 @@ async fn several_resources_are_one_list_and_one_token() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_stream_leads_on_exactly_where_a_snapshot_ends() {
+async fn a_stream_resumes_exactly_where_a_snapshot_ends() {
     let server = server().await;
     let list = server.get(PODS).await;
     let token = list.header("informerd-resume").unwrap();
@@ -170,7 +170,7 @@ async fn the_stream_leads_on_exactly_where_a_snapshot_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_head_is_the_answer_without_its_body() {
+async fn a_head_request_gets_the_headers_of_a_get() {
     let server = server().await;
     for path in
         [PODS, "/v1/snapshot/pods/one/a", "/v1/snapshot/pods/one/none", "/v1/resources", "/", "/openapi.json"]
@@ -179,7 +179,7 @@ async fn a_head_is_the_answer_without_its_body() {
         assert_eq!(head.status(), get.status(), "{path}");
         assert!(head.body.is_empty() && head.complete, "{path}");
         for name in ["content-type", "etag", "content-length", "informerd-resume"] {
-            // The ages in it are as long as they are at the moment.
+            // Ages in the document depend on the moment of the request.
             if (path, name) != ("/v1/resources", "content-length") {
                 assert_eq!(head.header(name), get.header(name), "{path} {name}");
             }
@@ -188,7 +188,7 @@ async fn a_head_is_the_answer_without_its_body() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_client_has_already_is_not_sent_again() {
+async fn a_matching_if_none_match_is_answered_304() {
     let server = server().await;
     for path in [PODS, "/v1/snapshot/pods/one/a", "/v1/snapshot/pods,services?limit=2"] {
         let first = server.get(path).await;
@@ -213,11 +213,11 @@ async fn what_a_client_has_already_is_not_sent_again() {
     }
     let (json, lines) =
         (server.get(PODS).await, server.get_with(PODS, &[("Accept", "application/jsonl")]).await);
-    assert_ne!(json.header("etag"), lines.header("etag"), "each representation has its own");
+    assert_ne!(json.header("etag"), lines.header("etag"), "two representations have the same tag");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pages_are_of_one_snapshot_whatever_changes_meanwhile() {
+async fn pages_show_one_snapshot_despite_changes() {
     let server = server().await;
     let (state, revision) = (expected(&server.cluster, "pods", |_| true), server.cluster.revision());
     for accept in ["application/json", "application/x-ndjson"] {
@@ -251,7 +251,7 @@ async fn pages_are_of_one_snapshot_whatever_changes_meanwhile() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_continue_that_does_not_fit_is_refused_and_an_old_one_has_expired() {
+async fn a_continue_token_of_another_request_is_refused_and_an_old_one_is_410() {
     let server = TestServer::start_with(&["pods", "services"], |config| {
         config.limits.snapshot_pages_max = 1;
         config.limits.snapshot_pages_ttl = Duration::from_secs(60);
@@ -284,7 +284,7 @@ async fn a_continue_that_does_not_fit_is_refused_and_an_old_one_has_expired() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_reads_its_own_write_or_is_told_to_retry() {
+async fn a_client_reads_its_own_write_or_gets_504() {
     let server = server().await;
     for round in 0..20 {
         let patch = json!({"metadata": {"labels": {"round": round.to_string()}}});
@@ -311,7 +311,7 @@ async fn a_client_reads_its_own_write_or_is_told_to_retry() {
     }
 }
 
-/// The text of an answer in gzip, which has to be one member.
+/// The text of a gzip answer, which must be a single member.
 #[track_caller]
 fn gunzipped(body: &[u8]) -> String {
     let mut text = String::new();
@@ -322,7 +322,7 @@ fn gunzipped(body: &[u8]) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_compressed_list_is_that_of_the_state_and_the_request() {
+async fn a_compressed_list_matches_the_current_state_and_request() {
     let server = TestServer::start(&["pods"]).await;
     server.cluster.bulk_load("pods", 1000, 3000).unwrap();
     server.caught_up("pods").await;
@@ -345,7 +345,7 @@ async fn a_compressed_list_is_that_of_the_state_and_the_request() {
             for header in ["etag", "informerd-resume", "content-type"] {
                 assert_eq!(one.header(header), plain.header(header), "{path}");
             }
-            // Another coding of the same state.
+            // The same state in another coding.
             let zstd = server.get_with(path, &[("Accept-Encoding", "zstd, gzip;q=0.5")]).await;
             assert_eq!(zstd.header("content-encoding").as_deref(), Some("zstd"));
             assert_eq!(zstd::stream::decode_all(&*zstd.body).unwrap(), plain.body, "{path}");
@@ -353,14 +353,14 @@ async fn a_compressed_list_is_that_of_the_state_and_the_request() {
         }
         bodies.dedup();
         assert_eq!(bodies.len(), all.len());
-        // A page is no whole list.
+        // A page is not answered from the shared whole list.
         let page = server.get_with("/v1/snapshot/pods?limit=10", &[("Accept-Encoding", "gzip")]).await;
         assert_eq!(gunzipped(&page.body).matches(r#""uid":"#).count(), 10);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_compressed_answer_is_the_same_answer() {
+async fn a_compressed_answer_has_the_same_content() {
     let server = TestServer::start(&["pods"]).await;
     server.cluster.bulk_load("pods", 300, 3000).unwrap();
     server.caught_up("pods").await;
@@ -386,7 +386,7 @@ async fn a_compressed_answer_is_the_same_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_asked_for_wrongly_is_named() {
+async fn invalid_snapshot_requests_are_refused_by_parameter() {
     let server = server().await;
     let refused = server.get(&format!("{PODS}?labelselector=a&watch=true&limit=1&limit=2")).await;
     let status = refused.json();
@@ -417,7 +417,7 @@ async fn what_is_asked_for_wrongly_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn reads_go_on_while_the_api_server_is_away_and_say_how_old_they_are() {
+async fn reads_work_during_an_api_server_outage_and_show_the_cache_age() {
     let mut server = server().await;
     let before = server.get(PODS).await;
     server.api.stop().await;

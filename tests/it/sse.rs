@@ -1,4 +1,4 @@
-//! Watch as Server-Sent Events: the bytes, the headers, and how an EventSource comes back.
+//! Watches as Server-Sent Events: the bytes, the headers, and how an EventSource resumes.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn text(events: &[StreamEvent]) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_event_stream_is_these_bytes() {
+async fn the_bytes_of_an_event_stream() {
     let server = TestServer::start(&["pods"]).await;
     server.cluster.create("pods", mk_pod("default", "a", "web")).unwrap();
     server.caught_up("pods").await;
@@ -72,11 +72,11 @@ async fn an_event_stream_tells_proxies_not_to_buffer_it() {
     let head = crate::support::client::request(server.address, "HEAD", WATCH, &headers).await;
     assert_eq!((head.status(), head.header("content-type").as_deref()), (200, Some("text/event-stream")));
     assert!(head.body.is_empty() && head.complete);
-    assert_eq!(server.hub.subscribers(), 1, "HEAD subscribes to nothing");
+    assert_eq!(server.hub.subscribers(), 1, "HEAD made a subscription");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_event_stream_is_what_a_client_gets_that_asks_for_nothing_else() {
+async fn an_event_stream_is_the_default_transport() {
     let server = TestServer::start(&["pods"]).await;
     for accept in [None, Some("*/*"), Some("text/*"), Some("text/event-stream, application/json;q=0.5")] {
         let headers: Vec<_> = accept.iter().map(|accept| ("Accept", *accept)).collect();
@@ -110,7 +110,7 @@ async fn the_last_event_id_wins_over_the_token_in_the_url() {
         assert_eq!(names(&stream.until("BOOKMARK").await), expected, "{last:?}");
     }
     let mut stream = Stream::sse(server.address, &format!("{WATCH}?resume="), None).await.unwrap();
-    assert_eq!(names(&stream.until("SYNCED").await).len(), 4, "an empty token is none");
+    assert_eq!(names(&stream.until("SYNCED").await).len(), 4, "an empty token was not ignored");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -130,14 +130,14 @@ async fn a_token_of_one_transport_works_on_every_other() {
             recorder
                 .wait_until("the new pod", |recorder| recorder.state().keys().any(|k| k.ends_with(&name)))
                 .await;
-            assert_eq!(recorder.events, before + 1, "{from:?} to {to:?}: only what is new");
+            assert_eq!(recorder.events, before + 1, "{from:?} to {to:?}: not only the new event");
             assert!(recorder.resets.is_empty());
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_without_headers_choose_the_transport_by_parameter() {
+async fn a_parameter_chooses_the_transport_and_passes_the_token() {
     let server = TestServer::start(&["pods"]).await;
     let sse = [("Accept", "text/event-stream")];
     let stream = Stream::http(server.address, &format!("{WATCH}?transport=ndjson"), &sse).await.unwrap();
@@ -165,7 +165,7 @@ async fn clients_without_headers_choose_the_transport_by_parameter() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_quiet_stream_shows_that_it_lives() {
+async fn a_quiet_stream_sends_heartbeats() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.limits.heartbeat_interval = Duration::from_millis(100);
     })
@@ -219,6 +219,6 @@ async fn an_event_source_survives_a_restart_without_gap_or_repeat() {
         let expected = crate::support::check::expected(&server.cluster, "pods", |_| true);
         recorder.wait_for_state(&expected).await;
     }
-    // The new process knows nothing of what was deleted before its first list, so it says to start over.
+    // The new process does not know of deletions before its first list, so clients start over.
     assert!(recorder.resets.iter().all(|reason| reason == "TokenTooOld"), "{:?}", recorder.resets);
 }

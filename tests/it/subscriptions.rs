@@ -1,4 +1,4 @@
-//! `/v1/subscriptions` on the admin listener: who follows what, and how far behind.
+//! `/v1/subscriptions` on the admin listener: the open subscriptions, and how far each is behind.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ async fn list(server: &TestServer, query: &str) -> Value {
     get(server.admin, &format!("/v1/subscriptions{query}"), &[]).await.json()
 }
 
-/// The list, once each of its subscriptions is in this state.
+/// Waits until all subscriptions are in this state, and returns the list.
 async fn settled(server: &TestServer, count: u64, state: &str) -> Value {
     in_time("subscriptions", async {
         loop {
@@ -26,7 +26,7 @@ async fn settled(server: &TestServer, count: u64, state: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_subscription_is_shown_with_its_request_and_what_it_was_sent() {
+async fn each_subscription_is_listed_with_its_request_and_counts() {
     let server = TestServer::start(&["pods"]).await;
     assert_eq!(list(&server, "").await, serde_json::json!({"count": 0, "subscriptions": []}));
     let target = "/v1/watch/pods?labelSelector=app%3Dweb&resume=";
@@ -50,7 +50,7 @@ async fn each_subscription_is_shown_with_its_request_and_what_it_was_sent() {
         assert_eq!((&one["transport"], &one["waitsFor"]), (&transport.into(), &"changes".into()));
         assert_eq!((&one["behindChanges"], one["behindSeconds"].as_f64()), (&0.into(), Some(0.0)));
         assert!(one["peer"].as_str().unwrap().starts_with("127.0.0.1"));
-        // The event was written by the live view.
+        // The event was written by a live view.
         assert!(one["bytesSent"].as_u64() > of(&before)["bytesSent"].as_u64(), "{one}");
     }
     assert_eq!(list(&server, "?limit=1").await["subscriptions"].as_array().unwrap().len(), 1);
@@ -61,21 +61,21 @@ async fn each_subscription_is_shown_with_its_request_and_what_it_was_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_that_falls_behind_is_behind_since_then_alone() {
+async fn a_stream_is_behind_only_from_the_moment_it_falls_behind() {
     let server = TestServer::start(&["pods"]).await;
     server.cluster.create("pods", mk_pod("default", "a", "web")).unwrap();
     server.caught_up("pods").await;
-    // It reads nothing after its first state.
+    // The client reads nothing after its first state.
     let _slow = Stream::ndjson(server.address, "/v1/watch/pods", None).await.unwrap();
     settled(&server, 1, "live").await;
     let long_ago = std::time::Duration::from_secs(1);
-    eventually("that it has been live for a while", || {
+    eventually("a stream that was live for a while", || {
         server.hub.followers(tokio::time::Instant::now())[0].age > long_ago
     })
     .await;
     let noise = "x".repeat(200_000);
     let mut version = 0;
-    let found = in_time("that it is left behind", async {
+    let found = in_time("a stream that is behind", async {
         loop {
             version += 1;
             let patch =

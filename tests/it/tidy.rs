@@ -1,30 +1,29 @@
-//! Rules of the code that a machine can check: imports between rooms, the purity of pure rooms, how long a
-//! file may be.
+//! Rules of the code that a machine can check: imports between rooms, the purity of pure rooms, the length of files.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Left imports right, and nothing else of ours.
+/// The room on the left may import the rooms on the right, and no others.
 const IMPORTS: &[(&str, &[&str])] = &[
     ("k8s", &[]),
     ("cache", &["k8s"]),
     ("hub", &["k8s", "cache"]),
     ("encode", &["k8s", "cache", "hub"]),
-    // Keys alone: it never reads an object.
+    // The queue handles keys and never reads an object.
     ("queue", &["k8s"]),
     ("upstream", &["k8s"]),
     ("reflect", &["k8s", "cache", "upstream"]),
     ("serve", &["k8s", "cache", "hub", "encode", "queue"]),
-    // The oracle shares no code with what it checks.
+    // The simulator is an oracle, so it shares no code with what it checks.
     ("sim", &["k8s"]),
-    // Rooms' own Config types, and the selectors' grammar.
+    // The Config types of the rooms, and the grammar of selectors.
     ("config", &["k8s", "cache", "upstream", "queue"]),
     ("rbac", &["k8s", "config"]),
     ("telemetry", &["config"]),
     ("cli", &["k8s", "config", "rbac"]),
 ];
 
-/// No async, no clock, no socket: time is an argument. What a path begins with.
+/// Path prefixes of pure code: no async, no clock, no socket. Time is an argument.
 const PURE: &[&str] = &[
     "k8s/",
     "cache/",
@@ -41,13 +40,13 @@ const PURE: &[&str] = &[
     "hub/token.rs",
 ];
 
-/// Lines of code a file may have, tests and documentation not counted.
+/// Maximum lines of code in a file, without tests and documentation.
 const CODE_LINES_MAX: usize = 500;
 
 struct Source {
-    /// Within `src/`, with slashes.
+    /// Path below `src/`, with slashes.
     path: String,
-    /// Without the part that is only there for tests.
+    /// Text without the test module.
     code: String,
 }
 
@@ -59,7 +58,7 @@ impl Source {
 }
 
 pub(super) fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(folder).expect("src is there") {
+    for entry in std::fs::read_dir(folder).expect("the folder exists") {
         let path = entry.expect("readable").path();
         if path.is_dir() {
             rust_files(&path, found);
@@ -125,10 +124,10 @@ fn imported(code: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn imports_point_inward() {
+fn room_imports_follow_the_import_table() {
     let mut wrong = Vec::new();
     for source in sources() {
-        // The program itself, and the door for tests: they see what the table keeps apart.
+        // These see all rooms: the program itself, and the exports for tests.
         if matches!(source.room(), "app" | "main" | "lib" | "program" | "testing") {
             continue;
         }
@@ -189,7 +188,7 @@ fn files_stay_short_enough_to_be_read() {
 }
 
 #[test]
-fn the_door_for_tests_has_nothing_that_no_test_uses() {
+fn testing_rs_exports_only_used_items() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
     ["tests", "benches"].iter().for_each(|folder| rust_files(&root.join(folder), &mut files));

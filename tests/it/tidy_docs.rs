@@ -1,24 +1,24 @@
-//! What the documents for maintainers keep to and a machine can check: the files, types and functions that they name
-//! exist, and so do the rules that comments cite.
+//! Rules of the maintainers' documents that a machine can check: the files, types and functions that they name exist,
+//! and so do the rules that comments cite.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::tidy::rust_files;
 
-/// Documents that name parts of the code. They stand in code spans: `hub/live.rs`, `Live::advance`, `LiveLoop`.
+/// Documents that name parts of the code, in code spans: `hub/live.rs`, `Live::advance`, `LiveLoop`.
 const MAPS: &[&str] = &["docs/architecture.md", GLOSSARY];
 
 /// Rows of `| **word** | what carries it in the code | meaning |`.
 const GLOSSARY: &str = "docs/glossary.md";
 
-/// Rooms whose public types are the vocabulary of the house.
+/// Rooms whose public types must be in the glossary.
 const VOCABULARY: &[&str] = &["cache", "hub", "reflect", "encode"];
 
-/// Types that need no word of their own: each room has one.
+/// Types that need no entry: each room has one.
 const PLAIN_TYPES: &[&str] = &["Config"];
 
-/// Words that have a meaning of their own here, and are more than the name of a type.
+/// Words that have a meaning of their own here, beyond being the name of a type.
 const HOUSE_WORDS: &[&str] = &[
     "bookmark",
     "cache",
@@ -83,7 +83,7 @@ fn rust(folders: &[&str]) -> Vec<(String, String)> {
     named.collect()
 }
 
-/// What stands between backticks in a line of text; blocks of code are left out.
+/// The texts between backticks in a line; blocks of code are left out.
 fn code_spans(text: &str) -> Vec<&str> {
     let mut spans = Vec::new();
     let mut in_block = false;
@@ -112,7 +112,8 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| !word.is_empty())
 }
 
-/// What the code declares: types, functions, constants, macros and modules, each as `struct Live` or `fn advance`.
+/// The declarations of the code: types, functions, constants, macros and modules, each as `struct Live` or `fn
+/// advance`.
 struct Declared(BTreeSet<String>);
 
 impl Declared {
@@ -138,7 +139,7 @@ impl Declared {
     }
 }
 
-/// Why a code span that names a part of the code is wrong; `None` where it is right, or names something else.
+/// Why a code span that names a part of the code is wrong; `None` if it is right or names something else.
 fn wrong_name(span: &str, sources: &[(String, String)], declared: &Declared) -> Option<String> {
     const TYPES: &[&str] = &["struct", "enum", "trait", "type"];
     if span.ends_with(".rs") || span.ends_with('/') && !span.contains(' ') && !span.starts_with('/') {
@@ -174,7 +175,7 @@ fn wrong_name(span: &str, sources: &[(String, String)], declared: &Declared) -> 
 }
 
 #[test]
-fn what_the_maps_name_exists() {
+fn names_in_the_maintainers_documents_exist() {
     let sources = rust(&["src", "tests", "benches"]);
     let declared = Declared::of(&sources);
     let mut wrong = Vec::new();
@@ -186,7 +187,8 @@ fn what_the_maps_name_exists() {
     assert!(wrong.is_empty(), "rename it there, too: {wrong:#?}");
 }
 
-/// Whether a word is the number of a rule: U of the API server, D of its clients, P of informerd's promises.
+/// Whether a word is the number of a rule: U for rules of the API server, D for rules of its clients, P for
+/// informerd's promises.
 fn is_rule(word: &str) -> bool {
     let number = word.strip_prefix(['U', 'D', 'P']).unwrap_or_default();
     (1..=2).contains(&number.len()) && number.bytes().all(|byte| byte.is_ascii_digit())
@@ -215,7 +217,7 @@ fn documents() -> Vec<(String, String)> {
 }
 
 #[test]
-fn every_rule_that_is_cited_is_defined_and_the_reverse() {
+fn every_cited_rule_is_defined_and_every_rule_is_cited() {
     let mut defined = BTreeMap::new();
     for document in RULES {
         for rule in read(document).lines().filter_map(defined_in) {
@@ -227,7 +229,7 @@ fn every_rule_that_is_cited_is_defined_and_the_reverse() {
     let mut cited = BTreeSet::new();
     let mut unknown = Vec::new();
     for (path, text) in sources.iter().chain(&documents) {
-        // Only code and tests make a rule worth its place.
+        // A rule must be cited by code or a test.
         let counts = path.ends_with(".rs") && !path.ends_with("tidy_docs.rs");
         for rule in words(text).filter(|word| is_rule(word)) {
             match defined.contains_key(rule) {
@@ -249,7 +251,7 @@ fn glossary_words() -> Vec<String> {
     rows.map(|(word, _)| word.to_owned()).collect()
 }
 
-/// The types that a room's door names: `pub use` and `pub struct` of its `mod.rs`.
+/// The types that a room exports: `pub use` and `pub struct` in its `mod.rs`.
 fn types_at_the_door(room: &str) -> BTreeSet<String> {
     let door = read(&format!("src/{room}/mod.rs"));
     let mut types = BTreeSet::new();
@@ -265,7 +267,7 @@ fn types_at_the_door(room: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn each_word_of_the_glossary_is_used_once_defined_and_carried_by_something() {
+fn glossary_words_are_defined_once_used_and_have_code_names() {
     let words = glossary_words();
     let mut used = rust(&["src"]).into_iter().map(|(_, text)| text).collect::<String>();
     used.extend(documents().into_iter().filter(|(path, _)| path != GLOSSARY).map(|(_, text)| text));
@@ -282,7 +284,7 @@ fn each_word_of_the_glossary_is_used_once_defined_and_carried_by_something() {
 }
 
 #[test]
-fn the_words_of_the_house_are_defined() {
+fn house_words_and_public_types_are_in_the_glossary() {
     let words = glossary_words();
     for word in HOUSE_WORDS {
         assert!(words.iter().any(|defined| defined == word), "{word:?} is not defined in {GLOSSARY}");

@@ -1,5 +1,5 @@
-//! The reflector against the simulator's API server, over loopback sockets: whatever the server does wrong,
-//! the cache ends up equal to the cluster.
+//! The reflector against the simulator's API server, over loopback sockets: after every fault of the server the cache
+//! equals the cluster.
 
 #![allow(
     clippy::unwrap_used,
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-/// Longer than any recovery here may take: a few steps of backoff.
+/// Longer than any recovery here takes: a few steps of backoff.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 struct Run {
@@ -47,7 +47,7 @@ impl Run {
         Self::with(page_size, |_| {}).await
     }
 
-    /// With something ordered before the first request.
+    /// As [`Run::new`], with faults ordered before the first request.
     async fn with(page_size: u32, order: impl FnOnce(&ApiServer)) -> Self {
         let cluster = Cluster::default();
         for index in 0..20 {
@@ -88,7 +88,7 @@ impl Run {
         Self { server, cluster, reader, stats, cancel }
     }
 
-    /// Waits until the cache holds what the cluster holds, object for object.
+    /// Waits until the cache equals the cluster, object for object.
     async fn converge(&self, what: &str) {
         let equal = async {
             while self.cached() != self.expected() {
@@ -128,7 +128,7 @@ impl Run {
             .collect()
     }
 
-    /// A handful of writes of every kind; `round` makes them different each time.
+    /// Makes a few writes of every kind; `round` makes them different each time.
     fn write(&self, round: usize) {
         let name = format!("round-{round}");
         self.cluster.create("configmaps", config_map(&name, round)).unwrap();
@@ -137,12 +137,13 @@ impl Run {
         if round > 0 {
             self.cluster.delete("configmaps", "default", &format!("round-{}", round - 1)).unwrap();
         }
-        // Gone and there again under the same name.
+        // Deleted, and created again under the same name.
         self.cluster.delete("configmaps", "default", "first-02").unwrap();
         self.cluster.create("configmaps", config_map("first-02", round)).unwrap();
     }
 
-    /// Each list and watch this resource has cost. Lists of a single object, which ask for the version, do not count.
+    /// The lists and watches that this resource has cost. Lists of a single object, which ask for the version, do not
+    /// count.
     fn costs(&self) -> (u64, u64) {
         let counters = self.cluster.counters()["configmaps"];
         (counters.lists - self.stats.probes.get(), counters.watches_started)
@@ -156,7 +157,7 @@ impl Drop for Run {
 }
 
 #[tokio::test]
-async fn case_28_one_list_and_one_watch_follow_a_cluster_for_as_long_as_nothing_breaks() {
+async fn case_28_a_cluster_without_faults_costs_one_list_and_one_watch() {
     let run = Run::new(7).await;
     run.converge("first sync").await;
     for round in 0..50 {
@@ -170,7 +171,7 @@ async fn case_28_one_list_and_one_watch_follow_a_cluster_for_as_long_as_nothing_
 }
 
 #[tokio::test]
-async fn a_watch_that_is_cut_in_any_way_is_resumed_without_a_list() {
+async fn a_watch_cut_in_any_way_resumes_without_a_list() {
     let run = Run::new(500).await;
     run.converge("first sync").await;
     let watches = Requests::of(Verb::Watch);
@@ -179,7 +180,8 @@ async fn a_watch_that_is_cut_in_any_way_is_resumed_without_a_list() {
         run.server.faults().cut_watches(&watches, cut);
         run.write(round);
         run.converge(&format!("{cut:?}")).await;
-        // As long as a watch must live to count as one that worked is longer than a test should take.
+        // Longer than a watch that counts as short. To count as healthy, it would have to live for longer than a test
+        // should take.
         sleep(Duration::from_millis(1100)).await;
     }
     assert_eq!(run.server.faults().fired(Fault::Cut), 3);
@@ -198,7 +200,7 @@ async fn a_410_in_either_form_relists_and_nothing_is_lost() {
         run.converge(&format!("{gone:?}")).await;
     }
     assert_eq!(run.server.faults().fired(Fault::Gone), 2);
-    // The last relist may still be under way though the watch before it has brought everything.
+    // The last relist may still be under way, though the watch before it has sent everything.
     let relisted = async {
         while run.costs().0 < 3 {
             sleep(Duration::from_millis(10)).await;
@@ -209,7 +211,7 @@ async fn a_410_in_either_form_relists_and_nothing_is_lost() {
 }
 
 #[tokio::test]
-async fn duplicates_and_garbage_in_the_stream_leave_no_trace() {
+async fn duplicates_and_garbage_in_a_watch_change_nothing() {
     let run = Run::new(500).await;
     run.converge("first sync").await;
     run.server.faults().duplicate_events(3);
@@ -224,7 +226,7 @@ async fn duplicates_and_garbage_in_the_stream_leave_no_trace() {
 }
 
 #[tokio::test]
-async fn errors_of_the_server_are_waited_out_from_the_cache() {
+async fn server_errors_are_waited_out_and_the_cache_is_served() {
     let run = Run::new(500).await;
     run.converge("first sync").await;
     let watches = Requests::of(Verb::Watch);
@@ -240,7 +242,7 @@ async fn errors_of_the_server_are_waited_out_from_the_cache() {
     timeout(PATIENCE, told).await.unwrap();
     assert_eq!(run.reader.condition().phase, Phase::BackingOff);
     assert!(run.cached().len() >= before, "still served");
-    // Written while no watch is open, so that only the watch after the second refusal tells of it.
+    // Written while no watch is open, so that only the watch after the second refusal can send it.
     run.write(1);
     run.converge("503").await;
     assert_eq!((run.costs().0, run.server.faults().fired(Fault::Failed)), (1, 2));
@@ -255,7 +257,7 @@ async fn an_expired_continue_token_starts_the_list_over() {
 }
 
 #[tokio::test]
-async fn a_server_that_was_away_is_found_again_without_a_list() {
+async fn a_server_that_comes_back_costs_no_list() {
     let mut run = Run::new(500).await;
     run.converge("first sync").await;
     run.server.stop().await;

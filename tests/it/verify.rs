@@ -1,5 +1,5 @@
-//! The safety net: whatever a watch was not told is found by comparing, counted, and healed; and what is merely under
-//! way is never called a difference.
+//! Comparisons of cache and API server: every event that a watch lost is found, counted and healed, and changes that
+//! are merely under way are never reported.
 
 use std::time::Duration;
 
@@ -12,16 +12,16 @@ use crate::support::recorder::Recorder;
 use crate::support::server::TestServer;
 use crate::support::{PATIENCE, eventually, informerd, mk_pod};
 
-/// Far more often than anyone would.
+/// Far more often than in any real configuration.
 const OFTEN: Option<Duration> = Some(Duration::from_millis(100));
 
-/// What `/v1/resources` says of the only informer.
+/// The entry of the only informer in `/v1/resources`.
 async fn info(server: &TestServer) -> Value {
     server.get("/v1/resources").await.json()["informers"][0].clone()
 }
 
-/// Waits until `/v1/resources` says something.
-async fn told(server: &TestServer, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+/// Waits until that entry meets a condition.
+async fn wait_for_info(server: &TestServer, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {
         let info = info(server).await;
@@ -33,7 +33,7 @@ async fn told(server: &TestServer, what: &str, holds: impl Fn(&Value) -> bool) -
     }
 }
 
-/// The sum of a metric's samples whose labels hold all of these.
+/// The sum of a metric's samples that have all these labels.
 async fn metric(server: &TestServer, name: &str, labels: &[&str]) -> f64 {
     let text = crate::support::client::get(server.admin, "/metrics", &[]).await;
     let samples = text.text().lines().filter(|line| {
@@ -44,8 +44,8 @@ async fn metric(server: &TestServer, name: &str, labels: &[&str]) -> f64 {
 }
 
 #[tokio::test]
-async fn an_event_that_a_watch_lost_is_found_counted_and_healed_and_clients_get_exactly_that() {
-    // A resource of its own, as tests in one process share the metrics.
+async fn a_lost_event_is_found_by_comparison_counted_healed_and_sent() {
+    // A resource that no other test uses, as tests in one process share the metrics.
     let kind = "serviceaccounts";
     let server = TestServer::start_with(&[kind], |config| config.verify_interval = OFTEN).await;
     let object = |name: &str, n: u32| json!({"metadata": {"namespace": "web", "name": name, "labels": {"n": n.to_string()}}});
@@ -53,7 +53,10 @@ async fn an_event_that_a_watch_lost_is_found_counted_and_healed_and_clients_get_
         server.cluster.create(kind, object(name, 0)).unwrap();
     }
     server.caught_up(kind).await;
-    told(&server, "a comparison without differences", |info| info["lastVerify"]["outcome"] == "equal").await;
+    wait_for_info(&server, "a comparison without differences", |info| {
+        info["lastVerify"]["outcome"] == "equal"
+    })
+    .await;
     let mut stream = Stream::ndjson(server.address, &format!("/v1/watch/{kind}"), None).await.unwrap();
     stream.until("SYNCED").await;
 
@@ -61,7 +64,7 @@ async fn an_event_that_a_watch_lost_is_found_counted_and_healed_and_clients_get_
     server.cluster.patch(kind, "web", "changes", &json!({"metadata": {"labels": {"n": "1"}}})).unwrap();
     server.cluster.delete(kind, "web", "goes").unwrap();
     server.cluster.create(kind, object("comes", 2)).unwrap();
-    eventually("the events are lost", || server.api.faults().fired(Fault::Swallowed) == 3).await;
+    eventually("the lost events", || server.api.faults().fired(Fault::Swallowed) == 3).await;
 
     let mut events = Vec::new();
     while events.len() < 3 {
@@ -72,7 +75,7 @@ async fn an_event_that_a_watch_lost_is_found_counted_and_healed_and_clients_get_
         }
     }
     assert_eq!(events, ["DELETED goes", "MODIFIED changes", "ADDED comes"]);
-    let info = told(&server, "a comparison after it", |info| {
+    let info = wait_for_info(&server, "a comparison after it", |info| {
         info["lastVerify"]["outcome"] == "equal" && info["relists"].as_u64() >= Some(1)
     })
     .await;
@@ -85,10 +88,11 @@ async fn an_event_that_a_watch_lost_is_found_counted_and_healed_and_clients_get_
     let labels = ["resource=\"serviceaccounts\"", "reason=\"verify\""];
     assert!(metric(&server, "informerd_reflector_relists_total", &labels).await >= 1.0);
     assert!(metric(&server, "informerd_verify_last_run_timestamp_seconds", &labels[..1]).await > 1e9);
-    // And nothing else was told.
+    // No other event was sent.
     server.cluster.create(kind, object("last", 3)).unwrap();
     loop {
-        let event = crate::support::in_time("the last one", stream.next()).await.expect("the stream goes on");
+        let event =
+            crate::support::in_time("the last event", stream.next()).await.expect("the stream goes on");
         if event.kind != "BOOKMARK" {
             assert_eq!((&*event.kind, event.name()), ("ADDED", "last"));
             break;
@@ -97,7 +101,7 @@ async fn an_event_that_a_watch_lost_is_found_counted_and_healed_and_clients_get_
 }
 
 #[tokio::test]
-async fn writes_in_flight_are_never_a_difference() {
+async fn concurrent_writes_are_never_reported_as_differences() {
     let kind = "configmaps";
     let server = TestServer::start_with(&[kind], |config| config.verify_interval = OFTEN).await;
     let mut recorder =
@@ -105,7 +109,7 @@ async fn writes_in_flight_are_never_a_difference() {
     let equal = ["resource=\"configmaps\"", "outcome=\"equal\""];
     let mut round = 0_u64;
     let deadline = tokio::time::Instant::now() + PATIENCE;
-    // Until enough comparisons went through amid the writes, however slow the machine.
+    // Until enough comparisons have run amid the writes, on a machine of any speed.
     while metric(&server, "informerd_verify_runs_total", &equal).await < 10.0 {
         for index in 0..40 {
             round += 1;
@@ -127,7 +131,7 @@ async fn writes_in_flight_are_never_a_difference() {
 }
 
 #[tokio::test]
-async fn of_secrets_only_the_metadata_is_fetched_held_and_shown() {
+async fn metadata_only_secrets_are_never_fetched_held_or_shown_whole() {
     let server = TestServer::start_with(&["secrets"], |config| {
         config.watches[0].metadata_only = true;
         config.verify_interval = OFTEN;
@@ -170,13 +174,13 @@ async fn of_secrets_only_the_metadata_is_fetched_held_and_shown() {
     let why = "type is not held: of secrets only their metadata is";
     assert!(refused.text().contains(why), "{}", refused.text());
     assert_eq!(server.get("/v1/snapshot/secrets?fieldSelector=metadata.name=s").await.status(), 200);
-    let info = told(&server, "a comparison", |info| info["lastVerify"]["outcome"] == "equal").await;
+    let info = wait_for_info(&server, "a comparison", |info| info["lastVerify"]["outcome"] == "equal").await;
     assert_eq!(info["metadataOnly"], true);
     assert_eq!(info["kind"], "Secret");
 }
 
 #[tokio::test]
-async fn dropped_parts_are_not_held_and_a_change_of_them_alone_is_a_change() {
+async fn dropped_parts_are_not_held_but_their_changes_are_sent() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.watches[0].drop = ".spec,.status.phase".parse().unwrap();
         config.verify_interval = OFTEN;
@@ -200,12 +204,12 @@ async fn dropped_parts_are_not_held_and_a_change_of_them_alone_is_a_change() {
         let why = format!("{field} is not held: of pods everything but .spec,.status.phase is");
         assert!(refused.text().contains(&why), "{}", refused.text());
     }
-    let info = told(&server, "a comparison", |info| info["lastVerify"]["outcome"] == "equal").await;
+    let info = wait_for_info(&server, "a comparison", |info| info["lastVerify"]["outcome"] == "equal").await;
     assert_eq!(info["dropped"], json!([".spec", ".status.phase"]));
     assert_eq!(info["metadataOnly"], false);
 }
 
-/// Runs `informerd check` against a server's API server; its exit code and report.
+/// Runs `informerd check` on a server's API server; returns the exit code and the report.
 async fn check(server: &TestServer, resource: &str, more: &[&str]) -> (Option<i32>, Value) {
     let mut command = informerd();
     command.args([
@@ -243,14 +247,14 @@ async fn check_verify_compares_once_and_names_what_differs() {
         "{report}"
     );
 
-    // What a running informerd holds, which has lost a deletion and an update.
+    // A comparison with the running informerd, which has lost a deletion and an update.
     let url = format!("http://{}", server.address);
     let (code, report) = check(&server, "services", &["--against", &url]).await;
     assert_eq!((code, compared(&report)["ok"].as_bool()), (Some(0), Some(true)), "{report}");
     server.api.faults().swallow_events(2);
     server.cluster.delete("services", "web", "b").unwrap();
     server.cluster.patch("services", "web", "c", &json!({"metadata": {"labels": {"x": "y"}}})).unwrap();
-    eventually("the events are lost", || server.api.faults().fired(Fault::Swallowed) == 2).await;
+    eventually("the lost events", || server.api.faults().fired(Fault::Swallowed) == 2).await;
     let (code, report) = check(&server, "services", &["--against", &url]).await;
     assert_eq!(code, Some(1), "{report}");
     let differences = compared(&report)["differences"].clone();
@@ -262,16 +266,16 @@ async fn check_verify_compares_once_and_names_what_differs() {
         .collect();
     assert_eq!(told, [(Some("web/b"), Some("extra")), (Some("web/c"), Some("stale"))], "{report}");
     assert_eq!(differences[0]["listed"], Value::Null);
-    // One made for it has seen nothing be lost.
+    // A cache made for the comparison has lost no event.
     assert_eq!(check(&server, "services", &[]).await.0, Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn check_warns_of_a_listener_that_others_reach_and_names_secrets() {
+async fn check_warns_of_an_exposed_listener_and_of_secrets() {
     let server = TestServer::start(&["secrets"]).await;
     let warning = async |more: &[&str]| {
         let (code, report) = check(&server, "secrets", more).await;
-        assert_eq!(code, Some(0), "a warning is no failure: {report}");
+        assert_eq!(code, Some(0), "a warning failed the check: {report}");
         let findings = report["findings"].as_array().unwrap().clone();
         let warned = findings.iter().find(|one| one["warning"] == true);
         warned.map(|one| one["detail"].as_str().unwrap().to_owned())
@@ -303,7 +307,7 @@ async fn check_estimates_the_memory_of_a_watch_from_a_page() {
     let whole = size("configmaps", "all namespaces").await;
     assert!(whole.starts_with("620 objects of about "), "{whole}");
     assert!(whole.contains(" kB with --cache-packing=auto; and at most 67 MB for recent changes"), "{whole}");
-    // With a selector the API server does not tell how many there are.
+    // With a selector the API server does not report the number of objects.
     server
         .cluster
         .patch("configmaps", "web", "map-1", &json!({"metadata": {"labels": {"no": "x"}}}))

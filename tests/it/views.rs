@@ -1,4 +1,4 @@
-//! Parts of objects, conditions and patches: what a client asks for, when it changed, in the form that it can use.
+//! Parts of objects, conditions and patches: the parameters `fields`, `changed`, `patch`, `where` and `coalesceMs`.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::support::{TRANSPORTS, mk_pod};
 
 fn pod(name: &str, app: &str) -> Value {
     let mut pod = mk_pod("default", name, app);
-    // So that a patch is shorter than the object.
+    // Makes a patch shorter than the object.
     pod["metadata"]["annotations"] = json!({"note": "x".repeat(400)});
     pod
 }
@@ -47,7 +47,7 @@ async fn two_pods() -> TestServer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_of_fields_shows_them_alone_and_tells_their_changes_alone() {
+async fn a_stream_with_fields_shows_those_fields_and_their_changes_only() {
     let server = two_pods().await;
     for (number, transport) in TRANSPORTS.into_iter().enumerate() {
         let mut stream =
@@ -59,14 +59,14 @@ async fn a_stream_of_fields_shows_them_alone_and_tells_their_changes_alone() {
         expected["status"] =
             json!({"phase": if number == 0 { "Pending".to_owned() } else { format!("Phase{}", number - 1) }});
         assert_eq!((events.len(), &events[0].object), (2, &expected), "{transport:?}");
-        // What is not shown is no change, the version aside.
+        // A change outside the shown fields is no change, apart from the version.
         patch(&server, "a", &json!({"metadata": {"annotations": {"other": number.to_string()}}}));
         patch(&server, "a", &json!({"status": {"phase": format!("Phase{number}")}}));
         let event = stream.next().await.unwrap();
         expected["status"]["phase"] = format!("Phase{number}").into();
         expected["metadata"]["resourceVersion"] = server.cluster.revision().to_string().into();
         assert_eq!((&*event.kind, &event.object), ("MODIFIED", &expected), "{transport:?}");
-        // An object that stops matching is shown in the same form.
+        // An object that stops matching is sent in the same form.
         patch(&server, "a", &json!({"metadata": {"labels": {"app": "api"}}}));
         let event = stream.next().await.unwrap();
         expected["metadata"]["resourceVersion"] = server.cluster.revision().to_string().into();
@@ -78,7 +78,7 @@ async fn a_stream_of_fields_shows_them_alone_and_tells_their_changes_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn changed_tells_whole_objects_where_one_of_its_paths_differs() {
+async fn the_changed_parameter_sends_whole_objects_when_a_path_differs() {
     let server = two_pods().await;
     for (number, transport) in TRANSPORTS.into_iter().enumerate() {
         let mut stream = open(transport, &server, "changed=metadata.labels,spec").await;
@@ -93,7 +93,7 @@ async fn changed_tells_whole_objects_where_one_of_its_paths_differs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_patch_makes_the_new_state_of_the_one_before() {
+async fn each_patch_turns_the_previous_state_into_the_next() {
     let server = two_pods().await;
     for (number, transport) in TRANSPORTS.into_iter().enumerate() {
         let mut stream = open(transport, &server, "patch=merge").await;
@@ -113,7 +113,7 @@ async fn a_patch_makes_the_new_state_of_the_one_before() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_condition_selects_on_streams_and_in_snapshots() {
+async fn a_where_condition_selects_on_streams_and_in_snapshots() {
     let server = two_pods().await;
     let condition =
         "where=object.metadata.labels.app%3D%3D%27web%27%26%26size(object.spec.containers)%3D%3D1";
@@ -137,7 +137,7 @@ async fn a_condition_selects_on_streams_and_in_snapshots() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_snapshot_of_fields_shows_them_alone_and_its_tag_is_of_them() {
+async fn a_snapshot_with_fields_shows_those_fields_and_its_tag_covers_them() {
     let server = two_pods().await;
     let path = "/v1/snapshot/pods?fields=status.phase";
     let first = server.get(path).await;
@@ -163,7 +163,7 @@ async fn gathered_changes_come_in_one_batch_with_the_latest_state_of_each_object
         let mut stream = open(transport, &server, "coalesceMs=1000").await;
         let before = stream.until("SYNCED").await.pop().unwrap().token.unwrap();
         let before = before.trim_end_matches(",.kind:bookmark").to_owned();
-        // The first change after a pause comes at once, and begins the time in which others are gathered.
+        // The first change after a pause is sent at once. It starts the interval in which others are gathered.
         patch(&server, "b", &json!({"status": {"phase": format!("First{number}")}}));
         let first = stream.next().await.unwrap();
         assert_eq!((&*first.kind, first.name()), ("MODIFIED", "b"), "{transport:?}");
@@ -180,7 +180,7 @@ async fn gathered_changes_come_in_one_batch_with_the_latest_state_of_each_object
         assert_eq!(told, [format!("ADDED c{number}"), "MODIFIED a".to_owned()], "{transport:?}");
         assert_eq!(events[1].object["status"]["phase"], format!("Phase{number}-4"));
         if let Transport::Sse | Transport::Http2 = transport {
-            // Within the batch there is no order: its events but the last have the token of its start.
+            // Events of a batch are in no order, so all but the last have the token of the batch's start.
             assert_eq!(events[0].token, Some(format!("{start},.kind:bookmark")), "{transport:?}");
             assert_eq!(events[1].token, Some(format!("pods:{}", server.cluster.revision())), "{transport:?}");
         }
@@ -189,7 +189,7 @@ async fn gathered_changes_come_in_one_batch_with_the_latest_state_of_each_object
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_is_refused_by_name() {
+async fn invalid_view_parameters_are_refused_by_name() {
     let held = |config: &mut config::Serve| config.limits.resume_wait = Duration::from_millis(100);
     let server = TestServer::start_with(&["pods"], held).await;
     for (target, field, part) in [

@@ -1,4 +1,4 @@
-//! Requests that wait until what they select changes (`Prefer: wait`).
+//! Requests that wait until their selection changes (`Prefer: wait`).
 
 use std::net::SocketAddr;
 use std::process::Stdio;
@@ -16,7 +16,8 @@ use crate::support::client::{self, Response, head};
 use crate::support::server::TestServer;
 use crate::support::{eventually, in_time, mk_pod};
 
-/// Selections with each kind of wake-up: all, a namespace, an index, several values of one, none, one object.
+/// Selections with each kind of wake-up: everything, a namespace, an index, several values of an index, none, one
+/// object.
 const PATHS: [&str; 8] = [
     "/v1/snapshot/pods",
     "/v1/snapshot/pods,configmaps",
@@ -45,7 +46,8 @@ async fn tag(server: &TestServer, path: &str) -> String {
     server.get(path).await.header("etag").unwrap()
 }
 
-/// A request that waits in a task of its own. It asks again where there is no place for it, which [`full`] may hold.
+/// Sends a request that waits, in a task of its own. Repeats it after a 503, as the probe of [`full`] may hold the
+/// last place.
 fn wait(address: SocketAddr, path: &str, tag: &str, prefer: &str) -> JoinHandle<Response> {
     let (path, tag, prefer) = (path.to_owned(), tag.to_owned(), prefer.to_owned());
     tokio::spawn(async move {
@@ -58,16 +60,16 @@ fn wait(address: SocketAddr, path: &str, tag: &str, prefer: &str) -> JoinHandle<
     })
 }
 
-/// Waits until as many requests wait as the server lets: then the next one is refused.
+/// Waits until as many requests wait as the limit allows, so that the next one is refused.
 async fn full(server: &TestServer, path: &str, tag: &str) {
-    in_time("that requests wait", async {
+    in_time("waiting requests", async {
         while server.get_with(path, &[("If-None-Match", tag), ("Prefer", "wait=1")]).await.status() != 503 {}
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_waits_until_what_it_selects_changes_and_no_longer() {
+async fn a_waiting_request_is_answered_when_its_selection_changes() {
     let server = server_with(|config| config.limits.waiting_requests_max = PATHS.len()).await;
     let mut waiting = Vec::new();
     for path in PATHS {
@@ -75,7 +77,7 @@ async fn a_request_waits_until_what_it_selects_changes_and_no_longer() {
         waiting.push((path, tag.clone(), wait(server.address, path, &tag, "wait=60")));
     }
     full(&server, PATHS[0], &waiting[0].1).await;
-    // It concerns the first two alone.
+    // The new pod is in the first two selections only.
     server.cluster.create("pods", mk_pod("two", "c", "db")).unwrap();
     server.caught_up("pods").await;
     for (path, tag, answer) in waiting.drain(..2) {
@@ -98,7 +100,7 @@ async fn a_request_waits_until_what_it_selects_changes_and_no_longer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_for_an_object_is_told_that_it_is_gone() {
+async fn a_waiting_request_for_an_object_is_answered_404_when_it_is_deleted() {
     let server = server_with(|config| config.limits.waiting_requests_max = 1).await;
     let path = "/v1/snapshot/pods/one/a";
     let tag = tag(&server, path).await;
@@ -109,7 +111,7 @@ async fn a_request_for_an_object_is_told_that_it_is_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_is_answered_304_when_its_time_is_over() {
+async fn a_waiting_request_is_answered_304_at_its_timeout() {
     let server = server().await;
     for path in PATHS {
         let tag = tag(&server, path).await;
@@ -124,14 +126,14 @@ async fn a_request_is_answered_304_when_its_time_is_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_has_nothing_or_something_else_is_answered_at_once() {
+async fn a_request_without_the_current_tag_does_not_wait() {
     let server = server().await;
     let path = PATHS[0];
     let answer = server.get_with(path, &[("Prefer", "wait=60")]).await;
     assert_eq!((answer.status(), answer.header("preference-applied")), (200, None));
     let headers = [("Prefer", "respond-async, wait=100000"), ("If-None-Match", "W/\"other\"")];
     let answer = server.get_with(path, &headers).await;
-    // No request waits for longer than that.
+    // No request waits for longer than 300 s.
     assert_eq!((answer.status(), answer.header("preference-applied").as_deref()), (200, Some("wait=300")));
     let refused = server.get_with(path, &[("Prefer", "wait=soon")]).await;
     assert_eq!(refused.status(), 400);
@@ -140,7 +142,7 @@ async fn a_request_that_has_nothing_or_something_else_is_answered_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_leaves_makes_room_for_another() {
+async fn a_waiting_client_that_disconnects_frees_its_place() {
     let server = server_with(|config| config.limits.waiting_requests_max = 1).await;
     let path = PATHS[0];
     let tag = tag(&server, path).await;
@@ -150,7 +152,7 @@ async fn a_client_that_leaves_makes_room_for_another() {
             let mut leaver = TcpStream::connect(server.address).await.unwrap();
             let request = head("GET", path, &server.address.to_string(), &headers, "close");
             leaver.write_all(request.as_ref()).await.unwrap();
-            // It may have come first, and taken the place.
+            // The probe may have been first, and have the place.
             let probe = server.get_with(path, &[("If-None-Match", &tag), ("Prefer", "wait=1")]).await;
             if probe.status() == 503 {
                 break leaver;
@@ -161,14 +163,14 @@ async fn a_client_that_leaves_makes_room_for_another() {
     let refused = server.get_with(path, &headers).await;
     assert_eq!((refused.status(), refused.header("retry-after").as_deref()), (503, Some("5")));
     drop(leaver);
-    in_time("that it is noticed", async {
+    in_time("a free place", async {
         while server.get_with(path, &[("If-None-Match", &tag), ("Prefer", "wait=1")]).await.status() != 304 {}
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_that_wait_are_answered_at_the_end_of_the_server() {
+async fn waiting_requests_are_answered_at_shutdown() {
     let mut server = server_with(|config| config.limits.waiting_requests_max = 1).await;
     let path = PATHS[0];
     let tag = tag(&server, path).await;
@@ -178,7 +180,7 @@ async fn requests_that_wait_are_answered_at_the_end_of_the_server() {
     assert_eq!(answer.await.unwrap().status(), 304);
 }
 
-/// The loop of docs/contract.md, as it stands there.
+/// The shell loop of docs/contract.md, taken from that document.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_shell_loop_of_the_contract_follows_with_curl() {
     let server = server().await;
@@ -199,7 +201,7 @@ async fn the_shell_loop_of_the_contract_follows_with_curl() {
     let mut versions = Vec::new();
     for phase in ["Pending", "Running", "Failed"] {
         if phase != "Pending" {
-            // It is of another namespace.
+            // The pod is in another namespace.
             server.cluster.patch("pods", "two", "b", &json!({"status": {"phase": phase}})).unwrap();
             server.cluster.patch("pods", "one", "a", &json!({"status": {"phase": phase}})).unwrap();
         }
@@ -212,5 +214,5 @@ async fn the_shell_loop_of_the_contract_follows_with_curl() {
     versions.dedup();
     assert_eq!(versions.len(), 3);
     shell.kill().await.unwrap();
-    eventually("that nothing is left", || shell.try_wait().unwrap().is_some()).await;
+    eventually("the end of the shell", || shell.try_wait().unwrap().is_some()).await;
 }

@@ -56,7 +56,7 @@ fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_handshake_is_that_of_the_rfc() {
+async fn a_watch_answers_the_handshake_of_the_rfc() {
     let server = TestServer::start(&["pods"]).await;
     let (mut socket, head) = shake_hands(&server).await;
     assert!(head.starts_with("HTTP/1.1 101 Switching Protocols\r\n"), "{head}");
@@ -66,12 +66,12 @@ async fn the_handshake_is_that_of_the_rfc() {
     }
     assert!(head.contains("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="), "{head}");
     let (first, payload) = frame(&mut socket).await;
-    assert_eq!(first, 0x81, "a whole text message, not masked");
+    assert_eq!(first, 0x81, "not a whole, unmasked text message");
     assert!(payload.starts_with(br#"{"type":"BOOKMARK","object":{"#));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_handshake_that_is_not_one_is_refused_by_name() {
+async fn an_invalid_handshake_is_refused_with_the_header_named() {
     let server = TestServer::start(&["pods"]).await;
     for (headers, field) in [
         (vec![HANDSHAKE[0], HANDSHAKE[1]], "Sec-WebSocket-Version"),
@@ -94,7 +94,7 @@ async fn a_handshake_that_is_not_one_is_refused_by_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_message_ends_the_connection_with_the_code_of_the_rfc() {
+async fn invalid_messages_close_the_connection_with_the_code_of_the_rfc() {
     let server = TestServer::start(&["pods"]).await;
     for (frames, code) in [
         (vec![masked(0x80, b"stray")], 1002u16),
@@ -118,7 +118,7 @@ async fn what_is_no_message_ends_the_connection_with_the_code_of_the_rfc() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn messages_of_every_length_are_whole_frames() {
+async fn messages_of_every_length_are_single_frames() {
     let server = TestServer::start(&["configmaps"]).await;
     let padding = [10, 100, 125, 126, 1000, 65_000, 65_535, 65_536, 70_000, 300_000];
     for (number, bytes) in padding.into_iter().enumerate() {
@@ -136,14 +136,14 @@ async fn messages_of_every_length_are_whole_frames() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_ping_is_answered_and_other_messages_are_passed_over() {
+async fn pings_are_answered_and_other_messages_ignored() {
     let server = TestServer::start(&["pods"]).await;
     let (mut socket, _) = shake_hands(&server).await;
     frame(&mut socket).await;
     socket.write_all(&masked(0x81, b"hello")).await.unwrap();
     socket.write_all(&masked(0x82, &[0, 255])).await.unwrap();
     socket.write_all(&masked(0x8A, b"unasked")).await.unwrap();
-    // In pieces, and with the longest payload that a control frame may have.
+    // In pieces, and with the longest payload of a control frame.
     let payload = [b'p'; 125];
     for piece in masked(0x89, &payload).chunks(7) {
         socket.write_all(piece).await.unwrap();
@@ -167,7 +167,7 @@ async fn a_close_is_answered_with_its_code_and_ends_the_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_breaks_the_protocol_is_closed_with_the_right_code() {
+async fn protocol_violations_close_the_connection_with_the_right_code() {
     let server = TestServer::start(&["pods"]).await;
     let unmasked = vec![0x81, 2, b'h', b'i'];
     let reserved = masked(0xC1, b"hi");
@@ -185,12 +185,12 @@ async fn what_breaks_the_protocol_is_closed_with_the_right_code() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_vanishes_gives_its_place_back() {
+async fn a_vanished_client_frees_its_subscription() {
     let server = TestServer::start(&["pods"]).await;
     for round in 0..20 {
         let (mut socket, _) = shake_hands(&server).await;
         match round % 3 {
-            // Without a word, in the middle of a frame, and with a reset.
+            // Closed without a message, in the middle of a frame, or by a reset.
             0 => drop(socket),
             1 => socket.write_all(&masked(0x81, b"half a fr")[..7]).await.unwrap(),
             _ => socket2::SockRef::from(&socket).set_linger(Some(std::time::Duration::ZERO)).unwrap(),
@@ -200,7 +200,7 @@ async fn a_client_that_vanishes_gives_its_place_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_page_of_another_origin_gets_no_socket_unless_it_is_allowed() {
+async fn a_page_of_another_origin_gets_no_websocket_unless_it_is_allowed() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.allow_origins = vec!["https://app.example".parse::<Origin>().unwrap()];
     })
@@ -223,7 +223,7 @@ async fn a_page_of_another_origin_gets_no_socket_unless_it_is_allowed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_foreign_client_pings_and_leaves_politely() {
+async fn a_tungstenite_client_can_ping_and_close() {
     let server = TestServer::start(&["pods"]).await;
     let mut stream = Stream::websocket(server.address, WATCH, None).await.unwrap();
     stream.until("SYNCED").await;

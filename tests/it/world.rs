@@ -1,4 +1,4 @@
-//! `/v1/world`: batches over several kinds, each with the token up to which it goes.
+//! `/v1/world`: batches over several kinds, each with a token.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::support::client::{Item, Stream, Transport};
 use crate::support::server::TestServer;
 use crate::support::{TRANSPORTS, eventually, in_time, mk_pod};
 
-/// A client as the contract asks for.
+/// A client that follows the contract.
 struct Client {
     transport: Transport,
     target: String,
@@ -48,7 +48,7 @@ impl Client {
         self.stream = Stream::open(self.transport, server.address, &self.target, resume).await.unwrap();
     }
 
-    /// Takes one message, and returns it if it is complete.
+    /// Receives one message, and returns it if it is complete.
     async fn step(&mut self) -> Option<Value> {
         let message = message(&mut self.stream).await.expect("the stream goes on");
         if message["reset"] == true {
@@ -77,7 +77,7 @@ impl Client {
                 let name = |name: &str| metadata[name].as_str().unwrap_or_default().to_owned();
                 (object["kind"] != "Pod", name("namespace"), name("name"))
             });
-            assert_eq!(state, held, "the state is the fold of the updates");
+            assert_eq!(state, held, "the state is not the fold of the updates");
         }
         Some(message)
     }
@@ -88,7 +88,7 @@ impl Client {
     }
 }
 
-/// What a client of pods and configmaps has to hold.
+/// The objects that a client of pods and ConfigMaps must hold.
 async fn state(server: &TestServer) -> BTreeMap<String, Value> {
     server.caught_up("pods").await;
     server.caught_up("configmaps").await;
@@ -118,7 +118,7 @@ fn write(server: &TestServer) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_complete_message_leaves_a_client_with_a_state_of_all_kinds() {
+async fn after_each_complete_message_a_client_holds_one_state_of_all_kinds() {
     let mut server =
         TestServer::start_with(&["pods", "configmaps"], |config| config.limits.batch_len_max = 4).await;
     for _ in 0..30 {
@@ -142,7 +142,7 @@ async fn each_complete_message_leaves_a_client_with_a_state_of_all_kinds() {
             write(&server);
         }
         for (number, client) in clients.iter_mut().enumerate() {
-            // Some are cut amid a batch, and go on from what they have.
+            // Some clients are cut off within a batch, and resume with their token.
             if (number + round) % 3 == 0 {
                 client.step().await;
                 client.reconnect(&server).await;
@@ -164,7 +164,7 @@ async fn each_complete_message_leaves_a_client_with_a_state_of_all_kinds() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_has_what_changed_since_the_one_before() {
+async fn a_world_message_has_the_changes_since_the_previous_one() {
     let server = TestServer::start(&["pods", "configmaps"]).await;
     server.cluster.create("pods", mk_pod("shop", "a", "web")).unwrap();
     server.caught_up("pods").await;
@@ -183,7 +183,8 @@ async fn a_message_has_what_changed_since_the_one_before() {
         (next["updates"].as_array().unwrap().len(), &next["updates"][0]["type"]),
         (1, &"MODIFIED".into())
     );
-    // Over SSE the token is the id, and an incomplete message's says that more was told.
+    // Over SSE the token is the id. That of an incomplete message says that the client holds more than the token
+    // covers.
     let mut stream = Stream::sse(server.address, "/v1/world/pods", None).await.unwrap();
     let first = stream.next().await.unwrap();
     let text = String::from_utf8(first.raw).unwrap();
@@ -191,7 +192,7 @@ async fn a_message_has_what_changed_since_the_one_before() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_state_that_is_too_large_ends_the_stream() {
+async fn a_world_state_beyond_the_limit_ends_the_stream() {
     let server = TestServer::start(&["pods"]).await;
     let noise = "x".repeat(100_000);
     for number in 0..340 {
@@ -207,11 +208,11 @@ async fn a_state_that_is_too_large_ends_the_stream() {
         let last: Value = serde_json::from_str(last.trim_start_matches("data: ")).unwrap();
         assert_eq!((&last["type"], &last["object"]["code"]), (&"ERROR".into(), &413.into()), "{accept}");
     }
-    eventually("that they are gone", || server.hub.subscribers() == 0).await;
+    eventually("the end of all subscriptions", || server.hub.subscribers() == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_request_for_the_world_is_refused_by_name() {
+async fn an_invalid_world_request_is_refused_by_parameter() {
     let server = TestServer::start(&["pods"]).await;
     for (target, field) in [
         ("/v1/world/pods?state=half", "state"),

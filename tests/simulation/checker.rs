@@ -1,5 +1,5 @@
-//! Checks the promises of a stream, event by event, against the truth. The checker applies the events as a client would,
-//! and knows nothing about how they were made.
+//! Checks the promises of a stream, event by event, against the truth. The checker applies events like a client, and
+//! does not know how they are made.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,14 @@ use crate::fault::{Fault, Hits};
 use crate::replica::number;
 use crate::truth::{Key, Log, RESOURCES, Seen, Truth, Wanted, Write};
 
-/// The world at one moment, for a checker.
+/// The state of the simulation at one moment, for a checker.
 pub(crate) struct View<'a> {
     pub(crate) truth: &'a Truth,
     pub(crate) hits: &'a Hits,
     /// Number of lists that the informers of the client's replica have started.
     pub(crate) lists: [u64; 2],
-    /// The same at an earlier moment: for a snapshot when the stream began, else when the event was sent. `None` if a list
-    /// was under way.
+    /// The number of started lists at an earlier moment: for the events of a snapshot when the stream began, else
+    /// when the event was sent. `None` if a list was under way then.
     pub(crate) lists_then: [Option<u64>; 2],
 }
 
@@ -36,14 +36,14 @@ struct Held {
 #[derive(Default)]
 struct Fold {
     objects: BTreeMap<Key, Held>,
-    /// The objects as the client received them, for patches.
+    /// The objects as JSON, as the client received them: patches apply to them.
     json: BTreeMap<Key, Value>,
-    /// The newest version of each object that the client received, including deletions.
-    told: BTreeMap<Key, u64>,
+    /// The newest version of each object that the client received, deletions included.
+    received: BTreeMap<Key, u64>,
     /// The last version of each object on this connection, and whether it was a deletion.
-    told_here: BTreeMap<Key, (u64, bool)>,
-    /// The newest version of each object that the client received beyond the token with which this connection resumed. A
-    /// replica that is not as far cannot know of it.
+    received_here: BTreeMap<Key, (u64, bool)>,
+    /// The newest version of each object that the client received beyond the token with which this connection
+    /// resumed. A replica that is behind that version cannot know of it.
     beyond: BTreeMap<Key, u64>,
     /// The token this connection resumed with.
     resumed_at: u64,
@@ -52,11 +52,11 @@ struct Fold {
     strict: Option<Strict>,
 }
 
-/// A client that keeps up must get every change, in order.
+/// For a client that keeps up, and therefore must get every change in order.
 struct Strict {
-    /// The client has every change up to here.
+    /// The version up to which the client has every change.
     at: u64,
-    /// Number of lists at that moment. After another list, changes may be left out.
+    /// Number of started lists at that moment. After another list, changes may be left out.
     lists: u64,
 }
 
@@ -67,12 +67,12 @@ pub(crate) struct Checker {
     folds: Vec<Fold>,
     /// The tokens of the last bookmark.
     bookmark: Vec<u64>,
-    /// Whether the client's right state is known. For one that began with later changes only, it is known from the first
-    /// bookmark on.
+    /// Whether the right state of the client is known. For a client that began with later changes only, it is known
+    /// from the first bookmark on.
     base_known: bool,
-    /// Whether the last event stood amid a batch, beyond its token.
+    /// Whether the last event was in the middle of a batch, so that its token does not cover it.
     amid: bool,
-    /// Received events, for the history's digest.
+    /// Digest of the received events, for the digest of the history.
     pub(crate) digest: u64,
 }
 
@@ -83,29 +83,30 @@ impl Checker {
         Self { wanted, sources, folds, bookmark, base_known: true, amid: false, digest: 0 }
     }
 
-    /// The client connects without a token; `base_known` unless it begins with what comes from now on.
+    /// The client connects without a token. `base_known` is false if it begins with later changes only.
     pub(crate) fn start_anew(&mut self, base_known: bool) {
         self.folds = self.sources.iter().map(|_| Fold::default()).collect();
         self.bookmark = vec![0; self.sources.len()];
         self.base_known = base_known;
     }
 
-    /// The client connects with tokens; `strict` says for each source whether the client must get every change.
+    /// The client connects with tokens. `lists` has, for each source, the number of started lists if the client must
+    /// get every change.
     pub(crate) fn resume(&mut self, tokens: &[u64], lists: &[Option<u64>]) {
         for ((fold, token), lists) in self.folds.iter_mut().zip(tokens).zip(lists) {
-            fold.told_here.clear();
+            fold.received_here.clear();
             fold.resumed_at = *token;
             fold.token = *token;
-            // Events beyond the token will come again.
-            let Fold { told, beyond, .. } = fold;
-            told.retain(|key, told| {
-                if *told > *token {
+            // Events beyond the token are sent again.
+            let Fold { received, beyond, .. } = fold;
+            received.retain(|key, received| {
+                if *received > *token {
                     let beyond = beyond.entry(key.clone()).or_default();
-                    *beyond = (*beyond).max(*told);
+                    *beyond = (*beyond).max(*received);
                 }
-                *told <= *token
+                *received <= *token
             });
-            // One that gathers changes is not told each.
+            // A client that gathers changes does not get each of them.
             let lists = lists.filter(|_| self.wanted.coalesce_ms.is_none());
             fold.strict = lists.map(|lists| Strict { at: *token, lists });
         }
@@ -115,7 +116,7 @@ impl Checker {
         self.base_known
     }
 
-    /// Whether the client holds events from beyond the token of the last one.
+    /// Whether the client holds events that its token does not cover.
     pub(crate) fn is_amid(&self) -> bool {
         self.amid
     }
@@ -128,14 +129,14 @@ impl Checker {
         &self.bookmark
     }
 
-    /// The client did not keep up with this source.
+    /// Notes that the client did not keep up with this source.
     pub(crate) fn fell_behind(&mut self, at: usize, hits: &Hits) {
         if self.folds[at].strict.take().is_some() {
             hits.count(Fault::FellBehind);
         }
     }
 
-    /// Takes an event, as the client does.
+    /// Applies an event as the client does, and checks it.
     pub(crate) fn take(&mut self, event: &Event, view: &View<'_>) -> Result<(), String> {
         let before = self.folds[event.source].token;
         self.amid = event.is_amid;
@@ -184,7 +185,7 @@ impl Checker {
         };
         merge(&mut json, &serde_json::from_slice(patch).unwrap());
         let whole: Value = serde_json::from_slice(&object.json()).unwrap();
-        // One that holds a later state is on its way to it.
+        // A client that holds a later state will get that state again.
         if json != whole && !fold.beyond.contains_key(key) {
             return Err(format!("P1: a patch of {key} gave {json} and not {whole}"));
         }
@@ -202,7 +203,7 @@ impl Checker {
         let held = Held::of_json(&json);
         let name = RESOURCES[self.sources[source]];
         self.hash(&[key, name, kind.as_str()], held.version);
-        // The cluster must have had this state, and the client must have asked for it.
+        // The cluster must have had this state, and the client must have selected it.
         let resource = self.sources[source];
         let hides_content = self.wanted.shows.hides_content();
         let on_the_way = kind == EventKind::Patched && self.folds[source].beyond.contains_key(key);
@@ -218,7 +219,7 @@ impl Checker {
         if !real {
             return Err(format!("P1: {kind:?} {name} {key}@{} was never so, or is not wanted", held.version));
         }
-        self.told(source, key, held.version, false)?;
+        self.note_version(source, key, held.version, false)?;
         self.folds[source].objects.insert(key.to_owned(), held.clone());
         self.folds[source].json.insert(key.to_owned(), json);
         self.in_order(source, kind, key, held.version, view)
@@ -242,36 +243,36 @@ impl Checker {
         if !gone || !self.wanted.in_scope(key) {
             return Err(format!("P1: DELETED {name} {key}@{version}, which was there and wanted"));
         }
-        self.told(source, key, version, true)?;
+        self.note_version(source, key, version, true)?;
         self.folds[source].objects.remove(key);
         self.folds[source].json.remove(key);
         self.in_order(source, EventKind::Deleted, key, version, view)
     }
 
-    /// P2 and P3: versions of an object never decrease, and increase with each event on a connection.
-    fn told(&mut self, source: usize, key: &str, version: u64, deleted: bool) -> Result<(), String> {
+    /// P2 and P3: versions of an object never decrease, and increase with each event of a connection.
+    fn note_version(&mut self, source: usize, key: &str, version: u64, deleted: bool) -> Result<(), String> {
         let name = RESOURCES[self.sources[source]];
         let fold = &mut self.folds[source];
-        if let Some(told) = fold.told.get(key)
-            && version < *told
+        if let Some(received) = fold.received.get(key)
+            && version < *received
         {
-            return Err(format!("P2: {name} {key} went back from {told} to {version}"));
+            return Err(format!("P2: {name} {key} went back from {received} to {version}"));
         }
         if version <= fold.resumed_at {
-            return Err(format!("P3: {name} {key}@{version} was told after a resume at {}", fold.resumed_at));
+            return Err(format!("P3: {name} {key}@{version} was sent after a resume at {}", fold.resumed_at));
         }
-        if let Some((before, was_deleted)) = fold.told_here.insert(key.to_owned(), (version, deleted)) {
-            // An object of the same name may be created at the version with which the old one's deletion is shown.
+        if let Some((before, was_deleted)) = fold.received_here.insert(key.to_owned(), (version, deleted)) {
+            // An object may be created again at the version with which the deletion of the previous one is sent.
             let again = if was_deleted && !deleted { version < before } else { version <= before };
             if again {
-                return Err(format!("P3: {name} {key}@{version} was told twice on a connection"));
+                return Err(format!("P3: {name} {key}@{version} was sent twice on a connection"));
             }
         }
-        fold.told.insert(key.to_owned(), version);
+        fold.received.insert(key.to_owned(), version);
         Ok(())
     }
 
-    /// P4: a client that keeps up with an informer that does not relist gets each change once and in order.
+    /// P4: a client that keeps up with an informer without relists gets each change once and in order.
     fn in_order(
         &mut self,
         source: usize,
@@ -289,7 +290,7 @@ impl Checker {
         }
         let fits = view.truth.eras.iter().any(|era| {
             let next = next_visible(&era[resource], &self.wanted, strict.at);
-            // A patch is how a change is shown.
+            // A patch counts as the MODIFIED that it stands for.
             let kind = if kind == EventKind::Patched { EventKind::Modified } else { kind };
             next.is_some_and(|(next, write)| next == kind && write.key == key && write.version == version)
         });
@@ -305,11 +306,11 @@ impl Checker {
         Ok(())
     }
 
-    /// The event's position: the token of an EventSource from now on.
+    /// Moves the token to the event's position.
     fn moved(&mut self, event: &Event, before: u64, view: &View<'_>) -> Result<(), String> {
         let position = number(&event.position);
         let resource = self.sources[event.source];
-        // Position zero means to start over.
+        // Position 0 makes the client start over.
         if position < before && position > 0 {
             return Err(format!(
                 "P2: the token of {} went back from {before} to {position}",
@@ -411,20 +412,20 @@ impl Checker {
                 return Err(format!("RESET for {reason:?}"));
             }
         };
-        // The client forgets its tokens with everything else.
+        // The client forgets its tokens with its state.
         self.bookmark = vec![0; self.sources.len()];
         for fold in &mut self.folds {
-            let told = std::mem::take(&mut fold.told);
+            let received = std::mem::take(&mut fold.received);
             *fold = Fold::default();
             if !may_go_back {
-                fold.told = told;
+                fold.received = received;
             }
         }
         self.base_known = true;
         Ok(())
     }
 
-    /// At the end the client holds the cluster's state.
+    /// P1: at the end of the history the client holds the cluster's state.
     pub(crate) fn final_check(&self, truth: &Truth) -> Result<(), String> {
         if !self.base_known {
             return Err("P1: in the end the client never got a bookmark".into());
@@ -464,7 +465,7 @@ impl Held {
         }
     }
 
-    /// Whether it is a state, as far as a selection shows one.
+    /// Whether this is a state of the cluster, as far as the selection shows it.
     fn is(&self, seen: &Seen, wanted: &Wanted) -> bool {
         match wanted.shows.is_part() {
             true => (&self.uid, &self.app, &self.color) == (&seen.uid, &seen.app, &seen.color),
@@ -492,17 +493,18 @@ fn next_visible<'a>(log: &'a Log, wanted: &Wanted, after: u64) -> Option<(EventK
     })
 }
 
-/// An object up to a version that a client lacks or still holds wrongly, if any. It may know later states.
+/// The first object that contradicts a token: up to its version the client lacks the object, or holds an old state.
+/// Later states are allowed.
 fn uncovered(log: &Log, wanted: &Wanted, fold: &Fold, position: u64) -> Option<String> {
     let state = log.at(position);
-    // An object that changed again comes with its later state.
+    // An object that changed again is sent in its later state.
     let changes = |key: &Key| log.after(position).iter().any(|write| write.key == *key);
     for (key, seen) in state.iter().filter(|(key, seen)| wanted.wants(key, seen) && !changes(key)) {
-        let told = fold.told.get(key).copied().unwrap_or(0);
+        let received = fold.received.get(key).copied().unwrap_or(0);
         let held = fold.objects.get(key).map_or(0, |held| held.version);
         let shows = fold.objects.get(key).is_some_and(|held| held.is(seen, wanted));
-        if told.max(held) < seen.version && !(wanted.shows.is_part() && shows) {
-            return Some(format!("{key}@{} was not told, only {}", seen.version, told.max(held)));
+        if received.max(held) < seen.version && !(wanted.shows.is_part() && shows) {
+            return Some(format!("{key}@{} was not sent, only {}", seen.version, received.max(held)));
         }
     }
     for (key, held) in &fold.objects {
@@ -515,10 +517,10 @@ fn uncovered(log: &Log, wanted: &Wanted, fold: &Fold, position: u64) -> Option<S
     None
 }
 
-/// How what a client holds differs from the state at a version.
+/// How the objects of a client differ from the state at a version; `None` if they do not.
 fn difference(log: &Log, wanted: &Wanted, fold: &Fold, position: u64) -> Option<String> {
     let state = log.at(position);
-    // The client got a later state on another stream, which this one has not reached.
+    // The client got a later state on another stream, and this stream is behind it.
     let beyond = |key: &Key| fold.beyond.get(key).is_some_and(|beyond| *beyond > position);
     for (key, seen) in state.iter().filter(|(key, seen)| wanted.wants(key, seen) && !beyond(key)) {
         match fold.objects.get(key) {
@@ -553,7 +555,7 @@ fn merge(target: &mut Value, patch: &Value) {
     }
 }
 
-/// The number of the write that an object comes from.
+/// The number of the write that made an object's state.
 pub(crate) fn content_of(object: &informerd::testing::k8s::Object) -> String {
     let json: serde_json::Value = serde_json::from_slice(&object.json()).unwrap();
     json["data"]["write"].as_str().unwrap_or_default().to_owned()

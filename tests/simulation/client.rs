@@ -1,4 +1,4 @@
-//! A client: connects, reads at its pace, stalls, is cut off, and resumes with the token that it kept.
+//! A client: it connects, reads at its pace, stalls, is cut off, and resumes with its token.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -27,11 +27,10 @@ use crate::trace::Trace;
 use crate::truth::{RESOURCES, Truth};
 use crate::world::Restored;
 
-/// The longest time without an event or heartbeat: the heartbeat's interval plus one step of the driver. A longer one is an
-/// error.
+/// The longest allowed time without an event or heartbeat: the heartbeat's interval plus one step of the driver.
 const QUIET_MAX: Duration = Duration::from_secs(16);
 
-/// The surroundings of a client.
+/// What a client sees of the simulation.
 pub(crate) struct Around<'a> {
     pub(crate) now: Instant,
     pub(crate) truth: &'a Truth,
@@ -42,18 +41,18 @@ pub(crate) struct Around<'a> {
     pub(crate) journal_len_max: u64,
     pub(crate) driver: &'a Arc<Notify>,
     pub(crate) trace: &'a Trace,
-    /// The versions of the caches when the cluster was restored.
+    /// The state of the replicas when the cluster was restored.
     pub(crate) restored: Option<Restored>,
 }
 
 impl Around<'_> {
-    /// Whether caches of a replica have begun another history since the cluster was restored.
+    /// Whether these caches of a replica have all begun another history since the cluster was restored.
     pub(crate) fn has_noticed(&self, replica: usize, resources: &[usize]) -> bool {
         resources.iter().all(|index| self.replicas[replica].history(*index) > 0)
     }
 
-    /// Whether each cache of a replica follows the restored cluster: it has begun another history, or has listed and found no
-    /// contradiction.
+    /// Whether each cache of a replica follows the restored cluster: it has begun another history, or has listed and
+    /// found no contradiction.
     pub(crate) fn has_listed_since_restore(&self, replica: usize) -> bool {
         let (of, lists) = (&self.replicas[replica], self.lists[replica]);
         let Some(restored) = &self.restored else { return of.history(0) == 0 && of.history(1) == 0 };
@@ -61,8 +60,9 @@ impl Around<'_> {
         [0, 1].into_iter().all(|index| of.history(index) > 0 || listed(index))
     }
 
-    /// Whether tokens are ambiguous: beyond the version that the replica had seen when the cluster was restored, so that it
-    /// cannot know of which history they are. `last` is the replica that gave them, and whether it had noticed no restore then.
+    /// Whether these tokens may belong to either history. They do if they are beyond the version of the replica when
+    /// the cluster was restored: the replica then cannot tell. `last` is the replica that gave the tokens, and
+    /// whether it had noticed no restore by then.
     pub(crate) fn may_be_of_either_history(
         &self,
         (last, is_of_first_history): (usize, bool),
@@ -76,7 +76,7 @@ impl Around<'_> {
         one_of_two || is_of_first_history && sources.iter().zip(tokens).any(beyond)
     }
 
-    /// The number of lists that a replica's informers have started; `None` if one is under way.
+    /// Number of lists that a replica's informers have started; `None` if one is under way.
     fn lists_settled(&self, replica: usize) -> Lists {
         [0, 1].map(|index| self.replicas[replica].is_watching(index).then_some(self.lists[replica][index]))
     }
@@ -101,18 +101,18 @@ type Turn = Pin<Box<dyn Future<Output = (Subscriber, Option<Delivery>)>>>;
 struct Connection {
     replica: usize,
     turn: Option<Turn>,
-    /// While a live view serves it.
+    /// The inbox, while a live view serves the stream.
     inbox: Option<Rc<RefCell<Inbox>>>,
     cancel: Arc<Notify>,
     flag: Arc<Flag>,
-    /// Events that were sent and not read yet, with the number of lists when they were sent.
+    /// Events that were sent and not read yet, each with the number of started lists at its sending.
     unread: VecDeque<(Event, Lists)>,
-    /// The number of lists when the stream began.
+    /// Number of started lists when the stream began.
     lists: Lists,
     /// The revision of each cache when the stream last had nothing left to send.
     drained: Vec<u64>,
     last_sign: Instant,
-    /// Whether it has given an event.
+    /// Whether it has sent an event.
     begun: bool,
 }
 
@@ -125,8 +125,14 @@ impl Connection {
         })
     }
 
-    /// Continues in a live view if it has caught up and is accepted, else by itself.
-    fn go_on(&mut self, subscriber: Subscriber, joins: bool, replica: &Replica, around: &Around<'_>) {
+    /// Joins a live view if the stream has caught up and the view accepts it. Otherwise the stream goes on by itself.
+    fn join_view_or_continue(
+        &mut self,
+        subscriber: Subscriber,
+        joins: bool,
+        replica: &Replica,
+        around: &Around<'_>,
+    ) {
         (self.turn, self.inbox) = (None, None);
         let place = subscriber.live_place().filter(|_| joins);
         let gathers = place.as_ref().is_some_and(|place| place.selection.form.coalesce.is_some());
@@ -156,12 +162,12 @@ pub(crate) struct Client {
     pub(crate) checker: Checker,
     dice: Dice,
     connection: Option<Connection>,
-    /// The replica to which it was last connected.
+    /// The replica to which it was last connected, and that replica's life.
     last: Option<(usize, u64)>,
-    /// Whether its last event came from a cache that had not noticed a restore.
+    /// Whether its last events came from caches that had not noticed a restore.
     is_of_first_history: bool,
     pub(crate) next_at: Instant,
-    /// Until when it does not read.
+    /// The end of its stall.
     stalled_until: Option<Instant>,
 }
 
@@ -191,7 +197,7 @@ impl Client {
         self.connection.is_some()
     }
 
-    /// Closes its connection. What was not read is lost.
+    /// Closes its connection. Unread events are lost.
     pub(crate) fn cut_off(&mut self, now: Instant) {
         self.connection = None;
         self.next_at = now + self.dice.millis(0, 30_000);
@@ -201,7 +207,7 @@ impl Client {
         self.stalled_until = Some(now + self.dice.millis(5_000, 300_000));
     }
 
-    /// From now on it reads everything and stays connected.
+    /// From now on it reads everything at once and is not cut off.
     pub(crate) fn become_good(&mut self, now: Instant) {
         self.habits.pace = Pace::Fast;
         if let Some(connection) = &mut self.connection {
@@ -212,7 +218,7 @@ impl Client {
         self.next_at = now;
     }
 
-    /// When it acts next, if nothing wakes it before.
+    /// When it acts next, unless something wakes it before.
     pub(crate) fn wants_at(&self) -> Option<Instant> {
         let stalled = self.stalled_until.unwrap_or(self.next_at);
         let at = self.next_at.max(stalled);
@@ -228,7 +234,7 @@ impl Client {
 
     /// Does what is due.
     pub(crate) fn run(&mut self, around: &Around<'_>) -> Result<(), String> {
-        // Its first bookmark could be of either of two histories (seed 1035247).
+        // Its first bookmark could belong to either of two histories (seed 1035247).
         if self.is_connected() && !self.checker.is_base_known() && around.truth.eras.len() > 1 {
             self.cut_off(around.now);
         }
@@ -238,7 +244,7 @@ impl Client {
         if self.stalled_until.take().is_some()
             && let Some(connection) = &mut self.connection
         {
-            // The heartbeats that it did not read count.
+            // Heartbeats that it did not read count, too.
             connection.last_sign = around.now;
         }
         if self.connection.is_none() {
@@ -307,7 +313,7 @@ impl Client {
         let joins = self.dice.chance(0.5);
         let Some(connection) = &mut self.connection else { return Ok(false) };
         if cancels {
-            // A transport may drop the future at any time, and nothing may be lost with it.
+            // A transport may drop the future at any time, and must not lose anything by that.
             connection.cancel.notify_one();
             connection.flag.set.store(true, Ordering::Relaxed);
         }
@@ -325,7 +331,7 @@ impl Client {
         let waker = Waker::from(connection.flag.clone());
         let Some(under_way) = &mut connection.turn else { return Ok(false) };
         match under_way.as_mut().poll(&mut Context::from_waker(&waker)) {
-            // One that waits for a cache has not looked at the others.
+            // A stream that waits for a cache has not looked at the others.
             Poll::Pending if !connection.begun => Ok(false),
             Poll::Pending => {
                 for (at, source) in self.habits.sources.iter().enumerate() {
@@ -334,7 +340,7 @@ impl Client {
                 Ok(false)
             }
             Poll::Ready((subscriber, delivery)) => {
-                connection.go_on(subscriber, joins, replica, around);
+                connection.join_view_or_continue(subscriber, joins, replica, around);
                 let events = delivery.as_ref().map(Delivery::events).unwrap_or_default();
                 match delivery {
                     None => {}
@@ -368,7 +374,7 @@ impl Client {
         }
     }
 
-    /// Takes the events that a live view sent. Returns whether there were any.
+    /// Moves the events of a live view to the unread ones. Returns whether there were any.
     fn read_live(&mut self, around: &Around<'_>) -> bool {
         let Some(connection) = &mut self.connection else { return false };
         let replica = &around.replicas[connection.replica];
@@ -396,13 +402,13 @@ impl Client {
             let holding = inbox.holding;
             drop(inbox);
             around.hits.count(if holding { Fault::LeftGathering } else { Fault::LeftView });
-            connection.go_on(subscriber, false, replica, around);
+            connection.join_view_or_continue(subscriber, false, replica, around);
             return true;
         }
         came
     }
 
-    /// P7: a stream that is read at once has events or heartbeats.
+    /// P7: a stream that is read at once never goes without events or heartbeats for long.
     fn check_signs(&self, around: &Around<'_>) -> Result<(), String> {
         let Some(connection) = &self.connection else { return Ok(()) };
         let quiet = around.now - connection.last_sign;
@@ -453,7 +459,8 @@ impl Client {
                     (replica.hub.informers()[*source].spec.name.clone(), ResourceVersion::from(*token))
                 };
                 let token: ResumeToken = sources.iter().zip(tokens).map(part).collect();
-                // The token of an event amid a batch says that it is one.
+                // The token of an event within a batch is not that of a complete state, so the client resumes with it
+                // as with a bookmark.
                 if self.habits.keeps == Keeps::Event && !self.checker.is_amid() {
                     StartAt::Token(token)
                 } else {
@@ -507,8 +514,8 @@ impl Client {
     }
 }
 
-/// If a client that resumes with this token must get every change since, the number of lists so far. Also moves back the
-/// place where the stream last had nothing left.
+/// The number of started lists, if a client that resumes with this token must get every change since. Also moves back
+/// `drained`, by the changes that are still to be sent.
 fn strict_from(
     number: usize,
     source: usize,

@@ -1,6 +1,6 @@
-//! A work queue on a replica, and workers that die, are late and answer twice. The checks: a key has one lease at a time, its object
-//! is the one that the cache has, an answer counts only while the lease is held, and in the end every key was reconciled at
-//! its last state. Where a queue has dependents, that state includes the objects which the object is related with.
+//! A work queue on a replica, and workers that die, are late and answer twice. The checks: a key has one lease at a
+//! time; its object is that of the cache; an answer counts only while the lease is held; and in the end every key was
+//! reconciled at its last state. Where a queue has dependents, that state includes the related objects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,13 +24,13 @@ use crate::replica::Replica;
 use crate::trace::Trace;
 use crate::truth::{self, PEER, RESOURCES, Relation, Seen, Test, Truth, Wanted};
 
-/// Workers of a queue.
+/// Number of workers of a queue.
 const WORKERS: usize = 3;
 
 /// Length of leases.
 const LEASE: Duration = Duration::from_secs(10);
 
-/// The place of a resource in [`RESOURCES`], and the key.
+/// A resource, as an index into [`RESOURCES`], and a key of it.
 type Item = (usize, Key);
 
 /// The queue of one replica in one life, and its workers.
@@ -43,9 +43,9 @@ pub(crate) struct Crew {
     /// The resource whose keys alone are queued, and how changes of the other one lead to them.
     dependents: Option<(usize, Relation)>,
     workers: Vec<Worker>,
-    /// Until when each key is leased, as far as the workers know.
+    /// The end of each key's lease, as far as the workers know.
     leased: BTreeMap<Item, Instant>,
-    /// The state in which each key was reconciled last: the content of its object.
+    /// The state at which each key was reconciled last: the content of its object.
     reconciled: BTreeMap<Item, Option<String>>,
     is_good: bool,
 }
@@ -56,7 +56,7 @@ struct Worker {
     work: Option<Work>,
 }
 
-/// A key in the hands of a worker.
+/// A key that a worker has leased.
 struct Work {
     item: Item,
     token: LeaseToken,
@@ -65,7 +65,7 @@ struct Work {
     plan: Plan,
 }
 
-/// What becomes of it.
+/// What the worker will do with the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Plan {
     Done,
@@ -134,16 +134,16 @@ impl Crew {
         };
         let stop = drain.child_token();
         let queues = Queues::new(hub.clone(), config, stop.clone());
-        let spec = spec.checked().expect("it is right");
+        let spec = spec.checked().expect("a valid queue");
         let Ok(Declared::New(queue)) = queues.declare("q", spec, DeclaredBy::Client) else {
-            unreachable!("it is the first one")
+            unreachable!("the queue is new")
         };
         let workers = (0..WORKERS).map(|_| Worker { at: now, work: None }).collect();
         let (leased, reconciled) = Default::default();
         Self { dice, queues, queue, stop, wanted, dependents, workers, leased, reconciled, is_good: false }
     }
 
-    /// From now on each worker does what it should.
+    /// From now on every worker finishes its keys in time.
     pub(crate) fn become_good(&mut self) {
         self.is_good = true;
     }
@@ -153,7 +153,7 @@ impl Crew {
         self.workers.iter().map(|worker| worker.at).min()
     }
 
-    /// Lets the workers act that are due.
+    /// Lets the workers act whose time has come.
     pub(crate) fn run(
         &mut self,
         replica: &Replica,
@@ -177,13 +177,13 @@ impl Crew {
         let ask = Ask { max: 1, wait: Duration::ZERO, length: LEASE };
         self.workers[number].at = now + self.dice.millis(20, if self.is_good { 500 } else { 20_000 });
         let answer = self.queue.lease(&self.queues, ask).now_or_never();
-        let taken = match answer.expect("who does not wait is answered") {
+        let taken = match answer.expect("a request without a wait is answered at once") {
             Ok(taken) => taken,
-            // Those who died hold leases, too; and the replica may be draining.
+            // Workers that died hold leases, too, and the replica may be draining.
             Err(QueueError::TooManyLeases { .. } | QueueError::Stopping) => return Ok(()),
             Err(error) => return Err(format!("a lease is refused: {error}")),
         };
-        // A connection that breaks before the answer is written.
+        // The connection breaks before the answer is written.
         if !self.is_good && self.dice.chance(0.05) {
             return Ok(());
         }
@@ -253,7 +253,7 @@ impl Crew {
         Some(content)
     }
 
-    /// The content of a leased object. It is the one that the cache has.
+    /// The content of a leased object, which must be that of the cache.
     fn check_object(&self, given: &Given, replica: &Replica) -> Result<Option<String>, String> {
         let resource = usize::from(given.leased.resource);
         if given.resource != RESOURCES[resource] {
@@ -296,7 +296,7 @@ impl Crew {
             Plan::Release => self.queue.release(&token),
             Plan::Extend => self.queue.extend(&token, LEASE),
         };
-        // While it drains, leases may be held or not: it makes no difference any more.
+        // While the replica drains, it does not matter whether a lease is still held.
         if answered.is_ok() != is_held && !self.stop.is_cancelled() {
             return Err(format!("{plan:?} for {item:?} is {answered:?}, with the lease until {until:?}"));
         }
@@ -327,7 +327,7 @@ impl Crew {
         Ok(())
     }
 
-    /// In the end nothing is left to do, and all was done.
+    /// In the end the queue is empty, and every key was reconciled at its last state.
     pub(crate) fn final_check(&self, truth: &Truth) -> Result<(), String> {
         let summary = self.queue.summary();
         let left = summary.depth + summary.delayed + summary.in_flight + summary.failed;

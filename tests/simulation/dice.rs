@@ -1,4 +1,4 @@
-//! Randomness from a seed. Every actor has its own dice, so that one actor's draws do not change those of another.
+//! Randomness from a seed. Every actor has its own dice, so that the draws of one do not change those of another.
 
 use std::time::Duration;
 
@@ -43,12 +43,12 @@ impl Dice {
         of[0].0
     }
 
-    /// A time between two, in milliseconds.
+    /// A time between two bounds, in milliseconds.
     pub(crate) fn millis(&mut self, from: u64, to: u64) -> Duration {
         Duration::from_millis(self.0.random_range(from..=to))
     }
 
-    /// Any number, to seed others with.
+    /// A number that seeds other randomness.
     pub(crate) fn seed(&mut self) -> u64 {
         self.0.random()
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Names the faults, and lists them for the report.
 macro_rules! faults {
     ($($name:ident = $text:literal,)+) => {
-        /// A kind of fault, or of trouble that faults lead to.
+        /// A kind of fault, or a situation that faults lead to and that the histories must reach.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Fault {
             $($name,)+
@@ -15,7 +15,7 @@ macro_rules! faults {
             /// All of them.
             pub(crate) const ALL: &'static [Self] = &[$(Self::$name,)+];
 
-            /// The text for people.
+            /// The text for reports.
             pub(crate) fn text(self) -> &'static str {
                 match self {
                     $(Self::$name => $text,)+
@@ -31,7 +31,7 @@ faults! {
     Delayed = "answer delayed",
     Unauthorized = "401",
     Forbidden = "403",
-    NotFound = "404 though it is there",
+    NotFound = "404 of a resource that exists",
     WatchGoneHttp = "410 as HTTP status of a watch",
     Throttled = "429 with Retry-After",
     Unavailable = "503 with Retry-After",
@@ -41,7 +41,7 @@ faults! {
     CutClean = "watch ended cleanly",
     CutMidLine = "watch ended within a line",
     CutReset = "watch reset",
-    Stalled = "watch half-open: bytes stop for ever",
+    Stalled = "watch half-open: no further bytes",
     Paused = "watch silent for a while",
     WatchGoneInStream = "410 as ERROR event, version good",
     ErrorInStream = "500 as ERROR event",
@@ -63,11 +63,11 @@ faults! {
     StaleList = "list of an API server that is behind",
     Restored = "cluster restored from a backup",
     Oversized = "object too large to be held",
-    Overtaken = "restored cluster passed what was seen, writers going on",
+    Overtaken = "restored cluster with higher versions than before, while writes go on",
     DefinitionRemoved = "definition of a custom resource removed",
     DefinitionCreated = "definition created again",
     DefinitionChanged = "definition changed",
-    Absent = "404 as the resource is not there",
+    Absent = "404 of a resource that does not exist",
     Killed = "replica killed",
     Drained = "replica drained",
     Disconnected = "client cut off",
@@ -78,10 +78,10 @@ faults! {
     ServedAhead = "token ahead of the replica, and served",
     Packed = "objects packed while clients read",
     PackedAmidList = "dictionary trained in the middle of a first list",
-    JoinedView = "client taken into a live view",
-    RefusedByView = "client not taken in, as a change lay between",
+    JoinedView = "client joined a live view",
+    RefusedByView = "client refused by a live view, as it lacked a change",
     LeftView = "client left a live view",
-    JoinedGathering = "client taken into a live view that gathers changes",
+    JoinedGathering = "client joined a live view that gathers changes",
     LeftGathering = "client left a live view that held changes",
     GraphPatched = "graph changed while a client follows it",
     FellBehind = "client behind the journal",
@@ -89,7 +89,7 @@ faults! {
     ResetTokenAhead = "RESET: token ahead of the replica",
     ResetLagged = "RESET: client behind everything remembered",
     ResetHistoryLost = "RESET: versions went back",
-    Relisted = "list beyond the first",
+    Relisted = "relist",
     WorkerDied = "worker died with a key",
     WorkerLate = "worker answered after its lease",
     WorkerAnsweredTwice = "worker answered twice",

@@ -1,5 +1,6 @@
-//! A client of a stream with related objects: it moves between the replicas, is cut off within batches, and comes back with its
-//! token. The check: whenever the stream has nothing left to send, the client holds the join of what the replica's caches hold.
+//! A client of a stream with related objects. It moves between the replicas, is cut off within batches, and resumes
+//! with its token. The check: whenever the stream has nothing left to send, the client holds the join of the caches
+//! of its replica.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,19 +22,19 @@ use crate::fault::{Fault, Hits};
 use crate::replica::{Replica, number as version_number};
 use crate::truth::{Key as Name, PEER, RESOURCES, Relation, SELECTS, Seen};
 
-/// The objects that a client holds: the place of the resource in [`RESOURCES`], with uid and version.
+/// The objects of a client: the index into [`RESOURCES`] and the key, with uid and version.
 type Held = BTreeMap<(usize, Key), (String, ResourceVersion)>;
 
 pub(crate) struct Joiner {
     dice: Dice,
-    /// The selected resource; the other one is related.
+    /// The index of the selected resource; the other one is related.
     selected: usize,
     stream: Option<Stream>,
     held: Held,
-    /// The version of the selected resource, and of the related one.
+    /// The version of the selected resource, and that of the related one.
     token: Vec<ResourceVersion>,
     is_amid: bool,
-    /// The replica that it read last, and whether that had noticed no restore then.
+    /// The replica that it read last, and whether that replica had noticed no restore by then.
     last: Option<(usize, bool)>,
     at: Instant,
     is_good: bool,
@@ -77,7 +78,7 @@ impl Joiner {
         }
     }
 
-    /// From now on it reads all there is, and is not cut off.
+    /// From now on it reads everything, and is not cut off.
     pub(crate) fn become_good(&mut self) {
         self.is_good = true;
     }
@@ -106,7 +107,7 @@ impl Joiner {
             let replica = &replicas[stream.replica];
             match stream.subscriber.next().now_or_never() {
                 None if stream.subscriber.passed().is_some() => return self.check(replica),
-                // It waits for a cache.
+                // The stream waits for a cache.
                 None | Some(Delivery::Heartbeat) => return Ok(()),
                 Some(Delivery::Closed(_)) => self.stream = None,
                 Some(Delivery::Events(events)) => {
@@ -186,7 +187,7 @@ impl Joiner {
             return Ok(());
         }
         self.token[event.source] = event.position.clone();
-        let (key, uid) = event.payload.identity().expect("it has an object");
+        let (key, uid) = event.payload.identity().expect("an event of an object");
         let resource = if event.source == 0 { self.selected } else { 1 - self.selected };
         let name = (resource, key.clone());
         match (&event.payload, event.kind) {
@@ -207,7 +208,7 @@ impl Joiner {
         Ok(())
     }
 
-    /// Whether it holds the join of what the caches of a replica hold.
+    /// Checks that the client holds the join of the objects in a replica's caches.
     fn check(&self, replica: &Replica) -> Result<(), String> {
         let states = [0, 1].map(|resource: usize| replica.readers[resource].snapshot());
         let mut there = Held::new();
@@ -237,7 +238,7 @@ impl Joiner {
         }
     }
 
-    /// In the end it holds the join of the state.
+    /// Checks that in the end the client holds the join of the state.
     pub(crate) fn final_check(&self, replicas: &[Replica]) -> Result<(), String> {
         let stream = self.stream.as_ref().ok_or("it is not connected in the end")?;
         self.check(&replicas[stream.replica])

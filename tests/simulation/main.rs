@@ -1,10 +1,10 @@
 //! The whole system in one deterministic run for each seed: a cluster, an unreliable network, two replicas of
-//! informerd, and dozens of clients, on a virtual clock and without a socket. Separate, simple checkers compare what
+//! informerd, and dozens of clients, on a virtual clock and without sockets. Separate, simple checkers compare what
 //! each client received with what the simulation wrote.
 //!
-//! A seed decides what goes wrong and when, and gives the same history each time: all that happens at one moment is
-//! finished before the next one. `INFORMERD_SEED=4711` runs one seed and prints what happened; `INFORMERD_SEEDS=100000`
-//! runs that many, best with `--release`, from `INFORMERD_FIRST_SEED` on.
+//! A seed decides which faults happen and when, and always gives the same history: everything at one moment is
+//! finished before the next moment begins. `INFORMERD_SEED=4711` runs one seed and prints what happens.
+//! `INFORMERD_SEEDS=100000` runs that many, best with `--release`, from `INFORMERD_FIRST_SEED` on.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![allow(clippy::expect_used, reason = "a test that cannot go on fails")]
 #![allow(clippy::wildcard_enum_match_arm, reason = "faults are told apart where they matter")]
@@ -27,14 +27,14 @@ mod truth;
 mod wire;
 mod world;
 
-/// Histories of a usual run.
+/// Number of histories unless INFORMERD_SEEDS says otherwise.
 const SEEDS: u64 = 2000;
 
-/// Number of histories that are run twice.
+/// Number of histories that are run twice and compared.
 const TWICE: u64 = 12;
 
 #[test]
-fn one_seed_is_one_history() {
+fn one_seed_gives_one_history() {
     for seed in 0..TWICE {
         let [first, second] = [0, 1].map(|_| report::history(seed, false));
         assert_eq!(first.result, second.result, "seed {seed}");
@@ -43,12 +43,12 @@ fn one_seed_is_one_history() {
 }
 
 #[test]
-fn an_idle_kind_costs_few_requests_and_its_version_is_young() {
+fn an_idle_kind_costs_few_requests_and_its_version_stays_recent() {
     quiet::check();
 }
 
 #[test]
-fn every_client_sees_what_the_cluster_was() {
+fn every_client_sees_the_states_of_the_cluster() {
     match std::env::var("INFORMERD_SEED") {
         Ok(seed) => report::run_one(seed.parse().expect("INFORMERD_SEED is a number")),
         Err(_) => {

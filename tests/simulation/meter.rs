@@ -1,4 +1,4 @@
-//! Counts the requests of an informerd, the faults that it met, and when it received something.
+//! Counts the requests of an informer and the faults that it met, and notes when it received something.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -21,39 +21,39 @@ pub(crate) enum Ask {
     Probe,
     /// Any one object, to see the version.
     Head,
-    /// A list at a version of the past.
+    /// A list at an earlier version.
     Backfill,
 }
 
-/// Largest number of requests of one informer in a minute, without pages. Backoff begins at 0.8 s, and at most every other
-/// request is sent at once.
+/// Largest number of requests of one informer in a minute, without pages. Backoff begins at 0.8 s, and at most every
+/// other request is sent at once.
 const PER_MINUTE_MAX: usize = 60;
 
 /// Largest number of requests of one informer in a second. With more, the history would not end.
 const PER_SECOND_MAX: usize = 30;
 
-/// The counts of one informer of one replica's life.
+/// The counts of one informer in one life of a replica.
 #[derive(Debug)]
 pub(crate) struct Meter {
     pub(crate) asked: BTreeMap<Ask, u64>,
-    /// Requests of the last minute, pages aside.
+    /// The times of the requests of the last minute, without pages.
     lately: VecDeque<Instant>,
     pub(crate) storm: Option<usize>,
-    /// Faults played.
+    /// Number of faults, by kind.
     pub(crate) troubles: BTreeMap<&'static str, u64>,
     /// Error answers of the API server itself, by code.
     pub(crate) refusals: BTreeMap<u16, u64>,
     /// Watches that the API server ended, or that broke.
     pub(crate) watches_ended: u64,
-    /// Watches that the informer gave up after a silence.
+    /// Watches that the informer abandoned after a silence.
     pub(crate) quiet_watches: u64,
-    /// Streaming lists that never came to their mark.
+    /// Streaming lists that ended before their mark.
     pub(crate) unmarked_streams: u64,
     /// When a part of an answer arrived.
     pub(crate) heard_part: Option<Instant>,
-    /// When something complete in itself arrived.
+    /// When a complete event or answer arrived.
     pub(crate) heard: Option<Instant>,
-    /// The lowest version of a list that arrived whole since the cluster was restored.
+    /// The lowest version of a complete list since the cluster was restored.
     pub(crate) listed_since_restore: Option<u64>,
 }
 
@@ -132,13 +132,13 @@ impl Meter {
         self.heard = Some(now);
     }
 
-    /// Notes that a list or a probe arrived completely.
+    /// Notes the version of a list or probe that arrived completely.
     pub(crate) fn listed_at(&mut self, version: u64) {
         let lowest = self.listed_since_restore.map_or(version, |lowest| lowest.min(version));
         self.listed_since_restore = Some(lowest);
     }
 
-    /// The number of events that may justify a request.
+    /// The number of events that may each justify a request.
     pub(crate) fn reasons(&self) -> u64 {
         self.troubles.values().sum::<u64>() + self.refusals.values().sum::<u64>()
     }

@@ -27,11 +27,12 @@ pub(crate) type Body = UnsyncBoxBody<Bytes, io::Error>;
 #[derive(Clone)]
 pub(crate) struct Api {
     pub(crate) current: ApiHandler,
-    /// Another API server that lacks the latest writes, and until when it does.
+    /// Another API server that lacks the latest writes, and when it is gone.
     pub(crate) behind: Option<(ApiHandler, Instant)>,
 }
 
-/// The faults that may happen, and how likely they hit a request, the body of an answer, and a line of it.
+/// The faults that may happen, and the probability of each for a request, for the body of an answer, and for a line
+/// of it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Weather {
     pub(crate) requests: Vec<Fault>,
@@ -40,13 +41,13 @@ pub(crate) struct Weather {
     pub(crate) request_chance: f64,
     pub(crate) body_chance: f64,
     pub(crate) line_chance: f64,
-    /// Chunks are cut anywhere, in pieces of at most this many bytes; 0 leaves them as they are.
+    /// Largest size of the chunks into which bodies are cut; 0 leaves chunks whole.
     pub(crate) chunk_bytes_max: usize,
-    /// A chunk takes at most this long.
+    /// Longest time that a chunk takes.
     pub(crate) latency_ms_max: u64,
-    /// How likely a watch comes over a connection that is pinged.
+    /// Probability that a watch uses a pinged connection.
     pub(crate) pinged_chance: f64,
-    /// Nothing answers.
+    /// Whether the API server cannot be reached.
     pub(crate) outage: bool,
     /// Whether lists may be answered by an API server that is behind.
     pub(crate) stale_lists: bool,
@@ -63,7 +64,7 @@ pub(crate) struct Link {
 }
 
 struct LinkState {
-    /// One for each resource, whose tasks are woken in any order.
+    /// The dice of each resource: tasks of different resources are woken in any order.
     dice: [Dice; 2],
     weather: Weather,
     meters: [Meter; 2],
@@ -107,12 +108,12 @@ impl Link {
         with(&mut self.lock().meters[resource])
     }
 
-    /// Starts over for a new informerd.
+    /// Resets the counts for a new informerd.
     pub(crate) fn reset_meters(&self) {
         self.lock().meters = [Meter::new(), Meter::new()];
     }
 
-    /// Orders something of every connection that is open now.
+    /// Orders a fault for every connection that is open now.
     pub(crate) fn order(&self, fault: Fault) {
         self.orders.send_modify(|order| *order = Order { number: order.number + 1, fault: Some(fault) });
     }
@@ -140,7 +141,7 @@ impl Link {
         self.say(|| path.clone());
         let storm = self.meter(resource, |meter| meter.asked(ask, Instant::now()));
         if storm {
-            // The checker reports it; this only makes the history end.
+            // The checker reports the storm of requests; this only lets the history end.
             return std::future::pending().await;
         }
         let (fate, delay) = self.judge(resource, ask);
@@ -158,7 +159,8 @@ impl Link {
                 if let Some(seconds) = retry_after {
                     response = response.header("retry-after", seconds);
                 }
-                // Garbage on a watch is a sign of life. An error, or a page of garbage, says nothing about the resource.
+                // Garbage on a watch is a sign of life. An error, or a page of garbage, says nothing about the
+                // resource.
                 if code == 200 && matches!(ask, Ask::Watch | Ask::Stream) {
                     self.meter(resource, |meter| meter.heard(Instant::now()));
                 }
@@ -206,7 +208,7 @@ impl Link {
             return (Fate::Pass, None);
         }
         let mut fault = weather[state.dice[resource].below(weather.len())];
-        // Only for pages, which are few.
+        // Applies to pages only, and they are few.
         if ask == Ask::Page && weather.contains(&Fault::TokenExpired) && state.dice[resource].chance(0.3) {
             fault = Fault::TokenExpired;
         }
@@ -234,7 +236,7 @@ impl Link {
         (fate, None)
     }
 
-    /// Lets the answer's body through the network.
+    /// Passes the answer's body through the network.
     fn wrap(
         self: Arc<Self>,
         resource: usize,
@@ -277,7 +279,7 @@ impl Link {
     }
 }
 
-/// The time after which a watch asks to be ended.
+/// The time after which a watch asks the server to end it.
 fn lasts(path: &str) -> Duration {
     let seconds =
         path.split_once("timeoutSeconds=").and_then(|(_, rest)| rest.split('&').next()?.parse().ok());

@@ -1,4 +1,4 @@
-//! The decisions of a seed at the start of a history.
+//! The decisions that a seed makes at the start of a history.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::network::Weather;
 use crate::replica::hub_config;
 use crate::truth::{Shows, Test, Wanted};
 
-/// Names of objects, and their namespaces; `b-c/` lies before `b/`.
+/// Names of objects, and their namespaces. The key prefix `b-c/` sorts before `b/`.
 pub(crate) const NAMES: [&str; 5] = ["x0", "x1", "x2", "x3", "x4"];
 pub(crate) const NAMESPACES: [&str; 3] = ["a", "b", "b-c"];
 
@@ -64,7 +64,7 @@ pub(crate) const ORDERED: [Fault; 5] =
 
 /// The properties of a history.
 pub(crate) struct Profile {
-    /// Nothing goes wrong but clients and replicas.
+    /// Whether only clients and replicas have faults.
     pub(crate) calm: bool,
     pub(crate) steps: usize,
     pub(crate) clients: usize,
@@ -73,31 +73,31 @@ pub(crate) struct Profile {
     pub(crate) hub: hub::Config,
     pub(crate) streaming: StreamingLists,
     pub(crate) window_events_max: usize,
-    /// Between the API server's bookmarks, in seconds.
+    /// Seconds between bookmarks of the API server.
     pub(crate) bookmark_seconds: u64,
-    /// How often a write makes an object too large to be held.
+    /// Probability that a write makes an object too large to be held.
     pub(crate) oversized_chance: f64,
     /// Whether nothing is ever written to the second resource.
     pub(crate) idle: bool,
-    /// How likely a watch comes over a connection that is pinged.
+    /// Probability that a watch uses a pinged connection.
     pub(crate) pinged_chance: f64,
     pub(crate) chunk_bytes_max: usize,
     pub(crate) latency_ms_max: u64,
-    /// Whether the cluster itself is tampered with: restarts, compaction, definitions, backups.
+    /// Whether the cluster has faults, too: restarts, compaction, removed definitions, backups.
     pub(crate) cluster_faults: bool,
     requests: Vec<Fault>,
     bodies: Vec<Fault>,
     lines: Vec<Fault>,
 }
 
-/// What a client keeps for resuming.
+/// What a client keeps in order to resume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keeps {
-    /// Nothing: it starts over.
+    /// Nothing: it always starts over.
     Nothing,
-    /// The token of the last event, as an EventSource.
+    /// The token of the last event, like an EventSource.
     Event,
-    /// The token of the last bookmark, as a reader of NDJSON.
+    /// The token of the last bookmark, like a reader of NDJSON.
     Bookmark,
 }
 
@@ -106,7 +106,7 @@ pub(crate) enum Keeps {
 pub(crate) enum Pace {
     /// Everything at once.
     Fast,
-    /// So many events each time, with this pause between, in milliseconds.
+    /// A number of events at a time, with a pause between, in milliseconds.
     Slow { events: usize, pause_ms: u64 },
 }
 
@@ -117,7 +117,7 @@ pub(crate) struct Habits {
     pub(crate) wanted: Wanted,
     pub(crate) keeps: Keeps,
     pub(crate) pace: Pace,
-    /// Begins with what comes from now on.
+    /// Whether it begins with later changes only.
     pub(crate) from_now: bool,
 }
 
@@ -173,7 +173,7 @@ impl Profile {
         }
     }
 
-    /// Bad weather of some strength.
+    /// A network with faults.
     pub(crate) fn weather(&self, dice: &mut Dice) -> Weather {
         if self.calm {
             return self.fair();
@@ -191,7 +191,7 @@ impl Profile {
         }
     }
 
-    /// A network without faults; lines are cut by chunks there, too.
+    /// A network without faults. Its chunks are not aligned with lines, either.
     pub(crate) fn fair(&self) -> Weather {
         Weather {
             chunk_bytes_max: self.chunk_bytes_max,
@@ -233,7 +233,7 @@ impl Habits {
             wanted: Wanted { namespaces, name, app, color, shows, by_expression, coalesce_ms },
             keeps: dice.weighted(&[(Keeps::Event, 5), (Keeps::Bookmark, 3), (Keeps::Nothing, 1)]),
             pace,
-            // A patch is of something that the client has.
+            // A patch applies to an object that the client already has.
             from_now: dice.chance(0.1) && !matches!(shows, Shows::Patches | Shows::FieldPatches),
         }
     }

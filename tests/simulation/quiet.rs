@@ -1,4 +1,4 @@
-//! An idle kind: its cost for the API server, and the age of its version.
+//! An idle kind: how many requests it costs the API server, and how old its version gets.
 
 use std::io::Write as _;
 use std::sync::{Arc, Mutex};
@@ -18,25 +18,25 @@ use crate::replica::Replica;
 use crate::trace::Trace;
 use crate::truth::RESOURCES;
 
-/// How long it is watched.
+/// Duration of a run.
 const HOURS: u32 = 4;
 
-/// Another kind is written to this often.
+/// Interval of the writes to the other kind.
 const WRITE_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Requests an hour for an idle kind, where the API server's bookmarks are slower than `silence_max`.
+/// Largest number of requests an hour for an idle kind, if the API server's bookmarks are rarer than `silence_max`.
 const REQUESTS_PER_HOUR_MAX: u64 = 165;
 
-/// The same where they are faster.
+/// The same if bookmarks are more frequent.
 const REQUESTS_PER_HOUR_LIVELY_MAX: u64 = 20;
 
-/// The oldest that the version of an idle kind may be: `silence_max`.
+/// Largest age of the version of an idle kind: `silence_max`.
 const VERSION_AGE_MAX: Duration = Duration::from_secs(30);
 
-/// How long a pinged watch may be silent.
+/// Longest silence of a pinged watch.
 const PINGED_SILENCE_SECONDS: u64 = 90;
 
-/// Seconds between bookmarks, seconds for which a watch may be silent, and whether its connection is pinged.
+/// Seconds between bookmarks, longest silence of a watch in seconds, and whether its connection is pinged.
 const RHYTHMS: [(u64, u64, bool); 7] = [
     (60, 30, false),
     (60, 30, true),
@@ -91,7 +91,7 @@ fn live(bookmark_seconds: u64, silence_seconds: u64, is_pinged: bool, streaming:
         link.set_weather(Weather { pinged_chance: f64::from(u8::from(is_pinged)), ..Weather::default() });
         let replica = Replica::start(0, 1, &profile, &link, &Arc::new(Notify::new()));
         write(&cluster);
-        // The first watch of a streaming list learns that the kind is idle.
+        // The first watch, of the streaming list, finds out that the kind is idle.
         sleep(Duration::from_secs(120)).await;
         let asked = |link: &Link| {
             let asks = [Ask::List, Ask::Page, Ask::Stream, Ask::Watch, Ask::Probe, Ask::Head, Ask::Backfill];

@@ -1,4 +1,4 @@
-//! One informerd without its HTTP: reflectors, caches, a hub.
+//! One informerd without HTTP: reflectors, caches, a hub.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -30,8 +30,8 @@ use crate::plan::Profile;
 use crate::truth::RESOURCES;
 use crate::wire::{LINE_BYTES_MAX, OBJECT_BYTES_MAX};
 
-/// Largest number of polls of one reflector in a second of virtual time; with more, it spins. Chunks of a byte and pages of
-/// two objects make a few hundred.
+/// Largest number of polls of one reflector in a second of virtual time; with more, it spins. Chunks of one byte and
+/// pages of two objects need a few hundred.
 const POLLS_PER_SECOND_MAX: u64 = 20_000;
 
 /// One informerd.
@@ -48,19 +48,19 @@ pub(crate) struct Replica {
     tasks: Vec<JoinHandle<()>>,
     polls: [Arc<AtomicU64>; 2],
     polls_seen: (Instant, [u64; 2]),
-    /// Each cache's version when it was first complete.
+    /// The version of each cache when it was first complete.
     pub(crate) first: [Option<u64>; 2],
     /// The streams that have caught up, as in a live loop.
     live: RefCell<Live<Follower>>,
     /// Indexes that are being built, a turn at a time.
     builders: RefCell<Vec<IndexBuilder>>,
-    /// What packs the caches' objects, and when.
+    /// The packers of the caches, and the dice that decide when they pack.
     packers: RefCell<(Vec<Packer>, Dice)>,
-    /// How often, after something happened; 0 is never. Drawn for each life of a replica.
+    /// Probability of packing after something happened; 0 is never. Drawn for each life of a replica.
     packing_chance: f64,
 }
 
-/// Dictionaries after a few objects, so that several come and go in a history.
+/// Dictionaries are trained from a few objects, so that several come and go in a history.
 const PACKING: Packing = Packing {
     train_bytes_min: 1500,
     train_bytes_max: 8000,
@@ -78,14 +78,14 @@ struct Follower {
 /// The events that a live stream was sent.
 #[derive(Default)]
 pub(crate) struct Inbox {
-    /// The events, with the number of lists when they were sent.
+    /// The events, each with the number of started lists at its sending.
     pub(crate) events: Vec<(Event, Lists)>,
     pub(crate) heartbeat: bool,
     /// The revision of each cache when the stream last was up to date.
     pub(crate) seen: [u64; 2],
-    /// The stream, once it has left the view.
+    /// The stream, after it has left the view.
     pub(crate) released: Option<Subscriber>,
-    /// Whether the view then held changes that the stream was not told.
+    /// Whether the view then held changes that were not sent to the stream.
     pub(crate) holding: bool,
 }
 
@@ -100,7 +100,7 @@ impl Member for Follower {
     fn advance((): &mut (), _: &[ResourceVersion]) {}
 }
 
-/// For each resource the number of started lists; `None` if one was under way.
+/// Number of started lists of each resource; `None` if one was under way.
 pub(crate) type Lists = [Option<u64>; 2];
 
 /// A future whose polls are counted.
@@ -208,7 +208,7 @@ impl Replica {
         }
     }
 
-    /// Takes a stream that has caught up into a view; gives it back if the view refuses it.
+    /// Lets a stream that has caught up join a view; returns it if the view refuses.
     pub(crate) fn join(
         &self,
         place: LivePlace,
@@ -238,7 +238,7 @@ impl Replica {
         self.builders.borrow_mut().extend(self.readers.iter().filter_map(build));
     }
 
-    /// Packs some objects, now and then. Tells whether it did, and whether in the middle of a first list.
+    /// Packs some objects, now and then. Returns whether it did, and whether that was in the middle of a first list.
     pub(crate) fn pack(&self) -> [bool; 2] {
         let (packers, dice) = &mut *self.packers.borrow_mut();
         let mut packed = [false; 2];
@@ -252,12 +252,12 @@ impl Replica {
         packed
     }
 
-    /// When something is due for the streams that have caught up.
+    /// When a view next has something to do.
     pub(crate) fn live_due(&self) -> Option<Instant> {
         self.live.borrow().next_due()
     }
 
-    /// Sends all new events to the live streams, as a live loop does.
+    /// Sends all new events to the streams in views, as a live loop does.
     pub(crate) fn advance_live(&self, now: Instant, lists: Lists) {
         self.hub.tend(now);
         self.builders.borrow_mut().retain_mut(|builder| !builder.turn());
@@ -291,7 +291,7 @@ impl Replica {
         }
     }
 
-    /// Ends it at once, as a `kill -9` does.
+    /// Ends at once, like a process on `kill -9`.
     pub(crate) fn kill(&mut self) {
         self.cancel.cancel();
         self.tasks.clear();
@@ -321,7 +321,7 @@ impl Replica {
         number(&self.readers[index].snapshot().position)
     }
 
-    /// Checks that no reflector has ended or spins.
+    /// Checks that no reflector has ended, and that none spins.
     pub(crate) fn check(&mut self, now: Instant) -> Result<(), String> {
         for (index, resource) in RESOURCES.into_iter().enumerate() {
             if self.first[index].is_none() && self.readers[index].mark().synced {
@@ -403,8 +403,8 @@ pub(crate) fn hub_config(batch_len_max: usize, bookmark_seconds: u64) -> hub::Co
     }
 }
 
-/// Gives a round to the streams that it concerns. A stream that has not read the previous events leaves the view with
-/// these.
+/// Gives a round to the streams that it concerns. A stream that has not read the events before leaves the view with
+/// those.
 fn send(live: &mut Live<Follower>, round: Round, lists: Lists) {
     for key in round.leaving {
         release(live, key);

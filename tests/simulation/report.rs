@@ -15,7 +15,7 @@ const FAILURES_TOLD_MAX: usize = 20;
 /// Number of histories after which every fault must have happened.
 const ENOUGH_SEEDS: u64 = 300;
 
-/// The outcome of a history.
+/// The result of a history.
 pub(crate) struct Outcome {
     pub(crate) result: Result<(), String>,
     pub(crate) digest: u64,
@@ -47,7 +47,7 @@ pub(crate) fn history(seed: u64, traced: bool) -> Outcome {
     })
 }
 
-/// Runs one seed, and prints all that happens.
+/// Runs one seed, and prints everything that happens.
 pub(crate) fn run_one(seed: u64) {
     let outcome = history(seed, true);
     let mut out = std::io::stderr().lock();
@@ -96,5 +96,8 @@ pub(crate) fn run_many(first: u64, seeds: u64) {
     drop(out);
     assert!(failures.is_empty(), "{} of {seeds} seeds failed", failures.len());
     let never: Vec<_> = Fault::ALL.iter().filter(|fault| hits.of(**fault) == 0).collect();
-    assert!(seeds < ENOUGH_SEEDS || never.is_empty(), "never happened, so nothing is known of it: {never:?}");
+    assert!(
+        seeds < ENOUGH_SEEDS || never.is_empty(),
+        "these faults never happened, so the histories do not test them: {never:?}"
+    );
 }

@@ -4,7 +4,7 @@ use std::io::Write as _;
 
 use tokio::time::Instant;
 
-/// Prints what happens, if it was switched on.
+/// Prints what happens, if it is switched on.
 #[derive(Clone)]
 pub(crate) struct Trace(Option<Instant>);
 
@@ -20,7 +20,7 @@ impl Trace {
     /// Prints a line, with the seconds since the beginning.
     pub(crate) fn say(&self, text: impl FnOnce() -> String) {
         if let Some(began) = self.0 {
-            // Not captured by the test harness, as this output is the purpose of the run.
+            // Written directly, as this output is the purpose of the run and the test harness must not capture it.
             let _ = writeln!(std::io::stderr(), "{:10.3} {}", began.elapsed().as_secs_f64(), text());
         }
     }

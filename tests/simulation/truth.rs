@@ -1,5 +1,5 @@
-//! The oracle: the true state of the cluster at each version. It records the writes of the simulation, and knows nothing of
-//! caches, journals or tokens.
+//! The oracle: the true state of the cluster at each version. It records the simulation's writes, and knows nothing
+//! of caches, journals or tokens.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -85,7 +85,7 @@ pub(crate) struct Write {
     pub(crate) after: Option<Rc<Seen>>,
 }
 
-/// The writes to one resource from the beginning of the cluster on.
+/// The writes to one resource, from the cluster's beginning on.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Log {
     pub(crate) writes: Vec<Write>,
@@ -93,8 +93,8 @@ pub(crate) struct Log {
     states: BTreeMap<u64, Rc<State>>,
 }
 
-/// Everything that was written. A cluster restored from a backup begins a new era, whose logs begin as those of the
-/// one before.
+/// Everything that was written. A restore from a backup begins a new era, whose logs begin with the writes before the
+/// backup.
 #[derive(Debug)]
 pub(crate) struct Truth {
     pub(crate) eras: Vec<[Log; 2]>,
@@ -198,49 +198,49 @@ impl Seen {
     }
 }
 
-/// The objects that a client wants, expressed without the selectors' code.
+/// The selection of a client, expressed without the code of selectors.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Wanted {
-    /// Empty for all.
+    /// The namespaces; empty for all.
     pub(crate) namespaces: Vec<&'static str>,
     pub(crate) name: Option<&'static str>,
     pub(crate) app: Option<Test>,
     pub(crate) color: Option<Test>,
     pub(crate) shows: Shows,
-    /// Whether `app` is asked for by an expression, not by a label selector.
+    /// Whether `app` is selected by a CEL expression, not by a label selector.
     pub(crate) by_expression: bool,
-    /// Milliseconds for which changes are gathered.
+    /// The interval of gathering, in milliseconds.
     pub(crate) coalesce_ms: Option<u64>,
 }
 
-/// How objects are shown, and which changes are told.
+/// How objects are shown, and which changes are sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Shows {
     #[default]
     Whole,
-    /// Whole, changes as merge patches.
+    /// Whole objects, changes as merge patches.
     Patches,
-    /// Labels and color alone.
+    /// Labels and color only.
     Fields,
-    /// Whole, where labels or color changed.
+    /// Whole objects, sent when labels or color change.
     Changed,
-    /// Labels and color alone, changes as merge patches.
+    /// Labels and color only, changes as merge patches.
     FieldPatches,
 }
 
 impl Shows {
-    /// Whether changes of other content are left out.
+    /// Whether changes of other content are not sent.
     pub(crate) fn is_part(self) -> bool {
         matches!(self, Self::Fields | Self::Changed | Self::FieldPatches)
     }
 
-    /// Whether other content is left out of what is shown.
+    /// Whether other content is not shown.
     pub(crate) fn hides_content(self) -> bool {
         matches!(self, Self::Fields | Self::FieldPatches)
     }
 }
 
-/// The required value of a label or field.
+/// The required values of a label or field.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Test {
     Is(&'static str),
@@ -269,7 +269,7 @@ impl Wanted {
         self.in_scope(key) && passes(self.app, &seen.app) && passes(self.color, &seen.color)
     }
 
-    /// Whether a client of this selection has nothing to learn of a change between two wanted states.
+    /// Whether a change between two selected states is not sent to a client of this selection.
     pub(crate) fn shows_same(&self, before: &Seen, after: &Seen) -> bool {
         self.shows.is_part()
             && before.uid == after.uid
@@ -288,7 +288,7 @@ impl Wanted {
         }
     }
 
-    /// The same as an expression in CEL.
+    /// The same condition in CEL.
     pub(crate) fn expression(&self) -> Option<String> {
         let app = "object.metadata.labels.app";
         Some(match self.app.filter(|_| self.by_expression)? {

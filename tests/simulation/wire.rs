@@ -22,19 +22,19 @@ pub(crate) const LINE_BYTES_MAX: usize = 16 << 10;
 /// The largest object that the simulation's informers hold.
 pub(crate) const OBJECT_BYTES_MAX: usize = 8 << 10;
 
-/// A watch without a byte for this long may be given up by its client.
+/// A client may abandon a watch after this long without a byte.
 const QUIET_MIN: Duration = Duration::from_secs(25);
 
-/// A dead connection that is pinged ends within this time.
+/// A dead connection that is pinged ends within this time, in milliseconds.
 const PINGED_OUT_MS: u64 = 30_000;
 
-/// Events of a watch that may be sent again.
+/// Number of events of a watch that may be sent again.
 const REPLAYED_MAX: usize = 8;
 
-/// The first bytes of a list, which contain its version.
+/// Number of bytes at the start of a list that contain its version.
 const HEAD_BYTES: usize = 400;
 
-/// The order for all connections of a link.
+/// A fault that was ordered for all connections of a link.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Order {
     pub(crate) number: u64,
@@ -45,15 +45,15 @@ pub(crate) struct Order {
 #[derive(Debug)]
 pub(crate) struct WirePlan {
     dice: Dice,
-    /// After this many bytes.
+    /// The fault of the whole body, and the number of bytes after which it happens.
     fault: Option<(usize, Fault)>,
     lines: Vec<Fault>,
     line_chance: f64,
     chunk_bytes_max: usize,
     latency_ms_max: u64,
-    /// When the API server that is behind ends it.
+    /// When the API server that is behind ends the body.
     ends_at: Option<Instant>,
-    /// When a watch asked to be ended, from its beginning; it is given up some seconds later.
+    /// How long a watch asks to last. Its client abandons it some seconds later.
     lasts: Duration,
     /// Whether its connection is pinged, so that a dead one is noticed.
     pub(crate) is_pinged: bool,
@@ -71,22 +71,22 @@ pub(crate) struct Wire {
     link: Arc<Link>,
     resource: usize,
     watch: bool,
-    /// Whether its bytes count as a sign of life of the API server.
+    /// Whether its bytes count as signs of life of the API server.
     counts: bool,
     plan: WirePlan,
     orders: watch::Receiver<Order>,
-    /// A line that has not ended.
+    /// The beginning of a line whose end has not come yet.
     partial: Vec<u8>,
-    /// The last events.
-    told: VecDeque<Vec<u8>>,
+    /// The last events, which may be sent again.
+    recent: VecDeque<Vec<u8>>,
     out: VecDeque<Bytes>,
-    /// Whether a chunk of them has left and has not arrived.
+    /// Whether a chunk of `out` has left and has not arrived.
     passing: bool,
     sent: usize,
     end: Option<End>,
-    /// Whether a fault hit it, so that it cannot be read completely.
+    /// Whether a fault hit the body, so that it cannot be read completely.
     broken: bool,
-    /// The request that it answers, and whether the end of a streaming list has passed.
+    /// The request that it answers, and whether the mark of a streaming list has passed.
     ask: Ask,
     marked: bool,
     /// The first bytes of a list, which tell its version.
@@ -137,12 +137,12 @@ impl WirePlan {
 }
 
 impl WirePlan {
-    /// For a watch that asked to be ended after a time.
+    /// For a watch that asks to be ended after this time.
     pub(crate) fn lasting(self, lasts: Duration) -> Self {
         Self { lasts, ..self }
     }
 
-    /// Over such a connection.
+    /// For a connection that is pinged, or not.
     pub(crate) fn pinged(self, is_pinged: bool) -> Self {
         Self { is_pinged, ..self }
     }
@@ -155,7 +155,7 @@ impl Drop for Wire {
         }
         let given_up = self.last_byte.elapsed() >= QUIET_MIN || self.born.elapsed() >= self.plan.lasts;
         let quiet = self.end.is_none() && given_up;
-        // An end mark of which even the last piece is still on its way does not count (seed 1062919).
+        // A mark does not count while its last piece is on its way (seed 1062919).
         let unmarked = self.ask == Ask::Stream && (!self.marked || self.passing || !self.out.is_empty());
         self.link.meter(self.resource, |meter| {
             meter.quiet_watches += u64::from(quiet);
@@ -179,12 +179,13 @@ impl Wire {
             link,
             resource,
             watch: matches!(ask, Ask::Watch | Ask::Stream) && code == 200,
-            // A list of a past version says nothing about now, and an error nothing about the resource.
+            // A list of an earlier version says nothing about the current state, and an error nothing about the
+            // resource.
             counts: ask != Ask::Backfill && code == 200,
             plan,
             orders,
             partial: Vec::new(),
-            told: VecDeque::new(),
+            recent: VecDeque::new(),
             out: VecDeque::new(),
             passing: false,
             sent: 0,
@@ -233,7 +234,7 @@ impl Wire {
         }
     }
 
-    /// Lets a chunk through, if the plan lets it.
+    /// Passes a chunk on, if the plan allows it.
     async fn pass(&mut self, mut chunk: Bytes) -> Option<Bytes> {
         if let Some((at, fault)) = self.plan.fault
             && self.sent + chunk.len() > at
@@ -262,7 +263,7 @@ impl Wire {
         Some(chunk)
     }
 
-    /// Waits for the API server's next bytes, or for an order to the network.
+    /// Waits for the API server's next bytes, or for an ordered fault.
     async fn read(&mut self) {
         let Some(inner) = &mut self.inner else {
             self.end = Some(End::Clean);
@@ -308,7 +309,7 @@ impl Wire {
         }
     }
 
-    /// Plays a fault on the whole connection.
+    /// Plays a fault of the whole connection.
     async fn play(&mut self, fault: Fault) {
         self.link.hit(self.resource, fault);
         self.broken |= fault != Fault::Paused;
@@ -322,7 +323,7 @@ impl Wire {
                 self.out.clear();
                 self.finish(End::Reset);
             }
-            // Else only the answer stalls, and something on the way answers the pings.
+            // In the remaining cases only the answer stalls, and a device on the way answers the pings.
             Fault::Stalled if self.plan.is_pinged && self.plan.dice.chance(0.7) => {
                 self.out.clear();
                 sleep(self.plan.dice.millis(0, PINGED_OUT_MS)).await;
@@ -343,7 +344,7 @@ impl Wire {
         }
     }
 
-    /// The one ERROR event that a watch can have; it is the last.
+    /// Adds the ERROR event of a watch, which is its last event.
     fn put_error(&mut self, code: u16, reason: &str, text: &mut Vec<u8>) {
         let line = format!(
             r#"{{"type":"ERROR","object":{{"kind":"Status","apiVersion":"v1","metadata":{{}},"status":"Failure","message":"the simulation says {code}","reason":"{reason}","code":{code}}}}}"#
@@ -381,10 +382,10 @@ impl Wire {
         self.marked |= mark;
         // Within a streaming list, an old state would count as the current one.
         let is_event = !bookmark && !is(r#""type":"ERROR""#) && (self.ask == Ask::Watch || self.marked);
-        if is_event && self.told.len() == REPLAYED_MAX {
-            self.told.pop_front();
+        if is_event && self.recent.len() == REPLAYED_MAX {
+            self.recent.pop_front();
         }
-        self.told.extend(is_event.then(|| line.to_vec()));
+        self.recent.extend(is_event.then(|| line.to_vec()));
         if !self.plan.lines.is_empty() && self.plan.dice.chance(self.plan.line_chance) {
             let mut fault = self.plan.lines[self.plan.dice.below(self.plan.lines.len())];
             if bookmark && self.plan.lines.contains(&Fault::BookmarkDropped) {
@@ -402,9 +403,9 @@ impl Wire {
                     return self.put_error(code, reason, text);
                 }
                 Fault::Duplicate if !bookmark => text.extend_from_slice(line),
-                Fault::Replayed if !self.told.is_empty() => {
-                    let which = self.plan.dice.below(self.told.len());
-                    text.extend_from_slice(&self.told[which]);
+                Fault::Replayed if !self.recent.is_empty() => {
+                    let which = self.plan.dice.below(self.recent.len());
+                    text.extend_from_slice(&self.recent[which]);
                 }
                 Fault::GarbageLine => text.extend_from_slice(b"{\"type\":\"MODI<html>not json\n"),
                 Fault::EndlessLine => text.extend_from_slice(&vec![b'x'; LINE_BYTES_MAX + 100]),

@@ -25,22 +25,22 @@ use crate::wire::OBJECT_BYTES_MAX;
 /// The custom resource's definition.
 const DEFINITION: &str = "widgets.demo.informerd.dev";
 
-/// Time after the end of all faults within which all clients and caches must equal the cluster. A slow list that began
-/// before, a few bytes at a time, takes up to half an hour.
+/// Time after the end of all faults by which all clients and caches must equal the cluster. A slow list that began
+/// before, with a few bytes at a time, takes up to half an hour.
 const HEALING: Duration = Duration::from_secs(3600);
 
-/// Number of passes over the ready tasks without a reflector among them, after which a moment is finished.
+/// A moment is finished after this many passes over the ready tasks in which no reflector was ready.
 const SETTLED_PASSES: usize = 12;
 /// Largest number of passes at one moment. With more, a task spins.
 const PASSES_MAX: usize = 100_000;
 
-/// Rounds of writes in which a restored cluster may pass the versions seen before.
+/// Rounds of writes by which a restored cluster may reach versions beyond those seen before.
 const OVERTAKING_STEPS: usize = 40;
 
 /// Number of lists that a reflector may need to accept that the cluster was restored.
 const BELIEVED_AFTER: u64 = 12;
 
-/// A cluster as it was once.
+/// An earlier state of the cluster.
 struct Backup {
     cluster: Cluster,
     definition: Option<Value>,
@@ -74,7 +74,7 @@ pub(crate) struct World {
     restored: Option<Restored>,
 }
 
-/// The replicas when the cluster was restored, by replica and resource.
+/// The state of the replicas when the cluster was restored, by replica and resource.
 #[derive(Clone, Copy)]
 pub(crate) struct Restored {
     /// The versions of the caches.
@@ -83,7 +83,7 @@ pub(crate) struct Restored {
     pub(crate) lists: [[u64; 2]; 2],
 }
 
-/// The event of one step.
+/// What the driver does in one step.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Write,
@@ -175,7 +175,7 @@ impl World {
         Ok(())
     }
 
-    /// A digest of all events that clients received and all requests to the API server.
+    /// A digest of all events that clients received and of all requests to the API server.
     pub(crate) fn digest(&self) -> u64 {
         let clients = self.clients.iter().map(|client| client.checker.digest);
         let meters = self.links.iter().flat_map(|link| {
@@ -281,7 +281,7 @@ impl World {
         Ok(())
     }
 
-    /// Writes something somewhere.
+    /// Makes a random write.
     fn write(&mut self) {
         if self.cluster.revision() + 3 >= self.version_max() {
             return;
@@ -320,7 +320,7 @@ impl World {
         } else if let Some(app) = ["web", "db"].get(self.writes as usize % 3) {
             object["data"][SELECTS] = json!({ "app": app });
         }
-        // With the definition its objects are deleted, too.
+        // When the definition is deleted, so are its objects.
         let oversized = resource == 0 && self.dice.chance(self.profile.oversized_chance);
         if oversized {
             self.hits.count(Fault::Oversized);
@@ -335,14 +335,14 @@ impl World {
         };
         let seen = Seen::of(&stored.expect("the simulation writes what is right"));
         self.trace.say(|| format!("write {} {namespace}/{name} {seen:?}", RESOURCES[resource]));
-        // Informers do not hold it, so their clients see it as deleted.
+        // Informers drop such an object, so their clients see it as deleted.
         let held = (!oversized).then_some(seen.clone());
         self.truth.note(resource, seen.version, &format!("{namespace}/{name}"), held);
     }
 
     fn delete(&mut self, resource: usize, namespace: &str, name: &str) {
         self.set_clock();
-        self.cluster.delete(RESOURCES[resource], namespace, name).expect("it is there");
+        self.cluster.delete(RESOURCES[resource], namespace, name).expect("it exists");
         let version = self.cluster.revision();
         self.trace.say(|| format!("delete {} {namespace}/{name} at {version}", RESOURCES[resource]));
         self.truth.note(resource, version, &format!("{namespace}/{name}"), None);
@@ -355,12 +355,12 @@ impl World {
 
     async fn restart(&mut self) -> Result<(), String> {
         if self.truth.eras.len() > 1 {
-            // A replica that starts now cannot distinguish tokens from before and after the restore.
+            // A replica that starts now could not tell tokens of before and after the restore apart.
             return Ok(());
         }
         let at = self.dice.below(2);
         if self.dice.chance(0.5) {
-            // As on SIGTERM: streams end, then the process.
+            // As on SIGTERM: streams end first, then the process.
             self.hits.count(Fault::Drained);
             self.replicas[at].drain.cancel();
             self.pass(Duration::from_millis(50)).await?;
@@ -392,7 +392,7 @@ impl World {
     fn restart_server(&mut self) {
         self.hits.count(Fault::ServerRestarted);
         if self.dice.chance(0.5) {
-            // Its window begins anew.
+            // Its watch window begins anew.
             self.cluster.compact();
         }
         self.api.lock().unwrap().behind = None;
@@ -409,20 +409,24 @@ impl World {
             self.cluster.create("customresourcedefinitions", definition).expect("it was removed");
             return;
         }
-        let definition = self.cluster.get("customresourcedefinitions", "", DEFINITION).expect("it is there");
+        let definition = self.cluster.get("customresourcedefinitions", "", DEFINITION).expect("it exists");
         if self.dice.chance(0.4) {
             self.hits.count(Fault::DefinitionChanged);
             let mark = json!({"metadata": {"labels": {"changed": self.cluster.revision().to_string()}}});
-            self.cluster.patch("customresourcedefinitions", "", DEFINITION, &mark).expect("it is there");
+            self.cluster.patch("customresourcedefinitions", "", DEFINITION, &mark).expect("it exists");
             return;
         }
         self.hits.count(Fault::DefinitionRemoved);
         let (before, state) = (self.cluster.revision(), self.truth.log(1).now());
-        self.cluster.delete("customresourcedefinitions", "", DEFINITION).expect("it is there");
+        self.cluster.delete("customresourcedefinitions", "", DEFINITION).expect("it exists");
         for (index, key) in state.keys().enumerate() {
             self.truth.note(1, before + 1 + index as u64, key, None);
         }
-        assert_eq!(self.cluster.revision(), before + 1 + state.len() as u64, "each object's end is a write");
+        assert_eq!(
+            self.cluster.revision(),
+            before + 1 + state.len() as u64,
+            "each deleted object is a write"
+        );
         self.removed = Some(definition);
     }
 
@@ -433,18 +437,19 @@ impl World {
         self.api.lock().unwrap().behind = Some((behind, until));
     }
 
-    /// The version that a restored cluster must not reach yet: that of a cache which has not received an older version since.
-    /// Without one, a cache cannot know of the restore, and only a comparison would find it.
+    /// The version that a restored cluster must not reach yet: the lowest one of a cache that has not received an
+    /// older version since. If the cluster passed it, that cache could not notice the restore; only a comparison
+    /// would find it.
     fn version_max(&self) -> u64 {
         let Some(restored) = &self.restored else { return u64::MAX };
         let seen = (0..2).flat_map(|at| [0, 1].map(|resource| (at, resource)));
-        let untold = seen.filter(|(at, resource)| {
+        let unaware = seen.filter(|(at, resource)| {
             let listed = self.links[*at].meter(*resource, |meter| meter.listed_since_restore);
             let replica = &self.replicas[*at];
             replica.history(*resource) == 0
                 && listed.is_none_or(|listed| listed >= restored.positions[*at][*resource])
         });
-        untold.map(|(at, resource)| restored.positions[at][resource]).min().unwrap_or(u64::MAX)
+        unaware.map(|(at, resource)| restored.positions[at][resource]).min().unwrap_or(u64::MAX)
     }
 
     async fn restore(&mut self) -> Result<(), String> {
@@ -474,7 +479,7 @@ impl World {
         Ok(())
     }
 
-    /// Writes after a restore, until the new history's versions are beyond those seen of the old one.
+    /// Writes after a restore, until the versions of the new history are beyond those seen of the old one.
     async fn overtake(&mut self) -> Result<(), String> {
         let seen = self.restored.iter().flat_map(|restored| restored.positions.into_iter().flatten());
         let seen = seen.max().unwrap_or(0);
@@ -500,7 +505,7 @@ impl World {
         }
         self.api.lock().unwrap().behind = None;
         if let Some(definition) = self.removed.take() {
-            // While the definition is gone, a cache that missed the deletion of its objects cannot learn of it.
+            // While the definition is removed, a cache that missed the deletion of its objects cannot learn of it.
             self.cluster.create("customresourcedefinitions", definition).expect("it was removed");
         }
         let now = Instant::now();
@@ -570,7 +575,7 @@ impl World {
         let until = Instant::now() + span;
         loop {
             self.settle().await?;
-            // A live loop may be behind a stream that joins it.
+            // A live view may be behind a stream that joins it.
             let now = Instant::now();
             for at in 0..self.replicas.len() {
                 if self.dice.chance(0.8) {
@@ -614,7 +619,8 @@ impl World {
         }
     }
 
-    /// Runs all tasks of this moment before clients read, as the order in which tasks are woken does not depend on the seed.
+    /// Runs all tasks of this moment before clients read, as the seed does not determine the order in which tasks are
+    /// woken.
     async fn settle(&self) -> Result<(), String> {
         let (mut calm, mut polls) = (0, 0);
         for _ in 0..PASSES_MAX {
@@ -710,13 +716,13 @@ impl World {
         let slack = Duration::from_millis(50);
         if age + Duration::from_millis(2) < least {
             return Err(format!(
-                "P7: {} says it is {age:?} old, and nothing came for {least:?}",
+                "P7: {} says it is {age:?} old, but received nothing for {least:?}",
                 RESOURCES[resource]
             ));
         }
         if age > most + slack {
             return Err(format!(
-                "P7: {} says it is {age:?} old, and was told something {most:?} ago",
+                "P7: {} says it is {age:?} old, but received something {most:?} ago",
                 RESOURCES[resource]
             ));
         }
@@ -751,7 +757,7 @@ fn requests_justified(meter: &mut Meter, calm: bool, doubts: u64) -> Result<(), 
     let again = meter.reasons() + meter.unmarked_streams + doubts;
     let vain = if calm { 0 } else { meter.watches_ended / 4 };
     if lists > 1 + again + vain || watches > 1 + again + meter.watches_ended + meter.quiet_watches {
-        return Err(format!("more than what went wrong explains: {meter:?}"));
+        return Err(format!("more requests than the faults explain: {meter:?}"));
     }
     Ok(())
 }

@@ -591,7 +591,7 @@ mod tests {
         let phase = |group: &ConfiguredWatch, at: usize| group.current[at].informer.reader.condition().phase;
         assert_eq!((phase(&group, 0), group.current[0].is_running()), (Phase::Failed, false));
         assert_eq!((phase(&group, 1), group.current[1].is_running()), (Phase::Starting, true));
-        // A reflector that was stopped has not failed.
+        // A reflector that was stopped did not fail.
         let stopped = running(tokio::spawn(async {}));
         if let State::Running { task, cancel, .. } = &stopped.state {
             ended(task).await;
@@ -602,7 +602,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn successors_that_panic_do_not_keep_out_the_next_ones() {
+    async fn successors_that_panic_are_discarded() {
         let panicked = tokio::spawn(async { panic!("a bug") });
         ended(&panicked).await;
         let old = running(tokio::spawn(std::future::pending()));

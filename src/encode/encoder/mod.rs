@@ -578,7 +578,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_chunks_of_http_or_nothing_more() {
+    fn frames_are_http_chunks_or_unframed_bytes() {
         assert_eq!(framed_texts(Framing::Plain, &["a", "bc"]), b"a{}bc{}");
         assert_eq!(framed_texts(Framing::Chunked, &["a", "0123456789abcdef"]), {
             b"3\r\na{}\r\n12\r\n0123456789abcdef{}\r\n0\r\n\r\n"
@@ -590,7 +590,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_rendered_once_is_a_chunk_and_holds_what_is_between_its_ends() {
+    fn a_rendered_chunk_knows_the_range_of_its_content() {
         let content = vec![b'x'; 300];
         let form = chunk_of(&content);
         assert!(form.bytes.starts_with(b"12c\r\nx") && form.bytes.ends_with(b"x\r\n"));

@@ -1,5 +1,5 @@
-//! Streams with related objects: whatever happens to the objects, and wherever the client is cut off, it ends up with the join of
-//! the state.
+//! Streams with related objects: after any changes, and wherever the client is cut off, it ends with the join of the
+//! current objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -21,7 +21,7 @@ fn limits(journal_len_max: usize) -> cache::Config {
     cache::Config { journal_len_max, journal_bytes_max: 1 << 20, tombstones_len_max: 20 }
 }
 
-/// Group, plural, kind, and whether it lives in namespaces.
+/// Group, plural and kind of a resource, and whether it is namespaced.
 const KINDS: [(&str, &str, &str, bool); 5] = [
     ("", "pods", "Pod", true),
     ("", "nodes", "Node", false),
@@ -35,7 +35,8 @@ const SERVICES: usize = 2;
 const REPLICA_SETS: usize = 3;
 const DEPLOYMENTS: usize = 4;
 
-/// What is selected, the selector of its labels, and what is joined: each with whether it is linked and may own.
+/// The selected resource, the label selector, and the joined resources, each with whether it is joined by links and
+/// by owners.
 type Asked = (usize, &'static str, &'static [(usize, bool, bool)]);
 
 const ASKED: [Asked; 5] = [
@@ -55,7 +56,7 @@ const ASKED: [Asked; 5] = [
     (REPLICA_SETS, "", &[(DEPLOYMENTS, false, true), (PODS, true, true)]),
 ];
 
-/// An object, as far as links read it.
+/// The parts of an object that links read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Thing {
     kind: usize,
@@ -63,10 +64,10 @@ struct Thing {
     name: String,
     uid: u64,
     version: u64,
-    /// The label `app`, and for services the selected one.
+    /// The label `app`; for services also the value that they select.
     app: u8,
     node: u8,
-    /// Kind and name of the owner, with the uid that the owner had.
+    /// Kind and name of the owner, with the uid that it had then.
     owner: Option<(usize, String, u64)>,
 }
 
@@ -170,7 +171,7 @@ impl World {
         Some(Delta::Delete(thing.object()))
     }
 
-    /// The informer of a kind lists everything.
+    /// Relists a kind.
     fn relist(&mut self, kind: usize) {
         self.version += 1;
         let items = self.things.values().filter(|thing| thing.kind == kind);
@@ -180,7 +181,7 @@ impl World {
         self.writers[kind].commit(deltas);
     }
 
-    /// Commits what was written, and lets the clients read.
+    /// Commits the pending writes, and lets the clients read.
     async fn commit(&mut self, pending: &mut [Vec<Delta>]) {
         for (writer, deltas) in self.writers.iter_mut().zip(pending) {
             writer.commit(std::mem::take(deltas));
@@ -188,7 +189,7 @@ impl World {
         sleep(Duration::from_millis(1)).await;
     }
 
-    /// The join of the state, by the simplest way there is.
+    /// The join of the current objects, computed in the simplest way.
     fn joined(&self, (selected, labels, related): Asked) -> BTreeMap<(usize, &'static str, String), u64> {
         let matches = |thing: &&Thing| {
             thing.kind == selected
@@ -223,14 +224,14 @@ impl World {
     }
 }
 
-/// Whether a link leads from one of two things to the other.
+/// Whether a link leads from one of two objects to the other.
 fn is_linked(selected: &Thing, related: &Thing) -> bool {
     let near = selected.namespace == related.namespace;
     match (selected.kind, related.kind) {
         (PODS, NODES) => related.name == format!("x{}", selected.node),
         (NODES, PODS) => selected.name == format!("x{}", related.node),
         (PODS, SERVICES) | (SERVICES, PODS) => near && selected.app == related.app,
-        // Nothing in these pod templates names anything, and owners are another relation.
+        // These pod templates refer to nothing, and owners are another relation.
         _ => false,
     }
 }
@@ -246,12 +247,12 @@ struct Client {
 #[derive(Default)]
 struct Seen {
     state: BTreeMap<(usize, String, String), (String, ResourceVersion)>,
-    /// The version of each informer, and whether these are all that the client has.
+    /// The version of each informer, and whether the client has everything up to them.
     token: Vec<ResourceVersion>,
     is_amid: bool,
     resets: usize,
     wrong: Vec<String>,
-    /// How many events are taken before the connection breaks.
+    /// Number of events after which the connection breaks.
     left: usize,
 }
 
@@ -323,7 +324,7 @@ impl Client {
         }));
     }
 
-    /// Whether it holds the join of the state, and was told nothing twice.
+    /// Checks that the client holds the join of the current objects, and received nothing twice.
     fn check(&self, world: &World) -> Result<(), TestCaseError> {
         let seen = self.seen.lock().unwrap();
         prop_assert_eq!(&seen.wrong, &Vec::<String>::new());
@@ -367,10 +368,10 @@ impl Seen {
             (Payload::Object(object), kind) => {
                 let version = object.resource_version().clone();
                 if held == Some((uid.to_owned(), version.clone())) {
-                    self.wrong.push(format!("{name:?} came twice"));
+                    self.wrong.push(format!("{name:?} was sent twice"));
                 }
                 if held.is_some() && kind == EventKind::Added {
-                    self.wrong.push(format!("{name:?} was added, and there"));
+                    self.wrong.push(format!("{name:?} was added, but the client has it"));
                 }
                 self.state.insert(name, (uid.to_owned(), version));
             }
@@ -396,7 +397,7 @@ enum Step {
         name: u8,
     },
     Relist(usize),
-    /// The client is cut off after so many events, and comes back.
+    /// The client is cut off after this many events, and resumes.
     Reconnect(usize),
     Rest,
 }
@@ -453,7 +454,7 @@ async fn run(journal_len_max: usize, steps: Vec<Step>) -> Result<(), TestCaseErr
                 for client in &mut clients {
                     client.seen.lock().unwrap().left = events;
                 }
-                // What was written is seen in part, and the rest after the reconnect.
+                // Some of the writes are seen before the cut, the others after the reconnect.
                 world.commit(&mut pending).await;
                 for client in &mut clients {
                     client.disconnect();
@@ -471,7 +472,7 @@ async fn run(journal_len_max: usize, steps: Vec<Step>) -> Result<(), TestCaseErr
     Ok(())
 }
 
-/// Runs a history on a clock of its own.
+/// Runs a history on a paused clock of its own.
 fn history(journal_len_max: usize, steps: Vec<Step>) -> Result<(), TestCaseError> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
@@ -479,7 +480,7 @@ fn history(journal_len_max: usize, steps: Vec<Step>) -> Result<(), TestCaseError
 }
 
 #[test]
-fn owners_that_own_each_other_go_with_what_they_own() {
+fn owners_in_a_cycle_leave_a_join_with_the_last_object_they_own() {
     let put =
         |kind, owner| Step::Put { kind, namespace: false, name: 0, app: 0, node: 0, owner, anew: false };
     let gone = Step::Delete { kind: PODS, namespace: false, name: 0 };
@@ -494,8 +495,8 @@ fn owners_that_own_each_other_go_with_what_they_own() {
 }
 
 #[test]
-fn an_event_of_a_batch_that_ends_within_a_replacement_is_no_place_to_resume_from() {
-    // The batch ends between the deletion of a node and the new one of its name, where there is no position.
+fn a_batch_that_ends_within_a_replacement_gives_no_position() {
+    // The batch ends between the deletion of a node and the creation of its successor, where there is no position.
     let put =
         |kind, namespace, name, anew| Step::Put { kind, namespace, name, app: 0, node: 0, owner: None, anew };
     let begin = [put(NODES, false, 2, false), put(PODS, false, 0, false), Step::Reconnect(2)];
@@ -507,7 +508,7 @@ fn an_event_of_a_batch_that_ends_within_a_replacement_is_no_place_to_resume_from
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn a_client_of_a_join_has_the_join_of_the_state(
+    fn a_join_client_holds_the_join_of_the_current_state(
         journal_len_max in prop_oneof![Just(1_usize), Just(6), Just(40)],
         steps in prop::collection::vec(step(), 1..60),
     ) {

@@ -23,12 +23,12 @@ fn selection(labels: &str) -> Selection {
     Selection::new(vec![], None, &LabelSelector::parse(labels).unwrap(), &FieldSelector::default())
 }
 
-/// A subscriber that has taken everything.
+/// A subscriber that has received everything.
 fn caught_up(life: &Life, labels: &str, timeout: Option<Duration>) -> Subscriber {
     caught_up_with(life, selection(labels), timeout)
 }
 
-/// One that gathers changes for a second.
+/// A subscriber that gathers changes for a second.
 fn gathering(life: &Life, labels: &str, form: Form) -> Subscriber {
     let mut selection = selection(labels);
     selection.form = Form { coalesce: Some(GATHERED), ..form };
@@ -89,7 +89,7 @@ async fn a_change_is_projected_once_for_each_selection_that_it_concerns() {
     upstream.put("a", true);
     life.watch(&upstream, 1);
     let told = |count, kind, name: &str| (count, vec![(kind, name.to_owned())]);
-    // Three selections that mean the same are one view.
+    // Three of the selections mean the same and share a view.
     let expected = [told(3, EventKind::Modified, "a"), told(1, EventKind::Modified, "a")];
     assert_eq!(round(&life, &mut live), expected);
     upstream.put("a", false);
@@ -102,7 +102,7 @@ async fn a_change_is_projected_once_for_each_selection_that_it_concerns() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_subscriber_joins_where_nothing_of_its_selection_lies_between() {
+async fn a_subscriber_joins_a_view_unless_it_lacks_a_change() {
     let (mut upstream, mut life, mut live) = started();
     let [first, late, missed] = [0, 1, 2].map(|_| caught_up(&life, "app=true", None));
     let everything = caught_up(&life, "", None);
@@ -113,7 +113,7 @@ async fn a_subscriber_joins_where_nothing_of_its_selection_lies_between() {
     upstream.put("b", false);
     life.watch(&upstream, 1);
     round(&life, &mut live);
-    // The change was none of theirs.
+    // The change is outside their selection.
     let (place, subscriber) = late.unwrap();
     assert!(live.join(place, Follower(subscriber), Instant::now()).is_ok());
     upstream.put("a", true);
@@ -121,12 +121,12 @@ async fn a_subscriber_joins_where_nothing_of_its_selection_lies_between() {
     round(&life, &mut live);
     let (place, subscriber) = missed.unwrap();
     let Err(Follower(mut subscriber)) = live.join(place, Follower(subscriber), Instant::now()) else {
-        panic!("it lacks a change of its selection");
+        panic!("a subscriber that lacks a change joined");
     };
-    // It takes that change by itself, and joins again.
+    // The subscriber receives that change by itself, and then joins.
     assert_eq!(ready(&mut subscriber).map(|events| events.len()), Some(1));
     join(&mut live, subscriber).ok().expect("it joins");
-    // A member that leaves continues from where the view has brought it.
+    // A member that leaves goes on from the position of the view.
     let (Follower(mut left), place) = live.leave(key);
     left.advance_to(&place);
     assert!(ready(&mut left).is_none());
@@ -136,19 +136,21 @@ async fn a_subscriber_joins_where_nothing_of_its_selection_lies_between() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_subscriber_that_is_further_than_the_view_waits() {
+async fn a_subscriber_ahead_of_the_view_waits() {
     let (mut upstream, mut life, mut live) = started();
     join(&mut live, caught_up(&life, "app=true", None)).ok().expect("it joins");
     upstream.put("b", false);
     life.watch(&upstream, 1);
     let subscriber = caught_up(&life, "app=true", None);
-    let Err(subscriber) = join(&mut live, subscriber) else { panic!("its position would go back") };
+    let Err(subscriber) = join(&mut live, subscriber) else {
+        panic!("a subscriber ahead of the view joined")
+    };
     round(&life, &mut live);
     assert!(join(&mut live, *subscriber).is_ok());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_view_shows_that_it_lives_where_it_is_and_whose_time_is_over() {
+async fn heartbeats_timeouts_and_bookmarks_of_a_view_are_due_on_time() {
     let (_, life, mut live) = started();
     join(&mut live, caught_up(&life, "app=true", None)).ok().expect("it joins");
     let ends =
@@ -166,11 +168,11 @@ async fn a_view_shows_that_it_lives_where_it_is_and_whose_time_is_over() {
     for key in live.keys() {
         drop(live.leave(key));
     }
-    assert_eq!((live.next_due(), live.informers().count()), (None, 0), "nothing is left of empty views");
+    assert_eq!((live.next_due(), live.informers().count()), (None, 0), "an empty view remains");
 }
 
 #[tokio::test(start_paused = true)]
-async fn members_of_an_informer_that_is_replaced_leave() {
+async fn members_of_a_replaced_informer_leave() {
     let (upstream, mut life, mut live) = started();
     let key = join(&mut live, caught_up(&life, "app=true", None)).ok().expect("it joins");
     let informer = life.hub.informers()[0].id();
@@ -178,13 +180,13 @@ async fn members_of_an_informer_that_is_replaced_leave() {
     assert_eq!(live.advance(informer, Instant::now()).leaving, [key]);
 }
 
-/// What is due now.
+/// The events that are due now.
 fn due(live: &mut Live<Follower>) -> Vec<(usize, Vec<(EventKind, String)>)> {
     let round = live.due(Instant::now());
     sent(live, round)
 }
 
-/// Sends changes to the view as they come.
+/// Sends changes to the views as they arrive.
 fn advance(life: &Life, live: &mut Live<Follower>) -> Vec<(usize, Vec<(EventKind, String)>)> {
     let mut told = Vec::new();
     loop {
@@ -197,22 +199,22 @@ fn advance(life: &Life, live: &mut Live<Follower>) -> Vec<(usize, Vec<(EventKind
     }
 }
 
-/// Two members of a view that gathers, which has just told a change.
+/// Two members of a gathering view that has just sent a change.
 async fn gathered() -> (Upstream, Life, Live<Follower>, [usize; 2]) {
     let (mut upstream, mut life, mut live) = started();
-    // So that their first states are no reason to gather.
+    // After this pause, their first states do not start an interval.
     let members = [0, 1].map(|_| gathering(&life, "app=true", Form::default()));
     tokio::time::advance(GATHERED).await;
     let keys = members.map(|member| join(&mut live, member).ok().expect("it joins"));
     upstream.put("a", true);
     life.watch(&upstream, 1);
     let first = vec![(2, vec![(EventKind::Modified, "a".to_owned())])];
-    assert_eq!(advance(&life, &mut live), first, "the first change after a pause comes at once");
+    assert_eq!(advance(&life, &mut live), first, "the first change after a pause is not sent at once");
     (upstream, life, live, keys)
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_view_that_gathers_tells_the_last_state_of_each_object_at_its_moment() {
+async fn a_gathering_view_sends_the_last_state_of_each_object_when_due() {
     let (mut upstream, mut life, mut live, _) = gathered().await;
     let now = Instant::now();
     upstream.put("a", true);
@@ -232,9 +234,9 @@ async fn a_view_that_gathers_tells_the_last_state_of_each_object_at_its_moment()
     assert!(due(&mut live).is_empty());
     tokio::time::advance(Duration::from_millis(1)).await;
     let told = |kind, name: &str| (kind, name.to_owned());
-    // What came and went is not told, also where it only matched for a while.
+    // Objects that existed or matched only within the interval are not sent.
     assert_eq!(due(&mut live), [(2, vec![told(EventKind::Added, "new"), told(EventKind::Modified, "a")])]);
-    // What comes to nothing does not begin an interval.
+    // Changes that cancel each other do not start an interval.
     tokio::time::advance(GATHERED).await;
     upstream.put("brief", true);
     upstream.delete("brief");
@@ -246,26 +248,26 @@ async fn a_view_that_gathers_tells_the_last_state_of_each_object_at_its_moment()
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_joins_a_view_that_holds_changes_and_who_leaves_gets_them() {
+async fn a_gathering_view_admits_no_one_and_leavers_get_its_changes() {
     let (mut upstream, mut life, mut live, keys) = gathered().await;
     let until = Instant::now() + GATHERED;
     let member = gathering(&life, "app=true", Form::default());
     upstream.put("a", true);
     life.watch(&upstream, 1);
     assert!(advance(&life, &mut live).is_empty());
-    // Its first state is of before the change, which it gathers, too.
+    // Its first state is older than the change, so it gathers, too.
     assert!(member.live_place().is_none());
     let late = gathering(&life, "app=true", Form::default());
-    let place = late.live_place().expect("it has everything");
+    let place = late.live_place().expect("a subscriber that has everything may join");
     let ids: Vec<_> = place.sources.iter().map(|source| source.informer.id()).collect();
     let name = place.selection.clone();
     let Err(Follower(mut late)) = live.join(place, Follower(late), Instant::now()) else {
-        panic!("it has what the others were not told");
+        panic!("a subscriber ahead of the gathered changes joined");
     };
     assert_eq!(live.gathers_until(&ids, &name), Some(until));
     late.rest_until(until);
-    assert!(late.live_place().is_none(), "it would be refused again");
-    // One that leaves is where it was before, and gathers on.
+    assert!(late.live_place().is_none(), "it asks to join before the interval is over");
+    // A member that leaves keeps the position before the gathered changes, and goes on gathering.
     let (Follower(mut left), place) = live.leave(keys[0]);
     left.advance_to(&place);
     assert!(ready(&mut left).is_none());
@@ -273,14 +275,14 @@ async fn nobody_joins_a_view_that_holds_changes_and_who_leaves_gets_them() {
     tokio::time::advance(GATHERED).await;
     assert_eq!(ready(&mut left).map(|events| events.len()), Some(1));
     assert_eq!(due(&mut live), [(1, vec![(EventKind::Modified, "a".to_owned())])]);
-    // All have the same now.
+    // Now all have the same state.
     join(&mut live, left).ok().expect("it joins");
     join(&mut live, *Box::new(late)).ok().expect("it joins");
     assert_eq!(live.members_of(0), 3);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_member_whose_time_is_over_leaves_before_what_its_view_tells() {
+async fn a_member_at_its_timeout_leaves_before_the_gathered_changes_are_sent() {
     let (mut upstream, mut life, mut live) = started();
     let mut selection = selection("app=true");
     selection.form.coalesce = Some(GATHERED);
@@ -294,16 +296,16 @@ async fn a_member_whose_time_is_over_leaves_before_what_its_view_tells() {
     assert_eq!((round.leaving, round.told.len(), round.more), (vec![key], 0, true));
     let (_, place) = live.leave(key);
     let told = ResourceVersion::from(upstream.version - 1);
-    assert_eq!(place.sources[0].position, told, "without the change that it was not told");
+    assert_eq!(place.sources[0].position, told, "not the position before the gathered change");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bookmark_waits_for_the_changes_that_a_view_holds() {
+async fn a_bookmark_waits_for_the_gathered_changes() {
     let (mut upstream, mut life, mut live, _) = gathered().await;
     let bookmark_at = loop {
         let next = live.next_due().expect("members have heartbeats");
         tokio::time::advance(next - Instant::now()).await;
-        // Half an interval before the bookmark a change is sent, so that the next one is held.
+        // A change is sent half an interval before the bookmark, so that the next change is gathered.
         if due(&mut live).iter().any(|(_, events)| !events.is_empty()) {
             break Instant::now() + life.hub.config().bookmark_interval;
         }
@@ -316,7 +318,7 @@ async fn a_bookmark_waits_for_the_changes_that_a_view_holds() {
         advance(&life, &mut live);
     }
     tokio::time::advance(GATHERED / 2).await;
-    assert!(due(&mut live).is_empty(), "its members lack a change");
+    assert!(due(&mut live).is_empty(), "a bookmark before the gathered changes");
     tokio::time::advance(GATHERED / 2).await;
     let told = due(&mut live);
     let kinds: Vec<_> = told.iter().flat_map(|(_, events)| events).map(|(kind, _)| *kind).collect();
@@ -324,7 +326,7 @@ async fn a_bookmark_waits_for_the_changes_that_a_view_holds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn members_of_a_view_that_would_hold_too_much_leave() {
+async fn members_leave_a_view_that_would_gather_too_much() {
     let (mut upstream, mut life, mut live, keys) = gathered().await;
     let mut leaving = Vec::new();
     for _ in 0..=1024 {
@@ -340,7 +342,7 @@ async fn members_of_a_view_that_would_hold_too_much_leave() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_round_tells_that_it_is_behind_what_another_reader_was_told() {
+async fn a_round_knows_that_another_live_view_got_newer_changes() {
     let (mut upstream, mut life, mut quick) = started();
     let mut slow = Live::new(*life.hub.config());
     for live in [&mut quick, &mut slow] {
@@ -353,17 +355,21 @@ async fn a_round_tells_that_it_is_behind_what_another_reader_was_told() {
         let round = quick.advance(id, Instant::now());
         assert_eq!((round.told.len(), round.more, round.is_behind), (1, false, false));
     }
-    // It gets the batches that are there, one by one.
+    // It receives the existing batches one by one.
     let round = slow.advance(id, Instant::now());
     assert_eq!((round.told.len(), round.more, round.is_behind), (1, true, true));
     upstream.put("e", true);
     life.watch(&upstream, 1);
     let round = slow.advance(id, Instant::now());
-    assert_eq!((round.told.len(), round.more, round.is_behind), (1, true, false), "nobody has the next one");
+    assert_eq!(
+        (round.told.len(), round.more, round.is_behind),
+        (1, true, false),
+        "marked as behind, but no other view has the batch"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_round_of_many_members_is_told_from_one_of_a_few() {
+async fn a_round_is_shared_from_a_number_of_members_on() {
     let (mut upstream, mut life, mut live) = started();
     for (members, is_shared) in [(1, false), (7, false), (1, true)] {
         for _ in 0..members {
@@ -377,5 +383,5 @@ async fn a_round_of_many_members_is_told_from_one_of_a_few() {
     upstream.put("b", false);
     life.watch(&upstream, 1);
     let round = live.advance(life.hub.informers()[0].id(), Instant::now());
-    assert!(round.told.is_empty() && !live.is_shared(&round), "it is not selected");
+    assert!(round.told.is_empty() && !live.is_shared(&round), "a change outside the selection was sent");
 }

@@ -1,4 +1,4 @@
-//! Clients with selections against an informerd that is restarted: wherever they are cut off, they end up with the objects
+//! Clients with selections against an informerd that restarts: wherever they are cut off, they end with the objects
 //! of a new stream.
 
 use std::collections::BTreeMap;
@@ -59,7 +59,7 @@ struct Event {
     app: Option<bool>,
 }
 
-/// The events that a subscriber gives without waiting.
+/// The events that a subscriber delivers without waiting.
 fn ready(subscriber: &mut Subscriber) -> Option<Vec<super::Event>> {
     let events = subscriber.next().now_or_never()?.events();
     (!events.is_empty()).then_some(events)
@@ -81,7 +81,7 @@ impl Upstream {
         }
     }
 
-    fn there(&self, version: &ResourceVersion) -> Vec<Identity> {
+    fn identities_at(&self, version: &ResourceVersion) -> Vec<Identity> {
         let mut there = BTreeMap::new();
         let until = |event: &&Event| ResourceVersion::from(event.version) <= *version;
         for event in self.events.iter().take_while(until) {
@@ -99,13 +99,13 @@ impl Upstream {
     }
 }
 
-/// One life of informerd.
+/// One process of informerd.
 struct Life {
     writer: Writer,
     backfills: BackfillRequests,
     hub: Hub,
     seen: u64,
-    /// Whether the API server selects app=true.
+    /// Whether the API server selects `app=true` for the informer.
     selects: bool,
 }
 
@@ -117,7 +117,7 @@ impl Life {
         Self::with(InformerSpec::new(pods(), Scope::All), upstream)
     }
 
-    /// With another description of the informer.
+    /// With another specification of the informer.
     fn with(spec: InformerSpec, upstream: &Upstream) -> Self {
         let (mut writer, reader) = cache::cache(LIMITS, Instant::now());
         let config = Config {
@@ -140,7 +140,7 @@ impl Life {
         Self { backfills: writer.backfill_requests(), writer, hub, seen: upstream.version, selects: false }
     }
 
-    /// Replaces the informer by one with a selector of the API server, or by one of everything.
+    /// Replaces the informer by one with a selector at the API server, or by one without.
     fn replace(&mut self, upstream: &Upstream) {
         self.selects = !self.selects;
         let (mut writer, reader) = cache::cache(LIMITS, Instant::now());
@@ -151,14 +151,14 @@ impl Life {
         deltas.push(Delta::PassEnd(upstream.version.into()));
         writer.commit(deltas);
         let mut informer = Informer::new(InformerSpec::new(pods(), Scope::All), reader);
-        // The same name in tokens, of other contents.
+        // The same name in tokens, but with other contents.
         informer.spec.is_absent = self.selects;
         self.hub.swap(&[self.hub.informers()[0].id()], vec![informer]);
         self.backfills = writer.backfill_requests();
         (self.writer, self.seen) = (writer, upstream.version);
     }
 
-    /// The API server has forgotten the missed events: the informer lists.
+    /// Relists, as after the API server has compacted the missed events.
     fn relist(&mut self, upstream: &Upstream) {
         let items = upstream.state.iter().filter(|(_, (.., app))| *app || !self.selects);
         let items = items.map(|(name, (uid, version, app))| object(name, *uid, *version, *app));
@@ -186,14 +186,14 @@ impl Life {
 
     fn answer(&self, upstream: &Upstream) {
         while let Some(version) = self.backfills.next() {
-            self.backfills.answer(&version, Some(upstream.there(&version)));
+            self.backfills.answer(&version, Some(upstream.identities_at(&version)));
         }
         self.tell_head(Some(&upstream.version.into()));
     }
 }
 
 impl Life {
-    /// Answers with the API server's version, if it was asked for.
+    /// Answers a request for the API server's version, if there is one.
     fn tell_head(&self, version: Option<&ResourceVersion>) -> bool {
         let head = self.writer.version_requests();
         let asked = head.next();
@@ -202,7 +202,7 @@ impl Life {
     }
 }
 
-/// An EventSource, which gets a token with each event.
+/// An EventSource: it gets a token with each event.
 struct Client {
     selection: Selection,
     subscriber: Option<Subscriber>,
@@ -210,7 +210,7 @@ struct Client {
     token: Option<ResourceVersion>,
     resets: usize,
     told: usize,
-    /// The versions with which objects were deleted.
+    /// The versions at which objects were deleted.
     gone: BTreeMap<String, ResourceVersion>,
 }
 
@@ -240,7 +240,7 @@ impl Client {
         self.subscriber = Some(life.hub.subscribe(subscription).unwrap());
     }
 
-    /// Takes at most `count` events of a batch and is cut off within it; returns whether there were none.
+    /// Receives at most `count` events of a batch and is cut off within it; returns whether there were none.
     fn pull(&mut self, count: usize) -> bool {
         let Some(subscriber) = &mut self.subscriber else { return false };
         let events = match subscriber.next().now_or_never() {
@@ -297,7 +297,7 @@ impl Client {
     }
 }
 
-/// The version that a deletion is shown with.
+/// The version of a deletion.
 fn deleted_at(payload: &Payload) -> ResourceVersion {
     match payload {
         Payload::Object(object) => object.resource_version().clone(),
@@ -370,7 +370,7 @@ proptest! {
     }
 }
 
-/// Clients of a life that ends; then a and b change their label, c goes, d is replaced, f comes.
+/// Clients of a process that ends. Then a and b change their label, c is deleted, d replaced, f created.
 fn outlived() -> (Upstream, [Client; 3]) {
     let mut upstream = Upstream::default();
     ["a", "b", "c", "d", "e"].iter().for_each(|name| upstream.put(name, *name != "b"));
@@ -408,7 +408,7 @@ fn each_client_gets_the_changes_of_its_filter_and_a_bookmark() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_waits_for_an_answer_in_vain_starts_over() {
+async fn a_client_whose_backfill_is_not_answered_starts_over() {
     let (upstream, mut clients) = outlived();
     let life = Life::new(&upstream);
     let client = &mut clients[0];
@@ -420,7 +420,7 @@ async fn a_client_that_waits_for_an_answer_in_vain_starts_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_that_does_not_cover_all_starts_over_at_once() {
+async fn a_bookmark_token_starts_over_without_a_backfill() {
     let (upstream, clients) = outlived();
     let life = Life::new(&upstream);
     let token = [("pods".to_owned(), clients[0].token.clone().unwrap())].into_iter().collect();
@@ -440,15 +440,15 @@ async fn a_token_that_does_not_cover_all_starts_over_at_once() {
 }
 
 #[test]
-fn a_client_behind_the_journal_gets_the_deletion_of_an_object_that_stopped_matching_meanwhile() {
-    // Found by the property above: the place of the token lay within the journal again, where the deletion of an
-    // object that does not match any more is none.
+fn behind_the_journal_an_object_that_stopped_matching_is_deleted() {
+    // Found by the property above: the token's position was within the journal again, where the deletion of an object
+    // that no longer matches is no event.
     let steps = [(8, 178), (0, 0), (10, 64), (0, 235), (4, 15), (0, 1), (0, 131)];
     paused(|| run(&steps.map(|(step, which)| (step, which, u8::from(which == 64 || which == 235)))));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_resync_of_several_informers_hands_out_each_object_once_though_one_of_them_is_busy() {
+async fn a_resync_of_several_informers_sends_each_object_once() {
     let mut upstream = Upstream::default();
     upstream.put("a", true);
     let quiet = Life::new(&upstream);
@@ -468,7 +468,7 @@ async fn a_resync_of_several_informers_hands_out_each_object_once_though_one_of_
     };
     assert_eq!(take(&mut subscriber), [1, 1]);
     tokio::time::advance(Duration::from_millis(1001)).await;
-    // The resync is due, and one of them has a change to send first.
+    // The resync is due, and one informer has a change to send first.
     upstream.put("b", true);
     busy.watch(&upstream, 1);
     assert_eq!(take(&mut subscriber), [1, 1 + 2]);
@@ -476,9 +476,8 @@ async fn a_resync_of_several_informers_hands_out_each_object_once_though_one_of_
 }
 
 #[test]
-fn what_came_and_stopped_to_match_within_one_catch_up_is_deleted() {
-    // Found by the property above: c came with the first piece of a catch-up, and stopped to match before the
-    // second.
+fn an_object_that_matched_only_within_a_catch_up_is_deleted() {
+    // Found by the property above: c was in the first piece of a catch-up, and stopped matching before the second.
     let before = [(0, 33, 0), (0, 112, 0), (0, 34, 0)].into_iter().chain([(0, 0, 0); 5]);
     let after =
         [(0, 57, 1), (0, 0, 0), (8, 16, 0), (10, 106, 1), (6, 0, 2), (6, 0, 3), (10, 16, 2), (6, 0, 6)];
@@ -491,7 +490,7 @@ fn run_to_the_end(steps: impl Iterator<Item = (u8, u8, u8)>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_is_never_quiet_gets_its_bookmarks() {
+async fn a_busy_stream_gets_its_bookmarks() {
     let mut upstream = Upstream::default();
     upstream.put("a", true);
     let mut life = Life::new(&upstream);
@@ -513,7 +512,7 @@ async fn a_stream_that_is_never_quiet_gets_its_bookmarks() {
     assert_eq!(bookmarks, 3);
 }
 
-/// Clients of an informer that is replaced again and again.
+/// Clients of an informer that is replaced many times.
 fn run_replaced(steps: &[(u8, u8, u8)]) {
     let mut upstream = Upstream::default();
     upstream.put("a", true);
@@ -558,7 +557,7 @@ proptest! {
 }
 
 #[test]
-fn a_stream_that_keeps_up_gets_the_difference_and_nothing_else() {
+fn a_live_stream_of_a_replaced_informer_gets_only_the_difference() {
     paused(|| {
         let mut upstream = Upstream::default();
         ["a", "b", "c", "d", "e"].iter().for_each(|name| upstream.put(name, *name != "b"));
@@ -567,7 +566,7 @@ fn a_stream_that_keeps_up_gets_the_difference_and_nothing_else() {
         client.connect(&life);
         while !client.pull(usize::MAX) {}
         client.told = 0;
-        // b is no longer selected; c is deleted and d replaced while the new informer is filled.
+        // b is no longer selected; c is deleted and d replaced while the new informer lists.
         upstream.delete("c");
         upstream.put("d", true);
         life.replace(&upstream);
@@ -575,7 +574,7 @@ fn a_stream_that_keeps_up_gets_the_difference_and_nothing_else() {
         assert_eq!((client.told, client.resets), (3, 0));
         assert_eq!(client.state, client.expected(&life));
         let token = client.token.clone();
-        // A client that resumes from the place of the replacement may or may not hold b.
+        // A client that resumes from the position of the replacement may or may not hold b.
         client.connect(&life);
         while !client.pull(usize::MAX) {}
         assert_eq!((client.resets, &client.state), (1, &client.expected(&life)));
@@ -585,12 +584,12 @@ fn a_stream_that_keeps_up_gets_the_difference_and_nothing_else() {
         assert!(client.token > token);
         client.connect(&life);
         while !client.pull(usize::MAX) {}
-        assert_eq!(client.resets, 1, "a token from after it is good");
+        assert_eq!(client.resets, 1, "a token from after the replacement was refused");
     });
 }
 
 #[test]
-fn a_stream_to_which_an_object_comes_back_as_it_was_starts_over() {
+fn a_stream_to_which_an_unchanged_object_returns_starts_over() {
     paused(|| {
         let mut upstream = Upstream::default();
         ["a", "b"].iter().for_each(|name| upstream.put(name, *name != "b"));
@@ -601,11 +600,11 @@ fn a_stream_to_which_an_object_comes_back_as_it_was_starts_over() {
         (0..20).for_each(|_| upstream.put("a", true));
         life.replace(&upstream);
         while !client.pull(usize::MAX) {}
-        assert_eq!((client.state.len(), client.resets), (1, 0), "b is not selected any more");
+        assert_eq!((client.state.len(), client.resets), (1, 0), "b is still held");
         life.replace(&upstream);
         while !client.pull(usize::MAX) {}
-        assert_eq!((client.state.len(), client.resets), (2, 1), "b is older than its deletion was");
-        // What changed meanwhile needs none.
+        assert_eq!((client.state.len(), client.resets), (2, 1), "b returned without RESET");
+        // A change made meanwhile needs no RESET.
         life.replace(&upstream);
         while !client.pull(usize::MAX) {}
         upstream.put("b", false);
@@ -623,18 +622,18 @@ fn an_informer_in_use_is_not_retired() {
         let retire = |idle| life.hub.retire(&[&description], idle, Instant::now());
         assert!(!retire(Duration::from_secs(60)), "just made");
         let found = life.hub.resolve("pods").unwrap();
-        assert!(!retire(Duration::ZERO), "a request has it");
+        assert!(!retire(Duration::ZERO), "retired while a request holds it");
         drop(found);
         let mut client = Client::new(Selection::default());
         client.connect(&life);
-        assert!(!retire(Duration::ZERO), "a stream reads it");
+        assert!(!retire(Duration::ZERO), "retired while a stream reads it");
         client.subscriber = None;
         assert!(retire(Duration::ZERO));
         assert!(life.hub.informers().is_empty());
     });
 }
 
-/// Counts how often it is woken.
+/// Counts its wake-ups.
 #[derive(Default)]
 struct Wakes(std::sync::atomic::AtomicUsize);
 
@@ -645,8 +644,8 @@ impl std::task::Wake for Wakes {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_waits_for_its_informer_sleeps() {
-    // Found by the simulation, seed 5: once the first bookmark was due, it did not.
+async fn a_stream_that_waits_for_its_informer_does_not_spin() {
+    // Found by the simulation, seed 5: the stream spun once the first bookmark was due.
     let upstream = Upstream::default();
     let life = Life::new(&upstream);
     let limits = cache::Config { journal_len_max: 4, journal_bytes_max: 1 << 20, tombstones_len_max: 6 };
@@ -665,7 +664,7 @@ async fn a_stream_that_waits_for_its_informer_sleeps() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_of_one_namespace_or_object_sleeps_through_what_happens_elsewhere() {
+async fn a_stream_of_one_namespace_or_object_is_not_woken_by_other_changes() {
     let mut upstream = Upstream::default();
     upstream.put("a", true);
     let mut life = Life::new(&upstream);
@@ -673,7 +672,7 @@ async fn a_stream_of_one_namespace_or_object_sleeps_through_what_happens_elsewhe
         let (labels, fields) = (LabelSelector::default(), FieldSelector::default());
         Selection::new(vec![namespace.to_owned()], name.map(str::to_owned), &labels, &fields)
     };
-    // The namespace of all objects, another one, an object, and a missing object.
+    // The namespace of all objects, another namespace, an object, and a missing object.
     let selections = [
         selection("web", None),
         selection("db", None),
@@ -708,7 +707,7 @@ async fn a_stream_of_one_namespace_or_object_sleeps_through_what_happens_elsewhe
         let counts = wakes.each_ref().map(|wakes| wakes.0.load(std::sync::atomic::Ordering::Relaxed));
         assert_eq!(counts, woken, "{name}");
     }
-    // At its bookmark it is still as far as the cache.
+    // With its bookmark it has the position of the cache.
     tokio::time::advance(Duration::from_secs(61)).await;
     for subscriber in &mut subscribers {
         let events = ready(subscriber).expect("a bookmark");
@@ -718,7 +717,7 @@ async fn a_stream_of_one_namespace_or_object_sleeps_through_what_happens_elsewhe
 }
 
 #[test]
-fn a_watch_whose_informer_comes_is_never_unknown() {
+fn a_pending_informer_that_starts_is_never_unknown() {
     let upstream = Upstream::default();
     let config = *Life::new(&upstream).hub.config();
     for _ in 0..200 {

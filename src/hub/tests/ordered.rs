@@ -1,17 +1,17 @@
-//! Clients of the API server's own watch, which resume from the version of the last event: wherever they are cut off, and at
-//! whichever replica they resume, they end up with the current objects.
+//! Clients of the Kubernetes watch, which resume from the version of the last event: wherever they are cut off, and
+//! at whichever replica they resume, they end with the current objects.
 
 use super::*;
 
 struct Client {
     selection: Selection,
-    /// The replica it is connected to.
+    /// The index of its replica.
     replica: usize,
     subscriber: Option<Subscriber>,
     state: Seen,
-    /// The version of the last event, or list; `None` before the first.
+    /// The version of the last event or list; `None` before the first list.
     at: Option<ResourceVersion>,
-    /// The informer that it listed last.
+    /// The informer of its last list.
     listed: Option<InformerId>,
 }
 
@@ -24,8 +24,8 @@ impl Client {
         self.replica = replica;
         let life = &lives[replica];
         let informer = life.hub.informers().remove(0);
-        // A client that missed the end of its watch, and has exactly the last version of a replaced informer, cannot be
-        // distinguished from one that has listed the successor.
+        // A client that missed the end of its watch, and has exactly the last version of a replaced informer, cannot
+        // be distinguished from one that listed the successor.
         if self.at.as_ref() == informer.tokens_valid_after() && self.listed != Some(informer.id()) {
             self.at = None;
         }
@@ -51,7 +51,8 @@ impl Client {
         self.selection.objects(&snapshot, None).map(seen).collect()
     }
 
-    /// Takes at most `count` events of a batch and is cut off within it; returns whether there were none. Lists again after 410.
+    /// Receives at most `count` events of a batch and is cut off within it; returns whether there were none. Lists
+    /// again after a 410.
     fn pull(&mut self, lives: &[Life], count: usize) -> bool {
         let Some(subscriber) = &mut self.subscriber else { return false };
         let events = match subscriber.next().now_or_never() {
@@ -78,7 +79,7 @@ impl Client {
             Payload::Object(object) | Payload::Patch { object, .. } => object.resource_version(),
             Payload::ObjectAt(_, version) | Payload::ObjectSince { since: version, .. } => version,
             Payload::Mark { positions, .. } => &positions[0],
-            Payload::Identity { .. } => panic!("what it was is not known any more"),
+            Payload::Identity { .. } => panic!("a deletion without the last state"),
         };
         let at = self.at.as_ref().expect("it has listed");
         assert!(version >= at, "{:?} {:?} at {version} goes back from {at}", event.kind, event.payload);
@@ -121,7 +122,7 @@ fn run(steps: &[(u8, u8, u8)], replicas: usize) {
             10 => client.connect(&lives, replica),
             _ => {
                 let quiet = client.pull(&lives, 1 + usize::from(much % 4));
-                // A replica that is behind has not sent yet what another one's relist would have sent next.
+                // A replica that is behind has not sent what the relist of another one would send next.
                 if quiet && replicas == 1 {
                     assert_eq!(client.state, client.expected(&lives[client.replica]));
                 }
@@ -147,7 +148,7 @@ proptest! {
     }
 
     #[test]
-    fn a_client_that_resumes_from_the_last_event_misses_nothing_when_informers_are_replaced(
+    fn a_client_that_resumes_from_the_last_event_survives_replaced_informers(
         steps in proptest::collection::vec((0..16_u8, any::<u8>(), any::<u8>()), 1..150),
     ) {
         paused(|| run(&steps, 1));
@@ -181,7 +182,7 @@ async fn a_relists_deletions_are_sent_at_the_version_before_it() {
 }
 
 #[test]
-fn what_stopped_to_match_within_a_relists_gap_is_gone_on_every_replica() {
+fn objects_that_stopped_matching_in_a_relist_gap_are_gone_on_every_replica() {
     paused(|| {
         let mut upstream = Upstream::default();
         ["a", "b"].iter().for_each(|name| upstream.put(name, true));
@@ -189,7 +190,7 @@ fn what_stopped_to_match_within_a_relists_gap_is_gone_on_every_replica() {
         let [_, selects, _] = selections();
         let mut client = Client::new(selects);
         client.connect(&lives, 0);
-        // The second change of b comes after that of a, and changes nothing for a client that has the first one.
+        // The second change of b is sent after that of a. A client that has the first one needs nothing else.
         upstream.put("b", false);
         upstream.put("a", true);
         upstream.put("b", false);

@@ -1,4 +1,4 @@
-//! Where a client with a token continues, and when it starts over.
+//! Where a client with a token resumes, and when it starts over.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,31 +11,31 @@ use super::{LIMITS, Life, Upstream, object, ready};
 use crate::cache::{self, Delta};
 use crate::k8s::{FieldSelector, LabelSelector, Object, Resource, ResourceParts, ResourceVersion};
 
-/// A stream that starts here.
+/// A stream that starts at this position.
 fn subscribe(life: &Life, selection: Selection, from: StartAt) -> Subscriber {
     let informers = life.hub.informers();
     let subscription = Subscription { informers, selection, join: None, from, resync: None, timeout: None };
     life.hub.subscribe(subscription).expect("a subscriber")
 }
 
-/// The first events of a stream that starts here: kinds, with names if there are any.
-fn told(life: &Life, from: StartAt) -> Vec<(EventKind, String)> {
+/// The first events of such a stream: kinds, and names if there are any.
+fn first_events(life: &Life, from: StartAt) -> Vec<(EventKind, String)> {
     let told = taken(&mut subscribe(life, Selection::default(), from));
     told.into_iter().map(|(kind, name, _)| (kind, name)).collect()
 }
 
-/// A token of an event.
+/// The token of an event.
 fn event(version: u64) -> StartAt {
     StartAt::Token([("pods".to_owned(), version.into())].into_iter().collect())
 }
 
-/// A token of a bookmark.
+/// The token of a bookmark.
 fn bookmark(version: u64) -> StartAt {
     StartAt::Bookmark([("pods".to_owned(), version.into())].into_iter().collect())
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_of_bookmarks_gets_the_deletion_of_an_object_that_it_may_hold_beyond_its_token() {
+async fn a_bookmark_token_gives_deletions_of_objects_created_after_it() {
     // Found by the simulation, seed 28.
     let mut upstream = Upstream::default();
     upstream.put("a", true);
@@ -43,19 +43,19 @@ async fn a_client_of_bookmarks_gets_the_deletion_of_an_object_that_it_may_hold_b
     let token = upstream.version;
     upstream.put("z", true);
     upstream.delete("z");
-    // More than the journal holds.
+    // More changes than the journal holds.
     (0..5).for_each(|_| upstream.put("a", true));
     life.watch(&upstream, usize::MAX);
-    assert!(told(&life, bookmark(token)).contains(&(EventKind::Deleted, "z".to_owned())));
+    assert!(first_events(&life, bookmark(token)).contains(&(EventKind::Deleted, "z".to_owned())));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_of_bookmarks_starts_over_where_a_relist_may_have_skipped_what_it_holds() {
+async fn a_bookmark_token_within_a_relist_gap_starts_over() {
     let mut upstream = Upstream::default();
     upstream.put("a", true);
     let mut life = Life::new(&upstream);
     let token = upstream.version;
-    // Another replica may have sent an object that was created and deleted meanwhile.
+    // Another replica may have sent an object that was created and deleted in the gap.
     let list = |version: u64| {
         let item = Delta::PassItem(object("a", 1, 1, true));
         vec![Delta::PassBegin, item, Delta::PassEnd(version.into())]
@@ -67,9 +67,13 @@ async fn a_reader_of_bookmarks_starts_over_where_a_relist_may_have_skipped_what_
     };
     assert_eq!(first(&mut subscriber), EventKind::Bookmark);
     life.writer.commit(list(9));
-    assert_eq!(told(&life, bookmark(token))[0].0, EventKind::Reset);
-    assert_eq!(told(&life, bookmark(9))[0].0, EventKind::Bookmark);
-    assert_eq!(first(&mut subscriber), EventKind::Reset, "what was skipped may be what it holds");
+    assert_eq!(first_events(&life, bookmark(token))[0].0, EventKind::Reset);
+    assert_eq!(first_events(&life, bookmark(9))[0].0, EventKind::Bookmark);
+    assert_eq!(
+        first(&mut subscriber),
+        EventKind::Reset,
+        "the client may hold an object that the relist skipped"
+    );
     life.writer.commit(list(12));
     assert_eq!(first(&mut subscriber), EventKind::Added, "the rest of its snapshot");
 }
@@ -80,7 +84,7 @@ fn list(version: u64, items: impl IntoIterator<Item = Object>) -> Vec<Delta> {
     [Delta::PassBegin].into_iter().chain(items).chain([Delta::PassEnd(version.into())]).collect()
 }
 
-/// Takes all events: kinds, names, and positions.
+/// All events that are ready: kinds, names and positions.
 fn taken(subscriber: &mut Subscriber) -> Vec<(EventKind, String, ResourceVersion)> {
     let mut all = Vec::new();
     while let Some(events) = ready(subscriber) {
@@ -94,8 +98,8 @@ fn taken(subscriber: &mut Subscriber) -> Vec<(EventKind, String, ResourceVersion
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_is_cut_off_within_a_relists_changes_starts_over() {
-    // Found by the simulation: changes of a relist are not in commit order. An object that comes later may have changed or
-    // stopped matching before. A replica asked from the middle would not send that.
+    // Found by the simulation: changes of a relist are not in commit order. An object that is sent later may have
+    // changed or stopped matching before. A replica asked to resume from the middle would not send that.
     let mut upstream = Upstream::default();
     (0..4).for_each(|number| upstream.put(&format!("x{number}"), true));
     let selecting = Selection::new(
@@ -117,11 +121,11 @@ async fn a_client_that_is_cut_off_within_a_relists_changes_starts_over() {
         ));
         let modified = |name: &str, position: u64| (EventKind::Modified, name.to_owned(), position.into());
         let expected = [modified("x0", 0), modified("x1", 0), modified("x2", 12)];
-        assert_eq!(taken(&mut subscriber), expected, "with the last one it has everything");
+        assert_eq!(taken(&mut subscriber), expected, "the last event does not have the final position");
     }
 }
 
-/// Another informer of the same hub.
+/// A second informer in the same hub.
 fn second(life: &Life) -> cache::Writer {
     let (writer, reader) = cache::cache(LIMITS, Instant::now());
     let parts = ResourceParts {
@@ -136,7 +140,8 @@ fn second(life: &Life) -> cache::Writer {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_starts_over_waits_for_every_cache_to_reach_its_token() {
-    // Found by the simulation, seed 18: one part of the token was too old for its cache, and the other ahead of its.
+    // Found by the simulation, seed 18: one part of the token was too old for its cache, and the other ahead of its
+    // cache.
     let mut upstream = Upstream::default();
     upstream.put("a", true);
     let life = Life::new(&upstream);
@@ -147,13 +152,13 @@ async fn a_client_that_starts_over_waits_for_every_cache_to_reach_its_token() {
         subscribe(&life, Selection::default(), StartAt::Token(token.into_iter().collect()))
     };
     let mut waits = subscribe();
-    assert_eq!(taken(&mut waits), [], "pods are not as far as the client");
+    assert_eq!(taken(&mut waits), [], "sent although the pods are behind the token");
     let reason = |delivery: Delivery| {
         let Payload::Mark { reason, .. } = delivery.events()[0].payload else { panic!("{delivery:?}") };
         reason
     };
     tokio::time::advance(Duration::from_secs(11)).await;
-    assert_eq!(reason(waits.next().await), Some(ResetReason::TokenAhead), "it may go back");
+    assert_eq!(reason(waits.next().await), Some(ResetReason::TokenAhead), "the reason of the RESET");
     let mut waits = subscribe();
     assert_eq!(taken(&mut waits), []);
     let mut life = life;
@@ -162,7 +167,7 @@ async fn a_client_that_starts_over_waits_for_every_cache_to_reach_its_token() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_ahead_of_an_idle_cache_is_served_once_the_api_server_has_been_there() {
+async fn a_client_ahead_of_an_idle_cache_is_served_once_upstream_confirms_its_version() {
     let mut upstream = Upstream::default();
     ["a", "b"].iter().for_each(|name| upstream.put(name, true));
     let mut life = Life::new(&upstream);
@@ -170,18 +175,18 @@ async fn a_client_ahead_of_an_idle_cache_is_served_once_the_api_server_has_been_
     for from in [event(4), StartAt::Bookmark([("pods".to_owned(), 4.into())].into_iter().collect())] {
         let mut life = Life::new(&upstream);
         let mut subscriber = subscribe(&life, Selection::default(), from);
-        assert_eq!(taken(&mut subscriber), [], "it may be of another history");
+        assert_eq!(taken(&mut subscriber), [], "served although the token may belong to another history");
         assert!(life.tell_head(Some(&3.into())));
-        assert_eq!(taken(&mut subscriber), [], "the API server is not there");
+        assert_eq!(taken(&mut subscriber), [], "served although the API server is behind the token");
         assert!(life.tell_head(None), "asked again");
         assert_eq!(taken(&mut subscriber), []);
         assert!(life.tell_head(Some(&9.into())));
-        assert_eq!(taken(&mut subscriber), [bookmark(4)], "not the cache's, which is older");
+        assert_eq!(taken(&mut subscriber), [bookmark(4)], "not the position of the token");
         tokio::time::advance(Duration::from_secs(61)).await;
         assert_eq!(taken(&mut subscriber), [bookmark(4)]);
         let at = |version| object("a", 1, version, true);
         life.writer.commit(vec![Delta::Apply(at(3)), Delta::Apply(at(4))]);
-        assert_eq!(taken(&mut subscriber), [], "what it had where it came from");
+        assert_eq!(taken(&mut subscriber), [], "a change that the client already has");
         life.writer.commit(vec![Delta::Apply(at(5))]);
         assert_eq!(taken(&mut subscriber), [(EventKind::Modified, "a".to_owned(), 5.into())]);
     }
@@ -223,7 +228,7 @@ async fn a_client_ahead_of_one_cache_gets_changes_of_the_others_meanwhile() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_ahead_of_one_cache_that_starts_over_for_another_is_not_taken_back() {
+async fn a_client_ahead_of_one_cache_that_starts_over_does_not_go_back() {
     // Found by the simulation, seed 800187.
     let mut upstream = Upstream::default();
     upstream.put("a", true);
@@ -248,13 +253,13 @@ async fn a_client_ahead_of_one_cache_that_starts_over_for_another_is_not_taken_b
             assert_eq!(taken(&mut subscriber).len(), 1);
             lose(&mut life);
         }
-        assert_eq!(taken(&mut subscriber), [], "nodes were at 30 for the client");
+        assert_eq!(taken(&mut subscriber), [], "nodes went back");
         nodes.commit(vec![Delta::Bookmark(29.into())]);
         assert_eq!(taken(&mut subscriber), []);
         if gets_there {
             nodes.commit(vec![Delta::Bookmark(30.into())]);
         } else {
-            // Found by the simulation, seed 900288: nothing more may come for a long time.
+            // Found by the simulation, seed 900288: there may be no further event for a long time.
             tokio::time::advance(Duration::from_secs(11)).await;
         }
         let Payload::Mark { reason, .. } = subscriber.next().await.events()[0].payload.clone() else {
@@ -270,7 +275,7 @@ async fn a_client_ahead_of_one_cache_that_starts_over_for_another_is_not_taken_b
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_of_a_cache_that_selects_otherwise_starts_over() {
+async fn a_token_of_a_cache_with_another_selection_starts_over() {
     let selecting = |label_selector: &str| {
         let mut upstream = Upstream::default();
         upstream.put("a", true);
@@ -282,14 +287,18 @@ async fn a_token_of_a_cache_that_selects_otherwise_starts_over() {
     let name = web.hub.informers()[0].spec.token_name();
     assert!(name.starts_with("pods_") && name.len() == 13, "{name}");
     let token = || StartAt::Token([(name.clone(), 1.into())].into_iter().collect());
-    assert_eq!(told(&same, token())[0].0, EventKind::Bookmark, "the digest is of what is selected alone");
-    assert_eq!(told(&all, token())[0].0, EventKind::Reset);
+    assert_eq!(
+        first_events(&same, token())[0].0,
+        EventKind::Bookmark,
+        "the digest depends on more than the contents"
+    );
+    assert_eq!(first_events(&all, token())[0].0, EventKind::Reset);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_is_cut_off_within_a_catch_up_starts_over() {
-    // Found by the simulation, seed 212202: `b` changed twice and comes last. On a replica that has only the first change, a
-    // client that was cut off before `b` got a bookmark and lacked both changes.
+    // Found by the simulation, seed 212202: `b` changed twice and is sent last. On a replica with the first change
+    // only, a client that was cut off before `b` got a bookmark and lacked both changes.
     let mut upstream = Upstream::default();
     ["a", "b"].iter().for_each(|name| upstream.put(name, true));
     let mut life = Life::new(&upstream);
@@ -303,7 +312,7 @@ async fn a_client_that_is_cut_off_within_a_catch_up_starts_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn shared_batches_are_forgotten_with_the_last_subscriber() {
+async fn shared_batches_are_dropped_with_the_last_subscriber() {
     let mut upstream = Upstream::default();
     upstream.put("a", true);
     let mut life = Life::new(&upstream);

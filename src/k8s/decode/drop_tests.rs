@@ -28,7 +28,7 @@ fn check(paths: &str, input: &str, expected: &str) {
 const HEAD: &str = r#"{"kind":"Secret","apiVersion":"v1","metadata":{"name":"a","resourceVersion":"7""#;
 
 #[test]
-fn what_is_dropped_is_gone_and_the_rest_is_there_byte_for_byte() {
+fn dropped_parts_are_removed_and_the_rest_is_kept_byte_for_byte() {
     let object = |rest: &str| format!("{HEAD}}}{rest}}}");
     check(
         ".data",
@@ -44,12 +44,12 @@ fn what_is_dropped_is_gone_and_the_rest_is_there_byte_for_byte() {
     check(".a.b", &object(r#","a":{"b":1}"#), &object(r#","a":{}"#));
     check(".a.b.c", &object(r#","a":{"b":1.50}"#), &object(r#","a":{"b":1.50}"#));
     check(".a.b", &object(r#","a":"text","b":{"b":1}"#), &object(r#","a":"text","b":{"b":1}"#));
-    // Whatever its name is written with.
+    // Names may be escaped.
     check(".data", &object(r#","d\u0061ta":1,"x":2"#), &object(r#","x":2"#));
 }
 
 #[test]
-fn a_path_goes_on_in_each_element_of_an_array() {
+fn a_dropped_path_applies_to_each_element_of_an_array() {
     let input = format!(
         r#"{HEAD}}},"spec":{{"containers":[{{"name":"x","env":[1]}},{{"env":[]}},7,[{{"env":1,"z":2}}]]}}}}"#
     );
@@ -61,7 +61,7 @@ fn a_path_goes_on_in_each_element_of_an_array() {
 }
 
 #[test]
-fn members_of_the_metadata_can_go_beside_the_last_applied_annotation() {
+fn metadata_members_can_be_dropped_with_the_last_applied_annotation() {
     let last = r#""kubectl.kubernetes.io/last-applied-configuration":"{}""#;
     let input = format!(
         r#"{HEAD},"labels":{{"l":"1"}},"annotations":{{{last},"a.b/c":"1","d":"2"}},"ownerReferences":[{{"uid":"u","name":"n"}}],"generation":3}}}}"#
@@ -79,7 +79,7 @@ fn members_of_the_metadata_can_go_beside_the_last_applied_annotation() {
 }
 
 #[test]
-fn metadata_alone_is_kept_whatever_the_server_sends() {
+fn metadata_only_decoding_keeps_nothing_else() {
     let expected = r#"{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"a","resourceVersion":"7","labels":{"l":"1"}}}"#;
     let metadata = r#""metadata":{"name":"a","managedFields":[],"resourceVersion":"7","labels":{"l":"1"}}"#;
     for input in [
@@ -149,7 +149,7 @@ fn identity_and_labels_cannot_be_dropped() {
 }
 
 #[test]
-fn a_field_that_is_dropped_is_known_as_such() {
+fn a_dropped_field_is_recognized() {
     let paths: DropPaths = ".data,.status.conditions".parse().unwrap();
     for (field, dropped) in [
         ("data", true),
@@ -164,7 +164,7 @@ fn a_field_that_is_dropped_is_known_as_such() {
 }
 
 #[test]
-fn annotations_that_are_all_dropped_stay_as_an_empty_object() {
+fn annotations_dropped_one_by_one_leave_an_empty_object() {
     let text = r#"{"metadata":{"name":"a","resourceVersion":"7","annotations":{"\"":""}}}"#;
     let dropped: DropPaths = r#".metadata.annotations["\""]"#.parse().unwrap();
     let object = decoder().dropping(dropped).object(text).unwrap();
@@ -172,7 +172,7 @@ fn annotations_that_are_all_dropped_stay_as_an_empty_object() {
     assert_eq!(value["metadata"]["annotations"], json!({}));
 }
 
-/// Drops a path of a tree, the plain way.
+/// Removes a path from a parsed tree.
 fn prune(value: &mut Value, names: &[String]) {
     let Some((name, rest)) = names.split_first() else { return };
     match value {
@@ -207,7 +207,7 @@ fn tree() -> impl Strategy<Value = Value> {
     })
 }
 
-/// A path as it is typed, always in quotes.
+/// A path as it is typed, with all names in quotes.
 fn typed(names: &[String]) -> String {
     let quoted = |name: &String| format!("[\"{}\"]", name.replace('\\', "\\\\").replace('"', "\\\""));
     names.iter().map(quoted).collect()
@@ -215,7 +215,7 @@ fn typed(names: &[String]) -> String {
 
 proptest! {
     #[test]
-    fn what_is_left_is_what_a_tree_without_it_would_be(
+    fn dropping_a_path_equals_pruning_the_parsed_tree(
         spec in tree(),
         annotations in prop::collection::btree_map(name(), "[x-z]{0,2}", 0..3),
         paths in prop::collection::vec(prop::collection::vec(name(), 1..4), 0..4),

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_hide_an_object_is_an_error() {
+    fn a_page_that_would_hide_an_object_is_an_error() {
         for body in [
             r#"{"metadata":{"resourceVersion":"7"},"items":[{"metadata":{"uid":"u"}}]}"#,
             r#"{"metadata":{"resourceVersion":"7"},"items":[{}]}"#,

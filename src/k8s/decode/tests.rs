@@ -64,7 +64,7 @@ fn the_last_applied_annotation_goes_and_an_empty_map_with_it() {
 }
 
 #[test]
-fn a_pretty_printed_object_becomes_one_compact_line_and_line_separators_are_escaped() {
+fn pretty_printed_objects_become_one_line_with_escaped_line_separators() {
     check(
         "{\n  \"kind\": \"Pod\",\n  \"apiVersion\": \"v1\",\n  \"metadata\": {\n    \"name\": \"a\",\n \"resourceVersion\": \"7\"\n  },\n  \"spec\": {\n \"a b\": [1, \"x\\\" y\"]\n }\n}",
         r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","resourceVersion":"7"},"spec":{"a b":[1,"x\" y"]}}"#,
@@ -88,7 +88,7 @@ fn an_object_without_identity_is_refused_by_name() {
 }
 
 #[test]
-fn a_bad_item_costs_only_itself() {
+fn an_undecodable_item_does_not_affect_the_others() {
     let good = r#"{"metadata":{"name":"a","resourceVersion":"1"}}"#;
     for bad in [r#"{"metadata":{"name":"b"}}"#, r#"{"metadata":"text"}"#, "7"] {
         let body = format!(r#"{{"items":[{good},{bad},{good}],"metadata":{{"resourceVersion":"9"}}}}"#);
@@ -147,7 +147,7 @@ proptest::proptest! {
             "metadata": {"name": "a", "resourceVersion": "1", "annotations": {text.clone(): text.clone()}},
             "spec": {"text": text, "number": number, "list": [null, true, {"deep": [1]}]}});
         let object = decoder().object(&value.to_string()).unwrap();
-        // serde_json's own reading of floats is not exact, so the same text is read twice.
+        // serde_json does not read floats exactly, so the same text is read twice.
         let expected: serde_json::Value = serde_json::from_str(&value.to_string()).unwrap();
         proptest::prop_assert_eq!(serde_json::from_slice::<serde_json::Value>(&object.json()).unwrap(), expected);
     }

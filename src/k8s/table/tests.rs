@@ -1,5 +1,5 @@
-//! Each kind as the API server prints it: recorded from kube-apiserver 1.20 (`recorded.json`), and by hand what newer
-//! ones print otherwise.
+//! Rows as the API server prints them: recorded from kube-apiserver 1.20 (`recorded.json`), and by hand where newer
+//! versions print something else.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::k8s::ResourceParts;
 
-/// What the API server answered for one resource, as JSON and as a table.
+/// The answers of the API server for one resource, as JSON and as a table.
 #[derive(Deserialize)]
 struct Recorded {
     group: String,
@@ -42,7 +42,7 @@ fn at(seconds: u64) -> Timestamp {
     Timestamp::since_epoch(Duration::from_secs(seconds))
 }
 
-/// The cells of an object by their columns, at the first minute of 2026.
+/// The cells of an object by column, at the first minute of 2026.
 #[track_caller]
 fn cells(canonical: &str, minor: u32, object: &Value) -> BTreeMap<String, Value> {
     let (plural, group) = canonical.split_once('.').unwrap_or((canonical, ""));
@@ -61,7 +61,7 @@ fn check(canonical: &str, minor: u32, column: &str, object: Value, expected: imp
 }
 
 #[test]
-fn objects_look_as_the_api_server_prints_them() {
+fn table_rows_equal_the_recorded_ones() {
     for Recorded { group, version, plural, now, definition, rows } in recorded() {
         let columns = definition.map(|definition| {
             let json = definition.to_string();
@@ -78,11 +78,11 @@ fn objects_look_as_the_api_server_prints_them() {
 }
 
 #[test]
-fn every_printer_has_columns_and_the_other_way_round() {
+fn every_printer_has_columns_and_every_kind_with_columns_a_printer() {
     let printers: BTreeSet<&str> = PRINTERS.iter().map(|(kind, _)| *kind).collect();
     let kinds: BTreeSet<&str> = columns::kinds().filter(|kind| *kind != "customresources").collect();
     assert_eq!(printers, kinds);
-    // Whatever an object lacks, there is a cell for each column.
+    // There is a cell for each column, whatever the object lacks.
     for minor in [20, 24, 28, MINOR_MAX] {
         for kind in printers.iter().filter(|kind| **kind != "*") {
             cells(kind, minor, &json!({}));
@@ -113,7 +113,7 @@ fn every_kind_that_1_20_prints_was_recorded() {
 }
 
 #[test]
-fn restarts_tell_when_since_1_22() {
+fn since_1_22_restarts_show_when_the_last_one_was() {
     let ended = json!({"terminated": {"exitCode": 1, "finishedAt": "2025-12-31T23:56:00Z"}});
     let earlier = json!({"terminated": {"exitCode": 1, "finishedAt": "2025-12-31T23:50:00Z"}});
     let state = json!({"running": {}});
@@ -147,7 +147,7 @@ fn sidecars_count_as_containers() {
 }
 
 #[test]
-fn pods_end_as_their_version_has_it() {
+fn the_status_of_ended_pods_depends_on_the_version() {
     let over =
         json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "status": {"phase": "Succeeded"}});
     check("pods", 20, "Status", over.clone(), "Terminating");
@@ -163,7 +163,7 @@ fn pods_end_as_their_version_has_it() {
 }
 
 #[test]
-fn newer_versions_have_more_to_say() {
+fn newer_versions_have_further_columns_and_values() {
     let job = |conditions: Value| json!({"spec": {"completions": 1}, "status": {"conditions": conditions}});
     let so = |kind: &str| json!([{"type": kind, "status": "True"}]);
     check("jobs.batch", 36, "Status", job(json!([])), "Running");
@@ -192,7 +192,7 @@ fn newer_versions_have_more_to_say() {
 }
 
 #[test]
-fn kinds_that_came_later_print_too() {
+fn kinds_added_after_1_20_have_rows() {
     let policies = "validatingadmissionpolicies.admissionregistration.k8s.io";
     let policy =
         json!({"spec": {"validations": [{}, {}], "paramKind": {"apiVersion": "v1", "kind": "ConfigMap"}}});
@@ -216,7 +216,7 @@ fn kinds_that_came_later_print_too() {
 }
 
 #[test]
-fn a_kind_without_a_known_printer_is_left_to_json() {
+fn a_kind_without_a_printer_has_no_table() {
     assert!(Table::of(&resource("example.com", "v1", "widgets"), None, None).is_none());
     assert!(Table::of(&resource("snapshot.storage.k8s.io", "v1", "volumesnapshots"), None, None).is_none());
     let unknown = Table::of(&resource("apps", "v9", "things"), None, None).unwrap();
@@ -224,7 +224,7 @@ fn a_kind_without_a_known_printer_is_left_to_json() {
 }
 
 #[test]
-fn definitions_give_their_columns() {
+fn definitions_declare_their_columns() {
     let column = |path: &str| json!({"name": "c", "type": "string", "jsonPath": path});
     let of = |definition: &Value, version: &str| {
         PrinterColumn::of_definition(definition.to_string().as_bytes(), version)
@@ -250,7 +250,7 @@ fn an_object_that_is_too_deep_shows_only_its_name() {
 }
 
 #[test]
-fn paths_that_are_none_are_refused() {
+fn invalid_column_paths_are_refused() {
     let parse = jsonpath::Path::parse;
     for path in [
         ".a[",
@@ -266,7 +266,7 @@ fn paths_that_are_none_are_refused() {
     ] {
         assert!(parse(path).is_none(), "{path}");
     }
-    // Deep, but bounded.
+    // Deep, but within the bound.
     assert!(parse(&format!(".a{}", "[?(@.a".repeat(40))).is_none());
     assert!(parse(".a[18446744073709551616]").is_none());
     let tree: tree::Tree<'_> = serde_json::from_str(r#"{"a":[1,2]}"#).unwrap();
@@ -277,12 +277,12 @@ fn paths_that_are_none_are_refused() {
 #[test]
 fn columns_printers_and_the_table_of_kinds_agree() {
     let printed: BTreeSet<&str> = PRINTERS.iter().map(|(name, _)| *name).collect();
-    // Those of a definition that names no columns, which no built-in kind prints.
+    // Except those for a definition without columns, which no built-in kind uses.
     let described: BTreeSet<&str> = columns::kinds().filter(|name| *name != "customresources").collect();
-    assert_eq!(printed, described, "a printer for each kind in columns.json, and none beside them");
+    assert_eq!(printed, described, "columns.json and the printers have different kinds");
     let known: BTreeSet<String> =
         crate::k8s::kinds::BUILT_IN.iter().map(crate::k8s::BuiltIn::canonical).collect();
     for name in printed.iter().filter(|name| **name != "*") {
-        assert!(known.contains(*name), "{name} has columns, and is not in k8s/kinds.rs");
+        assert!(known.contains(*name), "{name} has columns, but is not in k8s/kinds.rs");
     }
 }

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn selectors_read_as_one_types_them() {
+    fn selectors_are_printed_as_they_are_typed() {
         for (json, expected) in [
             ("null", ""),
             ("{}", ""),

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_as_go_reads_them() {
+    fn times_are_parsed_as_by_go() {
         let check = |text: &str, nanos: Option<i128>| {
             assert_eq!(Timestamp::parse(text).map(|time| time.0), nanos, "{text}");
         };
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_as_short_as_kubectl_prints_them() {
+    fn durations_are_shortened_as_by_kubectl() {
         let (minute, hour, day) = (60, 3_600, 86_400);
         for (seconds, expected) in [
             (-2, "<invalid>"),
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn no_time_is_unknown_and_one_too_far_is_cut() {
+    fn a_missing_time_is_unknown_and_a_distant_one_is_clamped() {
         let now = Timestamp::parse("2026-11-21T05:48:55.5Z").unwrap();
         let object = |time: &str| format!(r#"{{"t":"{time}"}}"#);
         for (time, expected) in [

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_is_borrowed_and_what_is_missing_is_empty() {
+    fn text_is_borrowed_and_missing_members_are_empty() {
         let json = r#"{"a":{"b":"x","n":3,"big":18446744073709551615,"t":true,"z":null},"e\u0041":"\n","a":{"b":"y"}}"#;
         let tree: Tree<'_> = serde_json::from_str(json).unwrap();
         assert_eq!(tree.text("a.b"), "y", "the last of two");

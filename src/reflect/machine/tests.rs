@@ -1,5 +1,5 @@
-//! Runs the machine against conformance cases, written as scripts of `input => answer`. `woke` and `wait` move the
-//! clock; entropy is 0 unless a script sets it.
+//! Runs the machine on conformance cases, written as scripts of `input => answer`. `woke` and `wait` move the clock.
+//! Entropy is 0 unless a script sets it.
 
 use proptest::prelude::*;
 
@@ -40,8 +40,8 @@ fn kind(word: &str) -> FailureKind {
     FailureKind::ALL.into_iter().find(|kind| kind.as_str() == word).expect("a kind of failure")
 }
 
-/// Reads `version held found`: the API server's version, that of the newest object here, and there. `cached` before
-/// them means that a cache answered.
+/// Reads `version held found`: the API server's version, and the version of the newest object in the cache and at the
+/// API server. A leading `cached` means that a cache answered.
 fn probed(words: &[&str]) -> Probed {
     if words[0] == "cached" {
         return Probed { is_cached: true, ..probed(&words[1..]) };
@@ -191,7 +191,7 @@ fn check(script: &str) -> Run {
     follow(run, script)
 }
 
-/// The same, beginning with a streaming list.
+/// As [`check`], beginning with a streaming list.
 #[track_caller]
 fn check_streaming(script: &str) -> Run {
     let (run, first) = Run::new(InitialList::Auto);
@@ -225,12 +225,12 @@ fn case_5_pages_are_one_pass_and_the_watch_starts_at_the_lists_version() {
 }
 
 #[test]
-fn the_first_pages_version_counts_even_if_a_later_one_says_otherwise() {
+fn the_version_of_the_first_page_counts() {
     check("page 10 +t1 => > list t1\npage 12 => end 10 > watch 10");
 }
 
 #[test]
-fn case_6_an_expired_token_starts_the_list_over_and_twice_in_one_piece() {
+fn case_6_an_expired_token_restarts_the_list_and_twice_lists_unpaged() {
     let run = check(
         "page 10 +t1 a@3 => item a@3 > list t1
          fail expired    => abort > sleep 1
@@ -244,7 +244,7 @@ fn case_6_an_expired_token_starts_the_list_over_and_twice_in_one_piece() {
 }
 
 #[test]
-fn a_page_that_fails_is_asked_for_again_with_the_pass_kept() {
+fn a_failed_page_is_retried_within_the_pass() {
     check(
         "page 10 +t1 a@3  => item a@3 > list t1
          fail transport   => > sleep 0.8
@@ -268,7 +268,7 @@ fn a_page_that_is_refused_starts_the_list_over() {
 }
 
 #[test]
-fn a_page_that_is_too_large_is_asked_for_in_smaller_ones() {
+fn a_page_that_is_too_large_is_retried_in_smaller_pages() {
     check(
         "fail too_large  => > sleep 0.8
          woke            => > list first limit 1
@@ -279,7 +279,7 @@ fn a_page_that_is_too_large_is_asked_for_in_smaller_ones() {
 }
 
 #[test]
-fn a_repeated_token_does_not_list_for_ever() {
+fn a_repeated_continue_token_aborts_the_list() {
     check("page 10 +t a@3 => item a@3 > list t\npage 10 +t a@3 => abort > sleep 0.8\nwoke => begin > list");
 }
 
@@ -299,7 +299,7 @@ fn case_8_a_410_as_http_status_lists_again() {
 }
 
 #[test]
-fn a_410_after_each_list_lists_ever_more_rarely() {
+fn repeated_410s_after_lists_back_off() {
     let run = check(
         "page 10 => end 10 > watch 10
          refuse expired => > sleep 1
@@ -323,7 +323,7 @@ fn a_410_after_each_list_lists_ever_more_rarely() {
 }
 
 #[test]
-fn case_9_a_server_that_is_behind_is_asked_again_and_then_listed() {
+fn case_9_a_server_that_is_behind_is_retried_and_then_listed() {
     let run = check_synced(
         "error 504      => > sleep 0.8
          woke           => > watch 10
@@ -373,7 +373,7 @@ fn case_12_a_clean_end_resumes_at_once() {
 }
 
 #[test]
-fn quiet_watches_that_end_soon_are_spaced_by_what_they_lived() {
+fn quiet_watches_that_end_soon_are_spaced_by_their_duration() {
     check_synced(
         "eof => > watch 10
          opened
@@ -426,7 +426,7 @@ fn watches_that_end_at_once_back_off_and_then_list() {
 }
 
 #[test]
-fn watches_that_bring_one_event_each_and_end_do_not_spin() {
+fn watches_that_end_after_one_event_each_do_not_spin() {
     check_synced(
         "eof => > watch 10
          opened
@@ -443,7 +443,7 @@ fn watches_that_bring_one_event_each_and_end_do_not_spin() {
 }
 
 #[test]
-fn case_14_a_watch_that_is_forbidden_keeps_the_list_and_says_so() {
+fn case_14_a_forbidden_watch_keeps_the_list_and_reports_the_error() {
     let run = check(
         "page 10 a@3       => item a@3 end 10 > watch 10
          refuse forbidden  => > sleep 0.8
@@ -456,12 +456,12 @@ fn case_14_a_watch_that_is_forbidden_keeps_the_list_and_says_so() {
 }
 
 #[test]
-fn case_15_a_bookmark_is_where_the_next_watch_starts() {
+fn case_15_the_next_watch_starts_at_the_bookmark() {
     check_synced("mark 150 => mark 150\neof => > watch 150");
 }
 
 #[test]
-fn cases_17_and_18_duplicates_reach_the_cache_which_drops_them_and_the_version_moves_on() {
+fn cases_17_and_18_duplicates_are_left_to_the_cache_and_advance_the_version() {
     check_synced(
         "mod a@11 => put a@11
          mod a@11 => put a@11
@@ -487,7 +487,7 @@ fn case_24_versions_of_thirty_digits_are_resumed_from() {
 }
 
 #[test]
-fn versions_that_are_no_numbers_are_taken_as_they_come() {
+fn versions_that_are_not_numbers_are_taken_as_they_come() {
     check("page abc => end abc > watch abc\nopened\nmod a@xyz => put a@xyz\nwait 60000\neof => > watch xyz");
 }
 
@@ -510,7 +510,7 @@ fn case_26_a_removed_definition_is_waited_for() {
 }
 
 #[test]
-fn case_27_a_silent_watch_is_opened_anew_at_once() {
+fn case_27_a_silent_watch_is_reopened_at_once() {
     let mut run = check_synced("wait 30000\nsilent => > watch 10");
     assert_eq!(run.machine.condition().message.as_deref(), Some(WatchEnd::Silent.sentence().as_str()));
     assert_eq!(run.input("opened"), "-");
@@ -518,7 +518,7 @@ fn case_27_a_silent_watch_is_opened_anew_at_once() {
     assert_eq!(run.machine.silence_max(), Duration::from_secs(30));
     run.entropy = 1.0;
     run.input("wait 305000");
-    // After a long time without events the version is asked for first.
+    // After a long time without events, the version is probed first.
     assert_eq!(run.input("overdue"), "> probe");
     assert_eq!(run.input("probed 10"), "> watch 10");
     assert_eq!(run.machine.silence_max(), Duration::from_millis(25_500));
@@ -538,14 +538,14 @@ fn a_streaming_list_is_one_pass_until_its_mark_and_then_the_watch() {
     );
     assert_eq!(run.machine.condition().phase, Phase::Watching);
     assert_eq!(run.input("eof"), "> watch 13");
-    // Connecting, until the head of the answer arrives.
+    // The phase is "connecting" until the response head arrives.
     assert_eq!(run.machine.condition().phase, Phase::Connecting);
     run.input("opened");
     assert_eq!(run.machine.condition().phase, Phase::Watching);
 }
 
 #[test]
-fn case_4_a_streaming_list_cut_short_is_asked_for_again_and_then_in_pages() {
+fn case_4_a_cut_streaming_list_is_retried_and_then_paged() {
     check_streaming(
         "opened
          add b@4   => item b@4
@@ -560,7 +560,7 @@ fn case_4_a_streaming_list_cut_short_is_asked_for_again_and_then_in_pages() {
 }
 
 #[test]
-fn cases_2_and_3_a_server_without_streaming_lists_is_asked_for_pages_for_an_hour() {
+fn cases_2_and_3_after_a_refused_streaming_list_pages_are_used_for_an_hour() {
     for refusal in [
         "refuse refused",
         "refuse forbidden",
@@ -589,7 +589,7 @@ fn cases_2_and_3_a_server_without_streaming_lists_is_asked_for_pages_for_an_hour
 }
 
 #[test]
-fn an_outage_says_nothing_about_streaming() {
+fn an_outage_does_not_disable_streaming_lists() {
     let mut script = String::new();
     for (kind, delay) in [
         ("transport", 0.8),
@@ -605,7 +605,7 @@ fn an_outage_says_nothing_about_streaming() {
 }
 
 #[test]
-fn each_way_of_listing_can_be_had_alone() {
+fn either_way_of_listing_can_be_configured_alone() {
     let (run, first) = Run::new(InitialList::Stream);
     assert_eq!(first, "begin > stream");
     follow(
@@ -616,7 +616,7 @@ fn each_way_of_listing_can_be_had_alone() {
 }
 
 #[test]
-fn an_older_answer_is_not_taken_until_it_is_newer() {
+fn an_older_list_is_refused_and_retried() {
     let run = check_synced(
         "error 410        => begin > list
          page 9 +t a@3    => abort > sleep 0.8
@@ -646,7 +646,7 @@ fn an_older_answer_is_not_taken_until_it_is_newer() {
 }
 
 #[test]
-fn answers_that_stay_older_are_believed_in_the_end() {
+fn answers_that_stay_older_are_accepted_in_the_end() {
     check_synced(
         "error 410   => begin > list
          page 7 a@3  => abort > sleep 0.8
@@ -668,8 +668,8 @@ fn answers_that_stay_older_are_believed_in_the_end() {
 }
 
 #[test]
-fn a_restored_cluster_that_passed_what_was_seen_is_checked_against_what_is_held() {
-    // The probe gives an older version; before the list, writers take the versions further.
+fn a_list_after_an_older_answer_is_checked_against_the_cache() {
+    // The probe gives an older version. Before the list, writes take the versions beyond the known ones.
     check_synced(
         "rst          => > probe
          probed 7     => begin > list
@@ -707,8 +707,8 @@ fn versions_that_went_back_are_found_after_a_lost_connection_and_on_idle_watches
 }
 
 #[test]
-fn a_server_that_was_away_after_its_answer_is_asked_again_before_a_watch_resumes() {
-    // The server stops between its answer and the watch. Its cluster may be another one when it is back.
+fn a_server_unreachable_after_its_probe_is_probed_again_before_a_watch() {
+    // The server stops between its answer and the watch. When it is back, its cluster may be another one.
     check_synced(
         "rst              => > probe
          probed 10 8 8    => > watch 10
@@ -726,23 +726,24 @@ fn a_server_that_was_away_after_its_answer_is_asked_again_before_a_watch_resumes
 }
 
 #[test]
-fn a_cache_in_between_that_is_behind_is_no_sign_of_another_history() {
+fn a_lagging_upstream_cache_is_no_sign_of_another_history() {
     check_synced("rst => > probe\nprobed cached 7 8 6 => > watch 10");
     check_synced("rst => > probe\nprobed cached 7 8 => > watch 10");
-    // A cache that is as far as this one counts as much as the API server.
+    // A cache that is as far as this one is trusted like the API server.
     check_synced("rst => > probe\nprobed cached 10 8 7 => other begin > list");
 }
 
 #[test]
-fn another_history_whose_versions_are_beyond_is_found_by_the_newest_object() {
+fn another_history_with_higher_versions_is_found_by_the_newest_object() {
     // The same object at the same version.
     check_synced("rst => > probe\nprobed 90 8 8 => > watch 10");
-    // A later answer with an earlier state.
+    // A later answer has an earlier state of the object.
     let run = check_synced(
         "rst => > probe\nprobed 90 8 7 => other begin > list\npage 91 a@7 => item a@7 end 91 > watch 91",
     );
     assert_eq!(run.reaction.relist, None, "the last step");
-    // Changed or deleted since, in this history or in another: its state at the version held decides.
+    // The object was changed or deleted since, in this history or in another one: its state at the held version
+    // decides.
     check_synced("rst => > probe\nprobed 90 8 60 => > probe then\nprobed 8 8 8 => > watch 10");
     check_synced("rst => > probe\nprobed 90 8 => > probe then\nprobed 8 8 8 => > watch 10");
     check_synced("rst => > probe\nprobed 90 8 60 => > probe then\nprobed 8 8 7 => other begin > list");
@@ -750,11 +751,11 @@ fn another_history_whose_versions_are_beyond_is_found_by_the_newest_object() {
     assert_eq!(run.reaction.relist, Some(RelistReason::WentBack));
     let told = run.machine.condition().message.unwrap();
     assert_eq!(told, "the API server has another history: web/a at 8, which was seen already, is not in it");
-    // The server has forgotten that version, or does not understand the question.
+    // The server has compacted that version, or does not understand the request.
     check_synced("rst => > probe\nprobed 90 8 60 => > probe then\nunprobed expired => > watch 10");
     let asked = "rst => > probe\nprobed 90 8 60 => > probe then\nprobed 90 8 60 => > probe exactness\n";
     check_synced(&format!("{asked}probed 90 8 => > watch 10"));
-    // 1.20 answers with the state at that version, but with the current version.
+    // 1.20 answers with the objects at that version, but reports the current version.
     check_synced(&format!("{asked}probed 8 8 => other begin > list"));
 }
 
@@ -769,7 +770,7 @@ fn a_doubted_watch_lists_again() {
 }
 
 #[test]
-fn a_line_that_cannot_be_read_is_asked_for_again_and_then_gone_around() {
+fn an_undecodable_line_is_read_again_and_then_relisted() {
     let run = check_synced(
         "mod a@11 => put a@11
          bad => > watch 11
@@ -801,14 +802,14 @@ fn unavailable_in_the_stream_never_lists() {
 }
 
 #[test]
-fn inputs_that_answer_nothing_change_nothing() {
+fn inputs_that_answer_no_step_are_ignored() {
     check_synced(
         "woke\npage 99 x@9\nfail transport\nrefuse expired\nopened\neof => > watch 10\neof\nmod a@50\nwoke",
     );
 }
 
 #[test]
-fn timeouts_are_spread_over_a_minute_and_the_deadline_lies_behind() {
+fn watch_timeouts_are_spread_over_a_minute_before_the_deadline() {
     for (entropy, expected) in [(0.0, 240), (0.5, 270), (0.999, 299)] {
         let (mut run, _) = Run::new(InitialList::Page);
         run.entropy = entropy;
@@ -822,12 +823,12 @@ fn timeouts_are_spread_over_a_minute_and_the_deadline_lies_behind() {
 }
 
 #[test]
-fn a_quiet_watch_is_ended_by_the_server_within_the_silence_and_a_lively_one_lives_long() {
+fn only_quiet_watches_get_short_server_timeouts() {
     let timeout = |run: &Run| match &run.reaction.step {
         Some(Step::Watch { request, .. }) => request.timeout.as_secs(),
         step => panic!("{step:?}"),
     };
-    // The first one falls silent; from then on the server is asked to speak before.
+    // The first watch falls silent. From then on the server is asked to end watches before the silence is too long.
     let mut run = check_synced("silent => > watch 10");
     assert_eq!(timeout(&run), 28);
     assert!(Duration::from_secs(28) < run.machine.silence_max());
@@ -839,7 +840,7 @@ fn a_quiet_watch_is_ended_by_the_server_within_the_silence_and_a_lively_one_live
         assert_eq!(run.input("eof"), format!("> watch {version}"));
         assert_eq!(timeout(&run), 28);
     }
-    // An event comes, so no early end is requested until the watch is quiet again.
+    // An event arrives, so no early end is requested until the watch is quiet again.
     run.input("opened");
     for version in [13, 14] {
         run.input("wait 10000");
@@ -855,7 +856,7 @@ fn a_quiet_watch_is_ended_by_the_server_within_the_silence_and_a_lively_one_live
 }
 
 #[test]
-fn a_pinged_watch_may_be_silent_beyond_the_servers_bookmarks_and_is_not_ended_early() {
+fn a_pinged_watch_may_be_silent_for_longer_and_is_not_ended_early() {
     let timeout = |run: &Run| match &run.reaction.step {
         Some(Step::Watch { request, .. }) => request.timeout.as_secs(),
         step => panic!("{step:?}"),
@@ -865,7 +866,7 @@ fn a_pinged_watch_may_be_silent_beyond_the_servers_bookmarks_and_is_not_ended_ea
     assert_eq!(run.machine.condition().quiet_max, None);
     run.entropy = 1.0;
     run.input("opened pinged");
-    // Even the shortest silence that is drawn leaves room for a bookmark each minute.
+    // Even with the shortest jitter, the allowed silence leaves room for one bookmark a minute.
     assert_eq!(run.machine.silence_max(), Duration::from_millis(76_500));
     assert_eq!(run.machine.condition().quiet_max, Some(Duration::from_secs(90)));
     run.entropy = 0.0;
@@ -875,23 +876,23 @@ fn a_pinged_watch_may_be_silent_beyond_the_servers_bookmarks_and_is_not_ended_ea
     }
     assert_eq!(run.input("eof"), "> watch 14");
     assert_eq!(timeout(&run), 240);
-    // No watch is open, so a longer silence is not explained.
+    // Without an open watch, a longer silence has no explanation.
     assert_eq!(run.machine.condition().quiet_max, None);
-    // No bookmark comes, so the server is asked to end the next one before the silence is too long.
+    // No bookmark arrived, so the server is asked to end the next watch before the silence is too long.
     run.input("opened pinged");
     run.input("wait 90000");
-    // After a long time the version is asked for first.
+    // After a long time the version is probed first.
     assert_eq!(run.input("silent"), "> probe");
     assert_eq!(run.input("probed 14"), "> watch 14");
     assert_eq!(timeout(&run), 88);
-    // Over a connection that nothing pings, all is as if there had never been another.
+    // Over a connection without pings, the rules are those of any unpinged watch.
     run.input("opened");
     assert_eq!(run.machine.silence_max(), Duration::from_secs(30));
     assert_eq!(run.machine.condition().quiet_max, None);
     run.input("wait 30000");
     assert_eq!(run.input("silent"), "> watch 14");
     assert_eq!(timeout(&run), 28);
-    // A pinged one, asked to end early out of doubt, ends with a bookmark; the next one lives long again.
+    // A pinged watch that was asked to end early ends with a bookmark. The next one gets the long timeout again.
     run.input("opened pinged");
     run.input("wait 26000");
     run.input("mark 15");
@@ -918,7 +919,7 @@ fn a_pinged_streaming_list_becomes_a_pinged_watch() {
 }
 
 #[test]
-fn an_object_too_large_is_let_go_and_the_watch_goes_on() {
+fn an_object_that_is_too_large_is_dropped_and_the_watch_goes_on() {
     check_synced(
         "large a@11 => unheld a@11
          mod b@12   => put b@12
@@ -965,7 +966,7 @@ fn any_input() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn whatever_happens_one_step_is_under_way_and_each_pass_ends(
+    fn for_any_inputs_one_step_is_under_way_and_each_pass_ends(
         inputs in prop::collection::vec(any_input(), 0..200),
         entropy in 0.0..1.0f64,
         initial_list in prop::sample::select(vec![InitialList::Auto, InitialList::Stream, InitialList::Page]),
@@ -1019,7 +1020,7 @@ proptest! {
                 watching = true;
                 version = run.machine.version().clone();
             } else if watching {
-                // Within a watch the version to resume from never goes back.
+                // Within a watch, the version to resume from never goes back.
                 prop_assert!(*run.machine.version() >= version);
                 version = run.machine.version().clone();
             }
@@ -1036,7 +1037,7 @@ proptest! {
 }
 
 #[test]
-fn that_a_server_knows_no_streaming_lists_is_no_error() {
+fn a_server_without_streaming_lists_shows_no_error() {
     let (mut run, first) = Run::new(InitialList::Auto);
     assert_eq!(first, "begin > stream");
     run.input("refuse refused");
@@ -1048,7 +1049,7 @@ fn that_a_server_knows_no_streaming_lists_is_no_error() {
 }
 
 #[test]
-fn a_list_that_is_forbidden_is_known_as_such_until_another_thing_is_wrong() {
+fn a_forbidden_list_is_shown_until_another_failure() {
     let (mut run, _) = Run::new(InitialList::Auto);
     run.input("refuse forbidden");
     assert!(!run.machine.condition().forbidden, "pages may be allowed");

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_definition_is_asked_for_once_a_minute_however_many_want_it() {
+    async fn a_definition_is_read_at_most_once_a_minute() {
         let asked = Arc::new(AtomicUsize::new(0));
         let counted = asked.clone();
         let definitions = Definitions::new(Arc::new(move |name| {
@@ -99,16 +99,19 @@ mod tests {
         assert_eq!(asked.load(Ordering::SeqCst), 1);
         tokio::time::advance(KEPT).await;
         for _ in 0..2 {
-            assert!(definitions.columns(&v1).await.is_none(), "forbidden by now");
+            assert!(definitions.columns(&v1).await.is_none(), "served although it is forbidden by now");
         }
         assert_eq!(asked.load(Ordering::SeqCst), 2);
         tokio::time::advance(KEPT).await;
         assert!(definitions.columns(&v1).await.is_some());
-        assert!(definitions.columns(&widgets("v2")).await.is_none(), "the definition has no such version");
+        assert!(
+            definitions.columns(&widgets("v2")).await.is_none(),
+            "the definition does not have this version"
+        );
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_api_server_that_does_not_answer_is_not_waited_for() {
+    async fn an_unanswered_request_for_a_definition_gives_no_columns() {
         let definitions = Definitions::new(Arc::new(|_| Box::pin(std::future::pending())));
         assert!(definitions.columns(&widgets("v1")).await.is_none());
     }

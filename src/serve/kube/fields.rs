@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_knows_its_own_labels() {
+    fn each_kind_has_its_own_field_labels() {
         let same = |fields: &str| Ok(fields.to_owned());
         let fields = "metadata.name=a,metadata.namespace!=b";
         assert_eq!(check("", "configmaps", fields), same(fields));

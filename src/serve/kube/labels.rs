@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mistakes_are_named_as_the_api_server_names_them() {
+    fn invalid_selectors_get_the_api_servers_messages() {
         let requirement = |why: &str| format!("unable to parse requirement: {why}");
         for (text, expected) in [
             ("a===b", requirement("found '=', expected: identifier")),
@@ -200,7 +200,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_text_makes_it_panic(text in "\\PC{0,40}") {
+        fn no_text_makes_the_selector_refusal_panic(text in "\\PC{0,40}") {
             refusal(&text, "?");
         }
     }

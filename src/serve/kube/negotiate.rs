@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_that_is_served_is_taken() {
+    fn the_first_supported_media_type_is_chosen() {
         let whole = Ok(Shape::Whole);
         for accept in [
             "",
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_are_served_where_it_is_known_how_they_look() {
+    fn tables_are_served_for_kinds_with_columns() {
         let mut headers = HeaderMap::new();
         let accept = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
         headers.insert(ACCEPT, accept.parse().unwrap());
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_has_the_version_that_a_client_names_first() {
+    fn a_table_has_the_first_version_named_by_the_client() {
         let of = |version: &str| format!("application/json;as=Table;v={version};g=meta.k8s.io");
         for (accept, expected) in [
             (of("v1"), TableVersion::V1),
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_alone_is_served_in_the_form_that_fits() {
+    fn metadata_only_requests_must_match_object_or_list() {
         let both = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
         check(both, Answer::List, Ok(Shape::Metadata));
         let one = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";

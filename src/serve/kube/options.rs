@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_of_exactly_a_version_where_the_api_server_takes_it_so() {
+    fn exact_versions_are_recognized_as_by_the_api_server() {
         for (query, expected) in [
             ("", (false, None)),
             ("&limit=2&timeout=3s&unknown=1", (false, Some(2))),
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_go_takes_for_true_is_a_watch() {
+    fn the_watch_parameter_is_parsed_as_by_go() {
         for (query, watch) in [
             ("watch=1", true),
             ("watch=True", true),
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_parameters_are_refused_in_the_words_of_the_api_server() {
+    fn invalid_parameters_get_the_api_servers_messages() {
         refused("limit=abc", 400, r#"strconv.ParseInt: parsing "abc": invalid syntax"#);
         refused("limit=99999999999999999999", 400, {
             r#"strconv.ParseInt: parsing "99999999999999999999": value out of range"#

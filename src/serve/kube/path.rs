@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_names_a_document_or_objects_with_or_without_a_slash_at_its_end() {
+    fn paths_of_documents_and_objects_are_parsed_with_or_without_final_slash() {
         for (path, expected) in [
             ("/version", "Version"),
             ("/api", "CoreVersions"),
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn subresources_and_broken_paths_are_nothing() {
+    fn subresources_and_malformed_paths_are_not_found() {
         for path in [
             "/",
             "/api//v1",
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resource_is_asked_for_in_its_version() {
+    fn a_path_resolves_to_the_resource_in_its_version() {
         let name = |path| {
             let ApiPath::Objects(target) = ApiPath::parse(path) else { panic!("{path} names no objects") };
             target.resource_name()

@@ -153,7 +153,7 @@ mod tests {
         Decoder::new(config_maps(), options).object(&text).unwrap()
     }
 
-    /// An informer that is complete at a version, at which it has one object.
+    /// An informer that is complete at a version, and has one object at it.
     fn informer(scope: Scope, version: u64, now: Instant) -> (Writer, Arc<Informer>) {
         let config =
             cache::Config { journal_len_max: 16, journal_bytes_max: 1 << 20, tombstones_len_max: 16 };
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_gets_no_older_object_from_an_informer_that_is_behind_the_one_it_replaces() {
+    fn a_lease_gets_no_older_object_from_a_replacement_informer() {
         let now = Instant::now();
         for (before, after) in [
             (Scope::All, Scope::All),
@@ -188,19 +188,19 @@ mod tests {
             assert_eq!(version(&mut objects, now).as_deref(), Some("7"));
             commit(&mut writer, 8);
             assert_eq!(version(&mut objects, now).as_deref(), Some("8"));
-            // One behind the other, and none as far as the first.
+            // Two replacements, and neither is as far as the first informer.
             let (_, third) = informer(Scope::All, 6, now);
             objects.replace(0, third, WAIT, now);
             let (_, fourth) = informer(Scope::All, 4, now);
             objects.replace(0, fourth, WAIT, now);
             assert_eq!(version(&mut objects, now).as_deref(), Some("8"));
-            // The versions of another cluster never get as far.
+            // The versions of another cluster may never get as far, so the wait is bounded.
             assert_eq!(version(&mut objects, now + WAIT).as_deref(), Some("4"));
         }
     }
 
     #[test]
-    fn an_object_is_ahead_until_the_feed_has_passed_its_state() {
+    fn an_object_is_ahead_until_the_feed_has_passed_it() {
         let now = Instant::now();
         let (mut writer, informer) = informer(Scope::All, 7, now);
         let mut objects = Objects::default();
@@ -210,14 +210,14 @@ mod tests {
         let first = reader.snapshot().cursor;
         assert!(objects.fed(vec![(id, first)]).is_empty());
         assert!(objects.get(&key, now).is_some());
-        assert!(objects.fed(vec![(id, first)]).is_empty(), "its state was passed before");
+        assert!(objects.fed(vec![(id, first)]).is_empty(), "the feed had passed that state already");
         commit(&mut writer, 8);
         assert!(objects.get(&key, now).is_some());
         assert!(objects.fed(vec![(id, first)]).is_empty());
         let second = reader.snapshot().cursor;
         assert_eq!(objects.fed(vec![(id, second)]).first(), Some(&key));
         assert!(objects.fed(vec![(id, second)]).is_empty());
-        // The versions go back: the feed passes that later, whatever its revision was.
+        // The versions go back. The feed passes the object's new state only later, whatever its revision was.
         writer.commit(vec![Delta::OtherHistory]);
         commit(&mut writer, 3);
         assert!(objects.get(&key, now).is_some());
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_followed_has_no_object() {
+    fn a_resource_not_followed_has_no_object() {
         let now = Instant::now();
         let mut objects = Objects::default();
         assert_eq!(version(&mut objects, now), None);

@@ -13,13 +13,13 @@ fn scenario(seed: u64) -> (Cluster, Scenario) {
     (cluster, scenario)
 }
 
-/// Pods that are there to stay, of the deployment with this name.
+/// The pods of a deployment that are not being deleted.
 fn pods(cluster: &Cluster, app: &str) -> Vec<Value> {
     let own = |pod: &Value| pod["metadata"]["labels"]["app"] == app && !is_deleted(pod);
     cluster.list("pods").into_iter().filter(own).collect()
 }
 
-/// Lets only the controllers run until `done`, for at most five minutes of the cluster's time.
+/// Runs only the controllers until `done`, for at most five minutes of the cluster's time.
 fn until(cluster: &Cluster, scenario: &mut Scenario, done: impl Fn(&Cluster) -> bool) {
     let mut now = cluster.now_millis();
     for _ in 0..3_000 {
@@ -34,7 +34,7 @@ fn until(cluster: &Cluster, scenario: &mut Scenario, done: impl Fn(&Cluster) -> 
 }
 
 #[test]
-fn a_new_cluster_is_at_rest() {
+fn in_a_new_cluster_controllers_have_nothing_to_do() {
     let (cluster, mut scenario) = scenario(1);
     assert_eq!((cluster.len("nodes"), cluster.len("deployments"), cluster.len("replicasets")), (6, 8, 8));
     let pods = cluster.list("pods");
@@ -49,7 +49,7 @@ fn a_new_cluster_is_at_rest() {
 }
 
 #[test]
-fn a_pod_says_the_address_of_its_node_and_no_two_nodes_have_one() {
+fn a_pod_has_the_address_of_its_node_and_addresses_are_unique() {
     let (cluster, _) = scenario(1);
     let address = |node: &Value| node["status"]["addresses"][1]["address"].to_string();
     let mut nodes: Vec<_> =

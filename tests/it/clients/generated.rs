@@ -1,4 +1,4 @@
-//! A client that a generator makes of `/openapi.json`.
+//! A client that a generator makes from `/openapi.json`.
 
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -7,7 +7,7 @@ use super::script;
 use crate::support::server::TestServer;
 use crate::support::{in_time, mk_pod};
 
-/// Runs a command in a folder; what it prints.
+/// Runs a command in a folder and returns its output.
 async fn run(command: &mut Command) -> String {
     let output = in_time("the command", command.output()).await.expect("it runs");
     let (out, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

@@ -14,14 +14,14 @@ use kube::runtime::reflector::{self, Store};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, Config, Resource, ResourceExt};
 
-use super::{Followers, Report, WIDGETS, Wanted, World, any, of_the_app};
+use super::{Followers, Report, WIDGETS, Wanted, World, any, has_the_app};
 use crate::support::in_time;
 
 const FOLLOWERS: [Wanted; 6] = [
     ("pods", "pods", any),
     ("pods in pages", "pods", any),
     ("pods as a stream", "pods", any),
-    ("pods of an app, as a stream", "pods", of_the_app),
+    ("pods of an app, as a stream", "pods", has_the_app),
     ("metadata", "pods", any),
     ("widgets as a stream", WIDGETS, any),
 ];
@@ -38,7 +38,7 @@ struct Reflectors {
 // === impl Reflectors ===
 
 impl Reflectors {
-    /// Keeps a store by what a watcher yields.
+    /// Keeps a store from the events of a watcher.
     fn follow<K>(
         &mut self,
         name: &'static str,
@@ -116,11 +116,11 @@ async fn kube_rs_follows_through_every_fault() {
     let metadata: Api<PartialObjectMeta<Pod>> = Api::all(client);
     reflectors.follow("metadata", (), watcher(metadata, watcher::Config::default()));
     reflectors.follow("widgets as a stream", widget, watcher(widgets, streamed()));
-    Box::pin(world.every_fault(&mut reflectors, &FOLLOWERS)).await;
+    Box::pin(world.survive_every_fault(&mut reflectors, &FOLLOWERS)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kube_rs_discovers_what_is_followed() {
+async fn kube_rs_discovers_the_followed_resources() {
     let world = World::start().await;
     let client = client(&world.url());
     let mut both = Vec::new();

@@ -1,4 +1,4 @@
-//! kubectl. What its tables look like is compared with real API servers' elsewhere.
+//! kubectl against informerd. `real/tables.rs` compares its tables with those of real API servers.
 
 use std::process::{Output, Stdio};
 
@@ -9,10 +9,10 @@ use tokio::process::Command;
 use super::{WIDGETS, World};
 use crate::support::{eventually, in_time, mk_pod};
 
-/// How often an output may differ because an age has gone on meanwhile.
+/// How often two outputs may differ because an age advanced between them.
 const TRIES_MAX: usize = 5;
 
-/// What prints the same at both servers.
+/// Commands that print the same at both servers.
 const SAME: [&str; 26] = [
     "get pods object-1 -o yaml",
     "get pods object-1 object-10 -o json",
@@ -42,7 +42,7 @@ const SAME: [&str; 26] = [
     "version",
 ];
 
-/// What informerd does not do, and kubectl's words for that.
+/// Commands for what informerd does not serve, and kubectl's message for each.
 const REFUSED: [(&str, &str); 12] = [
     ("logs object-1", "the server could not find the requested resource"),
     ("explain pods", "the server could not find the requested resource"),
@@ -64,7 +64,7 @@ const REFUSED: [(&str, &str); 12] = [
     ("get secrets", "the server doesn't have a resource type \"secrets\""),
 ];
 
-/// kubectl with a home of its own, so that it knows nothing of earlier servers.
+/// kubectl with a home folder of its own, so that it has no cached discovery of earlier servers.
 struct Kubectl {
     home: tempfile::TempDir,
 }
@@ -100,11 +100,11 @@ impl Kubectl {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kubectl_prints_what_it_prints_at_the_api_server() {
+async fn kubectl_prints_the_same_at_informerd_and_at_the_api_server() {
     let Some(kubectl) = Kubectl::find().await else { return };
     let mut world = World::start().await;
     world.pause().await;
-    let pod = world.server.cluster.get("pods", "default", "object-1").expect("it is there");
+    let pod = world.server.cluster.get("pods", "default", "object-1").expect("it exists");
     let event = json!({
         "metadata": {"name": "told", "namespace": "default"}, "type": "Normal", "reason": "Told", "message": "of it",
         "involvedObject": {"kind": "Pod", "namespace": "default", "name": "object-1", "uid": pod["metadata"]["uid"]},
@@ -130,7 +130,7 @@ async fn kubectl_prints_what_it_prints_at_the_api_server() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kubectl_lists_the_resources_that_are_followed() {
+async fn kubectl_api_resources_lists_the_followed_resources() {
     let Some(kubectl) = Kubectl::find().await else { return };
     let world = World::start().await;
     let lines = async |line: &str| {
@@ -161,7 +161,7 @@ async fn kubectl_lists_the_resources_that_are_followed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kubectl_is_refused_what_is_not_read_and_says_so() {
+async fn kubectl_commands_that_do_more_than_read_are_refused() {
     let Some(kubectl) = Kubectl::find().await else { return };
     let mut world = World::start().await;
     world.pause().await;
@@ -188,7 +188,7 @@ async fn kubectl_is_refused_what_is_not_read_and_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kubectl_waits_through_a_cut_and_a_restart() {
+async fn kubectl_wait_survives_a_cut_connection_and_a_restart() {
     let Some(kubectl) = Kubectl::find().await else { return };
     let mut world = World::start().await;
     for name in ["conditioned", "phased", "doomed"] {
@@ -204,7 +204,7 @@ async fn kubectl_waits_through_a_cut_and_a_restart() {
         ("pod/conditioned", wait("condition=Ready pod/conditioned")),
         ("pod/phased", wait("jsonpath={.status.phase}=Running pod/phased")),
         ("pod/doomed", wait("delete pod/doomed")),
-        // This one asks again each second.
+        // `kubectl wait` for this condition asks again each second.
         ("pod/born", wait("create pod/born")),
     ];
     watched(&world, 3).await;
@@ -221,7 +221,7 @@ async fn kubectl_waits_through_a_cut_and_a_restart() {
     for (name, child) in waiting {
         let output = in_time(name, child.wait_with_output()).await.unwrap();
         let printed = String::from_utf8_lossy(&output.stdout);
-        // It may warn of watches that were cut short.
+        // kubectl may warn of watches that were cut short.
         assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
         assert_eq!(*printed, format!("{name} condition met\n"));
     }
@@ -257,7 +257,7 @@ fn named(widget: &Value) -> String {
     format!("widget.demo.informerd.dev/{}", widget["metadata"]["name"].as_str().unwrap())
 }
 
-/// Waits until informerd has so many subscribers.
+/// Waits until informerd has this number of subscribers.
 async fn watched(world: &World, subscribers: usize) {
-    eventually("so many watches", || world.server.hub.subscribers() == subscribers).await;
+    eventually("the watches", || world.server.hub.subscribers() == subscribers).await;
 }

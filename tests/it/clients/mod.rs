@@ -1,5 +1,5 @@
-//! Clients that know nothing of informerd, over its Kubernetes interface: through every fault each ends with what the
-//! API server has.
+//! Clients of other projects over the Kubernetes interface. After every fault each client holds what the API server
+//! has.
 //!
 //! The Python and Node libraries are found by `INFORMERD_PYTHON` and `INFORMERD_NODE_MODULES`.
 
@@ -28,27 +28,28 @@ use crate::support::server::TestServer;
 use crate::support::{PATIENCE, in_time, mk_pod};
 
 const WIDGETS: &str = "widgets.demo.informerd.dev";
-/// What each informer remembers: more than is written while a client is cut off, less than a burst.
+/// Changes that the journal of each informer remembers: more than are written while a client is cut off, fewer than a
+/// burst.
 const JOURNAL: usize = 2_000;
 const BURST: u64 = 3 * JOURNAL as u64;
 
-/// What one follower holds, and how it came to that.
+/// What one follower holds, and how it got there.
 #[derive(Debug, Default, serde::Deserialize)]
 struct Report {
     /// `VERSION STEP` by `NAMESPACE/NAME`.
     objects: BTreeMap<String, String>,
-    /// How often it began anew.
+    /// How often it listed.
     lists: u64,
-    /// How often an object came in an older version than the follower had.
+    /// How often it received an object in an older version than it had.
     went_back: u64,
 }
 
-/// Several followers of one client library, by name.
+/// The followers of one client library, by name.
 trait Followers {
     async fn report(&mut self) -> BTreeMap<String, Report>;
 }
 
-/// A client's program: prints a report for each line it reads.
+/// A client's program. It prints a report for each line that it reads.
 struct Program {
     _child: Child,
     ask: ChildStdin,
@@ -56,10 +57,10 @@ struct Program {
     _folder: tempfile::TempDir,
 }
 
-/// What a follower must hold: objects of a resource that are wanted.
+/// The name of a follower, the resource that it follows, and which objects of it the follower must hold.
 type Wanted = (&'static str, &'static str, fn(&Value) -> bool);
 
-/// informerd with a life behind it and a gate before it.
+/// An informerd whose cluster has already changed, behind a gate.
 struct World {
     server: TestServer,
     gate: Gate,
@@ -67,7 +68,7 @@ struct World {
     writing: Option<(CancellationToken, tokio::task::JoinHandle<()>)>,
 }
 
-/// Creates, changes and deletes pods and widgets for ever, in an order that is the same each time.
+/// Creates, changes and deletes pods and widgets without end, always in the same order.
 #[derive(Clone)]
 struct Writer {
     cluster: Cluster,
@@ -103,7 +104,7 @@ impl Writer {
         Self { cluster, steps: Arc::default() }
     }
 
-    /// One write.
+    /// Makes one write.
     fn step(&self) {
         let step = self.steps.fetch_add(1, Ordering::Relaxed);
         let (name, namespace) = (
@@ -128,7 +129,7 @@ impl Writer {
         written.unwrap_or_else(|refused| panic!("{resource} {namespace}/{name}: {}", refused.to_json()));
     }
 
-    /// Writes until cancelled: 200 times a second.
+    /// Makes 200 writes a second until it is cancelled.
     async fn run(self, cancel: CancellationToken) {
         let mut pace = tokio::time::interval(Duration::from_millis(5));
         while cancel.run_until_cancelled(pace.tick()).await.is_some() {
@@ -142,7 +143,7 @@ impl Writer {
 impl World {
     async fn start() -> Self {
         let cluster = Cluster::default();
-        // What the demo's cluster has at its start: nodes, deployments, pods.
+        // The objects that the demo's cluster starts with: nodes, deployments, pods.
         drop(Scenario::new(cluster.clone(), 1, 1.0));
         let resources =
             ["pods", WIDGETS, "nodes", "events", "deployments", "replicasets", "configmaps", "leases"];
@@ -161,15 +162,15 @@ impl World {
         format!("http://{}", self.gate.address)
     }
 
-    /// Goes on writing.
+    /// Starts to write in the background.
     fn write(&mut self) {
-        assert!(self.writing.is_none(), "it is being written");
+        assert!(self.writing.is_none(), "the writer runs already");
         let cancel = CancellationToken::new();
         let task = tokio::spawn(self.writer.clone().run(cancel.clone()));
         self.writing = Some((cancel, task));
     }
 
-    /// Writes no more; everything is in informerd by then.
+    /// Stops the writer and waits until informerd has everything that was written.
     async fn pause(&mut self) {
         if let Some((cancel, task)) = self.writing.take() {
             cancel.cancel();
@@ -180,15 +181,15 @@ impl World {
         self.server.caught_up(WIDGETS).await;
     }
 
-    /// Waits, while it is written on, until followers have seen so many more writes.
+    /// Waits until this many more writes are made.
     async fn writes(&self, more: u64) {
         let until = self.writer.steps.load(Ordering::Relaxed) + more;
         let reached = || self.writer.steps.load(Ordering::Relaxed) >= until;
         crate::support::eventually("writes", reached).await;
     }
 
-    /// Waits until each follower holds what the API server has; gives how often each has listed.
-    async fn agree(
+    /// Waits until each follower holds what the API server has, and returns how often each has listed.
+    async fn converge(
         &mut self,
         after: &str,
         followers: &mut impl Followers,
@@ -216,15 +217,15 @@ impl World {
                 return reports.into_iter().map(|(name, report)| (name, report.lists)).collect();
             };
             let late = tokio::time::Instant::now() >= deadline;
-            assert!(!late, "after {after}, {name} holds\n{held:?}\ninstead of\n{there:?}");
+            assert!(!late, "after {after}, {name} holds\n{held:?}\nand not\n{there:?}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 
-    /// Leads followers through every fault, while objects change.
-    async fn every_fault(mut self, followers: &mut impl Followers, wanted: &[Wanted]) {
+    /// Takes the followers through every fault, while objects change.
+    async fn survive_every_fault(mut self, followers: &mut impl Followers, wanted: &[Wanted]) {
         self.write();
-        let first = self.agree("the start", followers, wanted).await;
+        let first = self.converge("the start", followers, wanted).await;
 
         self.write();
         for _ in 0..3 {
@@ -232,7 +233,7 @@ impl World {
             self.gate.cut().await;
             self.writes(20).await;
         }
-        let cut = self.agree("cut connections", followers, wanted).await;
+        let cut = self.converge("cut connections", followers, wanted).await;
         assert_eq!(cut, first, "a client that was cut off continues without a list");
 
         self.write();
@@ -240,12 +241,12 @@ impl World {
         self.writes(50).await;
         self.server.informerd.revive().await;
         self.writes(50).await;
-        self.agree("a kill", followers, wanted).await;
+        self.converge("a kill", followers, wanted).await;
 
         self.write();
         self.server.informerd.restart().await;
         self.writes(50).await;
-        let restarted = self.agree("a restart", followers, wanted).await;
+        let restarted = self.converge("a restart", followers, wanted).await;
 
         self.gate.set_backends(&[]);
         self.gate.cut().await;
@@ -253,9 +254,12 @@ impl World {
         self.pause().await;
         self.gate.set_backends(&[self.server.address]);
         self.write();
-        let expired = self.agree("more writes than the journal has", followers, wanted).await;
+        let expired = self.converge("more writes than the journal has", followers, wanted).await;
         for (name, lists) in &expired {
-            assert!(*lists > restarted[name], "{name} has listed {lists} times, so it was not told to");
+            assert!(
+                *lists > restarted[name],
+                "{name} has listed {lists} times, so it was not told to list again"
+            );
         }
 
         self.write();
@@ -266,7 +270,7 @@ impl World {
         }
         self.writes(50).await;
         self.server.cluster.compact();
-        self.agree("a compaction and an end of informerd's own watches", followers, wanted).await;
+        self.converge("a compaction and an end of informerd's own watches", followers, wanted).await;
         self.server.stop().await;
     }
 }
@@ -275,20 +279,20 @@ fn any(_: &Value) -> bool {
     true
 }
 
-fn of_the_app(object: &Value) -> bool {
+fn has_the_app(object: &Value) -> bool {
     labeled(object, "app", "a")
 }
 
-fn of_the_namespace(object: &Value) -> bool {
+fn is_in_the_namespace(object: &Value) -> bool {
     object["metadata"]["namespace"] == "default"
 }
 
-/// A client's script.
+/// The path of a client's script.
 fn script(path: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/it/clients").join(path)
 }
 
-/// What a script that only reads prints, asked of informerd and of the API server: the same.
+/// Checks that a script which only reads prints the same for informerd and for the API server.
 async fn reads_the_same(world: &World, command: impl Fn() -> Command) {
     let mut read = Vec::new();
     for url in [world.url(), world.server.api.url()] {
@@ -303,7 +307,7 @@ async fn reads_the_same(world: &World, command: impl Fn() -> Command) {
     assert_eq!(ours.as_object().unwrap().len(), theirs.len());
 }
 
-/// What a script prints that tries what informerd does not do: refused with the API server's own reasons.
+/// Checks that requests which informerd does not serve are refused with the API server's reasons.
 async fn is_refused(world: &World, mut command: Command) {
     let refused = printed(command.args(["refused", &world.url()])).await;
     let verbs = ["get", "list", "watch"];
@@ -322,7 +326,7 @@ async fn is_refused(world: &World, mut command: Command) {
     }
 }
 
-/// The JSON that a script prints; panics with its errors when it fails.
+/// The JSON that a script prints; panics with the script's errors if it fails.
 async fn printed(command: &mut Command) -> Value {
     let folder = tempfile::tempdir().unwrap();
     command.env("TMPDIR", folder.path()).stdin(Stdio::null()).kill_on_drop(true);
@@ -332,7 +336,7 @@ async fn printed(command: &mut Command) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {errors}"))
 }
 
-/// An answer without managedFields, which informerd drops, and without the types of a list's items, which it adds.
+/// An answer without managedFields, which informerd drops, and without the types of list items, which informerd adds.
 fn comparable(mut value: Value) -> Value {
     match &mut value {
         Value::Object(fields) => {

@@ -3,17 +3,18 @@
 use tokio::process::Command;
 
 use super::{
-    Program, WIDGETS, Wanted, World, any, is_refused, of_the_app, of_the_namespace, reads_the_same, script,
+    Program, WIDGETS, Wanted, World, any, has_the_app, is_in_the_namespace, is_refused, reads_the_same,
+    script,
 };
 
 const FOLLOWERS: [Wanted; 4] = [
     ("pods", "pods", any),
-    ("pods of an app", "pods", of_the_app),
-    ("pods of a namespace", "pods", of_the_namespace),
+    ("pods of an app", "pods", has_the_app),
+    ("pods of a namespace", "pods", is_in_the_namespace),
     ("widgets", WIDGETS, any),
 ];
 
-/// Runs a script; `None`, and a line that says so, where the client is not installed.
+/// A command that runs a script; `None`, with a `skipped:` line, if the client is not installed.
 fn node(path: &str) -> Option<Command> {
     if std::env::var_os("INFORMERD_NODE_MODULES").is_none() {
         println!(
@@ -32,11 +33,11 @@ async fn the_javascript_client_follows_through_every_fault() {
     let Some(mut command) = node("node/follow.mjs") else { return };
     let world = World::start().await;
     command.arg(world.url());
-    Box::pin(world.every_fault(&mut Program::start(command), &FOLLOWERS)).await;
+    Box::pin(world.survive_every_fault(&mut Program::start(command), &FOLLOWERS)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_javascript_client_reads_what_it_reads_at_the_api_server() {
+async fn the_javascript_client_reads_the_same_at_informerd_and_at_the_api_server() {
     let Some(refused) = node("node/read.mjs") else { return };
     let mut world = World::start().await;
     world.pause().await;

@@ -1,4 +1,4 @@
-//! Credentials, permissions, and kinds that come and go.
+//! Credentials, permissions, and kinds that are created and deleted.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use informerd::testing::sim::{Cluster, Cut, Failure, Fault, Requests, Verb};
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::{OBJECTS, Trial, cluster_with, counter, definition, object, says, state_of, until_state};
+use super::{OBJECTS, Trial, cluster_with, counter, definition, message_has, object, state_of, until_state};
 use crate::support::check::expected;
 use crate::support::client::Transport;
 use crate::support::eventually;
@@ -18,7 +18,7 @@ const FORBIDDEN: Failure = Failure { code: 403, retry_after_seconds: None };
 const UNAUTHORIZED: Failure = Failure { code: 401, retry_after_seconds: None };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_401_makes_credentials_be_read_again_and_clients_do_not_notice() {
+async fn credentials_are_read_again_after_a_401_and_streams_go_on() {
     let (cluster, resource) = cluster_with("code-401");
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kubeconfig");
@@ -33,24 +33,24 @@ async fn a_401_makes_credentials_be_read_again_and_clients_do_not_notice() {
     trial.faults().cut_watches(&trial.requests(Verb::Watch), Cut::Clean);
     eventually("the 401", || trial.faults().fired(Fault::Failed) == 1).await;
     trial.write();
-    trial.is_true_again().await;
+    trial.converges().await;
     trial.is_watching().await;
     assert_eq!(trial.counter("failures_total", &[("kind", "unauthorized")]).await, 0);
     let renewed =
         counter(&trial.server, "informerd_upstream_renewals_total", &[("reason", "unauthorized")]).await;
     assert!(renewed > renewals);
-    // Credentials that stay bad are a state that heals when they are good again.
+    // Invalid credentials are shown as a state, which heals once they are valid.
     trial.faults().fail_next(u32::MAX, &trial.requests(Verb::Watch), UNAUTHORIZED);
     trial.faults().cut_watches(&trial.requests(Verb::Watch), Cut::Clean);
     trial.write();
-    trial.shows(&["unauthorized", "credentials"]).await;
+    trial.shows_error(&["unauthorized", "credentials"]).await;
     trial.faults().clear();
-    trial.is_true_again().await;
+    trial.converges().await;
     trial.is_watching().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_missing_permission_says_what_to_grant_and_heals_when_it_is_granted() {
+async fn a_missing_permission_is_reported_and_heals_once_granted() {
     for (name, verbs, how) in [
         ("forbid-list", &[Verb::List][..], InitialList::Page),
         ("forbid-watch", &[Verb::Watch], InitialList::Auto),
@@ -66,13 +66,13 @@ async fn a_missing_permission_says_what_to_grant_and_heals_when_it_is_granted() 
         let informerd = Informerd::start_unsynced(config).await;
         let server = TestServer { cluster, api, informerd };
         let told = until_state(&server, &resource, name, |state| {
-            says(state, &["forbidden", "grant list and watch on", &resource])
+            message_has(state, &["forbidden", "grant list and watch on", &resource])
                 && state["state"] == "backing off"
         });
         let state = told.await;
         assert_eq!(state["synced"], json!(!verbs.contains(&Verb::List)), "{name}: {state}");
         let verb = if verbs.contains(&Verb::List) { "cannot list" } else { "cannot watch" };
-        assert!(says(&state, &[verb]), "{name}: {state}");
+        assert!(message_has(&state, &[verb]), "{name}: {state}");
         server.api.faults().clear();
         server.informerd.synced().await;
         let well = |state: &serde_json::Value| state["state"] == "watching" && state["lastError"].is_null();
@@ -85,29 +85,29 @@ async fn a_missing_permission_says_what_to_grant_and_heals_when_it_is_granted() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_permission_that_is_withdrawn_leaves_the_cache_and_heals_from_where_it_was() {
+async fn a_withdrawn_permission_keeps_the_cache_and_its_version() {
     let mut trial = Trial::start("forbid-later").await;
     let before = trial.costs().await;
     trial.faults().fail_next(u32::MAX, &trial.requests(Verb::Any), FORBIDDEN);
     trial.faults().cut_watches(&trial.requests(Verb::Watch), Cut::Clean);
-    let state = trial.shows(&["forbidden", "cannot watch", "grant list and watch on"]).await;
+    let state = trial.shows_error(&["forbidden", "cannot watch", "grant list and watch on"]).await;
     assert_eq!((&state["synced"], &state["objects"]), (&json!(true), &json!(OBJECTS)));
     trial.write();
     trial.faults().clear();
-    trial.is_true_again().await;
+    trial.converges().await;
     trial.is_watching().await;
     assert_eq!(trial.costs().await.0, before.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kind_may_come_go_and_come_again_with_another_schema() {
+async fn a_definition_may_be_created_deleted_and_created_with_another_schema() {
     let resource = "comes.faults.example.com";
     let cluster = Cluster::default();
     let api = TestServer::api(cluster.clone()).await;
     let config = serve_config(UpstreamSource::Server { url: api.url() }, &[resource]);
     let server =
         TestServer { cluster: cluster.clone(), api, informerd: Informerd::start_unsynced(config).await };
-    eventually("it waits for the kind", || {
+    eventually("the informer waits for the kind", || {
         let pending = server.hub.pending();
         pending.first().is_some_and(|one| one.name == resource && one.message.contains("comes"))
     })
@@ -118,14 +118,15 @@ async fn a_kind_may_come_go_and_come_again_with_another_schema() {
     let target = format!("/v1/watch/{resource}");
     let mut follower = Recorder::connect(Transport::Ndjson, server.address, &target).await;
     follower.wait_for_state(&expected(&cluster, resource, |_| true)).await;
-    // Gone: its objects are deleted, and it says so.
+    // The definition is deleted: the informer deletes its objects and reports that the kind is not served.
     let before = server.api.requests().len();
     cluster.delete("customresourcedefinitions", "", "comes.faults.example.com").unwrap();
     follower.wait_for_state(&expected(&cluster, resource, |_| true)).await;
     assert!(follower.state().is_empty());
     let gone = Instant::now();
-    until_state(&server, resource, "not found", |state| says(state, &["not found", "does not serve"])).await;
-    // And again, with another schema.
+    until_state(&server, resource, "not found", |state| message_has(state, &["not found", "does not serve"]))
+        .await;
+    // The definition is created again with another schema.
     let mut changed = definition("comes");
     changed["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = json!({
         "type": "object",
@@ -138,7 +139,7 @@ async fn a_kind_may_come_go_and_come_again_with_another_schema() {
     follower.wait_for_state(&expected(&cluster, resource, |_| true)).await;
     assert_eq!(follower.state().len(), 1);
     let well = |state: &serde_json::Value| state["state"] == "watching" && state["lastError"].is_null();
-    until_state(&server, resource, "it is there again", well).await;
+    until_state(&server, resource, "the kind is served again", well).await;
     let failures = [("resource", resource), ("kind", "not_found")];
     assert!(counter(&server, "informerd_reflector_failures_total", &failures).await >= 1);
     assert!(gone.elapsed() < Duration::from_secs(60));

@@ -1,4 +1,4 @@
-//! Lists that are refused, cut, incomplete, or older than what was seen.
+//! Lists that are refused, cut or incomplete, or older than the cache.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use informerd::testing::sim::{ApiServer, Cut, Failure, Fault, Gone, Requests, St
 use serde_json::json;
 use tokio::time::{Instant, timeout};
 
-use super::{OBJECTS, PATIENCE, Trial, cluster_with, counter, object, says, until_state};
+use super::{OBJECTS, PATIENCE, Trial, cluster_with, counter, message_has, object, until_state};
 use crate::support::check::expected;
 use crate::support::client::Stream;
 use crate::support::eventually;
 use crate::support::server::{Informerd, TestServer, serve_config};
 
-/// An informerd that meets faults with its first list.
+/// Starts an informerd whose first list meets faults.
 async fn first_list(
     name: &str,
     how: InitialList,
@@ -29,7 +29,7 @@ async fn first_list(
     (TestServer { cluster, api, informerd }, resource)
 }
 
-async fn is_whole(server: &TestServer, resource: &str) {
+async fn is_synced(server: &TestServer, resource: &str) {
     let well = |state: &serde_json::Value| {
         state["state"] == "watching" && state["lastError"].is_null() && state["objects"] == OBJECTS
     };
@@ -41,7 +41,7 @@ async fn reflector(server: &TestServer, resource: &str, name: &str, label: (&str
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_without_streaming_lists_is_asked_for_pages_however_it_refuses() {
+async fn a_server_that_refuses_streaming_lists_in_any_way_is_listed_in_pages() {
     for (name, mode, kind) in [
         ("stream-unknown", StreamingLists::Unknown, "refused"),
         ("stream-disabled", StreamingLists::Disabled, "refused"),
@@ -49,33 +49,33 @@ async fn a_server_without_streaming_lists_is_asked_for_pages_however_it_refuses(
     ] {
         let (server, resource) =
             first_list(name, InitialList::Auto, |api, _| api.faults().streaming_lists(mode)).await;
-        is_whole(&server, &resource).await;
+        is_synced(&server, &resource).await;
         assert_eq!(server.api.faults().fired(Fault::StreamingListRefused), 1, "{name}");
         assert_eq!(
             reflector(&server, &resource, "streaming_list_fallbacks_total", ("resource", &resource)).await,
             1
         );
         assert_eq!(reflector(&server, &resource, "failures_total", ("kind", kind)).await, 1, "{name}");
-        // It is remembered: a relist asks for pages at once.
+        // The refusal is remembered: the relist asks for pages at once.
         let watches = Requests::of(Verb::Watch).on(&resource);
         server.api.faults().expire_next_watch(1, &watches, Gone::InStream);
         server.api.faults().cut_watches(&watches, Cut::Clean);
         eventually("the 410", || server.api.faults().fired(Fault::Gone) == 1).await;
-        is_whole(&server, &resource).await;
-        eventually("a list more", || server.cluster.counters()[&resource].lists == 2).await;
+        is_synced(&server, &resource).await;
+        eventually("another list", || server.cluster.counters()[&resource].lists == 2).await;
         assert_eq!(reflector(&server, &resource, "lists_total", ("how", "stream")).await, 1, "{name}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_streaming_list_that_never_ends_is_given_up_on() {
+async fn a_streaming_list_that_never_ends_is_abandoned() {
     let began = Instant::now();
     let (server, resource) = first_list("stream-endless", InitialList::Auto, |api, _| {
         api.faults().streaming_lists(StreamingLists::Ignored);
         api.faults().drop_bookmarks(true);
     })
     .await;
-    is_whole(&server, &resource).await;
+    is_synced(&server, &resource).await;
     assert!(began.elapsed() < Duration::from_secs(60));
     assert_eq!(
         reflector(&server, &resource, "streaming_list_fallbacks_total", ("resource", &resource)).await,
@@ -85,7 +85,7 @@ async fn a_streaming_list_that_never_ends_is_given_up_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_streaming_list_that_is_cut_before_its_mark_is_not_taken_for_a_list() {
+async fn a_streaming_list_that_is_cut_before_its_mark_is_discarded() {
     for (name, cut, times) in [
         ("mark-clean", Cut::Clean, 1),
         ("mark-midline", Cut::MidLine, 1),
@@ -97,9 +97,9 @@ async fn a_streaming_list_that_is_cut_before_its_mark_is_not_taken_for_a_list() 
         })
         .await;
         let state = until_state(&server, &resource, name, |state| !state["lastError"].is_null()).await;
-        assert!(says(&state, &["API server"]) || says(&state, &["reset"]), "{name}: {state}");
+        assert!(message_has(&state, &["API server"]) || message_has(&state, &["reset"]), "{name}: {state}");
         assert_eq!((&state["synced"], &state["objects"]), (&false.into(), &0.into()), "{name}");
-        is_whole(&server, &resource).await;
+        is_synced(&server, &resource).await;
         assert_eq!(server.api.faults().fired(Fault::CutBeforeMark), u64::from(times), "{name}");
         let fallbacks =
             reflector(&server, &resource, "streaming_list_fallbacks_total", ("resource", &resource));
@@ -108,11 +108,11 @@ async fn a_streaming_list_that_is_cut_before_its_mark_is_not_taken_for_a_list() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn expired_continue_tokens_start_the_list_over_and_in_the_end_in_one_piece() {
+async fn a_list_whose_continue_tokens_expire_restarts_and_at_last_is_unpaged() {
     for (name, times, lists) in [("token-once", 1, 2), ("token-always", 2, 3)] {
         let (server, resource) =
             first_list(name, InitialList::Page, |api, _| api.faults().expire_continue_tokens(times)).await;
-        is_whole(&server, &resource).await;
+        is_synced(&server, &resource).await;
         assert_eq!(server.api.faults().fired(Fault::ContinueExpired), u64::from(times), "{name}");
         assert_eq!(server.cluster.counters()[&resource].lists, lists, "{name}");
         assert_eq!(
@@ -126,7 +126,7 @@ async fn expired_continue_tokens_start_the_list_over_and_in_the_end_in_one_piece
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_list_that_is_refused_is_asked_for_again_with_a_sentence() {
+async fn a_refused_list_is_retried_and_its_error_shown() {
     for (name, code, words) in [
         ("list-410", 410, "too old"),
         ("list-429", 429, "too many requests"),
@@ -138,17 +138,17 @@ async fn a_list_that_is_refused_is_asked_for_again_with_a_sentence() {
             api.faults().fail_next(1, &Requests::of(Verb::List).on(resource), failure);
         })
         .await;
-        until_state(&server, &resource, name, |state| says(state, &[words])).await;
-        is_whole(&server, &resource).await;
+        until_state(&server, &resource, name, |state| message_has(state, &[words])).await;
+        is_synced(&server, &resource).await;
         assert_eq!(server.cluster.counters()[&resource].lists, 1, "{name}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_object_without_metadata_does_not_keep_out_the_others() {
+async fn an_object_without_metadata_is_skipped_and_the_others_are_kept() {
     for (name, how) in [("nameless-page", InitialList::Page), ("nameless-stream", InitialList::Auto)] {
         let (server, resource) = first_list(name, how, |api, _| api.faults().nameless_objects(1)).await;
-        is_whole(&server, &resource).await;
+        is_synced(&server, &resource).await;
         assert_eq!(server.api.faults().fired(Fault::Nameless), 1, "{name}");
         assert_eq!(
             reflector(&server, &resource, "objects_skipped_total", ("reason", "missing")).await,
@@ -158,68 +158,68 @@ async fn an_object_without_metadata_does_not_keep_out_the_others() {
     }
 }
 
-/// An API server that is behind: a relist goes to it, and it catches up later.
+/// A relist reaches an API server that is behind and catches up later.
 async fn check_behind(name: &str, how: InitialList) {
     let mut trial = Trial::with(name, |config| config.initial_list = how).await;
     let behind = trial.server.cluster.revision();
     trial.write();
-    trial.is_true_again().await;
+    trial.converges().await;
     let lists = trial.costs().await.0;
     trial.faults().lag_at(Some(behind));
     trial.faults().expire_next_watch(1, &trial.requests(Verb::Watch), Gone::InStream);
     trial.faults().cut_watches(&trial.requests(Verb::Watch), Cut::Clean);
-    trial.shows(&["was seen already", "behind"]).await;
-    trial.shows(&["was seen already", "Too large resource version"]).await;
+    trial.shows_error(&["was seen already", "behind"]).await;
+    trial.shows_error(&["was seen already", "Too large resource version"]).await;
     assert!(trial.counter("older_answers_total", &[]).await >= 2, "{name}");
     assert!(trial.counter("failures_total", &[("kind", "behind")]).await >= 1, "{name}");
     trial.write();
     trial.faults().lag_at(None);
-    trial.is_true_again().await;
+    trial.converges().await;
     trial.is_watching().await;
     assert!(trial.costs().await.0 - lists <= 5, "{name}");
     assert!(trial.faults().fired(Fault::Lagged) >= 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_server_that_is_behind_is_waited_for_in_pages() {
+async fn a_paged_relist_waits_for_an_api_server_that_is_behind() {
     Box::pin(check_behind("behind-page", InitialList::Page)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_server_that_is_behind_is_waited_for_in_streams() {
+async fn a_streaming_relist_waits_for_an_api_server_that_is_behind() {
     Box::pin(check_behind("behind-stream", InitialList::Auto)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_at_an_api_server_that_is_behind_goes_on_when_it_has_caught_up() {
+async fn a_watch_at_an_api_server_that_is_behind_resumes_once_it_has_caught_up() {
     let mut trial = Trial::start("behind-watch").await;
     let behind = trial.server.cluster.revision();
     trial.write();
-    trial.is_true_again().await;
+    trial.converges().await;
     let lists = trial.costs().await.0;
     trial.faults().lag_at(Some(behind));
     trial.faults().cut_watches(&trial.requests(Verb::Watch), Cut::Clean);
     trial.write();
-    eventually("it is asked", || trial.faults().fired(Fault::Lagged) > 0).await;
+    eventually("a request to the server that is behind", || trial.faults().fired(Fault::Lagged) > 0).await;
     trial.faults().lag_at(None);
-    trial.is_true_again().await;
+    trial.converges().await;
     assert_eq!(trial.costs().await.0, lists);
 }
 
-/// Versions alone show nothing: the restored cluster is beyond them when it is met.
+/// Versions alone do not show the restore: those of the restored cluster are higher by the time informerd asks.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restored_cluster_that_has_overtaken_the_old_one_is_known_by_its_newest_object() {
+async fn a_restored_cluster_with_higher_versions_is_detected_by_its_newest_object() {
     for (name, touched) in [("overtaken", false), ("overtaken-touched", true)] {
         let mut trial = Trial::start(name).await;
         trial.write();
-        trial.is_true_again().await;
+        trial.converges().await;
         let seen = trial.server.cluster.revision();
         let (restored, _) = cluster_with(name);
         while restored.revision() < seen + 20 {
             restored.create(&trial.resource, object(&format!("of-{}", restored.revision()), 1)).unwrap();
         }
         if touched {
-            // Newer than what is held here, as it would be in the same history.
+            // The object has a higher version than the cached one, as an ordinary change would.
             let patch = json!({"spec": {"n": "of the other history"}});
             restored.patch(&trial.resource, "default", "first-02", &patch).unwrap();
         }
@@ -232,29 +232,30 @@ async fn a_restored_cluster_that_has_overtaken_the_old_one_is_known_by_its_newes
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_that_was_restored_from_a_backup_is_taken_over_with_a_reset() {
+async fn a_cluster_restored_from_a_backup_resets_the_clients() {
     let mut trial = Trial::start("restored").await;
     for _ in 0..10 {
         trial.write();
     }
-    trial.is_true_again().await;
+    trial.converges().await;
     let (restored, _) = cluster_with("restored");
     restored.create(&trial.resource, object("of-the-backup", 1)).unwrap();
     let began = Instant::now();
     trial.server.cluster = restored.clone();
     trial.server.api.replace_cluster(restored.clone()).await.unwrap();
-    trial.shows(&["was seen already", "restored from a backup"]).await;
+    trial.shows_error(&["was seen already", "restored from a backup"]).await;
     let wanted = expected(&restored, &trial.resource, |_| true);
     let taken_over = timeout(PATIENCE, async {
         while trial.follower.state() != &wanted {
             trial.follower.step().await;
         }
     });
-    taken_over.await.expect("the client holds what the backup holds");
+    taken_over.await.expect("the client did not get the state of the backup");
     println!("restored from a backup: taken over after {:.1?}", began.elapsed());
     assert_eq!(trial.follower.resets.len(), 1, "{:?}", trial.follower.resets);
     assert_eq!(trial.counter("relists_total", &[("reason", "went_back")]).await, 1);
-    // Clients of the Kubernetes interface list and watch from the list's version, which the old history had, too.
+    // A client of the Kubernetes interface lists, and watches from the list's version, which the old history had,
+    // too.
     let path = "/apis/faults.example.com/v1/restored";
     let list = trial.server.get(path).await.json();
     let version = list["metadata"]["resourceVersion"].as_str().expect("a version");
@@ -263,7 +264,7 @@ async fn a_cluster_that_was_restored_from_a_backup_is_taken_over_with_a_reset() 
     restored.create(&trial.resource, object("after", 1)).unwrap();
     let event = timeout(PATIENCE, watch.next()).await.expect("in time").expect("an event");
     assert_eq!((&*event.kind, &event.object["metadata"]["name"]), ("ADDED", &json!("after")));
-    // A version that no list carried may be of either history.
+    // A version that no list carried may belong to either history.
     let target = format!("{path}?watch=1&resourceVersion={}", restored.revision());
     let mut watch = Stream::http(trial.server.address, &target, &[]).await.expect("a watch");
     let event = timeout(PATIENCE, watch.next()).await.expect("in time").expect("an event");

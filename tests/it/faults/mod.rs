@@ -1,6 +1,6 @@
-//! Faults between informerd and the API server, over real sockets. After each the cache is right again, a client that
-//! follows it misses nothing and gets nothing twice, a sentence says what went wrong, a metric counts it, and the API
-//! server got no more requests than necessary.
+//! Faults between informerd and the API server, over real sockets. After each fault the cache equals the cluster
+//! again, and a client that follows it has missed nothing and received nothing twice. The error is shown, a metric
+//! counts it, and the API server got no more requests than necessary.
 
 mod answers;
 mod lists;
@@ -21,14 +21,14 @@ use crate::support::eventually;
 use crate::support::recorder::Recorder;
 use crate::support::server::TestServer;
 
-/// Longest time for healing, including a few steps of backoff on a busy machine.
+/// Longest time until recovery, including a few steps of backoff on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Objects at the start.
+/// Number of objects at the start.
 const OBJECTS: usize = 20;
 
-/// A cluster, informerd, and a client that follows one resource. The resource is of this trial alone, so that what is
-/// counted under its name is this trial's.
+/// A cluster, informerd, and a client that follows one resource. Each trial has a resource of its own, so that the
+/// metrics of that name count this trial only.
 struct Trial {
     server: TestServer,
     follower: Recorder,
@@ -66,14 +66,14 @@ fn cluster_with(name: &str) -> (Cluster, String) {
     (cluster, resource)
 }
 
-/// What `/v1/resources` says of an informer.
+/// The informer's entry in `/v1/resources`.
 async fn state_of(server: &TestServer, resource: &str) -> Value {
     let answer = client::get(server.address, "/v1/resources", &[]).await.json();
     let informers = answer["informers"].as_array().unwrap().iter();
     informers.clone().find(|one| one["resource"] == resource).cloned().unwrap_or_default()
 }
 
-/// Waits for a state of an informer; panics with the last one when it does not come.
+/// Waits for a state of an informer; panics with the last state at the deadline.
 async fn until_state(
     server: &TestServer,
     resource: &str,
@@ -91,8 +91,8 @@ async fn until_state(
     }
 }
 
-/// Whether the sentence of a state has all these words.
-fn says(state: &Value, words: &[&str]) -> bool {
+/// Whether the error message of a state has all these words.
+fn message_has(state: &Value, words: &[&str]) -> bool {
     let sentence = state["lastError"].as_str().unwrap_or_default();
     !sentence.is_empty() && words.iter().all(|word| sentence.contains(word))
 }
@@ -109,7 +109,7 @@ async fn counter(server: &TestServer, name: &str, labels: &[(&str, &str)]) -> u6
 // === impl Trial ===
 
 impl Trial {
-    /// Follows a resource of this name.
+    /// A trial with a resource of this name.
     async fn start(name: &str) -> Self {
         Self::with(name, |_| {}).await
     }
@@ -149,8 +149,8 @@ impl Trial {
         4
     }
 
-    /// Checks that the cache and the client that follows it equal the cluster, and that there was no RESET.
-    async fn is_true_again(&mut self) {
+    /// Checks that the cache and the client equal the cluster, and that the client got no RESET.
+    async fn converges(&mut self) {
         let cluster = expected(&self.server.cluster, &self.resource, |_| true);
         let follower = timeout(PATIENCE, async {
             while self.follower.state() != &cluster {
@@ -166,10 +166,10 @@ impl Trial {
         assert_eq!(self.follower.connections, 1);
     }
 
-    /// Waits until no error is shown.
+    /// Waits until the informer watches and shows no error.
     async fn is_watching(&self) {
         let well = |state: &Value| state["state"] == "watching" && state["lastError"].is_null();
-        until_state(&self.server, &self.resource, "a watch without a complaint", well).await;
+        until_state(&self.server, &self.resource, "a watch without an error", well).await;
         eventually("an open watch", || self.open_watches() > 0).await;
     }
 
@@ -177,13 +177,13 @@ impl Trial {
         self.server.cluster.counters()[&self.resource].watches_open
     }
 
-    /// Waits until the error that is shown contains these words.
-    async fn shows(&self, words: &[&str]) -> Value {
-        let what = format!("a sentence with {words:?}");
-        until_state(&self.server, &self.resource, &what, |state| says(state, words)).await
+    /// Waits until the shown error has all these words.
+    async fn shows_error(&self, words: &[&str]) -> Value {
+        let what = format!("an error with {words:?}");
+        until_state(&self.server, &self.resource, &what, |state| message_has(state, words)).await
     }
 
-    /// Lists and watches that were asked for so far.
+    /// Lists and watches that were requested so far.
     async fn costs(&self) -> (u64, u64) {
         let state = state_of(&self.server, &self.resource).await;
         (state["lists"].as_u64().unwrap(), state["watches"].as_u64().unwrap())

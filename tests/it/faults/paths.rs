@@ -6,7 +6,7 @@ use informerd::testing::config::UpstreamSource;
 use informerd::testing::sim::{Cut, Failure, Fault, Requests, Verb};
 use tokio::time::Instant;
 
-use super::{Trial, cluster_with, counter, says, until_state};
+use super::{Trial, cluster_with, counter, message_has, until_state};
 use crate::support::client;
 use crate::support::eventually;
 use crate::support::proxy::Proxy;
@@ -22,7 +22,7 @@ async fn over_relay(
     let (cluster, resource) = cluster_with(name);
     let api = TestServer::api(cluster.clone()).await;
     let relay = relay(api.address()).await;
-    // Else a bookmark each fifth of a second would keep every connection busy.
+    // Without this fault, a bookmark every 200 ms keeps every connection busy.
     api.faults().drop_bookmarks(true);
     let url = format!("http://{}", relay.address);
     let resources = [resource.as_str()];
@@ -36,29 +36,29 @@ async fn over_relay(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_load_balancer_that_tires_of_idle_watches_costs_a_watch_each_time_and_no_list() {
+async fn an_idle_timeout_of_a_load_balancer_costs_watches_and_no_list() {
     let idle = Duration::from_millis(1500);
     let (mut trial, relay) = over_relay("tiring", async |to| Relay::tiring(to, idle).await, |_| {}).await;
     let (before, began) = (trial.costs().await, Instant::now());
-    eventually("four watches more", || {
+    eventually("four more watches", || {
         trial.server.cluster.counters()[&trial.resource].watches_started >= before.1 + 4
     })
     .await;
     let most = began.elapsed().as_millis() / idle.as_millis() + 2;
     trial.write();
-    trial.is_true_again().await;
+    trial.converges().await;
     let after = trial.costs().await;
     assert_eq!(after.0, before.0);
     assert!(u128::from(after.1 - before.1) <= most, "{} watches of at most {most}", after.1 - before.1);
-    // A load balancer knows nothing of HTTP: it does not end the answer, but the connection. So the API server is asked
-    // each time whether it is still the same.
+    // A load balancer closes the connection; it does not end the HTTP response. After each broken connection
+    // informerd probes whether the API server still has the same history.
     assert!(trial.counter("watch_ends_total", &[("reason", "broken")]).await >= 4);
     assert!(u128::from(trial.counter("probes_total", &[]).await) <= most);
     assert!(relay.connections() >= 5);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_half_open_connection_is_noticed_and_answers_show_the_age_of_the_cache() {
+async fn a_half_open_connection_is_detected_and_the_age_of_the_cache_shown() {
     let (mut trial, relay) = over_relay("half-open", Relay::to, |config| {
         config.limits.watch_silence_max = Duration::from_secs(3);
         config.unready_after = Some(Duration::from_secs(1));
@@ -66,7 +66,7 @@ async fn a_half_open_connection_is_noticed_and_answers_show_the_age_of_the_cache
     .await;
     let before = trial.costs().await;
     let silent = trial.counter("watch_ends_total", &[("reason", "silent")]).await;
-    // From here on, written bytes arrive nowhere.
+    // From here on, written bytes do not arrive.
     relay.freeze();
     let frozen = Instant::now();
     let told = trial.follower.events;
@@ -79,15 +79,15 @@ async fn a_half_open_connection_is_noticed_and_answers_show_the_age_of_the_cache
     assert_eq!(ready.status(), 503, "{}", ready.text());
     assert!(ready.text().contains("last heard"), "{}", ready.text());
     assert_eq!(trial.follower.events, told);
-    trial.is_true_again().await;
+    trial.converges().await;
     assert!(frozen.elapsed() < Duration::from_secs(15), "{:?}", frozen.elapsed());
     until_state(&trial.server, &trial.resource, "a young cache", |state| age(state) < 1.0).await;
     assert_eq!(client::get(trial.server.admin, "/readyz", &[]).await.status(), 200);
     assert!(trial.counter("watch_ends_total", &[("reason", "silent")]).await > silent);
-    assert_eq!(trial.costs().await.0, before.0, "the version was still good");
+    assert_eq!(trial.costs().await.0, before.0, "the version was still valid");
 }
 
-/// A process that is stopped takes connections and answers nothing.
+/// A stopped process: its kernel accepts connections, and nothing is answered.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hung_api_server_shows_in_the_state_the_probe_and_a_metric() {
     let (trial, _relay) = over_relay("hung-shows", Relay::to, |config| {
@@ -100,7 +100,7 @@ async fn a_hung_api_server_shows_in_the_state_the_probe_and_a_metric() {
     trial.faults().cut_watches(&trial.requests(Verb::Watch), Cut::Clean);
     let hung = |state: &serde_json::Value| state["state"] == "connecting" && state["stale"] == true;
     until_state(&trial.server, &trial.resource, "no answer, and an old cache", hung).await;
-    // Reads go on from the cache, so it is ready.
+    // Reads are served from the cache, so informerd stays ready.
     let ready = client::get(trial.server.admin, "/readyz?verbose", &[]).await;
     assert_eq!(ready.status(), 200, "{}", ready.text());
     let line = format!("[+]informer/{} ok: the API server was last heard", trial.resource);
@@ -110,42 +110,42 @@ async fn a_hung_api_server_shows_in_the_state_the_probe_and_a_metric() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn idle_connections_of_a_dead_path_are_not_met_again() {
+async fn idle_connections_of_a_dead_path_are_not_reused() {
     let (mut trial, relay) = over_relay("pooled", Relay::to, |config| {
         config.limits.watch_silence_max = Duration::from_secs(2);
         config.watches.push(crate::support::server::watch("configmaps"));
     })
     .await;
-    // A refused watch leaves its connection in the pool, and does not come back before this test is over.
+    // A refused watch leaves its connection in the pool. The next watch is due only after the end of this test.
     let others = Requests::of(Verb::Watch).on("configmaps");
     trial.faults().fail_next(1, &others, Failure { code: 503, retry_after_seconds: Some(60) });
     trial.faults().cut_watches(&others, Cut::Clean);
-    until_state(&trial.server, "configmaps", "a refusal", |state| says(state, &["503"])).await;
+    until_state(&trial.server, "configmaps", "a refusal", |state| message_has(state, &["503"])).await;
     relay.freeze();
     let (frozen, connections) = (Instant::now(), relay.connections());
     trial.write();
-    trial.is_true_again().await;
-    // The head of a watch that went to the idle connection would be waited for for 20 s.
+    trial.converges().await;
+    // On the idle connection, a watch would wait 20 s for its response head.
     assert!(frozen.elapsed() < Duration::from_secs(15), "{:?}", frozen.elapsed());
     assert!(relay.connections() > connections);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_takes_requests_and_never_answers_is_given_up_on() {
+async fn requests_without_an_answer_time_out() {
     let mut trial = Trial::start("hung").await;
     trial.faults().hang_next(1, &trial.requests(Verb::Watch));
     trial.faults().cut_watches(&Requests::of(Verb::Watch).on(&trial.resource), Cut::Clean);
     eventually("the request", || trial.faults().fired(Fault::Hung) == 1).await;
     let hung = Instant::now();
     trial.write();
-    trial.shows(&["the API server sent nothing for 20s"]).await;
-    trial.is_true_again().await;
+    trial.shows_error(&["the API server sent nothing for 20s"]).await;
+    trial.converges().await;
     assert!(hung.elapsed() < Duration::from_secs(50), "{:?}", hung.elapsed());
     assert_eq!(trial.counter("failures_total", &[("kind", "idle")]).await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn proxies_of_each_kind_are_gone_through() {
+async fn http_and_socks_proxies_are_used() {
     for (name, scheme, user) in [("proxy-http", "http", "someone:p@ss"), ("proxy-socks", "socks5", "")] {
         let (cluster, resource) = cluster_with(name);
         let api = TestServer::api(cluster.clone()).await;
@@ -160,7 +160,7 @@ async fn proxies_of_each_kind_are_gone_through() {
             TestServer::beside(cluster, api, &[&resource], |config| config.upstream = kubeconfig(path)).await;
         let mut trial = Trial::over(server, resource).await;
         trial.write();
-        trial.is_true_again().await;
+        trial.converges().await;
         let greetings = proxy.greetings.lock().unwrap().clone();
         assert!(!greetings.is_empty(), "{name}");
         for greeting in greetings {

@@ -1,4 +1,4 @@
-//! Certificates that are renewed, authorities that change, addresses that move: all on disk, while informerd runs.
+//! Renewed certificates, replaced authorities and changed addresses: files that change on disk while informerd runs.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::support::relay::Relay;
 use crate::support::server::{TestServer, kubeconfig};
 use crate::support::{client, eventually};
 
-/// One that signs certificates.
+/// A certificate authority.
 struct Authority {
     certificate: rcgen::Certificate,
     key: KeyPair,
@@ -44,9 +44,10 @@ impl Authority {
         (certificate.pem(), key.serialize_pem())
     }
 
-    /// A server with a new certificate of this authority, that asks clients for one of another where it is given.
+    /// A server with a new certificate of this authority. With `clients`, it asks for client certificates of that
+    /// authority.
     fn server(&self, clients: Option<&Self>) -> ServerConfig {
-        // Which provider is installed first does not matter: there is one in the tree.
+        // There is one provider in the dependency tree, so it does not matter who installs it first.
         let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
         let builder = match clients {
             None => ServerConfig::builder().with_no_client_auth(),
@@ -67,7 +68,7 @@ impl Authority {
         std::fs::write(folder.join("ca.crt"), self.certificate.pem()).unwrap();
     }
 
-    /// Writes a client's certificate of this authority, and its key.
+    /// Writes a client certificate of this authority, and its key.
     fn write_client(&self, folder: &Path) {
         let (certificate, key) = self.sign();
         std::fs::write(folder.join("client.crt"), certificate).unwrap();
@@ -75,7 +76,7 @@ impl Authority {
     }
 }
 
-/// A kubeconfig with everything in files of the same folder.
+/// Writes a kubeconfig that refers to files in the same folder.
 fn write_kubeconfig(folder: &Path, url: &str, client: bool) {
     let user = if client { "{client-certificate: client.crt, client-key: client.key}" } else { "{}" };
     let authority = if url.starts_with("https") { ", certificate-authority: ca.crt" } else { "" };
@@ -86,7 +87,7 @@ fn write_kubeconfig(folder: &Path, url: &str, client: bool) {
     std::fs::write(folder.join("kubeconfig"), text).unwrap();
 }
 
-/// A trial over TLS, and where its files are.
+/// A trial over TLS, and the folder of its files.
 async fn over_tls(
     name: &str,
     authority: &Authority,
@@ -95,7 +96,7 @@ async fn over_tls(
     over_tls_with(name, authority, clients, &[], |_| {}).await
 }
 
-/// The same with the protocols that the server offers within TLS, and with changed settings.
+/// As [`over_tls`], with the ALPN protocols that the server offers, and with changed settings.
 async fn over_tls_with(
     name: &str,
     authority: &Authority,
@@ -129,7 +130,7 @@ async fn renewals(trial: &Trial, reason: &str) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_certificate_renewed_by_the_same_authority_goes_unnoticed() {
+async fn a_certificate_renewed_by_the_same_authority_is_accepted() {
     let authority = Authority::new();
     let (mut trial, relay, _folder) = over_tls("tls-renewed", &authority, None).await;
     let (before, connections) = (trial.costs().await, relay.connections());
@@ -137,13 +138,13 @@ async fn a_certificate_renewed_by_the_same_authority_goes_unnoticed() {
     relay.cut();
     eventually("a new connection", || relay.connections() > connections).await;
     trial.write();
-    trial.is_true_again().await;
+    trial.converges().await;
     trial.is_watching().await;
     assert_eq!((trial.costs().await.0, relay.refused()), (before.0, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_authority_replaced_on_disk_is_read_at_the_first_refusal() {
+async fn a_replaced_authority_is_read_after_the_first_refused_certificate() {
     let (old, new) = (Authority::new(), Authority::new());
     let (mut trial, relay, folder) = over_tls("tls-authority", &old, None).await;
     let (before, renewed) = (trial.costs().await, renewals(&trial, "tls").await);
@@ -152,30 +153,30 @@ async fn an_authority_replaced_on_disk_is_read_at_the_first_refusal() {
     relay.cut();
     eventually("a refused certificate", || relay.refused() > 0).await;
     trial.write();
-    trial.is_true_again().await;
+    trial.converges().await;
     trial.is_watching().await;
     assert!(renewals(&trial, "tls").await > renewed);
-    assert_eq!((trial.costs().await.0, relay.refused()), (before.0, 1), "it is tried again at once");
+    assert_eq!((trial.costs().await.0, relay.refused()), (before.0, 1), "informerd did not retry at once");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_certificate_of_an_unknown_authority_is_an_error_until_the_authority_is_trusted() {
+async fn a_certificate_of_an_unknown_authority_is_refused_until_it_is_trusted() {
     let (old, new) = (Authority::new(), Authority::new());
     let (mut trial, relay, folder) = over_tls("tls-unknown", &old, None).await;
     relay.present(new.server(None));
     relay.cut();
-    trial.shows(&["the API server was not reached", "invalid peer certificate", "authority"]).await;
+    trial.shows_error(&["the API server was not reached", "invalid peer certificate", "authority"]).await;
     trial.write();
     new.write(folder.path());
     let replaced = Instant::now();
-    trial.is_true_again().await;
+    trial.converges().await;
     trial.is_watching().await;
     println!("authority replaced: healed after {:.1?}", replaced.elapsed());
     assert!(replaced.elapsed() < PATIENCE && relay.refused() < 15);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_certificate_renewed_on_disk_is_read_when_the_old_one_is_refused() {
+async fn a_renewed_client_certificate_is_read_when_the_old_one_is_refused() {
     let (server, old, new) = (Authority::new(), Authority::new(), Authority::new());
     let (mut trial, relay, folder) = over_tls("tls-client", &server, Some(&old)).await;
     let before = trial.costs().await;
@@ -184,14 +185,14 @@ async fn a_client_certificate_renewed_on_disk_is_read_when_the_old_one_is_refuse
     relay.cut();
     eventually("a refused certificate", || relay.refused() > 0).await;
     trial.write();
-    trial.is_true_again().await;
+    trial.converges().await;
     trial.is_watching().await;
     assert_eq!(trial.costs().await.0, before.0);
     assert!(relay.refused() <= 3, "{} handshakes", relay.refused());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_address_changed_on_disk_is_found_when_the_old_one_is_gone() {
+async fn a_changed_address_is_read_when_the_old_one_does_not_answer() {
     let folder = tempfile::tempdir().unwrap();
     let (cluster, resource) = cluster_with("moved");
     let api = TestServer::api(cluster.clone()).await;
@@ -205,8 +206,8 @@ async fn an_address_changed_on_disk_is_found_when_the_old_one_is_gone() {
     write_kubeconfig(folder.path(), &format!("http://{}", new.address), false);
     old.close();
     trial.write();
-    trial.shows(&["the API server was not reached"]).await;
-    trial.is_true_again().await;
+    trial.shows_error(&["the API server was not reached"]).await;
+    trial.converges().await;
     trial.is_watching().await;
     assert!(renewals(&trial, "unreached").await > renewed);
     assert_eq!(trial.costs().await.0, before.0);
@@ -223,7 +224,7 @@ async fn a_plugins_client_certificate_is_renewed_before_it_expires() {
     authority.write(folder.path());
     write_kubeconfig(folder.path(), &format!("https://{}", relay.address), false);
     let path = folder.path().join("kubeconfig");
-    // The plugin prints a file.
+    // The credential plugin prints a file.
     let credential = folder.path().join("credential.json");
     let plugin = json!({"exec": {
         "apiVersion": "client.authentication.k8s.io/v1", "command": "cat", "args": [credential],
@@ -247,19 +248,19 @@ async fn a_plugins_client_certificate_is_renewed_before_it_expires() {
     let server =
         TestServer::beside(cluster, api, &[&resource], |config| config.upstream = kubeconfig(path)).await;
     let mut trial = Trial::over(server, resource).await;
-    // Less than a minute is left of it, so a later request reads it again.
+    // Less than a minute of it is left, so a later request runs the plugin again.
     issue(&later);
     relay.present(authority.server(Some(&later)));
     relay.cut();
     trial.write();
-    trial.is_true_again().await;
+    trial.converges().await;
     trial.is_watching().await;
     assert!(renewals(&trial, "expiring").await > 0);
 }
 
-/// Pings tell a dead connection from one on which nothing happens, which silence cannot.
+/// Pings distinguish a dead connection from a silent one; a silence timeout cannot.
 #[tokio::test(flavor = "multi_thread")]
-async fn over_http2_a_silent_watch_stays_and_one_on_a_dead_path_breaks_off() {
+async fn over_http2_a_silent_watch_stays_open_and_a_dead_path_ends_it() {
     const SILENCE_MAX: Duration = Duration::from_secs(2);
     let authority = Authority::new();
     let (mut trial, relay, _folder) =
@@ -268,7 +269,7 @@ async fn over_http2_a_silent_watch_stays_and_one_on_a_dead_path_breaks_off() {
             config.unready_after = Some(SILENCE_MAX + Duration::from_millis(500));
         })
         .await;
-    // Else a bookmark each fifth of a second would keep the watch busy.
+    // Without this fault, a bookmark every 200 ms keeps the watch busy.
     trial.faults().drop_bookmarks(true);
     let age = |state: &serde_json::Value| state["ageSeconds"].as_f64().unwrap_or_default();
     let before = trial.costs().await;
@@ -280,23 +281,23 @@ async fn over_http2_a_silent_watch_stays_and_one_on_a_dead_path_breaks_off() {
     .await;
     let ready = client::get(trial.server.admin, "/readyz", &[]).await;
     assert_eq!(ready.status(), 200, "{}", ready.text());
-    assert_eq!(trial.costs().await, before, "the watch is the same");
+    assert_eq!(trial.costs().await, before, "the watch was replaced");
 
     let ends = async |trial: &Trial, reason| trial.counter("watch_ends_total", &[("reason", reason)]).await;
     let (silent, broken) = (ends(&trial, "silent").await, ends(&trial, "broken").await);
     relay.freeze();
     let frozen = Instant::now();
     trial.write();
-    trial.is_true_again().await;
+    trial.converges().await;
     println!("dead path under HTTP/2: healed after {:.1?}", frozen.elapsed());
     assert!(frozen.elapsed() < Duration::from_secs(15), "{:?}", frozen.elapsed());
     assert_eq!(ends(&trial, "silent").await, silent);
     assert_eq!(ends(&trial, "broken").await, broken + 1);
-    assert_eq!(trial.costs().await.0, before.0, "the version was still good");
+    assert_eq!(trial.costs().await.0, before.0, "the version was still valid");
     until_state(&trial.server, &trial.resource, "a young cache", |state| state["stale"] == false).await;
 }
 
-/// What a server offers within TLS, or that it has none.
+/// What the server speaks: HTTP without TLS, or the protocols that it offers within TLS.
 #[derive(Clone, Copy, Debug)]
 enum Spoken {
     Plain,
@@ -304,10 +305,10 @@ enum Spoken {
     Http2,
 }
 
-/// One of two API servers behind a load balancer hangs, and connections lead to each in turn. Whatever the servers speak,
-/// the watch moves to the other one.
+/// One of two API servers behind a load balancer hangs. New connections lead to each in turn. With every protocol the
+/// watch moves to the other server.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_leaves_one_of_two_servers_that_hangs() {
+async fn a_watch_moves_from_a_hung_api_server_to_the_other_one() {
     let trials = [
         hang_one_of_two("one-plain", Spoken::Plain),
         hang_one_of_two("one-http1", Spoken::Http1),
@@ -346,22 +347,23 @@ async fn hang_one_of_two(name: &str, spoken: Spoken) {
     .await;
     let mut trial = Trial::over(server, resource).await;
     let before = trial.costs().await;
-    // The next connection leads to the one that hangs.
+    // The next connection leads to the hung server.
     gate.set_backends(&[first.address, second.address]);
     first.pause();
     let hung = Instant::now();
     trial.write();
-    trial.is_true_again().await;
+    trial.converges().await;
     println!("{spoken:?}, one of two servers hung: healed after {:.1?}", hung.elapsed());
-    // The silence, and once the time for a connection, or for an answer without TLS, and a step of backoff.
+    // The time of silence, then once the timeout of a connection (or, without TLS, of a response), and a step of
+    // backoff.
     let most = SILENCE_MAX + Duration::from_secs(if let Spoken::Plain = spoken { 20 } else { 10 });
     assert!(hung.elapsed() < most + Duration::from_secs(8), "{spoken:?}: {:?}", hung.elapsed());
-    assert_eq!(trial.costs().await.0, before.0, "the version was still good");
+    assert_eq!(trial.costs().await.0, before.0, "the version was still valid");
 }
 
-/// The only API server stops and goes on. Its kernel takes connections and bytes meanwhile.
+/// The only API server stops and goes on. Meanwhile its kernel accepts connections and bytes.
 #[tokio::test(flavor = "multi_thread")]
-async fn over_http2_a_server_that_stops_shows_and_its_watch_comes_back() {
+async fn over_http2_a_stopped_server_shows_and_its_watch_resumes() {
     const SILENCE_MAX: Duration = Duration::from_secs(2);
     let authority = Authority::new();
     let (mut trial, relay, _folder) =
@@ -370,7 +372,7 @@ async fn over_http2_a_server_that_stops_shows_and_its_watch_comes_back() {
             config.unready_after = Some(Duration::from_secs(4));
         })
         .await;
-    // Else a bookmark each fifth of a second would keep the watch busy.
+    // Without this fault, a bookmark every 200 ms keeps the watch busy.
     trial.faults().drop_bookmarks(true);
     let before = trial.costs().await;
     relay.pause();
@@ -382,15 +384,15 @@ async fn over_http2_a_server_that_stops_shows_and_its_watch_comes_back() {
     // Pings take as long as a watch over HTTP/1.1 may be silent.
     assert!(stopped.elapsed() < SILENCE_MAX + Duration::from_secs(3), "{:?}", stopped.elapsed());
     eventually_unready(&trial).await;
-    trial.shows(&["the API server was not reached"]).await;
+    trial.shows_error(&["the API server was not reached"]).await;
     relay.resume();
     let resumed = Instant::now();
-    trial.is_true_again().await;
+    trial.converges().await;
     trial.is_watching().await;
     println!("stopped server under HTTP/2: healed {:.1?} after it went on", resumed.elapsed());
     until_state(&trial.server, &trial.resource, "a young cache", |state| state["stale"] == false).await;
     assert_eq!(client::get(trial.server.admin, "/readyz", &[]).await.status(), 200);
-    assert_eq!(trial.costs().await.0, before.0, "the version was still good");
+    assert_eq!(trial.costs().await.0, before.0, "the version was still valid");
 }
 
 async fn eventually_unready(trial: &Trial) {
@@ -399,5 +401,5 @@ async fn eventually_unready(trial: &Trial) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, unready).await.expect("it is unready");
+    tokio::time::timeout(PATIENCE, unready).await.expect("informerd did not become unready");
 }

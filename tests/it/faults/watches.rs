@@ -1,4 +1,4 @@
-//! Watches that end, break, fall silent, or send wrong events.
+//! Watches that end, break or fall silent, and watches that send wrong events.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use tokio::time::{Instant, sleep};
 use super::{PATIENCE, Trial, object};
 use crate::support::eventually;
 
-/// Orders a fault so many times.
+/// Orders a fault this many times.
 type Order = fn(&Faults, u32);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_that_ends_in_any_way_goes_on_where_it_was() {
+async fn a_watch_that_ends_in_any_way_resumes_at_its_version() {
     for (name, cut, reason) in [
         ("cut-clean", Cut::Clean, "eof"),
         ("cut-midline", Cut::MidLine, "eof"),
@@ -24,7 +24,7 @@ async fn a_watch_that_ends_in_any_way_goes_on_where_it_was() {
         trial.faults().cut_watches(&trial.requests(Verb::Watch), cut);
         eventually("the cut", || trial.faults().fired(Fault::Cut) == 1).await;
         let changes = trial.write();
-        trial.is_true_again().await;
+        trial.converges().await;
         trial.is_watching().await;
         assert_eq!(trial.counter("watch_ends_total", &[("reason", reason)]).await, ends + 1, "{name}");
         assert_eq!(trial.costs().await, (before.0, before.1 + 1), "{name}");
@@ -34,7 +34,7 @@ async fn a_watch_that_ends_in_any_way_goes_on_where_it_was() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn watches_that_are_ended_at_once_do_not_make_it_spin() {
+async fn watches_that_end_at_once_are_not_retried_in_a_tight_loop() {
     let mut trial = Trial::start("cut-always").await;
     let before = trial.costs().await;
     let began = Instant::now();
@@ -42,17 +42,17 @@ async fn watches_that_are_ended_at_once_do_not_make_it_spin() {
         trial.faults().cut_watches(&trial.requests(Verb::Watch), Cut::Clean);
         sleep(Duration::from_millis(1)).await;
     }
-    trial.shows(&["ends each watch soon after it began"]).await;
+    trial.shows_error(&["ends each watch soon after it began"]).await;
     let cost = trial.costs().await;
     assert!(cost.1 - before.1 <= 8, "{} watches in 4 s", cost.1 - before.1);
-    assert_eq!(cost.0, before.0, "a server that ends watches is no reason to list");
+    assert_eq!(cost.0, before.0, "watches that end cost a list");
     trial.write();
-    trial.is_true_again().await;
+    trial.converges().await;
     trial.is_watching().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_version_that_is_too_old_is_listed_around_in_either_form() {
+async fn a_410_in_the_stream_or_as_http_status_causes_one_relist() {
     for (name, gone) in [("gone-stream", Gone::InStream), ("gone-http", Gone::Http)] {
         let mut trial = Trial::start(name).await;
         let before = trial.costs().await;
@@ -60,7 +60,7 @@ async fn a_version_that_is_too_old_is_listed_around_in_either_form() {
         trial.faults().cut_watches(&trial.requests(Verb::Watch), Cut::Clean);
         eventually("the 410", || trial.faults().fired(Fault::Gone) == 1).await;
         trial.write();
-        trial.is_true_again().await;
+        trial.converges().await;
         trial.is_watching().await;
         assert_eq!(trial.counter("relists_total", &[("reason", "expired")]).await, 1, "{name}");
         assert_eq!(trial.counter("failures_total", &[("kind", "expired")]).await, 1, "{name}");
@@ -71,7 +71,7 @@ async fn a_version_that_is_too_old_is_listed_around_in_either_form() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn refusals_are_waited_out_for_as_long_as_the_server_says() {
+async fn a_refused_watch_waits_for_retry_after() {
     for (name, code, words, kind) in [
         ("code-429", 429, "too many requests", "throttled"),
         ("code-503", 503, "the API server answered 503", "unavailable"),
@@ -84,13 +84,13 @@ async fn refusals_are_waited_out_for_as_long_as_the_server_says() {
         eventually("the refusal", || trial.faults().fired(Fault::Failed) == 1).await;
         let refused = Instant::now();
         trial.write();
-        let state = trial.shows(&[words]).await;
+        let state = trial.shows_error(&[words]).await;
         assert_eq!(state["state"], "backing off", "{name}");
         assert!(state["retryInSeconds"].as_f64().is_some_and(|seconds| seconds <= 3.75), "{name}: {state}");
         eventually("the next watch", || trial.open_watches() > 0).await;
-        // The refusal was seen up to a few milliseconds after it happened.
+        // The refusal was noticed up to a few milliseconds late.
         assert!(refused.elapsed() >= Duration::from_millis(2900), "{name}: after {:?}", refused.elapsed());
-        trial.is_true_again().await;
+        trial.converges().await;
         trial.is_watching().await;
         assert_eq!(trial.counter("failures_total", &[("kind", kind)]).await, 1, "{name}");
         assert_eq!(trial.costs().await, (before.0, before.1 + 2), "{name}");
@@ -98,7 +98,7 @@ async fn refusals_are_waited_out_for_as_long_as_the_server_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn errors_of_the_server_are_waited_out_ever_longer() {
+async fn repeated_server_errors_back_off_exponentially() {
     for (name, code, kind) in [("code-500", 500, "internal"), ("code-502", 502, "unavailable")] {
         let mut trial = Trial::start(name).await;
         let before = trial.costs().await;
@@ -111,8 +111,8 @@ async fn errors_of_the_server_are_waited_out_ever_longer() {
             refused.push(Instant::now());
         }
         trial.write();
-        trial.shows(&[&format!("the API server answered {code}")]).await;
-        trial.is_true_again().await;
+        trial.shows_error(&[&format!("the API server answered {code}")]).await;
+        trial.converges().await;
         trial.is_watching().await;
         let pauses: Vec<_> = refused.windows(2).map(|pair| pair[1] - pair[0]).collect();
         assert!(
@@ -125,7 +125,7 @@ async fn errors_of_the_server_are_waited_out_ever_longer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_read_is_asked_for_again_and_never_skipped() {
+async fn an_undecodable_event_ends_the_watch_and_is_read_again() {
     let orders: [(_, _, _, Order); 3] = [
         ("line-garbage", "json", Fault::Garbage, Faults::garbage_lines),
         ("line-nameless", "missing", Fault::Nameless, Faults::nameless_objects),
@@ -136,7 +136,7 @@ async fn what_cannot_be_read_is_asked_for_again_and_never_skipped() {
         let before = trial.costs().await;
         order(trial.faults(), 1);
         trial.write();
-        trial.is_true_again().await;
+        trial.converges().await;
         trial.is_watching().await;
         assert_eq!(trial.faults().fired(fault), 1, "{name}");
         assert_eq!(trial.counter("watch_ends_total", &[("reason", "undecodable")]).await, 1, "{name}");
@@ -148,13 +148,13 @@ async fn what_cannot_be_read_is_asked_for_again_and_never_skipped() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_event_that_is_never_readable_is_listed_around() {
+async fn an_event_that_stays_undecodable_causes_a_relist() {
     let mut trial = Trial::with("line-always", |config| config.limits.line_bytes_max = 1 << 20).await;
     let before = trial.costs().await;
-    // More than it reads: a watch that it has left may still take some.
+    // More faults than it will meet, as a watch that it has closed may still use some.
     trial.faults().garbage_lines(1000);
     trial.write();
-    trial.is_true_again().await;
+    trial.converges().await;
     trial.is_watching().await;
     assert!(trial.faults().fired(Fault::Garbage) >= 2);
     assert_eq!(trial.counter("relists_total", &[("reason", "undecodable")]).await, 1);
@@ -162,7 +162,7 @@ async fn an_event_that_is_never_readable_is_listed_around() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn events_that_come_twice_or_in_the_wrong_order_leave_no_trace() {
+async fn duplicate_and_reordered_events_change_nothing() {
     let orders: [(_, _, Order); 2] = [
         ("twice", Fault::Duplicated, Faults::duplicate_events),
         ("disorder", Fault::Disordered, Faults::disorder_events),
@@ -173,7 +173,7 @@ async fn events_that_come_twice_or_in_the_wrong_order_leave_no_trace() {
         order(trial.faults(), 3);
         trial.write();
         trial.write();
-        trial.is_true_again().await;
+        trial.converges().await;
         trial.is_watching().await;
         assert!(trial.faults().fired(fault) >= 1, "{name}");
         if fault == Fault::Duplicated {
@@ -186,30 +186,30 @@ async fn events_that_come_twice_or_in_the_wrong_order_leave_no_trace() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_old_state_of_a_deleted_object_does_not_bring_it_back() {
+async fn a_stale_event_does_not_restore_a_deleted_object() {
     let mut trial = Trial::start("ghost").await;
     let before = trial.costs().await;
     trial.faults().ghosts(1);
     trial.server.cluster.delete(&trial.resource, "default", "first-07").unwrap();
     eventually("the ghost", || trial.faults().fired(Fault::Ghost) == 1).await;
     trial.server.cluster.create(&trial.resource, object("after", 1)).unwrap();
-    trial.is_true_again().await;
+    trial.converges().await;
     trial.is_watching().await;
     assert_eq!(trial.counter("relists_total", &[("reason", "disorder")]).await, 1);
     assert_eq!(trial.costs().await.0, before.0 + 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_was_away_is_found_again_and_nothing_is_listed() {
+async fn an_outage_of_the_api_server_costs_no_list() {
     let mut trial = Trial::start("away").await;
     let before = trial.costs().await;
     trial.server.api.stop().await;
     trial.write();
-    let state = trial.shows(&["the API server was not reached", "refused"]).await;
+    let state = trial.shows_error(&["the API server was not reached", "refused"]).await;
     assert_eq!(state["state"], "backing off");
     trial.server.api.start().await.unwrap();
     let found = Instant::now();
-    trial.is_true_again().await;
+    trial.converges().await;
     assert!(found.elapsed() < PATIENCE);
     trial.is_watching().await;
     assert_eq!(trial.costs().await.0, before.0);

@@ -9,7 +9,7 @@ const RESOURCES: [&str; 4] = ["pods", "deployments.apps", "namespaces", "service
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn case_29_documents_name_what_is_served_with_or_without_a_slash() {
+async fn case_29_discovery_names_the_served_resources_with_or_without_a_slash() {
     let server = TestServer::start(&RESOURCES).await;
     for path in ["/api", "/apis", "/apis/apps", "/apis/apps/v1", "/api/v1", "/version"] {
         let answer = server.get(path).await;
@@ -40,7 +40,7 @@ async fn case_29_documents_name_what_is_served_with_or_without_a_slash() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn case_30_the_aggregated_document_has_its_exact_type_and_a_tag() {
+async fn case_30_aggregated_discovery_has_its_content_type_and_a_tag() {
     let server = TestServer::start(&RESOURCES).await;
     let accept = format!("{AGGREGATED},{},application/json", AGGREGATED.replace("v=v2", "v=v2beta1"));
     for (path, expected) in [("/api", vec!["namespaces", "pods", "services"]), ("/apis", vec!["deployments"])]
@@ -59,7 +59,7 @@ async fn case_30_the_aggregated_document_has_its_exact_type_and_a_tag() {
         let tag = answer.header("etag").expect("a tag");
         let again = server.get_with(path, &[("Accept", &accept), ("If-None-Match", &tag)]).await;
         assert_eq!((again.status(), again.header("etag")), (304, Some(tag)));
-        // Plain JSON for clients without the aggregated form, and never 406 if they accept JSON.
+        // Clients without the aggregated form get plain JSON. A client that accepts JSON never gets 406.
         let plain = server.get_with(path, &[("Accept", "application/json")]).await;
         assert_eq!(plain.header("content-type").as_deref(), Some("application/json"));
         let old = AGGREGATED.replace("v=v2", "v=v2beta1");
@@ -69,7 +69,7 @@ async fn case_30_the_aggregated_document_has_its_exact_type_and_a_tag() {
 
 /// kubectl prints resources of several groups in the order of the groups, as in `get all`.
 #[tokio::test(flavor = "multi_thread")]
-async fn groups_come_in_the_order_of_the_api_server_whatever_is_followed_first() {
+async fn discovery_groups_are_in_the_order_of_the_api_server() {
     let resources = ["deployments.apps", "customresourcedefinitions.apiextensions.k8s.io", "pods"];
     let server = TestServer::start(&resources).await;
     let names = |document: Value| -> Vec<String> {
@@ -82,11 +82,11 @@ async fn groups_come_in_the_order_of_the_api_server_whatever_is_followed_first()
     assert_eq!(here.len(), 2);
     assert_eq!(here, upstream);
     let followed: Vec<_> = resources.iter().filter_map(|name| Some(name.split_once('.')?.1)).collect();
-    assert_ne!(here, followed, "the order of the configuration would do as well");
+    assert_ne!(here, followed, "the order of the configuration is the same and proves nothing");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_may_start_on_demand_is_served_and_starts_when_asked_for() {
+async fn resources_on_demand_are_in_discovery_and_start_when_requested() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.on_demand.patterns = vec!["configmaps".parse().unwrap()];
     })

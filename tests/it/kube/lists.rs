@@ -32,7 +32,7 @@ fn without_managed_fields(mut object: Value) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn case_31_a_list_is_the_api_servers() {
+async fn case_31_a_list_equals_that_of_the_api_server() {
     let server = server().await;
     let upstream = client::get(server.api.address(), PODS, &[]).await.json();
     let list = server.get(PODS).await;
@@ -43,7 +43,7 @@ async fn case_31_a_list_is_the_api_servers() {
     assert_eq!(version, server.hub.resolve("pods").unwrap()[0].reader.summary().position.to_string());
     let expected = upstream["items"].as_array().unwrap().iter().cloned().map(|item| {
         let mut item = without_managed_fields(item);
-        // A listed object of a built-in kind lacks both on the API server.
+        // The API server leaves both out for a listed object of a built-in kind.
         item["kind"] = "Pod".into();
         item["apiVersion"] = "v1".into();
         item
@@ -55,7 +55,7 @@ async fn case_31_a_list_is_the_api_servers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_table_has_the_version_that_was_asked_for() {
+async fn a_table_has_the_requested_api_version() {
     let server = server().await;
     for version in ["v1", "v1beta1"] {
         let accept = format!("application/json;as=Table;v={version};g=meta.k8s.io");
@@ -69,7 +69,7 @@ async fn a_table_has_the_version_that_was_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_empty_set_is_the_set_of_the_empty_value() {
+async fn an_empty_set_in_a_selector_means_the_empty_value() {
     let server = server().await;
     let of = |selector: &str| format!("{PODS}?labelSelector={selector}");
     assert_eq!(names(&server.get(&of("app+in+()")).await), Vec::<String>::new());
@@ -94,7 +94,7 @@ async fn lists_watches_and_gets_are_counted_apart() {
     Stream::http(server.address, &format!("{PODS}?watch=1&timeoutSeconds=1"), &[]).await.unwrap();
     let after = counts().await;
     for (before, after) in before.iter().zip(after) {
-        // Other tests count in the same process.
+        // Other tests in this process count, too.
         assert!(after > *before, "{before:?} {after:?}");
     }
 }
@@ -108,7 +108,7 @@ async fn case_32_a_missing_namespace_is_an_empty_list() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn case_33_what_is_not_there_is_not_found() {
+async fn case_33_missing_objects_and_resources_are_404() {
     let server = server().await;
     let missing = status(&server.get(&format!("{DEFAULT_PODS}/none")).await, 404, "NotFound");
     assert_eq!(missing["message"], r#"pods "none" not found"#);
@@ -129,7 +129,7 @@ async fn case_33_what_is_not_there_is_not_found() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn case_34_pages_are_of_one_state_while_others_write() {
+async fn case_34_pages_show_one_state_despite_writes() {
     let server = server().await;
     let (mut found, mut versions, mut counts, mut token) =
         (Vec::new(), Vec::new(), Vec::new(), String::new());
@@ -157,7 +157,7 @@ async fn case_34_pages_are_of_one_state_while_others_write() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn case_35_a_continue_token_is_refused_where_it_means_nothing() {
+async fn case_35_an_invalid_or_misplaced_continue_token_is_refused() {
     let server = server_with(|config| config.limits.snapshot_pages_max = 1).await;
     let garbage = status(&server.get(&format!("{PODS}?continue=garbage")).await, 400, "BadRequest");
     assert!(garbage["message"].as_str().unwrap().starts_with("invalid continue token: "));
@@ -171,7 +171,7 @@ async fn case_35_a_continue_token_is_refused_where_it_means_nothing() {
     status(&server.get(&matched).await, 422, "Invalid");
     status(&server.get(&format!("{DEFAULT_PODS}?continue={token}")).await, 400, "BadRequest");
     assert_eq!(names(&server.get(&format!("{PODS}?continue={token}&resourceVersion=0")).await).len(), 5);
-    // Another snapshot replaces it.
+    // A newer snapshot replaces it.
     create(&server, "f");
     server.caught_up("pods").await;
     server.get(&format!("{PODS}?limit=1")).await;
@@ -179,7 +179,7 @@ async fn case_35_a_continue_token_is_refused_where_it_means_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cases_36_and_39_versions_that_a_list_may_ask_for() {
+async fn cases_36_and_39_resource_versions_of_a_list() {
     let server = server().await;
     let version = relabel(&server, "a", "api");
     server.caught_up("pods").await;
@@ -197,7 +197,7 @@ async fn cases_36_and_39_versions_that_a_list_may_ask_for() {
         let at: u64 = list.json()["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
         assert!(at >= version, "{query}");
     }
-    // The limit is ignored if any version will do.
+    // With `resourceVersion=0` any version will do, so the limit is ignored.
     assert_eq!(names(&server.get(&format!("{PODS}?resourceVersion=0&limit=1")).await).len(), 6);
     for query in ["resourceVersion=1&resourceVersionMatch=Exact", "resourceVersion=1&limit=1"] {
         let old = status(&server.get(&format!("{PODS}?{query}")).await, 410, "Expired");
@@ -218,7 +218,7 @@ async fn cases_36_and_39_versions_that_a_list_may_ask_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn case_37_a_version_that_does_not_come_is_a_timeout_which_says_so() {
+async fn case_37_a_version_that_is_not_reached_is_a_504_timeout() {
     let server = server().await;
     let began = Instant::now();
     let large = server.cluster.revision() + 1000;
@@ -235,7 +235,7 @@ async fn case_37_a_version_that_does_not_come_is_a_timeout_which_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn case_38_a_version_that_comes_is_waited_for() {
+async fn case_38_a_list_waits_for_a_version_that_is_reached_in_time() {
     let server = server().await;
     let next = server.cluster.revision() + 1;
     let asked = format!("{DEFAULT_PODS}?resourceVersion={next}");
@@ -246,7 +246,7 @@ async fn case_38_a_version_that_comes_is_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn case_40_what_is_no_number_is_a_bad_request() {
+async fn case_40_a_malformed_number_is_a_bad_request() {
     let server = server().await;
     for query in ["resourceVersion=abc", "resourceVersion=-1", "limit=abc", "timeoutSeconds=abc"] {
         let bad = status(&server.get(&format!("{PODS}?{query}")).await, 400, "BadRequest");
@@ -320,7 +320,7 @@ async fn case_43_before_the_first_list_requests_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn case_44_nothing_is_written_and_nothing_reaches_the_api_server() {
+async fn case_44_writes_are_refused_and_not_forwarded() {
     let server = server().await;
     let before = server.api.requests();
     for method in ["POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"] {
@@ -361,7 +361,7 @@ async fn case_45_subresources_are_not_found() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_custom_resource_shows_its_columns_though_its_definition_is_not_watched() {
+async fn custom_resource_columns_need_no_watch_of_the_definition() {
     const DEFINITION: &str = "/customresourcedefinitions/widgets.demo.informerd.dev";
     const WIDGETS: &str = "/apis/demo.informerd.dev/v1/widgets";
     let table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
@@ -373,7 +373,7 @@ async fn a_custom_resource_shows_its_columns_though_its_definition_is_not_watche
     server.cluster.create("widgets.demo.informerd.dev", widget).unwrap();
     server.caught_up("widgets.demo.informerd.dev").await;
     assert_eq!(names(&server.get(WIDGETS).await), ["a"]);
-    assert_eq!(asked(&server), 0, "who wants no table costs the API server nothing");
+    assert_eq!(asked(&server), 0, "a request without a table reached the API server");
     let columns = |list: &Value| {
         let columns = list["columnDefinitions"].as_array().cloned().unwrap_or_default();
         columns.iter().map(|column| column["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
@@ -387,8 +387,8 @@ async fn a_custom_resource_shows_its_columns_though_its_definition_is_not_watche
     let one = "/apis/demo.informerd.dev/v1/namespaces/default/widgets/a";
     let one = server.get_with(one, &[("Accept", table)]).await.json();
     assert_eq!(one["kind"], "Table");
-    assert_eq!(asked(&server), 1, "for all of them");
-    // Without the permission, or the definition, it is the form that kubectl prefers next.
+    assert_eq!(asked(&server), 1, "the definition was not read exactly once");
+    // Without the permission or the definition, the client gets the form that kubectl prefers next.
     let server = TestServer::start(&["widgets"]).await;
     let definition = Requests::of(Verb::Get).on("customresourcedefinitions.apiextensions.k8s.io");
     server.api.faults().fail_next(1, &definition, Failure { code: 403, retry_after_seconds: None });
@@ -433,7 +433,7 @@ async fn cases_46_and_48_json_is_served_to_clients_that_accept_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn case_47_metadata_alone_has_its_own_kinds() {
+async fn case_47_metadata_only_requests_get_their_own_kinds() {
     let server = server().await;
     let list = server.get_with(PODS, &[("Accept", PARTIAL_LIST)]).await;
     assert_eq!(names(&list), ["a", "b", "c", "d", "e", "x"]);
@@ -456,13 +456,13 @@ async fn case_47_metadata_alone_has_its_own_kinds() {
     assert_eq!((&mark["kind"], &mark["apiVersion"]), (&expected["kind"], &expected["apiVersion"]));
     let version = relabel(&server, "a", "api");
     let left = stream.next().await.unwrap();
-    assert_eq!(super::told(&left), format!("DELETED a@{version}"));
+    assert_eq!(super::summary(&left), format!("DELETED a@{version}"));
     assert_eq!(left.object["metadata"]["labels"]["app"], "web");
     assert!(left.object["spec"].is_null());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lists_are_compressed_where_they_are_large_and_that_is_asked_for() {
+async fn large_lists_are_compressed_if_the_client_accepts_gzip() {
     let server = server().await;
     server.cluster.bulk_load("configmaps", 300, 1000).unwrap();
     server.caught_up("configmaps").await;
@@ -477,7 +477,7 @@ async fn lists_are_compressed_where_they_are_large_and_that_is_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_followed_in_part_is_served_in_part() {
+async fn a_partly_followed_resource_is_served_in_part() {
     let server = server_with(|config| {
         config.watches[0].namespaces = vec!["default".parse().unwrap()];
         config.watches[2].metadata_only = true;

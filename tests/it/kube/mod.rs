@@ -1,4 +1,4 @@
-//! The API server's own interface, by the conformance cases of its rules: each test names those it covers.
+//! The Kubernetes interface, by the conformance cases of its rules. Each test names the cases that it covers.
 
 mod documents;
 mod lists;
@@ -17,7 +17,7 @@ const DEFAULT_PODS: &str = "/api/v1/namespaces/default/pods";
 const PARTIAL: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 const PARTIAL_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 
-/// Creates a pod of the default namespace; gives its version.
+/// Creates a pod of the default namespace and returns its version.
 fn create(server: &TestServer, name: &str) -> u64 {
     server.cluster.create("pods", mk_pod("default", name, "web")).unwrap();
     server.cluster.revision()
@@ -43,22 +43,22 @@ async fn watch_as(server: &TestServer, target: &str, accept: &str) -> Stream {
     opened.unwrap_or_else(|refused| panic!("{target}: {refused:?}"))
 }
 
-/// `KIND name@version` of an event.
-fn told(event: &StreamEvent) -> String {
+/// An event as `KIND name@version`.
+fn summary(event: &StreamEvent) -> String {
     let version = event.object["metadata"]["resourceVersion"].as_str().unwrap_or("-");
     format!("{} {}@{version}", event.kind, event.name())
 }
 
-/// The next events, as [`told`] tells them.
+/// The next events, as [`summary`] tells them.
 async fn next(stream: &mut Stream, count: usize) -> Vec<String> {
     let mut events = Vec::new();
     for _ in 0..count {
-        events.push(told(&stream.next().await.expect("the stream goes on")));
+        events.push(summary(&stream.next().await.expect("the stream goes on")));
     }
     events
 }
 
-/// Names of a list's items.
+/// The names of a list's items.
 fn names(list: &Response) -> Vec<String> {
     assert_eq!(list.status(), 200, "{}", list.text());
     let list = list.json();
@@ -66,7 +66,7 @@ fn names(list: &Response) -> Vec<String> {
     items.iter().map(|item| item["metadata"]["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// The Status of a refusal, which is written as the API server writes it.
+/// The Status of a refusal. Its bytes are those that the API server writes.
 #[track_caller]
 fn status(answer: &Response, code: u16, reason: &str) -> Value {
     assert_eq!(answer.status(), code, "{}", answer.text());

@@ -33,14 +33,14 @@ async fn submit(server: &TestServer, method: &str, target: &str, kind: &str, bod
     exchange(socket, method, format!("{head}{body}").as_bytes()).await
 }
 
-/// Requests that the API server got for paths that begin so.
+/// The number of requests to the API server for paths with this prefix.
 fn upstream(server: &TestServer, method: &str, path: &str) -> usize {
     let begin = format!("{method} {path}");
     server.api.requests().iter().filter(|request| request.starts_with(&begin)).count()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn off_nothing_is_passed_through() {
+async fn pass_through_off_forwards_nothing() {
     let server = start(PassThrough::Off).await;
     let log = format!("{DEFAULT_PODS}/a/log");
     for path in [CONFIG_MAPS, &*log, "/openapi/v3", "/openapi/v2"] {
@@ -54,7 +54,7 @@ async fn off_nothing_is_passed_through() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn reads_are_answered_by_the_cache_or_else_by_the_api_server() {
+async fn pass_through_reads_forwards_what_the_cache_cannot_answer() {
     let server = start(PassThrough::Reads).await;
     let log = format!("{DEFAULT_PODS}/a/log?container=main");
     let missing = format!("{CONFIG_MAPS}/none");
@@ -74,14 +74,15 @@ async fn reads_are_answered_by_the_cache_or_else_by_the_api_server() {
         assert_eq!((here.status(), here.text()), (there.status(), there.text()), "{target}");
         assert_eq!(here.header("content-type"), there.header("content-type"), "{target}");
     }
-    // A request that the cache can answer is not passed through; nor is one for an object that it knows to be missing.
+    // A request that the cache can answer is not forwarded, nor is one for an object that the cache knows to be
+    // missing.
     let before = upstream(&server, "GET", "/api/v1/namespaces/default/pods");
     assert_eq!(server.get(DEFAULT_PODS).await.status(), 200);
     let none = server.get(&format!("{DEFAULT_PODS}/none")).await;
     assert_eq!(status(&none, 404, "NotFound")["details"]["name"], "none");
     assert_eq!(server.get("/version").await.status(), 200);
     assert_eq!(upstream(&server, "GET", "/api/v1/namespaces/default/pods"), before);
-    // A watch of what is not cached, as it happens.
+    // A watch of a resource that is not cached is forwarded event by event.
     let mut stream = watch(&server, &format!("{CONFIG_MAPS}?watch=1")).await;
     assert!(next(&mut stream, 1).await[0].starts_with("ADDED a@"));
     server.cluster.delete("configmaps", "default", "a").unwrap();
@@ -103,7 +104,7 @@ async fn reads_are_answered_by_the_cache_or_else_by_the_api_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_proxy_is_passed_through_only_where_it_is_allowed_by_name() {
+async fn pass_through_of_proxy_paths_needs_its_own_flag() {
     let proxies = |proxies: Vec<Proxied>| {
         TestServer::start_with(&["pods"], |config| {
             config.pass_through = PassThrough::All;
@@ -129,7 +130,7 @@ async fn a_proxy_is_passed_through_only_where_it_is_allowed_by_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_api_server_answers_cannot_run_in_a_browser_and_a_path_stays_where_it_is() {
+async fn forwarded_answers_are_sandboxed_and_path_traversal_is_refused() {
     let server = start(PassThrough::All).await;
     let answer = server.get(CONFIG_MAPS).await;
     assert_eq!(answer.header("content-security-policy").as_deref(), Some("sandbox"));
@@ -142,7 +143,7 @@ async fn what_the_api_server_answers_cannot_run_in_a_browser_and_a_path_stays_wh
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_table_that_is_not_known_here_is_asked_for() {
+async fn a_table_without_local_printer_is_forwarded() {
     let partly = |pass| {
         TestServer::start_with(&["pods"], move |config| {
             config.pass_through = pass;
@@ -156,13 +157,13 @@ async fn a_table_that_is_not_known_here_is_asked_for() {
     let there = get(server.api.address(), PODS, &[("Accept", TABLE)]).await;
     let here = server.get_with(PODS, &[("Accept", TABLE)]).await;
     assert_eq!((here.status(), here.text()), (200, there.text()));
-    // Whole objects likewise, of which only a part is held.
+    // The same holds for whole objects if the cache has only a part of them.
     let one = server.get(&format!("{DEFAULT_PODS}/a")).await.json();
     assert_eq!(one["spec"]["nodeName"], "node-1");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_passes_writes_through() {
+async fn pass_through_all_forwards_writes() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.pass_through = PassThrough::All;
         config.limits.pass_through_body_bytes_max = 4096;
@@ -180,7 +181,7 @@ async fn all_passes_writes_through() {
     assert_eq!(server.cluster.get("pods", "default", "a").unwrap()["metadata"]["labels"]["app"], "api");
     assert_eq!(send(&server, "DELETE", &format!("{CONFIG_MAPS}/made")).await.status(), 200);
     assert!(server.cluster.get("configmaps", "default", "made").is_none());
-    // The API server's refusal is the client's.
+    // The API server's refusal is passed on to the client.
     let wrong = submit(&server, "POST", CONFIG_MAPS, "application/json", "{").await;
     assert_eq!(wrong.status(), 400, "{}", wrong.text());
     let posts = upstream(&server, "POST", "/");
@@ -201,7 +202,7 @@ async fn submit_chunked(server: &TestServer, target: &str, chunks: &[&str]) -> R
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_of_unknown_length_is_written_whole_or_not_at_all() {
+async fn a_chunked_body_is_forwarded_whole_or_not_at_all() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.pass_through = PassThrough::All;
         config.limits.pass_through_body_bytes_max = 4096;
@@ -214,13 +215,13 @@ async fn a_body_of_unknown_length_is_written_whole_or_not_at_all() {
     let made = submit_chunked(&server, CONFIG_MAPS, &[begin, end]).await;
     assert_eq!(made.status(), 201, "{}", made.text());
     assert!(server.cluster.get("configmaps", "default", "small").is_some());
-    // Whole JSON with blanks behind it: what has come by the limit would do.
+    // JSON followed by blanks: the part within the limit would be a valid object.
     let large = submit_chunked(&server, CONFIG_MAPS, &[&map("large"), &" ".repeat(4096)]).await;
     status(&large, 413, "RequestEntityTooLarge");
     assert!(server.cluster.get("configmaps", "default", "large").is_none());
 }
 
-/// Reads until the text is there.
+/// Reads until the text has arrived.
 async fn read_until(socket: &mut TcpStream, text: &str) -> String {
     let mut bytes = Vec::new();
     in_time(text, async {
@@ -233,7 +234,7 @@ async fn read_until(socket: &mut TcpStream, text: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_goes_on_as_it_comes_and_ends_where_the_client_leaves() {
+async fn a_body_is_forwarded_as_it_arrives_and_ends_with_its_client() {
     let listener = TcpListener::bind(ANY_PORT).await.unwrap();
     let source = UpstreamSource::Server { url: format!("http://{}", listener.local_addr().unwrap()) };
     let mut config = serve_config(source, &["pods"]);
@@ -247,7 +248,7 @@ async fn a_body_goes_on_as_it_comes_and_ends_where_the_client_leaves() {
         client.write_all(format!("{request}first").as_bytes()).await.unwrap();
         let (mut socket, head) = request_with(&listener, "PUT ").await;
         assert!(head.to_ascii_lowercase().contains("content-length: 10\r\n"), "{head}");
-        // The rest is not written yet.
+        // Only the first half is sent so far.
         assert_eq!(read_until(&mut socket, "first").await, "first");
         if is_whole {
             client.write_all(b"after").await.unwrap();
@@ -259,24 +260,24 @@ async fn a_body_goes_on_as_it_comes_and_ends_where_the_client_leaves() {
         } else {
             drop(client);
             let mut rest = Vec::new();
-            // A reset is an end as well.
+            // The connection may also end in a reset.
             let _ = in_time("the request's end", socket.read_to_end(&mut rest)).await;
             assert!(rest.is_empty(), "a body that broke off must not look whole");
         }
     }
 }
 
-/// Reads a request's head.
+/// Reads the head of a request.
 async fn asked(socket: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
-    // Byte by byte: the body is not to be taken.
+    // Byte by byte, as the body must stay unread.
     while !bytes.ends_with(b"\r\n\r\n") {
         bytes.push(socket.read_u8().await.expect("a whole head"));
     }
     String::from_utf8(bytes).unwrap()
 }
 
-/// Takes the next request that contains this text; others are answered with 404.
+/// Accepts requests until one contains this text; the others are answered with 404.
 async fn request_with(listener: &TcpListener, text: &str) -> (TcpStream, String) {
     in_time("a request", async {
         loop {
@@ -293,7 +294,7 @@ async fn request_with(listener: &TcpListener, text: &str) -> (TcpStream, String)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_of_the_clients_identity_is_passed_on_and_its_leaving_ends_the_request() {
+async fn client_credentials_are_not_forwarded_and_a_disconnect_ends_the_request() {
     let listener = TcpListener::bind(ANY_PORT).await.unwrap();
     let source = UpstreamSource::Server { url: format!("http://{}", listener.local_addr().unwrap()) };
     let mut config = serve_config(source, &["pods"]);
@@ -323,7 +324,7 @@ async fn nothing_of_the_clients_identity_is_passed_on_and_its_leaving_ends_the_r
     {
         assert!(!lower.contains(leaked), "{leaked} in {head}");
     }
-    // As it arrives.
+    // The first line arrives before the response ends.
     let begin = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nSet-Cookie: theirs=1\r\nTransfer-Encoding: chunked\r\n\r\n6\r\nline 1\r\n";
     socket.write_all(begin).await.unwrap();
     let mut answer = Vec::new();
@@ -335,15 +336,15 @@ async fn nothing_of_the_clients_identity_is_passed_on_and_its_leaving_ends_the_r
     .await;
     let answer = String::from_utf8(answer).unwrap().to_ascii_lowercase();
     assert!(answer.contains("content-type: text/plain\r\n") && !answer.contains("set-cookie"), "{answer}");
-    // The one place is taken.
+    // The only place for a forwarded request is taken.
     let refused = status(&server.get(&target).await, 503, "ServiceUnavailable");
     assert!(refused["message"].as_str().unwrap().contains("all 1 requests"), "{refused}");
     drop(client);
     let mut rest = Vec::new();
-    // A reset is an end as well.
+    // The connection may also end in a reset.
     let _ = in_time("the request's end", socket.read_to_end(&mut rest)).await;
     assert!(rest.is_empty());
-    // And the place is free again.
+    // The place is free again.
     let (answer, ()) = tokio::join!(
         async {
             loop {

@@ -1,4 +1,4 @@
-//! informerd as the API server of informerd: the events and requests of a tier, and what its clients notice.
+//! informerd as the API server of another informerd: events and requests of a tier, and what its clients notice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,17 +21,17 @@ const WATCH: &str = "/v1/watch/pods";
 
 /// Number of clients that follow the tier.
 const FOLLOWERS: usize = 200;
-/// Changes that the slowest follower may be behind before the next is written.
+/// A change is written only when the slowest follower is at most this many changes behind.
 const BEHIND_MAX: usize = 5;
 /// Wait between attempts to connect while the server is down.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The configuration of an informerd that has another one for its API server.
+/// The configuration of an informerd that follows another informerd.
 fn above(address: std::net::SocketAddr, resources: &[&str]) -> config::Serve {
     serve_config(UpstreamSource::Server { url: format!("http://{address}") }, resources)
 }
 
-/// Lists of pods that an API server was asked for: streams, and first pages. A probe of one object is none.
+/// Requests for lists of pods: streaming lists and first pages. A probe of one object is no list.
 fn lists(api: &ApiServer) -> Vec<String> {
     let is_list = |request: &String| {
         let Some((path, query)) = request.split_once('?') else { return request.ends_with(PODS) };
@@ -42,7 +42,7 @@ fn lists(api: &ApiServer) -> Vec<String> {
     api.requests().into_iter().filter(is_list).collect()
 }
 
-/// Waits until an informer of an upper tier is where the cluster is.
+/// Waits until an informer of an upper tier has reached the cluster's version.
 async fn reached(informerd: &Informerd, cluster: &Cluster) {
     let informer = informerd.hub.resolve("pods").unwrap().remove(0);
     let newest = u128::from(cluster.revision());
@@ -82,12 +82,12 @@ async fn a_tier_lists_as_a_stream_or_in_pages_and_gets_every_change() {
         let informer = upper.hub.resolve("pods").unwrap().remove(0);
         let stats = informer.reader.stats().clone();
         assert_eq!((stats.lists.get(), stats.relists.get()), (1, 0), "{how:?}");
-        assert_eq!(lists(&server.api).len(), 1, "the API server hears of one tier only");
+        assert_eq!(lists(&server.api).len(), 1, "the upper tier sent a list to the API server");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_resume_token_of_one_tier_is_good_at_the_other() {
+async fn a_resume_token_of_one_tier_is_valid_at_the_other() {
     let server = TestServer::start(&["pods"]).await;
     create(&server, "stays");
     create(&server, "goes");
@@ -112,7 +112,7 @@ async fn a_resume_token_of_one_tier_is_good_at_the_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn discovery_goes_up_through_the_tiers() {
+async fn discovery_works_through_the_tiers() {
     let resources = ["pods", "deployments.apps", "namespaces", "services"];
     let server = TestServer::start(&resources).await;
     let mut config = above(server.address, &["po", "deploy", "ns", "svc"]);
@@ -134,19 +134,19 @@ async fn discovery_goes_up_through_the_tiers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_resource_that_the_tier_below_does_not_serve_is_reported() {
+async fn a_resource_missing_in_the_tier_below_is_reported() {
     let server = TestServer::start(&["pods"]).await;
     let upper = Informerd::start_unsynced(above(server.address, &["pods", "services"])).await;
     let asked = || upper.hub.pending().len() == 1 && upper.hub.informers().len() == 1;
     eventually("the pending watch", asked).await;
-    let told = upper.get("/v1/resources").await.json();
-    let pending = told["pending"].as_array().unwrap();
-    assert_eq!(pending.len(), 1, "{told}");
+    let resources = upper.get("/v1/resources").await.json();
+    let pending = resources["pending"].as_array().unwrap();
+    assert_eq!(pending.len(), 1, "{resources}");
     assert_eq!(pending[0]["name"], "services");
     let message = pending[0]["message"].as_str().unwrap();
     assert!(message.contains(r#"no resource "services""#), "{message}");
     status(&upper.get("/api/v1/services").await, 404, "NotFound");
-    // Only in one namespace there: the whole cluster is not to be had.
+    // The tier below follows one namespace only, so the whole cluster cannot be followed.
     let server = TestServer::start_with(&[], |config| {
         config.watches.push(config::WatchSpec { namespaces: vec!["default".to_owned()], ..watch("pods") });
     })
@@ -156,12 +156,12 @@ async fn a_resource_that_the_tier_below_does_not_serve_is_reported() {
     let informer = upper.hub.resolve("pods").unwrap().remove(0);
     let forbidden = || informer.reader.condition().message.is_some_and(|said| said.contains("forbidden"));
     eventually("the refusal", forbidden).await;
-    let told = upper.get("/v1/resources").await.json();
-    assert!(told["informers"][0]["lastError"].as_str().unwrap().contains("default"), "{told}");
+    let resources = upper.get("/v1/resources").await.json();
+    assert!(resources["informers"][0]["lastError"].as_str().unwrap().contains("default"), "{resources}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn metadata_alone_goes_through_the_tiers() {
+async fn metadata_only_watches_work_through_the_tiers() {
     let server = TestServer::start(&["pods"]).await;
     create(&server, "a");
     server.caught_up("pods").await;
@@ -182,7 +182,7 @@ async fn metadata_alone_goes_through_the_tiers() {
         let one = tier.get_with("/api/v1/namespaces/default/pods/a", &[("Accept", PARTIAL)]).await.json();
         assert_eq!((&one["kind"], &one["spec"]), (&json!("PartialObjectMetadata"), &Value::Null));
     }
-    // Whole objects are not to be had of a tier that holds their metadata.
+    // A tier that holds metadata only has no whole objects to serve.
     let whole = Informerd::start_unsynced(above(upper.address, &["pods"])).await;
     in_time("discovery", whole.hub.settled()).await;
     let informer = whole.hub.resolve("pods").unwrap().remove(0);
@@ -191,9 +191,9 @@ async fn metadata_alone_goes_through_the_tiers() {
     assert!(!informer.reader.mark().synced);
 }
 
-/// The lists by which a tier finds out whether the one below it has its history, after a connection broke.
+/// After a broken connection, a tier finds out by lists whether the one below still has the same history.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tier_comes_back_after_a_broken_connection_without_a_list() {
+async fn a_tier_resumes_after_a_broken_connection_without_a_list() {
     let server = TestServer::start(&["pods"]).await;
     create(&server, "a");
     server.caught_up("pods").await;
@@ -207,7 +207,7 @@ async fn a_tier_comes_back_after_a_broken_connection_without_a_list() {
         gate.set_backends(&[]);
         gate.cut().await;
         match round {
-            // The newest object that the tier holds is as it was, changed, or gone.
+            // The newest object that the tier holds is unchanged, changed, or deleted.
             0 => create(&server, "b"),
             1 => relabel(&server, "b", "api"),
             _ => delete(&server, "b"),
@@ -218,7 +218,7 @@ async fn a_tier_comes_back_after_a_broken_connection_without_a_list() {
     reached(&upper, &server.cluster).await;
     assert_eq!(held(&upper).await, expected(&server.cluster, "pods", |_| true));
     assert_eq!(informer.reader.stats().relists.get(), 0);
-    // The very requests: the newest state, one object of it, and that as it was.
+    // The requests of the tier: the version, the newest object, and that object at an exact version.
     let at = version(&server.get(PODS).await.json());
     let probe = format!("{PODS}?fieldSelector=metadata.name%3Da&limit=1");
     let exact = format!("&resourceVersion={at}&resourceVersionMatch=Exact");
@@ -230,8 +230,8 @@ async fn a_tier_comes_back_after_a_broken_connection_without_a_list() {
     status(&server.get_with(&old, &[("Accept", PARTIAL_LIST)]).await, 410, "Expired");
 }
 
-/// Lists, watches from the list's version, resumes from the last version seen, lists again when that is gone: what a
-/// reflector of client-go does.
+/// A client like a reflector of client-go: it lists, watches from the list's version, resumes from the last version
+/// seen, and lists again after 410.
 struct Follower {
     shared: Arc<Shared>,
     task: JoinHandle<(Objects, Vec<String>)>,
@@ -259,9 +259,9 @@ impl Follower {
     }
 }
 
-/// What it holds in the end, and the events it was told.
+/// Follows the pods. Returns the objects held at the end, and the events received.
 async fn follow(address: std::net::SocketAddr, shared: Arc<Shared>) -> (Objects, Vec<String>) {
-    let (mut objects, mut told) = (Objects::new(), Vec::new());
+    let (mut objects, mut events) = (Objects::new(), Vec::new());
     let mut at = None;
     while !shared.stop.load(Ordering::SeqCst) {
         let Some(from) = at else {
@@ -284,7 +284,7 @@ async fn follow(address: std::net::SocketAddr, shared: Arc<Shared>) -> (Objects,
             Ok(mut stream) => {
                 shared.connections.fetch_add(1, Ordering::SeqCst);
                 while let Item::Event(event) = stream.item().await {
-                    at = take(&event, from, &mut objects, &mut told);
+                    at = take(&event, from, &mut objects, &mut events);
                     let Some(at) = at else { break };
                     shared.at.store(at, Ordering::SeqCst);
                     if shared.stop.load(Ordering::SeqCst) {
@@ -299,11 +299,11 @@ async fn follow(address: std::net::SocketAddr, shared: Arc<Shared>) -> (Objects,
             Err(answer) => panic!("{target}: {}{}", answer.head, answer.text()),
         }
     }
-    (objects, told)
+    (objects, events)
 }
 
-/// Folds an event; gives where to resume, and nothing where everything is to be listed again.
-fn take(event: &StreamEvent, from: u64, objects: &mut Objects, told: &mut Vec<String>) -> Option<u64> {
+/// Applies an event. Returns the version to resume from; `None` if the follower must list again.
+fn take(event: &StreamEvent, from: u64, objects: &mut Objects, events: &mut Vec<String>) -> Option<u64> {
     if event.kind == "ERROR" {
         assert_eq!(event.object["code"], 410, "{}", event.object);
         return None;
@@ -316,12 +316,12 @@ fn take(event: &StreamEvent, from: u64, objects: &mut Objects, told: &mut Vec<St
         other => assert_eq!(other, "BOOKMARK"),
     }
     if event.kind != "BOOKMARK" {
-        told.push(super::told(event));
+        events.push(super::summary(event));
     }
     Some(at)
 }
 
-/// Writes until stopped, never far ahead of the slowest follower; gives what a watch must have told.
+/// Writes until stopped, never far ahead of the slowest follower. Returns the events that each watch must have sent.
 async fn write(cluster: Cluster, followers: Arc<Vec<Follower>>, stop: Arc<AtomicBool>) -> Vec<String> {
     let mut written: Vec<(u64, String)> = Vec::new();
     for round in 0_usize.. {
@@ -349,13 +349,13 @@ async fn write(cluster: Cluster, followers: Arc<Vec<Follower>>, stop: Arc<Atomic
             break;
         }
     }
-    written.into_iter().map(|(_, told)| told).collect()
+    written.into_iter().map(|(_, event)| event).collect()
 }
 
-/// Three replicas over one API server, a balancer before them, and all they serve behind it: each replica is replaced in
-/// turn, as a rolling update does, while objects change.
+/// Three replicas over one API server, with a load balancer before them and followers behind it. Each replica is
+/// replaced in turn, as in a rolling update, while objects change.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rolling_restart_of_a_tier_costs_one_list_per_replica_and_its_followers_nothing() {
+async fn a_rolling_restart_of_a_tier_costs_one_list_per_replica_and_no_relist() {
     let cluster = Cluster::default();
     for name in 0..20 {
         cluster.create("pods", mk_pod("default", &format!("first-{name}"), "web")).unwrap();
@@ -381,13 +381,13 @@ async fn a_rolling_restart_of_a_tier_costs_one_list_per_replica_and_its_follower
         eventually("every follower", || all_at(now)).await;
         let others: Vec<_> = addresses.iter().copied().filter(|one| *one != addresses[index]).collect();
         gate.set_backends(&others);
-        // As a kubelet ends it, and as a node that fails does.
+        // One replica is stopped as by a kubelet, one killed as by a failing node.
         if index % 2 == 0 {
             replica.stop().await;
         } else {
             replica.kill().await;
         }
-        // Further events come from the other replicas: a client that gets them is connected to one, and up to date.
+        // A follower that gets further events is connected to another replica, and up to date.
         let ended = cluster.revision();
         eventually("every follower elsewhere", || all_at(ended + 1)).await;
         replica.revive().await;
@@ -403,23 +403,23 @@ async fn a_rolling_restart_of_a_tier_costs_one_list_per_replica_and_its_follower
     reached(&upper, &cluster).await;
     let wanted = expected(&cluster, "pods", |_| true);
     assert_eq!(held(&upper).await, wanted);
-    // Every life of a replica: three that were stopped, and those that follow them.
+    // Each process of a replica: the three that were stopped, and their successors.
     assert_eq!(lists(&api).len(), 6, "{:?}", lists(&api));
     let stats = upper.hub.resolve("pods").unwrap()[0].reader.stats().clone();
     assert_eq!((stats.lists.get(), stats.relists.get()), (1, 0), "the tier above lists nothing again");
     let followers = Arc::into_inner(followers).expect("the writer is done");
     followers.iter().for_each(|one| one.shared.stop.store(true, Ordering::SeqCst));
     let mut connections = 0;
-    // An event for each to see that it is over.
+    // One more event, by which each follower sees that it is done.
     cluster.create("pods", mk_pod("default", "last", "web")).unwrap();
     for follower in followers {
-        assert_eq!(follower.shared.lists.load(Ordering::SeqCst), 1, "it listed again");
+        assert_eq!(follower.shared.lists.load(Ordering::SeqCst), 1, "a follower listed again");
         connections += follower.shared.connections.load(Ordering::SeqCst);
-        let (mut objects, mut told) = tokio::time::timeout(PATIENCE, follower.task).await.unwrap().unwrap();
+        let (mut objects, mut events) = tokio::time::timeout(PATIENCE, follower.task).await.unwrap().unwrap();
         objects.remove("Pod/default/last");
-        told.retain(|event| !event.contains(" last@"));
-        assert!(objects == wanted, "a follower holds something else");
-        assert_eq!(told, written, "an event was lost or came twice");
+        events.retain(|event| !event.contains(" last@"));
+        assert!(objects == wanted, "a follower's objects differ");
+        assert_eq!(events, written, "an event was lost or came twice");
     }
     println!("{FOLLOWERS} followers, {} changes, {connections} connections, 6 lists", written.len());
 }

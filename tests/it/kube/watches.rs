@@ -9,7 +9,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::{DEFAULT_PODS, PODS, create, delete, names, next, relabel, status, told, watch};
+use super::{DEFAULT_PODS, PODS, create, delete, names, next, relabel, status, summary, watch};
 use crate::support::client::{Item, Stream, StreamEvent, head};
 use crate::support::server::TestServer;
 use crate::support::{eventually, in_time, mk_pod};
@@ -28,7 +28,7 @@ async fn ends(stream: &mut Stream) {
     assert!(matches!(end, Item::End(None)), "{end:?}");
 }
 
-/// The only event of a stream that is refused, which then ends.
+/// The only event of a refused watch, which then ends.
 async fn refusal(stream: &mut Stream) -> Value {
     let event = stream.next().await.expect("an ERROR");
     assert_eq!(event.kind, "ERROR");
@@ -37,7 +37,7 @@ async fn refusal(stream: &mut Stream) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cases_49_and_65_the_head_comes_at_once_and_nothing_is_compressed() {
+async fn cases_49_and_65_the_response_head_comes_at_once_and_uncompressed() {
     let server = TestServer::start(&["pods"]).await;
     let version = list_version(&server).await;
     let began = Instant::now();
@@ -53,7 +53,7 @@ async fn cases_49_and_65_the_head_comes_at_once_and_nothing_is_compressed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn case_50_from_a_lists_version_every_change_comes_once_in_order() {
+async fn case_50_a_watch_from_a_list_sends_every_change_once_in_order() {
     let server = TestServer::start(&["pods"]).await;
     create(&server, "before");
     server.caught_up("pods").await;
@@ -69,7 +69,7 @@ async fn case_50_from_a_lists_version_every_change_comes_once_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn case_51_without_a_version_what_is_there_comes_first() {
+async fn case_51_a_watch_without_version_begins_with_the_current_objects() {
     let server = TestServer::start(&["pods"]).await;
     let (a, b) = (create(&server, "a"), create(&server, "b"));
     server.caught_up("pods").await;
@@ -86,7 +86,7 @@ async fn case_51_without_a_version_what_is_there_comes_first() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn case_52_a_streaming_list_is_what_is_there_and_a_mark() {
+async fn case_52_a_streaming_list_sends_the_current_objects_and_its_mark() {
     let server = TestServer::start(&["pods"]).await;
     create(&server, "a");
     create(&server, "b");
@@ -108,7 +108,7 @@ async fn case_52_a_streaming_list_is_what_is_there_and_a_mark() {
         assert!(events.iter().all(|event| event.kind == "ADDED"), "{query}");
         assert_eq!(events.iter().map(StreamEvent::name).collect::<Vec<_>>(), expected, "{query}");
     }
-    // Once the cache is there.
+    // The wait ends once the cache has reached the version.
     let after = format!("{PODS}?{STREAMING}&resourceVersion={}", version + 1);
     let mut stream = watch(&server, &after).await;
     create(&server, "c");
@@ -127,7 +127,7 @@ async fn case_52_a_streaming_list_is_what_is_there_and_a_mark() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn case_53_parameters_that_cannot_be_together_are_invalid() {
+async fn case_53_conflicting_parameters_are_invalid() {
     let server = TestServer::start(&["pods"]).await;
     for query in [
         "sendInitialEvents=true",
@@ -140,7 +140,7 @@ async fn case_53_parameters_that_cannot_be_together_are_invalid() {
         let upstream = crate::support::client::get(server.api.address(), &target, &[]).await;
         assert_eq!(refused, upstream.json(), "{query}");
     }
-    // Only later changes, without the current objects.
+    // Later changes only, without the current objects.
     create(&server, "a");
     server.caught_up("pods").await;
     let now = "watch=1&sendInitialEvents=false&resourceVersionMatch=NotOlderThan&resourceVersion=0";
@@ -150,7 +150,7 @@ async fn case_53_parameters_that_cannot_be_together_are_invalid() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cases_54_and_55_a_version_is_good_as_long_as_the_journal_has_all_since() {
+async fn cases_54_and_55_a_version_older_than_the_journal_is_a_410() {
     let server = TestServer::start_with(&["pods"], |config| config.limits.journal_len_max = 3).await;
     let begin = list_version(&server).await;
     let versions: Vec<_> = ["a", "b", "c", "d"].map(|name| create(&server, name)).into();
@@ -169,7 +169,7 @@ async fn cases_54_and_55_a_version_is_good_as_long_as_the_journal_has_all_since(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn case_56_a_watch_ends_when_it_asked_to() {
+async fn case_56_a_watch_ends_after_timeout_seconds() {
     let server = TestServer::start(&["pods"]).await;
     let began = Instant::now();
     let mut marked = watch(
@@ -177,7 +177,7 @@ async fn case_56_a_watch_ends_when_it_asked_to() {
         &format!("{PODS}?watch=1&allowWatchBookmarks=true&timeoutSeconds=2&resourceVersion=1"),
     )
     .await;
-    // Both have the group's way of being told and of ending.
+    // These two watches become members of live views, which send their last bookmarks and ends.
     let version = list_version(&server).await;
     let target = format!("{PODS}?watch=1&timeoutSeconds=2&resourceVersion={version}");
     let mut plain = watch(&server, &target).await;
@@ -194,7 +194,7 @@ async fn case_56_a_watch_ends_when_it_asked_to() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn case_57_only_clients_that_ask_for_bookmarks_get_them() {
+async fn case_57_bookmarks_are_sent_on_request_only() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.limits.bookmark_interval = Duration::from_millis(100);
         config.limits.heartbeat_interval = Duration::from_millis(50);
@@ -214,11 +214,11 @@ async fn case_57_only_clients_that_ask_for_bookmarks_get_them() {
     }
     let version = create(&server, "a");
     let Item::Event(first) = in_time("the change", plain.item()).await else { panic!("not an event") };
-    assert_eq!(told(&first), format!("ADDED a@{version}"));
+    assert_eq!(summary(&first), format!("ADDED a@{version}"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn case_58_objects_enter_and_leave_a_selector() {
+async fn case_58_objects_that_enter_or_leave_a_selector_are_added_or_deleted() {
     let server = TestServer::start(&["pods"]).await;
     create(&server, "a");
     create(&server, "outside");
@@ -233,16 +233,16 @@ async fn case_58_objects_enter_and_leave_a_selector() {
     let left = relabel(&server, "a", "web");
     assert_eq!(next(&mut stream, 2).await, [format!("ADDED a@{entered}"), format!("MODIFIED a@{inside}")]);
     let event = stream.next().await.unwrap();
-    assert_eq!(told(&event), format!("DELETED a@{left}"));
+    assert_eq!(summary(&event), format!("DELETED a@{left}"));
     assert_eq!(
         event.object["metadata"]["labels"],
         json!({"app": "api", "x": "1"}),
-        "its last matching state"
+        "not its last matching state"
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cases_59_and_60_a_watch_sees_one_object_or_one_namespace() {
+async fn cases_59_and_60_a_watch_of_one_object_or_one_namespace() {
     let server = TestServer::start(&["pods"]).await;
     let version = list_version(&server).await;
     let one = format!("{DEFAULT_PODS}?fieldSelector=metadata.name%3Da&watch=1&resourceVersion={version}");
@@ -260,7 +260,7 @@ async fn cases_59_and_60_a_watch_sees_one_object_or_one_namespace() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn case_61_what_is_a_watch_and_what_a_list() {
+async fn case_61_values_of_the_watch_parameter() {
     let server = TestServer::start(&["pods"]).await;
     let version = create(&server, "a");
     server.caught_up("pods").await;
@@ -274,7 +274,7 @@ async fn case_61_what_is_a_watch_and_what_a_list() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn case_62_a_client_that_does_not_read_delays_no_other_and_gets_410_once_it_is_behind() {
+async fn case_62_a_stalled_client_delays_no_other_and_gets_a_410() {
     let server = TestServer::start_with(&["pods"], |config| {
         config.limits.journal_len_max = 20;
         config.limits.send_buffer_bytes = 4 << 10;
@@ -295,21 +295,21 @@ async fn case_62_a_client_that_does_not_read_delays_no_other_and_gets_410_once_i
         server.cluster.patch("pods", "default", "a", &patch).unwrap();
         assert_eq!(next(&mut reading, 1).await, [format!("MODIFIED a@{}", server.cluster.revision())]);
     }
-    // What it was sent before it fell behind, then why that is all.
+    // The client gets what was sent before it fell behind, then the reason for the end.
     let mut bytes = Vec::new();
     let read = tokio::io::AsyncReadExt::read_to_end(&mut stalled, &mut bytes);
-    in_time("the stalled one's end", read).await.unwrap();
+    in_time("the end of the stalled client", read).await.unwrap();
     let text = String::from_utf8_lossy(&bytes);
     assert!(
         text.contains(r#""message":"The resourceVersion for the provided watch is too old.""#),
         "no refusal"
     );
-    assert!(text.ends_with("}}\n\r\n0\r\n\r\n"), "it ends with a whole line and the last chunk");
+    assert!(text.ends_with("}}\n\r\n0\r\n\r\n"), "it does not end with a whole line and the last chunk");
     assert_eq!(text.matches(r#"{"type":"ERROR""#).count(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn case_63_many_watches_see_one_sequence_of_one_upstream_watch() {
+async fn case_63_many_watches_get_the_same_sequence_from_one_upstream_watch() {
     let server = TestServer::start(&["pods"]).await;
     let version = list_version(&server).await;
     let target = format!("{PODS}?watch=1&resourceVersion={version}");
@@ -330,7 +330,7 @@ async fn case_63_many_watches_see_one_sequence_of_one_upstream_watch() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn case_64_at_the_servers_end_every_watch_ends_as_it_should() {
+async fn case_64_at_shutdown_every_watch_ends_cleanly() {
     let mut server = TestServer::start(&["pods"]).await;
     let version = list_version(&server).await;
     let mut plain = watch(&server, &format!("{PODS}?watch=1&resourceVersion={version}")).await;
@@ -349,7 +349,7 @@ async fn over_a_websocket_each_event_is_a_message() {
     let target = format!("{PODS}?watch=true&allowWatchBookmarks=true");
     let mut stream = Stream::websocket(server.address, &target, None).await.unwrap();
     let events = stream.until("SYNCED").await;
-    assert_eq!(told(&events[0]), format!("ADDED a@{version}"));
+    assert_eq!(summary(&events[0]), format!("ADDED a@{version}"));
     assert!(events[1].token.is_none());
     let version = delete(&server, "a");
     assert_eq!(next(&mut stream, 1).await, [format!("DELETED a@{version}")]);
@@ -366,7 +366,7 @@ impl Folded {
     fn take(&mut self, event: &StreamEvent) {
         let version = event.object["metadata"]["resourceVersion"].as_str().unwrap();
         let number: u64 = version.parse().unwrap();
-        assert!(number >= self.at, "{} goes back from {}", told(event), self.at);
+        assert!(number >= self.at, "{} goes back from {}", summary(event), self.at);
         self.at = number;
         match &*event.kind {
             "ADDED" | "MODIFIED" => drop(self.objects.insert(event.name().to_owned(), version.to_owned())),
@@ -377,7 +377,7 @@ impl Folded {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_relist_no_version_goes_back_and_a_client_that_resumes_misses_nothing() {
+async fn after_a_relist_versions_rise_and_a_resumed_watch_misses_nothing() {
     let server = TestServer::start(&["pods"]).await;
     for name in ["a", "b", "c", "d", "e"] {
         create(&server, name);
@@ -385,7 +385,7 @@ async fn after_a_relist_no_version_goes_back_and_a_client_that_resumes_misses_no
     server.caught_up("pods").await;
     let version = list_version(&server).await;
     let mut stream = watch(&server, &format!("{PODS}?watch=1&resourceVersion={version}")).await;
-    // The upstream watch does not send this; the list that follows does.
+    // The upstream watch does not send this change; the list after it has it.
     let watches = Requests::of(Verb::Watch).on("pods");
     server.api.faults().delay(&watches, Duration::from_secs(1));
     server.api.faults().expire_next_watch(1, &watches, Gone::Http);
@@ -412,21 +412,21 @@ async fn after_a_relist_no_version_goes_back_and_a_client_that_resumes_misses_no
     };
     let mut folded = start();
     let mut places = vec![version];
-    // Three gone, one of them replaced, one new, one changed.
+    // Three deletions, two creations (`d` again), one change.
     for _ in 0..6 {
         folded.take(&stream.next().await.unwrap());
         places.push(folded.at);
     }
     folded.objects.insert("c".to_owned(), expected["c"].clone());
     assert_eq!(folded.objects, expected);
-    // Cut after any of them, and come back with the version of the last.
+    // The client is cut off after each number of events, and resumes with the version of the last one.
     for (taken, place) in places.into_iter().enumerate() {
         let mut again = watch(&server, &format!("{PODS}?watch=1&resourceVersion={place}")).await;
         let first = if taken < 6 { again.next().await } else { None };
         match first {
             Some(event) if event.kind == "ERROR" => assert_eq!(event.object["code"], 410),
             Some(event) => {
-                // From before everything: all events come again.
+                // Only the version from before the relist can be resumed; then all events come again.
                 assert_eq!(place, version, "after {taken}");
                 let mut folded = start();
                 folded.take(&event);

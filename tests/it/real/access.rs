@@ -11,7 +11,7 @@ use crate::support::envtest::{Envtest, FIRST_TOKEN, Options, Process, Version};
 const ROLE: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
 const BINDING: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
 
-/// The next token.
+/// The token after the rotation.
 const SECOND_TOKEN: &str = "second-token";
 
 async fn write(api: &Envtest, method: &str, path: &str, body: &Value) {
@@ -25,7 +25,7 @@ fn role(verbs: &[&str]) -> Value {
         "rules": if verbs.is_empty() { json!([]) } else { rules }})
 }
 
-/// Sets what informerd may do with pods; in 1.36 only all or nothing.
+/// Sets what informerd may do with pods; 1.36 knows only all or nothing.
 async fn permit(api: &Envtest, version: Version, token: &str, verbs: &[&str]) {
     match version {
         Version::V1_20 => write(api, "PATCH", &format!("{ROLE}/informerd"), &role(verbs)).await,
@@ -70,10 +70,10 @@ async fn outlives_its_credentials(version: Version) {
     .await;
     if version == Version::V1_20 {
         let row = forbidden(&mut rig, "watch forbidden, and then granted", &["list"]).await;
-        assert_eq!(row, 0, "P6: the version is as good as before");
+        assert_eq!(row, 0, "P6: the version is still valid");
     }
     let row = forbidden(&mut rig, "list and watch forbidden, and then granted", &[]).await;
-    assert_eq!(row, 0, "P6: the version is as good as before");
+    assert_eq!(row, 0, "P6: the version is still valid");
     rig.measure("started while forbidden, and then granted", async |rig| {
         rig.kill_informerd().await;
         permit(&rig.api, rig.version, SECOND_TOKEN, &[]).await;
@@ -85,7 +85,7 @@ async fn outlives_its_credentials(version: Version) {
     rig.finish().await;
 }
 
-/// An open watch goes on without permission; the next one does not. Tells how many lists it cost.
+/// An open watch goes on without permission, the next one is refused. Returns the number of lists that this cost.
 async fn forbidden(rig: &mut Rig, fault: &str, verbs: &[&str]) -> u64 {
     let row = rig
         .measure(fault, async |rig| {
@@ -99,11 +99,11 @@ async fn forbidden(rig: &mut Rig, fault: &str, verbs: &[&str]) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_taken_away_and_given_back_costs_no_event_on_1_20() {
+async fn revoked_and_restored_access_loses_no_event_on_1_20() {
     Box::pin(outlives_its_credentials(Version::V1_20)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_taken_away_and_given_back_costs_no_event_on_1_36() {
+async fn revoked_and_restored_access_loses_no_event_on_1_36() {
     Box::pin(outlives_its_credentials(Version::V1_36)).await;
 }

@@ -10,15 +10,15 @@ use tokio::sync::watch;
 
 use crate::support::check::{Objects, items, stripped};
 
-/// What is written and followed.
+/// A resource that is written and followed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Kind {
     pub(super) plural: &'static str,
     pub(super) kind: &'static str,
     pub(super) api_version: &'static str,
-    /// The path of all of them.
+    /// The path of the resource in all namespaces.
     pub(super) list: &'static str,
-    /// The path of those in the namespace that is written to.
+    /// The path of the resource in the namespace that is written to.
     pub(super) collection: &'static str,
     spec: fn() -> Value,
 }
@@ -41,14 +41,14 @@ pub(super) const WIDGETS: Kind = Kind {
     spec: || json!({"size": 3}),
 };
 
-/// States that are remembered, as followers ask for the same ones; a state of thousands of objects is large.
+/// Remembered states. Several followers ask for the same ones; as a state has thousands of objects, few are kept.
 const STATES_MAX: usize = 4;
 
-/// A way to the API server that everyone shares.
+/// Access to the API server, shared by writers and followers.
 pub(super) struct Cluster {
     kind: Kind,
     client: Mutex<kube::Client>,
-    /// Whether a fault is on. Then the API server is not listed, as the answer might take too long.
+    /// Whether a fault is on. Meanwhile no lists are requested, as the answer might take too long.
     pub(super) is_faulty: watch::Sender<bool>,
     states: tokio::sync::Mutex<VecDeque<(String, Option<Arc<Objects>>)>>,
 }
@@ -62,12 +62,12 @@ impl Kind {
             "name": name, "labels": {"app": "soak"}, "annotations": {"note": "<a> & \u{2028} b"}}})
     }
 
-    /// How the recorder names it.
+    /// The object's key as in the recorder.
     pub(super) fn key(&self, name: &str) -> String {
         format!("{}/default/{name}", self.kind)
     }
 
-    /// A list's items as informerd shows them: whole objects with their type.
+    /// A list's items as informerd shows them: whole objects with kind and apiVersion.
     fn objects(&self, mut list: Value) -> Objects {
         for item in list["items"].as_array_mut().expect("a list has items") {
             item["kind"] = self.kind.into();
@@ -98,17 +98,17 @@ impl Cluster {
         self.client.lock().expect("no panic").clone()
     }
 
-    /// Asks and writes through another API server from now on.
+    /// From now on sends requests to another API server.
     pub(super) fn set_client(&self, client: kube::Client) {
         *self.client.lock().expect("no panic") = client;
     }
 
-    /// Forgets what was at which version: the cluster's history is another one.
+    /// Forgets all remembered states, as the cluster has another history.
     pub(super) async fn forget(&self) {
         self.states.lock().await.clear();
     }
 
-    /// What was there at exactly one version; `None` where the API server cannot tell: it is down, or forgot.
+    /// The objects at exactly one version; `None` if the API server is down or has compacted that version.
     pub(super) async fn at(&self, version: &str) -> Option<Arc<Objects>> {
         let mut states = self.states.lock().await;
         if let Some((_, known)) = states.iter().find(|(at, _)| at == version) {
@@ -133,10 +133,10 @@ impl Cluster {
     /// The current objects.
     pub(super) async fn now(&self) -> Objects {
         let list = send(&self.client(), "GET", self.kind().list, None, Duration::from_secs(60)).await;
-        self.kind().objects(list.expect("the API server is there"))
+        self.kind().objects(list.expect("the API server answers"))
     }
 
-    /// What `kubectl get -o json` prints; `None`, with a line that says so, where there is none.
+    /// The objects as printed by `kubectl get -o json`; `None`, with a `skipped:` line, if kubectl is not installed.
     pub(super) async fn kubectl(&self, kubeconfig: &Path) -> Option<Objects> {
         let mut command = tokio::process::Command::new("kubectl");
         command.arg("--kubeconfig").arg(kubeconfig).args(["get", self.kind().plural, "-A", "-o", "json"]);
@@ -152,7 +152,7 @@ impl Cluster {
     }
 }
 
-/// Sends, and returns the answer where it is a good one.
+/// Sends a request. Returns the answer if it is a success.
 pub(super) async fn send(
     client: &kube::Client,
     method: &str,
@@ -163,10 +163,10 @@ pub(super) async fn send(
     tokio::time::timeout(patience, request(client, method, path, body)).await.ok()?.ok()
 }
 
-/// What an administrator does before and between what is tested.
+/// A request of an administrator, to prepare or change the cluster.
 ///
 /// # Panics
-/// With the API server's words if it refuses, or if it does not answer in time.
+/// If the API server refuses, or does not answer in time.
 pub(super) async fn administer(
     client: &kube::Client,
     method: &str,

@@ -1,4 +1,4 @@
-//! The controllers of the examples against real API servers.
+//! The example controllers against real API servers.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,19 +9,19 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::cluster::administer;
-use crate::queues::{example, has};
+use crate::queues::{example, is_installed};
 use crate::support::envtest::{self, Envtest, FIRST_TOKEN, Options, Process, Version};
 use crate::support::server::{Informerd, kubeconfig, serve_config};
 use crate::support::{eventually, in_time};
 
-/// A script for each language, with the programs that it needs and how each says its version.
+/// A script for each language, with the programs that it needs and their version arguments.
 const WORKERS: [([&str; 2], &[[&str; 2]]); 3] = [
     (["python3", "controller.py"], &[["python3", "--version"]]),
     (["node", "controller.mjs"], &[["node", "--version"]]),
     (["sh", "controller.sh"], &[["curl", "--version"], ["jq", "--version"]]),
 ];
 
-/// An API server, the client of an administrator, and an informerd that may write.
+/// An API server, an administrator's client, and an informerd whose kubeconfig may also write.
 struct Stage {
     api: Envtest,
     client: kube::Client,
@@ -30,7 +30,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// `None`, with a line, if the servers are not there.
+    /// `None`, with a `skipped:` line, if the servers are not installed.
     async fn start(version: Version, resources: &[&str]) -> Option<Self> {
         let api = Envtest::start(version, Options::default()).await?;
         let client = envtest::client(&api.kubeconfig_path()).await;
@@ -57,7 +57,7 @@ impl Stage {
     }
 }
 
-/// The phases that the workers have written, by pod.
+/// The phase that the workers wrote to each pod's file.
 fn files(folder: &Path) -> BTreeMap<String, String> {
     let Ok(entries) = std::fs::read_dir(folder.join("pods")) else { return BTreeMap::new() };
     let read = |entry: std::io::Result<std::fs::DirEntry>| {
@@ -78,7 +78,7 @@ async fn workers_in_several_languages_share_a_queue_on_1_36() {
     Box::pin(share_a_queue(Version::V1_36)).await;
 }
 
-/// Workers of all languages keep one folder of files, while pods change, workers die and informerd starts again.
+/// Workers in several languages reconcile one folder of files, while pods change, workers die and informerd restarts.
 async fn share_a_queue(version: Version) {
     const PODS: &str = "/api/v1/namespaces/one/pods";
     let Some(mut stage) = Stage::start(version, &["pods"]).await else { return };
@@ -86,7 +86,7 @@ async fn share_a_queue(version: Version) {
     for (command, needs) in WORKERS {
         let mut is_here = true;
         for [program, version] in needs {
-            is_here &= has(program, version).await;
+            is_here &= is_installed(program, version).await;
         }
         if is_here {
             workers.push((command, stage.worker(&command)));
@@ -110,7 +110,7 @@ async fn share_a_queue(version: Version) {
             expected.remove(&file);
         } else {
             let phase = ["Pending", "Running", "Failed"][number % 3];
-            // The small server of 1.36 has no status of its own for pods.
+            // The small 1.36 server has no status subresource for pods.
             let path = if version == Version::V1_20 { format!("{path}/status") } else { path };
             stage.send("PATCH", &path, Some(json!({"status": {"phase": phase}}))).await;
             expected.insert(file, phase.to_owned());
@@ -124,7 +124,8 @@ async fn share_a_queue(version: Version) {
     }
     let folder = stage.folder.path().to_owned();
     eventually("a file for each pod", || files(&folder) == expected).await;
-    // Every key comes again after a restart. All deletions are before it, as nobody reports those of that time.
+    // Every key is queued again after a restart. All deletions happen before it, as nobody reports deletions made
+    // meanwhile.
     stage.informerd.kill().await;
     let path = format!("{PODS}/p1{}", if version == Version::V1_20 { "/status" } else { "" });
     stage.send("PATCH", &path, Some(json!({"status": {"phase": "Succeeded"}}))).await;
@@ -139,7 +140,7 @@ async fn share_a_queue(version: Version) {
 async fn a_config_map_has_the_ips_of_the_ready_pods_of_its_service_on_1_20() {
     const MAP: &str = "/api/v1/namespaces/one/configmaps/web-pod-ips";
     const SLICES: &str = "/apis/discovery.k8s.io/v1beta1/namespaces/one/endpointslices";
-    if !has("python3", "--version").await {
+    if !is_installed("python3", "--version").await {
         return;
     }
     let resources = ["services", "endpointslices", "configmaps"];
@@ -172,7 +173,7 @@ async fn a_config_map_has_the_ips_of_the_ready_pods_of_its_service_on_1_20() {
     let ready = json!({"endpoints": [endpoint("10.0.0.2", true), endpoint("10.0.0.3", true)]});
     stage.send("PATCH", &format!("{SLICES}/web-1"), Some(ready)).await;
     until("10.0.0.2\n10.0.0.3\n").await;
-    // A ConfigMap that somebody changes or deletes is made anew.
+    // A ConfigMap that is changed or deleted by others is written again.
     stage.send("PATCH", MAP, Some(json!({"data": {"ips": "none"}}))).await;
     until("10.0.0.2\n10.0.0.3\n").await;
     stage.send("DELETE", MAP, None).await;

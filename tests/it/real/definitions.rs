@@ -1,4 +1,4 @@
-//! A custom resource's definition comes, changes, goes and comes back.
+//! A custom resource's definition is created, changed, deleted and created again.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::support::envtest::{self, Envtest, Version};
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const DEFINITION: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.demo.example.com";
 
-/// Widgets with a field named `size` or whatever else.
+/// The definition of widgets, with a field of this name.
 fn definition(field: &str) -> Value {
     let spec = json!({"type": "object", "properties": {field: {"type": "integer"}}});
     let schema = json!({"type": "object", "properties": {"spec": spec}});
@@ -22,7 +22,7 @@ fn definition(field: &str) -> Value {
             "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]}})
 }
 
-/// For one answer.
+/// Time limit for one answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
 async fn ask(client: &kube::Client, method: &str, path: &str, body: Option<&Value>) -> Option<Value> {
@@ -33,7 +33,7 @@ async fn install(client: &kube::Client, definition: &Value) {
     administer(client, "POST", DEFINITIONS, Some(definition), ANSWER_PATIENCE).await;
 }
 
-/// Removes the definition and waits until it and all its objects are gone.
+/// Deletes the definition and waits until the API server has removed it and all its objects.
 async fn remove(client: &kube::Client) {
     administer(client, "DELETE", DEFINITION, None, ANSWER_PATIENCE).await;
     let gone = async {
@@ -86,9 +86,9 @@ async fn outlives_its_kind(version: Version) {
     rig.finish().await;
 }
 
-/// Removes the definition and waits until informerd says so, and that its objects are gone: all of them, also those
-/// whose deletion the API server did not tell, as it ends the watches of a definition that goes without telling
-/// what waits in them.
+/// Deletes the definition. Waits until informerd reports it, and until its cache is empty. That includes objects
+/// whose DELETED events were never sent: the API server ends the watches of a deleted definition and drops their
+/// pending events.
 async fn removed(rig: &Rig, client: &kube::Client) {
     remove(client).await;
     rig.wait_for_error("does not serve").await;
@@ -96,11 +96,11 @@ async fn removed(rig: &Rig, client: &kube::Client) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_definition_may_go_and_come_back_on_1_20() {
+async fn a_definition_may_be_deleted_and_created_again_on_1_20() {
     Box::pin(outlives_its_kind(Version::V1_20)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_definition_may_go_and_come_back_on_1_36() {
+async fn a_definition_may_be_deleted_and_created_again_on_1_36() {
     Box::pin(outlives_its_kind(Version::V1_36)).await;
 }

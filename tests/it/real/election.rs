@@ -1,4 +1,5 @@
-//! Leader election for queues against a real API server, with no more permissions than `informerd rbac` prints.
+//! Leader election of queues against a real API server, with the permissions that `informerd rbac` prints and no
+//! others.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use crate::support::envtest::{self, Envtest, FIRST_TOKEN, Options, Process, Vers
 use crate::support::server::kubeconfig;
 use crate::support::{PATIENCE, in_time, informerd};
 
-/// Creates what `informerd rbac` prints, bound to the user of the tests.
+/// Creates the manifest that `informerd rbac` prints, bound to the user of the tests.
 async fn permit(client: &kube::Client) {
     let output = informerd()
         .args(["rbac", "--watch", "pods", "--queues-leader-election", "--queues-lease", LEASE])
@@ -33,7 +34,7 @@ async fn permit(client: &kube::Client) {
     }
 }
 
-/// What `informerd check` says of the Lease: each verb, and whether it is allowed.
+/// The verbs that `informerd check` reports for the Lease, and whether each is allowed.
 async fn checked(kubeconfig: &Path) -> Vec<(String, bool)> {
     let mut command = informerd();
     command.args(["check", "--output=json", "--log=off", "--watch=pods", "--queues-leader-election"]);
@@ -50,7 +51,7 @@ async fn checked(kubeconfig: &Path) -> Vec<(String, bool)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replicas_elect_a_leader_with_the_least_permissions_on_1_20() {
+async fn replicas_elect_a_leader_with_the_permissions_of_informerd_rbac_on_1_20() {
     let options = Options { guarded: true, ..Options::default() };
     let Some(api) = Envtest::start(Version::V1_20, options).await else { return };
     let client = envtest::client(&api.kubeconfig_path()).await;
@@ -61,7 +62,7 @@ async fn replicas_elect_a_leader_with_the_least_permissions_on_1_20() {
     let verbs = |allowed| ["get", "create", "update"].map(|verb| (verb.to_owned(), allowed));
     assert_eq!(checked(&path).await, verbs(false));
     permit(&client).await;
-    // The API server's authorizer sees new rules a little later.
+    // The API server's authorizer learns of new rules a little later.
     let deadline = Instant::now() + PATIENCE;
     while checked(&path).await != verbs(true) {
         assert!(Instant::now() < deadline, "the permissions are not seen: {:?}", checked(&path).await);

@@ -1,4 +1,4 @@
-//! A client of informerd that is asked what it saw.
+//! A client of informerd that records what it receives.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -22,38 +22,38 @@ pub(super) struct Follower {
     task: JoinHandle<Recorder>,
 }
 
-/// What came so far.
+/// What a follower has received so far.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
-    /// Each object's newest version, and whether that was a DELETED.
+    /// The newest version of each object, and whether that was a DELETED.
     newest: HashMap<String, (u128, bool)>,
-    /// Each version of each object: all of them, as a write may be acknowledged long after it was told.
+    /// All versions of all objects. They are kept, as a write may be acknowledged long after its event.
     events: HashSet<(String, u128)>,
-    /// Type, object and version of what this connection told since the last RESET.
-    told: HashSet<(String, String, u128)>,
-    /// Events that came twice.
+    /// Type, object and version of each event on this connection since the last RESET.
+    received_here: HashSet<(String, String, u128)>,
+    /// Number of repeated events.
     pub(super) repeated: usize,
-    /// Why it was told to start over, each time.
+    /// The reason of each RESET.
     pub(super) resets: Vec<String>,
     connections: usize,
-    /// Connections when it was last asked.
+    /// Number of connections at the last accounting.
     connections_before: usize,
-    /// How far it was when it was last asked.
+    /// The version reached at the last accounting.
     accounted_at: u128,
-    /// Bookmarks at which it held what the API server held.
+    /// Number of bookmarks at which its state equaled that of the API server.
     pub(super) compared: usize,
-    /// The version of the last of them; 0 after a RESET.
+    /// The version of the last such bookmark; 0 after a RESET.
     pub(super) compared_at: u128,
 }
 
-/// What became of writes.
+/// How writes arrived.
 #[derive(Debug)]
 pub(super) struct Account {
-    /// Those of which neither they nor a later state was told.
+    /// Writes of which neither their event nor a later state of the object arrived.
     pub(super) lost: Vec<(String, u128)>,
-    /// How many were told by a later state only.
+    /// Number of writes that arrived as part of a later state only.
     pub(super) folded: usize,
-    /// Whether nothing was in the way of telling each.
+    /// Whether each write had to arrive as an event of its own.
     pub(super) is_whole: bool,
 }
 
@@ -72,10 +72,10 @@ impl Follower {
         Self { transport, seen, stop, task }
     }
 
-    /// What it saw; to be let go soon, as it waits meanwhile.
+    /// What it has received. The follower waits while the guard is held.
     ///
     /// # Panics
-    /// If it ended: something was not as promised.
+    /// If the follower failed a check.
     pub(super) fn seen(&self) -> MutexGuard<'_, Seen> {
         assert!(!self.task.is_finished(), "the follower over {:?} failed", self.transport);
         self.seen.lock().expect("no panic")
@@ -110,7 +110,7 @@ async fn follow(
         if begun < compare_from {
             continue;
         }
-        // Over the other transports it says that it is a bookmark's.
+        // A bookmark's token names its kind, except over SSE.
         let token = recorder.token().map(|token| token.trim_end_matches(",.kind:bookmark"));
         let version = token.and_then(|token| token.rsplit_once(':')).map(|(_, version)| version);
         let version = version.expect("a bookmark has a token");
@@ -121,7 +121,7 @@ async fn follow(
             recorder.transport,
             difference(recorder.state(), &expected)
         );
-        // Thousands of objects take long; most of the time should be for the stream.
+        // A comparison of thousands of objects takes long; most of the time should remain for the stream.
         compare_from = Instant::now() + 2 * begun.elapsed();
         let mut seen = seen.lock().expect("no panic");
         seen.compared += 1;
@@ -145,23 +145,23 @@ fn difference(held: &Objects, expected: &Objects) -> String {
 // === impl Seen ===
 
 impl Seen {
-    /// Whether it was told this state of an object or a later one.
+    /// Whether this state of an object, or a later one, has arrived.
     pub(super) fn has(&self, key: &str, at: u128) -> bool {
         self.newest.get(key).is_some_and(|(version, _)| *version >= at)
     }
 
-    /// What became of writes that it is beyond. `is_whole` says that informerd itself was told each change.
+    /// Accounts for writes up to the version that it has passed. `is_whole`: informerd itself received each change.
     pub(super) fn account(&mut self, written: &[(String, u128)], is_whole: bool) -> Account {
         let is_whole = is_whole && self.connections == self.connections_before;
         self.connections_before = self.connections;
         let is_lost = |key: &str, at: u128| match self.newest.get(key) {
             Some((version, false)) => *version < at,
-            // Created and deleted in between: a client that gets states and not changes need not see it.
+            // An object created and deleted in between: clients that get states instead of changes need not see it.
             Some((version, true)) => is_whole && at > self.accounted_at && *version < at,
             None => is_whole && at > self.accounted_at,
         };
         let lost: Vec<_> = written.iter().filter(|(key, at)| is_lost(key, *at)).cloned().collect();
-        // What was acknowledged late may be from before.
+        // A write acknowledged late may be older than the last accounting.
         let is_folded = |write: &&(String, u128)| write.1 > self.accounted_at && !self.events.contains(write);
         let folded = written.iter().filter(is_folded).count();
         self.accounted_at = self.compared_at;
@@ -171,19 +171,19 @@ impl Seen {
     fn take(&mut self, recorder: &Recorder) {
         if self.connections < recorder.connections {
             self.connections = recorder.connections;
-            // What came after the token comes again.
-            self.told.clear();
+            // Events after the token are sent again.
+            self.received_here.clear();
         }
         if self.resets.len() < recorder.resets.len() {
             self.resets.clone_from(&recorder.resets);
-            self.told.clear();
+            self.received_here.clear();
             self.newest.clear();
             self.compared_at = 0;
         }
         let Some((kind, key, version)) = &recorder.last else { return };
         self.newest.insert(key.clone(), (*version, kind == "DELETED"));
         self.events.insert((key.clone(), *version));
-        if !self.told.insert((kind.clone(), key.clone(), *version)) {
+        if !self.received_here.insert((kind.clone(), key.clone(), *version)) {
             self.repeated += 1;
         }
     }

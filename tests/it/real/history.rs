@@ -1,4 +1,4 @@
-//! The API server's memory is shorter than a list takes, or it is not what it was.
+//! Continue tokens that expire within a list, and clusters restored from an older copy.
 
 use std::net::SocketAddr;
 use std::process::Stdio;
@@ -13,7 +13,7 @@ use super::rig::Setup;
 use crate::support::envtest::{Envtest, Process, Version};
 use crate::support::in_time;
 
-/// `kubectl proxy`: the API server without TLS, so that requests can be told apart.
+/// `kubectl proxy`: access to the API server without TLS, so that the gate can read requests.
 async fn plain_way(api: &Envtest) -> Option<(SocketAddr, Child)> {
     let mut command = Command::new("kubectl");
     command.arg("--kubeconfig").arg(api.kubeconfig_path()).args(["proxy", "--port=0"]);
@@ -25,17 +25,17 @@ async fn plain_way(api: &Envtest) -> Option<(SocketAddr, Child)> {
         child => child.expect("kubectl runs"),
     };
     let mut line = String::new();
-    let mut output = BufReader::new(child.stdout.take().expect("it is piped"));
+    let mut output = BufReader::new(child.stdout.take().expect("stdout is piped"));
     in_time("kubectl proxy", output.read_line(&mut line)).await.expect("kubectl prints");
     let address = line.trim().rsplit(' ').next().expect("a word").parse().expect("its address");
     Some((address, child))
 }
 
-/// A continue token expires between two pages: the list starts over, and nothing of the first is shown.
+/// A continue token expires between two pages. The list starts over, and no object of the first one is shown.
 async fn outlives_a_long_list(version: Version) {
     let mut setup = Setup::new(version);
     if version == Version::V1_36 {
-        // From its own snapshots it would serve lists that etcd has compacted.
+        // Without this flag the server answers from its own snapshots lists that etcd has compacted.
         setup.options.flags.push("--feature-gates=ListFromCacheSnapshot=false".into());
     }
     let Some(api) = Envtest::start(version, setup.options.clone()).await else { return };
@@ -66,7 +66,8 @@ async fn outlives_a_long_list(version: Version) {
     drop(proxy);
 }
 
-/// An older copy of etcd's data, and so many new writes before informerd asks that the versions are beyond the old ones.
+/// An older copy of etcd's data, and then so many writes before informerd asks that the versions are higher than
+/// before.
 async fn outlives_an_overtaken_restore(version: Version) {
     let mut setup = Setup::new(version);
     setup.is_gated = true;
@@ -97,13 +98,13 @@ async fn outlives_an_overtaken_restore(version: Version) {
             rig.gate.set_backends(&[api_server]);
         })
         .await;
-    assert_eq!(row.resets, 3, "everyone starts over, once: {row:?}");
+    assert_eq!(row.resets, 3, "each client starts over exactly once: {row:?}");
     rig.write_some(50).await;
     rig.reach_mark("after it").await;
     rig.finish().await;
 }
 
-/// An older copy of etcd's data: versions go back, and so must everyone else.
+/// An older copy of etcd's data: versions go back, and all clients must start over.
 async fn outlives_a_restore(version: Version) {
     let Some(mut rig) = Setup::new(version).start().await else { return };
     rig.measure("etcd killed and copied", async |rig| {
@@ -114,8 +115,7 @@ async fn outlives_a_restore(version: Version) {
     .await;
     rig.write_some(200).await;
     rig.reach_mark("before the end").await;
-    // Nobody writes: with enough new writes the versions are again where they were, and nothing tells that they
-    // went back.
+    // No writes meanwhile: enough of them would take the versions to where they were, and hide that they went back.
     rig.writers.pause().await;
     let row = rig
         .measure("etcd restored from an older copy", async |rig| {
@@ -128,7 +128,7 @@ async fn outlives_a_restore(version: Version) {
             rig.cluster.forget().await;
         })
         .await;
-    assert_eq!(row.resets, 3, "everyone starts over, once: {row:?}");
+    assert_eq!(row.resets, 3, "each client starts over exactly once: {row:?}");
     rig.writers.resume();
     rig.write_some(50).await;
     rig.reach_mark("after it").await;
@@ -136,23 +136,23 @@ async fn outlives_a_restore(version: Version) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_list_slower_than_compaction_starts_over_on_1_20() {
+async fn a_list_whose_continue_token_is_compacted_starts_over_on_1_20() {
     Box::pin(outlives_a_long_list(Version::V1_20)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_list_slower_than_compaction_starts_over_on_1_36() {
+async fn a_list_whose_continue_token_is_compacted_starts_over_on_1_36() {
     Box::pin(outlives_a_long_list(Version::V1_36)).await;
 }
 
-// It takes long for waiting, not for work: both at once.
+// These tests take long by waiting, not by work, so both run at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_that_went_back_resets_everyone() {
+async fn a_restored_cluster_resets_every_client() {
     join(outlives_a_restore(Version::V1_20).boxed(), outlives_a_restore(Version::V1_36).boxed()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_that_went_back_and_is_ahead_again_resets_everyone() {
+async fn a_restored_cluster_with_higher_versions_resets_every_client() {
     join(
         outlives_an_overtaken_restore(Version::V1_20).boxed(),
         outlives_an_overtaken_restore(Version::V1_36).boxed(),

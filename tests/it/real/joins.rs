@@ -1,4 +1,5 @@
-//! Streams with related objects over real API servers: writes, clients that are cut off, informerd and the API server killed.
+//! Streams with related objects over real API servers: writes, clients that are cut off, and kills of informerd and
+//! the API server.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,14 +17,14 @@ use crate::support::server::{Informerd, kubeconfig, serve_config};
 
 const RESOURCES: [&str; 5] = ["pods", "nodes", "services", "replicasets", "deployments"];
 
-/// What the clients follow.
+/// The targets of the clients.
 const TARGETS: [&str; 3] =
     ["pods?labelSelector=app%3Dweb&join=nodes,services,owners", "nodes?join=pods", "services?join=pods"];
 
 const ROUNDS: usize = 12;
 const WRITES: usize = 15;
 
-/// An EventSource with a join.
+/// An EventSource of a stream with a join.
 struct Follower {
     target: &'static str,
     stream: Option<Stream>,
@@ -53,7 +54,7 @@ impl Follower {
         }
     }
 
-    /// Reads until it holds the join of the cluster's state.
+    /// Reads until it holds the join of the cluster's current objects.
     async fn follow(&mut self, informerd: &Informerd, cluster: &Objects) {
         let wanted = cluster.joined(self.target);
         let what = format!("the join of the state for {}", self.target);
@@ -64,7 +65,7 @@ impl Follower {
                     let token = self.token.as_deref();
                     match Stream::open(Transport::Sse, informerd.address, &target, token).await {
                         Ok(stream) => self.stream = Some(stream),
-                        // It may not have listed everything yet.
+                        // informerd may not have listed everything yet.
                         Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
                     }
                     continue;
@@ -79,7 +80,7 @@ impl Follower {
     }
 }
 
-/// The objects of the API server.
+/// The current objects of the API server.
 struct Objects(Vec<Value>);
 
 impl Objects {
@@ -97,7 +98,7 @@ impl Objects {
         Self(all)
     }
 
-    /// The join, by the simplest way there is.
+    /// The join, computed in the simplest way.
     fn joined(&self, target: &str) -> BTreeMap<String, String> {
         let of = |kind: &'static str| self.0.iter().filter(move |object| object["kind"] == kind);
         let app = |object: &Value| object["metadata"]["labels"]["app"].clone();
@@ -143,7 +144,7 @@ fn path(resource: &str, namespace: &str) -> String {
     format!("{group}{namespace}/{resource}")
 }
 
-/// One write; what does not fit changes nothing.
+/// Makes one write; a write that does not fit changes nothing.
 async fn write(client: &kube::Client, random: &mut StdRng) {
     let send_to = async |method: &str, path: &str, body: Option<&Value>| {
         send(client, method, path, body, Duration::from_secs(30)).await
@@ -189,12 +190,12 @@ async fn write(client: &kube::Client, random: &mut StdRng) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_hold_the_join_of_the_state_on_1_20() {
+async fn join_streams_converge_through_faults_on_1_20() {
     Box::pin(follow(Version::V1_20)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_hold_the_join_of_the_state_on_1_36() {
+async fn join_streams_converge_through_faults_on_1_36() {
     Box::pin(follow(Version::V1_36)).await;
 }
 
@@ -253,7 +254,7 @@ async fn follow(version: Version) {
             Box::pin(follower.follow(&informerd, &cluster)).await;
         }
     }
-    // A snapshot says the same, and the clients did not start over for each cut.
+    // A snapshot has the same join, and clients did not start over after each cut.
     for follower in &followers {
         let answer = get(informerd.address, &format!("/v1/snapshot/{}", follower.target), &[]).await;
         let mut named = listed(&answer.json());

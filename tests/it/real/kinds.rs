@@ -1,4 +1,4 @@
-//! The table of built-in kinds beside what an API server says of itself.
+//! The table of built-in kinds against the discovery of real API servers.
 
 use informerd::testing::k8s::{BuiltIn, built_in, built_in_named};
 use informerd::testing::upstream::{Client, Config, Source};
@@ -19,21 +19,21 @@ async fn check(version: Version) {
         let parts = resource.parts();
         for word in parts.short_names.iter().chain([&parts.singular]).filter(|word| !word.is_empty()) {
             assert!(kind.names.contains(&&**word), "{name} is called {word}, too");
-            // What kubectl would take the word for.
+            // The kind that kubectl takes the word for.
             let meant = discovery.resolve(word).unwrap().canonical();
             assert_eq!(built_in_named(word, None).map(BuiltIn::canonical), Some(meant), "{word}");
         }
         compared += 1;
     }
-    assert!(compared >= 8, "only {compared} kinds were told");
+    assert!(compared >= 8, "only {compared} kinds were compared");
 }
 
 #[tokio::test]
-async fn built_in_kinds_are_what_an_old_api_server_says() {
+async fn built_in_kinds_agree_with_api_server_1_20() {
     check(Version::V1_20).await;
 }
 
 #[tokio::test]
-async fn built_in_kinds_are_what_a_current_api_server_says() {
+async fn built_in_kinds_agree_with_api_server_1_36() {
     check(Version::V1_36).await;
 }

@@ -1,4 +1,4 @@
-//! The same requests to the API server and to informerd: what comes back must be the same.
+//! The same requests to the API server and to informerd must get the same answers.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ impl Pair {
         Some(Self { version, api, client, informerd: Informerd::start(config).await })
     }
 
-    /// The answers of the API server and of informerd.
+    /// The answers of the API server and of informerd to a request.
     async fn ask(&self, path: &str, accept: &str) -> (Answer, Answer) {
         let request = http::Request::get(path).header("accept", accept);
         let request = request.body(kube::client::Body::empty()).unwrap();
@@ -89,7 +89,8 @@ async fn write(client: &kube::Client, method: &str, path: &str, body: &Value) ->
     administer(client, method, path, Some(body), Duration::from_secs(10)).await
 }
 
-/// A list with the type of each item, which a built-in kind's items lack, and without what is each server's own.
+/// An answer without what differs by design: list items get kind and apiVersion, which the API server leaves out for
+/// built-in kinds, and values of each server's own are removed.
 fn comparable(answer: &Answer) -> Value {
     let mut list = answer.json();
     let kind = list["kind"].as_str().unwrap_or_default().trim_end_matches("List").to_owned();
@@ -109,7 +110,7 @@ fn comparable(answer: &Answer) -> Value {
     list
 }
 
-/// Requests that are refused in the same bytes by every release.
+/// Requests that every release refuses with the same bytes.
 const REFUSED: [&str; 21] = [
     "/api/v1/nothing",
     "/api/v1/namespaces/default/nothing",
@@ -134,7 +135,7 @@ const REFUSED: [&str; 21] = [
     "/api/v1/configmaps?labelSelector=a%3E%3E1",
 ];
 
-/// Those that an old release does not know, words otherwise, or takes.
+/// Requests that an old release does not know, refuses with another message, or accepts.
 const REFUSED_LATELY: [&str; 21] = [
     "/api/v1/pods?fieldSelector=spec.x%3D1",
     "/api/v1/configmaps?labelSelector=number%3Ex",
@@ -184,7 +185,7 @@ const SHOWN: [&str; 22] = [
     "/api/v1/namespaces/default/pods/p",
 ];
 
-/// Compares all answers, and tells every difference at once.
+/// Compares all answers, and reports all differences together.
 async fn compare(version: Version) {
     let Some(pair) = Pair::start(version).await else { return };
     let json = "application/json";
@@ -240,7 +241,7 @@ async fn discovery(pair: &Pair) -> Vec<String> {
     differences
 }
 
-/// What differs in watches of the same changes.
+/// The differences between watches of the same changes.
 async fn watches(pair: &Pair) -> Vec<String> {
     let (list, _) = pair.ask(CONFIG_MAPS, "application/json").await;
     let from = list.json()["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
@@ -269,7 +270,7 @@ async fn watches(pair: &Pair) -> Vec<String> {
             let mut lines: Vec<Value> =
                 answer.body.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
             if query == "resourceVersion=0" {
-                // An old release sends the initial objects in no order.
+                // An old release sends the initial objects in any order.
                 lines.sort_by_key(|line| line["object"]["metadata"]["name"].to_string());
             }
             lines

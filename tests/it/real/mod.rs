@@ -1,5 +1,5 @@
-//! Against real API servers: a client that applies a stream equals the API server, through every fault of the API
-//! server, its etcd, the network and the credentials. `docs/faults.md` has what was measured.
+//! Tests against real API servers: a client that applies a stream equals the API server through every fault of the
+//! API server, its etcd, the network and the credentials. `docs/faults.md` has the measurements.
 
 mod access;
 mod cluster;
@@ -21,15 +21,15 @@ mod writers;
 
 use std::time::Duration;
 
-/// How much is done. The default is what a few minutes allow; more is asked for by the environment.
+/// How much a test does. The defaults take a few minutes; the environment can ask for more.
 struct Effort {
-    /// `INFORMERD_TEST_PODS`: objects that are there all the time.
+    /// `INFORMERD_TEST_PODS`: number of objects at all times.
     pods: usize,
-    /// `INFORMERD_TEST_KILLS`: of informerd and of the API server, in turn.
+    /// `INFORMERD_TEST_KILLS`: number of kills, of informerd and of the API server in turn.
     kills: usize,
-    /// `INFORMERD_TEST_WRITES`: writes between two kills while workers of a queue die.
+    /// `INFORMERD_TEST_WRITES`: number of writes between two kills in the test of queue workers.
     writes: usize,
-    /// `INFORMERD_TEST_PAUSE`: seconds for which something is stopped or away.
+    /// `INFORMERD_TEST_PAUSE`: seconds for which a process is stopped or a connection is down.
     pause: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! What lies between informerd and the API server fails, or there is more than one API server behind it.
+//! Failures of the network between informerd and the API server, and several API servers behind one address.
 
 use std::time::Duration;
 
@@ -15,19 +15,19 @@ use crate::support::envtest::{self, Process, Version};
 use crate::support::gate::Gate;
 use crate::support::in_time;
 
-/// A connection on which nothing comes any more is noticed, and what was missed is there, within this.
+/// Longest time until a silent connection is detected and the missed changes have arrived.
 const HALF_OPEN_MAX: Duration = Duration::from_secs(40);
 
-/// An API server that hangs is noticed on the watch (30 s) and once more on a new connection (20 s), and another one is
-/// found, within this.
+/// Longest time until a hung API server is left for another one. The hang is detected on the watch (30 s), and once
+/// more on a new connection (20 s).
 const STOPPED_MAX: Duration = Duration::from_secs(65);
 
 /// The setting `unready_after` of informerd.
 const UNREADY_AFTER: Duration = Duration::from_secs(10);
 
-/// What clients were told over a time.
+/// The ages that clients were shown during a fault.
 #[derive(Debug, Default)]
-struct Told {
+struct Ages {
     /// The largest `Age`, in seconds.
     age_max: u64,
 }
@@ -63,7 +63,7 @@ async fn outlives_its_network(version: Version) {
             rig.gate.cut().await;
             rig.write_some(50).await;
             rig.api.compact().await;
-            // What it could still tell from its memory is gone, too.
+            // The API server's own memory of old versions is gone, too.
             rig.api.kill(Process::ApiServer).await;
             rig.api.start_api_server().await;
             rig.gate.set_backends(&direct);
@@ -73,11 +73,11 @@ async fn outlives_its_network(version: Version) {
     rig.finish().await;
 }
 
-/// Bytes stop in both directions without a sign, as when a firewall forgets its connections.
+/// Bytes stop in both directions without a sign, as when a firewall drops the state of its connections.
 async fn outlives_half_open(version: Version, guarded: bool) {
     let Some(mut rig) = gated(version, guarded).await else { return };
-    // Clients that come back to a new informerd make it ask what was before its start, on a connection beside the
-    // watch's. That one must not be taken for the next watch.
+    // Clients that come back to a new informerd cause a backfill, on a connection beside the watch's. That connection
+    // must not be taken for the next watch.
     rig.kill_informerd().await;
     rig.informerd.revive().await;
     rig.reach_mark("on two connections").await;
@@ -96,29 +96,30 @@ async fn half_open(rig: &mut Rig, fault: &str) {
     };
     in_time("readiness", ready).await;
     stop.cancel();
-    let told = watched.await.expect("no panic");
+    let ages = watched.await.expect("no panic");
     assert!(row.recovered <= HALF_OPEN_MAX, "{row:?}");
     assert_eq!(row.lists, 0, "P6: a connection says nothing about the version: {row:?}");
-    // It stays ready: a watch over HTTP/2 may be silent for longer, and a dead connection is replaced before.
-    assert!(told.age_max >= UNREADY_AFTER.as_secs(), "P7: {told:?}");
+    // informerd stays ready. A watch over HTTP/2 may be silent for longer than that, and a dead connection is
+    // replaced before.
+    assert!(ages.age_max >= UNREADY_AFTER.as_secs(), "P7: {ages:?}");
 }
 
-/// Asks for `Age` until told to stop.
-fn listen(rig: &Rig, stop: CancellationToken) -> JoinHandle<Told> {
+/// Records the largest `Age` until stopped.
+fn listen(rig: &Rig, stop: CancellationToken) -> JoinHandle<Ages> {
     let address = rig.informerd.address;
     tokio::spawn(async move {
-        let mut told = Told::default();
+        let mut ages = Ages::default();
         while !stop.is_cancelled() {
             let answer = client::request(address, "HEAD", "/v1/snapshot/pods/default", &[]).await;
             let age: u64 = answer.header("age").and_then(|age| age.parse().ok()).expect("an Age");
-            told.age_max = told.age_max.max(age);
+            ages.age_max = ages.age_max.max(age);
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
-        told
+        ages
     })
 }
 
-/// Two API servers on one etcd behind one address.
+/// Two API servers on one etcd, behind one address.
 async fn outlives_a_replica(version: Version, guarded: bool) {
     let Some(mut rig) = gated(version, guarded).await else { return };
     let etcd = Gate::start(&[rig.api.address(Process::Etcd)]).await;
@@ -147,7 +148,7 @@ async fn outlives_a_replica(version: Version, guarded: bool) {
     rig.cluster.set_client(envtest::client(&kubeconfig).await);
     let row = rig
         .measure("one of two API servers stopped", async |rig| {
-            // The next connection goes to the one that hangs.
+            // The next connection goes to the hung server.
             rig.gate.set_backends(&[first, peer]);
             rig.api.pause(Process::ApiServer).await;
         })
@@ -158,31 +159,31 @@ async fn outlives_a_replica(version: Version, guarded: bool) {
 }
 
 impl Rig {
-    /// Waits until so many more writes were acknowledged.
+    /// Waits until this many more writes are acknowledged.
     pub(super) async fn write_some(&self, count: usize) {
         let until = self.writers.ledger().count() + count;
         let begun = Instant::now();
         while self.writers.ledger().count() < until {
-            assert!(begun.elapsed() < Duration::from_secs(60), "nobody writes");
+            assert!(begun.elapsed() < Duration::from_secs(60), "no write was acknowledged");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_network_that_fails_costs_no_event_on_1_20() {
+async fn network_failures_lose_no_event_on_1_20() {
     Box::pin(outlives_its_network(Version::V1_20)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_network_that_fails_costs_no_event_on_1_36() {
+async fn network_failures_lose_no_event_on_1_36() {
     Box::pin(outlives_its_network(Version::V1_36)).await;
 }
 
-// What takes long for waiting, not for work, takes place on all at once: HTTP/2 on 1.20 and on 1.36 with TLS, and HTTP/1.1 on
-// 1.36 without.
+// These cases take long by waiting, not by work, so they run on all servers at once: over HTTP/2 on 1.20 and on 1.36
+// with TLS, and over HTTP/1.1 on 1.36 without.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn several_api_servers_never_take_a_client_back() {
+async fn several_api_servers_never_send_an_older_state() {
     join3(
         outlives_a_replica(Version::V1_20, false).boxed(),
         outlives_a_replica(Version::V1_36, false).boxed(),
@@ -192,7 +193,7 @@ async fn several_api_servers_never_take_a_client_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn half_open_connections_are_noticed_and_healed() {
+async fn half_open_connections_are_detected_and_replaced() {
     join3(
         outlives_half_open(Version::V1_20, false).boxed(),
         outlives_half_open(Version::V1_36, false).boxed(),

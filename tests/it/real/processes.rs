@@ -1,10 +1,10 @@
-//! The API server and its etcd die, hang, change and come back.
+//! The API server and its etcd are killed, hang, are reconfigured and come back.
 
 use super::Effort;
 use super::rig::{AGE_SLACK, Rig, Setup};
 use crate::support::envtest::{Process, Version};
 
-/// Each in its turn on one server, so that the later ones meet what the earlier ones left.
+/// One fault after the other on one server, so that later faults meet the state that earlier ones left.
 async fn outlives_its_servers(version: Version) {
     let Some(mut rig) = Setup::new(version).start().await else { return };
     rig.measure("etcd killed", async |rig| {
@@ -42,7 +42,7 @@ async fn hangs(rig: &mut Rig, name: &str, process: Process) {
         .measure(&fault, async |rig| {
             rig.api.pause(process).await;
             let age = rig.stay_away(pause).await;
-            // An API server without its etcd still answers a watch that is opened anew.
+            // Without etcd, an API server still answers new watches.
             assert!(process == Process::Etcd || age + AGE_SLACK >= pause, "P7: {age:?}");
             rig.api.resume(process).await;
         })
@@ -51,11 +51,11 @@ async fn hangs(rig: &mut Rig, name: &str, process: Process) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dead_and_hanging_servers_cost_no_event_on_1_20() {
+async fn killed_and_hung_servers_lose_no_event_on_1_20() {
     Box::pin(outlives_its_servers(Version::V1_20)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dead_and_hanging_servers_cost_no_event_on_1_36() {
+async fn killed_and_hung_servers_lose_no_event_on_1_36() {
     Box::pin(outlives_its_servers(Version::V1_36)).await;
 }

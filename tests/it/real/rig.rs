@@ -1,5 +1,5 @@
-//! An API server, informerd, followers on each transport and writers; and what a fault does to them, in a row of a
-//! table.
+//! An API server, informerd, followers on each transport, and writers. The rig measures what a fault does to them, as
+//! a row of a table.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,13 +18,14 @@ use crate::support::envtest::{self, Envtest, Options, Process, Version};
 use crate::support::gate::Gate;
 use crate::support::server::{Informerd, kubeconfig, serve_config};
 
-/// What was on its way when a fault began may have come a little later, and an `Age` is in whole seconds.
+/// Allowed difference of ages: events on their way at a fault's beginning may arrive a little later, and `Age` is in
+/// whole seconds.
 pub(super) const AGE_SLACK: Duration = Duration::from_secs(2);
 
-/// Longest that everyone may take to hold what was written after a fault.
+/// Longest time until every follower holds a write made after a fault.
 const RECOVERY_MAX: Duration = Duration::from_secs(240);
 
-/// What a test starts with.
+/// The settings of a rig.
 pub(super) struct Setup {
     pub(super) version: Version,
     pub(super) options: Options,
@@ -32,47 +33,47 @@ pub(super) struct Setup {
     pub(super) objects: usize,
     /// Whether informerd reaches the API server through the gate.
     pub(super) is_gated: bool,
-    /// The line of the kubeconfig that authenticates informerd, where it is no administrator.
+    /// The kubeconfig line by which informerd authenticates, if it is not an administrator.
     pub(super) user: Option<String>,
-    /// A way to the API server without TLS and credentials, behind the gate.
+    /// The address behind the gate if the API server is reached without TLS and credentials.
     pub(super) plain: Option<SocketAddr>,
     /// Changes informerd's settings.
     pub(super) change: fn(&mut config::Serve),
 }
 
-/// What runs.
+/// The running processes and tasks.
 pub(super) struct Rig {
     pub(super) version: Version,
     pub(super) api: Envtest,
-    /// Between informerd and the API server, where the setup says so.
+    /// Stands between informerd and the API server if the setup says so.
     pub(super) gate: Gate,
     pub(super) informerd: Informerd,
     pub(super) cluster: Arc<Cluster>,
     pub(super) writers: Writers,
     followers: Vec<Follower>,
     marks: usize,
-    /// Whether informerd was killed since the last row, and so counts anew.
+    /// Whether informerd was killed since the last row, so that its counters began at 0.
     counts_anew: bool,
     started: Instant,
 }
 
-/// What informerd asked the API server for, and what it says of it.
+/// The requests of informerd to the API server, and the error that it shows.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Figures {
     pub(super) lists: u64,
     pub(super) watches: u64,
-    /// The sentence about what is wrong.
+    /// The shown error.
     pub(super) error: String,
 }
 
-/// What became of everyone over a fault.
+/// The effect of a fault on the followers.
 #[derive(Debug)]
 pub(super) struct Row {
-    /// From the fault's end until every follower had that write.
+    /// From the fault's end until every follower had a write made after it.
     pub(super) recovered: Duration,
     pub(super) lists: u64,
     pub(super) watches: u64,
-    /// Times that a follower was told to start over.
+    /// Number of RESETs, over all followers.
     pub(super) resets: usize,
 }
 
@@ -92,14 +93,14 @@ impl Setup {
         }
     }
 
-    /// Starts all and waits until every follower was once equal to the API server; `None`, with a line that says so,
-    /// where there are no binaries.
+    /// Starts everything and waits until every follower has once equaled the API server; `None`, with a `skipped:`
+    /// line, if the binaries are missing.
     pub(super) async fn start(self) -> Option<Rig> {
         let api = Envtest::start(self.version, self.options.clone()).await?;
         Some(self.over(api).await)
     }
 
-    /// As [`Setup::start`], on an API server that was prepared.
+    /// As [`Setup::start`], on an API server that the test has prepared.
     pub(super) async fn over(self, api: Envtest) -> Rig {
         let gate = Gate::start(&[self.plain.unwrap_or(api.address(Process::ApiServer))]).await;
         let cluster = Arc::new(Cluster::new(self.kind, envtest::client(&api.kubeconfig_path()).await));
@@ -133,7 +134,7 @@ impl Setup {
         };
         let (_, version) = rig.reach_mark("the start").await;
         rig.wait("the first comparison", |seen| seen.compared_at >= version).await;
-        // What was written before they came.
+        // Writes from before the followers started are not accounted for.
         rig.account(false);
         rig
     }
@@ -142,11 +143,11 @@ impl Setup {
 // === impl Rig ===
 
 impl Rig {
-    /// Lets a fault happen, and waits until every follower has a write made after its end, and then is equal to the
-    /// API server at a bookmark. Prints the row of the table.
+    /// Runs a fault. Waits until every follower has a write made after its end, and then equals the API server at a
+    /// bookmark. Prints the row of the table.
     ///
     /// # Panics
-    /// If that takes too long, or anything written was lost or told twice.
+    /// If this takes too long, or if a write was lost or sent twice.
     pub(super) async fn measure(&mut self, fault: &str, provoke: impl AsyncFnOnce(&mut Self)) -> Row {
         let (before, writes) = (self.figures().await, self.writers.ledger().count());
         let resets: usize = self.sum(|seen| seen.resets.len());
@@ -159,7 +160,7 @@ impl Rig {
         self.cluster.is_faulty.send_replace(false);
         self.wait(fault, |seen| seen.compared_at >= version).await;
         let after = self.figures().await;
-        // As does an informer in the place of another, whose kind went and came.
+        // An informer that replaces another one, as when its kind was created again, begins at 0, too.
         let anew = after.lists < before.lists || after.watches < before.watches;
         let before = if std::mem::take(&mut self.counts_anew) || anew { Figures::default() } else { before };
         let (lost, folded) = self.account(!anew && after.lists == before.lists);
@@ -184,7 +185,7 @@ impl Rig {
         row
     }
 
-    /// Waits until every follower has a write made now. Tells how long it took to be accepted, and its version.
+    /// Makes a write and waits until every follower has it. Returns the time until it was accepted, and its version.
     pub(super) async fn reach_mark(&mut self, what: &str) -> (Duration, u128) {
         self.marks += 1;
         let (begun, name) = (Instant::now(), format!("mark-{}", self.marks));
@@ -195,7 +196,8 @@ impl Rig {
         (writable, version)
     }
 
-    /// How many acknowledged writes some follower lost; and of how many it was told a later state only.
+    /// The number of acknowledged writes that a follower lost, and of those that arrived as part of a later state
+    /// only.
     fn account(&self, is_whole: bool) -> (usize, usize) {
         let reached = self.followers.iter().map(|follower| follower.seen().compared_at).min().unwrap_or(0);
         let written = self.writers.ledger().take_until(reached);
@@ -215,7 +217,7 @@ impl Rig {
         self.followers.iter().map(|follower| of(&follower.seen())).sum()
     }
 
-    /// Waits until something holds for each follower.
+    /// Waits until a condition holds for each follower.
     pub(super) async fn wait(&self, what: &str, holds: impl Fn(&Seen) -> bool) {
         let deadline = Instant::now() + RECOVERY_MAX;
         for follower in &self.followers {
@@ -233,17 +235,17 @@ impl Rig {
         }
     }
 
-    /// SIGKILL to informerd; its memory is gone.
+    /// Kills informerd by SIGKILL, so that its memory is lost.
     pub(super) async fn kill_informerd(&mut self) {
         self.informerd.kill().await;
         self.counts_anew = true;
     }
 
-    /// What informerd says of what it follows.
+    /// The figures and the error that informerd shows.
     pub(super) async fn figures(&self) -> Figures {
-        let told = self.informerd.get("/v1/resources").await.json();
+        let resources = self.informerd.get("/v1/resources").await.json();
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        if let Some(informer) = told["informers"].as_array().and_then(|informers| informers.first()) {
+        if let Some(informer) = resources["informers"].as_array().and_then(|informers| informers.first()) {
             let number = |name: &str| informer[name].as_u64().expect("a number");
             return Figures {
                 lists: number("lists"),
@@ -251,11 +253,11 @@ impl Rig {
                 error: text(&informer["lastError"]),
             };
         }
-        let error = text(&told["pending"][0]["message"]);
+        let error = text(&resources["pending"][0]["message"]);
         Figures { error, ..Figures::default() }
     }
 
-    /// Waits until informerd says something in its sentence about what is wrong.
+    /// Waits until the error that informerd shows contains these words.
     pub(super) async fn wait_for_error(&self, words: &str) {
         let deadline = Instant::now() + RECOVERY_MAX;
         loop {
@@ -268,14 +270,14 @@ impl Rig {
         }
     }
 
-    /// Waits until informerd's cache is empty, which it is at the latest when it says that the kind is gone.
+    /// Waits until informerd's cache is empty. It must be by the time informerd reports that the kind is gone.
     pub(super) async fn wait_for_no_objects(&self) {
         let deadline = Instant::now() + RECOVERY_MAX;
         loop {
             let is_gone = self.figures().await.error.contains("any more");
-            let told = self.informerd.get(&format!("/v1/snapshot/{}", self.cluster.kind().plural)).await;
-            assert_eq!(told.status(), 200, "{}", told.text());
-            let items = &told.json()["items"];
+            let list = self.informerd.get(&format!("/v1/snapshot/{}", self.cluster.kind().plural)).await;
+            assert_eq!(list.status(), 200, "{}", list.text());
+            let items = &list.json()["items"];
             if items.as_array().is_some_and(Vec::is_empty) {
                 return;
             }
@@ -284,7 +286,8 @@ impl Rig {
         }
     }
 
-    /// Waits while something is away, and checks that informerd answers from its cache meanwhile. Tells its `Age` then.
+    /// Waits while something is down, and checks that informerd answers from its cache meanwhile. Returns the `Age`
+    /// at the end.
     pub(super) async fn stay_away(&self, pause: Duration) -> Duration {
         tokio::time::sleep(pause).await;
         let answer = self.informerd.get(&format!("/v1/snapshot/{}", self.cluster.kind().plural)).await;
@@ -292,7 +295,7 @@ impl Rig {
         Duration::from_secs(answer.header("age").expect("an Age").parse().expect("seconds"))
     }
 
-    /// Ends all, and compares each follower with the API server and with kubectl.
+    /// Stops everything, and compares each follower with the API server and with kubectl.
     pub(super) async fn finish(mut self) {
         let (seconds, version) = (self.started.elapsed().as_secs_f64(), label(self.version));
         let writes = self.writers.stop().await;

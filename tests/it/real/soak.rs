@@ -1,4 +1,4 @@
-//! informerd and the API server are killed over and over.
+//! informerd and the API server are killed many times.
 
 use super::Effort;
 use super::rig::Setup;
@@ -11,14 +11,14 @@ async fn soak(version: Version) {
             rig.kill_informerd().await;
             rig.informerd.revive().await;
         });
-        // An API server that does not stream its lists is asked for that first.
+        // A server without streaming lists is asked for one first, so that a start costs two requests.
         let lists = if version == Version::V1_20 { 2 } else { 1 };
         assert_eq!(killed.await.lists, lists, "P6");
         let killed = rig.measure("kube-apiserver killed", async |rig| {
             rig.api.kill(Process::ApiServer).await;
             rig.api.launch(Process::ApiServer);
         });
-        // One that starts anew remembers nothing: what was written while it came up is 410.
+        // A restarted API server does not remember earlier versions. Watches from versions of its downtime get a 410.
         assert!(killed.await.lists <= 1, "P6");
     }
     rig.finish().await;

@@ -1,4 +1,4 @@
-//! Tables against real API servers': every kind in many states, and what `kubectl get` prints of them.
+//! Tables against those of real API servers: every kind in many states, and the output of `kubectl get`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,7 +21,7 @@ const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitio
 /// How often two answers may differ because a second passed between them.
 const TRIES_MAX: usize = 10;
 
-/// An object that is there to be looked at, of `tables.json`.
+/// An object of `tables.json`, created in order to be listed.
 #[derive(Deserialize)]
 struct Shown {
     /// The collection's path.
@@ -37,7 +37,7 @@ impl Shown {
         serde_json::from_str(include_str!("tables.json")).unwrap()
     }
 
-    /// Whether it is a custom resource or defines one, which any API server takes.
+    /// Whether it is a custom resource or a definition, which any API server accepts.
     fn is_custom(&self) -> bool {
         self.at.contains(".example.com/") || self.at == DEFINITIONS
     }
@@ -46,7 +46,7 @@ impl Shown {
         let name = self.object["metadata"]["name"].as_str().unwrap();
         let path = format!("{}/{name}", self.at);
         let deadline = tokio::time::Instant::now() + PATIENCE;
-        // A custom resource is taken a moment after its definition.
+        // A custom resource is accepted only a moment after its definition.
         while ask(client, "POST", &self.at, Some(&self.object)).await.is_none() {
             assert!(tokio::time::Instant::now() < deadline, "{path} is not taken");
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -61,7 +61,7 @@ impl Shown {
     }
 }
 
-/// For one answer.
+/// Time limit for one answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(20);
 
 async fn ask(client: &kube::Client, method: &str, path: &str, body: Option<&Value>) -> Option<Value> {
@@ -73,7 +73,7 @@ async fn list(client: &kube::Client, path: &str, accept: &str) -> Value {
     client.request(request).await.unwrap()
 }
 
-/// A server with everything that it takes of `tables.json`.
+/// A server with every object of `tables.json` that it accepts.
 async fn populated(version: Version) -> Option<(Envtest, kube::Client)> {
     let api = Envtest::start(version, Options::default()).await?;
     let client = envtest::client(&api.kubeconfig_path()).await;
@@ -83,7 +83,7 @@ async fn populated(version: Version) -> Option<(Envtest, kube::Client)> {
     Some((api, client))
 }
 
-/// All that can be listed, in every version served, as path and resource.
+/// The path and resource of everything that can be listed, in every served version.
 async fn resources(client: &kube::Client) -> Vec<(String, Resource)> {
     let groups = list(client, "/apis", "application/json").await;
     let versions = groups["groups"].as_array().unwrap().iter().flat_map(|group| group["versions"].as_array());
@@ -96,7 +96,7 @@ async fn resources(client: &kube::Client) -> Vec<(String, Resource)> {
         for resource in known["resources"].as_array().unwrap() {
             let plural = resource["name"].as_str().unwrap();
             let is_listed = resource["verbs"].as_array().unwrap().contains(&json!("list"));
-            // Component statuses are no stored objects and cannot be watched.
+            // Component statuses are not stored and cannot be watched.
             if !is_listed || plural.contains('/') || plural == "componentstatuses" {
                 continue;
             }
@@ -113,7 +113,7 @@ async fn resources(client: &kube::Client) -> Vec<(String, Resource)> {
     found
 }
 
-/// What of a server's table differs from the one made here of its list; how many rows there are.
+/// The differences between a server's table and the one made here from the server's list, and the number of rows.
 async fn differences(
     client: &kube::Client,
     path: &str,
@@ -135,7 +135,7 @@ async fn differences(
     if told != theirs["columnDefinitions"] {
         found.push(format!("{path}: columns {told} for {}", theirs["columnDefinitions"]));
     }
-    // By name: flow schemas are sorted otherwise.
+    // Compared by name, as flow schemas are in another order.
     let key = |metadata: &Value| format!("{}/{}", metadata["namespace"], metadata["name"]);
     let rows = theirs["rows"].as_array().cloned().unwrap_or_default();
     let rows: BTreeMap<String, Value> =
@@ -172,7 +172,7 @@ async fn every_cell_is_the_servers(version: Version) {
     let minor = if version == Version::V1_20 { 20 } else { 36 };
     let (mut kinds, mut compared, mut all) = (0, 0, Vec::new());
     for (path, resource) in resources(&client).await {
-        // The small 1.36 server has no printers of its own for built-in kinds.
+        // The small 1.36 server has no printers for built-in kinds.
         if version == Version::V1_36 && !definitions.contains_key(&resource.canonical()) {
             continue;
         }
@@ -195,11 +195,11 @@ async fn every_cell_is_the_servers(version: Version) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn flow_schemas_are_in_the_order_in_which_they_match() {
+async fn flow_schemas_are_listed_by_matching_precedence() {
     let Some(api) = Envtest::start(Version::V1_20, Options::default()).await else { return };
     let client = envtest::client(&api.kubeconfig_path()).await;
     let path = "/apis/flowcontrol.apiserver.k8s.io/v1beta1/flowschemas";
-    // The API server makes them, one after the other.
+    // The API server creates its flow schemas one after the other.
     let exempt_last = async {
         while list(&client, path, "application/json").await["items"].as_array().unwrap().len() < 10 {
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -219,16 +219,16 @@ async fn flow_schemas_are_in_the_order_in_which_they_match() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_cell_is_the_servers_on_1_20() {
+async fn every_table_cell_equals_that_of_1_20() {
     Box::pin(every_cell_is_the_servers(Version::V1_20)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_cell_is_the_servers_on_1_36() {
+async fn every_table_cell_equals_that_of_1_36() {
     Box::pin(every_cell_is_the_servers(Version::V1_36)).await;
 }
 
-/// What `kubectl` prints; `None` where there is none. `home` is where it keeps what it learned of a server.
+/// The output of `kubectl`; `None` if it is not installed. `home` holds its discovery cache.
 async fn kubectl(home: &Path, arguments: &[&str]) -> Option<String> {
     let mut command = tokio::process::Command::new("kubectl");
     command.env("HOME", home).env("KUBECONFIG", home.join("none")).args(arguments).kill_on_drop(true);
@@ -242,7 +242,7 @@ async fn kubectl(home: &Path, arguments: &[&str]) -> Option<String> {
     }
 }
 
-/// Requests whose output is compared, in the words of a person.
+/// Commands whose output is compared.
 const PRINTED: &[&str] = &[
     "get pods",
     "get pods -o wide",
@@ -273,9 +273,9 @@ const PRINTED: &[&str] = &[
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kubectl_prints_the_same() {
+async fn kubectl_get_prints_the_same_tables() {
     let Some((api, client)) = Box::pin(populated(Version::V1_20)).await else { return };
-    // kubectl complains about a group that no server serves; informerd does not list it.
+    // kubectl complains about a group without served resources; informerd leaves such a group out.
     let absent = "/apis/apiregistration.k8s.io/v1/apiservices/v1.extra.example.com";
     administer(&client, "DELETE", absent, None, ANSWER_PATIENCE).await;
     let followed = [
@@ -285,7 +285,7 @@ async fn kubectl_prints_the_same() {
         "replicasets.apps",
         "statefulsets",
         "daemonsets",
-        // Discovery names groups in the order of the configuration: here, as the API server does.
+        // From here on in the order of the API server's groups.
         "horizontalpodautoscalers",
         "jobs",
         "cronjobs",
@@ -335,7 +335,7 @@ async fn kubectl_prints_the_same() {
     api.stop().await;
 }
 
-/// `kubectl get -w` at each server while objects change.
+/// Compares `kubectl get -w` at each server while objects change.
 async fn watches_print_the_same(client: &kube::Client, home: &Path, servers: &[&str]) {
     for (plural, path, shown) in [
         ("pods", "/api/v1/namespaces/default/pods/gates", "changed=yes"),
@@ -358,7 +358,7 @@ async fn watches_print_the_same(client: &kube::Client, home: &Path, servers: &[&
                 if is_last {
                     break;
                 }
-                // By then what was there is printed, or is about to be; the watch comes after it.
+                // By now kubectl has listed the objects, and its watch starts after that list.
                 if !is_changed {
                     is_changed = true;
                     for value in [json!("yes"), Value::Null] {
@@ -374,7 +374,7 @@ async fn watches_print_the_same(client: &kube::Client, home: &Path, servers: &[&
     }
 }
 
-/// A line with its ages made equal, and the blanks that depend on their length.
+/// A line with its ages replaced by one text, and without the blanks that depend on their length.
 fn without_ages(line: &str) -> String {
     let is_age = |word: &str| {
         let number = word.trim_end_matches(['s', 'm', 'h', 'd']);

@@ -1,4 +1,4 @@
-//! Workers of a queue die at random, while informerd and the API server are killed over and over.
+//! Workers of a queue die at random, while informerd and the API server are killed many times.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -18,26 +18,26 @@ use super::rig::{Rig, Setup};
 use crate::support::check::{key, version};
 use crate::support::envtest::{Process, Version};
 
-/// Workers at once.
+/// Number of workers.
 const WORKERS: u64 = 10;
 
 /// Time between the deaths of two workers.
 const DEATH_INTERVAL: Duration = Duration::from_millis(300);
 
-/// Time after which the key of a dead worker comes again, in seconds.
+/// Length of a lease, in seconds: after that the key of a dead worker is leased again.
 const LEASE_SECONDS: u64 = 3;
 
-/// Longest time after the last fault until all objects are reconciled: the longest delay of a retry, and a lease.
+/// Longest time after the last fault until all objects are reconciled: the longest retry delay, and a lease.
 const RECONCILED_MAX: Duration = Duration::from_secs(120);
 
-/// What the workers did.
+/// Results of the workers.
 #[derive(Default)]
 struct Done {
-    /// The version of each object that was reconciled last; `None` for one that was gone.
+    /// The version at which each object was reconciled last; `None` if it was deleted.
     versions: HashMap<String, Option<u128>>,
-    /// The worker that has a key, and a moment before its lease ends.
+    /// The worker that holds each key, and a moment shortly before its lease ends.
     held: HashMap<String, (u64, Instant)>,
-    /// Rises when informerd is killed, and when it is back: leases of the one before do not count.
+    /// Rises when informerd is killed, and when it is back. Leases of an earlier life do not count.
     life: u64,
     answers: usize,
     late: usize,
@@ -72,7 +72,7 @@ impl Crew {
         tokio::spawn(work(self.address, self.next, self.done.clone()))
     }
 
-    /// Kills a worker wherever it is in its work, and starts another one.
+    /// Kills a worker at any point of its work, and starts another one.
     async fn kill_one(&mut self) {
         let at = self.random.random_range(0..self.workers.len());
         let worker = self.worker();
@@ -96,7 +96,7 @@ impl Crew {
     }
 }
 
-/// Kills a worker. One that failed a check fails the test.
+/// Kills a worker. A worker that failed a check fails the test.
 async fn end(worker: JoinHandle<()>) {
     worker.abort();
     if let Err(error) = worker.await
@@ -115,7 +115,7 @@ impl Drop for Crew {
 // === impl Done ===
 
 impl Done {
-    /// Notes a lease that was requested in a life of informerd. Nobody else may have the key then.
+    /// Notes a lease that was requested in this life of informerd. No other worker may hold the key then.
     fn begin(&mut self, key: &str, worker: u64, life: u64, ends: Instant) {
         let now = Instant::now();
         if life != self.life {
@@ -132,7 +132,7 @@ impl Done {
     }
 }
 
-/// An answer's status and body; `None` if there is none, as while informerd is away.
+/// An answer's status and body; `None` if there is no answer, as while informerd is down.
 async fn send(address: SocketAddr, method: &str, path: &str, body: &Value) -> Option<(u16, Value)> {
     let body = body.to_string();
     let request = format!(
@@ -174,7 +174,7 @@ async fn work(address: SocketAddr, worker: u64, done: Arc<Mutex<Done>>) {
                 continue;
             }
         };
-        // The lease began after the request, so it ends after this.
+        // The lease began after the request was sent, so it ends later than this.
         let ends = asked + Duration::from_secs(LEASE_SECONDS);
         let name = |item: &Value| {
             format!("Pod/{}/{}", item["namespace"].as_str().unwrap(), item["name"].as_str().unwrap())
@@ -185,7 +185,7 @@ async fn work(address: SocketAddr, worker: u64, done: Arc<Mutex<Done>>) {
         for item in &items {
             tokio::time::sleep(Duration::from_millis(random.random_range(0..4))).await;
             if Instant::now() >= ends {
-                // Another worker may have the key now.
+                // Another worker may hold the key now.
                 break;
             }
             let object = &item["object"];
@@ -273,11 +273,11 @@ async fn reconcile(api: Version) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_object_is_reconciled_though_workers_and_servers_die_on_1_20() {
+async fn every_object_is_reconciled_while_workers_and_servers_die_on_1_20() {
     Box::pin(reconcile(Version::V1_20)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_object_is_reconciled_though_workers_and_servers_die_on_1_36() {
+async fn every_object_is_reconciled_while_workers_and_servers_die_on_1_36() {
     Box::pin(reconcile(Version::V1_36)).await;
 }

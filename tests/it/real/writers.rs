@@ -1,4 +1,4 @@
-//! The writers, and their acknowledged writes.
+//! The writers, and a ledger of their acknowledged writes.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,13 +13,13 @@ use tokio::time::Instant;
 use super::cluster::{Cluster, Kind, send};
 use crate::support::check::version;
 
-/// Writers at once; one waits for its answers most of the time.
+/// Number of writers; each one mostly waits for answers.
 const WRITERS: usize = 4;
 
-/// For one write; one that was sent to a server that hangs is not waited for.
+/// Time limit for one write. A write to a hung server is abandoned.
 const WRITE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// For an object to be there at the start.
+/// Time limit for an object's creation at the start.
 const CREATE_PATIENCE: Duration = Duration::from_secs(120);
 
 /// All writers.
@@ -28,23 +28,23 @@ pub(super) struct Writers {
     tasks: JoinSet<()>,
 }
 
-/// What the API server said is written.
+/// Writes that the API server acknowledged.
 #[derive(Default)]
 pub(super) struct Ledger {
-    /// Key and version of each create and patch that was acknowledged and not yet accounted for.
+    /// Key and version of each acknowledged create and patch that is not accounted for yet.
     acknowledged: Mutex<Vec<(String, u128)>>,
-    /// Writes that were acknowledged, deletions too.
+    /// Number of acknowledged writes, deletions included.
     count: AtomicUsize,
     is_paused: AtomicBool,
     stop: AtomicBool,
-    /// Writers between two writes.
+    /// Number of writers with a write under way.
     busy: AtomicUsize,
 }
 
 // === impl Writers ===
 
 impl Writers {
-    /// Creates so many objects, then writes whatever comes to mind until stopped.
+    /// Creates this many objects, then makes random writes until stopped.
     pub(super) async fn start(cluster: &Arc<Cluster>, objects: usize) -> Self {
         let ledger = Arc::new(Ledger::default());
         create(cluster, objects).await;
@@ -59,7 +59,7 @@ impl Writers {
         &self.ledger
     }
 
-    /// Waits until no writer writes.
+    /// Waits until no write is under way.
     pub(super) async fn pause(&self) {
         self.ledger.is_paused.store(true, Ordering::SeqCst);
         crate::support::eventually("a pause", || self.ledger.busy.load(Ordering::SeqCst) == 0).await;
@@ -86,13 +86,13 @@ impl Ledger {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Takes those up to a version: what followers that reached it are to be asked about.
+    /// Takes the writes up to a version: those to account for at followers that have reached it.
     pub(super) fn take_until(&self, at: u128) -> Vec<(String, u128)> {
         let mut acknowledged = self.acknowledged.lock().expect("no panic");
         acknowledged.extract_if(.., |(_, version)| *version <= at).collect()
     }
 
-    /// Forgets all: the cluster did, too.
+    /// Forgets all writes, as the cluster was restored to before them.
     pub(super) fn clear(&self) {
         self.acknowledged.lock().expect("no panic").clear();
     }
@@ -123,7 +123,8 @@ async fn create(cluster: &Arc<Cluster>, count: usize) {
     }
 }
 
-/// However often it takes: a server that has only just begun may be slow to answer on a busy machine.
+/// Creates an object, with as many attempts as it takes: a server that has just started may be slow on a busy
+/// machine.
 async fn create_one(client: &kube::Client, kind: &Kind, name: &str) {
     let deadline = Instant::now() + CREATE_PATIENCE;
     loop {
@@ -131,7 +132,7 @@ async fn create_one(client: &kube::Client, kind: &Kind, name: &str) {
         if send(client, "POST", kind.collection, Some(&object), WRITE_PATIENCE).await.is_some() {
             return;
         }
-        // It may be there already, created by a request whose answer came too late.
+        // It may exist already, created by a request whose answer came too late.
         let path = format!("{}/{name}", kind.collection);
         if send(client, "GET", &path, None, WRITE_PATIENCE).await.is_some() {
             return;
@@ -145,7 +146,7 @@ fn name(index: usize) -> String {
     format!("object-{index}")
 }
 
-/// Writes whatever comes to mind; what fails while the server is down is not repeated.
+/// Makes random writes. A write that fails while the server is down is not repeated.
 async fn write(cluster: Arc<Cluster>, objects: usize, ledger: Arc<Ledger>, seed: u64) {
     let mut random = StdRng::seed_from_u64(seed);
     while !ledger.stop.load(Ordering::SeqCst) {
@@ -155,7 +156,7 @@ async fn write(cluster: Arc<Cluster>, objects: usize, ledger: Arc<Ledger>, seed:
             wrote = write_once(&cluster, &name(random.random_range(0..objects)), &mut random, &ledger).await;
         }
         ledger.busy.fetch_sub(1, Ordering::SeqCst);
-        // As fast as a client writes, without keeping the machine from everything else.
+        // At the pace of a client that writes steadily, without loading the whole machine.
         tokio::time::sleep(Duration::from_millis(if wrote { 2 } else { 10 })).await;
     }
 }
@@ -180,7 +181,7 @@ async fn write_once(cluster: &Cluster, name: &str, random: &mut StdRng, ledger: 
     true
 }
 
-/// Writes one more object, however often it takes, and tells its key and version.
+/// Writes one more object, with as many attempts as it takes, and returns its key and version.
 pub(super) async fn mark(cluster: &Cluster, name: &str) -> (String, u128) {
     loop {
         let (client, kind) = (cluster.client(), cluster.kind());
@@ -189,7 +190,7 @@ pub(super) async fn mark(cluster: &Cluster, name: &str) -> (String, u128) {
         if let Some(created) = created {
             return (kind.key(name), version(&created));
         }
-        // It may be there already, created by a request whose answer was lost.
+        // It may exist already, created by a request whose answer was lost.
         let path = format!("{}/{name}", kind.collection);
         if let Some(there) = send(&client, "GET", &path, None, Duration::from_secs(2)).await {
             return (kind.key(name), version(&there));

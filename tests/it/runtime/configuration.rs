@@ -1,4 +1,4 @@
-//! The configuration changes while informerd runs.
+//! Changes of the configuration while informerd runs.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use informerd::testing::sim::{ApiServer, Cluster, Requests, Verb};
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
-use super::{ONCE, answered, change, costs, last_words, mk_config_map, names, resources, told};
+use super::{ONCE, answered, change, costs, last_words, mk_config_map, names, next_event, resources};
 use crate::support::client::{self, Item, Stream, Transport};
 use crate::support::server::{ANY_PORT, TestServer};
 use crate::support::{TRANSPORTS, check, eventually, in_time, informerd, mk_pod};
 
-/// An informerd with a file.
+/// An informerd with a configuration file.
 struct Configured {
     server: TestServer,
     file: PathBuf,
@@ -37,7 +37,7 @@ impl Configured {
         Self { server, file, _folder: folder }
     }
 
-    /// Puts another file in the place of the one there is.
+    /// Replaces the configuration file by a rename.
     fn put(&self, yaml: &str) {
         let new = self.file.with_extension("new");
         std::fs::write(&new, yaml).unwrap();
@@ -65,7 +65,7 @@ fn cluster() -> Cluster {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn informers_come_and_go_and_the_others_notice_nothing() {
+async fn informers_are_added_and_removed_without_effect_on_others() {
     let configured = Configured::start(cluster(), "watch: [{resource: pods}, {resource: services}]").await;
     let server = &configured.server;
     let mut streams = Vec::new();
@@ -90,15 +90,15 @@ async fn informers_come_and_go_and_the_others_notice_nothing() {
     assert_eq!(list["items"].as_array().unwrap().len(), 2);
     server.cluster.create("pods", mk_pod("default", "new", "web")).unwrap();
     for (transport, pods, _) in &mut streams {
-        assert_eq!(told(pods).await, ("ADDED".to_owned(), "new".to_owned()), "{transport:?}");
+        assert_eq!(next_event(pods).await, ("ADDED".to_owned(), "new".to_owned()), "{transport:?}");
     }
     assert_eq!(costs(&server.cluster, "pods"), ONCE);
     assert_eq!(costs(&server.cluster, "services"), ONCE);
-    eventually("its watch is closed", || server.cluster.counters()["services"].watches_open == 0).await;
+    eventually("the end of its watch", || server.cluster.counters()["services"].watches_open == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_that_is_removed_is_not_found_also_where_something_may_start_on_demand() {
+async fn a_removed_watch_is_404_even_with_on_demand_patterns() {
     let configured = Configured::start(
         cluster(),
         "watch: [{resource: pods}, {resource: services}]\nonDemand: [configmaps]",
@@ -111,12 +111,12 @@ async fn a_watch_that_is_removed_is_not_found_also_where_something_may_start_on_
         let refused = client::get(address, path, &[]).await;
         assert_eq!((refused.status(), refused.json()["reason"].as_str()), (404, Some("NotFound")), "{path}");
     }
-    // For a resource that was never followed the answer differs.
+    // A resource that was never followed gets another answer.
     assert_eq!(client::get(address, "/v1/snapshot/nodes", &[]).await.status(), 403);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_changed_informer_serves_on_and_then_tells_the_difference() {
+async fn a_changed_informer_is_served_until_replaced_and_then_sends_the_difference() {
     let web = "watch: [{resource: pods, labelSelector: app=web}, {resource: configmaps}]";
     let configured = Configured::start(cluster(), web).await;
     let server = &configured.server;
@@ -135,40 +135,40 @@ async fn a_changed_informer_serves_on_and_then_tells_the_difference() {
     server.api.faults().delay(&Requests::of(Verb::List).on("pods"), Duration::from_secs(1));
     server.api.faults().delay(&Requests::of(Verb::Watch).on("pods"), Duration::from_secs(1));
     configured.put("watch: [{resource: pods, labelSelector: app=db}, {resource: configmaps}]");
-    in_time("that it is on its way", async {
+    in_time("a pending informer", async {
         while resources(server.address).await["pending"] == json!([]) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     })
     .await;
     let list = server.get("/v1/snapshot/pods").await.json();
-    assert_eq!(list["items"][0]["metadata"]["name"], "web-0", "the old one serves until then");
+    assert_eq!(list["items"][0]["metadata"]["name"], "web-0", "the old informer does not serve meanwhile");
     for stream in &mut streams {
-        assert_eq!(told(stream).await, ("ADDED".to_owned(), "db-0".to_owned()));
-        assert_eq!(told(stream).await, ("DELETED".to_owned(), "web-0".to_owned()));
+        assert_eq!(next_event(stream).await, ("ADDED".to_owned(), "db-0".to_owned()));
+        assert_eq!(next_event(stream).await, ("DELETED".to_owned(), "web-0".to_owned()));
     }
     let again = server.get_with("/v1/snapshot/pods", &[("If-None-Match", &tag)]).await;
-    assert_eq!(again.status(), 200, "another state has another tag");
+    assert_eq!(again.status(), 200, "another state has the same tag");
     assert_eq!(again.json()["items"][0]["metadata"]["name"], "db-0");
     server.api.faults().clear();
     server.cluster.create("pods", mk_pod("default", "web-1", "web")).unwrap();
     server.cluster.create("pods", mk_pod("default", "db-1", "db")).unwrap();
     for stream in &mut streams {
-        assert_eq!(told(stream).await, ("ADDED".to_owned(), "db-1".to_owned()));
+        assert_eq!(next_event(stream).await, ("ADDED".to_owned(), "db-1".to_owned()));
     }
-    // A client with an older token may hold objects that are not followed any more.
+    // A client with an older token may hold objects that are no longer followed.
     for transport in TRANSPORTS {
         let mut late = Stream::open(transport, server.address, "/v1/watch/pods", Some(&token)).await.unwrap();
         assert_eq!(late.next().await.unwrap().kind, "RESET");
         assert_eq!(late.until("SYNCED").await.len(), 3);
     }
     server.cluster.create("configmaps", mk_config_map("default", "new", "web")).unwrap();
-    assert_eq!(told(&mut other).await, ("ADDED".to_owned(), "new".to_owned()));
+    assert_eq!(next_event(&mut other).await, ("ADDED".to_owned(), "new".to_owned()));
     assert_eq!(costs(&server.cluster, "configmaps"), ONCE);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_kept_of_objects_changes_for_streams_too() {
+async fn streams_get_the_objects_in_their_new_form_after_a_reload() {
     let configured = Configured::start(cluster(), "watch: [{resource: pods}]").await;
     let address = configured.server.address;
     let mut stream = Stream::sse(address, "/v1/watch/pods/default/web-0", None).await.unwrap();
@@ -181,7 +181,7 @@ async fn what_is_kept_of_objects_changes_for_streams_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_namespace_more_costs_the_others_nothing_and_their_streams_start_over() {
+async fn an_added_namespace_relists_no_other_and_resets_streams() {
     let cluster = Cluster::default();
     for namespace in ["a", "b", "c"] {
         cluster.create("namespaces", json!({"metadata": {"name": namespace}})).unwrap();
@@ -199,7 +199,7 @@ async fn a_namespace_more_costs_the_others_nothing_and_their_streams_start_over(
     assert_eq!(again.next().await.unwrap().reason(), "TokenOfOtherResources");
     assert_eq!(again.until("SYNCED").await.len(), 4);
     server.cluster.create("pods", mk_pod("b", "new", "web")).unwrap();
-    assert_eq!(told(&mut again).await, ("ADDED".to_owned(), "new".to_owned()));
+    assert_eq!(next_event(&mut again).await, ("ADDED".to_owned(), "new".to_owned()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -207,7 +207,7 @@ async fn an_added_watch_does_not_make_the_process_unready() {
     let configured = Configured::start(cluster(), "watch: [{resource: pods}]").await;
     let server = &configured.server;
     configured.put("watch: [{resource: pods}, {resource: gadgets.example.com}]");
-    in_time("that it is known to be missing", async {
+    in_time("the pending entry", async {
         while resources(server.address).await["pending"][0]["name"] != "gadgets.example.com" {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -219,10 +219,10 @@ async fn an_added_watch_does_not_make_the_process_unready() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_config_map_that_swaps_its_folder_is_seen_and_a_wrong_one_is_refused_whole() {
+async fn a_swapped_config_map_is_read_and_an_invalid_one_is_refused_whole() {
     let folder = tempfile::tempdir().unwrap();
     let mount = |version: &str, yaml: &str| {
-        // As the kubelet's AtomicWriter does: a folder for each version, a link swapped by a rename.
+        // As the kubelet's AtomicWriter does: a folder for each version, and a link that is replaced by a rename.
         let data = folder.path().join(version);
         std::fs::create_dir(&data).unwrap();
         std::fs::write(data.join("informerd.yaml"), yaml).unwrap();
@@ -238,7 +238,7 @@ async fn a_config_map_that_swaps_its_folder_is_seen_and_a_wrong_one_is_refused_w
     let configured = Configured { server, file, _folder: tempfile::tempdir().unwrap() };
     mount("..2", "watch: [{resource: pods}, {resource: services}]");
     configured.follows(&["pods", "services"]).await;
-    // Wrong only beside what the API server says, and wrong by itself.
+    // A file that is invalid against the API server's discovery, and a file that is invalid by itself.
     for (version, yaml) in [
         ("..3", "watch: [{resource: configmaps}, {resource: cm}]"),
         ("..4", "watch: [{resource: configmaps}\n"),
@@ -257,14 +257,14 @@ async fn a_config_map_that_swaps_its_folder_is_seen_and_a_wrong_one_is_refused_w
     configured.follows(&["pods"]).await;
 }
 
-/// The line that counts refused configurations, in this process.
+/// The line of the metric that counts refused configurations in this process.
 async fn refused(admin: SocketAddr) -> String {
     let page = client::get(admin, "/metrics", &[]).await;
     let counter = "informerd_config_reloads_total{outcome=\"refused\"}";
-    page.text().lines().find(|line| line.starts_with(counter)).expect("it is there").to_owned()
+    page.text().lines().find(|line| line.starts_with(counter)).expect("it exists").to_owned()
 }
 
-/// The program with a file, and its log.
+/// The informerd program with a configuration file, and its log.
 struct Process {
     child: tokio::process::Child,
     log: tokio::io::Lines<BufReader<tokio::process::ChildStderr>>,
@@ -279,8 +279,8 @@ impl Process {
         Self { child, log }
     }
 
-    /// The next line of the log with this text.
-    async fn says(&mut self, text: &str) -> serde_json::Value {
+    /// The next line of the log that contains this text.
+    async fn logs(&mut self, text: &str) -> serde_json::Value {
         in_time(text, async {
             loop {
                 let line = self.log.next_line().await.unwrap().expect("the log goes on");
@@ -300,7 +300,7 @@ impl Process {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hangup_reads_the_file_at_once_and_an_invalid_one_changes_nothing() {
+async fn sighup_reads_the_file_at_once_and_an_invalid_file_changes_nothing() {
     let api = ApiServer::bind(cluster(), ANY_PORT).await.unwrap();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("informerd.yaml");
@@ -308,7 +308,7 @@ async fn a_hangup_reads_the_file_at_once_and_an_invalid_one_changes_nothing() {
     let put = |rest: &str| std::fs::write(&file, format!("{head}{rest}")).unwrap();
     put("watch: [{resource: pods}]\n");
     let mut process = Process::start(&file);
-    let listening = process.says("\"listening\"").await;
+    let listening = process.logs("\"listening\"").await;
     let address = |name: &str| listening[name].as_str().unwrap().parse().unwrap();
     let (data, admin) = (address("address"), address("admin"));
     answered(data, "/v1/snapshot/pods", 200).await;
@@ -322,16 +322,16 @@ async fn a_hangup_reads_the_file_at_once_and_an_invalid_one_changes_nothing() {
 
     put("watch: [{resource: pods}, {resource: services}]\nlimits: {pageSize: 7}\nunreadyAfter: 1h\n");
     process.hang_up().await;
-    let settings = [process.says("needs a restart").await, process.says("needs a restart").await];
+    let settings = [process.logs("needs a restart").await, process.logs("needs a restart").await];
     assert_eq!(settings.map(|line| line["setting"].clone()), ["page_size", "unready_after"]);
-    let line = process.says("the configuration was read again").await;
+    let line = process.logs("the configuration was read again").await;
     assert_eq!((&line["added"], &line["changed"], &line["removed"]), (&json!(1), &json!(0), &json!(0)));
     answered(data, "/v1/snapshot/services", 200).await;
     metric("informerd_config_reloads_total{outcome=\"applied\"} 1").await;
 
     put("watch: [{resource: services}]\ndrainTimeout: soon\n");
     process.hang_up().await;
-    let line = process.says("the configuration is refused").await;
+    let line = process.logs("the configuration is refused").await;
     assert!(line["error"].as_str().unwrap().contains("drainTimeout \"soon\""), "{line}");
     metric("informerd_config_last_reload_successful 0").await;
     metric("informerd_config_reloads_total{outcome=\"refused\"} 1").await;
@@ -339,18 +339,18 @@ async fn a_hangup_reads_the_file_at_once_and_an_invalid_one_changes_nothing() {
 
     put("onDemand: [configmaps]\nwatch: [{resource: pods}]\n");
     process.hang_up().await;
-    process.says("the configuration was read again").await;
+    process.logs("the configuration was read again").await;
     metric("informerd_config_last_reload_successful 1").await;
     assert_eq!(names(data).await, ["pods"]);
     answered(data, "/v1/snapshot/configmaps", 200).await;
     api.cluster().create("pods", mk_pod("default", "new", "web")).unwrap();
-    assert_eq!(told(&mut pods).await, ("ADDED".to_owned(), "new".to_owned()));
+    assert_eq!(next_event(&mut pods).await, ("ADDED".to_owned(), "new".to_owned()));
     assert_eq!(costs(api.cluster(), "pods"), ONCE);
     process.child.start_kill().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn indexes_are_added_and_given_up_while_the_informer_stays() {
+async fn indexes_are_added_and_removed_without_replacing_the_informer() {
     let configured = Configured::start(cluster(), "watch: [{resource: pods}]").await;
     let address = configured.server.address;
     let mut stream = Stream::open(Transport::Sse, address, "/v1/watch/pods", None).await.unwrap();
@@ -375,9 +375,9 @@ async fn indexes_are_added_and_given_up_while_the_informer_stays() {
     let nodes = client::get(address, "/v1/index/pods/spec.nodeName", &[]).await.json();
     assert_eq!(nodes["values"].as_array().map(Vec::len), Some(1), "{nodes}");
     configured.put("watch: [{resource: pods, indexes: [metadata.labels.app]}]");
-    // An index that nobody keeps stays for ten minutes.
+    // An index that is no longer configured is kept for ten minutes.
     until(&[("metadata.labels.app", 1), ("spec.nodeName", 0)]).await;
-    // The stream has noticed nothing.
+    // The stream was not interrupted.
     configured.server.cluster.create("pods", mk_pod("default", "new", "web")).unwrap();
     stream.until("ADDED").await;
 }

@@ -1,4 +1,4 @@
-//! Kinds that come, go and change at run time.
+//! Kinds that are created, deleted and changed at run time.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use informerd::testing::config::UpstreamSource;
 use informerd::testing::sim::{ApiServer, Cluster};
 use serde_json::{Value, json};
 
-use super::{ONCE, answered, change, costs, resources, told};
+use super::{ONCE, answered, change, costs, next_event, resources};
 use crate::support::client::{self, Stream, Transport};
 use crate::support::server::{ANY_PORT, Informerd, TestServer, serve_config};
 use crate::support::{TRANSPORTS, mk_pod};
@@ -22,14 +22,14 @@ fn mk_widget(name: &str, namespace: Option<&str>) -> Value {
     json!({"metadata": metadata, "spec": {"color": "red"}})
 }
 
-/// The definition as it is, without what the server adds.
+/// The definition of widgets, without the members that the server adds.
 fn definition(cluster: &Cluster) -> Value {
     let found = cluster.get(DEFINITIONS, "", WIDGETS).expect("the simulator has it");
     json!({"metadata": {"name": WIDGETS}, "spec": found["spec"]})
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kind_that_comes_later_is_followed_from_then_on() {
+async fn a_kind_created_later_is_followed_from_then_on() {
     let cluster = Cluster::default();
     let definition = definition(&cluster);
     cluster.delete(DEFINITIONS, "", WIDGETS).unwrap();
@@ -41,7 +41,11 @@ async fn a_kind_that_comes_later_is_followed_from_then_on() {
     assert_eq!(refused.status(), 503, "{}", refused.text());
     let unready = client::get(informerd.admin, "/readyz", &[]).await;
     assert!(unready.text().contains("[-]informer/widgets.demo.informerd.dev failed: "), "{}", unready.text());
-    assert_eq!(informerd.get("/v1/snapshot/nothing").await.status(), 404, "at once");
+    assert_eq!(
+        informerd.get("/v1/snapshot/nothing").await.status(),
+        404,
+        "a name that does not exist is not waited for"
+    );
     cluster.create(DEFINITIONS, definition).unwrap();
     cluster.create(WIDGETS, mk_widget("a", Some("default"))).unwrap();
     let list = answered(informerd.address, "/v1/snapshot/widgets", 200).await.json();
@@ -51,7 +55,7 @@ async fn a_kind_that_comes_later_is_followed_from_then_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kind_that_is_made_anew_goes_on_as_what_it_is_now() {
+async fn a_kind_created_again_is_followed_in_its_new_version_and_scope() {
     let server = TestServer::start(&["pods", WIDGETS]).await;
     let (cluster, address) = (&server.cluster, server.address);
     for name in ["a", "b"] {
@@ -72,14 +76,14 @@ async fn a_kind_that_is_made_anew_goes_on_as_what_it_is_now() {
     cluster.delete(DEFINITIONS, "", WIDGETS).unwrap();
     for stream in &mut streams {
         for name in ["a", "b"] {
-            assert_eq!(told(stream).await, ("DELETED".to_owned(), name.to_owned()));
+            assert_eq!(next_event(stream).await, ("DELETED".to_owned(), name.to_owned()));
         }
     }
     let gone = || async {
         let said = resources(address).await["informers"][1]["lastError"].clone();
         said.as_str().is_some_and(|said| said.contains("does not serve widgets.demo.informerd.dev any more"))
     };
-    crate::support::in_time("that it is gone", async {
+    crate::support::in_time("the deletion of the kind", async {
         while !gone().await {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -89,7 +93,7 @@ async fn a_kind_that_is_made_anew_goes_on_as_what_it_is_now() {
     assert_eq!(list["items"], json!([]));
     assert_eq!(client::get(server.admin, "/readyz", &[]).await.status(), 200);
 
-    // Back as another version, and in another scope.
+    // The kind is created again, in another version and scope.
     definition["spec"]["versions"][0]["name"] = "v2".into();
     definition["spec"]["scope"] = "Cluster".into();
     cluster.create(DEFINITIONS, definition).unwrap();
@@ -102,7 +106,7 @@ async fn a_kind_that_is_made_anew_goes_on_as_what_it_is_now() {
     }
     cluster.create(WIDGETS, mk_widget("d", None)).unwrap();
     for stream in &mut streams {
-        assert_eq!(told(stream).await, ("ADDED".to_owned(), "d".to_owned()));
+        assert_eq!(next_event(stream).await, ("ADDED".to_owned(), "d".to_owned()));
     }
     let informer = resources(address).await["informers"][1].clone();
     assert_eq!(
@@ -110,18 +114,18 @@ async fn a_kind_that_is_made_anew_goes_on_as_what_it_is_now() {
         (&json!("demo.informerd.dev/v2"), &json!(false))
     );
     assert_eq!(informer["lastError"], Value::Null);
-    // A client that was away gets the deletions.
+    // A client that was disconnected starts over.
     let mut late = Stream::sse(address, "/v1/watch/widgets", Some(&token)).await.unwrap();
     assert_eq!(late.next().await.unwrap().kind, "RESET");
     assert_eq!(late.until("SYNCED").await.len(), 3);
-    // The other informer was not touched.
+    // The other informer is not affected.
     cluster.create("pods", mk_pod("default", "p", "web")).unwrap();
-    assert_eq!(told(&mut pods).await, ("ADDED".to_owned(), "p".to_owned()));
+    assert_eq!(next_event(&mut pods).await, ("ADDED".to_owned(), "p".to_owned()));
     assert_eq!(costs(cluster, "pods"), ONCE);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn deletions_that_the_api_server_did_not_send_come_once_the_kind_is_known_to_be_gone() {
+async fn missing_deletions_are_sent_once_the_kind_is_known_to_be_gone() {
     let mut server = TestServer::start(&[WIDGETS]).await;
     server.cluster.create(WIDGETS, mk_widget("a", Some("default"))).unwrap();
     server.caught_up(WIDGETS).await;
@@ -131,13 +135,13 @@ async fn deletions_that_the_api_server_did_not_send_come_once_the_kind_is_known_
     server.api.stop().await;
     server.cluster.delete(DEFINITIONS, "", WIDGETS).unwrap();
     server.api.start().await.unwrap();
-    assert_eq!(told(&mut stream).await, ("DELETED".to_owned(), "a".to_owned()));
+    assert_eq!(next_event(&mut stream).await, ("DELETED".to_owned(), "a".to_owned()));
     let list = server.get("/v1/snapshot/widgets").await.json();
     assert_eq!(list["items"], json!([]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_version_that_is_served_no_more_gives_way_to_the_one_that_is() {
+async fn a_version_no_longer_served_is_replaced_by_a_served_one() {
     let server = TestServer::start(&[WIDGETS]).await;
     for name in ["a", "b"] {
         server.cluster.create(WIDGETS, mk_widget(name, Some("default"))).unwrap();
@@ -156,5 +160,5 @@ async fn a_version_that_is_served_no_more_gives_way_to_the_one_that_is() {
         assert_eq!(event.object["apiVersion"], "demo.informerd.dev/v2");
     }
     server.cluster.delete(WIDGETS, "default", "a").unwrap();
-    assert_eq!(told(&mut stream).await, ("DELETED".to_owned(), "a".to_owned()));
+    assert_eq!(next_event(&mut stream).await, ("DELETED".to_owned(), "a".to_owned()));
 }

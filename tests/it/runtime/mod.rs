@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use crate::support::client::{self, Item, Stream, StreamEvent};
 use crate::support::in_time;
 
-/// What one informer costs: a streaming list, which goes on as the watch.
+/// The cost of one informer: a streaming list, which goes on as the watch.
 const ONCE: (u64, u64) = (0, 1);
 
-/// Lists and watches that a resource has cost the API server.
+/// The numbers of lists and watches of a resource at the API server.
 fn costs(cluster: &Cluster, resource: &str) -> (u64, u64) {
     let Counters { lists, watches_started, .. } = cluster.counters()[resource];
     (lists, watches_started)
@@ -31,13 +31,13 @@ async fn change(stream: &mut Stream) -> StreamEvent {
     }
 }
 
-/// Type and name of the next event.
-async fn told(stream: &mut Stream) -> (String, String) {
+/// Type and name of the next event that is not a bookmark.
+async fn next_event(stream: &mut Stream) -> (String, String) {
     let event = change(stream).await;
     (event.kind.clone(), event.name().to_owned())
 }
 
-/// The last words of a stream: the Status of its ERROR event, and how it ended.
+/// The end of a stream: the Status of its ERROR event, and the item after it.
 async fn last_words(stream: &mut Stream) -> (Value, Item) {
     loop {
         let event = stream.next().await.expect("an ERROR before the end");
@@ -49,19 +49,19 @@ async fn last_words(stream: &mut Stream) -> (Value, Item) {
     }
 }
 
-/// What `/v1/resources` says.
+/// The answer of `/v1/resources`.
 async fn resources(address: SocketAddr) -> Value {
     client::get(address, "/v1/resources", &[]).await.json()
 }
 
-/// The informers of `/v1/resources` by name.
+/// The names of the informers in `/v1/resources`.
 async fn names(address: SocketAddr) -> Vec<String> {
     let body = resources(address).await;
     let informers = body["informers"].as_array().expect("a list").iter();
     informers.map(|informer| informer["name"].as_str().expect("a name").to_owned()).collect()
 }
 
-/// Waits until a request is answered with a code; returns the answer.
+/// Waits until a request is answered with this code, and returns the answer.
 async fn answered(address: SocketAddr, target: &str, code: u16) -> client::Response {
     in_time(&format!("{code} for {target}"), async {
         loop {

@@ -1,4 +1,4 @@
-//! Informers on demand: they start at the first request, and stop when they are unused.
+//! Informers on demand: they start at the first request, and stop when they are not in use.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ async fn start(patterns: &[&str], change: impl FnOnce(&mut config::Serve)) -> Te
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_that_ask_at_once_share_one_list_and_one_watch() {
+async fn concurrent_first_requests_share_one_list_and_one_watch() {
     let server = Arc::new(start(&["configmaps"], |_| {}).await);
     for index in 0..20 {
         server.cluster.create("configmaps", mk_config_map("default", &format!("c{index}"), "web")).unwrap();
@@ -52,42 +52,45 @@ async fn clients_that_ask_at_once_share_one_list_and_one_watch() {
         assert_eq!(change(stream).await.name(), "new");
     }
     assert_eq!(costs(&server.cluster, "configmaps"), ONCE);
-    let told = resources(server.address).await;
-    let informer = &told["informers"][1];
+    let listed = resources(server.address).await;
+    let informer = &listed["informers"][1];
     assert_eq!((&informer["name"], &informer["started"]), (&"configmaps".into(), &"demand".into()));
     assert_eq!(
-        (&informer["idleSeconds"], &told["informers"][0]["started"]),
+        (&informer["idleSeconds"], &listed["informers"][0]["started"]),
         (&().into(), &"configuration".into())
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_unused_informer_stops_and_a_token_is_valid_after_that() {
+async fn an_unused_informer_stops_and_its_tokens_stay_valid() {
     let server = start(&["*"], |config| config.on_demand.idle = Duration::from_millis(600)).await;
     server.cluster.create("configmaps", mk_config_map("default", "a", "web")).unwrap();
     let path = "/v1/watch/configmaps";
     let mut recorder = Recorder::connect(Transport::Sse, server.address, path).await;
-    // As long as somebody reads, it is not idle, however quiet it is.
+    // While a client reads, the informer is in use, even if nothing changes.
     tokio::time::sleep(Duration::from_millis(1500)).await;
     assert_eq!(names(server.address).await, ["pods", "configmaps"]);
     recorder.disconnect();
     eventually("it stops", || server.hub.informers().len() == 1).await;
     let watching = || server.cluster.counters()["configmaps"].watches_open;
-    eventually("its watch is closed", || watching() == 0).await;
+    eventually("the end of its watch", || watching() == 0).await;
     server.cluster.create("configmaps", mk_config_map("default", "b", "web")).unwrap();
     server.cluster.delete("configmaps", "default", "a").unwrap();
     recorder.wait_for_state(&check::expected(&server.cluster, "configmaps", |_| true)).await;
-    assert_eq!(recorder.resets, Vec::<String>::new(), "the API server told what happened meanwhile");
+    assert_eq!(recorder.resets, Vec::<String>::new(), "a RESET, though the changes could be listed");
     let page = client::get(server.admin, "/metrics", &[]).await;
     assert!(page.text().contains("informerd_cache_objects{resource=\"configmaps\"} 1"), "{}", page.text());
     recorder.disconnect();
     eventually("it stops again", || server.hub.informers().len() == 1).await;
     let page = client::get(server.admin, "/metrics", &[]).await;
-    assert!(!page.text().contains("informerd_cache_objects{resource=\"configmaps\"}"), "a gauge of nothing");
+    assert!(
+        !page.text().contains("informerd_cache_objects{resource=\"configmaps\"}"),
+        "a gauge of an informer that was stopped"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_may_not_start_is_refused_with_what_may() {
+async fn a_resource_not_allowed_on_demand_is_refused_with_the_patterns() {
     let server =
         start(&["configmaps", "*.apps", "*.demo.informerd.dev"], |config| config.limits.on_demand_max = 2)
             .await;
@@ -126,12 +129,12 @@ async fn what_may_not_start_is_refused_with_what_may() {
         assert_eq!(costs(&server.cluster, resource), (0, 0), "{resource}");
     }
     let discoveries = server.api.requests().iter().filter(|line| *line == "GET /apis").count();
-    assert!(discoveries <= 3, "{discoveries}: names that do not exist are not looked up each time");
+    assert!(discoveries <= 3, "{discoveries}: discoveries, so unknown names are looked up each time");
     assert_eq!(client::get(server.admin, "/readyz", &[]).await.status(), 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wildcard_does_not_stand_for_secrets() {
+async fn a_wildcard_does_not_include_secrets() {
     let server = start(&["*"], |_| {}).await;
     assert_eq!(server.get("/v1/snapshot/services").await.status(), 200);
     assert_eq!(server.get("/v1/snapshot/secrets").await.status(), 403);
@@ -140,7 +143,7 @@ async fn a_wildcard_does_not_stand_for_secrets() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_asks_for_what_cannot_be_listed_gets_the_reason_in_time() {
+async fn a_request_for_a_forbidden_resource_gets_the_reason_in_time() {
     let server = start(&["configmaps"], |_| {}).await;
     let forbidden = Failure { code: 403, retry_after_seconds: None };
     server.api.faults().fail_next(1000, &Requests::of(Verb::Any).on("configmaps"), forbidden);
@@ -150,7 +153,7 @@ async fn a_client_that_asks_for_what_cannot_be_listed_gets_the_reason_in_time() 
         let message = refused.json()["message"].as_str().unwrap().to_owned();
         assert!(message.contains("configmaps is not complete yet: forbidden"), "{door}: {message}");
     }
-    // Kubernetes' clients try a 503 again and again.
+    // Kubernetes clients repeat a request after a 503, so a forbidden resource gets another code.
     for path in ["/api/v1/configmaps", "/api/v1/configmaps?watch=1", "/api/v1/namespaces/web/configmaps/a"] {
         let refused = server.get(path).await;
         assert_eq!(refused.status(), 403, "{path}: {}", refused.text());
@@ -165,7 +168,11 @@ async fn a_client_that_asks_for_what_cannot_be_listed_gets_the_reason_in_time() 
             "{message}"
         );
     }
-    assert_eq!(client::get(server.admin, "/readyz", &[]).await.status(), 200, "clients make nobody unready");
+    assert_eq!(
+        client::get(server.admin, "/readyz", &[]).await.status(),
+        200,
+        "a client made informerd unready"
+    );
     server.api.faults().clear();
     server.cluster.create("pods", mk_pod("default", "a", "web")).unwrap();
     answered(server.address, "/v1/snapshot/configmaps", 200).await;

@@ -1,4 +1,4 @@
-//! The switchboard and the simulator's own doors: each fault does what it says, and is counted.
+//! The simulator's faults: each does what it says, and is counted.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ fn map(name: &str) -> serde_json::Value {
     json!({"metadata": {"name": name, "namespace": "default"}, "data": {"a": "1"}})
 }
 
-/// Waits until a condition holds, which something else is about to make true.
+/// Waits until a condition holds.
 async fn until(what: &str, holds: impl Fn() -> bool) {
     let deadline = tokio::time::Instant::now() + WAIT;
     while !holds() {
@@ -29,7 +29,7 @@ async fn open_watch(server: &Server, cluster: &Cluster) -> Lines {
 }
 
 #[tokio::test]
-async fn watches_are_cut_in_each_way() {
+async fn watches_are_cut_in_each_configured_way() {
     let (api_server, server) = simulator().await;
     let (cluster, faults) = (api_server.cluster(), api_server.faults());
     for (at, cut) in [Cut::Clean, Cut::MidLine, Cut::Abort].into_iter().enumerate() {
@@ -50,7 +50,7 @@ async fn watches_are_cut_in_each_way() {
 }
 
 #[tokio::test]
-async fn requests_fail_hang_and_take_their_time() {
+async fn requests_fail_hang_and_are_delayed() {
     let (api_server, server) = simulator().await;
     let faults = api_server.faults();
     let lists = Requests::of(Verb::List).on("configmaps");
@@ -76,7 +76,7 @@ async fn requests_fail_hang_and_take_their_time() {
 }
 
 #[tokio::test]
-async fn versions_expire_on_order() {
+async fn ordered_expirations_give_410() {
     let (api_server, server) = simulator().await;
     let (cluster, faults) = (api_server.cluster(), api_server.faults());
     for name in ["a", "b"] {
@@ -97,7 +97,7 @@ async fn versions_expire_on_order() {
 }
 
 #[tokio::test]
-async fn streams_are_garbled_on_order() {
+async fn ordered_faults_garble_streams() {
     let (api_server, server) = simulator().await;
     let (cluster, faults) = (api_server.cluster(), api_server.faults());
     let mut watch = open_watch(&server, cluster).await;
@@ -106,7 +106,7 @@ async fn streams_are_garbled_on_order() {
     cluster.create("configmaps", map("twice")).unwrap();
     let first = watch.expect("ADDED", "twice").await;
     assert_eq!(watch.expect("ADDED", "twice").await, first);
-    // hyper may hand on several chunks in one piece, never more than one per chunk.
+    // hyper may merge several chunks into one, but never splits a chunk.
     assert!(watch.chunks > 20, "{} chunks", watch.chunks);
     faults.chunk_bytes(None);
     faults.silence_watches(true);
@@ -191,7 +191,7 @@ async fn an_old_version_is_gone_and_an_open_watch_goes_on_when_the_window_is_dro
 }
 
 #[tokio::test]
-async fn a_server_that_is_behind_answers_as_of_then_and_says_so_where_more_is_asked_for() {
+async fn a_server_that_is_behind_serves_its_state_and_refuses_newer_versions() {
     let (api_server, server) = simulator().await;
     let (cluster, faults) = (api_server.cluster(), api_server.faults());
     cluster.create("configmaps", map("then")).unwrap();
@@ -217,7 +217,7 @@ async fn a_server_that_is_behind_answers_as_of_then_and_says_so_where_more_is_as
 }
 
 #[tokio::test]
-async fn events_of_the_past_and_lines_without_an_end_are_sent_on_order() {
+async fn stale_events_and_endless_lines_are_sent_on_order() {
     let (api_server, server) = simulator().await;
     let (cluster, faults) = (api_server.cluster(), api_server.faults());
     let mut watch = open_watch(&server, cluster).await;

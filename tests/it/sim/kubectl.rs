@@ -1,4 +1,4 @@
-//! The simulator with the real kubectl, where one is installed: what users of the demo type must work.
+//! The simulator with the real kubectl, if it is installed: what users of the demo type must work.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -10,13 +10,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::{WAIT, simulator};
 
-/// A kubectl with a home and kubeconfig of its own.
+/// A kubectl with a home folder and a kubeconfig of its own.
 struct Kubectl {
     home: tempfile::TempDir,
 }
 
 impl Kubectl {
-    /// `None`, with a line that says so, where there is no kubectl.
+    /// `None`, with a `skipped:` line, if kubectl is not installed.
     async fn find(api_server: &ApiServer) -> Option<Self> {
         let version = Command::new("kubectl").args(["version", "--client"]).output().await;
         if version.is_err() {
@@ -35,7 +35,7 @@ impl Kubectl {
         command
     }
 
-    /// Runs a command that must succeed; returns what it printed.
+    /// Runs a command that must succeed, and returns its output.
     async fn run(&self, line: &str) -> String {
         let output = tokio::time::timeout(WAIT, self.command(line).output()).await;
         let output = output.unwrap_or_else(|_| panic!("kubectl {line} hangs")).unwrap();
@@ -44,7 +44,7 @@ impl Kubectl {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Runs a command until what it prints is this.
+    /// Runs a command until its output is this.
     async fn until(&self, line: &str, expected: &str) {
         let deadline = tokio::time::Instant::now() + WAIT;
         loop {
@@ -121,7 +121,7 @@ async fn kubectl_writes_and_the_scenario_follows() {
 
     let pod = kubectl.run("get pods -l app=mine -o jsonpath={.items[0].metadata.name}").await;
     kubectl.run(&format!("delete pod {pod}")).await;
-    // The manifest, applied with force, wants two again.
+    // The forced apply has set two replicas again.
     kubectl.until(ready, "2").await;
     assert!(!kubectl.run("get pods -l app=mine -o name").await.contains(&pod));
     kubectl.run(&format!("delete -f {}", file.display())).await;

@@ -28,7 +28,7 @@ pub(super) async fn pages_are_one_snapshot(server: &Server, namespace: &str) {
     let path = maps(namespace);
     let first = server.get(&format!("{path}?&limit=2")).await.must_be(200);
     assert_eq!((names(&first), &first["metadata"]["remainingItemCount"]), (vec!["c1", "c2"], &json!(3)));
-    // What happens between the pages must not show on them.
+    // Changes made between the pages must not show in them.
     server.delete(&format!("{path}/c4")).await.must_be(200);
     server.config_map(namespace, "c22", json!({"app": "x"})).await;
     server.patch(&format!("{path}/c3"), &json!({"data": {"a": "2"}})).await.must_be(200);
@@ -108,7 +108,7 @@ pub(super) async fn bad_parameters_are_refused(server: &Server, namespace: &str)
     refused_by_code(server, &path).await;
 }
 
-/// Those that the servers word differently.
+/// Refusals that the servers word differently; only their codes are compared.
 async fn refused_by_code(server: &Server, path: &str) {
     let no_version = if server.which == Which::V1_20 { 500 } else { 400 };
     for (query, code) in [
@@ -136,7 +136,7 @@ pub(super) async fn version_zero_ignores_the_limit(server: &Server, namespace: &
     for name in ["c1", "c2", "c3"] {
         server.config_map(namespace, name, json!({})).await;
     }
-    // "Any" may be a moment old: ask until it is there.
+    // Version 0 may be a moment old, so the list is repeated until it has everything.
     let path = format!("{}?limit=1&resourceVersion=0", maps(namespace));
     let deadline = tokio::time::Instant::now() + super::WAIT;
     loop {
@@ -167,7 +167,7 @@ pub(super) async fn a_future_version_is_waited_for_then_504(server: &Server, nam
     assert_eq!(body["reason"], "Timeout");
     assert_eq!(body["details"]["causes"][0]["reason"], "ResourceVersionTooLarge");
     assert_eq!(body["details"]["retryAfterSeconds"], 1);
-    // The next write makes the wait worth while.
+    // The next write reaches the version that the list waits for.
     let created = server.config_map(namespace, "now", json!({})).await;
     let next = format!("{path}?resourceVersion={}", version(&created) + 1);
     let (list, _) = tokio::join!(server.get(&next), server.config_map(namespace, "then", json!({})));
@@ -175,7 +175,7 @@ pub(super) async fn a_future_version_is_waited_for_then_504(server: &Server, nam
     assert!(version(&list) > version(&created));
 }
 
-pub(super) async fn selectors_select(server: &Server, namespace: &str) {
+pub(super) async fn selectors_filter_lists(server: &Server, namespace: &str) {
     for (name, labels) in
         [("c1", json!({"app": "a", "num": "1"})), ("c2", json!({"app": "b", "num": "2"})), ("c3", json!({}))]
     {
@@ -202,7 +202,7 @@ pub(super) async fn selectors_select(server: &Server, namespace: &str) {
     assert_eq!(names(&server.get(&everywhere).await.must_be(200)), ["c1", "c2", "c3"]);
 }
 
-pub(super) async fn metadata_alone_on_request(server: &Server, namespace: &str) {
+pub(super) async fn metadata_only_on_request(server: &Server, namespace: &str) {
     let created = server.config_map(namespace, "one", json!({"a": "b"})).await;
     let path = maps(namespace);
     let list_form = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
@@ -219,7 +219,7 @@ pub(super) async fn metadata_alone_on_request(server: &Server, namespace: &str) 
         (&one["kind"], &one["metadata"], one.get("data")),
         (&"PartialObjectMetadata".into(), &created["metadata"], None)
     );
-    // The form is one that is offered, so the list is not sent in another.
+    // The first accepted form exists, but does not fit a list. The server refuses instead of trying the next form.
     let message =
         "you requested PartialObjectMetadata, but the requested object is a list (*v1.ConfigMapList)";
     let refused = server.get_as(&path, &format!("{form},application/json")).await;
@@ -244,7 +244,7 @@ pub(super) async fn compaction_expires_lists_and_tokens(server: &Server, namespa
     for query in ["resourceVersion=2&resourceVersionMatch=Exact", "resourceVersion=2&limit=5"] {
         server.get(&format!("{path}?{query}")).await.is_error(410, "Expired", message);
     }
-    // Today's servers may go on from a snapshot of their own, so the token is aged by hand.
+    // Current servers may continue a list from a snapshot of their own, so the token is aged by hand.
     let token = URL_SAFE_NO_PAD.decode(page["metadata"]["continue"].as_str().unwrap()).unwrap();
     let mut token: serde_json::Value = serde_json::from_slice(&token).unwrap();
     token["rv"] = 2.into();

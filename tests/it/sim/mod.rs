@@ -1,5 +1,5 @@
-//! The simulator against the rules of real API servers: each case is written once and runs against the simulator
-//! and, where `KUBEBUILDER_ASSETS` has them, against two real servers.
+//! The simulator against the rules of real API servers. Each case is written once. It runs against the simulator and,
+//! if `KUBEBUILDER_ASSETS` has them, against two real servers.
 #![allow(clippy::print_stdout, reason = "skipped and running cases are told in the test's output")]
 
 mod faults;
@@ -21,10 +21,10 @@ use serde_json::{Value, json};
 
 use crate::support::envtest::{self, Envtest, Options, Version};
 
-/// The longest that anything in these tests may take.
+/// Longest time that anything in these tests may take.
 const WAIT: Duration = Duration::from_secs(30);
 
-/// Where the cases run.
+/// The servers on which the cases run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Which {
     Simulator,
@@ -32,16 +32,16 @@ enum Which {
     V1_36,
 }
 
-/// One server under test.
+/// A server under test.
 struct Server {
     which: Which,
     client: kube::Client,
-    /// Address of etcd, or the simulator's cluster, to forget history with.
+    /// The address of etcd, or the simulator's cluster: needed to forget history.
     etcd: Option<String>,
     cluster: Option<Cluster>,
 }
 
-/// An answer, whole.
+/// A whole answer.
 #[derive(Debug)]
 struct Answer {
     code: u16,
@@ -64,7 +64,7 @@ impl Answer {
         self.text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// Code, reason, and message of an error.
+    /// Checks code, reason and message of an error.
     #[track_caller]
     fn is_error(&self, code: u16, reason: &str, message: &str) -> &Self {
         let body = self.json();
@@ -154,7 +154,7 @@ impl Server {
         }
     }
 
-    /// A namespace of its own for each case.
+    /// Creates a namespace for one case.
     async fn namespace(&self, case: &str) -> String {
         let name = case.replace('_', "-");
         self.post("/api/v1/namespaces", &json!({"metadata": {"name": name}})).await.must_be(201);
@@ -169,7 +169,7 @@ impl Server {
     }
 }
 
-/// The lines of a watch as they arrive.
+/// The lines of an open watch as they arrive.
 struct Lines {
     body: Body,
     rest: Vec<u8>,
@@ -177,7 +177,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// The next event, or `None` at the clean end; a broken connection is an error.
+    /// The next event; `None` at a clean end, an error at a broken connection.
     async fn try_next(&mut self) -> Result<Option<Value>, String> {
         loop {
             if let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
@@ -202,7 +202,7 @@ impl Lines {
         self.try_next().await.unwrap()
     }
 
-    /// The next event, which must be of this type and about this object.
+    /// The next event, which must have this type and object.
     async fn expect(&mut self, event_type: &str, name: &str) -> Value {
         let event = self.next().await.unwrap_or_else(|| panic!("ended before {event_type} {name}"));
         assert_eq!(
@@ -246,7 +246,7 @@ macro_rules! run_cases {
                 let namespace = $server.namespace(name).await;
                 $room::$case($server, &namespace).await;
             };
-            // One case that fails does not hide the others.
+            // A case that fails does not hide the others.
             if AssertUnwindSafe(case).catch_unwind().await.is_err() {
                 failed.push(name);
             }
@@ -263,22 +263,22 @@ async fn conforms(server: &Server) {
         lists::bad_parameters_are_refused,
         lists::version_zero_ignores_the_limit,
         lists::a_future_version_is_waited_for_then_504,
-        lists::selectors_select,
-        lists::metadata_alone_on_request,
+        lists::selectors_filter_lists,
+        lists::metadata_only_on_request,
         watches::events_come_in_order_with_their_states,
         watches::leaving_a_selector_is_deleted_with_the_old_state,
         watches::no_version_and_zero_begin_with_the_state,
-        watches::a_future_version_is_silence,
+        watches::a_watch_from_a_future_version_is_silent,
         watches::bad_parameters_are_refused,
         watches::the_end_is_clean_and_a_bookmark_precedes_it,
         watches::a_streaming_list_ends_its_state_with_a_mark,
-        watches::metadata_alone_on_request,
+        watches::metadata_only_on_request,
         resources::errors_of_objects,
-        resources::writes_change_what_they_say,
+        resources::patches_dry_runs_and_deletes_take_effect,
         resources::text_is_escaped_for_streams,
         resources::discovery_has_what_clients_need,
-        resources::methods_that_do_not_fit,
-        resources::a_custom_kind_comes_and_goes,
+        resources::unsupported_methods_are_refused,
+        resources::a_custom_kind_is_served_until_deleted,
         lists::compaction_expires_lists_and_tokens,
     );
 }
@@ -302,7 +302,7 @@ async fn kube_apiserver_1_20_conforms() {
 async fn real_server_conforms(version: Version, which: Which) {
     let mut options = Options::default();
     if version == Version::V1_36 {
-        // From its own snapshots it would serve lists that etcd has compacted.
+        // Without this flag the server answers from its own snapshots lists that etcd has compacted.
         options.flags.push("--feature-gates=ListFromCacheSnapshot=false".into());
     }
     let Some(envtest) = Envtest::start(version, options).await else { return };

@@ -47,7 +47,7 @@ pub(super) async fn errors_of_objects(server: &Server, namespace: &str) {
     server.delete(&format!("{path}/none")).await.is_error(404, "NotFound", "configmaps \"none\" not found");
 }
 
-pub(super) async fn writes_change_what_they_say(server: &Server, namespace: &str) {
+pub(super) async fn patches_dry_runs_and_deletes_take_effect(server: &Server, namespace: &str) {
     let path = format!("/apis/apps/v1/namespaces/{namespace}/deployments");
     let template = json!({
         "metadata": {"labels": {"app": "x"}},
@@ -77,7 +77,7 @@ pub(super) async fn writes_change_what_they_say(server: &Server, namespace: &str
     let steps = json!([{"op": "replace", "path": "/spec/replicas", "value": 3}]);
     let stepped = server.write("PATCH", &one, "application/json-patch+json", &steps).await.must_be(200);
     assert_eq!(stepped["spec"]["replicas"], 3);
-    // Status and specification each have their own door.
+    // Status and specification are written through different paths.
     let status = json!({"status": {"replicas": 1}, "spec": {"replicas": 9}});
     let written = server.patch(&format!("{one}/status"), &status).await.must_be(200);
     assert_eq!((&written["spec"]["replicas"], &written["status"]["replicas"]), (&json!(3), &json!(1)));
@@ -184,7 +184,7 @@ async fn aggregated(server: &Server) {
     assert_eq!(server.send(request.body(Body::empty()).unwrap()).await.code, 304);
 }
 
-pub(super) async fn methods_that_do_not_fit(server: &Server, namespace: &str) {
+pub(super) async fn unsupported_methods_are_refused(server: &Server, namespace: &str) {
     let path = maps(namespace);
     server.config_map(namespace, "one", json!({})).await;
     let message = "the server does not allow this method on the requested resource";
@@ -212,7 +212,7 @@ fn definition(group: &str) -> Value {
     })
 }
 
-pub(super) async fn a_custom_kind_comes_and_goes(server: &Server, namespace: &str) {
+pub(super) async fn a_custom_kind_is_served_until_deleted(server: &Server, namespace: &str) {
     let group = "conformance.example.com";
     let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     let path = format!("/apis/{group}/v1/namespaces/{namespace}/gadgets");
@@ -232,7 +232,7 @@ pub(super) async fn a_custom_kind_comes_and_goes(server: &Server, namespace: &st
     assert_eq!(missing.json()["details"], json!({"name": "none", "group": group, "kind": "gadgets"}));
     let answer = server.get(&format!("{path}?fieldSelector=spec.size%3D1")).await;
     answer.is_error(400, "BadRequest", "field label not supported: spec.size");
-    // The kind is younger than the cluster, so its window begins after version 1.
+    // The kind is younger than the cluster, so its watch window begins after version 1.
     let old = server.get(&format!("{path}?watch=true&resourceVersion=1&timeoutSeconds=2")).await;
     let events = old.events();
     assert_eq!((events.len(), &events[0]["type"]), (1, &"ERROR".into()), "{}", old.text);

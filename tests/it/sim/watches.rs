@@ -16,7 +16,7 @@ pub(super) async fn events_come_in_order_with_their_states(server: &Server, name
     let created = server.config_map(namespace, "m", json!({})).await;
     let one = format!("{path}/m");
     let labelled = server.patch(&one, &json!({"metadata": {"labels": {"a": "b"}}})).await.must_be(200);
-    // A write that changes nothing is none.
+    // A write without a change makes no event.
     let same = server.patch(&one, &json!({"metadata": {"labels": {"a": "b"}}})).await.must_be(200);
     assert_eq!(version(&same), version(&labelled));
     server.patch(&one, &json!({"metadata": {"finalizers": ["x.example.com/f"]}})).await.must_be(200);
@@ -34,7 +34,7 @@ pub(super) async fn events_come_in_order_with_their_states(server: &Server, name
     assert_eq!(events[2]["metadata"].get("deletionTimestamp"), None);
     events.push(watch.expect("MODIFIED", "m").await);
     assert!(events[3]["metadata"]["deletionTimestamp"].is_string());
-    // The deletion carries the state before it, finalizer included, under its own version.
+    // The DELETED event has the state before the deletion, with its finalizer, and the version of the deletion.
     events.push(watch.expect("DELETED", "m").await);
     assert_eq!(events[4]["metadata"]["finalizers"], json!(["x.example.com/f"]));
     events.push(watch.expect("ADDED", "m").await);
@@ -49,7 +49,7 @@ pub(super) async fn events_come_in_order_with_their_states(server: &Server, name
     assert!(versions.is_sorted_by(|a, b| a < b) && versions[0] > start, "{versions:?} from {start}");
     assert!(events.iter().all(|object| object["kind"] == "ConfigMap" && object["apiVersion"] == "v1"));
 
-    // A second watch, from the middle, sees exactly the later ones.
+    // A second watch, from the middle, gets exactly the later events.
     let middle = versions[3];
     let mut late = server.watch(&format!("{path}?watch=1&resourceVersion={middle}&timeoutSeconds=60")).await;
     for expected in &events[4..] {
@@ -89,7 +89,7 @@ pub(super) async fn no_version_and_zero_begin_with_the_state(server: &Server, na
     for name in ["c1", "c2", "c3"] {
         server.config_map(namespace, name, json!({})).await;
     }
-    // The list makes sure that a cache which may be behind is not, before "any" is asked for.
+    // The list makes sure that the watch cache is up to date before version 0 is requested.
     let newest = list_version(server, namespace).await;
     server.get(&format!("{}?resourceVersion={newest}", maps(namespace))).await.must_be(200);
     for query in ["watch=true", "watch=True&resourceVersion=0", "watch=banana&resourceVersion=0&limit=1"] {
@@ -112,7 +112,7 @@ pub(super) async fn no_version_and_zero_begin_with_the_state(server: &Server, na
     assert_eq!(list["kind"], "ConfigMapList");
 }
 
-pub(super) async fn a_future_version_is_silence(server: &Server, namespace: &str) {
+pub(super) async fn a_watch_from_a_future_version_is_silent(server: &Server, namespace: &str) {
     let path = format!("{}?watch=true&resourceVersion=99999999&timeoutSeconds=1", maps(namespace));
     let answer = server.get(&path).await;
     assert_eq!((answer.code, answer.text.as_str()), (200, ""));
@@ -162,7 +162,7 @@ pub(super) async fn the_end_is_clean_and_a_bookmark_precedes_it(server: &Server,
     let query = format!("{path}?watch=true&resourceVersion={}", version(&created));
     let began = tokio::time::Instant::now();
     let mut watch = server.watch(&format!("{query}&allowWatchBookmarks=true&timeoutSeconds=5")).await;
-    // A write elsewhere: nothing for this watch but a newer version to tell of.
+    // A write to another namespace: this watch has only the newer version to report.
     let elsewhere = server.config_map("default", "elsewhere", json!({})).await;
     let mut events = Vec::new();
     while let Some(event) = watch.next().await {
@@ -170,7 +170,7 @@ pub(super) async fn the_end_is_clean_and_a_bookmark_precedes_it(server: &Server,
     }
     let lasted = began.elapsed().as_secs_f64();
     assert!((4.5..8.0).contains(&lasted), "{lasted} s");
-    // 1.20 has none to give while nothing of the watched namespace changes.
+    // 1.20 sends no bookmark while nothing in the watched namespace changes.
     assert!(!events.is_empty() || server.which == Which::V1_20);
     for event in events {
         assert_eq!((&event["type"], &event["object"]["kind"]), (&"BOOKMARK".into(), &"ConfigMap".into()));
@@ -217,7 +217,7 @@ pub(super) async fn a_streaming_list_ends_its_state_with_a_mark(server: &Server,
         assert!(is_mark(&mark) && version(&mark["object"]) >= version(&created), "{mark}");
     }
     let legacy = format!("{path}?watch=true&resourceVersion=0&allowWatchBookmarks=true&timeoutSeconds=1");
-    assert!(server.get(&legacy).await.events().iter().any(is_mark), "the mark comes unasked, too");
+    assert!(server.get(&legacy).await.events().iter().any(is_mark), "no mark without bookmarks");
     let unmarked = format!(
         "{path}?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&timeoutSeconds=1"
     );
@@ -237,7 +237,7 @@ pub(super) async fn a_streaming_list_ends_its_state_with_a_mark(server: &Server,
     );
 }
 
-pub(super) async fn metadata_alone_on_request(server: &Server, namespace: &str) {
+pub(super) async fn metadata_only_on_request(server: &Server, namespace: &str) {
     let path = maps(namespace);
     let created = server.config_map(namespace, "one", json!({})).await;
     let start = version(&created) - 1;

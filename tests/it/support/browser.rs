@@ -1,4 +1,4 @@
-//! A headless Chromium, driven over WebDriver.
+//! A headless Chromium, controlled by WebDriver.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -12,10 +12,10 @@ use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-/// How long anything may take before a test gives up on it; only a failure ever waits this long.
+/// Time limit of every step. Only a failure ever takes this long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// One browser with one page, in a profile of its own. Dropping it ends it.
+/// A browser with one page and a profile of its own. Dropping it ends the processes.
 pub(crate) struct Browser {
     client: Client,
     driver: Child,
@@ -23,7 +23,7 @@ pub(crate) struct Browser {
 }
 
 impl Browser {
-    /// Starts a browser; `None`, and a line that says so, where there is none to start.
+    /// Starts a browser; `None`, with a `skipped:` line, if it is not installed.
     pub(crate) async fn start() -> Option<Self> {
         let Some((chromium, chromedriver)) = find("chromium").zip(find("chromedriver")) else {
             skip();
@@ -85,7 +85,7 @@ impl Browser {
             .unwrap_or_else(|error| panic!("{expression} = {value}: {error}"))
     }
 
-    /// Waits until a JavaScript expression is true. The page itself looks, every few milliseconds.
+    /// Waits until a JavaScript expression is true. The page itself evaluates it every few milliseconds.
     pub(crate) async fn until(&self, expression: &str) {
         let script = format!(
             "const done = arguments[0], started = performance.now();
@@ -107,7 +107,7 @@ impl Browser {
         panic!("never became true: {expression}\n{came:?}\nthe page: {state:?}");
     }
 
-    /// Runs a script whose last words are `done(value)`, with `done` given.
+    /// Runs a script that calls `done(value)` at its end.
     pub(crate) async fn run(&self, script: &str) -> Value {
         let script = format!("const done = arguments[0];\n{script}");
         self.client.execute_async(&script, vec![]).await.unwrap_or_else(|error| panic!("{script}: {error}"))
@@ -123,7 +123,7 @@ impl Browser {
         clicked.unwrap_or_else(|error| panic!("cannot click {css}: {error}"));
     }
 
-    /// Types into the first element that matches a CSS selector, in place of what is there.
+    /// Replaces the text of the first element that matches a CSS selector, as a user would.
     pub(crate) async fn fill(&self, css: &str, text: &str) {
         let field =
             self.client.find(Locator::Css(css)).await.unwrap_or_else(|error| panic!("no {css}: {error}"));
@@ -132,7 +132,7 @@ impl Browser {
     }
 }
 
-/// What to print of the page when something did not happen.
+/// The state of the page, for the message of a failure.
 const STATE: &str = "return {
   url: location.href,
   rows: window.informerd?.rows(), shown: window.informerd?.shown(), state: window.informerd?.state,
@@ -141,32 +141,32 @@ const STATE: &str = "return {
 }";
 
 impl Drop for Browser {
-    /// Ends the driver, then the browser it started, which would outlive it.
+    /// Kills the driver, then its browser, which would outlive it.
     fn drop(&mut self) {
-        // Reaped by tokio; an error means it has ended already.
+        // tokio reaps the process. An error means that it has ended already.
         let _ = self.driver.start_kill();
         let marker = format!("--user-data-dir={}", self.profile.path().display());
         for pid in processes_with(&marker) {
-            // Likewise: it may have ended between the look and the kill.
+            // It may have ended between the look-up and the kill.
             let _ = std::process::Command::new("kill").args(["-KILL", &pid]).stderr(Stdio::null()).status();
         }
     }
 }
 
-/// Ids of the processes that have `argument` on their command line.
+/// Ids of the processes with `argument` on their command line.
 fn processes_with(argument: &str) -> Vec<String> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     entries
         .filter(|entry| {
             let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-            // Chromium writes its children's command lines with blanks.
+            // Chromium separates the arguments of its children by blanks.
             String::from_utf8_lossy(&line).split(['\0', ' ']).any(|word| word == argument)
         })
         .filter_map(|entry| entry.file_name().into_string().ok())
         .collect()
 }
 
-/// The port chromedriver chose, from what it prints.
+/// The port that chromedriver chose, from its output.
 async fn port_of(driver: &mut Child) -> u16 {
     let stdout = driver.stdout.take().expect("stdout is piped");
     let mut lines = BufReader::new(stdout).lines();
@@ -179,12 +179,12 @@ async fn port_of(driver: &mut Child) -> u16 {
         panic!("chromedriver ended without a port");
     };
     let port = tokio::time::timeout(PATIENCE, port).await.expect("chromedriver starts in time");
-    // It goes on writing; a closed pipe would end it.
+    // Its output is read on, as a closed pipe would end it.
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
     port
 }
 
-/// Where a program is, as a shell finds it.
+/// The path of a program, looked up as a shell does.
 fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())

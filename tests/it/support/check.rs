@@ -1,4 +1,4 @@
-//! Checks the promises of streams, independently of the code that makes the events.
+//! Checks the promises of streams, without any code that makes events.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -10,24 +10,24 @@ use super::client::StreamEvent;
 /// Objects by `Kind/namespace/name`.
 pub(crate) type Objects = BTreeMap<String, Value>;
 
-/// What one client has seen of each object: P2 (no step back) and P3 (no repeat).
+/// The versions that one client has received of each object: for P2 (no step back) and P3 (no repeat).
 #[derive(Debug, Default)]
 pub(crate) struct Versions {
-    /// Each object's last version, over all connections, and whether it was a DELETED.
+    /// The last version of each object, over all connections, and whether it was a DELETED.
     seen: HashMap<String, (u128, bool)>,
-    /// Objects of which an event came on this connection.
-    told: HashSet<String>,
-    /// Objects of which an event came that the token does not cover.
+    /// Objects with an event on this connection.
+    received_here: HashSet<String>,
+    /// Objects with an event that the token does not cover.
     beyond_token: HashSet<String>,
-    /// The version from which this connection resumed, if it is a single one.
+    /// The version from which this connection resumed, if it is a single version.
     resumed_at: Option<u128>,
 }
 
 impl Versions {
-    /// A new connection; `token` is what it resumes from.
+    /// Notes a new connection, which resumes from `token`.
     pub(crate) fn connected(&mut self, token: Option<&str>) {
-        self.told.clear();
-        // Events after the token come again.
+        self.received_here.clear();
+        // Events after the token are sent again.
         for key in std::mem::take(&mut self.beyond_token) {
             self.seen.remove(&key);
         }
@@ -43,14 +43,14 @@ impl Versions {
 
     /// Notes a RESET.
     pub(crate) fn reset(&mut self, reason: &str) {
-        self.told.clear();
+        self.received_here.clear();
         self.resumed_at = None;
         if matches!(reason, "HistoryLost" | "TokenAhead") {
             self.seen.clear();
         }
     }
 
-    /// Checks an event of an object. `again` allows repeated objects (a resync).
+    /// Checks an event of an object. `again`: objects may be repeated (a resync).
     pub(crate) fn event(&mut self, event: &StreamEvent, again: bool) {
         let (key, version) = (key(&event.object), version(&event.object));
         let deleted = event.kind == "DELETED";
@@ -62,14 +62,15 @@ impl Versions {
         );
         if let Some((last, was_deleted)) = self.seen.get(&key) {
             assert!(version >= *last, "P2: {} {key} went back from {last} to {version}", event.kind);
-            // Deleted and created again between two lists: both are known by the new object's version only. And a deletion that
-            // the watch did not bring is known by the version of the cache, which may be that of the object.
+            // An object that was deleted and created again between two lists: only the new object's version is known,
+            // for both events. And a deletion that the watch did not send has the version of the cache, which may be
+            // that of the object.
             let differs = *was_deleted != deleted;
-            let repeated = self.told.contains(&key) && version == *last && !differs && !again;
+            let repeated = self.received_here.contains(&key) && version == *last && !differs && !again;
             assert!(!repeated, "P3: {} {key} at {version} came twice", event.kind);
         }
         self.seen.insert(key.clone(), (version, deleted));
-        self.told.insert(key.clone());
+        self.received_here.insert(key.clone());
         self.beyond_token.insert(key);
     }
 }
@@ -87,7 +88,7 @@ pub(crate) fn version(object: &Value) -> u128 {
     text.parse().unwrap_or_else(|_| panic!("no resourceVersion in {object}"))
 }
 
-/// An object as informerd shows it: without what it drops.
+/// An object as informerd shows it, without the dropped parts.
 pub(crate) fn stripped(mut object: Value) -> Value {
     if let Some(metadata) = object["metadata"].as_object_mut() {
         metadata.remove("managedFields");
@@ -98,7 +99,7 @@ pub(crate) fn stripped(mut object: Value) -> Value {
     object
 }
 
-/// What a client must hold: the cluster's objects for which `wanted` holds.
+/// The objects that a client must hold: those of the cluster for which `wanted` holds.
 pub(crate) fn expected(cluster: &Cluster, resource: &str, wanted: impl Fn(&Value) -> bool) -> Objects {
     let objects = cluster.list(resource).into_iter().filter(wanted);
     objects.map(|object| (key(&object), stripped(object))).collect()
@@ -109,11 +110,11 @@ pub(crate) fn labeled(object: &Value, label: &str, value: &str) -> bool {
     object["metadata"]["labels"][label] == value
 }
 
-/// A list's items, by key; panics on a repeated one.
+/// A list's items by key; panics if an item is repeated.
 pub(crate) fn items(list: &Value) -> Objects {
     let mut objects = Objects::new();
     for item in list["items"].as_array().expect("a list has items") {
-        assert!(objects.insert(key(item), item.clone()).is_none(), "{} is there twice", key(item));
+        assert!(objects.insert(key(item), item.clone()).is_none(), "{} occurs twice", key(item));
     }
     objects
 }

@@ -1,4 +1,4 @@
-//! Clients that know nothing of the server's code: exact bytes, and the three streams.
+//! Clients without any of the server's code: they read exact bytes, over each transport.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -13,14 +13,14 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
 use super::{http2, in_time};
 
-/// An answer, down to the byte.
+/// An answer, byte for byte.
 #[derive(Debug)]
 pub(crate) struct Response {
-    /// Status line and headers, as they came.
+    /// Status line and headers, unchanged.
     pub(crate) head: String,
-    /// The body, chunks put together.
+    /// The body, without chunk framing.
     pub(crate) body: Vec<u8>,
-    /// Whether the body ended as its framing says.
+    /// Whether the body ended as its framing requires.
     pub(crate) complete: bool,
 }
 
@@ -34,7 +34,7 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
-    /// The token of a bookmark: over SSE that of its `id`, elsewhere one that says what it is.
+    /// The token of a bookmark. Over SSE it is that of its `id`; elsewhere it names its kind.
     pub(crate) fn bookmark(self, token: &str) -> String {
         match self {
             Self::Sse | Self::Http2 => token.to_owned(),
@@ -43,12 +43,13 @@ impl Transport {
     }
 }
 
-/// An event as a client sees it.
+/// An event as a client receives it.
 #[derive(Clone, Debug)]
 pub(crate) struct StreamEvent {
-    /// ADDED, MODIFIED, DELETED, BOOKMARK, SYNCED, RESET. On NDJSON and WebSocket a SYNCED is recognized by its annotation.
+    /// ADDED, MODIFIED, DELETED, BOOKMARK, SYNCED or RESET. Over NDJSON and WebSocket, SYNCED is a BOOKMARK with an
+    /// annotation.
     pub(crate) kind: String,
-    /// What to resume from: the SSE id, elsewhere the annotation of BOOKMARK, SYNCED and RESET.
+    /// The resume token: the SSE id; elsewhere the annotation of BOOKMARK, SYNCED and RESET.
     pub(crate) token: Option<String>,
     /// The object.
     pub(crate) object: Value,
@@ -60,11 +61,11 @@ pub(crate) struct StreamEvent {
 #[derive(Clone, Debug)]
 pub(crate) enum Item {
     Event(Box<StreamEvent>),
-    /// A comment, an empty line, a ping.
+    /// A comment, an empty line, or a ping.
     Heartbeat,
     /// SSE's `retry`, in milliseconds.
     Retry(u64),
-    /// The end, as the transport has it: the last chunk, or a close frame.
+    /// The end as the transport defines it: the last chunk, or a close frame.
     End(Option<u16>),
     Broken,
 }
@@ -82,22 +83,22 @@ enum Carrier {
     WebSocket(Box<WebSocketStream<MaybeTlsStream<TcpStream>>>),
 }
 
-/// Reads a body line by line as it comes.
+/// Reads a body line by line as it arrives.
 struct Body<S> {
     socket: S,
     framing: Framing,
-    /// Bytes off the wire, framing included.
+    /// Bytes from the socket, with framing.
     wire: Vec<u8>,
-    /// Bytes of the body.
+    /// Bytes of the body, without framing.
     plain: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Framing {
-    /// Bytes left of the chunk, with its line's end; 0 before the next size.
+    /// Bytes left of the chunk and its line end; 0 before the next size.
     Chunked(usize),
     Length(usize),
-    /// To the connection's end.
+    /// The body ends with the connection.
     Close,
     Done,
 }
@@ -109,7 +110,7 @@ impl Response {
         status_of(&self.head)
     }
 
-    /// A header's value; all of them joined where there are several.
+    /// The value of a header; several values are joined.
     pub(crate) fn header(&self, name: &str) -> Option<String> {
         header_of(&self.head, name)
     }
@@ -128,7 +129,7 @@ pub(crate) async fn get(address: SocketAddr, target: &str, headers: &[(&str, &st
     request(address, "GET", target, headers).await
 }
 
-/// Any request without a body, on a connection of its own.
+/// Sends a request without a body, on a connection of its own.
 pub(crate) async fn request(
     address: SocketAddr,
     method: &str,
@@ -146,7 +147,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     in_time("an answer", async {
-        // A server that refuses before it has read everything may close while we write.
+        // A server that refuses before it has read everything may close meanwhile.
         let _ = socket.write_all(bytes).await;
         let (head, mut body) = Body::open(socket, method == "HEAD").await;
         let complete = body.fill_to_end().await;
@@ -155,7 +156,7 @@ where
     .await
 }
 
-/// A request's head.
+/// The head of a request.
 pub(crate) fn head(
     method: &str,
     target: &str,
@@ -186,10 +187,10 @@ fn header_of(head: &str, name: &str) -> Option<String> {
 // === impl Stream ===
 
 impl Stream {
-    /// Opens a stream; `token` goes where the transport's clients put it.
+    /// Opens a stream. `token` goes where clients of the transport put it.
     ///
     /// # Errors
-    /// The answer, where it is not a stream.
+    /// The answer, if it is not a stream.
     pub(crate) async fn open(
         transport: Transport,
         address: SocketAddr,
@@ -204,7 +205,7 @@ impl Stream {
         }
     }
 
-    /// As an EventSource does: the token as `Last-Event-ID`.
+    /// Opens a stream as an EventSource does, with the token as `Last-Event-ID`.
     pub(crate) async fn sse(
         address: SocketAddr,
         target: &str,
@@ -215,7 +216,7 @@ impl Stream {
         Self::http(address, target, &headers).await
     }
 
-    /// As [`Stream::sse`], over a connection of HTTP/2 of its own.
+    /// As [`Stream::sse`], over an HTTP/2 connection of its own.
     pub(crate) async fn http2(
         address: SocketAddr,
         target: &str,
@@ -250,7 +251,7 @@ impl Stream {
         Self::http(address, &with_resume(target, token), &[("Accept", "application/x-ndjson")]).await
     }
 
-    /// Over HTTP with headers of the caller's.
+    /// Opens a stream over HTTP, with these headers.
     pub(crate) async fn http(
         address: SocketAddr,
         target: &str,
@@ -324,7 +325,7 @@ impl Stream {
         }
     }
 
-    /// The next event; `None` at the end. Passes over heartbeats.
+    /// The next event; `None` at the end. Skips heartbeats.
     pub(crate) async fn next(&mut self) -> Option<StreamEvent> {
         in_time("an event", async {
             loop {
@@ -338,7 +339,7 @@ impl Stream {
         .await
     }
 
-    /// Events up to and with the first of a kind.
+    /// The events up to the first one of this kind, which is included.
     pub(crate) async fn until(&mut self, kind: &str) -> Vec<StreamEvent> {
         let mut events = Vec::new();
         loop {
@@ -368,7 +369,7 @@ pub(crate) fn with_resume(target: &str, token: Option<&str>) -> String {
     token.map_or_else(|| target.to_owned(), |token| format!("{target}{separator}resume={token}"))
 }
 
-/// No answer at all.
+/// In place of an answer, if the connection failed.
 fn refused(error: &dyn std::fmt::Display) -> Response {
     Response { head: format!("HTTP/1.1 0 {error}\r\n"), body: Vec::new(), complete: false }
 }
@@ -376,7 +377,7 @@ fn refused(error: &dyn std::fmt::Display) -> Response {
 // === impl StreamEvent ===
 
 impl StreamEvent {
-    /// Reads one line of JSON.
+    /// Parses one line of JSON.
     fn parse(raw: Vec<u8>) -> Self {
         let mut value: Value = serde_json::from_slice(&raw)
             .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&raw)));
@@ -389,7 +390,7 @@ impl StreamEvent {
         Self { kind, token, object, raw }
     }
 
-    /// Why a RESET.
+    /// The reason of a RESET.
     pub(crate) fn reason(&self) -> &str {
         self.object["metadata"]["annotations"]["informerd.dev/reason"].as_str().unwrap_or_default()
     }
@@ -402,7 +403,7 @@ impl StreamEvent {
 // === impl Body ===
 
 impl<S: AsyncRead + Unpin> Body<S> {
-    /// Reads the head of an answer. An empty head means that none came.
+    /// Reads the head of an answer. The head is empty if none came.
     async fn open(mut socket: S, without_body: bool) -> (String, Self) {
         let mut wire = Vec::new();
         let at = loop {
@@ -425,7 +426,7 @@ impl<S: AsyncRead + Unpin> Body<S> {
         (head, Self { socket, framing, wire: rest, plain: Vec::new() })
     }
 
-    /// Takes more of the body off the wire; `false` when there is no more.
+    /// Reads more of the body from the socket; `false` if there is no more.
     async fn fill(&mut self) -> bool {
         loop {
             if self.unwrap_wire() {
@@ -444,7 +445,7 @@ impl<S: AsyncRead + Unpin> Body<S> {
         }
     }
 
-    /// Moves what is whole from the wire into the body; `true` if anything was.
+    /// Moves content from the socket's bytes to the body, without framing; `true` if there was any.
     fn unwrap_wire(&mut self) -> bool {
         let before = self.plain.len();
         loop {
@@ -497,7 +498,7 @@ impl<S: AsyncRead + Unpin> Body<S> {
         self.framing == Framing::Done
     }
 
-    /// The next line with its end; `None` when the body is over.
+    /// The next line with its line end; `None` at the end of the body.
     async fn line(&mut self) -> Option<Vec<u8>> {
         loop {
             if let Some(at) = self.plain.iter().position(|byte| *byte == b'\n') {
@@ -515,7 +516,7 @@ impl<S: AsyncRead + Unpin> Body<S> {
         if self.framing == Framing::Done { Item::End(None) } else { Item::Broken }
     }
 
-    /// Reads an event as the HTML standard says (section 9.2.6).
+    /// Parses an event as the HTML standard says (section 9.2.6).
     async fn sse_item(&mut self) -> Item {
         let (mut raw, mut data, mut kind, mut id, mut retry) = (Vec::new(), None, None, None, None);
         loop {

@@ -1,4 +1,4 @@
-//! Real API servers with their etcd on loopback, where `KUBEBUILDER_ASSETS` names the binaries.
+//! Real API servers with their etcd on loopback, if `KUBEBUILDER_ASSETS` names the folder of the binaries.
 #![allow(clippy::print_stdout, reason = "a skipped test says so")]
 
 use std::net::SocketAddr;
@@ -12,15 +12,15 @@ use tokio::time::Instant;
 
 use super::port::Port;
 
-/// How long a server may take to become ready on a busy machine.
+/// Longest time until a server is ready on a busy machine.
 const READY_WAIT: Duration = Duration::from_secs(180);
 
 const TOKEN: &str = "admin-token";
 
-/// The token of the user `informerd`, until it is changed.
+/// The token of the user `informerd` at the start.
 pub(crate) const FIRST_TOKEN: &str = "first-token";
 
-/// Which server.
+/// The version of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Version {
     /// kube-apiserver v1.20.2, over TLS.
@@ -32,14 +32,14 @@ pub(crate) enum Version {
 /// Settings that tests change.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
-    /// etcd compaction interval, as Go writes durations.
+    /// etcd's compaction interval, as a Go duration.
     pub(crate) compact: String,
-    /// Seconds; watches without a timeout last once to twice this.
+    /// Seconds. A watch without a timeout lasts once to twice this.
     pub(crate) min_request_timeout: u32,
-    /// More flags for the API server.
+    /// Further flags of the API server.
     pub(crate) flags: Vec<String>,
-    /// TLS with a certificate that is checked, users by their tokens, and permissions: RBAC in 1.20, all or nothing
-    /// by the user's role in 1.36.
+    /// TLS with a verified certificate, users by token, and permissions: RBAC in 1.20; in 1.36 all or nothing, by the
+    /// user's role.
     pub(crate) guarded: bool,
 }
 
@@ -49,7 +49,7 @@ impl Default for Options {
     }
 }
 
-/// One of the processes.
+/// A process of the environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Process {
     Etcd,
@@ -69,7 +69,7 @@ struct Ports {
 }
 
 impl Ports {
-    /// All are held until nothing of the server is left, so that it comes back where it was.
+    /// Holds all ports until nothing of the server is left, so that it restarts on the same ones.
     fn hold() -> Self {
         Self {
             etcd: Port::hold(),
@@ -82,11 +82,11 @@ impl Ports {
     }
 }
 
-/// A running API server with its etcd; dropping it kills both and removes their data.
+/// A running API server with its etcd. Dropping it kills both and removes their data.
 #[derive(Debug)]
 pub(crate) struct Envtest {
     version: Version,
-    /// What the next start of an API server takes.
+    /// For the next start of an API server.
     pub(crate) options: Options,
     assets: PathBuf,
     ports: Box<Ports>,
@@ -97,10 +97,10 @@ pub(crate) struct Envtest {
 }
 
 impl Envtest {
-    /// Starts a server and waits until it is ready; `None`, with a line that says so, where there are no binaries.
+    /// Starts a server and waits until it is ready; `None`, with a `skipped:` line, if the binaries are missing.
     ///
     /// # Panics
-    /// If the binaries are there and no server comes up: that is a failed test, not a skipped one.
+    /// If the binaries exist and no server starts: the test must fail then, not be skipped.
     pub(crate) async fn start(version: Version, options: Options) -> Option<Self> {
         let assets = std::env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from);
         let found = assets.filter(|dir| dir.join(binary(version)).is_file() && dir.join("etcd").is_file());
@@ -125,18 +125,18 @@ impl Envtest {
         Ok(server)
     }
 
-    /// Where the API server listens: `https://…` for 1.20, `http://…` for 1.36 unless it is guarded.
+    /// The URL of the API server: `https://…` for 1.20, `http://…` for 1.36 unless it is guarded.
     pub(crate) fn url(&self) -> String {
         self.url_at(self.address(Process::ApiServer))
     }
 
-    /// The same API server at another address, such as a proxy's.
+    /// The URL of the API server at another address, such as a proxy's.
     pub(crate) fn url_at(&self, address: SocketAddr) -> String {
         let scheme = if self.is_tls() { "https" } else { "http" };
         format!("{scheme}://{address}")
     }
 
-    /// Where clients of a process connect.
+    /// The address of a process.
     pub(crate) fn address(&self, process: Process) -> SocketAddr {
         let port = match (process, self.is_tls()) {
             (Process::Etcd, _) => &self.ports.etcd,
@@ -152,17 +152,17 @@ impl Envtest {
         self.version == Version::V1_20 || self.options.guarded
     }
 
-    /// A bearer token that may do everything.
+    /// A bearer token of an administrator.
     pub(crate) fn token(&self) -> &'static str {
         TOKEN
     }
 
-    /// A kubeconfig for clients of any kind.
+    /// A kubeconfig of the administrator.
     pub(crate) fn kubeconfig_path(&self) -> PathBuf {
         self.file("kubeconfig")
     }
 
-    /// Another kubeconfig, for the server at another address; `user` is the line that authenticates.
+    /// Writes another kubeconfig, for the server at another address; `user` is the line that authenticates.
     pub(crate) fn write_kubeconfig(&self, name: &str, address: SocketAddr, user: &str) -> PathBuf {
         let server = self.url_at(address);
         let verify = match (self.options.guarded, self.is_tls()) {
@@ -180,12 +180,12 @@ impl Envtest {
         path
     }
 
-    /// A file beside the servers' data, gone with them.
+    /// The path of a file beside the servers' data, which is removed with it.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.data.path().join(name)
     }
 
-    /// Where etcd listens.
+    /// The URL of etcd.
     pub(crate) fn etcd_url(&self) -> String {
         format!("http://{}", self.address(Process::Etcd))
     }
@@ -204,14 +204,14 @@ impl Envtest {
         self.wait_for_api_server().await.unwrap();
     }
 
-    /// SIGKILL: what it had in memory is gone, what it had written stays.
+    /// Kills a process by SIGKILL: it loses its memory and keeps its data.
     pub(crate) async fn kill(&mut self, process: Process) {
         if let Some(mut child) = self.child(process).take() {
             child.kill().await.unwrap();
         }
     }
 
-    /// Starts a process on the ports and the data it had, without waiting until it is ready.
+    /// Starts a process on its ports and data, without waiting until it is ready.
     pub(crate) fn launch(&mut self, process: Process) {
         let etcd = self.etcd_url();
         let child = match process {
@@ -222,18 +222,18 @@ impl Envtest {
         assert!(self.child(process).replace(child).is_none(), "{process:?} runs already");
     }
 
-    /// Starts the second API server, with etcd at an address of the caller's choice.
+    /// Starts the second API server, with etcd at this address.
     pub(crate) fn launch_peer(&mut self, etcd: SocketAddr) {
         let child = self.spawn_api_server(Process::Peer, &format!("http://{etcd}"));
         assert!(self.peer.replace(child).is_none(), "it runs already");
     }
 
-    /// SIGSTOP: it answers nothing more, and its connections stay.
+    /// Stops a process by SIGSTOP: it answers nothing, and its connections stay open.
     pub(crate) async fn pause(&mut self, process: Process) {
         self.signal(process, "-STOP").await;
     }
 
-    /// SIGCONT.
+    /// Lets a stopped process go on, by SIGCONT.
     pub(crate) async fn resume(&mut self, process: Process) {
         self.signal(process, "-CONT").await;
     }
@@ -252,7 +252,7 @@ impl Envtest {
         }
     }
 
-    /// Forgets every revision but the newest: what API servers ask for from before is 410.
+    /// Compacts etcd up to the newest revision. API servers answer requests for earlier ones with 410.
     pub(crate) async fn compact(&self) {
         let client = kube::Client::try_from(kube::Config::new(self.etcd_url().parse().unwrap())).unwrap();
         let ask = async |path: &str, body: Value| -> Value {
@@ -263,38 +263,39 @@ impl Envtest {
         ask("/v3/kv/compaction", json!({"revision": status["header"]["revision"], "physical": true})).await;
     }
 
-    /// Keeps a copy of etcd's data, a backup. etcd must not run.
+    /// Copies etcd's data as a backup. etcd must not run.
     pub(crate) async fn save_etcd(&self) {
         self.copy_etcd("etcd", "etcd.saved").await;
     }
 
-    /// Puts the copy in place of etcd's data. etcd must not run.
+    /// Replaces etcd's data by the backup. etcd must not run.
     pub(crate) async fn restore_etcd(&self) {
         std::fs::remove_dir_all(self.file("etcd")).unwrap();
         self.copy_etcd("etcd.saved", "etcd").await;
     }
 
     async fn copy_etcd(&self, from: &str, to: &str) {
-        assert!(self.etcd.is_none(), "its files would change meanwhile");
+        assert!(self.etcd.is_none(), "etcd must not run during a copy");
         let mut copy = Command::new("cp");
         copy.arg("-r").arg(self.file(from)).arg(self.file(to));
-        assert!(copy.status().await.unwrap().success(), "etcd's data is not copied");
+        assert!(copy.status().await.unwrap().success(), "etcd's data was not copied");
     }
 
-    /// Sets the token of the user `informerd` and, in 1.36, whether it may do anything; in 1.20 RBAC says that. An API
-    /// server of 1.20 reads it at its start, one of 1.36 at each request.
+    /// Sets the token of the user `informerd` and, for 1.36, whether the user may do everything; in 1.20 RBAC decides
+    /// that. An API server of 1.20 reads the file at its start, one of 1.36 at each request.
     pub(crate) fn write_user(&self, token: &str, is_allowed: bool) {
         let users = match (self.version, is_allowed) {
             (Version::V1_20, _) => format!("{TOKEN},admin,1,\"system:masters\"\n{token},informerd,2\n"),
             (Version::V1_36, true) => format!("{TOKEN},admin,admin\n{token},informerd,admin\n"),
             (Version::V1_36, false) => format!("{TOKEN},admin,admin\n{token},informerd,none\n"),
         };
-        // Replaced atomically: with half a file, every request would be refused meanwhile.
+        // Replaced by a rename: an API server that read half a file would refuse every request.
         std::fs::write(self.file("tokens.new"), users).unwrap();
         std::fs::rename(self.file("tokens.new"), self.file("tokens.csv")).unwrap();
     }
 
-    /// Another serving certificate and key of the same authority; taken at the next start at the latest.
+    /// Writes another serving certificate and key of the same authority. The API server reads them at its next start
+    /// at the latest.
     pub(crate) async fn renew_certificate(&self) {
         let ca = [self.file("ca.crt"), self.file("ca.key")];
         let mut command = openssl_certificate(&self.file("server.crt"), &self.file("server.key"));
@@ -418,7 +419,7 @@ impl Envtest {
         spawn(command, &self.file("etcd.log"))
     }
 
-    /// Writes what the server reads at its start, and the kubeconfig.
+    /// Writes the files that the server reads at its start, and the kubeconfig.
     async fn prepare(&self) {
         self.write_user(FIRST_TOKEN, true);
         if self.version == Version::V1_20 {
@@ -468,7 +469,7 @@ fn log_of(process: Process) -> &'static str {
     }
 }
 
-/// A new key with a certificate, signed by itself where nothing else is said.
+/// Makes a new key with a certificate, self-signed unless arguments say otherwise.
 fn openssl_certificate(certificate: &Path, key: &Path) -> Command {
     let mut command = Command::new("openssl");
     command
@@ -507,7 +508,7 @@ pub(crate) async fn client(kubeconfig: &Path) -> kube::Client {
     let kubeconfig = kube::config::Kubeconfig::read_from(kubeconfig).unwrap();
     let options = kube::config::KubeConfigOptions::default();
     let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.unwrap();
-    // These tests want to see every answer.
+    // These tests check every answer, so the client must not retry.
     config.default_retry = false;
     kube::Client::try_from(config).unwrap()
 }

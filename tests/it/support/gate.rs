@@ -1,4 +1,4 @@
-//! A TCP proxy with faults, as a load balancer and the network have them. It passes bytes and knows nothing of them.
+//! A TCP proxy with the faults of load balancers and networks. It does not interpret the bytes.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use super::server::ANY_PORT;
 
-/// Stands between a client and servers until dropped.
+/// Forwards connections of clients to servers until dropped.
 pub(crate) struct Gate {
     /// Where clients connect.
     pub(crate) address: SocketAddr,
@@ -21,23 +21,23 @@ pub(crate) struct Gate {
 }
 
 struct Shared {
-    /// Taken in turn, a connection each; without any, connections are closed at once.
+    /// Used in turn, one for each connection. If there is none, connections are closed at once.
     backends: Mutex<Vec<SocketAddr>>,
     turn: AtomicUsize,
     connections: AtomicU64,
-    /// Numbers of those that are open.
+    /// The numbers of the open connections.
     open: Mutex<BTreeSet<u64>>,
     faults: watch::Sender<Faults>,
 }
 
-/// Orders for connections, by their numbers.
+/// Faults for connections, by number.
 #[derive(Clone, Debug, Default)]
 struct Faults {
-    /// Connections below this number pass no more bytes, without a sign to either side.
+    /// Connections below this number forward no bytes, without a sign to either side.
     frozen_below: u64,
     /// Connections below this number are closed.
     cut_below: u64,
-    /// Bytes from a client with which it is held until this is taken back.
+    /// A client that sends these bytes is held, until this is reset.
     hold: Option<Vec<u8>>,
     /// Whether a client was held.
     held: bool,
@@ -49,7 +49,7 @@ impl Gate {
     /// Listens on a port of the system's choice.
     pub(crate) async fn start(backends: &[SocketAddr]) -> Self {
         let listener = TcpListener::bind(ANY_PORT).await.expect("a free port");
-        let address = listener.local_addr().expect("it is bound");
+        let address = listener.local_addr().expect("a bound listener");
         let shared = Arc::new(Shared {
             backends: Mutex::new(backends.to_vec()),
             turn: AtomicUsize::new(0),
@@ -61,13 +61,15 @@ impl Gate {
         Self { address, shared, accepting }
     }
 
-    /// Where connections go from now on, in turn from the first; to nowhere where there is none.
+    /// Sets the servers for new connections, which use them in turn from the first. With none, connections are
+    /// closed.
     pub(crate) fn set_backends(&self, backends: &[SocketAddr]) {
         *self.shared.backends.lock().expect("no panic") = backends.to_vec();
         self.shared.turn.store(0, Ordering::Relaxed);
     }
 
-    /// Passes no more bytes on the open connections, in either direction, without a sign to either side. New ones work.
+    /// Stops the bytes on the open connections, in both directions and without a sign to either side. New connections
+    /// work.
     pub(crate) fn freeze(&self) {
         let below = self.shared.connections.load(Ordering::SeqCst);
         self.shared.faults.send_modify(|faults| faults.frozen_below = below);
@@ -87,7 +89,7 @@ impl Gate {
         below
     }
 
-    /// Holds a client back from its next request with this in it, until [`Gate::release`].
+    /// Holds the next request that contains this text, until [`Gate::release`].
     pub(crate) fn hold(&self, text: &str) {
         self.shared.faults.send_modify(|faults| {
             (faults.hold, faults.held) = (Some(text.as_bytes().to_vec()), false);
@@ -98,10 +100,10 @@ impl Gate {
     pub(crate) async fn wait_until_held(&self) {
         let mut faults = self.shared.faults.subscribe();
         let held = faults.wait_for(|faults| faults.held);
-        super::in_time("a request to hold", held).await.expect("the gate stands");
+        super::in_time("a request to hold", held).await.expect("the gate is running");
     }
 
-    /// Releases held clients, and holds no others.
+    /// Releases held clients, and holds no more.
     pub(crate) fn release(&self) {
         self.shared.faults.send_modify(|faults| faults.hold = None);
     }
@@ -132,14 +134,14 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-/// One connection, from its beginning until either side or a fault ends it.
+/// Runs one connection from its beginning until either side or a fault ends it.
 async fn carry(mut client: TcpStream, backend: SocketAddr, number: u64, shared: &Shared) {
     let Ok(mut server) = TcpStream::connect(backend).await else { return };
     let mut faults = shared.faults.subscribe();
     let mut cut = faults.clone();
     let passing = async {
         tokio::select! {
-            // Until one side ends; then both are closed.
+            // When one side ends, both are closed.
             () = pass(&mut client, &mut server, shared) => {}
             () = reached(&mut faults, |faults| faults.frozen_below > number) => std::future::pending().await,
         }
@@ -150,9 +152,9 @@ async fn carry(mut client: TcpStream, backend: SocketAddr, number: u64, shared: 
     }
 }
 
-/// Waits for a fault; what it holds is let go before anything else is awaited.
+/// Waits for a fault. The borrowed value is released before anything else is awaited.
 async fn reached(faults: &mut watch::Receiver<Faults>, holds: impl Fn(&Faults) -> bool) {
-    // Fails when the gate is gone, whose end cuts all.
+    // Fails if the gate was dropped, which cuts all connections.
     let _ = faults.wait_for(holds).await;
 }
 
@@ -186,6 +188,6 @@ async fn hold(bytes: &[u8], shared: &Shared) {
     }
     shared.faults.send_modify(|faults| faults.held = true);
     let mut released = shared.faults.subscribe();
-    // Fails when the gate is gone.
+    // Fails if the gate was dropped.
     let _ = released.wait_for(|faults| faults.hold.is_none()).await;
 }

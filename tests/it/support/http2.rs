@@ -14,14 +14,14 @@ use tokio::net::TcpStream;
 use tokio_util::io::StreamReader;
 use tokio_util::task::AbortOnDropHandle;
 
-/// One connection, closed when it and all answers over it are dropped.
+/// A connection, closed when it and all its answers are dropped.
 pub(crate) struct Connection {
     address: SocketAddr,
     requests: SendRequest<Empty<Bytes>>,
     driver: AbortOnDropHandle<hyper::Result<()>>,
 }
 
-/// An answer, whose body comes as it is read.
+/// An answer whose body is read as it arrives.
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
@@ -29,7 +29,7 @@ pub(crate) struct Answer {
 }
 
 impl Connection {
-    /// With windows of these sizes, in bytes, for each request and for all together.
+    /// Opens a connection. The windows, in bytes, are those of each request and of the whole connection.
     pub(crate) async fn open(address: SocketAddr, windows: Option<(u32, u32)>) -> std::io::Result<Self> {
         let socket = TcpStream::connect(address).await?;
         let mut builder = http2::Builder::new(TokioExecutor::new());
@@ -55,12 +55,12 @@ impl Connection {
         Ok(Answer { status: parts.status, headers: parts.headers, body: Box::pin(StreamReader::new(body)) })
     }
 
-    /// Waits until the server has closed it, while this client would go on.
+    /// Waits until the server has closed the connection, while this client would go on.
     pub(crate) async fn closed(self) {
         let _ = self.driver.await;
     }
 
-    /// Waits until the server has closed it.
+    /// Waits until the server has closed the connection.
     pub(crate) async fn ended(self) -> hyper::Result<()> {
         drop(self.requests);
         self.driver.await.expect("the connection did not panic")

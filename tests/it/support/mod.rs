@@ -1,4 +1,5 @@
-//! What the tests share: informerd in the process, foreign clients, and a client that folds what it receives.
+//! Shared by the tests: informerd in the process, clients of other projects, and a client that folds what it
+//! receives.
 
 pub(crate) mod browser;
 pub(crate) mod check;
@@ -17,13 +18,13 @@ use std::time::Duration;
 use client::Transport;
 use serde_json::{Value, json};
 
-/// All of them.
+/// All transports.
 pub(crate) const TRANSPORTS: [Transport; 3] = [Transport::Sse, Transport::Ndjson, Transport::WebSocket];
 
-/// Longest that a test waits for anything: far beyond what a busy machine takes, so that only a fault meets it.
+/// Time limit of every wait, far beyond the needs of a busy machine: only a fault reaches it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Waits until a condition holds; panics with its name when it does not in time.
+/// Waits until a condition holds; panics with `what` at the time limit.
 pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while !holds() {
@@ -32,7 +33,8 @@ pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A command that runs informerd with nothing of the caller's settings in the environment. Variables for tests are no settings.
+/// A command that runs informerd without the caller's INFORMERD_ variables. Those for tests are removed, too, as
+/// informerd refuses variables of no setting.
 pub(crate) fn informerd() -> std::process::Command {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_informerd"));
     let inherited = std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("INFORMERD_"));
@@ -42,7 +44,7 @@ pub(crate) fn informerd() -> std::process::Command {
     command
 }
 
-/// Waits for a future; panics with its name when it takes too long.
+/// Waits for a future; panics with `what` at the time limit.
 pub(crate) async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("not in time: {what}"))
 }

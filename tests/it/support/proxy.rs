@@ -1,4 +1,4 @@
-//! A proxy for HTTP's CONNECT and for SOCKS 5, on one port, that records the requested addresses.
+//! A proxy for HTTP CONNECT and for SOCKS 5, on one port, that records the requested addresses.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::server::ANY_PORT;
 
-/// What a client said to the proxy.
+/// The request of a client to the proxy.
 #[derive(Clone, Debug)]
 pub(crate) struct Greeting {
     /// `127.0.0.1:6443`.
@@ -22,18 +22,18 @@ pub(crate) struct Greeting {
 
 /// A proxy. Dropping it closes it.
 pub(crate) struct Proxy {
-    /// Where it listens.
+    /// The address of the proxy.
     pub(crate) address: SocketAddr,
-    /// What clients said, in order.
+    /// The requests of clients, in order.
     pub(crate) greetings: Arc<Mutex<Vec<Greeting>>>,
     _stop: DropGuard,
 }
 
 impl Proxy {
-    /// A proxy on a free port.
+    /// Starts a proxy on a free port.
     pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind(ANY_PORT).await.expect("a free port");
-        let address = listener.local_addr().expect("it is bound");
+        let address = listener.local_addr().expect("a bound listener");
         let (greetings, stop) = (Arc::<Mutex<Vec<_>>>::default(), CancellationToken::new());
         let (noted, stopped) = (greetings.clone(), stop.clone());
         let accepting = async move {
@@ -57,7 +57,7 @@ async fn forward(mut client: TcpStream, noted: Arc<Mutex<Vec<Greeting>>>) {
     noted.lock().unwrap().push(greeting.clone());
     let mut server = TcpStream::connect(&greeting.target).await.unwrap();
     client.write_all(&welcome).await.unwrap();
-    // Either side may leave as it likes.
+    // Either side may close its connection.
     let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
 }
 
@@ -74,7 +74,7 @@ async fn connect(client: &mut TcpStream) -> Greeting {
     Greeting { target, user: String::from_utf8(user).unwrap() }
 }
 
-/// Source: RFC 1928. As kube goes about it: without a name.
+/// Source: RFC 1928. Without a user name, as kube's client connects.
 async fn socks(client: &mut TcpStream) -> Greeting {
     assert_eq!(client.read_u8().await.unwrap(), 5);
     text(client).await;
@@ -91,7 +91,7 @@ async fn socks(client: &mut TcpStream) -> Greeting {
     Greeting { target: format!("{host}:{port}"), user: String::new() }
 }
 
-/// A length, and as many bytes.
+/// Reads a length, and as many bytes.
 async fn text(client: &mut TcpStream) -> String {
     let mut text = vec![0; client.read_u8().await.unwrap().into()];
     client.read_exact(&mut text).await.unwrap();

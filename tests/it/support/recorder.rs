@@ -8,28 +8,28 @@ use super::client::{Item, Stream, StreamEvent, Transport};
 
 /// A client of one stream, over any number of connections.
 pub(crate) struct Recorder {
-    /// Where it connects; may be changed between connections.
+    /// The server's address; may be changed between connections.
     pub(crate) address: SocketAddr,
-    /// How it connects; may be changed between connections.
+    /// The transport; may be changed between connections.
     pub(crate) transport: Transport,
     target: String,
     stream: Option<Stream>,
     token: Option<String>,
     state: Objects,
     versions: Versions,
-    /// Whether objects may come again (`resyncSeconds`).
+    /// Whether objects may be repeated (`resyncSeconds`).
     pub(crate) resyncs: bool,
-    /// Whether the state is whole: SYNCED came, or a resume from a whole one.
+    /// Whether the state is complete: SYNCED came, or the client resumed from a complete state.
     pub(crate) synced: bool,
-    /// The reasons of the RESETs that it received.
+    /// The reasons of the RESETs received.
     pub(crate) resets: Vec<String>,
-    /// Events taken, marks included.
+    /// Number of events received, bookmarks included.
     pub(crate) events: usize,
-    /// The object event taken last: its type, key and version.
+    /// The last event of an object: its type, key and version.
     pub(crate) last: Option<(String, String, u128)>,
-    /// BOOKMARK and SYNCED taken.
+    /// Number of BOOKMARK and SYNCED received.
     pub(crate) marks: usize,
-    /// Connections made.
+    /// Number of connections made.
     pub(crate) connections: usize,
 }
 
@@ -57,19 +57,19 @@ impl Recorder {
         }
     }
 
-    /// A client that holds the whole state.
+    /// A client that is connected and has a complete state.
     pub(crate) async fn connect(transport: Transport, address: SocketAddr, target: &str) -> Self {
         let mut recorder = Self::new(transport, address, target);
         recorder.wait_until("SYNCED", |recorder| recorder.synced).await;
         recorder
     }
 
-    /// What it holds, by `Kind/namespace/name`.
+    /// The objects that it holds, by `Kind/namespace/name`.
     pub(crate) fn state(&self) -> &Objects {
         &self.state
     }
 
-    /// From where it would resume.
+    /// The token with which it would resume.
     pub(crate) fn token(&self) -> Option<&str> {
         self.token.as_deref()
     }
@@ -79,7 +79,7 @@ impl Recorder {
         self.stream = None;
     }
 
-    /// Connects with the token it has, as often as it takes; does nothing while it is connected.
+    /// Connects with its token, with as many attempts as it takes; does nothing while it is connected.
     pub(crate) async fn reconnect(&mut self) {
         while self.stream.is_none() {
             let token = self.token.clone();
@@ -89,7 +89,7 @@ impl Recorder {
                     self.connections += 1;
                     self.versions.connected(token.as_deref());
                     if token.is_none() {
-                        // Without a token everything comes again.
+                        // Without a token everything is sent again.
                         self.state.clear();
                         self.synced = false;
                     }
@@ -103,8 +103,8 @@ impl Recorder {
         }
     }
 
-    /// Takes the next item; `false` when the connection ended (it is made anew by the next call). Not to be
-    /// cancelled: use [`Recorder::wait_until`] for bounded waits.
+    /// Receives the next item; `false` if the connection ended (the next call connects again). Must not be cancelled:
+    /// use [`Recorder::wait_until`] for bounded waits.
     pub(crate) async fn step(&mut self) -> bool {
         self.reconnect().await;
         let Some(stream) = &mut self.stream else { return false };
@@ -116,7 +116,7 @@ impl Recorder {
         self.stream.is_some()
     }
 
-    /// Takes events until a condition holds, reconnecting as needed; panics when it takes too long.
+    /// Receives events until a condition holds, and reconnects as needed; panics at the time limit.
     pub(crate) async fn wait_until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
         let reached = tokio::time::timeout(super::PATIENCE, async {
             while !holds(self) {
@@ -136,7 +136,7 @@ impl Recorder {
         );
     }
 
-    /// Takes events until it holds exactly this; panics with the difference when it takes too long.
+    /// Receives events until it holds exactly these objects; panics with the difference at the time limit.
     pub(crate) async fn wait_for_state(&mut self, expected: &Objects) {
         let reached = tokio::time::timeout(super::PATIENCE, async {
             while !self.synced || self.state != *expected {
@@ -158,7 +158,7 @@ impl Recorder {
         }
     }
 
-    /// Folds one event: put, remove, clear.
+    /// Applies one event: put, remove, or clear.
     fn take(&mut self, event: &StreamEvent) {
         self.events += 1;
         self.last = matches!(&*event.kind, "ADDED" | "MODIFIED" | "DELETED")
@@ -190,16 +190,16 @@ impl Recorder {
 
     /// Keeps the token that a client may resume from after this event.
     fn remember(&mut self, event: &StreamEvent) {
-        // The version of a deletion is not a place to resume from: in a relist's changes deletions come first.
+        // A client must not resume from the version of a deletion: in a relist's changes deletions come first.
         let live = self.synced && matches!(&*event.kind, "ADDED" | "MODIFIED");
         if let Some(token) = &event.token {
-            // A token of version 0 means to start over. It covers no events.
+            // A token of version 0 makes the client start over. It covers no events.
             self.token = Some(token.clone());
             if self.synced {
                 self.versions.covered();
             }
         } else if let (true, Some(token)) = (live, self.token.as_deref()) {
-            // Where one informer is followed, the event's own version will do.
+            // If a single informer is followed, the event's own version serves as a token.
             let versions = token.trim_end_matches(",.kind:bookmark");
             if let Some((name, _)) = versions.rsplit_once(':').filter(|_| !versions.contains(',')) {
                 self.token = Some(format!("{name}:{}", version(&event.object)));

@@ -1,5 +1,5 @@
-//! A path to a server with faults: connections that go dead silently, load balancers that close idle ones, addresses that
-//! move, certificates that change.
+//! A path to a server with faults: connections that go dead without a sign, load balancers that close idle ones,
+//! changed addresses, changed certificates.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,42 +18,42 @@ use super::server::ANY_PORT;
 
 /// Forwards connections to a server. Dropping it closes them all.
 pub(crate) struct Relay {
-    /// Where it listens.
+    /// The address of the relay.
     pub(crate) address: SocketAddr,
     path: Arc<Path>,
     stop: CancellationToken,
 }
 
-/// The behavior of new connections.
+/// The behavior of connections.
 struct Path {
     target: SocketAddr,
     tls: Mutex<Option<Arc<ServerConfig>>>,
-    /// Connections made before this one was counted stand still.
+    /// Connections below this number are frozen.
     frozen_before: watch::Sender<u64>,
-    /// And these are closed.
+    /// Connections below this number are closed.
     cut_before: watch::Sender<u64>,
-    /// Whether nothing is taken, read or written.
+    /// Whether nothing is accepted, read or written.
     paused: watch::Sender<bool>,
     idle_timeout: Option<Duration>,
     connections: AtomicU64,
-    /// Handshakes that failed.
+    /// Number of failed handshakes.
     refused: AtomicU64,
 }
 
 // === impl Relay ===
 
 impl Relay {
-    /// A path to a server.
+    /// A path without TLS and without an idle timeout.
     pub(crate) async fn to(target: SocketAddr) -> Self {
         Self::with(target, None, None).await
     }
 
-    /// A path that closes connections on which no byte went either way for so long, as load balancers do.
+    /// A path that closes a connection without a byte in either direction for this long, as load balancers do.
     pub(crate) async fn tiring(target: SocketAddr, idle_timeout: Duration) -> Self {
         Self::with(target, Some(idle_timeout), None).await
     }
 
-    /// A path with TLS up to here.
+    /// A path with TLS that ends at the relay.
     pub(crate) async fn tls(target: SocketAddr, config: ServerConfig) -> Self {
         Self::with(target, None, Some(Arc::new(config))).await
     }
@@ -64,7 +64,7 @@ impl Relay {
         tls: Option<Arc<ServerConfig>>,
     ) -> Self {
         let listener = TcpListener::bind(ANY_PORT).await.expect("a free port");
-        let address = listener.local_addr().expect("it is bound");
+        let address = listener.local_addr().expect("a bound listener");
         let path = Arc::new(Path {
             target,
             tls: Mutex::new(tls),
@@ -80,18 +80,18 @@ impl Relay {
         Self { address, path, stop }
     }
 
-    /// Freezes the open connections for good: nothing is read, written or closed. New ones work.
+    /// Freezes the open connections for good: nothing is read, written or closed. New connections work.
     pub(crate) fn freeze(&self) {
         self.path.frozen_before.send_replace(self.path.connections.load(Ordering::SeqCst));
     }
 
-    /// As a process that got SIGSTOP: the kernel takes connections and bytes, and nothing is answered until
-    /// [`Relay::resume`].
+    /// Behaves as a process stopped by SIGSTOP: the kernel accepts connections and bytes, and nothing is answered
+    /// until [`Relay::resume`].
     pub(crate) fn pause(&self) {
         self.path.paused.send_replace(true);
     }
 
-    /// Goes on where [`Relay::pause`] stopped.
+    /// Goes on after [`Relay::pause`].
     pub(crate) fn resume(&self) {
         self.path.paused.send_replace(false);
     }
@@ -101,17 +101,17 @@ impl Relay {
         self.path.cut_before.send_replace(self.path.connections.load(Ordering::SeqCst));
     }
 
-    /// Shows new connections another certificate.
+    /// Presents another certificate to new connections.
     pub(crate) fn present(&self, config: ServerConfig) {
         *self.path.tls.lock().unwrap() = Some(Arc::new(config));
     }
 
-    /// Connections made so far.
+    /// Number of connections made so far.
     pub(crate) fn connections(&self) -> u64 {
         self.path.connections.load(Ordering::SeqCst)
     }
 
-    /// Handshakes that failed so far.
+    /// Number of failed handshakes so far.
     pub(crate) fn refused(&self) -> u64 {
         self.path.refused.load(Ordering::SeqCst)
     }
@@ -150,7 +150,7 @@ async fn forward(path: Arc<Path>, stream: TcpStream, number: u64) {
     }
 }
 
-/// Copies both ways until either side ends, or nothing came for too long.
+/// Copies both ways until either side ends, or the idle timeout is over.
 async fn copy(path: &Path, client: impl AsyncRead + AsyncWrite, server: TcpStream, number: u64) {
     let (mut client_read, mut client_write) = tokio::io::split(client);
     let (mut server_read, mut server_write) = tokio::io::split(server);
@@ -193,7 +193,7 @@ async fn is_running(paused: &mut watch::Receiver<bool>) {
     let _ = paused.wait_for(|paused| !paused).await;
 }
 
-/// Returns when a connection is among those made before; the sender lives as long as the path.
+/// Returns once the connection's number is below the bound. The sender lives as long as the path.
 async fn is_among(before: &mut watch::Receiver<u64>, number: u64) {
     let _ = before.wait_for(|before| number < *before).await;
 }

@@ -1,4 +1,4 @@
-//! informerd in the process, on a port of its own, against the simulator or any API server.
+//! informerd in the process, on a port of its own, in front of the simulator or another API server.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -24,17 +24,17 @@ pub(crate) struct TestServer {
     pub(crate) informerd: Informerd,
 }
 
-/// An informerd in a runtime of its own, so that it can be killed as a process is.
+/// An informerd in a runtime of its own, so that it can be killed like a process.
 pub(crate) struct Informerd {
     config: config::Serve,
     running: Option<(Runtime, App)>,
-    /// Where clients connect; unspecified for a Unix socket.
+    /// The data listener; unspecified for a Unix socket.
     pub(crate) address: SocketAddr,
-    /// Where probes are answered.
+    /// The admin listener.
     pub(crate) admin: SocketAddr,
     /// The informers.
     pub(crate) hub: Hub,
-    /// Its own while it is down, too.
+    /// Held while informerd is down, too.
     _ports: Vec<Port>,
 }
 
@@ -44,7 +44,7 @@ pub(crate) const ANY_PORT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv
 // === impl TestServer ===
 
 impl TestServer {
-    /// Follows resources of a new cluster.
+    /// Follows these resources of a new cluster.
     pub(crate) async fn start(resources: &[&str]) -> Self {
         Self::start_with(resources, |_| {}).await
     }
@@ -54,7 +54,7 @@ impl TestServer {
         Self::over(Cluster::new(ClusterConfig::default()), resources, change).await
     }
 
-    /// Follows resources of a cluster that is there already.
+    /// Follows these resources of an existing cluster.
     pub(crate) async fn over(
         cluster: Cluster,
         resources: &[&str],
@@ -64,14 +64,14 @@ impl TestServer {
         Self::beside(cluster, api, resources, change).await
     }
 
-    /// An API server with a bookmark each fifth of a second.
+    /// An API server that sends a bookmark every 200 ms.
     pub(crate) async fn api(cluster: Cluster) -> ApiServer {
         let timings =
             ApiServerConfig { bookmark_interval: Duration::from_millis(200), ..ApiServerConfig::default() };
         ApiServer::bind_with(cluster, ANY_PORT, timings).await.expect("a free port")
     }
 
-    /// Follows resources of an API server that is there already.
+    /// Follows these resources of an existing API server.
     pub(crate) async fn beside(
         cluster: Cluster,
         api: ApiServer,
@@ -83,11 +83,11 @@ impl TestServer {
         Self { cluster, api, informerd: Informerd::start(config).await }
     }
 
-    /// Waits until an informer has reached the cluster's revision as it is now.
+    /// Waits until an informer has reached the cluster's current revision.
     pub(crate) async fn caught_up(&self, resource: &str) {
         let newest = self.cluster.list(resource).iter().map(super::check::version).max().unwrap_or(0);
         let objects = self.cluster.len(resource);
-        let informers = self.hub.resolve(resource).expect("it is followed");
+        let informers = self.hub.resolve(resource).expect("a followed resource");
         super::eventually(&format!("{resource} at {newest} with {objects} objects"), || {
             let reached = |text: String| text.parse::<u128>().is_ok_and(|reached| reached >= newest);
             informers.iter().all(|one| one.reader.mark().synced)
@@ -115,15 +115,15 @@ impl std::ops::DerefMut for TestServer {
 // === impl Informerd ===
 
 impl Informerd {
-    /// Starts against whatever a configuration names, and waits until each informer has its first list.
+    /// Starts with a configuration, and waits until each informer has its first list.
     pub(crate) async fn start(config: config::Serve) -> Self {
-        // In a box, as a configuration is large and is moved through every step of the start.
+        // Boxed, as a configuration is large and is moved in every step of the start.
         let informerd = Box::pin(Self::start_unsynced(config)).await;
         informerd.synced().await;
         informerd
     }
 
-    /// Starts against whatever a configuration names.
+    /// Starts with a configuration, without waiting for the first lists.
     pub(crate) async fn start_unsynced(mut config: config::Serve) -> Self {
         let mut ports = Vec::new();
         let mut hold = |address: SocketAddr| {
@@ -162,7 +162,7 @@ impl Informerd {
         }
     }
 
-    /// Ends at once, as SIGKILL does: sockets close in the middle of whatever they carried.
+    /// Ends at once, as by SIGKILL: sockets close in the middle of their data.
     pub(crate) async fn kill(&mut self) {
         if let Some((runtime, app)) = self.running.take() {
             drop(app);
@@ -203,7 +203,7 @@ impl Drop for Informerd {
     }
 }
 
-/// A configuration for tests: loopback, ports of the system's choice, a short drain.
+/// A configuration for tests: loopback, ports of the system's choice, and a short drain.
 pub(crate) fn serve_config(upstream: UpstreamSource, resources: &[&str]) -> config::Serve {
     config::Serve {
         watches: resources.iter().map(|resource| watch(resource)).collect(),
@@ -234,12 +234,12 @@ pub(crate) fn serve_config(upstream: UpstreamSource, resources: &[&str]) -> conf
     }
 }
 
-/// The API server of a kubeconfig's current context.
+/// The cluster of a kubeconfig's current context.
 pub(crate) fn kubeconfig(path: PathBuf) -> UpstreamSource {
     UpstreamSource::Kubeconfig { path: Some(path), context: None }
 }
 
-/// A resource in all namespaces, whole.
+/// A watch of a resource in all namespaces, of whole objects.
 pub(crate) fn watch(resource: &str) -> WatchSpec {
     WatchSpec {
         resource: resource.to_owned(),
@@ -255,7 +255,7 @@ pub(crate) fn watch(resource: &str) -> WatchSpec {
     }
 }
 
-/// The metrics of this process: all servers in it share them.
+/// The metrics of this process, shared by all servers in it.
 fn metrics() -> &'static Metrics {
     static METRICS: OnceLock<Metrics> = OnceLock::new();
     METRICS.get_or_init(|| Metrics::install().expect("installed once"))
@@ -271,7 +271,7 @@ async fn launch(config: &config::Serve) -> (Runtime, App) {
     (runtime, app)
 }
 
-/// Ends a runtime from within another; returns when all its tasks, and so their sockets, are gone.
+/// Ends a runtime from within another one. Returns when all its tasks, and so their sockets, are gone.
 async fn end(runtime: Runtime) {
     let ended = tokio::task::spawn_blocking(move || runtime.shutdown_timeout(super::PATIENCE));
     ended.await.expect("ending does not panic");

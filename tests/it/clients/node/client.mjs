@@ -1,4 +1,4 @@
-// The official client, from the folder that INFORMERD_NODE_MODULES names, for the server of the command line.
+// The official client, from the folder in INFORMERD_NODE_MODULES. The last argument names the server.
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 
@@ -7,7 +7,7 @@ export const k8s = await import(pathToFileURL(folder).href);
 
 export const config = new k8s.KubeConfig();
 config.loadFromOptions({
-  // The client refuses plain HTTP without it.
+  // Without skipTLSVerify the client refuses plain HTTP.
   clusters: [{ name: 'informerd', server: process.argv.at(-1), skipTLSVerify: true }],
   users: [{ name: 'nobody' }],
   contexts: [{ name: 'informerd', cluster: 'informerd', user: 'nobody' }],

@@ -1,6 +1,6 @@
-// Informers of the official client, restarted after errors as its documentation has it.
+// Informers of the official client, restarted after errors as its documentation shows.
 //
-// Usage: follow.mjs URL. For each line on stdin it prints one line with what each informer holds:
+// Usage: follow.mjs URL. For each line on stdin it prints one line with the objects of each informer:
 // {"NAME": {"objects": {"NAMESPACE/NAME": "VERSION STEP"}, "lists": N, "went_back": N}}.
 import { createInterface } from 'node:readline';
 import { k8s, config } from './client.mjs';

@@ -1,4 +1,4 @@
-// Reads with the official client, or is refused with it. Usage: read.mjs read|refused URL. Prints one line of JSON.
+// Sends reads, or requests that must be refused, with the official client. Usage: read.mjs read|refused URL. Prints one line of JSON.
 import { k8s, config } from './client.mjs';
 
 const core = config.makeApiClient(k8s.CoreV1Api);

@@ -1,6 +1,6 @@
-"""Followers made of the official client's `watch.Watch`, as its documentation has them written.
+"""Followers that use the official client's `watch.Watch` as its documentation shows.
 
-Usage: follow.py URL. For each line on stdin it prints one line with what each follower holds:
+Usage: follow.py URL. For each line on stdin it prints one line with the objects of each follower:
 {"NAME": {"objects": {"NAMESPACE/NAME": "VERSION STEP"}, "lists": N, "went_back": N}}.
 """
 
@@ -15,7 +15,7 @@ from kubernetes import client, dynamic, watch
 
 
 def plain(thing):
-    """Of a model, a dynamic object or a dict: metadata as a dict with the names of the wire."""
+    """Key, version and step of a model, a dynamic object or a dict."""
     if hasattr(thing, "to_dict"):
         thing = thing.to_dict()
     metadata = thing["metadata"]
@@ -25,7 +25,7 @@ def plain(thing):
 
 
 class Follower(threading.Thread):
-    """Lists, watches from the list's version, goes on from the last event, and lists again after a 410."""
+    """Lists, watches from the list's version, resumes from the last event, and lists again after a 410."""
 
     def __init__(self, source, stream=None, lists=True, **arguments):
         super().__init__(daemon=True)
@@ -53,7 +53,7 @@ class Follower(threading.Thread):
     def follow(self):
         if self.version is None:
             self.start_over()
-        # Without a version the stream begins with what is there.
+        # Without a version the stream begins with the current objects.
         at = {"resource_version": self.version} if self.version else {}
         for event in self.stream(**self.arguments, **at):
             key, version, step = plain(event["object"])
@@ -106,7 +106,7 @@ def main():
         follower.start()
     for _ in sys.stdin:
         print(json.dumps({name: follower.report() for name, follower in followers.items()}), flush=True)
-    # The threads wait in their streams.
+    # Ends the threads, too, which wait in their streams.
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""Calls informerd by a client that openapi-python-client made of its /openapi.json.
+"""Calls informerd with the client that openapi-python-client generated from its /openapi.json.
 
 generated.py DATA_URL ADMIN_URL; the client is the package `generated` of the current folder. Prints what it read as JSON.
 """

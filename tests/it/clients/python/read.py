@@ -1,4 +1,4 @@
-"""Reads with the official client, or is refused with it. Usage: read.py read|refused URL. Prints one line of JSON."""
+"""Sends reads, or requests that must be refused, with the official client. Usage: read.py read|refused URL. Prints one line of JSON."""
 
 import json
 import sys
