@@ -19,7 +19,7 @@ type item struct {
 	Object                 *struct{ Status struct{ Phase string } }
 }
 
-// call gives the code of the answer, and an error unless it is a success.
+// call returns the status code of the answer, and an error unless it is a success.
 func call(method, path, body string, answer any) (int, error) {
 	url, named := os.LookupEnv("INFORMERD_URL")
 	if !named {
@@ -46,7 +46,7 @@ func call(method, path, body string, answer any) (int, error) {
 
 func reconcile(it item) error {
 	name := it.Namespace + "_" + it.Name
-	if it.Object == nil { // gone; all that is known is the key
+	if it.Object == nil { // deleted; only the key is known
 		return os.RemoveAll("pods/" + name)
 	}
 	written := fmt.Sprintf(".%s.%d", name, os.Getpid())
@@ -62,13 +62,13 @@ func main() {
 		code, err := call("POST", "/lease", `{"max": 10, "waitSeconds": 20}`, &leased)
 		for _, it := range leased.Items {
 			verb, body := "/done", map[string]string{"lease": it.Lease}
-			if failed := reconcile(it); failed != nil { // comes again, later each time
+			if failed := reconcile(it); failed != nil { // retried, after a growing delay
 				verb, body["error"] = "/retry", failed.Error()
 			}
 			text, _ := json.Marshal(body)
-			code, err = call("POST", verb, string(text), nil) // 409: too late, the key is somebody else's
+			code, err = call("POST", verb, string(text), nil) // 409: too late, the lease has run out
 		}
-		if code == 404 { // after a restart of informerd: it forgets the queues of its clients
+		if code == 404 { // after a restart, informerd does not have the queues of its clients
 			_, err = call("PUT", "", spec, nil)
 		}
 		if err != nil && code != 409 {

@@ -14,17 +14,17 @@ async function call(method, path, body) {
 
 async function reconcile(namespace, name, pod) {
   const path = `pods/${namespace}_${name}`;
-  if (!pod) return rm(path, { force: true }); // gone; all that is known is the key
+  if (!pod) return rm(path, { force: true }); // deleted; only the key is known
   await writeFile(`.${namespace}_${name}.${process.pid}`, pod.status.phase + "\n");
   await rename(`.${namespace}_${name}.${process.pid}`, path);
 }
 
 async function handle({ namespace, name, object, lease }) {
   const failed = await reconcile(namespace, name, object).then(() => null, (error) => String(error));
-  // What failed comes again, later each time.
+  // A failed key is retried, after a growing delay.
   const answered = failed ? call("POST", "/retry", { lease, error: failed }) : call("POST", "/done", { lease });
   await answered.catch((error) => {
-    if (error.code !== 409) throw error; // 409: too late, the key is somebody else's
+    if (error.code !== 409) throw error; // 409: too late, the lease has run out
   });
 }
 

@@ -14,7 +14,7 @@ def call(method, path, body):
 
 def reconcile(namespace, name, pod):
     path = f"pods/{namespace}_{name}"
-    if pod is None:  # gone; all that is known is the key
+    if pod is None:  # deleted; only the key is known
         if os.path.exists(path): os.remove(path)
         return
     with open(f".{namespace}_{name}.{os.getpid()}", "w") as file:
@@ -27,12 +27,12 @@ def work():
         try:
             reconcile(item["namespace"], item["name"], item["object"])
             verb, answer = "/done", {}
-        except Exception as error:  # comes again, later each time
+        except Exception as error:  # retried, after a growing delay
             verb, answer = "/retry", {"error": repr(error)}
         try:
             call("POST", verb, {"lease": item["lease"], **answer})
         except urllib.error.HTTPError as error:
-            if error.code != 409: raise  # 409: too late, the key is somebody else's
+            if error.code != 409: raise  # 409: too late, the lease has run out
 
 
 os.makedirs("pods", exist_ok=True)

@@ -7,7 +7,7 @@ call() { # METHOD PATH JSON
   curl -sS --max-time 60 --fail-with-body -X "$1" -H 'Content-Type: application/json' -d "$3" "$url$2"
 }
 
-reconcile() { # FILE PHASE; no phase where the pod is gone
+reconcile() { # FILE PHASE; no phase if the pod is deleted
   if [ -z "$2" ]; then rm -f "pods/$1"; return; fi
   printf '%s\n' "$2" > ".$1.$$" && mv ".$1.$$" "pods/$1"
 }
@@ -15,7 +15,7 @@ reconcile() { # FILE PHASE; no phase where the pod is gone
 mkdir -p pods
 while true; do
   if ! items=$(call POST /lease '{"max": 10, "waitSeconds": 20}'); then
-    # 404 after a restart of informerd: it forgets the queues of its clients.
+    # 404: after a restart, informerd does not have the queues of its clients.
     call PUT '' "$spec" > answer.$$ 2>&1 || { cat answer.$$; sleep 1; }
     rm -f answer.$$
     continue
@@ -23,7 +23,7 @@ while true; do
   printf '%s' "$items" | jq -r '.items[] | "\(.lease) \(.namespace)_\(.name) \(.object.status.phase // "")"' |
   while read -r lease file phase; do
     if reconcile "$file" "$phase"; then
-      call POST /done "{\"lease\": \"$lease\"}" > /dev/null # 409: too late, the key is somebody else's
+      call POST /done "{\"lease\": \"$lease\"}" > /dev/null # 409: too late, the lease has run out
     else
       call POST /retry "{\"lease\": \"$lease\", \"error\": \"cannot write $file\"}" > /dev/null
     fi

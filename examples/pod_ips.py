@@ -10,7 +10,7 @@ OURS = {"app.kubernetes.io/managed-by": "pod-ips"}
 SPEC = {"leaseSeconds": 10, "maxAttempts": 20, "watch": [
     {"resource": "services"},
     {"resource": "endpointslices", "enqueue": [{"resource": "services"}]},
-    # A ConfigMap that somebody changes or deletes is made anew.
+    # Restores a ConfigMap that somebody changes or deletes.
     {"resource": "configmaps", "labelSelector": "app.kubernetes.io/managed-by=pod-ips",
      "enqueue": [{"resource": "services", "by": "owner"}]},
 ]}
@@ -49,7 +49,7 @@ def reconcile(namespace, name, service):
     owner = {"apiVersion": "v1", "kind": "Service", "name": name, "uid": service["metadata"]["uid"]}
     if held and held.get("data") == data and held["metadata"].get("ownerReferences") == [owner]: return
     metadata = {"name": map_name, "namespace": namespace, "labels": OURS, "ownerReferences": [owner]}
-    if held:  # With its version: 409 if the cache was behind, and the key comes again.
+    if held:  # With the version that was read: 409 if the cache was behind, and the key is retried.
         metadata["resourceVersion"] = held["metadata"]["resourceVersion"]
     call(*(("PUT", f"{maps}/{map_name}") if held else ("POST", maps)), {"metadata": metadata, "data": data})
 
@@ -59,10 +59,10 @@ while True:
         for item in call("POST", QUEUE + "/lease", {"max": 10})["items"]:
             verb, answer = "/done", {"lease": item["lease"]}
             try: reconcile(item["namespace"], item["name"], item["object"])
-            except Exception as error: verb, answer["error"] = "/retry", repr(error)  # comes again, later each time
+            except Exception as error: verb, answer["error"] = "/retry", repr(error)  # retried, after a growing delay
             try: call("POST", QUEUE + verb, answer)
             except urllib.error.HTTPError as error:
-                if error.code != 409: raise  # 409: too late, the key is somebody else's
+                if error.code != 409: raise  # 409: too late, the lease has run out
     except (OSError, http.client.HTTPException, ValueError) as error:
         try:
             if getattr(error, "code", 0) == 404: call("PUT", QUEUE, SPEC); continue

@@ -13,7 +13,7 @@ function connect() {
   on("DELETED", (object) => objects.delete(key(object)));
   on("RESET", () => objects.clear());
   for (const type of ["SYNCED", "BOOKMARK"]) on(type, () => console.log(objects.size, "objects at", token));
-  // An EventSource comes back by itself from a lost connection, but gives up on an error answer.
+  // An EventSource reconnects by itself after a lost connection, but not after an error answer.
   source.onerror = () => source.readyState === EventSource.CLOSED && setTimeout(connect, 1000);
 }
 connect();

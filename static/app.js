@@ -3,40 +3,40 @@
 //   GET /v1/resources ──each 2 s──▶ Informers                         (left)
 //   /v1/ws ──▶ Line ──pods────────▶ Feed ──▶ Table ──one frame──▶ DOM (middle)
 //                   ──pods/NS/NAME▶ Feed ──▶ Panel ──one frame──▶ DOM (right)
-//   GET /v1/queues, /v1/queues/NAME ──each 2 s──▶ Queues                 (left, and middle where one is chosen)
+//   GET /v1/queues, /v1/queues/NAME ──each 2 s──▶ Queues                 (left, and middle if one is chosen)
 //
-// What keeps it smooth with thousands of objects and hundreds of events a second:
-// - an event's JSON is parsed once, in slices of a few milliseconds, and only what the row shows is kept;
-// - events change rows, never the DOM; the DOM is brought up to date at most once per animation frame;
+// The page stays smooth with thousands of objects and hundreds of events a second:
+// - an event's JSON is parsed once, in slices of a few milliseconds, and only the values that the row shows are kept;
+// - events change rows, never the DOM; the DOM is updated at most once per animation frame;
 // - only the rows on the screen (and a few around them) exist as elements, and they are reused.
 //
 // Everything from the cluster reaches the DOM as text, never as markup.
 //
-// The page reads only. One button writes: it puts failed keys of a queue back.
+// The page only reads, except for one button, which puts failed keys of a queue back.
 //
 // `window.informerd` lets a test, or a person at the console, look inside; it changes nothing:
 //   rows()       objects held        shown()      rows that pass the filter
 //   rendered()   rows in the DOM     queued()     events received, not yet applied
 //   events()     events applied      state        connecting | loading | live | reconnecting | refused
-//   resource     selected informer   token        id of the last event, what a reconnect resumes from
+//   resource     selected informer   token        resume token of the last event
 //   lastFrameMs  script time of the last frame    maxFrameMs   the longest so far
 
 const POLL_MS = 2_000;
 const POLL_TIMEOUT_MS = 8_000;
 const SLICE_MS = 6; // parsing yields after this, so that a frame of 16 ms still fits beside it
 const SPARK_LEN = 60; // samples: two minutes at POLL_MS
-const STALE_SECONDS = 120; // bookmarks come about once a minute; two missed ones are worth a colour
+const STALE_SECONDS = 120; // bookmarks come about once a minute; two missing ones are shown in color
 const FLASH_MS = 900;
-const OVERSCAN = 8; // rows kept above and below the screen, so that a flick of the wheel meets no gap
+const OVERSCAN = 8; // rows kept above and below the screen, so that fast scrolling shows no gap
 const LOG_LEN_MAX = 200;
 const CHANGES_LEN_MAX = 24; // changed paths listed per event
 const JSON_LINES_MAX = 5_000; // beyond this the object is shown without color
 const RETRY_MS_MIN = 1_000;
 const RETRY_MS_MAX = 30_000;
 const NARROW_PX = 820; // a table narrower than this leaves out the columns marked `low: 1`
-const GRAPH_ROW_MAX = 12; // boxes in a row of the graph; the rest is a number
+const GRAPH_ROW_MAX = 12; // boxes in a row of the graph; the last one counts further nodes
 const BOX = { width: 156, height: 36, gap: 10, rise: 34 }; // of the graph, in pixels
-const SMALL_PX = 480; // and one narrower than this those marked `low: 2` as well
+const SMALL_PX = 480; // a table narrower than this also leaves out the columns marked `low: 2`
 
 // === Small helpers ===
 
@@ -65,7 +65,7 @@ function setPill(pill, tone, text, aside = '') {
   pill.dataset.tone = tone;
   if (!pill.firstElementChild) pill.replaceChildren(el('span'), el('span'));
   setText(pill.firstElementChild, text);
-  // Counting seconds is for the eye; a screen reader hears the state change only.
+  // Hidden from screen readers, which would announce each second; they announce changes of the state.
   pill.lastElementChild.setAttribute('aria-hidden', 'true');
   setText(pill.lastElementChild, aside && ` · ${aside}`);
 }
@@ -102,7 +102,7 @@ async function copyText(button, text) {
   try {
     await navigator.clipboard.writeText(text);
   } catch {
-    // No clipboard outside a secure context (http on another host): select it for the user's own copy.
+    // No clipboard outside a secure context (http on another host): select the text, so that the user can copy it.
     getSelection()?.selectAllChildren(button);
     return;
   }
@@ -116,8 +116,8 @@ async function copyText(button, text) {
 const MESSAGE_HEAD = /^\{"id":"(\d+)",(?:"resume":"([^"]*)",)?"type":"([A-Z]+)"/;
 
 /**
- * The connection to `/v1/ws`, open as long as there is a feed. Each feed is a subscription on it. After an end it connects
- * again, later each time, and each feed goes on from its last token.
+ * The connection to `/v1/ws`, open as long as there is a feed. Each feed is a subscription on it. After a disconnect it connects
+ * again, with growing delays, and each feed resumes from its last token.
  */
 class Line {
   constructor() {
@@ -127,7 +127,7 @@ class Line {
     this.retryMs = RETRY_MS_MIN;
   }
 
-  /** Gives a feed an id of its own and subscribes. An id is used once, so that late events of an ended feed are nobody's. */
+  /** Gives a feed an id of its own and subscribes. An id is used once, so late events of an ended feed are ignored. */
   add(feed) {
     this.drop(feed);
     feed.id = String(++this.last);
@@ -173,14 +173,15 @@ class Line {
 
 const line = new Line();
 
-// === Feed: one subscription, made orderly ===
+// === Feed: one subscription, its events in order ===
 
 /**
  * Follows one target (`pods`, `pods/NAMESPACE/NAME`) for as long as it is open, and reports to `sink`:
- * `sink.fresh()` what follows starts from nothing (first connection, RESET, or a reconnect without a token);
+ * `sink.fresh()` before a new snapshot (first connection, RESET, or a reconnect without a token);
  * `sink.event(frame)` in order, `frame.message` parsed; `sink.state(feed)` on each change of `feed.state`.
  *
- * A subscription that is refused (a 503 while informerd starts, say) says why; the feed tries again, later each time.
+ * If a subscription is refused (with 503 while informerd starts, say), `detail` has the reason, and the feed tries again, with
+ * growing delays.
  */
 class Feed {
   constructor(path, sink) {
@@ -195,7 +196,7 @@ class Feed {
     this.queue = [];
     this.head = 0;
     this.draining = false;
-    // A message to oneself is the one task that neither waits for a frame nor is slowed in a hidden tab.
+    // A message from the page to itself is the only kind of task that neither waits for a frame nor is throttled in a hidden tab.
     this.channel = new MessageChannel();
     this.channel.port1.onmessage = () => this.drain();
     line.add(this);
@@ -215,7 +216,7 @@ class Feed {
       this.push({ type: 'open', resumed: this.token !== '' });
     }
     if (resume) this.token = resume;
-    // As in Kubernetes, what ends the first state is a bookmark with an annotation.
+    // As in Kubernetes, a bookmark with an annotation ends the first state.
     const synced = type === 'BOOKMARK' && data.includes('"k8s.io/initial-events-end":"true"');
     this.push({ type: synced ? 'SYNCED' : type, data, id: resume });
   }
@@ -302,7 +303,7 @@ class Feed {
 
 // === Columns: what a row of each kind shows ===
 // `read(object)` gives a text, a number, or {text, sort, tone}; with `clock` it gives milliseconds, shown as an age.
-// `low`: left out where the table is narrow (1) or very narrow (2). The one column without `width` takes what is left.
+// `low`: left out where the table is narrow (1) or very narrow (2). The one column without `width` takes the remaining width.
 
 const time = (text) => (text ? Date.parse(text) : NaN);
 const list = (value) => (Array.isArray(value) ? value : []);
@@ -352,7 +353,7 @@ const QUIET = new Set(['Completed', 'Succeeded', 'Complete', 'Normal', '']);
 const BAD = /Err|BackOff|Fail|^Not|Never|Unknown|Invalid|Evicted|Killed|Lost|CannotRun|Exceeded|Unhealthy|Degraded|Unavailable|Unexpected|Denied|Rejected|Signal:|ExitCode:|OutOf|NodeAffinity|Shutdown|^False$/;
 const WAIT = /^(Pending|ContainerCreating|PodInitializing|Terminating|Init:(\d+\/\d+|ContainerCreating)|Progressing|Released|Warning|Suspended|.*SchedulingDisabled)$/;
 
-/** A word that is not known is no error: it has no color. */
+/** An unknown status is not an error, so it has no color. */
 function tone(reason) {
   const of = GOOD.has(reason) ? 'good' : QUIET.has(reason) ? 'quiet' : WAIT.test(reason) ? 'wait' : BAD.test(reason) ? 'bad' : '';
   return { text: reason, sort: reason, tone: of };
@@ -369,7 +370,7 @@ function nodeRoles(node) {
   return Object.keys(node.metadata.labels ?? {}).filter((k) => k.startsWith(prefix)).map((k) => k.slice(prefix.length)).sort().join(',');
 }
 
-/** For kinds unknown here: the phase, or the Ready condition with its reason, where there is one. */
+/** For kinds without columns here: the phase, or the Ready or Available condition with its reason, or nothing. */
 function anyStatus(object) {
   const status = object.status ?? {};
   if (typeof status.phase === 'string') return tone(status.phase);
@@ -429,11 +430,11 @@ function columnsFor(informer) {
 }
 
 const LEARNED = new Map(); // columns of custom resources, by informer
-const LEARN_MS = 2_000; // the objects are shown without them rather than later
+const LEARN_MS = 2_000; // after this the objects are shown without these columns
 const LEARNED_MAX = 8;
 const CUSTOM = 'Custom resource definition column (in JSONPath format): ';
 
-/** The columns of a custom resource's definition, as `kubectl get` shows them; null where there is nothing to wait for. */
+/** Reads the columns of a custom resource's definition, as `kubectl get` shows them; null if none have to be read. */
 function learn(informer) {
   if (ownColumns(informer) || LEARNED.has(id(informer))) return null;
   const accept = 'application/json;as=Table;v=v1;g=meta.k8s.io';
@@ -441,10 +442,10 @@ function learn(informer) {
   return fetch(path, { headers: { accept }, signal: AbortSignal.timeout(LEARN_MS) })
     .then((answer) => (answer.ok ? answer.json() : {}))
     .then((table) => LEARNED.set(id(informer), list(table.columnDefinitions).map(customColumn).filter(Boolean).slice(0, LEARNED_MAX)))
-    .catch(() => {}); // not reached: asked again when it is chosen again
+    .catch(() => {}); // on failure: requested again when the informer is selected again
 }
 
-/** Only of paths that name one member after another; the age has a column already. */
+/** Only for paths that are plain chains of members; name and age have a column already. */
 function customColumn({ name, type, description = '', priority = 0 }) {
   const path = description.startsWith(CUSTOM) ? description.slice(CUSTOM.length) : '';
   if (!/^(\.[\w-]+)+$/.test(path) || path === '.metadata.creationTimestamp' || path === '.metadata.name') return null;
@@ -459,8 +460,8 @@ function customColumn({ name, type, description = '', priority = 0 }) {
 // === Filter ===
 
 /**
- * Terms divided by blanks, all of which must match: `label=value` and `label!=value` compare one label exactly,
- * anything else is text looked for in namespace/name, labels and columns.
+ * Terms separated by blanks, all of which must match: `label=value` and `label!=value` compare one label exactly,
+ * any other term is text to find in namespace/name, labels and columns.
  */
 function parseFilter(input) {
   const terms = input.trim().split(/\s+/).filter(Boolean).map((term) => {
@@ -473,7 +474,7 @@ function parseFilter(input) {
 
 // === Table ===
 
-/** The rows of one informer: what was received, in order, filtered, and the few of them that are on the screen. */
+/** The rows of one informer: all of them, sorted, filtered, and the few that are on the screen. */
 class Table {
   constructor() {
     this.scroller = $('scroller');
@@ -506,9 +507,9 @@ class Table {
 
   clear() {
     this.rows = new Map();
-    this.order = []; // all rows, sorted as of the last rebuild, the dead ones among them until the next
+    this.order = []; // all rows, sorted at the last rebuild; removed rows stay until the next one
     this.added = [];
-    this.view = []; // those of `order` that pass the filter
+    this.view = []; // the rows of `order` that pass the filter
     this.epoch = 0;
     this.moved = true; // `order` or `view` is out of date
     this.rebuildAt = 0;
@@ -517,7 +518,7 @@ class Table {
     this.scroller.scrollTop = 0;
   }
 
-  /** Starts on another informer. */
+  /** Starts again with another informer. */
   reset(informer) {
     this.clear();
     this.all = columnsFor(informer);
@@ -527,8 +528,8 @@ class Table {
   }
 
   /**
-   * What follows starts from nothing. The rows stay on the screen until SYNCED, so that a RESET does not
-   * blink, but those not seen again by then are gone.
+   * A new snapshot follows. The old rows stay on the screen until SYNCED, so that a RESET does not flicker; then
+   * those that are not in the snapshot are removed.
    */
   fresh() {
     this.epoch += 1;
@@ -613,7 +614,7 @@ class Table {
     const { column, direction } = this.sort;
     this.order = this.order.filter((row) => row.alive).concat(this.added.filter((row) => row.alive));
     this.added = [];
-    // Nearly sorted already, which costs the engine's merge sort little more than one pass.
+    // The rows are nearly sorted already, so the engine's merge sort costs little more than one pass.
     this.order.sort((a, b) => {
       const [x, y] = [a.sorts[column], b.sorts[column]];
       if (x !== y) return x < y ? -direction : direction;
@@ -683,7 +684,7 @@ class Table {
       const anchorAt = Math.floor(top / this.rowHeight);
       const anchor = this.view[anchorAt];
       this.rebuild();
-      // Rows that come and go above what is being read must not push it around.
+      // Rows that are added or removed above the visible ones must not move these.
       const nowAt = top > 0 && anchor ? this.view.indexOf(anchor) : -1;
       if (nowAt >= 0) top += (nowAt - anchorAt) * this.rowHeight;
     }
@@ -720,7 +721,7 @@ class Table {
     }
   }
 
-  /** Scrolled by a few rows, the elements that left at one end come back at the other, and the rest keep their rows. */
+  /** After scrolling by a few rows, moves the elements that left at one end to the other; the rest keep their rows. */
   rotate(start) {
     const by = start - this.start;
     this.start = start;
@@ -748,7 +749,7 @@ class Table {
         if (cell.dataset.tone !== mark) cell.dataset.tone = mark;
       }
       const flash = now - row.changed < FLASH_MS;
-      // Two equal animations by turns: setting the same one again would not start it anew.
+      // Two equal animations alternate, as setting the same one again would not restart it.
       slot.tr.dataset.flash = !flash ? '' : slot.row === row && slot.tr.dataset.flash === 'a' ? 'b' : 'a';
       if (slot.row !== row) slot.tr.dataset.key = row.key;
       slot.row = row;
@@ -809,7 +810,7 @@ function pathOf(parent, key) {
   return /^[\w-]+$/.test(key) ? (parent ? `${parent}.${key}` : key) : `${parent}["${key}"]`;
 }
 
-/** What differs between two JSON values, as {path, from, to}; absent sides are undefined. */
+/** The differences between two JSON values, as {path, from, to}; a missing value is undefined. */
 function diff(from, to, path = '', out = []) {
   if (from === to) return out;
   const nested = from !== null && to !== null && typeof from === 'object' && typeof to === 'object' && Array.isArray(from) === Array.isArray(to);
@@ -888,7 +889,7 @@ class Panel {
     if (this.feed) this.feed.show($('panel-state'));
   }
 
-  // --- what the feed tells ---
+  // --- called by the feed ---
 
   fresh() { this.latest = null; }
 
@@ -904,7 +905,7 @@ class Panel {
       this.json.classList.toggle('gone', frame.type === 'DELETED');
       this.scheduleJson();
     } else if (frame.type === 'SYNCED' && !this.latest) {
-      this.json.replaceChildren(el('p', 'note', 'There is no such object now. If it is created, it appears here.'));
+      this.json.replaceChildren(el('p', 'note', 'This object does not exist. If it is created, it appears here.'));
     }
     this.write(frame, changes);
   }
@@ -923,7 +924,7 @@ class Panel {
     type.dataset.type = frame.type;
     summary.append(clock, type, el('span', 'version', object?.metadata?.resourceVersion ?? ''));
     details.append(summary);
-    // The message as it came over the wire, made only when somebody looks.
+    // The message as received, added only when the entry is opened.
     details.addEventListener('toggle', () => {
       if (details.open && details.children.length === 1) {
         details.append(el('pre', 'raw', frame.data));
@@ -971,14 +972,14 @@ class Panel {
   }
 }
 
-// === Graph: what an object refers to, above it, and what refers to it, below ===
+// === Graph: above an object those that it refers to, below it those that refer to it ===
 
 class Graph {
   constructor() {
     this.root = $('graph');
     this.picture = $('graph-picture');
     this.path = null;
-    // It is asked for only while somebody looks.
+    // The graph is requested only while it is open.
     this.root.addEventListener('toggle', () => this.load());
   }
 
@@ -1016,7 +1017,7 @@ class Graph {
       for (const edge of edges) this.edges.set(this.edgeKey(edge), edge);
       this.draw(rest, false);
     });
-    // A stream that only lost its connection comes back by itself.
+    // A stream that only lost its connection reconnects by itself.
     stream.onerror = () => stream.readyState === EventSource.CLOSED && this.stream === stream && this.explain();
   }
 
@@ -1062,15 +1063,15 @@ class Graph {
     const selected = at.get(nodes.find((node) => node.selected)?.id);
     if (selected && isFirst) this.picture.scrollTo(selected.x + BOX.width / 2 - this.picture.clientWidth / 2, selected.y - 80);
     const notes = [
-      nodes.length === 1 && 'Nothing that informerd follows refers to it, or is referred to by it.',
-      truncated && `More than ${number.format(truncated.max)} (${truncated.limit}): this is a part.`,
+      nodes.length === 1 && 'No object that informerd follows refers to this one, or is referred to by it.',
+      truncated && `Incomplete: the limit ${truncated.limit} (${number.format(truncated.max)}) was reached.`,
       notFollowed.length > 0 && `Not followed: ${notFollowed.join(', ')}.`,
       notHeld.length > 0 && `Not held: ${notHeld.join(', ')}.`,
     ];
     setText($('graph-note'), notes.filter(Boolean).join(' '));
   }
 
-  /** The nodes by their distance from the object: negative is above, where it refers to. */
+  /** The nodes in rows by their distance from the object; negative for the objects that it refers to, which are above it. */
   rows(nodes, edges) {
     const levels = new Map();
     for (const [step, [near, far]] of [[-1, ['from', 'to']], [1, ['to', 'from']]]) {
@@ -1227,7 +1228,7 @@ class Informers {
       if (item.samples.length > SPARK_LEN) item.samples.shift();
       this.draw(item);
     }
-    item.events = informer.events; // fewer than before: informerd was restarted, and counts anew
+    item.events = informer.events; // fewer than before: informerd was restarted, and counts from 0
     item.at = now;
   }
 
@@ -1239,14 +1240,14 @@ class Informers {
     item.area.setAttribute('d', points.length > 1 ? `M${x0},16L${points.join('L')}L${SPARK_LEN - 1},16Z` : '');
   }
 
-  /** Seconds since the API server was last heard, as of now: what informerd said, and what has passed since. */
+  /** Seconds since informerd last heard from the API server: the reported age, and the time since that report. */
   ageOf(informer) {
     return informer.ageSeconds === null || informer.ageSeconds === undefined ? null : informer.ageSeconds + (performance.now() - this.heardAt) / 1000;
   }
 
-  /** What is wrong, and when it is tried again; '' while all is well. */
+  /** The problem of an informer, and the time of the next try; '' if there is none. */
   troubleOf(informer) {
-    const stale = informer.stale ? 'the API server has not been heard for longer than a watch may be silent' : '';
+    const stale = informer.stale ? 'nothing has arrived from the API server for longer than a watch may be silent' : '';
     if (!informer.lastError || (informer.state === 'watching' && !stale)) return stale;
     const retry = (informer.retryInSeconds ?? 0) - (performance.now() - this.heardAt) / 1000;
     return retry >= 1 ? `${informer.lastError}; next try in ${age(retry * 1000)}` : informer.lastError;
@@ -1284,7 +1285,7 @@ class Informers {
     setText(item.speed, `${rate(item.rate)}/s`);
     setText(item.heard, informer.synced || !informer.state ? (heard === null ? 'not heard yet' : seconds(heard)) : informer.state);
     item.heard.dataset.tone = stale ? 'wait' : '';
-    item.heard.title = 'When the API server was last heard';
+    item.heard.title = 'When informerd last heard from the API server';
     setText(item.scope, [informer.scope === 'cluster' ? '' : informer.scope, informer.selectors].filter(Boolean).join(' · '));
     setText(item.error, problem);
     const current = !queues?.chosen && selection.informer && id(selection.informer) === id(informer);
@@ -1295,7 +1296,7 @@ class Informers {
 
 // === Queues ===
 
-/** The work queues on the left, and in the middle the one that the fragment names: #queue/NAME. */
+/** The work queues on the left, and in the middle the queue that the URL's fragment names: #queue/NAME. */
 class Queues {
   constructor() {
     this.items = new Map(); // by name: {li, link, …elements}
@@ -1320,7 +1321,7 @@ class Queues {
 
   async list() {
     let body;
-    // Where queues are off, or informerd is away, the list is as it was; what is wrong the head of the page tells.
+    // If queues are off or informerd is unreachable, the list stays as it was; the head of the page shows the problem.
     try { body = await this.ask(''); } catch { return; }
     const known = list(body.queues);
     $('queues').hidden = !known.length && !body.election && !this.chosen;
@@ -1346,7 +1347,7 @@ class Queues {
   show(item, queue) {
     item.dot.dataset.tone = queue.failed ? 'bad' : queue.synced ? 'good' : 'wait';
     setText(item.depth, number.format(queue.depth));
-    item.depth.title = 'Keys that a worker could take now';
+    item.depth.title = 'Keys that a worker can lease now';
     const facts = [queue.inFlight && `${number.format(queue.inFlight)} in flight`, queue.delayed && `${number.format(queue.delayed)} delayed`,
       queue.failed && `${number.format(queue.failed)} failed`, queue.depth && `oldest ${age(queue.oldestSeconds * 1000)}`];
     setText(item.facts, facts.filter(Boolean).join(' · ') || 'idle');
@@ -1409,14 +1410,14 @@ class Queues {
     $('queue-figures').hidden = !queue;
     if (this.problem && !queue) setPill($('queue-state'), 'bad', 'refused');
     else if (!queue) setPill($('queue-state'), 'wait', 'connecting');
-    else setPill($('queue-state'), queue.synced ? 'good' : 'wait', queue.synced ? 'fed' : 'waiting');
+    else setPill($('queue-state'), queue.synced ? 'good' : 'wait', queue.synced ? 'synced' : 'waiting');
     document.title = `${this.chosen} · queue · informerd`;
     setText($('queue-by'), queue ? `declared by ${queue.declaredBy === 'client' ? 'a client' : 'the configuration'}` : '');
     const resources = list(queue?.resources).map((r) => (r.message ? `${r.resource}: ${r.message}` : r.resource));
     setText($('queue-about'), [...resources, queue?.leader && `keys are given out by ${queue.leader}`].filter(Boolean).join(' · '));
     this.figures(queue);
     this.rows($('failed-keys'), 6, list(queue?.failedKeys), (f) => [[f.resource], [key(f)], [number.format(f.attempts), 'end'],
-      [seconds(f.sinceSeconds), 'end'], [f.error || '(no error was told)', 'why']], (f) => this.button(f));
+      [seconds(f.sinceSeconds), 'end'], [f.error || '(no error reported)', 'why']], (f) => this.button(f));
     this.rows($('leases'), 5, list(queue?.leases), (l) => [[l.resource], [key(l)], [number.format(l.attempt), 'end'],
       [seconds(l.sinceSeconds), 'end'], [age(l.expiresInSeconds * 1000), 'end']]);
     setText($('failed-count'), shownOf(queue?.failedKeys, queue?.failed));
@@ -1426,10 +1427,10 @@ class Queues {
 
   figures(queue) {
     if (!queue) return;
-    const figures = [['ready', number.format(queue.depth)], ['of the first state', number.format(queue.firstState)],
+    const figures = [['ready', number.format(queue.depth)], ['from the first list', number.format(queue.firstState)],
       ['in flight', number.format(queue.inFlight)], ['delayed', number.format(queue.delayed)],
       ['failed', number.format(queue.failed), queue.failed ? 'bad' : ''], ['oldest', queue.depth ? age(queue.oldestSeconds * 1000) : '–'],
-      ['longest in work', queue.inFlight ? age(queue.longestRunningSeconds * 1000) : '–'], ['workers waiting', number.format(queue.waitingWorkers)]];
+      ['longest in flight', queue.inFlight ? age(queue.longestRunningSeconds * 1000) : '–'], ['workers waiting', number.format(queue.waitingWorkers)]];
     if ($('queue-figures').childElementCount !== figures.length) {
       $('queue-figures').replaceChildren(...figures.map(([label]) => {
         const figure = el('div');
@@ -1443,7 +1444,7 @@ class Queues {
     }
   }
 
-  /** Brings the rows of a table up to date. An element with the focus stays the same one. */
+  /** Updates the rows of a table. Existing rows keep their elements, so the focus is not lost. */
   rows(body, columns, entries, cells, last) {
     const before = new Map([...body.children].map((row) => [row.dataset.key, row]));
     const rows = entries.map((entry) => {
@@ -1490,8 +1491,8 @@ const shownOf = (listed, total) => (total === undefined ? '' : listed.length < t
 
 function leaderText(election) {
   if (!election) return '';
-  if (election.leads) return 'given out by this replica';
-  return [election.leader ? `given out by ${election.leader}` : 'no replica is known to lead', election.message].filter(Boolean).join(': ');
+  if (election.leads) return 'keys are given out by this replica';
+  return [election.leader ? `keys are given out by ${election.leader}` : 'no replica is known to lead', election.message].filter(Boolean).join(': ');
 }
 
 const id = (informer) => `${informer.resource}@${informer.scope ?? 'cluster'}`;
@@ -1509,7 +1510,7 @@ function showCurl(button, path) {
   button.onclick = () => copyText(button, command);
 }
 
-// === Selection: the address's fragment, #/pods or #/configmaps@payments or #/pods/NAMESPACE/NAME ===
+// === Selection: the URL's fragment, #/pods or #/configmaps@payments or #/pods/NAMESPACE/NAME ===
 
 const selection = { informer: null, object: null };
 
@@ -1520,7 +1521,7 @@ function route(informer, row) {
   return `#/${parts.map((part) => encodeURIComponent(part).replaceAll('%40', '@')).join('/')}`;
 }
 
-/** Brings the page to what the fragment says, as far as the informers are known. */
+/** Shows what the URL's fragment names, as far as the informers are known. */
 function navigate() {
   const [, queue] = /^#queue\/(.+)$/.exec(location.hash) ?? [];
   queues?.choose(queue === undefined ? null : unescapePart(queue));
@@ -1543,7 +1544,7 @@ function navigate() {
     table.schedule();
     if (key) panel.open(informer, namespace, name);
     else panel.close();
-    // Closed and opened within one frame, the panel leaves no trace for the observer.
+    // If the panel is closed and opened within one frame, the ResizeObserver does not notice.
     table.measure();
   }
   showFacts();
@@ -1623,10 +1624,10 @@ function showFacts() {
     informer.selectors,
     informer.state,
     informer.savedBytes > 0
-      ? `${bytes(informer.bytes)} held in ${bytes(informer.heldBytes)}`
+      ? `${bytes(informer.bytes)} packed into ${bytes(informer.heldBytes)}`
       : bytes(informer.bytes),
     informer.resourceVersion && `resourceVersion ${informer.resourceVersion}`,
-    heard === null ? 'API server not heard yet' : `API server heard ${heard < 1 ? 'just now' : seconds(heard)}`,
+    heard === null ? 'nothing from the API server yet' : `API server last heard ${heard < 1 ? 'just now' : seconds(heard)}`,
     `${rate(item?.rate ?? null)} events/s`,
     plural(informer.subscribers, 'subscriber'),
     `${plural(informer.lists, 'list')} and ${plural(informer.watches, 'watch', 'watches')} upstream`,
