@@ -43,7 +43,7 @@ pub mod k8s {
     }
 }
 pub mod queue {
-    pub use crate::queue::{Enqueue, LeaseToken, Relation, Spec, Watch};
+    pub use crate::queue::{Enqueue, EnqueueBy, LeaseToken, Spec, Watch};
 }
 pub mod reflect {
     pub use crate::reflect::{InitialList, MachineConfig, Reflector, ReflectorConfig};

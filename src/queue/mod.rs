@@ -20,7 +20,7 @@ pub use election::{Answer, Ask, Election, Record, Standing, Timing, Write};
 pub use outcome::{Added, Failed, InFlight, Leased, NotHeld, Retried, Summary};
 pub use ready::Priority;
 pub use spec::{
-    ATTEMPTS_MAX, Enqueue, LEASE_SECONDS_MAX, Relation, Spec, SpecError, WATCHES_MAX, Watch, check_name,
+    ATTEMPTS_MAX, Enqueue, EnqueueBy, LEASE_SECONDS_MAX, Spec, SpecError, WATCHES_MAX, Watch, check_name,
 };
 pub use token::LeaseToken;
 pub use work::{Rates, WorkQueue};

@@ -65,13 +65,13 @@ pub struct Enqueue {
     pub path: Option<String>,
     /// Another relation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub by: Option<Relation>,
+    pub by: Option<EnqueueBy>,
 }
 
 /// A relation that is no link of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Relation {
+pub enum EnqueueBy {
     /// Owner references, in either direction.
     Owner,
 }

@@ -102,7 +102,7 @@ fn counts(informer: &Informer) -> bool {
 /// The process is alive as long as it answers. Trouble with the API server is no reason for a restart, which would lose the
 /// cache.
 async fn livez(RawQuery(query): RawQuery) -> Result<Response, ApiError> {
-    let params = Params::parse(query.as_deref(), &["verbose"])?;
+    let params = Params::parse(query.as_deref(), &[&["verbose"]])?;
     let text = if params.get("verbose").is_some() { "[+]ping ok\nlivez check passed\n" } else { "ok" };
     Ok(text.into_response())
 }
@@ -112,7 +112,7 @@ async fn readyz(
     uri: axum::http::Uri,
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
-    let params = Params::parse(query.as_deref(), &["verbose"])?;
+    let params = Params::parse(query.as_deref(), &[&["verbose"]])?;
     // As `/healthz`, too.
     let asked = uri.path().trim_start_matches('/');
     let checks = admin.checks();
@@ -162,7 +162,7 @@ struct SubscriptionList {
 
 /// Who follows what, those that are furthest behind first.
 async fn subscriptions(State(admin): State<Admin>, RawQuery(query): RawQuery) -> Result<Response, ApiError> {
-    let params = Params::parse(query.as_deref(), &["limit"])?;
+    let params = Params::parse(query.as_deref(), &[&["limit"]])?;
     let limit = params.number("limit", 1, SUBSCRIPTIONS_MAX)?.unwrap_or(SUBSCRIPTIONS_MAX);
     let mut followers = admin.hub.followers(Instant::now());
     followers.sort_unstable_by_key(|one| std::cmp::Reverse((one.lag, one.behind, one.bytes)));

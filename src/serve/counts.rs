@@ -135,7 +135,7 @@ pub(super) async fn watch(
     request: Request,
 ) -> Result<Response, ApiError> {
     let at = IndexTarget::parse(ROUTE, request.uri())?;
-    let params = Params::parse(query.as_deref(), &state_stream::PARAMS)?;
+    let params = Params::parse(query.as_deref(), &[state_stream::PARAMS])?;
     let (Some(path), None) = (&at.path, &at.value) else {
         return Err(ApiError::invalid(
             "path",

@@ -16,7 +16,7 @@ use super::list_body::{ListPosition, Listing};
 use super::load::{EndsWithClient, Load};
 use super::negotiate::accepted;
 use super::params::Params;
-use super::target::{FILTERS, Target};
+use super::target::{PROJECTION, SELECTION, Target};
 use super::{ApiError, Server, body, counts, snapshot};
 use crate::encode::{Frames, ListEncoder, ListFormat};
 use crate::hub::{Informer, Selection};
@@ -65,8 +65,7 @@ pub(super) async fn index(
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let at = IndexTarget::parse(ROUTE, &uri)?;
-    let known = [&FILTERS[..], &["value"]].concat();
-    let params = Params::parse(query.as_deref(), &known)?;
+    let params = Params::parse(query.as_deref(), &[SELECTION, PROJECTION, &["value"]])?;
     let target = Target::parse(&server, &at.resource, &params, Instant::now() + WAIT).await?;
     ready(&server, &target).await?;
     let _ends = EndsWithClient::begin(&load);
@@ -123,7 +122,7 @@ pub(super) async fn lookup(
     let accepted = r#"expected {"values":["…"]}"#;
     let lookup: Lookup = serde_json::from_slice(&body)
         .map_err(|error| ApiError::invalid("body", "(JSON)", &format!("{accepted}: {error}")))?;
-    let params = Params::parse(query.as_deref(), &FILTERS)?;
+    let params = Params::parse(query.as_deref(), &[SELECTION, PROJECTION])?;
     let target = Target::parse(&server, &at.resource, &params, Instant::now() + WAIT).await?;
     ready(&server, &target).await?;
     let _ends = EndsWithClient::begin(&load);

@@ -21,8 +21,8 @@ const CAUSES_MAX: usize = 10;
 const VALUE_CHARS_MAX: usize = 200;
 
 impl Params {
-    /// Parses a query with these known parameters.
-    pub(super) fn parse(query: Option<&str>, known: &[&str]) -> Result<Self, ApiError> {
+    /// Parses a query. `known` are the parameters that the path accepts, in groups that paths share.
+    pub(super) fn parse(query: Option<&str>, known: &[&[&str]]) -> Result<Self, ApiError> {
         let mut pairs = Vec::new();
         // Some clients send an empty pair before the first parameter (`?&limit=5`).
         for pair in query.unwrap_or("").split('&').filter(|pair| !pair.is_empty()) {
@@ -38,8 +38,9 @@ impl Params {
     /// Parameters that need no decoding.
     pub(super) fn of_pairs(
         given: impl IntoIterator<Item = (String, String)>,
-        known: &[&str],
+        known: &[&[&str]],
     ) -> Result<Self, ApiError> {
+        let known = known.concat();
         let mut pairs: Vec<(String, String)> = Vec::new();
         let mut causes = Vec::new();
         for (name, value) in given {
@@ -111,13 +112,13 @@ mod tests {
     use super::*;
 
     fn message(query: &str) -> String {
-        Params::parse(Some(query), &["limit", "namespace"]).unwrap_err().status().message.clone()
+        Params::parse(Some(query), &[&["limit", "namespace"]]).unwrap_err().status().message.clone()
     }
 
     #[test]
     fn unknown_and_repeated_parameters_are_refused_by_name() {
         let params =
-            Params::parse(Some("&namespace=a&namespace=b%2Fc&limit=5"), &["limit", "namespace"]).unwrap();
+            Params::parse(Some("&namespace=a&namespace=b%2Fc&limit=5"), &[&["limit", "namespace"]]).unwrap();
         assert_eq!(params.all("namespace").collect::<Vec<_>>(), ["a", "b/c"]);
         assert_eq!(params.number("limit", 1_u32, 10).unwrap(), Some(5));
         assert_eq!(
@@ -125,12 +126,12 @@ mod tests {
             r#"lim: unknown parameter (value "5"); accepted are limit, namespace; x: unknown parameter (value "1"); accepted are limit, namespace"#
         );
         assert_eq!(message("limit=1&limit=2"), r#"limit: given more than once (value "2")"#);
-        assert!(Params::parse(Some("limit=%ff"), &["limit"]).is_err());
+        assert!(Params::parse(Some("limit=%ff"), &[&["limit"]]).is_err());
     }
 
     #[test]
     fn an_invalid_number_is_refused_with_the_accepted_range() {
-        let params = Params::parse(Some("limit=abc"), &["limit"]).unwrap();
+        let params = Params::parse(Some("limit=abc"), &[&["limit"]]).unwrap();
         let error = params.number("limit", 1_u32, 10).unwrap_err();
         assert_eq!(
             error.status().message,

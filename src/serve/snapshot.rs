@@ -18,25 +18,14 @@ use super::load::{EndsWithClient, Load};
 use super::negotiate::{accepted, coding, compresses};
 use super::pagination::Continue;
 use super::params::Params;
-use super::target::{self, FILTERS, Target, synced};
+use super::target::{self, PROJECTION, SELECTION, Target, synced};
 use super::waiting::{self, Awaited, PREFERENCE_APPLIED, Waiting};
 use super::{ApiError, Server, join};
 use crate::encode::{Coding, Frames, ListEncoder, ListFormat};
 use crate::hub::{Candidates, Informer, ResumeToken, Selection};
 use crate::k8s::{ContentHash, Key, Object, ResourceVersion};
 
-const PARAMS: [&str; 10] = [
-    FILTERS[0],
-    FILTERS[1],
-    FILTERS[2],
-    FILTERS[3],
-    FILTERS[4],
-    "resourceVersion",
-    "timeoutSeconds",
-    "limit",
-    "continue",
-    "join",
-];
+const PARAMS: &[&str] = &["resourceVersion", "timeoutSeconds", "limit", "continue", "join"];
 pub(super) const OFFERED: [(&str, ListFormat); 3] = [
     ("application/json", ListFormat::Json),
     ("application/x-ndjson", ListFormat::Ndjson),
@@ -140,7 +129,7 @@ pub(super) async fn snapshot(
 
 impl Request {
     fn read(uri: &Uri, query: Option<&str>, headers: HeaderMap) -> Result<Self, ApiError> {
-        let params = Params::parse(query, &PARAMS)?;
+        let params = Params::parse(query, &[SELECTION, PROJECTION, PARAMS])?;
         let format = accepted(&headers, &OFFERED)
             .ok_or_else(|| ApiError::not_acceptable("application/json, application/x-ndjson"))?;
         let path = target::path_after("/v1/snapshot/", uri).to_owned();
@@ -224,7 +213,7 @@ fn fingerprint(path: &str, params: &Params) -> u64 {
     let mut hasher = DefaultHasher::new();
     // Decoded, as it may be encoded in another way.
     percent_decode_str(path.trim_end_matches('/')).decode_utf8_lossy().hash(&mut hasher);
-    for name in FILTERS {
+    for name in SELECTION.iter().chain(PROJECTION) {
         params.all(name).for_each(|value| (name, value).hash(&mut hasher));
     }
     hasher.finish()

@@ -23,7 +23,7 @@ use crate::encode::{Coding, Format, Frames};
 use crate::hub::{Origin, SubscriberPermit};
 
 /// The parameters of every such stream.
-pub(super) const PARAMS: [&str; 3] = ["coalesceMs", "timeoutSeconds", "transport"];
+pub(super) const PARAMS: &[&str] = &["coalesceMs", "timeoutSeconds", "transport"];
 /// What a stream is offered as.
 const OFFERED: [(&str, Format); 3] = [
     ("text/event-stream", Format::Sse),

@@ -19,8 +19,10 @@ pub(super) struct Target {
     pub(super) single: bool,
 }
 
-/// The parameters of every target.
-pub(super) const FILTERS: [&str; 5] = ["labelSelector", "fieldSelector", "namespace", "where", "fields"];
+/// The parameters that select objects.
+pub(super) const SELECTION: &[&str] = &["labelSelector", "fieldSelector", "namespace", "where"];
+/// The parameters that say how objects are shown.
+pub(super) const PROJECTION: &[&str] = &["fields"];
 
 /// The path after a route's prefix, not decoded: it is decoded once, segment by segment, so that errors are a Status.
 pub(super) fn path_after<'u>(route: &str, uri: &'u Uri) -> &'u str {

@@ -13,44 +13,20 @@ use super::body::Carried;
 use super::negotiate::{accepted, coding};
 use super::params::Params;
 use super::stream::{Session, WatchStream};
-use super::target::{self, FILTERS, Target};
+use super::target::{self, PROJECTION, SELECTION, Target};
 use super::{ApiError, Server, join, websocket};
 use crate::encode::{Coding, Encoder, Format};
 use crate::hub::{Form, Join, ResumeToken, StartAt, SubscribeError, Subscription, TokenKind};
 
-const PARAMS: [&str; 14] = [
-    FILTERS[0],
-    FILTERS[1],
-    FILTERS[2],
-    FILTERS[3],
-    FILTERS[4],
-    "changed",
-    "patch",
-    "coalesceMs",
-    "join",
-    "sendInitialEvents",
-    "timeoutSeconds",
-    "resyncSeconds",
-    "resume",
-    "transport",
-];
-/// The parameters of a stream among several on one connection: the last two have other places there.
-pub(super) const SHARED_PARAMS: &[&str] = PARAMS.split_at(PARAMS.len() - 2).0;
+/// The parameters of a stream, over a connection of its own or among others.
+const STREAM: &[&str] =
+    &["changed", "patch", "coalesceMs", "join", "sendInitialEvents", "timeoutSeconds", "resyncSeconds"];
+/// The parameters of a stream over a connection of its own. Among others their values have other places.
+const CONNECTION: &[&str] = &["resume", "transport"];
+/// The parameters of a stream among several on one connection.
+pub(super) const SHARED_PARAMS: &[&[&str]] = &[SELECTION, PROJECTION, STREAM];
 /// The parameters of the state of the world. A patch needs a state to apply it to, which each message may replace.
-const WORLD_PARAMS: [&str; 12] = [
-    FILTERS[0],
-    FILTERS[1],
-    FILTERS[2],
-    FILTERS[3],
-    FILTERS[4],
-    "changed",
-    "coalesceMs",
-    "timeoutSeconds",
-    "resyncSeconds",
-    "resume",
-    "transport",
-    "state",
-];
+const WORLD: &[&str] = &["changed", "coalesceMs", "timeoutSeconds", "resyncSeconds"];
 /// Time between two messages of the state of the world, unless another one is asked for.
 const WORLD_COALESCE: Duration = Duration::from_millis(200);
 const OFFERED: [(&str, Format); 4] = [
@@ -80,7 +56,7 @@ pub(super) async fn watch(
     request: Request,
 ) -> Result<Response, ApiError> {
     let (request, _) = request.into_parts();
-    let params = Params::parse(query.as_deref(), &PARAMS)?;
+    let params = Params::parse(query.as_deref(), &[SELECTION, PROJECTION, STREAM, CONNECTION])?;
     let format = transport(&request.headers, &params)?;
     let asked = WatchRequest::parse(&server, target::path_after("/v1/watch/", &request.uri), &params).await?;
     let from = from(&request.headers, &params, format)?;
@@ -93,7 +69,7 @@ pub(super) async fn world(
     request: Request,
 ) -> Result<Response, ApiError> {
     let (request, _) = request.into_parts();
-    let params = Params::parse(query.as_deref(), &WORLD_PARAMS)?;
+    let params = Params::parse(query.as_deref(), &[SELECTION, PROJECTION, WORLD, CONNECTION, &["state"]])?;
     let format = transport(&request.headers, &params)?;
     let mut asked =
         WatchRequest::parse(&server, target::path_after("/v1/world/", &request.uri), &params).await?;
@@ -297,7 +273,7 @@ mod tests {
     use super::*;
 
     fn start(query: &str, last_event_id: Option<&str>, format: Format) -> StartAt {
-        let params = Params::parse(Some(query), &PARAMS).unwrap();
+        let params = Params::parse(Some(query), &[STREAM, CONNECTION]).unwrap();
         let id =
             last_event_id.map(|id| (header::HeaderName::from_static("last-event-id"), id.parse().unwrap()));
         from(&id.into_iter().collect(), &params, format).unwrap()

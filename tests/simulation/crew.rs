@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use informerd::testing::hub::Hub;
 use informerd::testing::k8s::Key;
-use informerd::testing::queue::{Enqueue, LeaseToken, Relation as QueueRelation, Spec, Watch};
+use informerd::testing::queue::{Enqueue, EnqueueBy, LeaseToken, Spec, Watch};
 use informerd::testing::serve::{
     Ask, Declared, DeclaredBy, Given, QueueAccess, QueueConfig, QueueError, Queues, Workers,
 };
@@ -102,7 +102,7 @@ impl Crew {
             Some(Enqueue {
                 resource: RESOURCES[target].into(),
                 path: (relation == Relation::Name).then(|| format!("data.{PEER}")),
-                by: (relation == Relation::Owner).then_some(QueueRelation::Owner),
+                by: (relation == Relation::Owner).then_some(EnqueueBy::Owner),
             })
         };
         let watch = |resource: &str| Watch {

@@ -19,12 +19,12 @@ use self::search::{Direction, Search};
 pub(super) use self::stream::watch;
 use super::load::{EndsWithClient, Load};
 use super::params::Params;
-use super::target::{self, FILTERS, Target};
+use super::target::{self, SELECTION, Target};
 use super::{ApiError, Server, index_target};
 use crate::k8s::damages;
 
 const ROUTE: &str = "/v1/graph/";
-const PARAMS: [&str; 6] = [FILTERS[0], FILTERS[1], FILTERS[2], FILTERS[3], "depth", "direction"];
+const PARAMS: &[&str] = &["depth", "direction"];
 /// Links between a selected object and the farthest ones, unless the request says how many: a deployment, its replica set, their
 /// pods, and what those name.
 const DEPTH: usize = 3;
@@ -122,7 +122,7 @@ pub(super) async fn graph(
     uri: Uri,
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
-    let params = Params::parse(query.as_deref(), &PARAMS)?;
+    let params = Params::parse(query.as_deref(), &[SELECTION, PARAMS])?;
     let request = Request::read(&server, target::path_after(ROUTE, &uri), &params).await?;
     let _ends = EndsWithClient::begin(&load);
     let graph = request.search(&server, None).await?;

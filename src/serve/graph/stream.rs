@@ -19,7 +19,8 @@ use super::{Edge, Graph, NodeInfo, PARAMS, Truncated};
 use crate::serve::load::{EndsWithClient, Load};
 use crate::serve::params::Params;
 use crate::serve::state_stream::{self, Asked, Message, Over, WatchedState};
-use crate::serve::{ApiError, Server, target, watch as watches};
+use crate::serve::target::{self, SELECTION};
+use crate::serve::{ApiError, Server, watch as watches};
 
 const ROUTE: &str = "/v1/watch-graph/";
 /// A search takes at most one part in so many of the time: one that scans for seconds must not scan all the time.
@@ -75,7 +76,7 @@ pub(in crate::serve) async fn watch(
     RawQuery(query): RawQuery,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let params = Params::parse(query.as_deref(), &[&PARAMS[..], &state_stream::PARAMS].concat())?;
+    let params = Params::parse(query.as_deref(), &[SELECTION, PARAMS, state_stream::PARAMS])?;
     let asked = Asked::read(&request, &params)?;
     let request = super::Request::read(&server, target::path_after(ROUTE, request.uri()), &params).await?;
     if asked.is_head {

@@ -55,7 +55,7 @@ struct Selected {
 }
 
 /// What an answer consists of.
-struct Joined {
+struct JoinedList {
     /// Everything that was read.
     informers: Vec<Arc<Informer>>,
     token: ResumeToken,
@@ -79,7 +79,7 @@ impl Request {
         let _ends = EndsWithClient::begin(load);
         let damages_before = damages();
         let form = target.selection.form.clone();
-        let joined = Joined::collect(server, target, &relations, deadline).await?;
+        let joined = JoinedList::collect(server, target, &relations, deadline).await?;
         target::mask(&joined.informers, "fields", &self.params)?;
         let headers = joined.headers(server, self.format, &form).await;
         if damages() != damages_before {
@@ -107,7 +107,7 @@ impl Request {
     }
 }
 
-impl Joined {
+impl JoinedList {
     async fn collect(
         server: &Server,
         target: Target,

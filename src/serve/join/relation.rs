@@ -23,12 +23,12 @@ const LOOKED_AT_MAX: usize = 100;
 const OWNERS: &str = "owners";
 /// What is asked for beside the selected objects.
 pub(super) struct Relations {
-    pub(super) kinds: Vec<Relation>,
+    pub(super) kinds: Vec<RelatedResource>,
     pub(super) owners: bool,
 }
 
 /// A related resource.
-pub(super) struct Relation {
+pub(super) struct RelatedResource {
     pub(super) informers: Vec<Arc<Informer>>,
     /// Links of selected resources to it.
     forward: Vec<Link>,
@@ -76,7 +76,7 @@ impl Relations {
             if resources().any(|resource| *resource == informers[0].spec.resource) {
                 return Err(wrong("expected another resource than those that are selected"));
             }
-            let relation = Relation::new(server, target, informers);
+            let relation = RelatedResource::new(server, target, informers);
             relation.check_held(target).map_err(|why| wrong(&why))?;
             relations.kinds.push(relation);
         }
@@ -101,7 +101,7 @@ fn meant<'a>(name: &str, known: &'a BTreeSet<String>) -> Option<&'a str> {
     found.map(String::as_str)
 }
 
-impl Relation {
+impl RelatedResource {
     fn new(server: &Server, target: &Target, informers: Vec<Arc<Informer>>) -> Self {
         let resource = informers[0].spec.resource.clone();
         let links = &server.config.links;

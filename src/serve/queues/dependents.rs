@@ -14,7 +14,7 @@ use crate::hub::{Informer, InformerId};
 use crate::k8s::{
     IndexPath, Key, Link, LinkBy, Links, Object, Resource, Terms, names_at, owner_uids, owners, read_labels,
 };
-use crate::queue::{Enqueue, Relation};
+use crate::queue::{Enqueue, EnqueueBy};
 
 /// Which keys of one resource the changes of another lead to.
 pub(super) struct Dependents {
@@ -79,7 +79,7 @@ pub(super) fn ways(
         let path = IndexPath::Field(crate::k8s::FieldPath::new(path.clone()));
         return Ok(vec![Way::Naming { path, link: None }]);
     }
-    if enqueue.by == Some(Relation::Owner) {
+    if enqueue.by == Some(EnqueueBy::Owner) {
         return Ok(vec![Way::Owned, Way::Owner]);
     }
     let to_own = links.from(target).filter(|link| link.is_to(own)).map(|link| match &link.by {

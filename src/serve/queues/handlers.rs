@@ -150,7 +150,7 @@ async fn queue(queues: &Queues, name: &str, method: &Method, request: Request) -
     let query = request.uri().query().map(str::to_owned);
     match *method {
         Method::GET | Method::HEAD => {
-            let params = Params::parse(query.as_deref(), &["limit"])?;
+            let params = Params::parse(query.as_deref(), &[&["limit"]])?;
             let limit = params.number("limit", 0, LISTED_MAX)?.unwrap_or(LISTED);
             let leader = queues.election().and_then(|election| election.leader);
             Ok(uncached(axum::Json(QueueInfo::in_detail(&*queues.get(name)?, limit, leader))))
