@@ -14,7 +14,7 @@ use super::Queues;
 use super::dependents::Dependents;
 use super::workers::{Changed, Workers};
 use crate::hub::{CloseReason, Delivery, Event, EventKind, Form, Origin, StartAt, Subscriber, Subscription};
-use crate::k8s::Key;
+use crate::k8s::{Key, ResourceVersion};
 use crate::queue::{Priority, Watch};
 
 /// How long a look for informers takes at most, before the queue says what it waits for.
@@ -34,13 +34,23 @@ pub(super) struct Feed {
     known: HashSet<Key>,
     /// The keys of a first state that is under way.
     first: Option<HashSet<Key>>,
+    /// Whether it has passed over states of objects, which the caches had for a while, since it last knew everything.
+    skipped: bool,
     /// Which keys of other resources are added in place of the resource's own.
     dependents: Vec<Dependents>,
 }
 
 impl Feed {
     pub(super) fn new(queues: Queues, queue: Arc<Workers>, index: usize) -> Self {
-        Self { queues, queue, index, known: HashSet::new(), first: None, dependents: Vec::new() }
+        Self {
+            queues,
+            queue,
+            index,
+            known: HashSet::new(),
+            first: None,
+            skipped: false,
+            dependents: Vec::new(),
+        }
     }
 
     /// Follows until the queue is deleted, or the process drains.
@@ -133,6 +143,8 @@ impl Feed {
     /// subscription goes on from its cursor.
     async fn take(&mut self, events: &[Event]) {
         let mut changed = VecDeque::with_capacity(events.len());
+        // A catch-up, a first state and a relist bring each object in its last state.
+        self.skipped |= events.iter().any(|event| event.is_amid || event.position == ResourceVersion::ZERO);
         for event in events {
             self.note(event, &mut changed);
         }
@@ -153,13 +165,24 @@ impl Feed {
         }
     }
 
-    /// Adds the keys of objects that workers got, but of which this feed never heard: the objects are gone.
+    /// Adds the keys of objects that workers got, but of which this feed never heard: the objects are gone. Adds the dependents whose workers
+    /// may have read states that this feed has passed over.
     async fn catch_up(&mut self, subscriber: &Subscriber) {
         let Some(passed) = subscriber.passed() else { return };
-        let mut missed = self.queue.objects(self.index).fed(passed);
-        missed.retain(|key| !self.known.contains(key));
         let queue = self.queue.clone();
+        let (mut missed, dependents) = {
+            let mut objects = queue.objects(self.index);
+            let dependents =
+                if std::mem::take(&mut self.skipped) { objects.passed_over() } else { Vec::new() };
+            (objects.fed(passed), dependents)
+        };
+        missed.retain(|key| !self.known.contains(key));
         add(&queue, self.index, missed.into_iter().map(Changed::gone).collect()).await;
+        for (target, key) in dependents {
+            if queue.objects(target).has(&key, Instant::now()) {
+                add(&queue, target, VecDeque::from([Changed::gone(key)])).await;
+            }
+        }
     }
 
     /// Which keys an event adds, and what the queue then knows.

@@ -23,7 +23,15 @@ pub(super) struct Objects {
     /// The keys whose objects workers got in states from beyond that, with the informers and places of those states. The feed may never
     /// hear of such an object: where it has fallen behind the journal, and the object is gone by then.
     ahead: HashMap<Key, (InformerId, Cursor)>,
+    /// The leased keys to which changes of this resource lead, by slot. Their workers may read this resource in states that the feed does
+    /// not know.
+    leased: HashMap<u32, Dependent>,
+    /// Those that were reconciled while the caches were at places beyond the feed's.
+    reconciled: HashMap<Dependent, Vec<(InformerId, Cursor)>>,
 }
+
+/// A key to which changes of another resource lead, with the place of its own resource in the queue's declaration.
+pub(super) type Dependent = (usize, Key);
 
 struct Before {
     informers: Vec<Arc<Informer>>,
@@ -97,6 +105,33 @@ impl Objects {
         Some((object, (informer.id(), snapshot.cursor)))
     }
 
+    /// Notes that a worker has a dependent.
+    pub(super) fn leased(&mut self, slot: u32, dependent: Dependent) {
+        self.leased.insert(slot, dependent);
+    }
+
+    /// Notes that the worker of a slot has reconciled its key.
+    pub(super) fn reconciled(&mut self, slot: u32) {
+        let Some(dependent) = self.leased.remove(&slot) else { return };
+        let places = self.informers.iter().map(|informer| (informer.id(), informer.reader.snapshot().cursor));
+        let is_known = |(id, place): &(InformerId, Cursor)| {
+            self.fed.iter().any(|(fed, _)| fed == id) && !is_beyond(&(*id, *place), &self.fed)
+        };
+        let ahead: Vec<_> = places.filter(|place| !is_known(place)).collect();
+        if !ahead.is_empty() {
+            self.reconciled.insert(dependent, ahead);
+        }
+    }
+
+    /// The dependents whose workers may have read states that the feed has passed over: it cannot tell which of their links have ended. Call
+    /// it before [`Self::fed`].
+    pub(super) fn passed_over(&self) -> Vec<Dependent> {
+        let mut dependents: Vec<_> = self.leased.values().chain(self.reconciled.keys()).cloned().collect();
+        // In one order, so that any run can be repeated.
+        dependents.sort_unstable();
+        dependents
+    }
+
     /// Notes the places up to which the feed knows everything. Returns the keys whose objects workers got in states that the
     /// feed has passed since.
     pub(super) fn fed(&mut self, fed: Vec<(InformerId, Cursor)>) -> Vec<Key> {
@@ -104,6 +139,7 @@ impl Objects {
         let mut keys: Vec<_> = heard.map(|(key, _)| key).collect();
         // In one order, so that any run can be repeated.
         keys.sort_unstable();
+        self.reconciled.retain(|_, places| places.iter().any(|place| is_beyond(place, &fed)));
         self.fed = fed;
         keys
     }
@@ -223,6 +259,33 @@ mod tests {
         assert!(objects.get(&key, now).is_some());
         assert!(objects.fed(vec![(id, second)]).is_empty());
         assert_eq!(objects.fed(vec![(id, reader.snapshot().cursor)]), [key]);
+    }
+
+    #[test]
+    fn a_dependent_counts_until_the_feed_has_passed_what_its_worker_may_have_read() {
+        let now = Instant::now();
+        let (mut writer, informer) = informer(Scope::All, 7, now);
+        let mut objects = Objects::default();
+        let (id, reader) = (informer.id(), informer.reader.clone());
+        objects.follow(vec![informer], Selection::default(), WAIT, now);
+        let dependent = (1, Key::new("a", "service"));
+        let mut reconcile = |objects: &mut Objects, version: Option<u64>| {
+            objects.leased(0, dependent.clone());
+            assert_eq!(objects.passed_over(), [dependent.clone()], "leased");
+            version.into_iter().for_each(|version| commit(&mut writer, version));
+            objects.reconciled(0);
+            objects.passed_over().len()
+        };
+        assert_eq!(reconcile(&mut objects, None), 1, "the feed knows no state yet");
+        let first = reader.snapshot().cursor;
+        objects.fed(vec![(id, first)]);
+        assert!(objects.passed_over().is_empty());
+        assert_eq!(reconcile(&mut objects, None), 0, "the feed knows the state");
+        assert_eq!(reconcile(&mut objects, Some(8)), 1);
+        objects.fed(vec![(id, first)]);
+        assert_eq!(objects.passed_over().len(), 1);
+        objects.fed(vec![(id, reader.snapshot().cursor)]);
+        assert!(objects.passed_over().is_empty());
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::objects::Objects;
 use super::{DeclaredBy, Queues};
 use crate::k8s::{Key, Object, Resource};
 use crate::queue::{
-    Added, Failed, InFlight, LeaseToken, Leased, NotHeld, Priority, Retried, Spec, Summary, WorkQueue,
+    Added, Failed, InFlight, LeaseToken, Leased, NotHeld, Priority, Retried, Spec, Summary, Watch, WorkQueue,
 };
 
 /// A queue that is fed, and its workers.
@@ -326,6 +326,10 @@ impl Workers {
         let mut leases = leases.into_iter();
         for leased in leases.by_ref() {
             let index = usize::from(leased.resource);
+            // Before the worker can read anything.
+            for own in self.leading_to(index) {
+                self.objects(own).leased(leased.token.slot, (index, leased.key.clone()));
+            }
             let object = self.objects(index).get(&leased.key, now);
             bytes += object.as_ref().map_or(0, |object| object.json().len());
             let resource = self.feed(index).resource.clone().unwrap_or_default();
@@ -365,7 +369,21 @@ impl Workers {
             self.meter.retried();
         }
         self.changed(&mut state);
+        drop(state);
+        for (own, watch) in self.spec.watch.iter().enumerate() {
+            if !watch.enqueue.is_empty() {
+                self.objects(own).reconciled(token.slot);
+            }
+        }
         Ok(())
+    }
+
+    /// The watches whose changes lead to keys of the resource at `index`.
+    fn leading_to(&self, index: usize) -> impl Iterator<Item = usize> {
+        let leads = move |watch: &Watch| {
+            watch.enqueue.iter().any(|enqueue| self.spec.target(&enqueue.resource) == Some(index))
+        };
+        self.spec.watch.iter().enumerate().filter(move |(_, watch)| leads(watch)).map(|(own, _)| own)
     }
 
     /// Takes a worker's word that it failed. Returns what follows.
