@@ -271,7 +271,7 @@ mod tests {
         let dependent = (1, Key::new("a", "service"));
         let mut reconcile = |objects: &mut Objects, version: Option<u64>| {
             objects.leased(0, dependent.clone());
-            assert_eq!(objects.passed_over(), [dependent.clone()], "leased");
+            assert_eq!(objects.passed_over(), std::slice::from_ref(&dependent), "leased");
             version.into_iter().for_each(|version| commit(&mut writer, version));
             objects.reconciled(0);
             objects.passed_over().len()
