@@ -136,9 +136,8 @@ impl World {
             clients,
             crews: Vec::new(),
             joiners: (0..2).map(|number| Joiner::new(Dice::new(seed, 500 + number), now)).collect(),
-            state_clients: (0..2)
-                .map(|number| StateClient::new(Dice::new(seed, 600 + number), now))
-                .collect(),
+            // Only one: the order in which a commit wakes the tasks of several is not that of the seed.
+            state_clients: vec![StateClient::new(Dice::new(seed, 600), now)],
             seed,
             hits,
             trace,

@@ -109,7 +109,9 @@ impl WatchedState for Following {
         if self.failed {
             return;
         }
+        // Biased: a wake-up that is left would cause one more search.
         tokio::select! {
+            biased;
             () = self.wake.notified() => {}
             () = &mut self.arrival => {}
             () = self.reads.completed() => {}
