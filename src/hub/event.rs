@@ -106,26 +106,15 @@ pub enum ResetReason {
 impl Payload {
     /// Namespace and name of its object.
     pub fn key(&self) -> Option<&Key> {
-        match self {
-            Self::Object(object) | Self::ObjectAt(object, _) | Self::ObjectSince { object, .. } => {
-                Some(object.key())
-            }
-            Self::Patch { object, .. } => Some(object.key()),
-            Self::Identity { key, .. } => Some(key),
-            Self::Mark { .. } => None,
-        }
+        self.identity().map(|(key, _)| key)
     }
 
     /// The key and the uid of its object.
     pub fn identity(&self) -> Option<(&Key, &str)> {
-        match self {
-            Self::Object(object)
-            | Self::ObjectAt(object, _)
-            | Self::ObjectSince { object, .. }
-            | Self::Patch { object, .. } => Some((object.key(), object.uid())),
-            Self::Identity { key, uid, .. } => Some((key, uid)),
-            Self::Mark { .. } => None,
+        if let Self::Identity { key, uid, .. } = self {
+            return Some((key, uid));
         }
+        self.object().map(|object| (object.key(), object.uid()))
     }
 
     /// Its object, where more than the identity is known.

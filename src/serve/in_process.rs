@@ -38,18 +38,11 @@ impl InProcess {
             Unwrapped::Stream(response, _) => (response.status(), empty().boxed()),
             Unwrapped::Body(response) => {
                 let (status, body) = (response.status(), response.into_body());
-                let bytes = match body {
-                    ServeBody::Axum(body) => {
-                        body.into_data_stream().map(|data| data.map_err(io::Error::other)).boxed()
-                    }
-                    ServeBody::Frames(frames) => frames
-                        .into_plain_response()
-                        .into_body()
-                        .into_data_stream()
-                        .map(|data| data.map_err(io::Error::other))
-                        .boxed(),
+                let body = match body {
+                    ServeBody::Axum(body) => body,
+                    ServeBody::Frames(frames) => frames.into_plain_response().into_body(),
                 };
-                (status, bytes)
+                (status, body.into_data_stream().map(|data| data.map_err(io::Error::other)).boxed())
             }
         }
     }

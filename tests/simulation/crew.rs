@@ -19,10 +19,10 @@ use tokio_util::sync::CancellationToken;
 use crate::checker::content_of;
 use crate::dice::Dice;
 use crate::fault::{Fault, Hits};
-use crate::joiner::{links, named};
+use crate::joiner::links;
 use crate::replica::Replica;
 use crate::trace::Trace;
-use crate::truth::{self, PEER, RESOURCES, Relation, Seen, Test, Truth, Wanted};
+use crate::truth::{PEER, RESOURCES, Relation, Seen, State, Test, Truth, Wanted};
 
 /// Number of workers of a queue.
 const WORKERS: usize = 3;
@@ -195,12 +195,9 @@ impl Crew {
         }
         let content = match (content, self.dependents) {
             (Some(_), Some((target, _))) => {
-                let states = replica.readers.each_ref().map(|reader| {
-                    let snapshot = reader.snapshot();
-                    snapshot.after(None).map(|object| named(object)).collect::<BTreeMap<_, _>>()
-                });
+                let states = replica.states();
                 let key = given.leased.key.as_str();
-                self.with_related(key, &states[target][key], states[1 - target].iter())
+                Some(self.with_related(key, &states[target][key], &states[1 - target]))
             }
             (content, _) => content,
         };
@@ -232,25 +229,20 @@ impl Crew {
     }
 
     /// What a worker makes of an object: its own content, and that of all selected objects that it is related with.
-    fn with_related<'a>(
-        &self,
-        key: &str,
-        seen: &Seen,
-        others: impl Iterator<Item = (&'a truth::Key, &'a Seen)>,
-    ) -> Option<String> {
+    fn with_related(&self, key: &str, seen: &Seen, others: &State) -> String {
         let mut content = seen.content.clone();
         if let Some((target, relation)) = self.dependents {
-            for (other, there) in others.filter(|(other, there)| self.wanted.wants(other, there)) {
+            for (other, there) in others.iter().filter(|(other, there)| self.wanted.wants(other, there)) {
                 let [first, second] = match target {
                     0 => [(key, seen), (&**other, there)],
-                    _ => [(&**other, there), (key, seen)],
+                    _ => [(&**other, &**there), (key, seen)],
                 };
                 if relation.holds(first, second) {
                     content += &format!(" {other}={}", there.content);
                 }
             }
         }
-        Some(content)
+        content
     }
 
     /// The content of a leased object, which must be that of the cache.
@@ -343,9 +335,8 @@ impl Crew {
             for (key, seen) in &*truth.log(resource).now() {
                 if self.wanted.wants(key, seen) {
                     let (namespace, name) = key.split_once('/').unwrap_or(("", key));
-                    let others = others.iter().map(|(key, seen)| (key, &**seen));
-                    let content = self.with_related(key, seen, others);
-                    there.insert((resource, Key::new(namespace, name)), content);
+                    let content = self.with_related(key, seen, &others);
+                    there.insert((resource, Key::new(namespace, name)), Some(content));
                 }
             }
         }

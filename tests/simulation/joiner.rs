@@ -13,14 +13,13 @@ use informerd::testing::hub::{
 use informerd::testing::k8s::{
     FieldPath, IndexPath, Key, Link, LinkBy, Links, Object, ResourceVersion, SelectorForm,
 };
-use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::client::Around;
 use crate::dice::Dice;
 use crate::fault::{Fault, Hits};
 use crate::replica::{Replica, number as version_number};
-use crate::truth::{Key as Name, PEER, RESOURCES, Relation, SELECTS, Seen};
+use crate::truth::{PEER, RESOURCES, Relation, SELECTS, Seen};
 
 /// The objects of a client: the index into [`RESOURCES`] and the key, with uid and version.
 type Held = BTreeMap<(usize, Key), (String, ResourceVersion)>;
@@ -55,12 +54,6 @@ pub(crate) fn links() -> Links {
         Link { from: configmaps.into(), by: peer, to: widgets.into(), when: None },
         Link { from: widgets.into(), by: selects, to: configmaps.into(), when: None },
     ])
-}
-
-/// An object of a cache as the oracle knows objects.
-pub(crate) fn named(object: &Object) -> (Name, Seen) {
-    let json: Value = serde_json::from_slice(&object.json()).unwrap();
-    (object.key().as_str().to_owned(), Seen::of(&json))
 }
 
 impl Joiner {
@@ -216,14 +209,15 @@ impl Joiner {
         for selected in states[self.selected].after(None) {
             there.insert((self.selected, selected.key().clone()), held(selected));
         }
-        let seen =
-            states.each_ref().map(|state| state.after(None).map(|object| named(object)).collect::<Vec<_>>());
-        for (related, (key, content)) in states[1 - self.selected].after(None).zip(&seen[1 - self.selected]) {
-            let related_with = (&**key, content);
+        let seen = replica.states();
+        for related in states[1 - self.selected].after(None) {
+            let (key, content) =
+                seen[1 - self.selected].get_key_value(related.key().as_str()).expect("it is held");
+            let related_with: (&str, &Seen) = (key, content);
             let linked = seen[self.selected].iter().any(|(key, content)| {
                 let [first, second] = match self.selected {
-                    0 => [(&**key, content), related_with],
-                    _ => [related_with, (&**key, content)],
+                    0 => [(&**key, &**content), related_with],
+                    _ => [related_with, (&**key, &**content)],
                 };
                 Relation::Links.holds(first, second)
             });

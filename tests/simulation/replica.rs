@@ -14,7 +14,7 @@ use informerd::testing::hub::{
     self, Event, Hub, Informer, InformerSpec, Live, LivePlace, LivePosition, Member, Round, Scope, Selection,
     Subscriber, Told,
 };
-use informerd::testing::k8s::{DecodeOptions, Resource, ResourceParts, ResourceVersion};
+use informerd::testing::k8s::{DecodeOptions, Object, Resource, ResourceParts, ResourceVersion};
 use informerd::testing::reflect::{Reflector, ReflectorConfig};
 use informerd::testing::serve::{self, InProcess, QueueAccess, QueueConfig, Queues};
 use informerd::testing::upstream::{Client, Config, Selectors, Source, Target};
@@ -27,7 +27,7 @@ use crate::dice::Dice;
 use crate::joiner::links;
 use crate::network::Link;
 use crate::plan::Profile;
-use crate::truth::RESOURCES;
+use crate::truth::{RESOURCES, Seen, State};
 use crate::wire::{LINE_BYTES_MAX, OBJECT_BYTES_MAX};
 
 /// Largest number of polls of one reflector in a second of virtual time; with more, it spins. Chunks of one byte and
@@ -300,6 +300,18 @@ impl Replica {
     /// Whether a cache is complete, its watch is open, and nothing is being listed.
     pub(crate) fn is_watching(&self, index: usize) -> bool {
         self.readers[index].mark().synced && self.readers[index].condition().phase == Phase::Watching
+    }
+
+    /// The objects of its caches, as the oracle knows objects.
+    pub(crate) fn states(&self) -> [State; 2] {
+        self.readers.each_ref().map(|reader| {
+            let snapshot = reader.snapshot();
+            let seen = |object: &Object| Seen::of(&serde_json::from_slice(&object.json()).unwrap());
+            snapshot
+                .after(None)
+                .map(|object| (object.key().as_str().to_owned(), Rc::new(seen(object))))
+                .collect()
+        })
     }
 
     /// How often its reflectors were polled.

@@ -15,10 +15,9 @@ use tokio::time::Instant;
 use crate::client::Around;
 use crate::dice::Dice;
 use crate::fault::{Fault, Hits};
-use crate::joiner::named;
 use crate::replica::Replica;
 use crate::trace::Trace;
-use crate::truth::{RESOURCES, Relation, Seen};
+use crate::truth::{self, RESOURCES, Relation};
 
 /// Time without a change after which a client holds the state: longer than the pause before a failed search is repeated.
 const SETTLED: Duration = Duration::from_secs(3);
@@ -181,10 +180,7 @@ impl StateClient {
 
     /// Whether it holds the state of a replica's caches.
     fn check(&self, replica: &Replica) -> Result<(), String> {
-        let states = replica.readers.each_ref().map(|reader| {
-            let snapshot = reader.snapshot();
-            snapshot.after(None).map(|object| named(object)).collect::<BTreeMap<_, _>>()
-        });
+        let states = replica.states();
         match self.follows {
             Follows::Counts => {
                 let mut counts = BTreeMap::new();
@@ -220,11 +216,7 @@ impl StateClient {
 
 /// The graph around the objects of a resource in a namespace: what they refer to, what that refers to, and so on; and what refers
 /// to them in the same way. A search follows three links.
-fn graph_of(
-    states: &[BTreeMap<String, Seen>; 2],
-    selected: usize,
-    namespace: &str,
-) -> (BTreeSet<Node>, Edges) {
+fn graph_of(states: &[truth::State; 2], selected: usize, namespace: &str) -> (BTreeSet<Node>, Edges) {
     const DEPTH: usize = 3;
     // All edges: which object refers to which, and by what.
     let mut all = Edges::new();

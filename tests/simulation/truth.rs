@@ -56,11 +56,10 @@ pub(crate) enum Relation {
 impl Relation {
     /// Whether an object of the first resource and one of the second are related.
     pub(crate) fn holds(self, first: (&str, &Seen), second: (&str, &Seen)) -> bool {
-        let parts =
-            |key: &str| key.split_once('/').map(|(namespace, name)| [namespace, name].map(str::to_owned));
-        let (Some([near, _]), Some([there, name])) = (parts(first.0), parts(second.0)) else { return false };
+        let parts = (first.0.split_once('/'), second.0.split_once('/'));
+        let (Some((near, _)), Some((there, name))) = parts else { return false };
         let (first, second) = (first.1, second.1);
-        let names = first.refers.peer == Some(name);
+        let names = first.refers.peer.as_deref() == Some(name);
         let selects = second.refers.selects.is_some() && second.refers.selects == first.app;
         near == there
             && match self {
