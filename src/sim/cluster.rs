@@ -187,7 +187,8 @@ impl Cluster {
         state.tables.values_mut().for_each(|table| table.forget(revision));
     }
 
-    /// An independent copy of the current state, as a backup of etcd.
+    /// An independent copy of the current state, as a backup of etcd. What it creates gets other uids than what this cluster creates:
+    /// an API server draws them at random.
     #[must_use]
     pub fn fork(&self) -> Self {
         Self { state: Arc::new(Mutex::new(self.lock().fork())) }
@@ -226,7 +227,7 @@ impl State {
             revision: self.revision,
             tables: self.tables.iter().map(|(name, table)| (name.clone(), table.fork())).collect(),
             window_events_max: self.window_events_max,
-            rng: self.rng.clone(),
+            rng: StdRng::seed_from_u64(self.rng.clone().next_u64()),
             clock_millis: self.clock_millis,
             graceful_pods: self.graceful_pods,
             service_ips: self.service_ips,
@@ -337,5 +338,25 @@ impl Door<'_> {
     pub(super) fn direct() -> Self {
         let manager = Manager { name: "kube-controller-manager", operation: "Update", subresource: "" };
         Self { manager, part: super::write::Part::Whole, commit: super::write::Commit::Store }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_copy_of_a_cluster_draws_other_uids() {
+        let cluster = Cluster::default();
+        let uid = |cluster: &Cluster, name: &str| {
+            let object = json!({"metadata": {"namespace": "default", "name": name}});
+            cluster.create("configmaps", object).unwrap()["metadata"]["uid"].clone()
+        };
+        let before = uid(&cluster, "before");
+        let copy = cluster.fork();
+        assert_eq!(copy.get("configmaps", "default", "before").unwrap()["metadata"]["uid"], before);
+        assert_ne!(uid(&copy, "after"), uid(&cluster, "after"));
     }
 }
