@@ -27,12 +27,11 @@ use http::{HeaderValue, Request, Response, Uri, Version};
 use http_body::{Frame, SizeHint};
 use http_body_util::Either;
 use hyper::body::Incoming;
-use hyper::rt::{Read, Write};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy::Client as Pool;
+use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
-use hyper_util::client::legacy::connect::{Connect, Connection, HttpConnector};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::{Body, ClientBuilder, ConfigExt};
 use percent_encoding::percent_decode_str;
@@ -41,6 +40,7 @@ use tokio::time::Instant;
 use tower::{Service, ServiceBuilder};
 use tower_http::decompression::DecompressionLayer;
 
+use super::dialer::{Dialer, dialer};
 use super::replay::{Reader, Replay};
 
 /// Idle time after which TCP probes a connection, and then every [`KEEPALIVE_INTERVAL`].
@@ -70,10 +70,13 @@ const STREAMS_MAX: usize = 90;
 const STREAM_WINDOW: u32 = 4 << 20;
 const CONNECTION_WINDOW: u32 = 16 << 20;
 
-type BoxError = Box<dyn Error + Send + Sync>;
+pub(super) type BoxError = Box<dyn Error + Send + Sync>;
 
 /// kube's bodies are complete in memory. A streamed body travels as an extension of the request.
 type Outgoing = Either<Body, Reader>;
+
+/// Opens a connection with TLS, within a time.
+type Connector = TimeoutConnector<HttpsConnector<Dialer>>;
 
 /// A `kube::Client` over our own connections.
 pub(super) struct Connected {
@@ -123,27 +126,21 @@ pub(super) fn connect(config: kube::Config, pings: Option<Pings>) -> Result<Conn
     http.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
     #[cfg(target_os = "linux")]
     http.set_tcp_user_timeout(Some(USER_TIMEOUT));
-    let Some(proxy) = config.proxy_url.clone() else { return over(http, config, pings) };
+    let Some(proxy) = config.proxy_url.clone() else { return over(dialer(http), config, pings) };
     // A proxy may know HTTP/1.1 only, look into TLS, or limit how long a connection lives.
     match proxy.scheme_str() {
-        Some("http") => over(tunnel(proxy, http), config, None),
+        Some("http") => over(dialer(tunnel(proxy, http)), config, None),
         Some("https") => {
             let https = config.rustls_https_connector_with_connector(http)?;
-            over(tunnel(proxy, https), config, None)
+            over(dialer(tunnel(proxy, https)), config, None)
         }
-        Some("socks5") => over(SocksV5::new(proxy, http), config, None),
+        Some("socks5") => over(dialer(SocksV5::new(proxy, http)), config, None),
         Some(_) | None => Err(kube::Error::ProxyProtocolUnsupported { proxy_url: Box::new(proxy) }.into()),
     }
 }
 
 /// Source: kube-client 5.0, `client/builder.rs`, `make_generic_builder`.
-fn over<C>(connector: C, config: kube::Config, pings: Option<Pings>) -> Result<Connected, BoxError>
-where
-    C: Service<Uri> + Clone + Send + Sync + 'static,
-    C::Response: Connection + Read + Write + Send + Unpin + 'static,
-    C::Future: Send + 'static,
-    C::Error: Error + Send + Sync + 'static,
-{
+fn over(dialer: Dialer, config: kube::Config, pings: Option<Pings>) -> Result<Connected, BoxError> {
     let credentials = config.auth_layer()?;
     let plugin_certificate = credentials.is_none() && config.auth_info.exec.is_some();
     // Made once, as this may run the plugin.
@@ -160,12 +157,12 @@ where
     let has_tls = config.cluster_url.scheme_str() == Some("https");
     let http2 = match pings.filter(|_| has_tls) {
         Some(pings) => {
-            let https = https(connector.clone(), tls.clone(), config.tls_server_name.as_deref(), true)?;
+            let https = https(dialer.clone(), tls.clone(), config.tls_server_name.as_deref(), true)?;
             Some((timed(https), pings))
         }
         None => None,
     };
-    let http1 = timed(https(connector, tls, config.tls_server_name.as_deref(), false)?);
+    let http1 = timed(https(dialer, tls, config.tls_server_name.as_deref(), false)?);
     let connections = Connections::new(Connectors { http1, http2 });
     let gzip = DecompressionLayer::new().no_br().no_deflate().no_zstd().gzip(!config.disable_compression);
     let pools = Arc::new(connections.clone());
@@ -186,26 +183,22 @@ where
     Ok(Connected { kube, pools })
 }
 
-/// TLS over a connector, as kube makes it, which knows HTTP/1.1 only.
+/// TLS over a connection, as kube makes it, which knows HTTP/1.1 only.
 ///
 /// Source: kube-client 5.0, `client/config_ext.rs`, `rustls_https_connector_with_connector`.
-fn https<C>(
-    connector: C,
+fn https(
+    dialer: Dialer,
     tls: rustls::ClientConfig,
     server_name: Option<&str>,
     http2: bool,
-) -> Result<HttpsConnector<C>, BoxError> {
+) -> Result<HttpsConnector<Dialer>, BoxError> {
     let mut builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
     if let Some(name) = server_name {
         let name = ServerName::try_from(name.to_owned())?;
         builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
     }
     let builder = builder.enable_http1();
-    Ok(if http2 {
-        builder.enable_http2().wrap_connector(connector)
-    } else {
-        builder.wrap_connector(connector)
-    })
+    Ok(if http2 { builder.enable_http2().wrap_connector(dialer) } else { builder.wrap_connector(dialer) })
 }
 
 /// CONNECT through a proxy, with the user name and password in its address, if any.
@@ -224,31 +217,32 @@ fn tunnel<C>(proxy: Uri, connector: C) -> Tunnel<C> {
 
 /// What connects, for all requests and for watches.
 #[derive(Clone)]
-struct Connectors<C> {
-    http1: C,
+struct Connectors {
+    http1: Connector,
     /// `None` where HTTP/2 is not wanted.
-    http2: Option<(C, Pings)>,
+    http2: Option<(Connector, Pings)>,
 }
 
 /// Pools of connections that can be replaced by empty ones while requests are under way in the old ones.
-struct Connections<C> {
-    connectors: Connectors<C>,
-    current: Arc<ArcSwap<Generation<C>>>,
+#[derive(Clone)]
+struct Connections {
+    connectors: Connectors,
+    current: Arc<ArcSwap<Generation>>,
     /// Until when the server counts as one without HTTP/2, as it answered a watch over HTTP/1.1.
     lacks_http2: Arc<Mutex<Option<Instant>>>,
 }
 
 /// The pools between two times that they are forgotten.
-struct Generation<C> {
+struct Generation {
     number: usize,
     began: Instant,
-    http1: Pool<C, Outgoing>,
-    watches: Mutex<Vec<Shard<C>>>,
+    http1: Pool<Connector, Outgoing>,
+    watches: Mutex<Vec<Shard>>,
 }
 
 /// A pool with one HTTP/2 connection, and the watches on it.
-struct Shard<C> {
-    pool: Pool<C, Outgoing>,
+struct Shard {
+    pool: Pool<Connector, Outgoing>,
     watches: Arc<AtomicUsize>,
 }
 
@@ -256,7 +250,7 @@ struct Shard<C> {
 struct Place(Arc<AtomicUsize>);
 
 /// A pool, and a place on its connection.
-type Placed<C> = (Pool<C, Outgoing>, Place);
+type Placed = (Pool<Connector, Outgoing>, Place);
 
 /// The body of an answer, which keeps the place of a watch.
 struct Answer {
@@ -266,15 +260,15 @@ struct Answer {
 
 // === impl Connections ===
 
-impl<C: Connect + Clone> Connections<C> {
-    fn new(connectors: Connectors<C>) -> Self {
+impl Connections {
+    fn new(connectors: Connectors) -> Self {
         let current = Arc::new(ArcSwap::from_pointee(Generation::new(0, &connectors)));
         Self { connectors, current, lacks_http2: Arc::default() }
     }
 
     /// The current pools, and a place for a watch in them: on the first connection that has one, or on a new connection.
     /// Without a place the watch goes over HTTP/1.1.
-    fn place(&self) -> (Arc<Generation<C>>, Option<Placed<C>>) {
+    fn place(&self) -> (Arc<Generation>, Option<Placed>) {
         let current = self.current.load_full();
         let Some((connector, pings)) = self.connectors.http2.as_ref() else { return (current, None) };
         let place = {
@@ -288,16 +282,13 @@ impl<C: Connect + Clone> Connections<C> {
 
     /// Notes that the server answered over HTTP/1.1. Nothing pings such a connection, and it must not be kept in a pool that
     /// keeps connections for good.
-    fn note_http1(&self, generation: &Generation<C>) {
+    fn note_http1(&self, generation: &Generation) {
         *lock(&self.lacks_http2) = Some(Instant::now() + LACKING);
         lock(&generation.watches).clear();
     }
 }
 
-impl<C> Pools for Connections<C>
-where
-    C: Connect + Clone + Send + Sync + 'static,
-{
+impl Pools for Connections {
     fn generation(&self) -> usize {
         self.current.load().number
     }
@@ -320,8 +311,8 @@ where
     }
 }
 
-impl<C: Connect + Clone> Generation<C> {
-    fn new(number: usize, connectors: &Connectors<C>) -> Self {
+impl Generation {
+    fn new(number: usize, connectors: &Connectors) -> Self {
         Self {
             number,
             began: Instant::now(),
@@ -335,7 +326,7 @@ impl<C: Connect + Clone> Generation<C> {
 }
 
 /// A place on the first connection that has one, or on a new connection.
-fn place<C: Connect + Clone>(shards: &mut Vec<Shard<C>>, connector: &C, pings: Pings) -> Placed<C> {
+fn place(shards: &mut Vec<Shard>, connector: &Connector, pings: Pings) -> Placed {
     let free = shards.iter().position(|shard| shard.watches.load(Ordering::Relaxed) < STREAMS_MAX);
     let at = free.unwrap_or_else(|| {
         shards.push(Shard { pool: pinged(connector.clone(), pings), watches: Arc::default() });
@@ -353,7 +344,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// A pool for HTTP/2. It keeps a connection until that ends: a pool's idle time counts from the last *request*, however many
 /// watches are open.
-fn pinged<C: Connect + Clone>(connector: C, pings: Pings) -> Pool<C, Outgoing> {
+fn pinged(connector: Connector, pings: Pings) -> Pool<Connector, Outgoing> {
     Pool::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
         .pool_timer(TokioTimer::new())
@@ -367,20 +358,7 @@ fn pinged<C: Connect + Clone>(connector: C, pings: Pings) -> Pool<C, Outgoing> {
         .build(connector)
 }
 
-impl<C: Clone> Clone for Connections<C> {
-    fn clone(&self) -> Self {
-        Self {
-            connectors: self.connectors.clone(),
-            current: self.current.clone(),
-            lacks_http2: self.lacks_http2.clone(),
-        }
-    }
-}
-
-impl<C> Service<Request<Body>> for Connections<C>
-where
-    C: Connect + Clone + Send + Sync + 'static,
-{
+impl Service<Request<Body>> for Connections {
     type Response = Response<Answer>;
     type Error = hyper_util::client::legacy::Error;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;

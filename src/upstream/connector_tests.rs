@@ -204,11 +204,18 @@ async fn forgotten_connections_get_no_new_watches_and_keep_open_ones() {
     }
 }
 
+fn unconnected() -> Connections {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let tls = rustls::ClientConfig::builder().with_root_certificates(rustls::RootCertStore::empty());
+    let https = https(dialer(HttpConnector::new()), tls.with_no_client_auth(), None, true).unwrap();
+    let http1 = TimeoutConnector::new(https);
+    let pings = Pings { interval: Duration::from_secs(15), timeout: Duration::from_secs(15) };
+    Connections::new(Connectors { http1: http1.clone(), http2: Some((http1, pings)) })
+}
+
 #[test]
 fn of_many_failed_requests_only_the_first_forgets_the_connection() {
-    let http1 = HttpConnector::new();
-    let pings = Pings { interval: Duration::from_secs(15), timeout: Duration::from_secs(15) };
-    let connections = Connections::new(Connectors { http1: http1.clone(), http2: Some((http1, pings)) });
+    let connections = unconnected();
     let failed = connections.generation();
     let (old, place) = connections.place();
     connections.forget(failed);
@@ -225,9 +232,7 @@ fn of_many_failed_requests_only_the_first_forgets_the_connection() {
 
 #[tokio::test(start_paused = true)]
 async fn http2_is_offered_again_after_a_while() {
-    let http1 = HttpConnector::new();
-    let pings = Pings { interval: Duration::from_secs(15), timeout: Duration::from_secs(15) };
-    let connections = Connections::new(Connectors { http1: http1.clone(), http2: Some((http1, pings)) });
+    let connections = unconnected();
     let (generation, place) = connections.place();
     assert!(place.is_some());
     connections.note_http1(&generation);
