@@ -425,6 +425,9 @@ impl LiveLoop {
     fn listen(&mut self, key: usize) {
         // The key may belong to another stream by now, which then has nothing to read.
         let Some(member) = self.live.member_mut(key) else { return };
+        if !member.stream.hears() {
+            return;
+        }
         let mut context = Context::from_waker(&member.waker);
         let mut space = [0; READ_BYTES];
         let mut buffer = ReadBuf::new(&mut space);
@@ -436,6 +439,7 @@ impl LiveLoop {
                 let last = stream.said(buffer.filled(), &mut frames);
                 self.loops.release(stream, frames, last);
             }
+            Poll::Ready(Ok(())) if member.stream.ended_half() => self.release(key, Frames::new(), false),
             // The client has left.
             Poll::Ready(_) => drop(self.take_out(key)),
         }

@@ -9,6 +9,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use axum::http::{Extensions, Response, StatusCode, Uri, Version, header};
 use bytes::Buf as _;
@@ -60,6 +61,9 @@ const RETRY_MS: std::ops::Range<u64> = 500..3000;
 /// Bytes that are read from a client at once, as clients send little.
 pub(super) const READ_BYTES: usize = 128;
 
+/// Time within which the system of a client that has left refuses bytes. A client that is found out later ends with the next write.
+const LEFT_WITHIN: Duration = Duration::from_millis(200);
+
 /// The socket of a stream.
 pub(super) trait Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static {
     /// Ready if it would take bytes; wakes when it would.
@@ -84,7 +88,18 @@ pub(super) struct Attached {
     stream: WatchStream,
     framing: Framing,
     parser: Option<FrameParser>,
+    half: ClientHalf,
     _connected: ConnectionPermit,
+}
+
+/// The client's half of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ClientHalf {
+    Open,
+    /// It has ended. The client may have left, or may still read, as `nc -N` does.
+    Ended,
+    /// It has ended, and the client still reads.
+    Closed,
 }
 
 impl WatchStream {
@@ -268,8 +283,9 @@ impl Takeover {
         // Only the client of a WebSocket sends something.
         let parser = stream.format.is_websocket().then(FrameParser::default);
         stream.encoder.begin(framing, &mut frames);
-        let socket = Box::new(socket);
-        let mut attached = Box::new(Attached { socket, stream, framing, parser, _connected: connected });
+        let (socket, half) = (Box::new(socket), ClientHalf::Open);
+        let mut attached =
+            Box::new(Attached { socket, stream, framing, parser, half, _connected: connected });
         let last = attached.said(read, &mut frames);
         Box::pin(attached.run(frames, last))
     }
@@ -319,6 +335,12 @@ impl Attached {
                 let _ = self.socket.shutdown().await;
                 return;
             }
+            if self.half == ClientHalf::Ended {
+                if !self.still_reads().await {
+                    return;
+                }
+                self.half = ClientHalf::Closed;
+            }
             if !self.stream.loops.is_closed()
                 && self.stream.encoder.is_shared()
                 && let Some(place) = self.stream.subscriber.live_place()
@@ -341,12 +363,44 @@ impl Attached {
             tokio::select! {
                 biased;
                 ended = self.stream.next(self.framing, &mut frames) => last = ended,
-                count = self.socket.read(&mut buffer) => match count {
+                count = self.socket.read(&mut buffer), if self.half == ClientHalf::Open => match count {
+                    Ok(0) if self.may_still_read() => self.half = ClientHalf::Ended,
                     Ok(0) | Err(_) => return,
                     Ok(count) => last = self.said(&buffer[..count], &mut frames),
                 },
             }
         }
+    }
+
+    /// Whether a client whose half has ended may still read. The client of a WebSocket says when it leaves.
+    fn may_still_read(&self) -> bool {
+        self.parser.is_none()
+    }
+
+    /// Whether the client, whose half has ended, still reads. The system of a client that has left refuses the first bytes that it
+    /// gets, and then the next write fails.
+    async fn still_reads(&mut self) -> bool {
+        for pause in [LEFT_WITHIN, Duration::ZERO] {
+            let (mut probe, mut frames) = (Frames::new(), Frames::new());
+            self.stream.encoder.probe(&mut probe);
+            self.stream.encoder.append(probe, self.framing, &mut frames);
+            if self.socket.write_all_buf(&mut frames).await.is_err() {
+                return false;
+            }
+            tokio::time::sleep(pause).await;
+        }
+        true
+    }
+
+    /// Whether the client may send something, or end its half.
+    pub(super) fn hears(&self) -> bool {
+        self.half == ClientHalf::Open
+    }
+
+    /// Notes that the client's half has ended. Returns whether the stream goes on: it then finds out whether the client still reads.
+    pub(super) fn ended_half(&mut self) -> bool {
+        self.half = ClientHalf::Ended;
+        self.may_still_read()
     }
 
     /// Writes one batch of a first state or a catch-up, and returns whether the stream ends with it; `None` if there is none yet.

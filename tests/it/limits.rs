@@ -291,6 +291,70 @@ async fn a_half_closed_client_gets_the_whole_response() {
     }
 }
 
+/// Reads until the text arrives.
+async fn read_until(socket: &mut TcpStream, text: &str) {
+    let mut seen = Vec::new();
+    let arrives = async {
+        while !String::from_utf8_lossy(&seen).contains(text) {
+            let read = socket.read_buf(&mut seen).await.unwrap();
+            assert!(read > 0, "ended before {text:?}: {}", String::from_utf8_lossy(&seen));
+        }
+    };
+    in_time(text, arrives).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_half_closed_client_keeps_its_watch_until_it_leaves() {
+    let server = TestServer::start(&["pods"]).await;
+    server.cluster.create("pods", mk_pod("default", "there", "web")).unwrap();
+    server.caught_up("pods").await;
+    let mut created = 0;
+    for target in [
+        "/v1/watch/pods?transport=sse",
+        "/v1/watch/pods?transport=ndjson",
+        "/v1/watch/pods?labelSelector=app%3Dweb&transport=ndjson",
+        "/api/v1/pods?watch=true",
+    ] {
+        // The client closes its half with its request, or while it follows.
+        for at_once in [true, false] {
+            let mut socket = TcpStream::connect(server.address).await.unwrap();
+            socket.write_all(head("GET", target, "localhost", &[], "keep-alive").as_bytes()).await.unwrap();
+            if at_once {
+                socket.shutdown().await.unwrap();
+            }
+            read_until(&mut socket, "there").await;
+            socket.shutdown().await.unwrap();
+            for _ in 0..2 {
+                created += 1;
+                let name = format!("pod-{created}");
+                server.cluster.create("pods", mk_pod("default", &name, "web")).unwrap();
+                read_until(&mut socket, &name).await;
+            }
+            assert_eq!(server.hub.subscribers(), 1, "{target}");
+            drop(socket);
+            // A write shows that the client has left.
+            let leaves = async {
+                while server.hub.subscribers() > 0 {
+                    created += 1;
+                    server
+                        .cluster
+                        .create("pods", mk_pod("default", &format!("pod-{created}"), "web"))
+                        .unwrap();
+                    server.caught_up("pods").await;
+                }
+            };
+            in_time("no subscriber", leaves).await;
+        }
+        let mut socket = TcpStream::connect(server.address).await.unwrap();
+        socket.write_all(head("GET", target, "localhost", &[], "keep-alive").as_bytes()).await.unwrap();
+        read_until(&mut socket, "there").await;
+        assert_eq!(server.hub.subscribers(), 1, "{target}");
+        drop(socket);
+        // The end of its half is enough where nothing changes.
+        eventually("no subscriber", || server.hub.subscribers() == 0).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn malformed_requests_are_refused_and_the_server_keeps_serving() {
     let server = TestServer::start_with(&["pods"], |config| {

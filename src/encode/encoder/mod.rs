@@ -310,6 +310,16 @@ impl Encoder {
         out.cut();
     }
 
+    /// Appends bytes that mean nothing: a client that has left refuses them, and any other client ignores them.
+    pub fn probe(&self, out: &mut Frames) {
+        match self.format {
+            // White space before the next event.
+            Format::Kubernetes(kubernetes) if !kubernetes.messages => out.put(" "),
+            Format::Sse | Format::Ndjson | Format::WebSocket | Format::Kubernetes(_) => self.heartbeat(out),
+        }
+        out.cut();
+    }
+
     /// Appends the time after which an EventSource reconnects, in milliseconds; nothing for other formats.
     pub fn retry(&self, retry_ms: u64, out: &mut Frames) {
         if self.format == Format::Sse {
