@@ -97,7 +97,8 @@ pub(crate) struct Envtest {
 }
 
 impl Envtest {
-    /// Starts a server and waits until it is ready; `None`, with a `skipped:` line, if the binaries are missing.
+    /// Starts a server and waits until it is ready; `None`, with a `skipped:` line, if the binaries are missing or the server is of
+    /// another version.
     ///
     /// # Panics
     /// If the binaries exist and no server starts: the test must fail then, not be skipped.
@@ -109,6 +110,12 @@ impl Envtest {
             println!("skipped: no {name} and etcd here, set KUBEBUILDER_ASSETS to the folder that has them");
             return None;
         };
+        if let Some(other) = other_version(version, &assets).await {
+            println!(
+                "skipped: the kube-apiserver of KUBEBUILDER_ASSETS is {other}, and this test needs one of 1.20"
+            );
+            return None;
+        }
         Some(Self::try_start(version, options, assets).await.unwrap())
     }
 
@@ -459,6 +466,17 @@ fn binary(version: Version) -> &'static str {
         Version::V1_20 => "kube-apiserver",
         Version::V1_36 => "kube-apiserver-1.36-mini",
     }
+}
+
+/// What a `kube-apiserver` says of its version if it is not the one that is meant.
+async fn other_version(version: Version, assets: &Path) -> Option<String> {
+    if version != Version::V1_20 {
+        return None;
+    }
+    let output = Command::new(assets.join(binary(version))).arg("--version").output().await.unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    // Later ones lack flags with which it is started here.
+    (!said.starts_with("Kubernetes v1.20.")).then_some(said)
 }
 
 fn log_of(process: Process) -> &'static str {
