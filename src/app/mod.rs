@@ -387,6 +387,7 @@ fn http_config(config: &config::Serve) -> http::Config {
         write_stall_timeout: limits.write_stall_timeout,
         send_buffer_bytes: limits.send_buffer_bytes,
         snapshot_pages_max: limits.snapshot_pages_max,
+        snapshot_pages_bytes_max: limits.snapshot_pages_bytes_max,
         snapshot_pages_ttl: limits.snapshot_pages_ttl,
         waiting_requests_max: limits.waiting_requests_max,
         drain_timeout: config.drain_timeout,

@@ -94,6 +94,7 @@ impl State {
                 objects: OrdMap::new(),
                 bytes: 0,
                 held: 0,
+                replaced: 0,
                 cursor: Cursor::default(),
                 position: zero.clone(),
                 changed_at: zero.clone(),

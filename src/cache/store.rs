@@ -25,6 +25,9 @@ pub struct Snapshot {
     pub bytes: usize,
     /// The bytes that hold this JSON: fewer where objects are packed.
     pub held: usize,
+    /// The bytes that held all objects that have been replaced or deleted since the cache began. The difference between two states is
+    /// the most that the earlier one keeps in memory beside the later one.
+    pub replaced: u64,
     /// The cursor with which a reader of this state continues.
     pub cursor: Cursor,
     /// The resourceVersion of this state.
@@ -44,6 +47,7 @@ impl Snapshot {
     pub(super) fn count_out(&mut self, object: &Object) {
         self.bytes -= object.json_len();
         self.held -= object.held_bytes();
+        self.replaced += object.held_bytes() as u64;
     }
 
     /// How many objects.

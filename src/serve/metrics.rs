@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use crate::encode::Format;
 
 /// Limits and rules that can refuse a client; the label values of `informerd_http_limit_hits_total`.
-const LIMITS: [&str; 28] = [
+const LIMITS: [&str; 29] = [
     "connections_max",
     "admin_connections_max",
     "subscribers_max",
@@ -16,6 +16,7 @@ const LIMITS: [&str; 28] = [
     "url_bytes_max",
     "header_timeout",
     "snapshot_pages_max",
+    "snapshot_pages_bytes_max",
     "waiting_requests_max",
     "turns_waiting_max",
     "graph_nodes_max",

@@ -94,6 +94,8 @@ pub struct Config {
     pub send_buffer_bytes: usize,
     /// Number of snapshots that are held for clients that read in pages.
     pub snapshot_pages_max: usize,
+    /// Bytes of objects, changed or deleted since, that these snapshots keep in memory.
+    pub snapshot_pages_bytes_max: usize,
     /// Time for which such a snapshot is held after its last use.
     pub snapshot_pages_ttl: Duration,
     /// Requests that wait for a change (`Prefer: wait`) at once.
@@ -172,7 +174,7 @@ impl Server {
     ) -> Self {
         let Upstream { pass, definition } = upstream;
         let definitions = Definitions::new(definition);
-        let pages = Pages::new(config.snapshot_pages_max, config.snapshot_pages_ttl);
+        let pages = Pages::new(&config);
         let tasks = TaskTracker::new();
         let loops = LiveLoops::new(*hub.config(), drain.clone(), tasks.clone());
         let waiting = Waiting::new(config.waiting_requests_max);

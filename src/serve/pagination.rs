@@ -1,7 +1,7 @@
 //! Snapshots that are held for clients that read in pages.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -9,23 +9,38 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
+use super::Config;
 use crate::cache::Cursor;
 use crate::hub::{Candidates, Informer, InformerId};
 
-/// The held snapshots, the least recently used first.
+/// How often snapshots are looked for that are not to be held any longer.
+const TEND_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The held snapshots, bounded by number, time, and the bytes that they keep in memory.
 ///
-/// Why they are bounded by number: a held snapshot shares all objects that have not changed since, so it costs almost nothing
-/// for an idle cache, and at most one copy of a busy one.
-pub(crate) struct Pages {
-    held: Mutex<VecDeque<Held>>,
+/// A held snapshot shares all objects that have not changed since, so it costs almost nothing for an idle cache, and at most one
+/// copy of a busy one. The snapshot that was used last stays, whatever it keeps: a client that reads page after page gets to the end.
+pub(crate) struct Pages(Arc<Shelf>);
+
+struct Shelf {
+    places: Mutex<Places>,
     len_max: usize,
+    bytes_max: u64,
     ttl: Duration,
+}
+
+#[derive(Default)]
+struct Places {
+    /// The least recently used first.
+    held: VecDeque<Held>,
+    /// Whether a task looks for snapshots that are to be dropped.
+    tended: bool,
 }
 
 struct Held {
     id: u64,
     /// The informers, in the order of the states. The states are valid only for requests to the same informers.
-    informers: Vec<InformerId>,
+    informers: Vec<(InformerId, Weak<Informer>)>,
     /// The request for which the states were selected.
     request: u64,
     states: Vec<Candidates>,
@@ -58,8 +73,13 @@ impl Continue {
 }
 
 impl Pages {
-    pub(super) fn new(len_max: usize, ttl: Duration) -> Self {
-        Self { held: Mutex::default(), len_max, ttl }
+    pub(super) fn new(config: &Config) -> Self {
+        Self(Arc::new(Shelf {
+            places: Mutex::default(),
+            len_max: config.snapshot_pages_max.max(1),
+            bytes_max: config.snapshot_pages_bytes_max as u64,
+            ttl: config.snapshot_pages_ttl,
+        }))
     }
 
     /// Holds states of these informers for a request. Equal states are held once, however many clients read them.
@@ -70,59 +90,125 @@ impl Pages {
         states: &[Candidates],
         now: Instant,
     ) -> u64 {
-        let mut held = self.lock(now);
-        let informers: Vec<_> = informers.iter().map(|informer| informer.id()).collect();
-        let cursors = |states: &[Candidates]| -> Vec<Cursor> {
-            states.iter().map(|state| state.snapshot.cursor).collect()
-        };
-        let same = |one: &Held| {
-            one.informers == informers && one.request == request && cursors(&one.states) == cursors(states)
-        };
-        if let Some(at) = held.iter().position(same)
-            && let Some(mut one) = held.remove(at)
-        {
+        let mut places = self.0.lock(now);
+        let same = |one: &Held| one.is_of(informers) && one.request == request && one.has(states);
+        if let Some(mut one) = places.take(same) {
             (one.used, one.finished) = (now, false);
             let id = one.id;
-            held.push_back(one);
+            places.held.push_back(one);
             return id;
         }
-        while held.len() >= self.len_max.max(1) {
-            // A snapshot that was read to its end goes first, as the reader of another one would have to start over.
-            let finished = held.iter().position(|one| one.finished);
-            if finished.is_none() {
-                super::metrics::limit_hit("snapshot_pages_max");
-            }
-            held.remove(finished.unwrap_or(0));
-        }
         let id = rand::random();
-        let states = states.to_vec();
-        held.push_back(Held { id, informers, request, states, used: now, finished: false });
+        let (informers, states) =
+            (informers.iter().map(|one| (one.id(), Arc::downgrade(one))).collect(), states.to_vec());
+        places.held.push_back(Held { id, informers, request, states, used: now, finished: false });
+        self.0.make_room(&mut places);
+        if !std::mem::replace(&mut places.tended, true) {
+            tokio::spawn(tend(Arc::downgrade(&self.0)));
+        }
         id
     }
 
     /// The states with an id, for a request to these informers; `None` if they have expired.
     pub(super) fn get(&self, id: u64, informers: &[Arc<Informer>], now: Instant) -> Option<Vec<Candidates>> {
-        let mut held = self.lock(now);
-        let is_of =
-            |one: &Held| one.informers.iter().copied().eq(informers.iter().map(|informer| informer.id()));
-        let at = held.iter().position(|one| one.id == id && is_of(one))?;
-        let mut one = held.remove(at)?;
+        let mut places = self.0.lock(now);
+        let mut one = places.take(|one| one.id == id && one.is_of(informers))?;
         one.used = now;
         let states = one.states.clone();
-        held.push_back(one);
+        places.held.push_back(one);
         Some(states)
     }
 
     /// Notes that a last page is being read.
     pub(super) fn finish(&self, id: u64, now: Instant) {
-        if let Some(one) = self.lock(now).iter_mut().find(|one| one.id == id) {
+        if let Some(one) = self.0.lock(now).held.iter_mut().find(|one| one.id == id) {
             one.finished = true;
         }
     }
+}
 
-    fn lock(&self, now: Instant) -> std::sync::MutexGuard<'_, VecDeque<Held>> {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        held.retain(|one| now.saturating_duration_since(one.used) < self.ttl);
-        held
+impl Shelf {
+    fn lock(&self, now: Instant) -> MutexGuard<'_, Places> {
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        places.held.retain(|one| now.saturating_duration_since(one.used) < self.ttl);
+        places
+    }
+
+    /// Drops snapshots beyond the bounds.
+    fn make_room(&self, places: &mut Places) {
+        loop {
+            let limit = match places.held.len() {
+                ..=1 => return,
+                len if len > self.len_max => "snapshot_pages_max",
+                _ if places.kept_bytes() > self.bytes_max => "snapshot_pages_bytes_max",
+                _ => return,
+            };
+            // A snapshot that was read to its end goes first, as the reader of another one would have to start over.
+            let finished = places.held.iter().position(|one| one.finished);
+            if finished.is_none() {
+                super::metrics::limit_hit(limit);
+            }
+            places.held.remove(finished.unwrap_or(0));
+        }
+    }
+
+    /// Drops what is not to be held any longer. Tells whether anything is left.
+    fn tend(&self, now: Instant) -> bool {
+        let mut places = self.lock(now);
+        self.make_room(&mut places);
+        places.tended = !places.held.is_empty();
+        places.tended
+    }
+}
+
+impl Places {
+    fn take(&mut self, is_meant: impl Fn(&Held) -> bool) -> Option<Held> {
+        let at = self.held.iter().position(is_meant)?;
+        self.held.remove(at)
+    }
+
+    /// The most bytes that the snapshots keep in memory beside the current states: what was replaced in each cache since the oldest
+    /// of its snapshots, and no more than a copy for each snapshot.
+    fn kept_bytes(&self) -> u64 {
+        struct Kept {
+            /// What the cache has replaced by now; `None` if its informer is over, so that nothing else shares the objects.
+            now: Option<u64>,
+            since_oldest: u64,
+            copies: u64,
+        }
+        let mut kept: HashMap<InformerId, Kept> = HashMap::new();
+        for held in &self.held {
+            for ((id, informer), state) in held.informers.iter().zip(&held.states) {
+                let now = || informer.upgrade().map(|informer| informer.reader.snapshot().replaced);
+                let of = kept.entry(*id).or_insert_with(|| Kept { now: now(), since_oldest: 0, copies: 0 });
+                let since = of.now.map_or(u64::MAX, |now| now.saturating_sub(state.snapshot.replaced));
+                of.since_oldest = of.since_oldest.max(since);
+                of.copies = of.copies.saturating_add(since.min(state.snapshot.held as u64));
+            }
+        }
+        kept.into_values().map(|of| of.since_oldest.min(of.copies)).fold(0, u64::saturating_add)
+    }
+}
+
+impl Held {
+    fn is_of(&self, informers: &[Arc<Informer>]) -> bool {
+        self.informers.iter().map(|(id, _)| *id).eq(informers.iter().map(|informer| informer.id()))
+    }
+
+    fn has(&self, states: &[Candidates]) -> bool {
+        let cursors = |states: &[Candidates]| -> Vec<Cursor> {
+            states.iter().map(|state| state.snapshot.cursor).collect()
+        };
+        cursors(&self.states) == cursors(states)
+    }
+}
+
+async fn tend(shelf: Weak<Shelf>) {
+    loop {
+        tokio::time::sleep(TEND_INTERVAL).await;
+        let Some(shelf) = shelf.upgrade() else { return };
+        if !shelf.tend(Instant::now()) {
+            return;
+        }
     }
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::support::check::{Objects, expected, items, labeled, version};
-use crate::support::client::{Stream, request};
+use crate::support::client::{Stream, get, request};
 use crate::support::recorder::Recorder;
 use crate::support::server::TestServer;
-use crate::support::{TRANSPORTS, mk_pod};
+use crate::support::{TRANSPORTS, in_time, mk_pod};
 
 const PODS: &str = "/v1/snapshot/pods";
 
@@ -281,6 +281,60 @@ async fn a_continue_token_of_another_request_is_refused_and_an_old_one_is_410() 
     server.get(&format!("{PODS}?limit=1")).await;
     let expired = server.get(&format!("{PODS}?limit=1&continue={token}")).await;
     assert_eq!((expired.status(), &expired.json()["reason"]), (410, &json!("Expired")));
+}
+
+/// The tokens of first pages, each of another state.
+async fn first_pages(server: &TestServer, count: usize) -> Vec<String> {
+    let mut tokens = Vec::new();
+    for number in 0..count {
+        server.cluster.create("pods", mk_pod("default", &format!("new-{number}"), "web")).unwrap();
+        server.caught_up("pods").await;
+        let path = if number % 2 == 0 { format!("{PODS}?limit=1") } else { "/api/v1/pods?limit=1".into() };
+        let page = server.get(&path).await;
+        let token = page.header("informerd-continue");
+        let token = token.unwrap_or_else(|| page.json()["metadata"]["continue"].as_str().unwrap().to_owned());
+        tokens.push(format!("{path}&continue={token}"));
+    }
+    tokens
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sixty_clients_that_read_pages_of_sixty_states_all_get_to_the_end() {
+    let server = TestServer::start(&["pods"]).await;
+    server.cluster.create("pods", mk_pod("default", "a", "web")).unwrap();
+    let second_pages = first_pages(&server, 60).await;
+    for path in &second_pages {
+        assert_eq!(server.get(path).await.status(), 200, "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn held_snapshots_are_dropped_by_the_bytes_that_they_keep() {
+    let server = TestServer::start_with(&["pods"], |config| {
+        config.limits.snapshot_pages_bytes_max = 1 << 20;
+    })
+    .await;
+    server.cluster.bulk_load("pods", 30, 100_000).unwrap();
+    server.caught_up("pods").await;
+    let [first, last] = <[String; 2]>::try_from(first_pages(&server, 2).await).unwrap();
+    assert_eq!(server.get(&first).await.status(), 200);
+    assert_eq!(server.get(&last).await.status(), 200);
+    // Both keep the former states of these objects.
+    for object in server.get(PODS).await.json()["items"].as_array().unwrap() {
+        let (namespace, name) = (&object["metadata"]["namespace"], &object["metadata"]["name"]);
+        let (namespace, name) = (namespace.as_str().unwrap(), name.as_str().unwrap());
+        let patch = json!({"metadata": {"labels": {"round": "1"}}});
+        server.cluster.patch("pods", namespace, name, &patch).unwrap();
+    }
+    server.caught_up("pods").await;
+    // The one that was used last stays.
+    let hit = "informerd_http_limit_hits_total{limit=\"snapshot_pages_bytes_max\"} 1";
+    in_time("the end of the other one", async {
+        while !get(server.admin, "/metrics", &[]).await.text().contains(hit) {}
+    })
+    .await;
+    assert_eq!(server.get(&first).await.status(), 410);
+    assert_eq!(server.get(&last).await.status(), 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]

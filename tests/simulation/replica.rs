@@ -384,6 +384,7 @@ fn http(hub: &Hub, drain: &CancellationToken) -> InProcess {
         write_stall_timeout: Duration::from_secs(60),
         send_buffer_bytes: 0,
         snapshot_pages_max: 1,
+        snapshot_pages_bytes_max: 1 << 20,
         snapshot_pages_ttl: Duration::from_secs(60),
         waiting_requests_max: 10,
         drain_timeout: Duration::from_secs(1),
