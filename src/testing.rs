@@ -26,7 +26,7 @@ pub mod encode {
 }
 pub mod hub {
     pub use crate::hub::{
-        Config, Delivery, Event, EventKind, Form, Hub, Informer, InformerSpec, Join, Live, LivePlace,
+        Begin, Config, Delivery, Event, EventKind, Form, Hub, Informer, InformerSpec, Join, Live, LivePlace,
         LivePosition, Member, Payload, RelatedInformer, ResetReason, ResumeToken, Round, Scope, Selection,
         Stage, StartAt, Subscriber, Subscription, Told,
     };

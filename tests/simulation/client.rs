@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use informerd::testing::hub::{
-    Delivery, Event, EventKind, Payload, ResumeToken, StartAt, Subscriber, Subscription,
+    Delivery, Event, EventKind, LivePlace, Payload, ResumeToken, StartAt, Subscriber, Subscription,
 };
 use informerd::testing::k8s::ResourceVersion;
 use tokio::sync::Notify;
@@ -48,7 +48,20 @@ pub(crate) struct Around<'a> {
 impl Around<'_> {
     /// Whether these caches of a replica have all begun another history since the cluster was restored.
     pub(crate) fn has_noticed(&self, replica: usize, resources: &[usize]) -> bool {
-        resources.iter().all(|index| self.replicas[replica].history(*index) > 0)
+        resources
+            .iter()
+            .all(|index| self.replicas[replica].history(*index) > self.history_before(replica, *index))
+    }
+
+    /// The history of a cache when the cluster was restored last.
+    fn history_before(&self, replica: usize, index: usize) -> u64 {
+        self.restored.map_or(0, |restored| restored.histories[replica][index])
+    }
+
+    /// The era of which the states of these caches are known to be.
+    pub(crate) fn known_era(&self, replica: usize, resources: &[usize]) -> usize {
+        let era = self.truth.era();
+        if self.has_noticed(replica, resources) { era } else { era.saturating_sub(1) }
     }
 
     /// Whether each cache of a replica follows the restored cluster: it has begun another history, or has listed and
@@ -57,23 +70,25 @@ impl Around<'_> {
         let (of, lists) = (&self.replicas[replica], self.lists[replica]);
         let Some(restored) = &self.restored else { return of.history(0) == 0 && of.history(1) == 0 };
         let listed = |index: usize| of.is_watching(index) && lists[index] > restored.lists[replica][index];
-        [0, 1].into_iter().all(|index| of.history(index) > 0 || listed(index))
+        [0, 1]
+            .into_iter()
+            .all(|index| of.history(index) > self.history_before(replica, index) || listed(index))
     }
 
     /// Whether these tokens may belong to either history. They do if they are beyond the version of the replica when
-    /// the cluster was restored: the replica then cannot tell. `last` is the replica that gave the tokens, and
-    /// whether it had noticed no restore by then.
+    /// the cluster was restored: the replica then cannot tell. `last` is the replica that gave the tokens, and the era
+    /// that it knew of by then.
     pub(crate) fn may_be_of_either_history(
         &self,
-        (last, is_of_first_history): (usize, bool),
+        (last, era): (usize, usize),
         replica: usize,
         sources: &[usize],
         tokens: &[u64],
     ) -> bool {
         let Some(restored) = self.restored.as_ref().filter(|_| last != replica) else { return false };
         let one_of_two = [last, replica].into_iter().any(|replica| !self.has_noticed(replica, sources));
-        let beyond = |(source, token): (&usize, &u64)| *token > restored.positions[replica][*source];
-        one_of_two || is_of_first_history && sources.iter().zip(tokens).any(beyond)
+        let beyond = |(source, token): (&usize, &u64)| *token > restored.greatest[replica][*source];
+        one_of_two || era < self.truth.era() && sources.iter().zip(tokens).any(beyond)
     }
 
     /// Number of lists that a replica's informers have started; `None` if one is under way.
@@ -103,6 +118,8 @@ struct Connection {
     turn: Option<Turn>,
     /// The inbox, while a live view serves the stream.
     inbox: Option<Rc<RefCell<Inbox>>>,
+    /// The stream, while it is on its way to a live view.
+    joining: Option<Joining>,
     cancel: Arc<Notify>,
     flag: Arc<Flag>,
     /// Events that were sent and not read yet, each with the number of started lists at its sending.
@@ -116,6 +133,9 @@ struct Connection {
     begun: bool,
 }
 
+/// A stream on its way to a live view: its place when it left, and when it arrives.
+type Joining = (LivePlace, Subscriber, Instant);
+
 impl Connection {
     /// Whether a live view has sent something.
     fn has_mail(&self) -> bool {
@@ -125,16 +145,43 @@ impl Connection {
         })
     }
 
-    /// Joins a live view if the stream has caught up and the view accepts it. Otherwise the stream goes on by itself.
+    /// Joins a live view if the stream has caught up and the view accepts it: now, or later with its place of now. Otherwise the
+    /// stream goes on by itself.
     fn join_view_or_continue(
         &mut self,
         subscriber: Subscriber,
         joins: bool,
+        arrives: Option<Instant>,
         replica: &Replica,
         around: &Around<'_>,
     ) {
         (self.turn, self.inbox) = (None, None);
         let place = subscriber.live_place().filter(|_| joins);
+        match (place, arrives) {
+            (Some(place), Some(arrives)) => self.joining = Some((place, subscriber, arrives)),
+            (place, _) => self.join(place, subscriber, replica, around),
+        }
+    }
+
+    /// Joins a live view if the stream has arrived there. Returns whether it has.
+    fn arrive(&mut self, joining: Joining, around: &Around<'_>) -> bool {
+        let (place, subscriber, at) = joining;
+        if around.now < at {
+            self.joining = Some((place, subscriber, at));
+            return false;
+        }
+        around.hits.count(Fault::InTransit);
+        self.join(Some(place), subscriber, &around.replicas[self.replica], around);
+        true
+    }
+
+    fn join(
+        &mut self,
+        place: Option<LivePlace>,
+        subscriber: Subscriber,
+        replica: &Replica,
+        around: &Around<'_>,
+    ) {
         let gathers = place.as_ref().is_some_and(|place| place.selection.form.coalesce.is_some());
         let subscriber = match place {
             Some(place) => match replica.join(place, subscriber, around.now) {
@@ -164,16 +211,20 @@ pub(crate) struct Client {
     connection: Option<Connection>,
     /// The replica to which it was last connected, and that replica's life.
     last: Option<(usize, u64)>,
-    /// Whether its last events came from caches that had not noticed a restore.
-    is_of_first_history: bool,
+    /// The era that the caches of its last events knew of.
+    era: usize,
     pub(crate) next_at: Instant,
     /// The end of its stall.
     stalled_until: Option<Instant>,
 }
 
 impl Client {
-    pub(crate) fn new(number: usize, mut dice: Dice, now: Instant) -> Self {
-        let habits = Habits::roll(&mut dice);
+    /// A client; `twin` are the dice that it shares with another one, which then asks for the same.
+    pub(crate) fn new(number: usize, mut dice: Dice, twin: Option<Dice>, now: Instant) -> Self {
+        let habits = match twin {
+            Some(mut shared) => Habits::roll(&mut shared),
+            None => Habits::roll(&mut dice),
+        };
         let checker = Checker::new(habits.sources.clone(), habits.wanted.clone());
         let next_at = now + dice.millis(0, 20_000);
         Self {
@@ -183,7 +234,7 @@ impl Client {
             dice,
             connection: None,
             last: None,
-            is_of_first_history: true,
+            era: 0,
             next_at,
             stalled_until: None,
         }
@@ -200,7 +251,10 @@ impl Client {
     /// Closes its connection. Unread events are lost.
     pub(crate) fn cut_off(&mut self, now: Instant) {
         self.connection = None;
-        self.next_at = now + self.dice.millis(0, 30_000);
+        // Some come back only after two restores.
+        let is_long = self.dice.chance(0.1);
+        self.next_at =
+            now + if is_long { self.dice.millis(30_000, 600_000) } else { self.dice.millis(0, 30_000) };
     }
 
     pub(crate) fn stall(&mut self, now: Instant) {
@@ -227,7 +281,8 @@ impl Client {
             Some(connection) => {
                 let woken = connection.turn.is_some() && connection.flag.set.load(Ordering::Relaxed);
                 let has_more = !connection.unread.is_empty() || woken;
-                (has_more || connection.has_mail()).then_some(at)
+                let joins_at = connection.joining.as_ref().map(|(_, _, arrives)| at.max(*arrives));
+                (has_more || connection.has_mail()).then_some(at).or(joins_at)
             }
         }
     }
@@ -311,7 +366,13 @@ impl Client {
             return Ok(self.read_live(around));
         }
         let joins = self.dice.chance(0.5);
+        // Between threads, a stream is on its way to a live view for a while.
+        let is_on_way = self.dice.chance(0.5);
+        let arrives = is_on_way.then(|| around.now + self.dice.millis(1, 300));
         let Some(connection) = &mut self.connection else { return Ok(false) };
+        if let Some(joining) = connection.joining.take() {
+            return Ok(connection.arrive(joining, around));
+        }
         if cancels {
             // A transport may drop the future at any time, and must not lose anything by that.
             connection.cancel.notify_one();
@@ -340,7 +401,7 @@ impl Client {
                 Ok(false)
             }
             Poll::Ready((subscriber, delivery)) => {
-                connection.join_view_or_continue(subscriber, joins, replica, around);
+                connection.join_view_or_continue(subscriber, joins, arrives, replica, around);
                 let events = delivery.as_ref().map(Delivery::events).unwrap_or_default();
                 match delivery {
                     None => {}
@@ -402,7 +463,7 @@ impl Client {
             let holding = inbox.holding;
             drop(inbox);
             around.hits.count(if holding { Fault::LeftGathering } else { Fault::LeftView });
-            connection.join_view_or_continue(subscriber, false, replica, around);
+            connection.join_view_or_continue(subscriber, false, None, replica, around);
             return true;
         }
         came
@@ -439,12 +500,12 @@ impl Client {
         };
         // A client that waits for its first bookmark has no token to resume with.
         let tokens = tokens.filter(|_| self.checker.is_base_known());
-        let given_by = self.last.map(|(last, _)| (last, self.is_of_first_history));
+        let given_by = self.last.map(|(last, _)| (last, self.era));
         let is_ambiguous = |tokens: &Vec<u64>| {
             given_by.is_some_and(|by| around.may_be_of_either_history(by, number, sources, tokens))
         };
         let tokens = tokens.filter(|tokens| !is_ambiguous(tokens));
-        self.is_of_first_history = !around.has_noticed(number, sources);
+        self.era = around.known_era(number, sources);
         let from = match &tokens {
             None if self.habits.from_now && around.truth.eras.len() == 1 => {
                 self.checker.start_anew(false);
@@ -503,6 +564,7 @@ impl Client {
             replica: number,
             turn: Some(turn(subscriber, cancel.clone())),
             inbox: None,
+            joining: None,
             cancel,
             flag,
             unread: VecDeque::new(),

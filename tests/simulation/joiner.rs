@@ -33,8 +33,8 @@ pub(crate) struct Joiner {
     /// The version of the selected resource, and that of the related one.
     token: Vec<ResourceVersion>,
     is_amid: bool,
-    /// The replica that it read last, and whether that replica had noticed no restore by then.
-    last: Option<(usize, bool)>,
+    /// The replica that it read last, and the era that it knew of by then.
+    last: Option<(usize, usize)>,
     at: Instant,
     is_good: bool,
 }
@@ -54,6 +54,13 @@ pub(crate) fn links() -> Links {
         Link { from: configmaps.into(), by: peer, to: widgets.into(), when: None },
         Link { from: widgets.into(), by: selects, to: configmaps.into(), when: None },
     ])
+}
+
+/// Those by name alone.
+pub(crate) fn links_by_name() -> Links {
+    let [configmaps, widgets] = RESOURCES;
+    let peer = LinkBy::Name(IndexPath::Field(FieldPath::new(format!("data.{PEER}"))));
+    Links::new([Link { from: configmaps.into(), by: peer, to: widgets.into(), when: None }])
 }
 
 impl Joiner {
@@ -134,7 +141,7 @@ impl Joiner {
         if self.last.is_some_and(may_mix) {
             self.token.clear();
         }
-        self.last = Some((number, !around.has_noticed(number, &sources)));
+        self.last = Some((number, around.known_era(number, &sources)));
         let all = replica.hub.informers();
         let (selected, related) = (all[self.selected].clone(), all[1 - self.selected].clone());
         let links = links();

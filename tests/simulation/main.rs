@@ -15,6 +15,7 @@ mod crew;
 mod dice;
 mod fault;
 mod joiner;
+mod lister;
 mod meter;
 mod network;
 mod plan;

@@ -79,6 +79,8 @@ pub(crate) struct Profile {
     pub(crate) oversized_chance: f64,
     /// Whether nothing is ever written to the second resource.
     pub(crate) idle: bool,
+    /// Whether graphs have links by selector. Without, nothing but the objects that links name tells that they changed.
+    pub(crate) graph_selects: bool,
     /// Probability that a watch uses a pinged connection.
     pub(crate) pinged_chance: f64,
     pub(crate) chunk_bytes_max: usize,
@@ -163,6 +165,7 @@ impl Profile {
             bookmark_seconds: dice.pick(&[1, 7, 20, 29, 35, 60, 100, 280, 1000]),
             oversized_chance: dice.weighted(&[(0.0, 3), (0.05, 1), (0.3, 1)]),
             idle: dice.chance(0.25),
+            graph_selects: true,
             pinged_chance: dice.pick(&[0.0, 0.5, 1.0, 1.0]),
             chunk_bytes_max,
             latency_ms_max,

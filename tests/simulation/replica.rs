@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::dice::Dice;
-use crate::joiner::links;
+use crate::joiner::{links, links_by_name};
 use crate::network::Link;
 use crate::plan::Profile;
 use crate::truth::{RESOURCES, Seen, State};
@@ -191,7 +191,7 @@ impl Replica {
         let born = Instant::now();
         Self {
             life,
-            http: http(&hub, &drain),
+            http: http(&hub, &drain, profile.graph_selects),
             hub,
             readers: [a, b],
             born,
@@ -362,7 +362,7 @@ impl Replica {
 }
 
 /// The HTTP interface of a replica, without work queues.
-fn http(hub: &Hub, drain: &CancellationToken) -> InProcess {
+fn http(hub: &Hub, drain: &CancellationToken, graph_selects: bool) -> InProcess {
     let queues = QueueConfig {
         access: QueueAccess::Off,
         declared: Default::default(),
@@ -391,7 +391,7 @@ fn http(hub: &Hub, drain: &CancellationToken) -> InProcess {
         batch_bytes_max: 64 << 10,
         allow_origins: Vec::new(),
         allow_hosts: Vec::new(),
-        links: links(),
+        links: if graph_selects { links() } else { links_by_name() },
     };
     let queues = Queues::new(hub.clone(), queues, drain.clone());
     InProcess::new(hub.clone(), config, queues, drain.clone())

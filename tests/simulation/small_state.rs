@@ -44,7 +44,7 @@ type Edges = BTreeSet<((usize, String), (usize, String), String)>;
 #[derive(Clone, Copy, Debug)]
 enum Follows {
     /// The graph around the objects of a resource in a namespace.
-    Graph { selected: usize, namespace: &'static str },
+    Graph { selected: usize, namespace: &'static str, selects: bool },
     /// The number of objects of the first resource with each value.
     Counts,
 }
@@ -103,10 +103,10 @@ async fn read(http: InProcess, path: String, received: Arc<Mutex<Received>>) {
 }
 
 impl StateClient {
-    pub(crate) fn new(mut dice: Dice, now: Instant) -> Self {
+    pub(crate) fn new(mut dice: Dice, selects: bool, now: Instant) -> Self {
         let follows = match dice.below(3) {
             0 => Follows::Counts,
-            _ => Follows::Graph { selected: dice.below(2), namespace: dice.pick(&["a", "b"]) },
+            _ => Follows::Graph { selected: dice.below(2), namespace: dice.pick(&["a", "b"]), selects },
         };
         Self { dice, follows, stream: None, state: State::default(), at: now, is_good: false }
     }
@@ -135,7 +135,7 @@ impl StateClient {
             let number = self.dice.below(around.replicas.len());
             let path = match self.follows {
                 Follows::Counts => format!("/v1/watch-index/{}/{COUNTED}", RESOURCES[0]),
-                Follows::Graph { selected, namespace } => {
+                Follows::Graph { selected, namespace, .. } => {
                     format!("/v1/watch-graph/{}/{namespace}", RESOURCES[selected])
                 }
             };
@@ -193,8 +193,8 @@ impl StateClient {
                 }
                 Err(format!("a client holds {:?} instead of {counts:?}", self.state))
             }
-            Follows::Graph { selected, namespace } => {
-                let (nodes, edges) = graph_of(&states, selected, namespace);
+            Follows::Graph { selected, namespace, selects } => {
+                let (nodes, edges) = graph_of(&states, selected, namespace, selects);
                 let held: BTreeSet<_> = self.state.nodes.values().cloned().collect();
                 let held_edges = self.state.edges_by_key()?;
                 if self.state.is_complete && nodes == held && edges == held_edges {
@@ -216,7 +216,12 @@ impl StateClient {
 
 /// The graph around the objects of a resource in a namespace: what they refer to, what that refers to, and so on; and what refers
 /// to them in the same way. A search follows three links.
-fn graph_of(states: &[truth::State; 2], selected: usize, namespace: &str) -> (BTreeSet<Node>, Edges) {
+fn graph_of(
+    states: &[truth::State; 2],
+    selected: usize,
+    namespace: &str,
+    selects: bool,
+) -> (BTreeSet<Node>, Edges) {
     const DEPTH: usize = 3;
     // All edges: which object refers to which, and by what.
     let mut all = Edges::new();
@@ -227,7 +232,7 @@ fn graph_of(states: &[truth::State; 2], selected: usize, namespace: &str) -> (BT
             if holds(Relation::Name) {
                 all.insert((one.clone(), other.clone(), "data.peer".into()));
             }
-            if holds(Relation::Selector) {
+            if selects && holds(Relation::Selector) {
                 all.insert((other.clone(), one.clone(), "data.selects".into()));
             }
             if holds(Relation::Owner) {

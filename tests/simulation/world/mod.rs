@@ -13,6 +13,7 @@ use crate::crew::Crew;
 use crate::dice::Dice;
 use crate::fault::{Fault, Hits};
 use crate::joiner::Joiner;
+use crate::lister::Lister;
 use crate::meter::{Ask, Meter};
 use crate::network::{Api, Link};
 use crate::plan::{NAMES, NAMESPACES, ORDERED, Profile};
@@ -21,6 +22,11 @@ use crate::small_state::StateClient;
 use crate::trace::Trace;
 use crate::truth::{PEER, RESOURCES, SELECTS, Seen, Truth};
 use crate::wire::OBJECT_BYTES_MAX;
+
+use restore::Backup;
+pub(crate) use restore::Restored;
+
+mod restore;
 
 /// The custom resource's definition.
 const DEFINITION: &str = "widgets.demo.informerd.dev";
@@ -34,18 +40,11 @@ const SETTLED_PASSES: usize = 12;
 /// Largest number of passes at one moment. With more, a task spins.
 const PASSES_MAX: usize = 100_000;
 
-/// Rounds of writes by which a restored cluster may reach versions beyond those seen before.
-const OVERTAKING_STEPS: usize = 40;
-
 /// Number of lists that a reflector may need to accept that the cluster was restored.
 const BELIEVED_AFTER: u64 = 12;
 
-/// An earlier state of the cluster.
-struct Backup {
-    cluster: Cluster,
-    definition: Option<Value>,
-    version: u64,
-}
+/// Number of clients of which two each ask for the same.
+const TWINS: usize = 8;
 
 /// One history while it runs.
 pub(crate) struct World {
@@ -61,6 +60,7 @@ pub(crate) struct World {
     /// The work queue of each replica.
     crews: Vec<Crew>,
     joiners: Vec<Joiner>,
+    listers: Vec<Lister>,
     state_clients: Vec<StateClient>,
     seed: u64,
     hits: Arc<Hits>,
@@ -72,15 +72,6 @@ pub(crate) struct World {
     removed: Option<Value>,
     /// The situation when the cluster was restored.
     restored: Option<Restored>,
-}
-
-/// The state of the replicas when the cluster was restored, by replica and resource.
-#[derive(Clone, Copy)]
-pub(crate) struct Restored {
-    /// The versions of the caches.
-    pub(crate) positions: [[u64; 2]; 2],
-    /// The number of started lists.
-    pub(crate) lists: [[u64; 2]; 2],
 }
 
 /// What the driver does in one step.
@@ -106,7 +97,8 @@ enum Step {
 impl World {
     pub(crate) fn new(seed: u64, trace: Trace) -> Self {
         let mut dice = Dice::new(seed, 1);
-        let profile = Profile::roll(&mut dice);
+        let mut profile = Profile::roll(&mut dice);
+        profile.graph_selects = Dice::new(seed, 601).chance(0.6);
         let cluster =
             Cluster::new(ClusterConfig { seed: dice.seed(), window_events_max: profile.window_events_max });
         cluster.set_clock(Some(1_700_000_000_000));
@@ -122,8 +114,11 @@ impl World {
             link.set_weather(profile.fair());
         }
         let now = Instant::now();
-        let clients =
-            (0..profile.clients).map(|number| Client::new(number, Dice::new(seed, 100 + number as u64), now));
+        let clients = (0..profile.clients).map(|number| {
+            // Some are twins, so that they meet in live views.
+            let twin = (number < TWINS).then(|| Dice::new(seed, 800 + number as u64 / 2));
+            Client::new(number, Dice::new(seed, 100 + number as u64), twin, now)
+        });
         let clients = clients.collect();
         let mut world = Self {
             dice,
@@ -136,8 +131,9 @@ impl World {
             clients,
             crews: Vec::new(),
             joiners: (0..2).map(|number| Joiner::new(Dice::new(seed, 500 + number), now)).collect(),
+            listers: (0..2).map(|number| Lister::new(Dice::new(seed, 700 + number), now)).collect(),
             // Only one: the order in which a commit wakes the tasks of several is not that of the seed.
-            state_clients: vec![StateClient::new(Dice::new(seed, 600), now)],
+            state_clients: vec![StateClient::new(Dice::new(seed, 600), profile.graph_selects, now)],
             seed,
             hits,
             trace,
@@ -212,8 +208,8 @@ impl World {
             (Step::RestartServer, 3 * cluster),
             (Step::Definition, 4 * cluster),
             (Step::Lag, 4 * cluster),
-            (Step::Backup, 2 * cluster),
-            (Step::Restore, 2 * cluster),
+            (Step::Backup, 6 * cluster),
+            (Step::Restore, 6 * cluster),
         ])
     }
 
@@ -436,66 +432,6 @@ impl World {
         self.api.lock().unwrap().behind = Some((behind, until));
     }
 
-    /// The version that a restored cluster must not reach yet: the lowest one of a cache that has not received an
-    /// older version since. If the cluster passed it, that cache could not notice the restore; only a comparison
-    /// would find it.
-    fn version_max(&self) -> u64 {
-        let Some(restored) = &self.restored else { return u64::MAX };
-        let seen = (0..2).flat_map(|at| [0, 1].map(|resource| (at, resource)));
-        let unaware = seen.filter(|(at, resource)| {
-            let listed = self.links[*at].meter(*resource, |meter| meter.listed_since_restore);
-            let replica = &self.replicas[*at];
-            replica.history(*resource) == 0
-                && listed.is_none_or(|listed| listed >= restored.positions[*at][*resource])
-        });
-        unaware.map(|(at, resource)| restored.positions[at][resource]).min().unwrap_or(u64::MAX)
-    }
-
-    async fn restore(&mut self) -> Result<(), String> {
-        let Some(backup) = self.backup.take() else { return Ok(()) };
-        let positions = [0, 1].map(|at: usize| [0, 1].map(|index| self.replicas[at].position(index)));
-        let reached = positions.into_iter().flatten().min().unwrap_or(0);
-        // A cache that is not beyond the backup's version cannot notice the restore.
-        if backup.version + 12 > reached || self.truth.eras.len() > 1 {
-            return Ok(());
-        }
-        self.trace.say(|| format!("restored to {}", backup.version));
-        self.hits.count(Fault::Restored);
-        self.restored = Some(Restored { positions, lists: [0, 1].map(|at| self.lists_of(at)) });
-        for link in &self.links {
-            [0, 1].into_iter().for_each(|index| link.meter(index, |meter| meter.listed_since_restore = None));
-        }
-        self.truth.put_back(backup.version);
-        self.removed = backup.definition;
-        self.cluster = backup.cluster;
-        self.cluster.compact();
-        let current = api_server(&self.cluster, &self.profile);
-        *self.api.lock().unwrap() = Api { current, behind: None };
-        self.links.iter().for_each(|link| link.order(Fault::CutReset));
-        if self.dice.chance(0.6) {
-            return self.overtake().await;
-        }
-        Ok(())
-    }
-
-    /// Writes after a restore, until the versions of the new history are beyond those seen of the old one.
-    async fn overtake(&mut self) -> Result<(), String> {
-        let seen = self.restored.iter().flat_map(|restored| restored.positions.into_iter().flatten());
-        let seen = seen.max().unwrap_or(0);
-        for _ in 0..OVERTAKING_STEPS {
-            let pause = self.dice.millis(20, 1_500);
-            self.pass(pause).await?;
-            for _ in 0..self.dice.below(8) {
-                self.write();
-            }
-            if self.cluster.revision() > seen {
-                self.hits.count(Fault::Overtaken);
-                break;
-            }
-        }
-        Ok(())
-    }
-
     /// Ends all faults, and waits until all clients and caches equal the cluster.
     async fn heal(&mut self) -> Result<(), String> {
         self.trace.say(|| "all faults are lifted".into());
@@ -511,6 +447,7 @@ impl World {
         self.clients.iter_mut().for_each(|client| client.become_good(now));
         self.crews.iter_mut().for_each(Crew::become_good);
         self.joiners.iter_mut().for_each(Joiner::become_good);
+        self.listers.iter_mut().for_each(Lister::become_good);
         self.state_clients.iter_mut().for_each(StateClient::become_good);
         self.pass(Duration::from_secs(1)).await?;
         for _ in 0..3 {
@@ -557,6 +494,9 @@ impl World {
         for joiner in &self.joiners {
             joiner.final_check(&self.replicas).map_err(|why| format!("a join: {why}"))?;
         }
+        for lister in &self.listers {
+            lister.final_check(&self.replicas).map_err(|why| format!("a list and watch: {why}"))?;
+        }
         for client in &self.state_clients {
             client.final_check(&self.replicas)?;
         }
@@ -595,6 +535,7 @@ impl World {
             self.run_clients()?;
             self.run_crews()?;
             self.run_joiners()?;
+            self.run_listers()?;
             self.run_state_clients()?;
             self.check_replicas()?;
             let now = Instant::now();
@@ -604,9 +545,15 @@ impl World {
             let live = self.replicas.iter().filter_map(Replica::live_due);
             let workers = self.crews.iter().filter_map(Crew::wants_at);
             let joiners = self.joiners.iter().map(Joiner::wants_at);
+            let listers = self.listers.iter().map(Lister::wants_at);
             let state_clients = self.state_clients.iter().map(StateClient::wants_at);
-            let clients =
-                self.clients.iter().filter_map(Client::wants_at).chain(joiners).chain(state_clients);
+            let clients = self
+                .clients
+                .iter()
+                .filter_map(Client::wants_at)
+                .chain(joiners)
+                .chain(listers)
+                .chain(state_clients);
             let due = clients.chain(live).chain(workers).min().unwrap_or(until);
             let next = due.max(now + Duration::from_millis(1)).min(until);
             tokio::select! {
@@ -683,6 +630,14 @@ impl World {
         ran
     }
 
+    fn run_listers(&mut self) -> Result<(), String> {
+        let mut listers = std::mem::take(&mut self.listers);
+        let around = self.around();
+        let ran = listers.iter_mut().try_for_each(|lister| lister.run(&around));
+        self.listers = listers;
+        ran.map_err(|why| format!("a list and watch: {why}"))
+    }
+
     fn run_state_clients(&mut self) -> Result<(), String> {
         let mut clients = std::mem::take(&mut self.state_clients);
         let around = self.around();
@@ -731,7 +686,7 @@ impl World {
     /// P6: the requests of a replica in its life.
     fn check_requests(&self, at: usize) -> Result<(), String> {
         for (resource, name) in RESOURCES.into_iter().enumerate() {
-            let again = if self.truth.eras.len() > 1 { BELIEVED_AFTER } else { 0 };
+            let again = BELIEVED_AFTER * self.truth.era() as u64;
             let tell = |meter: &mut Meter| requests_justified(meter, self.profile.calm, again);
             self.links[at].meter(resource, tell).map_err(|why| format!("P6: replica {at}, {name}: {why}"))?;
             let lists = self.links[at].meter(resource, |meter| meter.lists());
