@@ -187,7 +187,8 @@ impl<M: Member> Live<M> {
         }
         let lanes: Vec<_> = place.sources.iter().map(|source| self.lane_for(source)).collect();
         let key = self.views.vacant_key();
-        let mut sources = Vec::new();
+        // As many as there are, and mostly one group: there may be thousands of views.
+        let mut sources = Vec::with_capacity(lanes.len());
         for (index, lane) in lanes.into_iter().enumerate() {
             let lane_ref = &mut self.lanes[lane];
             let matcher = Matcher::new(place.selection.clone(), &lane_ref.informer.reader);
@@ -205,7 +206,7 @@ impl<M: Member> Live<M> {
         self.views.insert(View {
             selection: place.selection.clone(),
             sources,
-            groups: Vec::new(),
+            groups: Vec::with_capacity(1),
             members: 0,
             heartbeat_at,
             bookmark_at,

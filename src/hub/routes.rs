@@ -50,7 +50,13 @@ impl Route {
 
 impl Routes {
     pub(super) fn add(&mut self, route: &Route, view: ViewSource) {
-        self.lists(route, |list| list.push(view));
+        self.lists(route, |list| {
+            // Mostly there is one view, in as many lists as there are values.
+            if list.is_empty() {
+                list.reserve_exact(1);
+            }
+            list.push(view);
+        });
     }
 
     pub(super) fn remove(&mut self, route: &Route, view: ViewSource) {

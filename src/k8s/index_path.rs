@@ -150,6 +150,7 @@ impl IndexPaths {
                     for segment in field.segments() {
                         node = node.child_mut(segment);
                     }
+                    node.ends.reserve_exact(1);
                     node.ends.push((slot, field.missing));
                 }
             }
@@ -255,6 +256,8 @@ impl Node {
         let at = match self.children.iter().position(|(child, _)| *child == name) {
             Some(at) => at,
             None => {
+                // Mostly there is one, in as many sets of paths as there are selections.
+                self.children.reserve_exact(1);
                 self.children.push((name, Self::default()));
                 self.children.len() - 1
             }

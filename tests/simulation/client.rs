@@ -149,7 +149,7 @@ impl Connection {
     /// stream goes on by itself.
     fn join_view_or_continue(
         &mut self,
-        subscriber: Subscriber,
+        mut subscriber: Subscriber,
         joins: bool,
         arrives: Option<Instant>,
         replica: &Replica,

@@ -241,7 +241,7 @@ impl Subscriber {
 
     /// Its place, if it has caught up. From there a live view may serve it; [`Subscriber::advance_to`] then moves it to where the
     /// view has brought it.
-    pub fn live_place(&self) -> Option<LivePlace> {
+    pub fn live_place(&mut self) -> Option<LivePlace> {
         let now = Instant::now();
         // A stream whose end or resync is due does that first.
         let over = self.deadline.into_iter().chain(self.resync_at).any(|at| now >= at);
@@ -261,6 +261,8 @@ impl Subscriber {
         let leave_at = self.deadline.into_iter().chain(self.resync_at).min();
         let (heartbeat_at, bookmark_at) = (self.heartbeat_at, self.bookmark_at);
         let gather_until = self.gather_until;
+        // The view has timers of its own.
+        self.timer = None;
         Some(LivePlace { sources, selection, ordered, leave_at, heartbeat_at, bookmark_at, gather_until })
     }
 

@@ -43,7 +43,7 @@ fn caught_up_with(life: &Life, selection: Selection, timeout: Option<Duration>) 
     subscriber
 }
 
-fn join(live: &mut Live<Follower>, subscriber: Subscriber) -> Result<usize, Box<Subscriber>> {
+fn join(live: &mut Live<Follower>, mut subscriber: Subscriber) -> Result<usize, Box<Subscriber>> {
     let place: LivePlace = subscriber.live_place().expect("it has caught up");
     let joined = live.join(place, Follower(subscriber), Instant::now());
     joined.map_err(|Follower(subscriber)| Box::new(subscriber))
@@ -104,7 +104,7 @@ async fn a_change_is_projected_once_for_each_selection_that_it_concerns() {
 #[tokio::test(start_paused = true)]
 async fn a_subscriber_joins_a_view_unless_it_lacks_a_change() {
     let (mut upstream, mut life, mut live) = started();
-    let [first, late, missed] = [0, 1, 2].map(|_| caught_up(&life, "app=true", None));
+    let [first, mut late, mut missed] = [0, 1, 2].map(|_| caught_up(&life, "app=true", None));
     let everything = caught_up(&life, "", None);
     join(&mut live, everything).ok().expect("it joins");
     let (late, missed) =
@@ -251,13 +251,13 @@ async fn a_gathering_view_sends_the_last_state_of_each_object_when_due() {
 async fn a_gathering_view_admits_no_one_and_leavers_get_its_changes() {
     let (mut upstream, mut life, mut live, keys) = gathered().await;
     let until = Instant::now() + GATHERED;
-    let member = gathering(&life, "app=true", Form::default());
+    let mut member = gathering(&life, "app=true", Form::default());
     upstream.put("a", true);
     life.watch(&upstream, 1);
     assert!(advance(&life, &mut live).is_empty());
     // Its first state is older than the change, so it gathers, too.
     assert!(member.live_place().is_none());
-    let late = gathering(&life, "app=true", Form::default());
+    let mut late = gathering(&life, "app=true", Form::default());
     let place = late.live_place().expect("a subscriber that has everything may join");
     let ids: Vec<_> = place.sources.iter().map(|source| source.informer.id()).collect();
     let name = place.selection.clone();
