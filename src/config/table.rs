@@ -198,8 +198,9 @@ macro_rules! limits {
                 /// its current version; over HTTP/2 pings find a dead connection within this time, and at most 30s, and a watch may be
                 /// silent for 90s, so that an idle watch costs 13 requests an hour]
                 watch_silence_max: Span = Duration::from_secs(30), Restart, least Duration::from_millis(100);
-                /// Snapshots held for clients that read in pages with limit and continue [default {default}]; beyond it one that was read to
-                /// its end is dropped, or else the one that was used least recently, and its continue is 410
+                /// Snapshots held for clients that read in pages with limit and continue [default {default}: snapshots of a quiet resource
+                /// share almost all of their memory]; beyond it one that was read to its end is dropped, or else the one that was used
+                /// least recently, and its continue is 410
                 snapshot_pages_max: Count = 1_000, Restart, least 1;
                 /// Bytes of objects, changed or deleted since, that these snapshots keep in memory [default {default}: a list of a cluster
                 /// that replaces 5 MB a second can take half a minute]; beyond it snapshots are dropped in the same order, except the
