@@ -56,7 +56,8 @@ pub(crate) struct Weather {
 /// The connection of one replica to the API server.
 pub(crate) struct Link {
     state: Mutex<LinkState>,
-    pub(crate) orders: watch::Sender<Order>,
+    /// By resource: one channel for both would wake their reflectors in an order that is not the seed's.
+    pub(crate) orders: [watch::Sender<Order>; 2],
     pub(crate) api: Arc<Mutex<Api>>,
     pub(crate) hits: Arc<Hits>,
     pub(crate) trace: Trace,
@@ -88,7 +89,7 @@ impl Link {
     ) -> Arc<Self> {
         let meters = [Meter::new(), Meter::new()];
         let state = Mutex::new(LinkState { dice, weather: Weather::default(), meters });
-        Arc::new(Self { state, orders: watch::Sender::new(Order::default()), api, hits, trace, replica })
+        Arc::new(Self { state, orders: Default::default(), api, hits, trace, replica })
     }
 
     fn lock(&self) -> MutexGuard<'_, LinkState> {
@@ -115,7 +116,9 @@ impl Link {
 
     /// Orders a fault for every connection that is open now.
     pub(crate) fn order(&self, fault: Fault) {
-        self.orders.send_modify(|order| *order = Order { number: order.number + 1, fault: Some(fault) });
+        for orders in &self.orders {
+            orders.send_modify(|order| *order = Order { number: order.number + 1, fault: Some(fault) });
+        }
     }
 
     pub(crate) fn say(&self, text: impl FnOnce() -> String) {

@@ -173,7 +173,7 @@ impl Wire {
         code: u16,
         plan: WirePlan,
     ) -> Self {
-        let orders = link.orders.subscribe();
+        let orders = link.orders[resource].subscribe();
         Self {
             inner: Some(body),
             link,
