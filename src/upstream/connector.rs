@@ -11,7 +11,6 @@
 //! Where a server answers a watch over HTTP/1.1, all requests share one pool. A probe and the watch after it then use one
 //! connection: behind a load balancer a second connection may lead to a server that hangs, each time that both are tried.
 
-use std::error::Error;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,7 +36,7 @@ use kube::client::{Body, ClientBuilder, ConfigExt};
 use percent_encoding::percent_decode_str;
 use rustls::pki_types::ServerName;
 use tokio::time::Instant;
-use tower::{Service, ServiceBuilder};
+use tower::{BoxError, Service, ServiceBuilder};
 use tower_http::decompression::DecompressionLayer;
 
 use super::dialer::{Dialer, dialer};
@@ -69,8 +68,6 @@ const STREAMS_MAX: usize = 90;
 /// that comes, so no watch holds back the others for long.
 const STREAM_WINDOW: u32 = 4 << 20;
 const CONNECTION_WINDOW: u32 = 16 << 20;
-
-pub(super) type BoxError = Box<dyn Error + Send + Sync>;
 
 /// kube's bodies are complete in memory. A streamed body travels as an extension of the request.
 type Outgoing = Either<Body, Reader>;

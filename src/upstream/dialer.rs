@@ -1,7 +1,6 @@
-//! What opens a connection to the API server or through a proxy, before TLS, as one type: otherwise the HTTP client would be compiled
-//! once for each kind of proxy.
+//! Connections to the API server, direct or through a proxy, before TLS. They have one type, so that the HTTP client is compiled once
+//! and not for each kind of proxy.
 
-use std::future::Future;
 use std::io::{Error, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -10,10 +9,9 @@ use http::Uri;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use tower::util::BoxCloneSyncService;
-use tower::{Service, ServiceExt as _};
+use tower::{BoxError, Service, ServiceExt as _};
 
-use super::connector::BoxError;
-
+/// Opens connections.
 pub(super) type Dialer = BoxCloneSyncService<Uri, Wire, BoxError>;
 
 /// A connector of any kind as a [`Dialer`].
@@ -21,7 +19,7 @@ pub(super) fn dialer<C>(connector: C) -> Dialer
 where
     C: Service<Uri, Response: Connection + Read + Write + Send + Unpin, Error: Into<BoxError>>,
     C: Clone + Send + Sync + 'static,
-    C::Future: Future + Send + 'static,
+    C::Future: Send + 'static,
 {
     Dialer::new(connector.map_response(|stream| Wire(Box::new(stream))).map_err(Into::into))
 }
