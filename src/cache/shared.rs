@@ -428,6 +428,15 @@ impl Reader {
         self.shared.read().journal().base_version().clone()
     }
 
+    /// Learns from the cache that this one replaces which versions a restore of the cluster took back.
+    pub fn take_over(&self, from: &Self) {
+        let taken_back = from.shared.read().taken_back.clone();
+        let is_later = |known: &ResourceVersion| *known < taken_back;
+        if is_later(&self.shared.read().taken_back) {
+            self.shared.write().taken_back = taken_back;
+        }
+    }
+
     /// Whether a relist skipped changes after a version. Objects that were created and deleted in the gap are unknown here, so
     /// a reader that may hold one cannot be told of its deletion.
     pub fn skipped_since(&self, version: &ResourceVersion) -> bool {

@@ -67,7 +67,7 @@ pub(super) struct State {
     /// Pairs of versions between which a relist skipped changes, oldest first.
     gaps: VecDeque<(ResourceVersion, ResourceVersion)>,
     /// The greatest version that was given out before the API server's versions went back. Versions up to it are ambiguous.
-    taken_back: ResourceVersion,
+    pub(super) taken_back: ResourceVersion,
     /// Versions up to `taken_back` that lists of this history had, newest last.
     listed: VecDeque<ResourceVersion>,
     pub(super) synced: bool,

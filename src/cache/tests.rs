@@ -648,6 +648,28 @@ fn an_announced_history_begins_with_the_next_complete_list() {
 }
 
 #[test]
+fn a_cache_that_replaces_another_refuses_the_versions_that_a_restore_took_back() {
+    let list = |name: &str, uid: u64, at: u64| {
+        vec![Delta::PassBegin, Delta::PassItem(object(name, uid, at)), Delta::PassEnd(at.into())]
+    };
+    let (mut writer, old) = cache(ROOMY, Instant::now());
+    writer.commit(list("a", 1, 90));
+    writer.commit(vec![Delta::OtherHistory]);
+    assert!(writer.commit(list("b", 2, 40)).history_lost);
+    let (mut writer, new) = cache(ROOMY, Instant::now());
+    writer.commit(list("b", 2, 45));
+    new.take_over(&old);
+    for version in [44, 45, 60, 90] {
+        assert_eq!(new.locate(&ResourceVersion::from(version)), Located::Lost, "{version}");
+    }
+    assert_eq!(new.locate(&ResourceVersion::from(91)), Located::Ahead);
+    // Clients list and watch from the list's version nevertheless.
+    let snapshot = new.snapshot();
+    new.note_listed(&snapshot, &snapshot.position);
+    assert_eq!(new.locate_listed(&snapshot.position), Located::At(snapshot.cursor));
+}
+
+#[test]
 fn an_aborted_pass_leaves_the_cache_unchanged() {
     let mut upstream = Upstream::default();
     ["a", "b"].iter().for_each(|name| upstream.put(name));

@@ -145,6 +145,10 @@ impl Hub {
         let (gone, mut kept): (Vec<_>, Vec<_>) = registry.informers.drain(..).partition(leaves);
         for informer in &gone {
             registry.retire(informer);
+            let successor = new.iter().find(|other| other.spec.name == informer.spec.name);
+            if let Some(successor) = successor {
+                successor.reader.take_over(&informer.reader);
+            }
         }
         let new: Vec<_> = new
             .into_iter()

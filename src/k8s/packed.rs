@@ -23,6 +23,10 @@ const LEVEL: i32 = 3;
 /// Unpacked objects up to this size are remembered by the thread that unpacked them.
 const REMEMBERED_BYTES_MAX: usize = 64 << 10;
 
+/// Bytes of objects for each byte of a dictionary that zstd chooses from them. Its search takes milliseconds, and with less text
+/// there is little to choose; zstd's manual recommends 100.
+const CHOICE_MIN: usize = 8;
+
 /// What a packed object costs beside its data and what it shares, in bytes: it has to save at least that.
 const OVERHEAD_BYTES: usize = 64;
 
@@ -83,11 +87,13 @@ thread_local! {
 // === impl Dictionary ===
 
 impl Dictionary {
-    /// Makes a dictionary of at most `bytes_max` bytes from objects of one kind. If there are too few objects for zstd to
-    /// choose from, the text of the first ones is the dictionary.
+    /// Makes a dictionary of at most `bytes_max` bytes from objects of one kind. If they hold too little text for zstd to choose
+    /// from ([`CHOICE_MIN`]), the text of the first ones is the dictionary.
     pub fn train(objects: &[Arc<Object>], bytes_max: usize) -> Self {
         let samples: Vec<Bytes> = objects.iter().map(|object| object.json()).collect();
-        let bytes = from_samples(&samples, bytes_max).unwrap_or_else(|_| {
+        let has_choice = samples.iter().map(Bytes::len).sum::<usize>() >= CHOICE_MIN * bytes_max;
+        let chosen = has_choice.then(|| from_samples(&samples, bytes_max).ok()).flatten();
+        let bytes = chosen.unwrap_or_else(|| {
             let mut text = Vec::with_capacity(bytes_max);
             for sample in &samples {
                 let room = bytes_max - text.len();

@@ -20,7 +20,7 @@ use super::params::Params;
 use super::state_stream::{self, Asked, Message, Over, WatchedState};
 use super::target::Target;
 use super::{ApiError, Server, watch};
-use crate::cache::{Cursor, IndexTerm, UsedIndex, ValueCounts};
+use crate::cache::{Cursor, IndexTerm, Mark, UsedIndex, ValueCounts};
 use crate::hub::{Informer, Selection};
 use crate::k8s::{IndexPath, IndexPaths, ResourceVersion, Term, Test};
 
@@ -170,16 +170,15 @@ pub(super) async fn watch(
 impl WatchedState for Counting {
     async fn changed(&mut self) {
         let waits = self.parts.iter().map(|part| {
-            let (mut wake, cursor) = (part.informer.reader.wake(), part.cursor);
+            let mut wake = part.informer.reader.wake();
             Box::pin(async move {
-                // An error means that its informer is over, which the next step sees.
-                let _ = wake
-                    .wait_for(|mark| {
-                        cursor.is_none_or(|cursor| {
-                            mark.revision > cursor.revision || mark.history != cursor.history
-                        })
+                let is_beyond = |mark: &Mark| {
+                    part.cursor.is_none_or(|cursor| {
+                        mark.revision > cursor.revision || mark.history != cursor.history
                     })
-                    .await;
+                };
+                // An informer that is over wakes its readers, and has no later mark.
+                let _ = wake.wait_for(|mark| part.informer.is_over() || is_beyond(mark)).await;
             })
         });
         select_all(waits).await;

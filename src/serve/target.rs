@@ -114,7 +114,9 @@ impl Target {
 /// Waits until an informer is complete.
 pub(super) async fn synced(informer: &Informer, deadline: Instant) -> Result<(), ApiError> {
     let mut wake = informer.reader.wake();
-    if timeout_at(deadline, wake.wait_for(|mark| mark.synced)).await.is_ok() {
+    // One that is replaced meanwhile would never be complete.
+    let waited = timeout_at(deadline, wake.wait_for(|mark| mark.synced || informer.is_over())).await;
+    if waited.is_ok_and(|mark| mark.is_ok_and(|mark| mark.synced)) {
         return Ok(());
     }
     let condition = informer.reader.condition();

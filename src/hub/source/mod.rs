@@ -81,6 +81,22 @@ struct Difference {
     new: Candidates,
     /// The last key that was sent.
     last: Option<Key>,
+    /// Whether both informers hold the same objects, and as much of each.
+    is_same_content: bool,
+}
+
+// === impl Difference ===
+
+impl Difference {
+    /// Whether a key shows that the successor has another history: the cluster was restored from a backup meanwhile. The successor
+    /// is at the version of the old informer or later.
+    fn is_of_other_history(&self, was: Option<&Arc<Object>>, is: Option<&Arc<Object>>) -> bool {
+        match (was, is) {
+            (Some(was), Some(is)) => is.resource_version() < was.resource_version(),
+            (None, Some(is)) => self.is_same_content && *is.resource_version() <= self.old.snapshot.position,
+            (_, None) => false,
+        }
+    }
 }
 
 /// A part of the objects that were selected at a cursor.
@@ -251,6 +267,7 @@ impl Source {
         if !idle && !ahead && old.snapshot.cursor != self.cursor {
             return Succession::NotYet;
         }
+        let is_same_content = self.informer.spec.digest() == successor.spec.digest();
         self.matcher = Matcher::new(self.matcher.selection().clone(), &successor.reader);
         let new = self.matcher.candidates();
         self.wake = successor.reader.wake();
@@ -268,7 +285,7 @@ impl Source {
         // An informer that is not as far could send older states. And objects that the client holds beyond its token may have
         // been deleted where neither informer saw it.
         let tells_all = new.snapshot.position >= self.position && self.holds_beyond.is_none();
-        self.phase = Phase::Difference(Box::new(Difference { old, new, last: None }));
+        self.phase = Phase::Difference(Box::new(Difference { old, new, last: None, is_same_content }));
         if tells_all { Succession::Difference } else { Succession::StartOver }
     }
 

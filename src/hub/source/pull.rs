@@ -423,17 +423,19 @@ impl Source {
         }
     }
 
-    /// Pulls the difference between two informers, until the batch is full. The position stays that of the old informer until the
-    /// end, so that a client which is cut off in between starts over.
+    /// Pulls the difference between two informers, until the batch is full. The client has no position until the end: cut off in
+    /// between, it holds states of both informers, and must start over at any replica.
     ///
     /// # Errors
-    /// Where an object comes back that an earlier replacement deleted, at a version before that deletion: no version may go
-    /// down on a stream, so the client must start over.
+    /// Where an object comes back that an earlier replacement deleted, at a version before that deletion, and where the successor
+    /// has another history: no version may go down on a stream, so the client must start over.
     fn pull_difference(&mut self, index: usize, batch: &mut BatchBuilder) -> Result<(), ResetReason> {
         let Phase::Difference(difference) = &mut self.phase else { return Ok(()) };
-        let Difference { old, new, last } = &mut **difference;
-        let after = last.take();
-        let (before, now) = [&*old, &*new].map(|state| self.matcher.objects(state, after.as_ref())).into();
+        let after = difference.last.take();
+        let Difference { old, new, .. } = &**difference;
+        self.position = AMID;
+        let begin = batch.events.len();
+        let (before, now) = [old, new].map(|state| self.matcher.objects(state, after.as_ref())).into();
         let (mut before, mut now) = (before.peekable(), now.peekable());
         let mut reached = None;
         while !batch.is_full() {
@@ -446,6 +448,10 @@ impl Source {
                     self.position = new.snapshot.position.clone();
                     drop((before, now));
                     self.phase = Phase::Live;
+                    // With the last one the client has everything.
+                    if let Some(last) = batch.events[begin..].last_mut() {
+                        last.position = self.position.clone();
+                    }
                     return Ok(());
                 }
             };
@@ -455,23 +461,18 @@ impl Source {
                 (None, Some(is)) if *is.resource_version() <= self.left_at => {
                     return Err(ResetReason::Replaced);
                 }
+                (_, _) if difference.is_of_other_history(was, is) => return Err(ResetReason::Replaced),
                 (Some(_), None) => self.left_at = new.snapshot.position.clone(),
                 (_, _) => {}
             }
             reached = was.or(is).map(|object| object.key().clone());
             let form = &self.matcher.selection().form;
             for (kind, payload) in differing(was, is, &new.snapshot.position, form) {
-                batch.push(Event {
-                    source: index,
-                    kind,
-                    payload,
-                    position: self.position.clone(),
-                    is_amid: false,
-                });
+                batch.push(Event { source: index, kind, payload, position: AMID, is_amid: false });
             }
         }
         drop((before, now));
-        *last = reached.or(after);
+        difference.last = reached.or(after);
         Ok(())
     }
 

@@ -36,6 +36,10 @@ impl Subscriber {
 
     pub(super) fn pull(&mut self, now: Instant) -> Vec<Event> {
         let events = self.pull_selected(now);
+        if !self.replaced.is_empty() {
+            // The transport hears of the replacement first. Changes of related objects are taken with the next events.
+            return events;
+        }
         self.step(events, now)
     }
 

@@ -143,6 +143,11 @@ impl Life {
     /// Replaces the informer by one with a selector at the API server, or by one without.
     fn replace(&mut self, upstream: &Upstream) {
         self.selects = !self.selects;
+        self.replace_by_same(upstream);
+    }
+
+    /// Replaces the informer by one with the same selector, complete at the upstream's version.
+    fn replace_by_same(&mut self, upstream: &Upstream) {
         let (mut writer, reader) = cache::cache(LIMITS, Instant::now());
         let items = upstream.state.iter().filter(|(_, (.., app))| *app || !self.selects);
         let items = items.map(|(name, (uid, version, app))| object(name, *uid, *version, *app));
@@ -586,6 +591,60 @@ fn a_live_stream_of_a_replaced_informer_gets_only_the_difference() {
         while !client.pull(usize::MAX) {}
         assert_eq!(client.resets, 1, "a token from after the replacement was refused");
     });
+}
+
+#[test]
+fn a_client_that_is_cut_off_within_the_difference_of_two_informers_has_no_position() {
+    // Found by the simulation, seed 17: another replica knew the position before the replacement, and sent again what the client
+    // had.
+    paused(|| {
+        let mut upstream = Upstream::default();
+        ["a", "b", "c"].iter().for_each(|name| upstream.put(name, true));
+        let mut life = Life::new(&upstream);
+        let mut client = Client::new(Selection::default());
+        client.connect(&life);
+        while !client.pull(usize::MAX) {}
+        ["a", "b"].iter().for_each(|name| upstream.put(name, true));
+        life.replace(&upstream);
+        client.told = 0;
+        while client.subscriber.is_some() {
+            client.pull(1);
+        }
+        assert_eq!((client.told, client.token.clone()), (1, Some(ResourceVersion::ZERO)));
+        client.connect(&life);
+        while !client.pull(usize::MAX) {}
+        assert_eq!((client.resets, &client.state), (1, &client.expected(&life)));
+    });
+}
+
+#[test]
+fn a_stream_starts_over_where_the_new_informer_has_another_history() {
+    // The cluster is restored from a backup while a reload lists: an object returns that the old informer saw deleted, or an
+    // object is at an earlier version.
+    for goes in [true, false] {
+        paused(|| {
+            let backup = || {
+                let mut upstream = Upstream::default();
+                ["a", "b"].iter().for_each(|name| upstream.put(name, true));
+                upstream
+            };
+            let mut upstream = backup();
+            if goes {
+                upstream.delete("b")
+            } else {
+                upstream.put("b", true)
+            }
+            let mut life = Life::new(&upstream);
+            let mut client = Client::new(Selection::default());
+            client.connect(&life);
+            while !client.pull(usize::MAX) {}
+            let mut restored = backup();
+            (0..4).for_each(|_| restored.put("a", true));
+            life.replace_by_same(&restored);
+            while !client.pull(usize::MAX) {}
+            assert_eq!((client.resets, &client.state), (1, &client.expected(&life)));
+        });
+    }
 }
 
 #[test]

@@ -107,10 +107,10 @@ impl Reads {
         if self.incomplete.is_empty() {
             return std::future::pending().await;
         }
-        let waits = self.incomplete.values_mut().map(|wake| {
-            // An error means that its informer is over.
-            Box::pin(async { drop(wake.wait_for(|mark| mark.synced).await) })
-        });
+        let waits = self
+            .incomplete
+            .values_mut()
+            .map(|wake| Box::pin(async { drop(wake.wait_for(|mark| mark.synced).await) }));
         select_all(waits).await;
     }
 }

@@ -130,6 +130,8 @@ impl Feed {
                     self.catch_up(&subscriber).await;
                 }
                 Delivery::Replaced { source, informer } => {
+                    // The difference between both brings each object in its last state.
+                    self.skipped = true;
                     let wait = self.queues.0.hub.config().resume_wait;
                     self.queue.objects(self.index).replace(source, informer, wait, Instant::now());
                 }
@@ -165,19 +167,21 @@ impl Feed {
         }
     }
 
-    /// Adds the keys of objects that workers got, but of which this feed never heard: the objects are gone. Adds the dependents whose workers
-    /// may have read states that this feed has passed over.
+    /// Adds the keys of objects that workers got, but of which this feed never heard: the objects are gone. Adds those of objects that
+    /// workers got from an informer which was replaced. Adds the dependents whose workers may have read states that this feed has
+    /// passed over.
     async fn catch_up(&mut self, subscriber: &Subscriber) {
         let Some(passed) = subscriber.passed() else { return };
         let queue = self.queue.clone();
-        let (mut missed, dependents) = {
+        let (mut missed, outdated, dependents) = {
             let mut objects = queue.objects(self.index);
             let dependents =
                 if std::mem::take(&mut self.skipped) { objects.passed_over() } else { Vec::new() };
-            (objects.fed(passed), dependents)
+            (objects.fed(passed), objects.outdated(Instant::now()), dependents)
         };
         missed.retain(|key| !self.known.contains(key));
-        add(&queue, self.index, missed.into_iter().map(Changed::gone).collect()).await;
+        let again = missed.into_iter().chain(outdated).map(Changed::gone);
+        add(&queue, self.index, again.collect()).await;
         for (target, key) in dependents {
             if queue.objects(target).has(&key, Instant::now()) {
                 add(&queue, target, VecDeque::from([Changed::gone(key)])).await;

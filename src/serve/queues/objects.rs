@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::cache::Cursor;
+use crate::cache::{Cursor, Revision};
 use crate::hub::{Informer, InformerId, Scope, Selection};
 use crate::k8s::{Key, Object};
 
@@ -18,6 +18,8 @@ pub(super) struct Objects {
     /// The informers before these. While a new one is not as far as the one before it, objects are read from that one: its
     /// state is what the queued keys are about.
     before: Option<Before>,
+    /// What workers got from those; `None` for no object.
+    from_before: HashMap<Key, Option<Arc<Object>>>,
     /// Where the feed last knew everything.
     fed: Vec<(InformerId, Cursor)>,
     /// The keys whose objects workers got in states from beyond that, with the informers and places of those states. The feed may never
@@ -77,7 +79,12 @@ impl Objects {
 
     /// The object of a key as the queue selects it, for a worker; `None` if there is none.
     pub(super) fn get(&mut self, key: &Key, now: Instant) -> Option<Arc<Object>> {
-        let (object, state) = self.find(key, now)?;
+        let found = self.find(key, now);
+        if self.before.is_some() {
+            let object = found.as_ref().map(|(object, _)| object.clone());
+            self.from_before.insert(key.clone(), object);
+        }
+        let (object, state) = found?;
         if !self.fed.contains(&state) {
             self.ahead.insert(key.clone(), state);
         }
@@ -89,15 +96,36 @@ impl Objects {
         self.find(key, now).is_some()
     }
 
+    /// The keys whose objects workers got from informers that are no longer read, where the object is another one now. The feed may
+    /// have told their changes while those informers still counted.
+    pub(super) fn outdated(&mut self, now: Instant) -> Vec<Key> {
+        self.leave_before(now);
+        if self.before.is_some() {
+            return Vec::new();
+        }
+        let given = std::mem::take(&mut self.from_before).into_iter();
+        // In a restored cluster an object may have another content at the same version.
+        let state = |object: &Arc<Object>| (object.uid().to_owned(), object.json());
+        let is_outdated = |(key, object): (Key, Option<Arc<Object>>)| {
+            let found = self.find(&key, now).map(|(found, _)| state(&found));
+            (found != object.as_ref().map(state)).then_some(key)
+        };
+        let mut keys: Vec<_> = given.filter_map(is_outdated).collect();
+        // In one order, so that any run can be repeated.
+        keys.sort_unstable();
+        keys
+    }
+
+    /// Reads the informers before no longer, once they do not count any more.
+    fn leave_before(&mut self, now: Instant) {
+        let is_over =
+            |before: &mut Before| now >= before.until || !behind(&self.informers, &before.informers);
+        self.before.take_if(is_over);
+    }
+
     /// The object of a key, with the place of the state that it is from.
     fn find(&mut self, key: &Key, now: Instant) -> Option<(Arc<Object>, (InformerId, Cursor))> {
-        if self
-            .before
-            .as_ref()
-            .is_some_and(|before| now >= before.until || !behind(&self.informers, &before.informers))
-        {
-            self.before = None;
-        }
+        self.leave_before(now);
         let informers = self.before.as_ref().map_or(&self.informers, |before| &before.informers);
         let informer = informers.iter().find(|informer| informer.spec.scope.covers(key.namespace()))?;
         let snapshot = informer.reader.snapshot();
@@ -113,7 +141,12 @@ impl Objects {
     /// Notes that the worker of a slot has reconciled its key.
     pub(super) fn reconciled(&mut self, slot: u32) {
         let Some(dependent) = self.leased.remove(&slot) else { return };
-        let places = self.informers.iter().map(|informer| (informer.id(), informer.reader.snapshot().cursor));
+        // The worker of an informer that was replaced has read the new one, of which the feed has not heard yet.
+        let place = |informer: &Informer| match informer.is_over() {
+            true => Cursor { history: u64::MAX, revision: Revision(u64::MAX) },
+            false => informer.reader.snapshot().cursor,
+        };
+        let places = self.informers.iter().map(|informer| (informer.id(), place(informer)));
         let is_known = |(id, place): &(InformerId, Cursor)| {
             self.fed.iter().any(|(fed, _)| fed == id) && !is_beyond(&(*id, *place), &self.fed)
         };
@@ -233,6 +266,28 @@ mod tests {
             // The versions of another cluster may never get as far, so the wait is bounded.
             assert_eq!(version(&mut objects, now + WAIT).as_deref(), Some("4"));
         }
+    }
+
+    #[test]
+    fn a_key_whose_object_was_of_an_informer_before_is_queued_again_where_the_object_is_another_one() {
+        let now = Instant::now();
+        let (_old, first) = informer(Scope::All, 7, now);
+        let mut objects = Objects::default();
+        objects.follow(vec![first], Selection::default(), WAIT, now);
+        assert_eq!(version(&mut objects, now).as_deref(), Some("7"));
+        let (_new, second) = informer(Scope::All, 5, now);
+        objects.replace(0, second, WAIT, now);
+        assert_eq!(objects.outdated(now), [], "no worker got it meanwhile");
+        assert_eq!(version(&mut objects, now).as_deref(), Some("7"));
+        assert_eq!(objects.outdated(now), [], "the informer before is read still");
+        assert_eq!(objects.outdated(now + WAIT), [Key::new("a", "x")]);
+        assert_eq!(objects.outdated(now + WAIT), [], "once is enough");
+        // A successor that gets as far, and holds what the worker got.
+        let (mut writer, third) = informer(Scope::All, 4, now);
+        objects.replace(0, third, WAIT, now);
+        assert_eq!(version(&mut objects, now).as_deref(), Some("5"));
+        commit(&mut writer, 5);
+        assert_eq!(objects.outdated(now), []);
     }
 
     #[test]

@@ -181,6 +181,22 @@ async fn streams_get_the_objects_in_their_new_form_after_a_reload() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn streams_of_counts_and_graphs_end_when_their_informer_is_replaced() {
+    let configured = Configured::start(cluster(), "watch: [{resource: pods}, {resource: nodes}]").await;
+    let mut streams = Vec::new();
+    for path in ["/v1/watch-index/pods/spec.nodeName", "/v1/watch-graph/pods"] {
+        let mut stream = Stream::ndjson(configured.server.address, path, None).await.unwrap();
+        assert!(stream.next().await.is_some());
+        streams.push((path, stream));
+    }
+    configured.put("watch: [{resource: pods, keepManagedFields: true}, {resource: nodes}]");
+    for (path, stream) in &mut streams {
+        // Their clients come back, and begin with the whole state.
+        in_time(path, async { while stream.next().await.is_some() {} }).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_added_namespace_relists_no_other_and_resets_streams() {
     let cluster = Cluster::default();
     for namespace in ["a", "b", "c"] {
