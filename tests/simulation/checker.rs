@@ -408,7 +408,12 @@ impl Checker {
                 view.hits.count(Fault::ResetLagged);
                 view.truth.eras.len() > 1
             }
-            Some(ResetReason::TokenOfOthers | ResetReason::Replaced) | None => {
+            Some(ResetReason::Replaced) => {
+                view.hits.count(Fault::ResetReplaced);
+                // The new informer may be behind the old one.
+                true
+            }
+            Some(ResetReason::TokenOfOthers) | None => {
                 return Err(format!("RESET for {reason:?}"));
             }
         };

@@ -405,7 +405,7 @@ impl Client {
                 let events = delivery.as_ref().map(Delivery::events).unwrap_or_default();
                 match delivery {
                     None => {}
-                    Some(Delivery::Replaced { .. }) => return Err("no informer was replaced".into()),
+                    Some(Delivery::Replaced { .. }) => around.hits.count(Fault::ContinuedReplaced),
                     Some(Delivery::Heartbeat) => connection.last_sign = around.now,
                     Some(Delivery::Closed(reason)) => {
                         if !replica.drain.is_cancelled() {

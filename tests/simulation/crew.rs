@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use informerd::testing::cache::Reader;
 use informerd::testing::hub::Hub;
-use informerd::testing::k8s::Key;
+use informerd::testing::k8s::{Key, Object};
 use informerd::testing::queue::{Enqueue, EnqueueBy, LeaseToken, Spec, Watch};
 use informerd::testing::serve::{
     Ask, Declared, DeclaredBy, Given, QueueAccess, QueueConfig, QueueError, Queues, Workers,
@@ -195,9 +196,10 @@ impl Crew {
         }
         let content = match (content, self.dependents) {
             (Some(_), Some((target, _))) => {
-                let states = replica.states();
-                let key = given.leased.key.as_str();
-                Some(self.with_related(key, &states[target][key], &states[1 - target]))
+                let object = given.object.as_deref().expect("it has content");
+                let seen = Seen::of(&serde_json::from_slice(&object.json()).unwrap());
+                let others = &replica.states()[1 - target];
+                Some(self.with_related(given.leased.key.as_str(), &seen, others))
             }
             (content, _) => content,
         };
@@ -251,8 +253,7 @@ impl Crew {
         if given.resource != RESOURCES[resource] {
             return Err(format!("a key of {} is said to be of {}", RESOURCES[resource], given.resource));
         }
-        let snapshot = replica.readers[resource].snapshot();
-        let held = snapshot.get(&given.leased.key).filter(|object| {
+        let is_selected = |object: &&Arc<Object>| {
             let labels = object.labels();
             let app = labels.iter().find(|(name, _)| name == "app").map(|(_, value)| value.to_string());
             match self.wanted.app {
@@ -260,9 +261,21 @@ impl Crew {
                 Some(Test::IsNot(other)) => app.as_deref() != Some(other),
                 _ => true,
             }
-        });
-        let (held, given) = (held.map(|object| content_of(object)), given.object.as_deref().map(content_of));
-        if held == given { Ok(given) } else { Err(format!("a worker got {given:?} instead of {held:?}")) }
+        };
+        let held_by = |reader: &Reader| {
+            let snapshot = reader.snapshot();
+            let held = snapshot.get(&given.leased.key).filter(is_selected);
+            held.map(|object| content_of(object))
+        };
+        let held = held_by(&replica.readers[resource]);
+        let given = given.object.as_deref().map(content_of);
+        // Until a queue has heard that an informer was replaced, and while the new one is behind, objects are read from the old one.
+        let is_of_old = || replica.replaced[resource].iter().any(|old| held_by(old) == given);
+        if held == given || is_of_old() {
+            Ok(given)
+        } else {
+            Err(format!("a worker got {given:?} instead of {held:?}"))
+        }
     }
 
     fn answer(

@@ -109,6 +109,7 @@ impl Joiner {
                 None if stream.subscriber.passed().is_some() => return self.check(replica),
                 // The stream waits for a cache.
                 None | Some(Delivery::Heartbeat) => return Ok(()),
+                Some(Delivery::Replaced { .. }) => {}
                 Some(Delivery::Closed(_)) => self.stream = None,
                 Some(Delivery::Events(events)) => {
                     for event in events {

@@ -91,6 +91,7 @@ impl Lister {
                 None if watch.subscriber.passed().is_some() => return self.check(replica),
                 // The watch waits for the cache.
                 None | Some(Delivery::Heartbeat) => return Ok(()),
+                Some(Delivery::Replaced { .. }) => {}
                 Some(Delivery::Closed(reason)) => {
                     around.trace.say(|| format!("  a watch of {} is over: {reason:?}", self.name()));
                     (self.watch, self.version) = (None, None);
@@ -101,7 +102,6 @@ impl Lister {
                         self.take(&event)?;
                     }
                 }
-                Some(other) => return Err(format!("a watch delivers {other:?}")),
             }
         }
         Ok(())

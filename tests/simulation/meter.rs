@@ -49,6 +49,8 @@ pub(crate) struct Meter {
     pub(crate) quiet_watches: u64,
     /// Streaming lists that ended before their mark.
     pub(crate) unmarked_streams: u64,
+    /// How often the informer was replaced by another one, which lists.
+    pub(crate) reloads: u64,
     /// When a part of an answer arrived.
     pub(crate) heard_part: Option<Instant>,
     /// When a complete event or answer arrived.
@@ -83,6 +85,7 @@ impl Meter {
             watches_ended: 0,
             quiet_watches: 0,
             unmarked_streams: 0,
+            reloads: 0,
             heard_part: None,
             heard: None,
             listed_since_restore: None,
@@ -140,6 +143,6 @@ impl Meter {
 
     /// The number of events that may each justify a request.
     pub(crate) fn reasons(&self) -> u64 {
-        self.troubles.values().sum::<u64>() + self.refusals.values().sum::<u64>()
+        self.troubles.values().sum::<u64>() + self.refusals.values().sum::<u64>() + self.reloads
     }
 }

@@ -63,6 +63,7 @@ pub(crate) const ORDERED: [Fault; 5] =
     [Fault::CutClean, Fault::CutMidLine, Fault::CutReset, Fault::Stalled, Fault::Paused];
 
 /// The properties of a history.
+#[derive(Clone)]
 pub(crate) struct Profile {
     /// Whether only clients and replicas have faults.
     pub(crate) calm: bool,

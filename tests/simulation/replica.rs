@@ -1,6 +1,7 @@
 //! One informerd without HTTP: reflectors, caches, a hub.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -27,6 +28,7 @@ use crate::dice::Dice;
 use crate::joiner::{links, links_by_name};
 use crate::network::Link;
 use crate::plan::Profile;
+use crate::trace::Trace;
 use crate::truth::{RESOURCES, Seen, State};
 use crate::wire::{LINE_BYTES_MAX, OBJECT_BYTES_MAX};
 
@@ -45,7 +47,14 @@ pub(crate) struct Replica {
     pub(crate) born: Instant,
     pub(crate) drain: CancellationToken,
     cancel: CancellationToken,
-    tasks: Vec<JoinHandle<()>>,
+    maker: Maker,
+    /// Informers that are to replace those of the same resource.
+    successors: [Option<Successor>; 2],
+    /// The caches of informers that were replaced: a task that has not heard of it reads them still.
+    pub(crate) replaced: [Vec<Reader>; 2],
+    revisions_before: [u64; 2],
+    histories_before: [u64; 2],
+    tasks: [JoinHandle<()>; 2],
     polls: [Arc<AtomicU64>; 2],
     polls_seen: (Instant, [u64; 2]),
     /// The version of each cache when it was first complete.
@@ -54,13 +63,15 @@ pub(crate) struct Replica {
     live: RefCell<Live<Follower>>,
     /// Indexes that are being built, a turn at a time.
     builders: RefCell<Vec<IndexBuilder>>,
+    /// The objects of the caches when they were last read, by key.
+    parsed: RefCell<[Parsed; 2]>,
     /// The packers of the caches, and the dice that decide when they pack.
-    packers: RefCell<(Vec<Packer>, Dice)>,
+    packers: RefCell<([Option<Packer>; 2], Dice)>,
     /// Probability of packing after something happened; 0 is never. Drawn for each life of a replica.
     packing_chance: f64,
 }
 
-/// Dictionaries are trained from a few objects, so that several come and go in a history.
+/// Dictionaries are made from a few objects, so that several come and go in a history.
 const PACKING: Packing = Packing {
     train_bytes_min: 1500,
     train_bytes_max: 8000,
@@ -68,6 +79,38 @@ const PACKING: Packing = Packing {
     dictionaries_max: 2,
     look_bytes: 4000,
 };
+
+/// Bytes of a dictionary so small that zstd chooses its text from those few objects, which takes a while.
+const TRAINED_BYTES: usize = 256;
+
+/// Time for a successor to get as far as the informer that it replaces, as in a reload of the configuration.
+const REPLACE_WAIT: Duration = Duration::from_secs(10);
+
+/// Starts the informers of a replica.
+struct Maker {
+    upstream: Client,
+    profile: Profile,
+    /// `None` if nothing is packed.
+    packing: Option<Packing>,
+    driver: Arc<Notify>,
+    cancel: CancellationToken,
+}
+
+/// A cache with its reflector.
+struct Started {
+    reader: Reader,
+    packer: Option<Packer>,
+    task: JoinHandle<()>,
+}
+
+/// The cache of an informer that is to replace another.
+struct Successor {
+    reader: Reader,
+    since: Instant,
+}
+
+/// The objects of a cache with what was read in them.
+type Parsed = BTreeMap<String, (Arc<Object>, Rc<Seen>)>;
 
 /// A stream that has caught up.
 struct Follower {
@@ -132,6 +175,39 @@ pub(crate) fn resource(index: usize) -> Resource {
     })
 }
 
+impl Maker {
+    fn start(&self, index: usize, seed: u64, polls: &Arc<AtomicU64>) -> Started {
+        let (writer, reader) = cache::cache(self.profile.cache, Instant::now());
+        let packer = self.packing.map(|packing| writer.packer(packing));
+        let config = ReflectorConfig {
+            target: Target {
+                resource: resource(index),
+                namespace: None,
+                selectors: Selectors::default(),
+                metadata_only: false,
+            },
+            decode: DecodeOptions {
+                drop_managed_fields: true,
+                drop_last_applied: true,
+                object_bytes_max: OBJECT_BYTES_MAX,
+            },
+            machine: self.profile.machine,
+            line_bytes_max: LINE_BYTES_MAX,
+            seed,
+        };
+        let reflector = Reflector::new(config, self.upstream.clone(), writer);
+        let future = Box::pin(reflector.run(self.cancel.clone()));
+        let task = tokio::spawn(Counted { future, polls: polls.clone() });
+        let (mut wake, driver) = (reader.wake(), self.driver.clone());
+        tokio::spawn(async move {
+            while wake.changed().await.is_ok() {
+                driver.notify_one();
+            }
+        });
+        Started { reader, packer, task }
+    }
+}
+
 impl Replica {
     pub(crate) fn start(
         life: u64,
@@ -147,65 +223,93 @@ impl Replica {
         let kube =
             kube::Client::new(tower::service_fn(move |request| service.clone().answer(request)), "default");
         let upstream = Client::over(kube, &Config::new(Source::InCluster));
-        let mut tasks = Vec::new();
-        let (mut packers, mut packing) = (Vec::new(), Dice::new(seed, 3));
+        let mut packing = Dice::new(seed, 3);
         let packing_chance = packing.weighted(&[(0.0, 1), (0.1, 1), (0.5, 1), (1.0, 2)]);
-        let mut start = |index: usize| {
-            let resource = resource(index);
-            let (writer, reader) = cache::cache(profile.cache, Instant::now());
-            if packing_chance > 0.0 {
-                packers.push(writer.packer(PACKING));
-            }
-            let config = ReflectorConfig {
-                target: Target {
-                    resource: resource.clone(),
-                    namespace: None,
-                    selectors: Selectors::default(),
-                    metadata_only: false,
-                },
-                decode: DecodeOptions {
-                    drop_managed_fields: true,
-                    drop_last_applied: true,
-                    object_bytes_max: OBJECT_BYTES_MAX,
-                },
-                machine: profile.machine,
-                line_bytes_max: LINE_BYTES_MAX,
-                seed: seed.wrapping_add(index as u64),
-            };
-            let reflector = Reflector::new(config, upstream.clone(), writer);
-            hub.add(Informer::new(InformerSpec::new(resource, Scope::All), reader.clone()));
-            let polls = Arc::new(AtomicU64::new(0));
-            let future = Box::pin(reflector.run(cancel.clone()));
-            tasks.push(tokio::spawn(Counted { future, polls: polls.clone() }));
-            (reader, polls)
+        let dictionary_bytes = packing.weighted(&[(PACKING.dictionary_bytes, 9), (TRAINED_BYTES, 1)]);
+        let maker = Maker {
+            upstream,
+            profile: profile.clone(),
+            packing: (packing_chance > 0.0).then_some(Packing { dictionary_bytes, ..PACKING }),
+            driver: driver.clone(),
+            cancel: cancel.clone(),
         };
-        let [(a, a_polls), (b, b_polls)] = [start(0), start(1)];
-        for reader in [&a, &b] {
-            let (mut wake, driver) = (reader.wake(), driver.clone());
-            tasks.push(tokio::spawn(async move {
-                while wake.changed().await.is_ok() {
-                    driver.notify_one();
-                }
-            }));
-        }
+        let polls = <[Arc<AtomicU64>; 2]>::default();
+        let [first, second] =
+            [0, 1].map(|index| maker.start(index, seed.wrapping_add(index as u64), &polls[index]));
         let born = Instant::now();
-        Self {
+        let replica = Self {
             life,
             http: http(&hub, &drain, profile.graph_selects),
             hub,
-            readers: [a, b],
+            readers: [first.reader, second.reader],
+            maker,
+            successors: [None, None],
+            replaced: Default::default(),
+            revisions_before: [0; 2],
+            histories_before: [0; 2],
             born,
             drain,
             cancel,
-            tasks,
-            polls: [a_polls, b_polls],
+            tasks: [first.task, second.task],
+            polls,
             polls_seen: (born, [0; 2]),
             first: [None; 2],
             live: RefCell::new(Live::new(profile.hub)),
             builders: RefCell::default(),
-            packers: RefCell::new((packers, packing)),
+            parsed: RefCell::default(),
+            packers: RefCell::new(([first.packer, second.packer], packing)),
             packing_chance,
+        };
+        for index in [0, 1] {
+            replica.hub.add(Informer::new(
+                InformerSpec::new(resource(index), Scope::All),
+                replica.readers[index].clone(),
+            ));
         }
+        replica
+    }
+
+    /// Begins to replace an informer, as a reload of the configuration does. The old one is served until the new one is complete,
+    /// and receives nothing more: two reflectors of one resource would draw from the same dice.
+    pub(crate) fn reload(&mut self, index: usize, seed: u64, now: Instant) {
+        self.tasks[index].abort();
+        let Started { reader, packer, task } = self.maker.start(index, seed, &self.polls[index]);
+        self.tasks[index] = task;
+        self.packers.borrow_mut().0[index] = packer;
+        self.successors[index] = Some(Successor { reader, since: now });
+    }
+
+    /// Lets informers take the places of those that they replace, as soon as they are complete. Returns whether one
+    /// did.
+    pub(crate) fn succeed(&mut self, now: Instant, trace: &Trace) -> bool {
+        let mut succeeded = false;
+        for index in [0, 1] {
+            let old = self.readers[index].snapshot().position;
+            let is_complete = |successor: &mut Successor| {
+                let Successor { reader, since } = successor;
+                reader.mark().synced && (reader.snapshot().position >= old || now >= *since + REPLACE_WAIT)
+            };
+            let Some(Successor { reader, .. }) = self.successors[index].take_if(is_complete) else {
+                continue;
+            };
+            let position = reader.snapshot().position;
+            trace
+                .say(|| format!("  an informer of {} is replaced: {old}, then {position}", RESOURCES[index]));
+            let informers = self.hub.informers();
+            let spec = informers[index].spec.clone();
+            self.hub.swap(&[informers[index].id()], vec![Informer::new(spec, reader.clone())]);
+            self.revisions_before[index] = self.revision(index) + 1;
+            self.histories_before[index] = self.history(index);
+            self.replaced[index].push(std::mem::replace(&mut self.readers[index], reader));
+            self.first[index] = Some(self.position(index));
+            succeeded = true;
+        }
+        succeeded
+    }
+
+    /// Whether an informer is being replaced.
+    pub(crate) fn is_reloading(&self, index: usize) -> bool {
+        self.successors[index].is_some()
     }
 
     /// Lets a stream that has caught up join a view; returns it if the view refuses.
@@ -242,7 +346,7 @@ impl Replica {
     pub(crate) fn pack(&self) -> [bool; 2] {
         let (packers, dice) = &mut *self.packers.borrow_mut();
         let mut packed = [false; 2];
-        for packer in packers {
+        for packer in packers.iter_mut().flatten() {
             if dice.chance(self.packing_chance) && packer.step() {
                 let reader = packer.reader();
                 packed[0] |= reader.snapshot().held < reader.snapshot().bytes;
@@ -292,25 +396,30 @@ impl Replica {
     }
 
     /// Ends at once, like a process on `kill -9`.
-    pub(crate) fn kill(&mut self) {
+    pub(crate) fn kill(&self) {
         self.cancel.cancel();
-        self.tasks.clear();
     }
 
     /// Whether a cache is complete, its watch is open, and nothing is being listed.
     pub(crate) fn is_watching(&self, index: usize) -> bool {
-        self.readers[index].mark().synced && self.readers[index].condition().phase == Phase::Watching
+        let reader = &self.readers[index];
+        !self.is_reloading(index) && reader.mark().synced && reader.condition().phase == Phase::Watching
     }
 
-    /// The objects of its caches, as the oracle knows objects.
+    /// The objects of its caches, as the oracle knows objects. An object is parsed once: a change and packing make another one.
     pub(crate) fn states(&self) -> [State; 2] {
-        self.readers.each_ref().map(|reader| {
-            let snapshot = reader.snapshot();
-            let seen = |object: &Object| Seen::of(&serde_json::from_slice(&object.json()).unwrap());
-            snapshot
-                .after(None)
-                .map(|object| (object.key().as_str().to_owned(), Rc::new(seen(object))))
-                .collect()
+        let mut parsed = self.parsed.borrow_mut();
+        [0, 1].map(|index| {
+            let before = std::mem::take(&mut parsed[index]);
+            let parse = |object: &Object| Seen::of(&serde_json::from_slice(&object.json()).unwrap());
+            let snapshot = self.readers[index].snapshot();
+            for object in snapshot.after(None) {
+                let key = object.key().as_str();
+                let known = before.get(key).filter(|(known, _)| Arc::ptr_eq(known, object));
+                let seen = known.map_or_else(|| Rc::new(parse(object)), |(_, seen)| seen.clone());
+                parsed[index].insert(key.to_owned(), (object.clone(), seen));
+            }
+            parsed[index].iter().map(|(key, (_, seen))| (key.clone(), seen.clone())).collect()
         })
     }
 
@@ -319,13 +428,14 @@ impl Replica {
         self.polls.iter().map(|polls| polls.load(Ordering::Relaxed)).sum()
     }
 
+    /// Rises with each change, also where an informer is replaced.
     pub(crate) fn revision(&self, index: usize) -> u64 {
-        self.readers[index].mark().revision.0
+        self.revisions_before[index] + self.readers[index].mark().revision.0
     }
 
     /// The history of a cache: 0 until it notices that the cluster was restored.
     pub(crate) fn history(&self, index: usize) -> u64 {
-        self.readers[index].mark().history
+        self.histories_before[index] + self.readers[index].mark().history
     }
 
     /// The version of a cache; 0 before its first list.
@@ -339,7 +449,7 @@ impl Replica {
             if self.first[index].is_none() && self.readers[index].mark().synced {
                 self.first[index] = Some(self.position(index));
             }
-            if self.tasks.get(index).is_some_and(JoinHandle::is_finished) {
+            if self.tasks[index].is_finished() {
                 return Err(format!("the reflector of {resource} has ended: it panicked"));
             }
         }

@@ -86,6 +86,7 @@ enum Step {
     Weather,
     Outage,
     Restart,
+    Reload,
     Compact,
     RestartServer,
     Definition,
@@ -204,6 +205,7 @@ impl World {
             (Step::Weather, 8 * faults),
             (Step::Outage, 3 * faults),
             (Step::Restart, 3),
+            (Step::Reload, 3),
             (Step::Compact, 3 * cluster),
             (Step::RestartServer, 3 * cluster),
             (Step::Definition, 4 * cluster),
@@ -260,6 +262,7 @@ impl World {
                 self.links[at].set_weather(weather);
             }
             Step::Restart => return self.restart().await,
+            Step::Reload => self.reload(),
             Step::Compact => {
                 self.hits.count(Fault::Compacted);
                 self.cluster.compact();
@@ -375,6 +378,20 @@ impl World {
         self.replicas[at] = Replica::start(life, seed, &self.profile, &self.links[at], &self.driver);
         self.crews[at] = self.crew(at);
         Ok(())
+    }
+
+    /// Replaces an informer of a replica by one that begins with a list.
+    fn reload(&mut self) {
+        let (at, resource, seed) = (self.dice.below(2), self.dice.below(2), self.dice.seed());
+        // Before it has noticed a restore, an informer cannot tell its successor which versions were taken back.
+        let knows_history = self.truth.era() == 0 || self.all_have_noticed();
+        if self.replicas[at].is_reloading(resource) || !knows_history {
+            return;
+        }
+        self.trace.say(|| format!("  replica {at} replaces its informer of {}", RESOURCES[resource]));
+        self.hits.count(Fault::Reloaded);
+        self.links[at].meter(resource, |meter| meter.reloads += 1);
+        self.replicas[at].reload(resource, seed, Instant::now());
     }
 
     /// The work queue of a replica in its current life.
@@ -514,8 +531,16 @@ impl World {
         let until = Instant::now() + span;
         loop {
             self.settle().await?;
-            // A live view may be behind a stream that joins it.
             let now = Instant::now();
+            let mut succeeded = false;
+            for replica in &mut self.replicas {
+                succeeded |= replica.succeed(now, &self.trace);
+            }
+            if succeeded {
+                // Tasks that read the old informer are woken.
+                continue;
+            }
+            // A live view may be behind a stream that joins it.
             for at in 0..self.replicas.len() {
                 if self.dice.chance(0.8) {
                     let (replica, lists) = (&self.replicas[at], self.lists_of(at));
@@ -663,6 +688,9 @@ impl World {
     /// P7: the age that a cache reports.
     fn check_age(&self, at: usize, resource: usize, now: Instant) -> Result<(), String> {
         let replica = &self.replicas[at];
+        if replica.is_reloading(resource) {
+            return Ok(());
+        }
         let age = replica.readers[resource].age(now);
         let (part, whole) = self.links[at].meter(resource, |meter| (meter.heard_part, meter.heard));
         let least = now - part.unwrap_or(replica.born);

@@ -54,7 +54,10 @@ impl World {
         let restores = self.truth.era();
         // Once more only after every cache has noticed the first restore.
         let is_possible = restores == 0 || restores == 1 && self.all_have_noticed();
-        if version + 12 > reached || !is_possible {
+        // Nor can an informer that has just listed.
+        let is_reloading =
+            self.replicas.iter().any(|replica| [0, 1].iter().any(|index| replica.is_reloading(*index)));
+        if version + 12 > reached || !is_possible || is_reloading {
             return Ok(());
         }
         let Some(backup) = self.backup.take() else { return Ok(()) };
@@ -87,7 +90,7 @@ impl World {
         Ok(())
     }
 
-    fn all_have_noticed(&self) -> bool {
+    pub(super) fn all_have_noticed(&self) -> bool {
         (0..2).all(|at| self.around().has_noticed(at, &[0, 1]))
     }
 
