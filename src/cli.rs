@@ -149,7 +149,8 @@ pub struct CheckArgs {
     /// [default false]
     #[arg(long)]
     pub verify: bool,
-    /// Compare what a running informerd holds instead: http://127.0.0.1:8090 [default: none]
+    /// Compare what a running informerd holds instead, and the content of some objects: http://127.0.0.1:8090
+    /// [default: none]
     #[arg(long, value_name = "URL", requires = "verify")]
     pub against: Option<String>,
     /// All settings of `serve`, so that whatever it would refuse is refused here.

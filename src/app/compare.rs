@@ -1,8 +1,11 @@
-//! `informerd check --verify`: compares the content of an informerd's caches, or of new ones, with the API server's list.
+//! `informerd check --verify`: compares the objects of an informerd's caches, or of new ones, with the API server's list: names and
+//! versions of all, and the content of some.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use rand::seq::IteratorRandom;
+use serde_json::Value;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -33,6 +36,10 @@ const ROUND_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Objects in a page.
 const PAGE_LEN: u32 = 2000;
+
+/// Number of objects of a kind whose content is compared with a running informerd's, each by two requests. Names and versions do not
+/// show a cluster that was restored from a backup and then wrote the same objects at the same versions again.
+const SAMPLE_LEN: usize = 32;
 
 /// Compares caches with the API server's lists.
 pub(super) struct Comparer<'c> {
@@ -127,6 +134,7 @@ impl<'c> Comparer<'c> {
                 still.retain(|key, _| before.contains_key(key));
             }
             if still.is_empty() || round == ROUNDS {
+                still.extend(self.rewritten(running, target, &listed, &held).await?);
                 let (resource_version, objects) = (listed.version, listed.objects.len());
                 return Ok(Verification {
                     resource_version,
@@ -139,6 +147,69 @@ impl<'c> Comparer<'c> {
             sleep(ROUND_INTERVAL).await;
         }
     }
+
+    /// Compares the content of some objects that are at the same version on both sides. Returns those whose content differs.
+    async fn rewritten(
+        &self,
+        running: &Client,
+        target: &Target,
+        listed: &Listing,
+        held: &Listing,
+    ) -> Result<BTreeMap<Key, Difference>, String> {
+        let is_same = |key: &&Key| listed.objects.get(*key) == held.objects.get(*key);
+        let sample = listed.objects.keys().filter(is_same).choose_multiple(&mut rand::rng(), SAMPLE_LEN);
+        let mut rewritten = BTreeMap::new();
+        for key in sample {
+            let one = PageRequest::default();
+            let page =
+                self.client.list_page(&target.only(key), &one).await.map_err(|error| error.sentence())?;
+            let path = format!(
+                "{}?fieldSelector=metadata.name%3D{}",
+                snapshot_path(target, key.namespace()),
+                key.name()
+            );
+            let snapshot = running.document(&path, "application/json").await;
+            let snapshot = snapshot.map_err(|error| format!("informerd: {}", error.sentence()))?;
+            // One that has changed or gone meanwhile cannot be compared.
+            let (Some(ours), Some(theirs)) = (only_item(&snapshot), only_item(&page.body)) else { continue };
+            let metadata = |member: &str| ours["metadata"][member] == theirs["metadata"][member];
+            if metadata("uid") && metadata("resourceVersion") && !is_within(&ours, &theirs) {
+                let state = || listed.objects.get(key).cloned();
+                let differs = Difference { key: key.clone(), listed: state(), held: state() };
+                rewritten.insert(key.clone(), differs);
+            }
+        }
+        Ok(rewritten)
+    }
+}
+
+/// The only object of a list, without the members by which lists name the kind of each.
+fn only_item(list: &[u8]) -> Option<Value> {
+    let mut list: Value = serde_json::from_slice(list).ok()?;
+    let mut item = list.get_mut("items")?.get_mut(0)?.take();
+    let members = item.as_object_mut()?;
+    members.remove("kind");
+    members.remove("apiVersion");
+    Some(item)
+}
+
+/// Whether a value is another one of which informerd has perhaps dropped some members.
+fn is_within(part: &Value, whole: &Value) -> bool {
+    match (part, whole) {
+        (Value::Object(part), Value::Object(whole)) => {
+            part.iter().all(|(name, part)| whole.get(name).is_some_and(|whole| is_within(part, whole)))
+        }
+        (Value::Array(part), Value::Array(whole)) => {
+            part.len() == whole.len() && part.iter().zip(whole).all(|(part, whole)| is_within(part, whole))
+        }
+        (part, whole) => part == whole,
+    }
+}
+
+/// Where a running informerd has the objects of a target, in one namespace or in all that the target has.
+fn snapshot_path(target: &Target, namespace: &str) -> String {
+    let namespace = if namespace.is_empty() { String::new() } else { format!("/{namespace}") };
+    format!("/v1/snapshot/{}{namespace}", target.resource.canonical())
 }
 
 /// Names and versions as the API server lists them.
@@ -158,8 +229,10 @@ async fn list(client: &Client, target: &Target) -> Result<Listing, String> {
 
 /// Names and versions as a running informerd lists them, once it has reached a version or a time limit has passed.
 async fn snapshot(client: &Client, target: &Target, reach: &ResourceVersion) -> Result<Listing, String> {
-    let namespace = target.namespace.as_ref().map(|namespace| format!("/{namespace}")).unwrap_or_default();
-    let path = format!("/v1/snapshot/{}{namespace}?limit={PAGE_LEN}", target.resource.canonical());
+    let path = format!(
+        "{}?limit={PAGE_LEN}",
+        snapshot_path(target, target.namespace.as_deref().unwrap_or_default())
+    );
     let mut next = format!("{path}&resourceVersion={reach}&timeoutSeconds={RUNNING_REACH_SECONDS}");
     let mut listing: Option<Listing> = None;
     loop {
@@ -198,4 +271,29 @@ fn differences(listed: &Listing, held: &Listing) -> Vec<Difference> {
     let keys = listed.objects.keys().chain(gone);
     let of = |listing: &Listing, key: &Key| listing.objects.get(key).cloned();
     keys.filter_map(|key| Difference::between(key, of(listed, key), of(held, key), &listed.version)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::is_within;
+
+    #[test]
+    fn a_value_is_within_one_that_has_more_members() {
+        let whole = json!({"data": {"a": 1, "b": [{"c": 2, "d": 3}, "e"]}, "f": null});
+        for part in [json!({}), json!({"data": {"a": 1}, "f": null}), json!({"data": {"b": [{"c": 2}, "e"]}})]
+        {
+            assert!(is_within(&part, &whole), "{part}");
+        }
+        for other in [
+            json!({"data": {"a": 2}}),
+            json!({"data": {"b": ["e"]}}),
+            json!({"data": {"b": ["e", {"c": 2}]}}),
+            json!({"data": {"z": null}}),
+            json!({"data": "a"}),
+        ] {
+            assert!(!is_within(&other, &whole), "{other}");
+        }
+    }
 }

@@ -211,17 +211,13 @@ async fn dropped_parts_are_not_held_but_their_changes_are_sent() {
 
 /// Runs `informerd check` on a server's API server; returns the exit code and the report.
 async fn check(server: &TestServer, resource: &str, more: &[&str]) -> (Option<i32>, Value) {
+    check_at(&server.api.url(), resource, more).await
+}
+
+/// Runs `informerd check` on the API server at a URL.
+async fn check_at(url: &str, resource: &str, more: &[&str]) -> (Option<i32>, Value) {
     let mut command = informerd();
-    command.args([
-        "check",
-        "--output=json",
-        "--log=off",
-        "--verify",
-        "--watch",
-        resource,
-        "--server",
-        &server.api.url(),
-    ]);
+    command.args(["check", "--output=json", "--log=off", "--verify", "--watch", resource, "--server", url]);
     command.args(more);
     let output = tokio::task::spawn_blocking(move || command.output().unwrap());
     let output = crate::support::in_time("the check", output).await.unwrap();
@@ -268,6 +264,32 @@ async fn check_verify_compares_once_and_names_what_differs() {
     assert_eq!(differences[0]["listed"], Value::Null);
     // A cache made for the comparison has lost no event.
     assert_eq!(check(&server, "services", &[]).await.0, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_verify_against_a_running_informerd_finds_other_content_at_the_same_version() {
+    let server = TestServer::start(&["services"]).await;
+    for name in ["a", "b"] {
+        let service =
+            json!({"metadata": {"namespace": "web", "name": name}, "spec": {"ports": [{"port": 80}]}});
+        server.cluster.create("services", service).unwrap();
+    }
+    // The cluster is restored from a backup, and writes the same object at the same version with another content.
+    let restored = server.cluster.fork();
+    server.cluster.patch("services", "web", "b", &json!({"spec": {"clusterIP": "10.0.0.1"}})).unwrap();
+    restored.patch("services", "web", "b", &json!({"spec": {"clusterIP": "10.0.0.2"}})).unwrap();
+    assert_eq!(server.cluster.revision(), restored.revision());
+    server.caught_up("services").await;
+    let api = TestServer::api(restored).await;
+    let against = format!("http://{}", server.address);
+    let (code, report) = check_at(&api.url(), "services", &["--against", &against]).await;
+    assert_eq!(code, Some(1), "{report}");
+    let findings = report["findings"].as_array().unwrap();
+    let compared = findings.iter().find(|one| one["differences"].is_array()).expect("a difference");
+    let different = &compared["differences"][0];
+    assert_eq!((&different["key"], &different["kind"]), (&json!("web/b"), &json!("stale")), "{report}");
+    assert_eq!(different["listed"], different["held"]);
+    assert_eq!(compared["differences"].as_array().unwrap().len(), 1, "{report}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
