@@ -1,4 +1,4 @@
-//! Rules of the maintainers' documents that a machine can check: the files, types and functions that they name exist,
+//! Rules of the maintainers' documents that a machine can check: the files, types, functions and constants that they name exist,
 //! and so do the rules that comments cite.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -108,6 +108,11 @@ fn is_type(word: &str) -> bool {
         && word.contains(|c: char| c.is_ascii_lowercase())
 }
 
+fn is_constant(word: &str) -> bool {
+    let is_part = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+    word.len() > 2 && word.starts_with(|c: char| c.is_ascii_uppercase()) && word.chars().all(is_part)
+}
+
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| !word.is_empty())
 }
@@ -164,12 +169,19 @@ fn wrong_name(span: &str, sources: &[(String, String)], declared: &Declared) -> 
         let is_there = if is_type(item) {
             sources.iter().any(|source| is_item(&source))
         } else {
-            declared.has(&["fn"], item)
+            declared.has(&["fn", "const"], item)
         };
         return (!is_parent || !is_there).then(|| format!("{span}: no such item"));
     }
     if span.ends_with("()") && is_word(name) {
         return (!declared.has(&["fn"], name)).then(|| format!("{span}: no such function"));
+    }
+    if is_constant(name) {
+        // Texts of protocols are in capitals, too: `RESET`, `GET`, `KUBEBUILDER_ASSETS`.
+        let is_text = |text: &str| text.split('"').any(|part| words(part).eq([name]));
+        let is_there =
+            declared.has(&["const", "static"], name) || sources.iter().any(|(_, text)| is_text(text));
+        return (!is_there).then(|| format!("{span}: no such constant"));
     }
     (is_type(name) && !declared.has(TYPES, name)).then(|| format!("{span}: no such type"))
 }
