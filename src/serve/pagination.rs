@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::Config;
-use crate::cache::Cursor;
 use crate::hub::{Candidates, Informer, InformerId};
 
 /// How often snapshots are looked for that are not to be held any longer.
@@ -196,10 +195,12 @@ impl Held {
     }
 
     fn has(&self, states: &[Candidates]) -> bool {
-        let cursors = |states: &[Candidates]| -> Vec<Cursor> {
-            states.iter().map(|state| state.snapshot.cursor).collect()
+        // A bookmark moves the version alone, and all pages of a list have one version.
+        let is_same = |(held, other): (&Candidates, &Candidates)| {
+            let [held, other] = [held, other].map(|state| &state.snapshot);
+            held.cursor == other.cursor && held.position == other.position
         };
-        cursors(&self.states) == cursors(states)
+        self.states.iter().zip(states).all(is_same)
     }
 }
 

@@ -3,13 +3,14 @@
 use std::io::Read;
 use std::time::Duration;
 
+use informerd::testing::k8s::ResourceVersion;
 use serde_json::{Value, json};
 
 use crate::support::check::{Objects, expected, items, labeled, version};
 use crate::support::client::{Stream, get, request};
 use crate::support::recorder::Recorder;
 use crate::support::server::TestServer;
-use crate::support::{TRANSPORTS, in_time, mk_pod};
+use crate::support::{TRANSPORTS, eventually, in_time, mk_pod};
 
 const PODS: &str = "/v1/snapshot/pods";
 
@@ -248,6 +249,27 @@ async fn pages_show_one_snapshot_despite_changes() {
         assert_eq!(sizes, [4, 2], "{accept}");
         assert_eq!(items(&json!({"items": all})), state, "{accept}");
     }
+}
+
+#[tokio::test]
+async fn all_pages_of_a_list_have_one_version() {
+    let server = TestServer::start(&["pods"]).await;
+    for name in ["a", "b"] {
+        server.cluster.create("pods", mk_pod("one", name, "web")).unwrap();
+    }
+    server.caught_up("pods").await;
+    let page =
+        async |more: &str| server.get(&format!("{PODS}?limit=1{more}")).await.json()["metadata"].clone();
+    let before = page("").await;
+    // A bookmark brings a version that is not of a pod.
+    server.cluster.create("services", json!({"metadata": {"namespace": "one", "name": "s"}})).unwrap();
+    let pods = server.hub.resolve("pods").unwrap();
+    let newest = ResourceVersion::from(server.cluster.revision());
+    eventually("a bookmark", || pods[0].reader.summary().position >= newest).await;
+    let first = page("").await;
+    assert_ne!(first["resourceVersion"], before["resourceVersion"]);
+    let second = page(&format!("&continue={}", first["continue"].as_str().unwrap())).await;
+    assert_eq!(second["resourceVersion"], first["resourceVersion"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -14,6 +14,7 @@ mod client;
 mod crew;
 mod dice;
 mod fault;
+mod getter;
 mod joiner;
 mod lister;
 mod meter;

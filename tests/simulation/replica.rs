@@ -493,7 +493,7 @@ fn http(hub: &Hub, drain: &CancellationToken, graph_selects: bool) -> InProcess 
         header_timeout: Duration::from_secs(1),
         write_stall_timeout: Duration::from_secs(60),
         send_buffer_bytes: 0,
-        snapshot_pages_max: 1,
+        snapshot_pages_max: 2,
         snapshot_pages_bytes_max: 1 << 20,
         snapshot_pages_ttl: Duration::from_secs(60),
         waiting_requests_max: 10,

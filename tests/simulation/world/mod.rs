@@ -12,6 +12,7 @@ use crate::client::{Around, Client};
 use crate::crew::Crew;
 use crate::dice::Dice;
 use crate::fault::{Fault, Hits};
+use crate::getter::Getter;
 use crate::joiner::Joiner;
 use crate::lister::Lister;
 use crate::meter::{Ask, Meter};
@@ -62,6 +63,7 @@ pub(crate) struct World {
     joiners: Vec<Joiner>,
     listers: Vec<Lister>,
     state_clients: Vec<StateClient>,
+    getters: Vec<Getter>,
     seed: u64,
     hits: Arc<Hits>,
     trace: Trace,
@@ -135,6 +137,7 @@ impl World {
             listers: (0..2).map(|number| Lister::new(Dice::new(seed, 700 + number), now)).collect(),
             // Only one: the order in which a commit wakes the tasks of several is not that of the seed.
             state_clients: vec![StateClient::new(Dice::new(seed, 600), profile.graph_selects, now)],
+            getters: (0..3).map(|number| Getter::new(Dice::new(seed, 650 + number), now)).collect(),
             seed,
             hits,
             trace,
@@ -562,6 +565,7 @@ impl World {
             self.run_joiners()?;
             self.run_listers()?;
             self.run_state_clients()?;
+            self.run_getters()?;
             self.check_replicas()?;
             let now = Instant::now();
             if now >= until {
@@ -578,7 +582,8 @@ impl World {
                 .filter_map(Client::wants_at)
                 .chain(joiners)
                 .chain(listers)
-                .chain(state_clients);
+                .chain(state_clients)
+                .chain(self.getters.iter().map(Getter::wants_at));
             let due = clients.chain(live).chain(workers).min().unwrap_or(until);
             let next = due.max(now + Duration::from_millis(1)).min(until);
             tokio::select! {
@@ -669,6 +674,14 @@ impl World {
         let ran = clients.iter_mut().try_for_each(|client| client.run(&around));
         self.state_clients = clients;
         ran
+    }
+
+    fn run_getters(&mut self) -> Result<(), String> {
+        let mut getters = std::mem::take(&mut self.getters);
+        let around = self.around();
+        let ran = getters.iter_mut().try_for_each(|getter| getter.run(&around));
+        self.getters = getters;
+        ran.map_err(|why| format!("a client of snapshots: {why}"))
     }
 
     fn check_replicas(&mut self) -> Result<(), String> {
