@@ -147,6 +147,7 @@ impl Hub {
             registry.retire(informer);
             let successor = new.iter().find(|other| other.spec.name == informer.spec.name);
             if let Some(successor) = successor {
+                // It was not there when the cluster was restored.
                 successor.reader.take_over(&informer.reader);
             }
         }

@@ -1,9 +1,8 @@
 //! The simulator's listener: accepts connections, and cuts them on request.
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::BodyExt;
@@ -12,51 +11,15 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::cluster::Cluster;
-use super::fault::{Fault, Faults};
+use super::fault::Faults;
 use super::http::{Body, Call};
-
-/// Timings of the server, as kube-apiserver has them by default.
-#[derive(Debug, Clone, Copy)]
-pub struct ApiServerConfig {
-    /// Time between bookmarks on a watch that asks for them.
-    pub bookmark_interval: Duration,
-    /// A watch without `timeoutSeconds` ends after once to twice this (`--min-request-timeout`).
-    pub watch_timeout_min: Duration,
-    /// How long a request waits for a revision the cluster has not reached.
-    pub revision_wait: Duration,
-}
-
-impl Default for ApiServerConfig {
-    fn default() -> Self {
-        Self {
-            bookmark_interval: Duration::from_secs(60),
-            watch_timeout_min: Duration::from_secs(1800),
-            revision_wait: Duration::from_secs(3),
-        }
-    }
-}
-
-/// Request lines kept for [`ApiServer::requests`]; older ones are dropped.
-const REQUEST_LOG_LEN_MAX: usize = 10_000;
-
-/// The state that all request handlers share.
-#[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) cluster: Cluster,
-    pub(super) faults: Faults,
-    pub(super) config: ApiServerConfig,
-    log: Mutex<VecDeque<String>>,
-    /// Randomness for the ends of watches, from a fixed seed, so that any run can be repeated.
-    jitter: Mutex<StdRng>,
-}
+use super::shared::{ApiServerConfig, Shared};
 
 /// A Kubernetes API server over a [`Cluster`], on plain HTTP/1.1.
 ///
@@ -143,7 +106,7 @@ impl ApiServer {
     /// The last requests, oldest first, as `GET /api/v1/pods?limit=500`.
     #[must_use]
     pub fn requests(&self) -> Vec<String> {
-        self.shared.log.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+        self.shared.requests()
     }
 
     /// Closes the listener and cuts every connection; returns when all are gone. Does nothing if it is stopped.
@@ -181,44 +144,8 @@ impl ApiServer {
     /// As [`ApiServer::start`].
     pub async fn replace_cluster(&mut self, cluster: Cluster) -> io::Result<()> {
         self.stop().await;
-        let (faults, config) = (self.shared.faults.clone(), self.shared.config);
-        let log = Mutex::new(self.requests().into());
-        self.shared = Arc::new(Shared { log, ..Shared::new(cluster, faults, config) });
+        self.shared = Arc::new(self.shared.over(cluster));
         self.start().await
-    }
-}
-
-impl Shared {
-    pub(super) fn new(cluster: Cluster, faults: Faults, config: ApiServerConfig) -> Self {
-        let jitter = Mutex::new(StdRng::seed_from_u64(0));
-        Self { cluster, faults, config, log: Mutex::default(), jitter }
-    }
-
-    /// The next of a repeatable sequence in `0.0..1.0`.
-    pub(super) fn jitter(&self) -> f64 {
-        self.jitter.lock().unwrap_or_else(PoisonError::into_inner).random()
-    }
-
-    /// The revision as of which requests are answered: the cluster's, or an older one that the switchboard orders.
-    pub(super) fn revision(&self) -> u64 {
-        self.seen(self.cluster.revision())
-    }
-
-    /// The same, with a known revision of the cluster.
-    pub(super) fn seen(&self, newest: u64) -> u64 {
-        let seen = self.faults.seen(newest);
-        if seen < newest {
-            self.faults.count(Fault::Lagged);
-        }
-        seen
-    }
-
-    pub(super) fn record(&self, line: String) {
-        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
-        if log.len() == REQUEST_LOG_LEN_MAX {
-            log.pop_front();
-        }
-        log.push_back(line);
     }
 }
 

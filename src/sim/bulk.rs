@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use super::cluster::{Cluster, State};
+use super::cluster::Cluster;
 use super::object::{Stored, exact, key_of};
+use super::state::State;
 use super::status::Status;
 use super::table::EventType;
 

@@ -4,8 +4,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::cluster::State;
 use super::kinds::Kind;
+use super::state::State;
 
 /// Sets the defaults that clients and controllers depend on; a real server sets many more.
 pub(super) fn apply(state: &mut State, kind: &Kind, value: &mut Value) {

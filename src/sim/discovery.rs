@@ -6,9 +6,9 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use hyper::{Response, header};
 use serde_json::{Value, json};
 
-use super::api_server::Shared;
 use super::http::{self, Body, Call};
 use super::kinds::Kind;
+use super::shared::Shared;
 use super::status::Status;
 
 /// `/version`. The version of Kubernetes whose rules the simulator follows.

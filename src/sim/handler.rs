@@ -12,10 +12,10 @@ use hyper::body::{Frame, SizeHint};
 use hyper::{Request, Response};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-use super::api_server::{ApiServerConfig, Shared};
 use super::cluster::Cluster;
 use super::fault::Faults;
 use super::http::{Body, Call};
+use super::shared::{ApiServerConfig, Shared};
 
 /// A Kubernetes API server over a [`Cluster`] that is called as a function. A simulation on a virtual clock needs this, as
 /// sockets would depend on the real clock. Cloning makes another handle.

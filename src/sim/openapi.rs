@@ -3,9 +3,9 @@
 use hyper::Response;
 use serde_json::{Map, Value, json};
 
-use super::api_server::Shared;
 use super::http::{self, Body};
 use super::kinds::Kind;
+use super::shared::Shared;
 
 /// Answers `/openapi/v3`, `/openapi/v3/{group version path}` and `/openapi/v2`.
 pub(super) fn answer(shared: &Shared, path: &str, accept: &str) -> Response<Body> {

@@ -9,16 +9,17 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::Response;
 use hyper::body::Frame;
 use hyper::header;
+use serde_json::{Value, json};
 
-use super::api_server::Shared;
 use super::http::{self, Body, Call, Form, negotiate_list, negotiate_object};
 use super::kinds::Kind;
 use super::object::Stored;
 use super::params::{Asked, ListParams, Token, list_revision};
-use super::route::Target;
 use super::selector::Filter;
+use super::shared::Shared;
 use super::status::{Status, quoted};
 use super::table::Page;
+use super::target::Target;
 
 /// Lists above this size are sent in chunks, without a length.
 const WHOLE_BYTES_MAX: usize = 128 * 1024;
@@ -205,7 +206,7 @@ pub(super) async fn get(shared: &Shared, call: &Call, target: &Target) -> Result
     }
     let stored = find(shared, target)?;
     if target.subresource == "scale" {
-        return Ok(http::json(200, super::write_http::scale_of(&stored).to_string()));
+        return Ok(http::json(200, scale_of(&stored).to_string()));
     }
     Ok(object(200, target, form, &stored))
 }
@@ -215,4 +216,23 @@ fn find(shared: &Shared, target: &Target) -> Result<Arc<Stored>, Status> {
     let table = state.table_mut(&target.resource())?;
     let found = table.objects.get(&super::object::key_of(&target.namespace, &target.name)).map(Arc::clone);
     found.ok_or_else(|| Status::not_found(&target.kind.plural, &target.kind.group, &target.name))
+}
+
+/// The `Scale` of a deployment or replica set.
+pub(super) fn scale_of(stored: &Stored) -> Value {
+    let object = stored.value();
+    let labels = object["spec"]["selector"]["matchLabels"].as_object();
+    let selector: Vec<String> =
+        labels.into_iter().flatten().map(|(k, v)| format!("{k}={}", v.as_str().unwrap_or(""))).collect();
+    let metadata = &object["metadata"];
+    json!({
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {
+            "name": metadata["name"], "namespace": metadata["namespace"], "uid": metadata["uid"],
+            "resourceVersion": metadata["resourceVersion"], "creationTimestamp": metadata["creationTimestamp"],
+        },
+        "spec": {"replicas": object["spec"]["replicas"]},
+        "status": {"replicas": object["status"]["replicas"].as_u64().unwrap_or(0), "selector": selector.join(",")},
+    })
 }

@@ -5,33 +5,12 @@ use std::sync::Arc;
 use hyper::{Method, Response};
 use tokio_util::sync::CancellationToken;
 
-use super::api_server::Shared;
 use super::fault::{Failure, Verb};
 use super::http::{self, Body, Call};
-use super::kinds::Kind;
+use super::shared::Shared;
 use super::status::Status;
+use super::target::Target;
 use super::{discovery, openapi, read, watch, write_http};
-
-/// A path below a group version, resolved to a served kind.
-#[derive(Debug)]
-pub(super) struct Target {
-    pub(super) kind: Kind,
-    pub(super) version: String,
-    /// Empty for cluster-wide collections and cluster-scoped objects.
-    pub(super) namespace: String,
-    /// Empty for collections.
-    pub(super) name: String,
-    /// Empty for the object itself.
-    pub(super) subresource: String,
-    /// The deprecated `/watch/` form of the path.
-    pub(super) watch: bool,
-}
-
-impl Target {
-    pub(super) fn resource(&self) -> String {
-        self.kind.resource()
-    }
-}
 
 /// The segments of a path, before it is checked whether the resource is served.
 struct Segments<'a> {

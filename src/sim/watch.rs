@@ -14,17 +14,17 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 
-use super::api_server::Shared;
 use super::fault::{Cut, CutOrder, Fault, Gone, StreamingLists};
 use super::http::{self, Body, Call, Form, negotiate};
 use super::kinds::Kind;
 use super::object::Stored;
 use super::params::{Asked, WatchParams};
 use super::read::append_object;
-use super::route::Target;
 use super::selector::Filter;
+use super::shared::Shared;
 use super::status::Status;
 use super::table::{Counters, Event, EventType};
+use super::target::Target;
 
 /// Bytes of a chunk, as on real servers: lines are cut wherever a chunk is full.
 const CHUNK_BYTES: usize = 2048;

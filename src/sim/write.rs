@@ -5,11 +5,11 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::cluster::State;
 use super::kinds::Kind;
 use super::managed_fields::{self, Manager};
 use super::object::{Stored, key_of};
 use super::selector::Filter;
+use super::state::State;
 use super::status::{Cause, Status};
 use super::table::{EventType, Table};
 

@@ -3,15 +3,15 @@
 use hyper::{Method, Response, header};
 use serde_json::{Value, json};
 
-use super::api_server::Shared;
 use super::http::{self, Body, Call, Form, negotiate_object};
 use super::managed_fields::Manager;
 use super::object::Stored;
 use super::patch;
-use super::read;
-use super::route::Target;
+use super::read::{self, scale_of};
 use super::selector::Filter;
+use super::shared::Shared;
 use super::status::{Status, quoted};
+use super::target::Target;
 use super::write::{Commit, Deletion, Door, Part, Place};
 
 /// Answers a request that changes objects.
@@ -172,25 +172,6 @@ fn unsupported_patch(custom: bool) -> Status {
          application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml{strategic}"
     );
     Status::new(415, "UnsupportedMediaType", message)
-}
-
-/// The `Scale` of a deployment or replica set.
-pub(super) fn scale_of(stored: &Stored) -> Value {
-    let object = stored.value();
-    let labels = object["spec"]["selector"]["matchLabels"].as_object();
-    let selector: Vec<String> =
-        labels.into_iter().flatten().map(|(k, v)| format!("{k}={}", v.as_str().unwrap_or(""))).collect();
-    let metadata = &object["metadata"];
-    json!({
-        "kind": "Scale",
-        "apiVersion": "autoscaling/v1",
-        "metadata": {
-            "name": metadata["name"], "namespace": metadata["namespace"], "uid": metadata["uid"],
-            "resourceVersion": metadata["resourceVersion"], "creationTimestamp": metadata["creationTimestamp"],
-        },
-        "spec": {"replicas": object["spec"]["replicas"]},
-        "status": {"replicas": object["status"]["replicas"].as_u64().unwrap_or(0), "selector": selector.join(",")},
-    })
 }
 
 fn set_scale(

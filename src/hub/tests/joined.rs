@@ -533,7 +533,7 @@ fn a_batch_that_ends_within_a_replacement_gives_no_position() {
 
 #[test]
 fn a_join_keeps_changes_of_related_objects_that_come_with_a_replaced_informer() {
-    // Found by the simulation, seed 61: they were read together with the notice of the replacement, and dropped.
+    // Found by the simulation: they were read together with the notice of the replacement, and dropped.
     let put =
         |kind, app| Step::Put { kind, namespace: false, name: 0, app, node: 0, owner: None, anew: false };
     let steps = [put(PODS, 0), put(NODES, 0), Step::Rest, put(NODES, 1), Step::Replace(PODS), Step::Rest];

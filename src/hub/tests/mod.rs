@@ -595,8 +595,7 @@ fn a_live_stream_of_a_replaced_informer_gets_only_the_difference() {
 
 #[test]
 fn a_client_that_is_cut_off_within_the_difference_of_two_informers_has_no_position() {
-    // Found by the simulation, seed 17: another replica knew the position before the replacement, and sent again what the client
-    // had.
+    // Found by the simulation: another replica knew the position before the replacement, and sent again what the client had.
     paused(|| {
         let mut upstream = Upstream::default();
         ["a", "b", "c"].iter().for_each(|name| upstream.put(name, true));
