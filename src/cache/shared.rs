@@ -433,7 +433,10 @@ impl Reader {
         let taken_back = from.shared.read().taken_back.clone();
         let is_later = |known: &ResourceVersion| *known < taken_back;
         if is_later(&self.shared.read().taken_back) {
-            self.shared.write().taken_back = taken_back;
+            let mut state = self.shared.write();
+            state.taken_back = taken_back;
+            // A version from before may be of the history that was taken back.
+            state.backfills.close();
         }
     }
 
