@@ -324,7 +324,7 @@ impl Joined {
                 let namespaced = relation.informer.spec.resource.namespaced();
                 let namespace = if namespaced { key.namespace() } else { "" };
                 for related in states[at].in_namespace(namespace) {
-                    if self.selects(at, related, selected) {
+                    if self.selects(at, states[at].history(), related, selected) {
                         found.insert((at, related.key().clone()));
                     }
                 }
@@ -349,9 +349,9 @@ impl Joined {
     }
 
     /// Whether a related object's selector selects a selected object.
-    fn selects(&self, relation: usize, related: &Object, selected: &Selected) -> bool {
+    fn selects(&self, relation: usize, history: u64, related: &Object, selected: &Selected) -> bool {
         let relation = &self.join.relations[relation];
-        let terms = relation.selectors_of(related);
+        let terms = relation.selectors_of(history, related);
         let mut links = relation.selectors.iter().zip(&*terms);
         links.any(|((_, meant), terms)| {
             let reaches = related.key().namespace().is_empty()
@@ -391,7 +391,7 @@ impl Joined {
                 ids.extend(near.filter(|id| {
                     let selected = &self.selected[*id];
                     let mut own = selected.selectors.iter();
-                    self.selects(at, related, selected)
+                    self.selects(at, states[at].history(), related, selected)
                         || own.any(|(to, namespace, terms)| {
                             let reaches = namespace.is_empty() || namespace == key.namespace();
                             *to == at && reaches && terms.matches(related)

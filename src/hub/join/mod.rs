@@ -57,7 +57,7 @@ struct Relation {
     /// Whether selectors of selected objects lead to it.
     is_selected: bool,
     /// The selectors of its objects that were read. They are read once for all streams.
-    read: Mutex<HashMap<Key, ReadSelectors>>,
+    read: Mutex<ReadSelectors>,
 }
 
 /// A link by name of related objects.
@@ -81,8 +81,16 @@ struct Forward {
     namespaced: bool,
 }
 
-/// The selectors of an object at a version, one for each link.
+/// The selectors that were read of objects of one history of an informer ([`crate::cache::Cursor::history`]). After the
+/// API server was restored from a backup, a new object may have the uid and the version of one of before.
+#[derive(Default)]
 struct ReadSelectors {
+    history: u64,
+    by_key: HashMap<Key, SelectorsOf>,
+}
+
+/// The selectors of an object at a version, one for each link.
+struct SelectorsOf {
     version: ResourceVersion,
     uid: Box<str>,
     terms: Arc<[Option<Terms>]>,
@@ -282,10 +290,13 @@ impl Relation {
         all.into_iter().filter(|name| named && !name.is_empty()).collect()
     }
 
-    /// The selectors of an object of it, in the order of its links.
-    fn selectors_of(&self, object: &Object) -> Arc<[Option<Terms>]> {
+    /// The selectors of an object of it in one of its histories, in the order of its links.
+    fn selectors_of(&self, history: u64, object: &Object) -> Arc<[Option<Terms>]> {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = read.get(object.key())
+        if read.history != history {
+            *read = ReadSelectors { history, by_key: HashMap::new() };
+        }
+        if let Some(known) = read.by_key.get(object.key())
             && known.version == *object.resource_version()
             && *known.uid == *object.uid()
         {
@@ -293,11 +304,11 @@ impl Relation {
         }
         let selectors = self.selectors.iter().map(|(link, _)| link.selector(object).map(Terms::new));
         let terms: Arc<[_]> = selectors.collect();
-        if read.len() >= READ_MAX {
-            read.clear();
+        if read.by_key.len() >= READ_MAX {
+            read.by_key.clear();
         }
         let (version, uid) = (object.resource_version().clone(), object.uid().into());
-        read.insert(object.key().clone(), ReadSelectors { version, uid, terms: terms.clone() });
+        read.by_key.insert(object.key().clone(), SelectorsOf { version, uid, terms: terms.clone() });
         terms
     }
 }

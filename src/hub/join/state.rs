@@ -33,6 +33,11 @@ impl StateAt {
         Self { snapshot, undone }
     }
 
+    /// The history of the informer that it is of.
+    pub(super) fn history(&self) -> u64 {
+        self.snapshot.cursor.history
+    }
+
     pub(super) fn get(&self, key: &Key) -> Option<&Arc<Object>> {
         match self.undone.get(key) {
             Some(before) => before.as_ref(),

@@ -182,6 +182,20 @@ impl World {
         self.writers[kind].commit(deltas);
     }
 
+    /// Restores the API server to before the last write, which is then made anew with another label. It gets the same version.
+    fn restore(&mut self, app: u8) {
+        let last = self.version;
+        for (kind, writer) in self.writers.iter_mut().enumerate() {
+            let restored = self.things.values().filter(|thing| thing.kind == kind && thing.version != last);
+            let items = restored.map(|thing| Delta::PassItem(thing.object()));
+            let deltas = [Delta::PassBegin].into_iter().chain(items);
+            writer.commit(deltas.chain([Delta::PassEnd((last - 1).into())]).collect());
+        }
+        let thing = self.things.values_mut().find(|thing| thing.version == last).expect("it was a write");
+        thing.app = app;
+        self.writers[thing.kind].commit(vec![Delta::Apply(thing.object())]);
+    }
+
     /// Replaces the informer of a kind by one that has just listed.
     fn replace(&mut self, kind: usize) {
         let (writer, reader) = cache::cache(self.limits, Instant::now());
@@ -414,6 +428,8 @@ enum Step {
     Relist(usize),
     /// An informer is replaced, as by a reload of the configuration.
     Replace(usize),
+    /// The API server is restored, and its last write is made anew with this label.
+    Restore(u8),
     /// The client is cut off after this many events, and resumes.
     Reconnect(usize),
     Rest,
@@ -472,6 +488,7 @@ async fn run(journal_len_max: usize, steps: Vec<Step>) -> Result<(), TestCaseErr
                 pending[kind].clear();
                 world.replace(kind);
             }
+            Step::Restore(app) => world.restore(app),
             Step::Reconnect(events) => {
                 for client in &mut clients {
                     client.seen.lock().unwrap().left = events;
@@ -537,6 +554,16 @@ fn a_join_keeps_changes_of_related_objects_that_come_with_a_replaced_informer() 
     let put =
         |kind, app| Step::Put { kind, namespace: false, name: 0, app, node: 0, owner: None, anew: false };
     let steps = [put(PODS, 0), put(NODES, 0), Step::Rest, put(NODES, 1), Step::Replace(PODS), Step::Rest];
+    history(40, steps.into()).unwrap();
+}
+
+#[test]
+fn a_join_reads_selectors_anew_after_a_restore() {
+    // Found by the simulation: the selectors of the object before, which had the same uid and version, were taken for those of
+    // the object after.
+    let put =
+        |kind, app| Step::Put { kind, namespace: false, name: 0, app, node: 0, owner: None, anew: false };
+    let steps = [put(PODS, 1), put(SERVICES, 0), Step::Rest, Step::Restore(1), Step::Rest];
     history(40, steps.into()).unwrap();
 }
 
