@@ -45,6 +45,8 @@ pub(in crate::hub) struct JoinReader {
     /// The form in which objects are shown. The sources of the stream deliver whole objects, as links may be in any part of them.
     form: Form,
     related: Vec<Related>,
+    /// The versions of the client's token: of the stream's own informers, and of the related ones. Empty until a bookmark has them.
+    told: Vec<ResourceVersion>,
     /// The versions at which related objects were deleted, in the current step.
     gone: HashMap<(usize, Key), ResourceVersion>,
     wake: Arc<Notify>,
@@ -67,6 +69,14 @@ struct Related {
     _in_use: InUse,
 }
 
+/// The events of selected objects in a step.
+#[derive(Default)]
+struct Taken {
+    events: Vec<Event>,
+    /// Whether there were others that the client did not ask for. They may have changed links.
+    is_partial: bool,
+}
+
 /// How far the objects that were selected at the stream's positions are known. The client has them, so it is told nothing.
 struct Rebuild {
     source: usize,
@@ -83,8 +93,8 @@ impl JoinReader {
         });
         let (related, joined) = (related.collect(), Joined::new(join.clone()));
         let commits = join.informers().map(|informer| informer.reader.wake()).collect();
-        let (gone, rebuild, again, lost) = (HashMap::new(), None, false, false);
-        Self { join, joined, form, related, gone, wake, commits, rebuild, again, lost }
+        let (told, gone, rebuild, again, lost) = (Vec::new(), HashMap::new(), None, false, false);
+        Self { join, joined, form, related, told, gone, wake, commits, rebuild, again, lost }
     }
 
     /// Marks all commits so far as seen. To be called before reading.
@@ -213,40 +223,50 @@ impl JoinReader {
         Some(states)
     }
 
-    /// Takes a step: the next events of the selected objects, and what changed of related ones. `is_located` says that the stream is
-    /// at a position of each of its own informers, which it is not amid a first state, a catch-up or what a relist found.
+    /// Takes a step: the next events of the selected objects, and what changed of related ones. `own` has the positions of the stream's
+    /// own informers behind the events. `is_located` says that the stream is at a position of each of them, which it is not amid a first
+    /// state, a catch-up or what a relist found.
     pub(in crate::hub) fn step(
         &mut self,
         events: Vec<Event>,
-        sources: usize,
+        own: &[ResourceVersion],
         is_located: bool,
     ) -> Result<Vec<Event>, JoinError> {
         let mut out = Vec::new();
-        let mut taken = Vec::new();
+        let mut taken = Taken::default();
         for mut event in events {
             let Payload::Mark { positions, .. } = &mut event.payload else {
-                taken.extend(self.take(event));
+                match self.take(event) {
+                    Some(event) => taken.events.push(event),
+                    None => taken.is_partial = true,
+                }
                 continue;
             };
             if event.kind == EventKind::Reset {
-                out.append(&mut taken);
+                out.append(&mut taken.events);
                 self.clear();
             }
-            self.change(std::mem::take(&mut taken), sources, is_located, &mut out)?;
-            positions.truncate(sources);
+            self.change(std::mem::take(&mut taken), own, is_located, &mut out)?;
+            positions.truncate(own.len());
             let is_reset = event.kind == EventKind::Reset;
             positions.extend(
                 self.related
                     .iter()
                     .map(|related| if is_reset { ResourceVersion::ZERO } else { related.position.clone() }),
             );
+            self.told.clone_from(positions);
             if event.kind == EventKind::Synced {
                 self.joined.shrink();
             }
             out.push(event);
         }
-        self.change(taken, sources, is_located, &mut out)?;
+        self.change(taken, own, is_located, &mut out)?;
         Ok(out)
+    }
+
+    /// Notes the versions of a bookmark that follows the events of a step.
+    pub(in crate::hub) fn tell(&mut self, positions: &[ResourceVersion]) {
+        positions.clone_into(&mut self.told);
     }
 
     /// Whether a bookmark has to follow events: only it has a token of all informers.
@@ -288,16 +308,16 @@ impl JoinReader {
     /// Brings the related objects to their current states, behind events of selected ones.
     fn change(
         &mut self,
-        selected: Vec<Event>,
-        sources: usize,
+        selected: Taken,
+        own: &[ResourceVersion],
         is_located: bool,
         out: &mut Vec<Event>,
     ) -> Result<(), JoinError> {
         if self.lost {
             return Ok(());
         }
-        let begin = out.len();
-        out.extend(selected);
+        let (begin, sources) = (out.len(), own.len());
+        out.extend(selected.events);
         let states = self.states()?;
         let shown = self.joined.settle(&states);
         self.follow();
@@ -308,10 +328,33 @@ impl JoinReader {
         // Between several events the client may be at no position of all informers: a selected object that goes and comes back leaves
         // what it is linked with as it was.
         let has_position = |event: &Event| event.source < sources && !event.position.is_zero();
-        if out.len() > begin + 1 && (is_located || out[begin..].iter().any(has_position)) {
+        let is_amid = match &out[begin..] {
+            [] => false,
+            [event] => {
+                let gives = is_located || has_position(event);
+                gives && (selected.is_partial || !self.is_told(event, own))
+            }
+            several => is_located || several.iter().any(has_position),
+        };
+        if is_amid {
             out[begin..].iter_mut().for_each(|event| event.is_amid = true);
+        } else {
+            for event in &out[begin..] {
+                if let Some(told) = self.told.get_mut(event.source) {
+                    told.clone_from(&event.position);
+                }
+            }
         }
         Ok(())
+    }
+
+    /// Whether a client that takes the version of an event into its token has the positions of all informers. It has not where another
+    /// informer moved on without an event: at its version of before, other objects may be linked.
+    fn is_told(&self, event: &Event, own: &[ResourceVersion]) -> bool {
+        let related = self.related.iter().map(|related| &related.position);
+        let positions = own.iter().chain(related).enumerate();
+        self.told.len() == own.len() + self.related.len()
+            && positions.zip(&self.told).all(|((at, position), told)| at == event.source || position == told)
     }
 
     /// The current states of the related informers, with what changed in them noted.

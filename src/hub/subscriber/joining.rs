@@ -32,15 +32,17 @@ impl Subscriber {
     pub(super) fn step(&mut self, events: Vec<Event>, now: Instant) -> Vec<Event> {
         let is_located = matches!(self.state, State::Resumed | State::Live)
             && !self.sources.iter().any(|source| source.position().is_zero());
-        let count = self.sources.len();
         let Some(join) = &mut self.join else { return events };
         if !join.is_begun() && !events.iter().any(|event| event.kind == EventKind::Reset) {
             return events;
         }
-        match join.step(events, count, is_located) {
+        let own: Vec<_> = self.sources.iter().map(|source| source.position().clone()).collect();
+        match join.step(events, &own, is_located) {
             Ok(mut events) => {
                 self.unfinished |= join.is_unfinished();
                 if is_located && JoinReader::wants_bookmark(&events) {
+                    let positions = self.positions();
+                    self.join.iter_mut().for_each(|join| join.tell(&positions));
                     events.push(self.bookmark(EventKind::Bookmark));
                 }
                 events
