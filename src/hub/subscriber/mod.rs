@@ -68,8 +68,9 @@ pub struct Subscriber {
 }
 
 enum State {
-    /// Waits for the caches to be complete, and for the token's version or the changes since.
-    Starting { from: StartAt, until: Option<Instant> },
+    /// Waits for the caches to be complete, and for the token's version or the changes since. `histories` is what
+    /// [`Subscriber::histories`] was when the client came.
+    Starting { from: StartAt, until: Option<Instant>, histories: u64 },
     /// Sends RESET, once no cache is behind the client, at `until` at the latest.
     Resetting { reason: ResetReason, until: Option<Instant> },
     /// Sends the snapshots; SYNCED follows.
@@ -111,7 +112,7 @@ impl Subscriber {
             join,
             selection,
             config,
-            state: State::Starting { from, until: None },
+            state: State::Starting { from, until: None, histories: 0 },
             replaced: Vec::new(),
             turn: 0,
             caught_up: false,
@@ -132,6 +133,10 @@ impl Subscriber {
             refusal: None,
             permit,
         };
+        let known = subscriber.histories();
+        if let State::Starting { histories, .. } = &mut subscriber.state {
+            *histories = known;
+        }
         // Started now, not at the first poll, so that nothing in between is missed.
         subscriber.start(now);
         subscriber
@@ -391,6 +396,13 @@ impl Subscriber {
             position,
             is_amid: false,
         }
+    }
+
+    /// How often the versions of its informers went back.
+    fn histories(&self) -> u64 {
+        let related = self.join.iter().flat_map(|join| join.positions().map(|(informer, _)| informer));
+        let informers = self.sources.iter().map(|source| &source.informer).chain(related);
+        informers.map(|informer| informer.reader.head().0.history).sum()
     }
 
     fn positions(&self) -> Vec<ResourceVersion> {

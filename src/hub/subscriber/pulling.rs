@@ -201,6 +201,7 @@ impl Subscriber {
 
     fn succeed(&mut self, index: usize, successor: &Arc<Informer>) {
         let begun = !matches!(self.state, State::Starting { .. });
+        let before = self.histories();
         match self.sources[index].succeed(successor) {
             Succession::NotYet => return,
             // The difference has no order.
@@ -209,6 +210,11 @@ impl Subscriber {
             }
             Succession::Difference => {}
             Succession::StartOver => self.state = resetting(ResetReason::Replaced),
+        }
+        let after = self.histories();
+        if let State::Starting { histories, .. } = &mut self.state {
+            // The successor counts for itself.
+            *histories = histories.wrapping_sub(before).wrapping_add(after);
         }
         self.permit.moved(index, successor);
         self.replaced.push(index);

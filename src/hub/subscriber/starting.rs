@@ -24,11 +24,14 @@ enum Resume {
 impl Subscriber {
     /// Starts, once every cache is complete and the token can be followed.
     pub(super) fn start(&mut self, now: Instant) {
-        let State::Starting { from, until } = &mut self.state else { return };
+        let State::Starting { from, until, histories } = &self.state else { return };
         if !self.sources.iter().all(Source::synced) {
             return;
         }
         let (from, waited) = (from.clone(), until.is_some_and(|until| now >= until));
+        if *histories != self.histories() && self.refuse_of_before(&from) {
+            return;
+        }
         let from = match self.start_join(&from, waited) {
             Ok(Some(from)) => from,
             Ok(None) => {
@@ -68,6 +71,24 @@ impl Subscriber {
     }
 
     /// Starts as the API server's own watch does, or ends, or waits for the cache.
+    /// Refuses a version that the client brought before the versions of an informer went back. The informer may have reached it again,
+    /// with other objects. Returns whether `from` has one.
+    fn refuse_of_before(&mut self, from: &StartAt) -> bool {
+        match from {
+            StartAt::Token(_) | StartAt::Bookmark(_) => self.state = resetting(ResetReason::HistoryLost),
+            StartAt::Ordered(Begin::After(version)) => {
+                let since = self.sources[0].informer.reader.complete_since();
+                self.end(CloseReason::Expired, Status::watch_too_old(version, &since));
+            }
+            StartAt::Start
+            | StartAt::Now
+            | StartAt::Ordered(Begin::Start | Begin::Now | Begin::NotOlder(_)) => {
+                return false;
+            }
+        }
+        true
+    }
+
     fn start_ordered(&mut self, begin: &Begin, now: Instant) {
         let State::Starting { until, .. } = &mut self.state else { return };
         let [source] = &mut *self.sources else { return };

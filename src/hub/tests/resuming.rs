@@ -205,6 +205,26 @@ async fn a_client_ahead_of_an_idle_cache_is_served_once_upstream_confirms_its_ve
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_client_that_waits_while_the_versions_go_back_starts_over() {
+    // Found by the simulation, seed 443742: the restored cluster reached the token's version while the client waited.
+    let mut upstream = Upstream::default();
+    ["a", "b"].iter().for_each(|name| upstream.put(name, true));
+    let version = ResourceVersion::from(4);
+    let bookmark = StartAt::Bookmark([("pods".to_owned(), version.clone())].into_iter().collect());
+    for from in [event(4), bookmark] {
+        let mut life = Life::new(&upstream);
+        let mut subscriber = subscribe(&life, Selection::default(), from);
+        assert_eq!(taken(&mut subscriber), [], "served although the cache is behind the token");
+        life.writer.commit(list(1, []));
+        let at = |version| object("a", 1, version, true);
+        life.writer.commit(vec![Delta::Apply(at(3)), Delta::Apply(at(5))]);
+        let first = subscriber.next().now_or_never().expect("it starts").events().remove(0);
+        let Payload::Mark { reason, .. } = first.payload else { panic!("{first:?}") };
+        assert_eq!((first.kind, reason), (EventKind::Reset, Some(ResetReason::HistoryLost)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_client_ahead_of_one_cache_gets_changes_of_the_others_meanwhile() {
     let mut upstream = Upstream::default();
     upstream.put("a", true);
