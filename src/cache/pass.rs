@@ -94,8 +94,9 @@ impl Pass {
     ///
     /// A doubted list may be of a restored cluster whose versions have passed the cache's since. In a list of the cache's own
     /// history, each object that is not newer than the cache's version is exactly as in the cache. If one differs, the list is
-    /// of another history. If none differs, the two histories can only differ in objects at newer versions, or in missing
-    /// ones. Applied as changes and deletions, these make the cache and its readers right in either case.
+    /// of another history, and so it is if an object is missing in a list at the very version of the cache. If none differs, the
+    /// two histories can only differ in objects at newer versions, or in missing ones. Applied as changes and deletions, these
+    /// make the cache and its readers right in either case.
     pub(super) fn is_of_other_history(&self, state: &State, version: &ResourceVersion) -> bool {
         let seen = &state.store.position;
         let contradicts = |named: &Named| match named {
@@ -108,7 +109,9 @@ impl Pass {
                 is_older || self.doubted && is_known
             }
         };
-        version < seen || self.named.values().any(contradicts)
+        let is_missing = |key: &Key| !self.named.contains_key(key);
+        let lacks = self.doubted && version == seen && state.store.objects.keys().any(is_missing);
+        version < seen || lacks || self.named.values().any(contradicts)
     }
 
     /// Ends the pass. In another history an object may have another state under the same version.

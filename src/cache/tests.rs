@@ -605,6 +605,11 @@ fn a_doubted_list_that_contradicts_the_cache_begins_a_new_history() {
         assert!(commit.history_lost, "{what}");
         assert_eq!(reader.locate(&10.into()), Located::Lost, "{what}");
     }
+    // Found by the simulation, seed 482879: the restored cluster had reached just the version of the cache.
+    let (commit, _writer, reader) = doubted(&[a.clone(), b.clone()], 10);
+    assert!(commit.history_lost, "an object that is missing at the version of the cache");
+    assert_eq!(reader.locate(&9.into()), Located::Lost);
+    assert!(!doubted(&[a.clone(), b.clone(), c.clone()], 10).0.history_lost, "the same state");
     // All changes and deletions in these lists may have happened since.
     for list in [vec![a.clone(), b.clone(), c.clone()], vec![a, object("b", 2, 20)], vec![object("b", 5, 20)]]
     {
