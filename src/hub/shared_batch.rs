@@ -14,8 +14,8 @@ use super::project::{position_after, project_unfiltered};
 use crate::cache::{Batch, Change, Cursor, Reader};
 use crate::k8s::ResourceVersion;
 
-/// Number of formats and codings in which a batch is rendered.
-pub const RENDERINGS: usize = 11;
+/// Number of formats, codings and kinds of tokens in which a batch is rendered.
+pub const RENDERINGS: usize = 14;
 
 /// Number of batches of an informer that are kept for subscribers that are a little late.
 const BATCHES_MAX: usize = 64;

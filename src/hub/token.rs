@@ -30,7 +30,7 @@ pub struct TokenError {
 }
 
 /// Whether the client of a token may hold events from beyond it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TokenKind {
     /// The token of the last event. The client has everything up to its versions, and nothing beyond.
     PerEvent,

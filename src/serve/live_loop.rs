@@ -24,7 +24,9 @@ use super::stream::{Attached, READ_BYTES};
 use super::turns::Turns;
 use crate::cache::Mark;
 use crate::encode::{Checksum, Coding, Encoder, Format, Frames, Framing};
-use crate::hub::{Config, Group, Informer, InformerId, Live, LivePlace, Member, Pacer, Pause, Round, Told};
+use crate::hub::{
+    Config, Group, Informer, InformerId, Live, LivePlace, Member, Pacer, Pause, Round, TokenKind, Told,
+};
 use crate::k8s::ResourceVersion;
 
 /// Number of streams that are written to before other tasks may run.
@@ -101,16 +103,20 @@ impl Wake for Sign {
 }
 
 impl Member for Listener {
-    type Kind = (Format, Coding, Framing);
+    type Kind = (Format, Coding, Framing, TokenKind);
     type Encoder = Encoder;
 
     fn kind(&self) -> Self::Kind {
-        (self.stream.format(), self.stream.coding(), self.stream.framing())
+        (self.stream.format(), self.stream.coding(), self.stream.framing(), self.stream.token_kind())
     }
 
     fn encoder(&self, informers: &[Arc<Informer>]) -> Encoder {
         let informers = informers.iter().map(|informer| &**informer);
-        Encoder::new(self.stream.format(), informers).compressed(self.stream.coding())
+        let encoder = Encoder::new(self.stream.format(), informers).compressed(self.stream.coding());
+        match self.stream.token_kind() {
+            TokenKind::PerEvent => encoder,
+            TokenKind::Bookmark => encoder.after_bookmark(),
+        }
     }
 
     fn advance(encoder: &mut Encoder, positions: &[ResourceVersion]) {

@@ -27,7 +27,7 @@ use super::peer::{ConnectionPermit, Peer};
 use crate::encode::{
     Checksum, ClientFrame, Coding, Encoder, Format, FrameParser, Frames, Framing, close_frame, pong_frame,
 };
-use crate::hub::{CloseReason, Delivery, Follower, LivePlace, Origin, Subscriber};
+use crate::hub::{CloseReason, Delivery, Follower, LivePlace, Origin, Subscriber, TokenKind};
 use crate::k8s::{Status, damages};
 
 /// The answer of a watch, over any transport.
@@ -312,6 +312,10 @@ impl Attached {
 
     pub(super) fn framing(&self) -> Framing {
         self.framing
+    }
+
+    pub(super) fn token_kind(&self) -> TokenKind {
+        self.stream.encoder.token_kind()
     }
 
     /// Notes what its live view has said to it, before compression.

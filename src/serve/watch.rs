@@ -144,7 +144,10 @@ impl WatchRequest {
         let Self { target: Target { informers, selection, .. }, join, timeout, resync } = self;
         server.loops.turns.index(&informers, &selection).await;
         let all = informers.iter().chain(join.iter().flat_map(|join| join.informers()));
-        let encoder = shape(Encoder::new(format, all.map(|informer| &**informer)));
+        let mut encoder = shape(Encoder::new(format, all.map(|informer| &**informer)));
+        if matches!(from, StartAt::Bookmark(_)) {
+            encoder = encoder.after_bookmark();
+        }
         let subscription = Subscription { informers, selection, join, from, resync, timeout };
         let subscriber = server.hub.subscribe(subscription).map_err(|error| refused(&error))?;
         Ok(WatchStream::new(subscriber, encoder, format, server.loops.clone()))

@@ -114,6 +114,39 @@ async fn the_last_event_id_wins_over_the_token_in_the_url() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_stream_resumed_from_a_bookmark_gives_tokens_of_bookmarks_until_a_reset() {
+    let server = TestServer::start(&["pods"]).await;
+    server.cluster.create("pods", mk_pod("default", "a", "web")).unwrap();
+    server.caught_up("pods").await;
+    for transport in [Transport::Sse, Transport::Http2] {
+        let held = format!("pods:{}", server.cluster.revision());
+        let of_bookmark = format!("{held},.kind:bookmark");
+        let resumed = async |token: &str| {
+            let mut stream = Stream::open(transport, server.address, WATCH, Some(token)).await.unwrap();
+            // All of them have caught up, so that they share a live view.
+            stream.until("BOOKMARK").await;
+            stream
+        };
+        let [mut exact, mut beyond, mut other] =
+            [resumed(&held).await, resumed(&of_bookmark).await, resumed(&of_bookmark).await];
+        server.cluster.patch("pods", "default", "a", &json!({"metadata": {"labels": {"of": held}}})).unwrap();
+        let version = server.cluster.revision();
+        for (stream, kind) in
+            [(&mut exact, ""), (&mut beyond, ",.kind:bookmark"), (&mut other, ",.kind:bookmark")]
+        {
+            let event = stream.until("MODIFIED").await.pop().unwrap();
+            assert_eq!(event.token, Some(format!("pods:{version}{kind}")), "{transport:?}");
+        }
+        // A RESET makes the client drop what it held.
+        let mut reset =
+            Stream::open(transport, server.address, WATCH, Some("pods:0,.kind:bookmark")).await.unwrap();
+        let events = reset.until("SYNCED").await;
+        assert_eq!(events[0].kind, "RESET", "{transport:?}");
+        assert_eq!(events.last().unwrap().token, Some(format!("pods:{version}")), "{transport:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_token_of_one_transport_works_on_every_other() {
     let server = TestServer::start(&["pods"]).await;
     server.cluster.create("pods", mk_pod("default", "old", "web")).unwrap();

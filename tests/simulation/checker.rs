@@ -72,6 +72,8 @@ pub(crate) struct Checker {
     base_known: bool,
     /// Whether the last event was in the middle of a batch, so that its token does not cover it.
     amid: bool,
+    /// Whether the client resumed from a token that did not cover all that it held. Then no later token does, until a RESET.
+    holds_beyond: bool,
     /// Digest of the received events, for the digest of the history.
     pub(crate) digest: u64,
 }
@@ -80,7 +82,16 @@ impl Checker {
     pub(crate) fn new(sources: Vec<usize>, wanted: Wanted) -> Self {
         let folds = sources.iter().map(|_| Fold::default()).collect();
         let bookmark = vec![0; sources.len()];
-        Self { wanted, sources, folds, bookmark, base_known: true, amid: false, digest: 0 }
+        Self {
+            wanted,
+            sources,
+            folds,
+            bookmark,
+            base_known: true,
+            amid: false,
+            holds_beyond: false,
+            digest: 0,
+        }
     }
 
     /// The client connects without a token. `base_known` is false if it begins with later changes only.
@@ -88,11 +99,13 @@ impl Checker {
         self.folds = self.sources.iter().map(|_| Fold::default()).collect();
         self.bookmark = vec![0; self.sources.len()];
         self.base_known = base_known;
+        self.holds_beyond = false;
     }
 
-    /// The client connects with tokens. `lists` has, for each source, the number of started lists if the client must
-    /// get every change.
-    pub(crate) fn resume(&mut self, tokens: &[u64], lists: &[Option<u64>]) {
+    /// The client connects with tokens, which cover all that it holds or not. `lists` has, for each source, the number of
+    /// started lists if the client must get every change.
+    pub(crate) fn resume(&mut self, tokens: &[u64], covers: bool, lists: &[Option<u64>]) {
+        self.holds_beyond = !covers;
         for ((fold, token), lists) in self.folds.iter_mut().zip(tokens).zip(lists) {
             fold.received_here.clear();
             fold.resumed_at = *token;
@@ -116,9 +129,9 @@ impl Checker {
         self.base_known
     }
 
-    /// Whether the client holds events that its token does not cover.
-    pub(crate) fn is_amid(&self) -> bool {
-        self.amid
+    /// Whether the client may hold events that its token does not cover.
+    pub(crate) fn holds_beyond(&self) -> bool {
+        self.amid || self.holds_beyond
     }
 
     pub(crate) fn token(&self) -> Vec<u64> {
@@ -171,7 +184,10 @@ impl Checker {
                 let positions: Vec<_> = positions.iter().map(number).collect();
                 self.mark(event.kind, &positions, view)?;
             }
-            (EventKind::Reset, Payload::Mark { reason, .. }) => self.reset(*reason, view)?,
+            (EventKind::Reset, Payload::Mark { reason, .. }) => {
+                self.holds_beyond = false;
+                self.reset(*reason, view)?;
+            }
             (kind, payload) => return Err(format!("an event that makes no sense: {kind:?} {payload:?}")),
         }
         Ok(())

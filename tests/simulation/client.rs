@@ -506,6 +506,7 @@ impl Client {
         };
         let tokens = tokens.filter(|tokens| !is_ambiguous(tokens));
         self.era = around.known_era(number, sources);
+        let covers = self.habits.keeps == Keeps::Event && !self.checker.holds_beyond();
         let from = match &tokens {
             None if self.habits.from_now && around.truth.eras.len() == 1 => {
                 self.checker.start_anew(false);
@@ -522,11 +523,7 @@ impl Client {
                 let token: ResumeToken = sources.iter().zip(tokens).map(part).collect();
                 // The token of an event within a batch is not that of a complete state, so the client resumes with it
                 // as with a bookmark.
-                if self.habits.keeps == Keeps::Event && !self.checker.is_amid() {
-                    StartAt::Token(token)
-                } else {
-                    StartAt::Bookmark(token)
-                }
+                if covers { StartAt::Token(token) } else { StartAt::Bookmark(token) }
             }
         };
         around.trace.say(|| format!("  client {} connects to {number}: {from:?}", self.number));
@@ -541,7 +538,7 @@ impl Client {
             let strict: Vec<_> = strict
                 .map(|((source, token), drained)| strict_from(number, *source, *token, drained, around))
                 .collect();
-            self.checker.resume(&tokens, &strict);
+            self.checker.resume(&tokens, covers, &strict);
         }
         self.last = Some((number, replica.life));
         self.subscribe(number, from, drained, around);

@@ -33,6 +33,8 @@ pub(crate) struct Joiner {
     /// The version of the selected resource, and that of the related one.
     token: Vec<ResourceVersion>,
     is_amid: bool,
+    /// Whether it resumed from a token that did not cover all that it held. Then no later token does, until a RESET.
+    holds_beyond: bool,
     /// The replica that it read last, and the era that it knew of by then.
     last: Option<(usize, usize)>,
     at: Instant,
@@ -72,6 +74,7 @@ impl Joiner {
             held: Held::default(),
             token: Vec::new(),
             is_amid: false,
+            holds_beyond: false,
             last: None,
             at: now,
             is_good: false,
@@ -152,7 +155,8 @@ impl Joiner {
         }
         let names = [&selected, &related].map(|informer| informer.spec.token_name());
         let token: ResumeToken = names.into_iter().zip(self.token.iter().cloned()).collect();
-        let from = match (self.token.is_empty(), self.is_amid) {
+        self.holds_beyond = !self.token.is_empty() && (self.is_amid || self.holds_beyond);
+        let from = match (self.token.is_empty(), self.holds_beyond) {
             (true, _) => StartAt::Start,
             (false, true) => StartAt::Bookmark(token),
             (false, false) => StartAt::Token(token),
@@ -183,6 +187,7 @@ impl Joiner {
             self.token.clone_from(positions);
             if event.kind == EventKind::Reset {
                 hits.count(Fault::JoinReset);
+                self.holds_beyond = false;
                 self.held.clear();
             }
             return Ok(());

@@ -9,7 +9,7 @@ use super::table::TableEncoder;
 use super::{Checksum, Coding, Frames, REASON_ANNOTATION, RESUME_ANNOTATION, ws};
 use crate::hub::{
     BOOKMARK_PART, Event, EventKind, Informer, Payload, RENDERINGS, Rendered, ResetReason, ResumeToken,
-    SharedBatch,
+    SharedBatch, TokenKind,
 };
 use crate::k8s::table::Timestamp;
 use crate::k8s::{INITIAL_EVENTS_END, Object, Resource, ResourceVersion, Status};
@@ -66,6 +66,8 @@ pub struct Encoder {
     label: String,
     /// The member `"resume"` of an event with an id, with a comma.
     resume: String,
+    /// Whether the client may hold events from beyond each token, until it starts over.
+    holds_beyond: bool,
     /// Reused for each prefix.
     prefix: String,
     /// Shows objects as tables, with ages as of the clock.
@@ -104,8 +106,13 @@ impl Format {
     }
 
     /// Its slot in a shared batch. Whether bookmarks are wanted does not matter, as a shared batch has none.
-    fn slot(self, coding: Coding) -> usize {
+    fn slot(self, coding: Coding, tokens: TokenKind) -> usize {
         let slot = match (self, coding) {
+            (Self::Sse, coding) if tokens == TokenKind::Bookmark => match coding {
+                Coding::Identity => 11,
+                Coding::Gzip => 12,
+                Coding::Zstd => 13,
+            },
             (Self::Sse, Coding::Identity) => 0,
             (Self::Ndjson, Coding::Identity) => 1,
             (Self::WebSocket, _) => 2,
@@ -133,10 +140,18 @@ impl Encoder {
             sources,
             label: String::new(),
             resume: String::new(),
+            holds_beyond: false,
             prefix: String::new(),
             tables: None,
             world: None,
         }
+    }
+
+    /// Encodes for a client that resumed from a bookmark's token. The client may hold events from beyond that token and from beyond
+    /// every later one. So each token is that of a bookmark, until a RESET.
+    #[must_use]
+    pub fn after_bookmark(self) -> Self {
+        Self { holds_beyond: true, ..self }
     }
 
     /// Puts an id into each event, by which a client tells subscriptions on one connection apart, and its resume token.
@@ -165,10 +180,19 @@ impl Encoder {
         self
     }
 
-    /// Whether other streams of the same format get the same bytes. Tables do not: their ages depend on the time, and the first
-    /// one of a stream also has the columns. Events with an id do not either.
+    /// Whether other streams of the same format and the same kind of tokens get the same bytes. Tables do not: their ages depend
+    /// on the time, and the first one of a stream also has the columns. Events with an id do not either.
     pub fn is_shared(&self) -> bool {
         self.tables.is_none() && self.world.is_none() && !self.is_labelled()
+    }
+
+    /// The kind of its tokens. Over the other transports than SSE only bookmarks have one.
+    pub fn token_kind(&self) -> TokenKind {
+        if self.format == Format::Sse && !self.holds_beyond {
+            TokenKind::PerEvent
+        } else {
+            TokenKind::Bookmark
+        }
     }
 
     /// Replaces the informer of a source.
@@ -206,7 +230,7 @@ impl Encoder {
     /// A shared batch of the one informer. The first stream of a format and coding that sends it renders it for all others.
     pub fn shared(&mut self, batch: &SharedBatch, framing: Framing) -> Bytes {
         let (is_shared, coding) = (self.is_shared(), self.coding);
-        let slot = self.format.slot(coding);
+        let slot = self.format.slot(coding, self.token_kind());
         let mut render = || {
             let mut frames = Frames::new();
             let events: Vec<_> = batch.events().collect();
@@ -343,13 +367,13 @@ impl Encoder {
         self.prefix.clear();
         if self.format == Format::Sse {
             let _ = write!(self.prefix, "event: {}\nid: ", event.kind.as_str());
-            write_event_token(&self.sources, event, &mut self.prefix);
+            write_event_token(&self.sources, event, self.holds_beyond, &mut self.prefix);
             self.prefix.push_str("\ndata: ");
         }
         if self.is_labelled() {
             self.resume.clear();
             self.resume.push_str("\"resume\":\"");
-            write_event_token(&self.sources, event, &mut self.resume);
+            write_event_token(&self.sources, event, self.holds_beyond, &mut self.resume);
             self.resume.push_str("\",");
         }
         self.put_envelope(kind, body, out);
@@ -408,8 +432,8 @@ impl Encoder {
         }
         let mut token = String::new();
         write_token(&self.sources, &mut token);
-        if self.format != Format::Sse && !self.is_labelled() {
-            // Its clients get a token with bookmarks alone, and may hold events from after it.
+        if self.holds_beyond || (self.format != Format::Sse && !self.is_labelled()) {
+            // Over NDJSON and WebSocket, clients get a token with bookmarks alone, and may hold events from after it.
             let _ = write!(token, ",{BOOKMARK_PART}");
         }
         let mut annotations = serde_json::Map::new();
@@ -552,10 +576,11 @@ fn framed(rendered: &Rendered, framing: Framing) -> Bytes {
     }
 }
 
-/// Writes the token of an event. Amid a gathered batch it is that of a bookmark, as the batch has no order within.
-fn write_event_token(sources: &[Source], event: &Event, out: &mut String) {
+/// Writes the token of an event. Amid a gathered batch it is that of a bookmark, as the batch has no order within. So it is
+/// for a client that may hold events from beyond it.
+fn write_event_token(sources: &[Source], event: &Event, holds_beyond: bool, out: &mut String) {
     write_token(sources, out);
-    if event.is_amid {
+    if event.is_amid || holds_beyond {
         let _ = write!(out, ",{BOOKMARK_PART}");
     }
 }

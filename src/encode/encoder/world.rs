@@ -118,8 +118,8 @@ impl Encoder {
             super::write_token(&self.sources, &mut world.complete);
         }
         let mut resume = world.complete.clone();
-        if more && !resume.is_empty() {
-            // The client holds what came after that token.
+        if (more || self.holds_beyond) && !resume.is_empty() {
+            // The client holds objects from after that token, or may hold some.
             resume = format!("{resume},{BOOKMARK_PART}");
         }
         let mut content = Frames::new();
@@ -158,6 +158,10 @@ impl Encoder {
 
     /// Moves to the position of an event.
     pub(super) fn moves_to(&mut self, event: &Event) {
+        if event.kind == EventKind::Reset {
+            // The client drops what it holds.
+            self.holds_beyond = false;
+        }
         match &event.payload {
             Payload::Mark { positions, .. } => {
                 for (source, position) in self.sources.iter_mut().zip(positions) {
