@@ -21,7 +21,7 @@ use super::event::{Event, EventKind, Payload};
 use super::gathering::Gathering;
 use super::lane::Lane;
 use super::live_place::{LivePlace, LivePosition, Member, Round, Told, is_beyond, nothing_between};
-use super::project::{loses_order, position_after, project_change};
+use super::project::{ChangeValues, loses_order, position_after, project_read_change};
 use super::routes::Route;
 use super::shared_batch::SharedBatch;
 use super::{Config, Informer, InformerId, Matcher, Selection};
@@ -415,7 +415,8 @@ impl<M: Member> Live<M> {
         let before = (lane.cursor, lane.position.clone());
         let (mut touched, mut gathers) = (Vec::new(), Vec::new());
         for change in batch.changes() {
-            lane.routes.concerned(change, &paths, |(key, source)| {
+            let values = ChangeValues::new(&paths);
+            lane.routes.concerned(change, &values, |(key, source)| {
                 let view = &mut views[key];
                 if view.seen == (lane_key, change.revision.0) {
                     return;
@@ -426,7 +427,7 @@ impl<M: Member> Live<M> {
                 }
                 let matcher = &mut view.sources[source].1;
                 matcher.refresh_to(&paths);
-                let projected = project_change(matcher, change);
+                let projected = project_read_change(matcher, change, &values);
                 if let Some(gathering) = &mut view.gathering {
                     // The object has a held change already: hold this one, too, as the last state may differ from the first.
                     if projected.is_some() || gathering.has(source, change.object.key()) {

@@ -1,5 +1,6 @@
 //! Projects changes: what a change is to a subscriber with a selection. No async, no clock.
 
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use super::event::{Event, EventKind, Payload};
 use super::token::TokenKind;
 use super::{Form, Matcher, Selection};
 use crate::cache::{BackfillChange, CatchUpEntry, Change, ChangeKind, Revision};
-use crate::k8s::{Key, Object, ResourceVersion};
+use crate::k8s::{IndexPaths, IndexValues, Key, Object, ResourceVersion};
 
 /// Position during a catch-up. Events are not in commit order here, so a client cut off in the middle must start over: a
 /// replica that is not as far would not send the changes in between, nor deletions of objects that stopped matching.
@@ -34,18 +35,73 @@ pub(super) fn project_change(matcher: &Matcher, change: &Change) -> Option<(Even
     if !matcher.selection().in_scope(change.object.key()) {
         return None;
     }
-    let form = &matcher.selection().form;
-    let previous = change.previous.as_ref().filter(|previous| matcher.matches(previous));
+    let matches = |object: &Arc<Object>| matcher.matches(object);
+    let previous = change.previous.as_ref().filter(|previous| matches(previous));
+    project(&matcher.selection().form, change, previous, || matches(&change.object))
+}
+
+/// The same for one of many matchers, all of which are refreshed to the paths of `values`.
+pub(super) fn project_read_change(
+    matcher: &Matcher,
+    change: &Change,
+    values: &ChangeValues<'_>,
+) -> Option<(EventKind, Payload)> {
+    if !matcher.selection().in_scope(change.object.key()) {
+        return None;
+    }
+    let previous = change.previous.as_ref();
+    let previous = previous.filter(|previous| matcher.selects(previous, || values.before(previous)));
+    let matches = || matcher.selects(&change.object, || values.after(&change.object));
+    project(&matcher.selection().form, change, previous, matches)
+}
+
+/// The values of the two states of one change, read at most once for all selections.
+pub(super) struct ChangeValues<'a> {
+    paths: &'a IndexPaths,
+    before: OnceCell<Arc<IndexValues>>,
+    after: OnceCell<Arc<IndexValues>>,
+}
+
+impl<'a> ChangeValues<'a> {
+    /// Values at these paths. Nothing is read yet.
+    pub(super) fn new(paths: &'a IndexPaths) -> Self {
+        Self { paths, before: OnceCell::new(), after: OnceCell::new() }
+    }
+
+    /// The paths.
+    pub(super) fn paths(&self) -> &IndexPaths {
+        self.paths
+    }
+
+    /// The values of the change's previous state.
+    pub(super) fn before(&self, previous: &Object) -> &IndexValues {
+        self.before.get_or_init(|| previous.values(self.paths))
+    }
+
+    /// The values of the change's object.
+    pub(super) fn after(&self, object: &Object) -> &IndexValues {
+        self.after.get_or_init(|| object.values(self.paths))
+    }
+}
+
+/// Projects a change of an object in scope. `previous` is its previous state if that matched; `matches` says whether the new one
+/// does.
+fn project(
+    form: &Form,
+    change: &Change,
+    previous: Option<&Arc<Object>>,
+    matches: impl Fn() -> bool,
+) -> Option<(EventKind, Payload)> {
     let (kind, payload) = match (change.kind, previous) {
         (ChangeKind::Deleted, None) => return None,
         (ChangeKind::Deleted, Some(_)) => (EventKind::Deleted, deleted(change)),
         (ChangeKind::Added | ChangeKind::Modified, Some(previous)) => {
-            if matcher.matches(&change.object) {
+            if matches() {
                 return form.modified(previous, &change.object);
             }
             (EventKind::Deleted, Payload::ObjectAt(previous.clone(), change.version.clone()))
         }
-        (ChangeKind::Added | ChangeKind::Modified, None) if matcher.matches(&change.object) => {
+        (ChangeKind::Added | ChangeKind::Modified, None) if matches() => {
             (EventKind::Added, Payload::Object(change.object.clone()))
         }
         (ChangeKind::Added | ChangeKind::Modified, None) => return None,

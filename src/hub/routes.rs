@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 
 use super::Matcher;
+use super::project::ChangeValues;
 use crate::cache::Change;
-use crate::k8s::{IndexPath, IndexPaths, Key};
+use crate::k8s::{IndexPath, Key};
 
 /// A view, and the place of the informer among its sources.
 pub(super) type ViewSource = (usize, usize);
@@ -82,7 +83,12 @@ impl Routes {
     }
 
     /// Calls `each` with every view that a change can concern, perhaps more than once.
-    pub(super) fn concerned(&self, change: &Change, paths: &IndexPaths, mut each: impl FnMut(ViewSource)) {
+    pub(super) fn concerned(
+        &self,
+        change: &Change,
+        values: &ChangeValues<'_>,
+        mut each: impl FnMut(ViewSource),
+    ) {
         self.everything.iter().copied().for_each(&mut each);
         let key = change.object.key();
         if !self.namespaces.is_empty()
@@ -96,11 +102,9 @@ impl Routes {
             views.iter().copied().for_each(&mut each);
         }
         for (path, views) in &self.values {
-            let Some(slot) = paths.slot(path) else { continue };
-            let after = change.object.values(paths);
-            let before = change.previous.as_ref().map(|object| object.values(paths));
-            let before = before.iter().flat_map(|values| values.get(slot).iter());
-            for value in after.get(slot).iter().chain(before) {
+            let Some(slot) = values.paths().slot(path) else { continue };
+            let before = change.previous.iter().flat_map(|previous| values.before(previous).get(slot).iter());
+            for value in values.after(&change.object).get(slot).iter().chain(before) {
                 if let Some(views) = views.get(&**value) {
                     views.iter().copied().for_each(&mut each);
                 }

@@ -1,6 +1,7 @@
 //! Selections: which objects a subscription or list asks for, and their application to one informer.
 
 use std::hash::{Hash, Hasher};
+use std::ops::Deref;
 use std::sync::Arc;
 
 use tracing::debug;
@@ -9,7 +10,8 @@ use super::Form;
 use super::metrics::Metrics;
 use crate::cache::{IndexTerm, Reader, Snapshot, UsedIndex, UsedPaths};
 use crate::k8s::{
-    Condition, FieldSelector, IndexPath, IndexPaths, Key, LabelSelector, Object, Term, Terms, Test,
+    Condition, FieldSelector, IndexPath, IndexPaths, IndexValues, Key, LabelSelector, Object, Term, Terms,
+    Test,
 };
 
 /// Scope and selectors. The default selects everything. Selections that mean the same are equal.
@@ -270,17 +272,23 @@ impl Matcher {
 
     /// Whether an object matches.
     pub fn matches(&self, object: &Object) -> bool {
-        self.selection.in_scope(object.key())
-            && self.terms_hold(object)
-            && self.selection.condition_holds(object)
+        self.selection.in_scope(object.key()) && self.selects(object, || object.values(&self.paths))
     }
 
-    fn terms_hold(&self, object: &Object) -> bool {
-        match &self.slots {
-            _ if self.selection.terms.is_empty() => true,
-            Some(slots) => self.selection.terms.hold(&object.values(&self.paths), slots),
-            None => self.selection.terms.matches(object),
-        }
+    /// Whether an object of the scope matches. `values` gives its values at the paths of this matcher's last refresh, and is
+    /// called only if they are needed.
+    pub(super) fn selects<V: Deref<Target = IndexValues>>(
+        &self,
+        object: &Object,
+        values: impl FnOnce() -> V,
+    ) -> bool {
+        let terms = &self.selection.terms;
+        let terms_hold = match &self.slots {
+            _ if terms.is_empty() => true,
+            Some(slots) => terms.hold(&values(), slots),
+            None => terms.matches(object),
+        };
+        terms_hold && self.selection.condition_holds(object)
     }
 
     /// The objects of the current state that may match.
