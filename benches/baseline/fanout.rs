@@ -20,6 +20,8 @@ pub(crate) struct Shape {
     /// The resource that each stream follows, and its parameters.
     pub(crate) follows: &'static str,
     pub(crate) rhythm: Rhythm,
+    /// How the streams are counted, and over which version of HTTP they come.
+    pub(crate) measure: Measure,
 }
 
 /// One measurement of one server.
@@ -63,18 +65,16 @@ fn shapes(bench: &Bench, clients: usize) -> Vec<Shape> {
         Rhythm { ticks, events_per_tick, interval }
     };
     let (pods, configmaps) = ("pods", "configmaps");
+    let shape = |name, resource, rhythm| {
+        let measure = Measure::Count;
+        Shape { name, resource, follows: resource, rhythm, measure }
+    };
     if clients >= MANY_CLIENTS {
         return vec![
-            Shape { name: "5 KB, 20/s", resource: pods, follows: pods, rhythm: every(50, 1) },
-            Shape {
-                name: "500 B, bursts of 100",
-                resource: configmaps,
-                follows: configmaps,
-                rhythm: every(500, 100),
-            },
+            shape("5 KB, 20/s", pods, every(50, 1)),
+            shape("500 B, bursts of 100", configmaps, every(500, 100)),
         ];
     }
-    let shape = |name, resource, rhythm| Shape { name, resource, follows: resource, rhythm };
     vec![
         shape("5 KB, 100/s", pods, every(10, 1)),
         shape("500 B, 100/s", configmaps, every(10, 1)),
@@ -94,7 +94,7 @@ pub(crate) fn compare(
 ) -> anyhow::Result<()> {
     let sign = if shape.follows.contains('?') { '&' } else { '?' };
     let path = format!("/v1/watch/{}{sign}sendInitialEvents=false", shape.follows);
-    let readers = Readers::connect(server.address, clients, Some(&path), Measure::Count)?;
+    let readers = Readers::connect(server.address, clients, Some(&path), shape.measure)?;
     // Each stream begins with a bookmark.
     readers.wait_for(clients as u64)?;
     let plain = Peer::plain()?;

@@ -153,14 +153,17 @@ fn one_selection(bench: &mut Bench) -> anyhow::Result<()> {
     simulator.touch_all("pods", 1000)?;
     let rhythm =
         Rhythm { ticks: bench.pick(60, 10), events_per_tick: 1, interval: Duration::from_millis(50) };
+    let not = "pods?labelSelector=app!%3Dnope";
     let shapes = [
-        ("everything, 20/s", "pods"),
-        ("one selection of !=, 20/s", "pods?labelSelector=app!%3Dnope"),
-        ("one selection of =, 20/s", "pods?labelSelector=load%3Dtrue"),
-        ("two informers, 20/s", "pods,configmaps"),
+        ("everything, 20/s", "pods", Measure::Count),
+        ("one selection of !=, 20/s", not, Measure::Count),
+        ("one selection of =, 20/s", "pods?labelSelector=load%3Dtrue", Measure::Count),
+        ("two informers, 20/s", "pods,configmaps", Measure::Count),
+        ("everything over HTTP/2, 20/s", "pods", Measure::Http2),
+        ("one selection of != over HTTP/2, 20/s", not, Measure::Http2),
     ];
-    for (name, follows) in shapes {
-        let shape = Shape { name, resource: "pods", follows, rhythm };
+    for (name, follows, measure) in shapes {
+        let shape = Shape { name, resource: "pods", follows, rhythm, measure };
         fanout::compare(bench, GROUP, &mut simulator, &server, bench.pick(1_000, 20), &shape)?;
     }
     Ok(())

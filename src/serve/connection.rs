@@ -21,9 +21,10 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 use super::acknowledged::Progress;
-use super::body::{EXACT_LENGTH, ServeBody, Unwrapped, unwrap_body};
+use super::body::{EXACT_LENGTH, FramesBody, ServeBody, Unwrapped, unwrap_body};
 use super::load::{EndsWithClient, Load, UnderWay};
 use super::peer::{ConnectionPermit, Peer};
+use super::pipe::pipe;
 use super::protocol::{Begun, Spoken, recognize};
 use super::stream::{Session, Socket, Takeover};
 use super::{Config, guard, metrics};
@@ -199,7 +200,7 @@ impl Served {
         }
     }
 
-    /// Over HTTP/2 streams share the connection, so hyper writes them: only it knows how much of each the client accepts.
+    /// Over HTTP/2 streams share the connection, so hyper writes them, from a [`pipe`] that each stream writes to.
     async fn http2<S: Socket>(self, io: Io<S>, load: Arc<Load>) {
         let config = &self.config;
         let headers = u32::try_from((config.header_bytes_max + config.url_bytes_max) * 2).unwrap_or(u32::MAX);
@@ -217,7 +218,12 @@ impl Served {
                 let response = match served.answer(request, under_way.load()).await {
                     Answer::Whole(response) => response,
                     Answer::Stream(response, stream) => {
-                        response.map(|()| ServeBody::Frames(stream.into_body()))
+                        let (socket, body) = pipe();
+                        // In a task of its own until a live loop takes it over.
+                        if let Some(stream) = stream.begin_in(socket, served.connected.clone()) {
+                            served.tasks.spawn(stream);
+                        }
+                        response.map(|()| ServeBody::Frames(FramesBody::new(body)))
                     }
                 };
                 Ok::<_, Infallible>(response.map(|body| Counted::new(body, under_way)))

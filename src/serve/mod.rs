@@ -34,6 +34,7 @@ mod pagination;
 mod params;
 mod passthrough;
 mod peer;
+mod pipe;
 mod protocol;
 mod queues;
 mod resources;

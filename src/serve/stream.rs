@@ -5,25 +5,24 @@
 //! call, from bytes that are shared with other streams.
 
 use std::future::poll_fn;
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use axum::http::{Extensions, Response, StatusCode, Uri, Version, header};
-use bytes::Buf as _;
+use bytes::{Buf as _, Bytes};
 use futures_util::FutureExt as _;
-use futures_util::stream::unfold;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Instant;
 
-use super::body::FramesBody;
 use super::live_loop::LiveLoops;
 use super::metrics::StreamObserver;
 use super::multiplex::Multiplex;
 use super::peer::{ConnectionPermit, Peer};
+use super::pipe::PipeSocket;
 use crate::encode::{
     Checksum, ClientFrame, Coding, Encoder, Format, FrameParser, Frames, Framing, close_frame, pong_frame,
 };
@@ -68,7 +67,26 @@ const LEFT_WITHIN: Duration = Duration::from_millis(200);
 pub(super) trait Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static {
     /// Ready if it would take bytes; wakes when it would.
     fn poll_writable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// Takes bytes from the beginning of frames, and returns their number; wakes when it could.
+    fn poll_send(&mut self, context: &mut Context<'_>, frames: &mut Frames) -> Poll<io::Result<usize>> {
+        let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+        let count = frames.chunks_vectored(&mut slices);
+        let sent = Pin::new(self).poll_write_vectored(context, &slices[..count]);
+        if let Poll::Ready(Ok(count)) = sent {
+            frames.advance(count);
+        }
+        sent
+    }
+
+    /// Takes as many of these bytes as it can now, and returns their number. Does not wake when it could take more.
+    fn try_send(&mut self, bytes: &Bytes) -> Poll<io::Result<usize>> {
+        Pin::new(self).poll_write(&mut Context::from_waker(Waker::noop()), bytes)
+    }
 }
+
+/// Slices that are written by one call. More bring little, as each of them is an object or a prefix.
+const SLICES_MAX: usize = 64;
 
 impl Socket for TcpStream {
     fn poll_writable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -194,18 +212,6 @@ impl WatchStream {
         last
     }
 
-    /// The stream as the body of an answer on a shared connection (HTTP/2).
-    pub(super) fn into_body(self) -> FramesBody {
-        let mut begin = Frames::new();
-        self.encoder.begin(Framing::Plain, &mut begin);
-        FramesBody::new(unfold((Some(self), begin), async |(stream, mut frames)| {
-            let mut stream = stream?;
-            let last = stream.next(Framing::Plain, &mut frames).await;
-            frames.cut();
-            Some((Ok(frames), ((!last).then_some(stream), Frames::new())))
-        }))
-    }
-
     /// Appends the end of the stream, with its reason.
     fn end(&mut self, reason: CloseReason, frames: &mut Frames) {
         self.observer.closed(reason.as_str());
@@ -280,28 +286,39 @@ impl Takeover {
                 return Box::pin(multiplex.run(Box::new(socket), frames, read.to_vec(), connected));
             }
         };
-        // Only the client of a WebSocket sends something.
-        let parser = stream.format.is_websocket().then(FrameParser::default);
         stream.encoder.begin(framing, &mut frames);
-        let (socket, half) = (Box::new(socket), ClientHalf::Open);
-        let mut attached =
-            Box::new(Attached { socket, stream, framing, parser, half, _connected: connected });
+        let mut attached = Attached::new(Box::new(socket), stream, framing, connected);
         let last = attached.said(read, &mut frames);
         Box::pin(attached.run(frames, last))
     }
 }
 
 impl Session {
-    /// The stream as the body of an answer on a shared connection (HTTP/2), which a WebSocket never has.
-    pub(super) fn into_body(self) -> FramesBody {
-        match self {
-            Self::Watch(stream) => stream.into_body(),
-            Self::Multiplex(_) => FramesBody::new(futures_util::stream::empty()),
-        }
+    /// Serves the session over a pipe into the body of an answer on a shared connection (HTTP/2), which a WebSocket never has.
+    pub(super) fn begin_in(
+        self,
+        socket: PipeSocket,
+        connected: ConnectionPermit,
+    ) -> Option<impl Future<Output = ()> + Send + use<>> {
+        let Self::Watch(stream) = self else { return None };
+        let (framing, mut frames) = (Framing::Plain, Frames::new());
+        stream.encoder.begin(framing, &mut frames);
+        Some(Attached::new(Box::new(socket), *stream, framing, connected).run(frames, false))
     }
 }
 
 impl Attached {
+    fn new(
+        socket: Box<dyn Socket>,
+        stream: WatchStream,
+        framing: Framing,
+        connected: ConnectionPermit,
+    ) -> Box<Self> {
+        // Only the client of a WebSocket sends something.
+        let parser = stream.format.is_websocket().then(FrameParser::default);
+        Box::new(Self { socket, stream, framing, parser, half: ClientHalf::Open, _connected: connected })
+    }
+
     pub(super) fn format(&self) -> Format {
         self.stream.format
     }
@@ -329,7 +346,7 @@ impl Attached {
             frames.cut();
             if frames.has_remaining() {
                 self.writes(true);
-                if self.socket.write_all_buf(&mut frames).await.is_err() {
+                if self.send_all(&mut frames).await.is_err() {
                     return;
                 }
                 self.writes(false);
@@ -388,7 +405,7 @@ impl Attached {
             let (mut probe, mut frames) = (Frames::new(), Frames::new());
             self.stream.encoder.probe(&mut probe);
             self.stream.encoder.append(probe, self.framing, &mut frames);
-            if self.socket.write_all_buf(&mut frames).await.is_err() {
+            if self.send_all(&mut frames).await.is_err() {
                 return false;
             }
             tokio::time::sleep(pause).await;
@@ -419,9 +436,8 @@ impl Attached {
                 frames.cut();
             }
             while frames.has_remaining() {
-                match self.socket.write_buf(frames).now_or_never() {
-                    Some(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
-                    Some(written) => drop(written?),
+                match self.send(frames).now_or_never() {
+                    Some(sent) => sent?,
                     None => break,
                 }
             }
@@ -435,14 +451,29 @@ impl Attached {
         }
     }
 
+    /// Writes bytes from the beginning of frames, once the socket takes some.
+    async fn send(&mut self, frames: &mut Frames) -> io::Result<()> {
+        match poll_fn(|context| self.socket.poll_send(context, frames)).await? {
+            0 => Err(io::ErrorKind::WriteZero.into()),
+            _ => Ok(()),
+        }
+    }
+
+    async fn send_all(&mut self, frames: &mut Frames) -> io::Result<()> {
+        while frames.has_remaining() {
+            self.send(frames).await?;
+        }
+        Ok(())
+    }
+
     /// Notes whether it waits for its client, for the operator.
     fn writes(&self, is_writing: bool) {
         self.stream.subscriber.follower().writes(is_writing);
     }
 
     /// Writes as many bytes as the socket takes now. Does not wake when it could take more.
-    pub(super) fn try_write(&mut self, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.socket).poll_write(&mut Context::from_waker(Waker::noop()), bytes);
+    pub(super) fn try_write(&mut self, bytes: &Bytes) -> Poll<io::Result<usize>> {
+        let written = self.socket.try_send(bytes);
         if let Poll::Ready(Ok(count)) = written {
             self.stream.subscriber.follower().sent(0, count);
         }

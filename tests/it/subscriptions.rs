@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::support::client::{Stream, get};
+use crate::support::client::{Stream, Transport, get};
 use crate::support::server::TestServer;
 use crate::support::{eventually, in_time, mk_pod};
 
@@ -32,15 +32,19 @@ async fn each_subscription_is_listed_with_its_request_and_counts() {
     let target = "/v1/watch/pods?labelSelector=app%3Dweb&resume=";
     let mut selecting = Stream::sse(server.address, target, None).await.unwrap();
     let mut lines = Stream::ndjson(server.address, "/v1/watch/pods", None).await.unwrap();
-    selecting.until("SYNCED").await;
-    lines.until("SYNCED").await;
-    let before = settled(&server, 2, "live").await;
+    let over_http2 = "/v1/watch/pods?labelSelector=app%21%3Ddb";
+    let mut http2 = Stream::open(Transport::Http2, server.address, over_http2, None).await.unwrap();
+    for stream in [&mut selecting, &mut lines, &mut http2] {
+        stream.until("SYNCED").await;
+    }
+    let before = settled(&server, 3, "live").await;
     server.cluster.create("pods", mk_pod("default", "a", "web")).unwrap();
-    assert_eq!(selecting.next().await.unwrap().name(), "a");
-    assert_eq!(lines.next().await.unwrap().name(), "a");
-    let found = settled(&server, 2, "live").await;
+    for stream in [&mut selecting, &mut lines, &mut http2] {
+        assert_eq!(stream.next().await.unwrap().name(), "a");
+    }
+    let found = settled(&server, 3, "live").await;
     for (request, transport) in
-        [("/v1/watch/pods?labelSelector=app%3Dweb", "sse"), ("/v1/watch/pods", "ndjson")]
+        [("/v1/watch/pods?labelSelector=app%3Dweb", "sse"), ("/v1/watch/pods", "ndjson"), (over_http2, "sse")]
     {
         let of = |list: &Value| {
             let all = list["subscriptions"].as_array().unwrap();
@@ -54,7 +58,7 @@ async fn each_subscription_is_listed_with_its_request_and_counts() {
         assert!(one["bytesSent"].as_u64() > of(&before)["bytesSent"].as_u64(), "{one}");
     }
     assert_eq!(list(&server, "?limit=1").await["subscriptions"].as_array().unwrap().len(), 1);
-    drop((selecting, lines));
+    drop((selecting, lines, http2));
     eventually("no subscription", || server.hub.followers(tokio::time::Instant::now()).is_empty()).await;
     let refused = get(server.admin, "/v1/subscriptions?limit=0", &[]).await;
     assert_eq!(refused.json()["details"]["causes"][0]["field"], "limit");
@@ -62,11 +66,17 @@ async fn each_subscription_is_listed_with_its_request_and_counts() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_is_behind_only_from_the_moment_it_falls_behind() {
+    for transport in [Transport::Ndjson, Transport::Http2] {
+        falls_behind(transport).await;
+    }
+}
+
+async fn falls_behind(transport: Transport) {
     let server = TestServer::start(&["pods"]).await;
     server.cluster.create("pods", mk_pod("default", "a", "web")).unwrap();
     server.caught_up("pods").await;
     // The client reads nothing after its first state.
-    let _slow = Stream::ndjson(server.address, "/v1/watch/pods", None).await.unwrap();
+    let _slow = Stream::open(transport, server.address, "/v1/watch/pods", None).await.unwrap();
     settled(&server, 1, "live").await;
     let long_ago = std::time::Duration::from_secs(1);
     eventually("a stream that was live for a while", || {
