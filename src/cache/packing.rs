@@ -286,7 +286,7 @@ impl Packer {
 
     /// Trains a dictionary from what is cold. If all places are taken, the objects of the oldest are packed anew.
     fn train(&mut self) -> bool {
-        let samples = self.samples();
+        let samples: Vec<_> = self.samples().iter().map(|object| object.json()).collect();
         if samples.is_empty() {
             // Nothing of it is there any more.
             self.shared.write().cold.replace(Cold::default());
