@@ -239,9 +239,14 @@ impl Object {
         {
             return values.clone();
         }
-        let values = Arc::new(paths.read(self));
+        let values = Arc::new(self.read_values(paths));
         self.values.0.store(Some(values.clone()));
         values
+    }
+
+    /// As [`Object::values`], but the values are read anew and do not stay with the object.
+    pub fn read_values(&self, paths: &IndexPaths) -> IndexValues {
+        paths.read(&self.key, || self.labels(), || self.json())
     }
 
     /// The JSON of a deleted object of which only the identity is still known.
