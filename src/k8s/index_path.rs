@@ -14,7 +14,7 @@ use serde::de::{DeserializeSeed, Deserializer as _, IgnoredAny, MapAccess, SeqAc
 use serde_json::value::RawValue;
 
 use super::Key;
-use super::object::{MemberKey, Text};
+use super::json::{MemberKey, Text};
 
 /// The path to the values that a selector compares or an index holds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -8,6 +8,7 @@ mod content_hash;
 mod decode;
 mod field_mask;
 mod index_path;
+mod json;
 pub(crate) mod kinds;
 mod lines;
 mod link;

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use serde::de::{Deserializer as _, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::{Decoder, MemberKey};
+use super::Decoder;
+use crate::k8s::json::MemberKey;
 use crate::k8s::object::Span;
 
 /// Members that are removed from an object before it is stored, as dotted paths: `.data`, `.status.conditions`.

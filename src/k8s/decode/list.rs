@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::{DecodeError, Decoder, ListPage, ObjectSeed, Skipped, key_for_log};
-use crate::k8s::object::Text;
+use crate::k8s::json::Text;
 use crate::k8s::{Object, ResourceVersion};
 
 #[derive(Default, Deserialize)]

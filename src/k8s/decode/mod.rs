@@ -24,7 +24,8 @@ use drop::{Branch, Cut};
 pub use identity::{Identity, IdentityPage, identities};
 use list::{ListMeta, ListSeed};
 
-use super::object::{Body, MemberKey, Span, ValuesCell, string};
+use super::json::{MemberKey, string};
+use super::object::{Body, Span, ValuesCell};
 use super::{INITIAL_EVENTS_END, Key, LAST_APPLIED, Object, Resource, ResourceVersion, WatchEvent};
 
 /// What the decoder removes from objects, and how large an object may be.
