@@ -17,8 +17,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub use reader::JOINED_MAX;
-pub(super) use reader::{JoinError, JoinReader, changes_between, locate};
-pub(super) use state::undo;
+pub(super) use reader::{JoinError, JoinReader, locate};
+pub(super) use state::{changes_between, undo};
 
 use super::Informer;
 use crate::cache::{IndexTerm, UsedIndex};
