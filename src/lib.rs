@@ -33,10 +33,12 @@
 //!
 //! # Invariants
 //!
-//! Many of them say what does not exist; `tests/it/tidy.rs` checks those that a machine can check.
+//! Many of them say what does not exist; `tests/it/tidy.rs` and `tests/it/tidy_circles.rs` check those that a machine
+//! can check.
 //!
 //! - **Architecture invariant:** `k8s`, `cache`, `encode`, `queue`, `reflect/machine` and the pure files of `hub` have no
 //!   async fn, no clock and no socket. Time and randomness are arguments, so any run can be repeated.
+//! - **Architecture invariant:** the files of a room do not import each other in a circle. (`serve` still has circles.)
 //! - **Architecture invariant:** `serve` never sees `upstream` or `reflect`: reads are answered from the cache. The requests
 //!   that clients can cause at the API server are bounded, however many clients there are: the informers on demand
 //!   (`on_demand_max`), discovery for an unknown name (once in ten seconds), the API server's version for a token ahead of

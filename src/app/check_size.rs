@@ -107,7 +107,8 @@ impl Size {
 fn packed(sample: &[Arc<Object>]) -> usize {
     let half = |parity: usize| sample.iter().skip(parity).step_by(2).cloned().collect::<Vec<_>>();
     let (training, measured) = (half(0), half(1));
-    let dictionary = Dictionary::train(&training, Packing::DEFAULT.dictionary_bytes);
+    let samples: Vec<_> = training.iter().map(|object| object.json()).collect();
+    let dictionary = Dictionary::train(&samples, Packing::DEFAULT.dictionary_bytes);
     let pressed = Press::new(Arc::new(dictionary)).pack(&measured, |labels: &str| labels.into());
     let held = |(object, pressed): (&Arc<Object>, Option<Arc<Object>>)| {
         pressed.map_or(object.held_bytes(), |pressed| pressed.held_bytes())

@@ -9,8 +9,7 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::state::State;
-use super::{BackfillAnswer, ChangeKind, Cursor};
+use super::{ChangeKind, Cursor, Revision, Snapshot};
 use crate::k8s::{Identity, Key, Object, ResourceVersion};
 
 /// Largest number of versions that one cache requests in its life. The clients of a stopped informerd have few different
@@ -52,6 +51,17 @@ pub struct Gone {
     pub version: ResourceVersion,
 }
 
+/// The answer to [`Reader::request_backfill`](super::Reader::request_backfill).
+#[derive(Clone, Debug)]
+pub enum BackfillAnswer {
+    /// This is what changed since.
+    Known(Arc<Backfill>),
+    /// The API server is being asked; the reader wakes once it has answered.
+    Requested,
+    /// Start over.
+    Unknown,
+}
+
 /// The requested versions and their answers.
 #[derive(Debug)]
 pub(super) struct Backfills {
@@ -80,38 +90,24 @@ impl Backfills {
         let open = self.requested.iter().find(|(_, answer)| matches!(answer, BackfillAnswer::Requested));
         open.map(|(version, _)| version)
     }
-}
 
-// === impl State ===
-
-impl State {
-    /// What is known of a version that [`State::locate`] does not find; `None` if it was never requested and
-    /// may be.
-    pub(super) fn backfill_answer(&self, version: &ResourceVersion) -> Option<BackfillAnswer> {
-        match self.backfills.get(version) {
-            // Deletions since that answer have been forgotten.
-            Some(BackfillAnswer::Known(backfill)) if backfill.cursor.revision < self.floor => {
-                Some(BackfillAnswer::Unknown)
-            }
-            Some(answer) => Some(answer.clone()),
-            None if self.may_ask(version) => None,
-            None => Some(BackfillAnswer::Unknown),
-        }
+    /// What is known of a version; `None` if it was never requested. Deletions up to the revision `floor` may have been
+    /// forgotten.
+    pub(super) fn known(&self, version: &ResourceVersion, floor: Revision) -> Option<BackfillAnswer> {
+        let answer = self.get(version)?;
+        let is_forgotten =
+            matches!(answer, BackfillAnswer::Known(backfill) if backfill.cursor.revision < floor);
+        Some(if is_forgotten { BackfillAnswer::Unknown } else { answer.clone() })
     }
 
-    fn may_ask(&self, version: &ResourceVersion) -> bool {
-        let before = version.partial_cmp(&self.store.position) == Some(Ordering::Less);
-        let room = self.backfills.open && self.backfills.requested.len() < REQUESTED_LEN_MAX;
-        room && self.synced && before && version.is_number() && !version.is_zero()
+    /// Whether one more version may be requested.
+    pub(super) fn has_room(&self) -> bool {
+        self.open && self.requested.len() < REQUESTED_LEN_MAX
     }
 
     /// Puts a version among those to be requested.
-    pub(super) fn ask(&mut self, version: &ResourceVersion) -> BackfillAnswer {
-        let answer = self.backfill_answer(version);
-        answer.unwrap_or_else(|| {
-            self.backfills.requested.push((version.clone(), BackfillAnswer::Requested));
-            BackfillAnswer::Requested
-        })
+    pub(super) fn request(&mut self, version: &ResourceVersion) {
+        self.requested.push((version.clone(), BackfillAnswer::Requested));
     }
 
     /// Takes the answer: who was there. Tells what is known now; nothing if it was not requested.
@@ -119,11 +115,12 @@ impl State {
         &mut self,
         version: &ResourceVersion,
         there: Option<Vec<Identity>>,
+        store: &Snapshot,
     ) -> BackfillAnswer {
-        let backfill = there.and_then(|there| self.backfill(version, there));
+        let backfill = there.and_then(|there| Backfill::between(version, there, store));
         let answer =
             backfill.map_or(BackfillAnswer::Unknown, |backfill| BackfillAnswer::Known(Arc::new(backfill)));
-        let requested = self.backfills.requested.iter_mut().find(|(requested, _)| requested == version);
+        let requested = self.requested.iter_mut().find(|(requested, _)| requested == version);
         match requested {
             Some((_, waiting @ BackfillAnswer::Requested)) => {
                 *waiting = answer.clone();
@@ -132,13 +129,18 @@ impl State {
             Some(_) | None => BackfillAnswer::Unknown,
         }
     }
+}
 
-    /// `None` where the answer and the store contradict each other.
-    fn backfill(&self, version: &ResourceVersion, there: Vec<Identity>) -> Option<Backfill> {
+// === impl Backfill ===
+
+impl Backfill {
+    /// What changed from a version, at which these objects were there, up to a state of the store. `None` where the two
+    /// contradict each other.
+    fn between(version: &ResourceVersion, there: Vec<Identity>, store: &Snapshot) -> Option<Self> {
         let mut there: HashMap<Key, Box<str>> = there.into_iter().map(|one| (one.key, one.uid)).collect();
         let mut changed = Vec::new();
         let mut replaced = HashMap::new();
-        for object in self.store.after(None) {
+        for object in store.after(None) {
             let order = object.resource_version().partial_cmp(version)?;
             let same = there.get(object.key()).is_some_and(|uid| **uid == *object.uid());
             if same {
@@ -162,11 +164,11 @@ impl State {
             order.unwrap_or(Ordering::Equal)
         });
         let gone = there.into_iter().map(|(key, uid)| {
-            let version = replaced.remove(&key).unwrap_or_else(|| self.store.position.clone());
+            let version = replaced.remove(&key).unwrap_or_else(|| store.position.clone());
             Gone { key, uid, version }
         });
         let mut gone: Vec<_> = gone.collect();
         gone.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-        Some(Backfill { gone, changed, cursor: self.store.cursor, position: self.store.position.clone() })
+        Some(Self { gone, changed, cursor: store.cursor, position: store.position.clone() })
     }
 }

@@ -1,8 +1,43 @@
 //! Catch-ups for readers that fell behind the journal: each object that changed since a cursor, once.
 
-use super::state::{BEFORE_ALL, Recent, State, Tombstone};
-use super::{CatchUp, CatchUpEntry, Cursor, Lost, Revision};
-use crate::k8s::Key;
+use std::sync::Arc;
+
+use super::state::{BEFORE_ALL, Recent, State};
+use super::tombstone::Tombstone;
+use super::{Cursor, Lost, Revision};
+use crate::k8s::{Key, Object, ResourceVersion};
+
+/// A part of a catch-up: objects that changed since a cursor, each once.
+#[derive(Debug)]
+pub struct CatchUp {
+    /// By rising revision.
+    pub entries: Vec<CatchUpEntry>,
+    /// Where the reader is after them.
+    pub cursor: Cursor,
+    /// The position after them.
+    pub position: ResourceVersion,
+    /// Whether nothing is left.
+    pub done: bool,
+}
+
+/// An object that changed since a cursor, in its latest state.
+#[derive(Clone, Debug)]
+pub struct CatchUpEntry {
+    /// When it changed last.
+    pub revision: Revision,
+    /// When it was created; 0 if before the first list.
+    pub created: Revision,
+    /// The version up to which a reader has everything once it took this entry.
+    pub position: ResourceVersion,
+    /// Namespace and name.
+    pub key: Key,
+    /// Tells it from other objects of the same key.
+    pub uid: Box<str>,
+    /// The resourceVersion of its last change, with which its deletion is shown.
+    pub version: ResourceVersion,
+    /// The object; `None` if it is gone.
+    pub object: Option<Arc<Object>>,
+}
 
 impl State {
     /// The next `len_max` objects that changed after a cursor, each once in its latest state, by rising revision. `done` if

@@ -1,9 +1,5 @@
 //! Cursors: places in a cache's history.
 
-use std::sync::Arc;
-
-use super::Backfill;
-
 /// Our own dense counter per cache: one more for each change. 0 is the state of the first list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision(pub u64);
@@ -26,17 +22,6 @@ pub enum Located {
     Ahead,
     /// Deletions since are no longer known: start over.
     Lost,
-}
-
-/// The answer to [`Reader::request_backfill`](super::Reader::request_backfill).
-#[derive(Clone, Debug)]
-pub enum BackfillAnswer {
-    /// This is what changed since.
-    Known(Arc<Backfill>),
-    /// The API server is being asked; the reader wakes once it has answered.
-    Requested,
-    /// Start over.
-    Unknown,
 }
 
 /// The deletions since a cursor are no longer known: the reader must start over with a snapshot.

@@ -8,8 +8,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
-use super::indexed::ValueCounts;
-use super::state::Tombstone;
+use super::tombstone::Tombstone;
 use super::{Revision, Snapshot};
 use crate::k8s::{IndexPath, IndexPaths, Key, Object, ResourceVersion};
 
@@ -23,6 +22,9 @@ const ENTRY_BYTES: usize = 48;
 const VALUE_BYTES: usize = 184;
 /// What a departure costs, about, in bytes: that of a deletion is shared with the cache's tombstone.
 const DEPARTURE_BYTES: usize = 200;
+
+/// How many objects have each value, in no order.
+pub type ValueCounts = Vec<(Arc<str>, usize)>;
 
 /// All indexes of one cache.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! Reads a cache by index, and builds indexes.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -9,8 +9,9 @@ use tokio::time::Instant;
 use super::index::Index;
 use super::scope::value_scope;
 use super::shared::Shared;
-use super::state::Tombstone;
-use super::{Batch, CatchUp, Cursor, Reader, Revision, ScopeWake, Snapshot, Stored};
+use super::tombstone::Tombstone;
+use super::uses::Counts;
+use super::{Batch, CatchUp, Cursor, Reader, Revision, ScopeWake, Snapshot, Stored, ValueCounts};
 use crate::k8s::{IndexPath, IndexPaths, Key, ResourceVersion};
 
 /// Largest number of indexes of a cache. Each costs some 100 bytes for each object, and a little time for each change.
@@ -34,9 +35,6 @@ pub struct IndexTerm {
     pub values: Vec<String>,
 }
 
-/// How many objects have each value, in no order.
-pub type ValueCounts = Vec<(Arc<str>, usize)>;
-
 /// An index in figures.
 #[derive(Clone, Debug)]
 pub struct IndexSummary {
@@ -50,24 +48,6 @@ pub struct IndexSummary {
     pub bytes: usize,
     /// Number of streams and requests that use it now.
     pub users: usize,
-}
-
-/// Counts the users of paths and indexes. Has a lock of its own.
-#[derive(Debug, Default)]
-pub(super) struct Uses(Mutex<Counts>);
-
-#[derive(Debug, Default)]
-struct Counts {
-    paths: Vec<(IndexPath, usize)>,
-    indexes: Vec<IndexUses>,
-}
-
-#[derive(Debug)]
-struct IndexUses {
-    path: IndexPath,
-    users: usize,
-    /// Since when it was seen without users.
-    idle_since: Option<Instant>,
 }
 
 /// A registration of paths: until it is dropped, their values are read together with those at all other paths in use.
@@ -121,23 +101,6 @@ pub struct IndexCatchUp {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("all {INDEXES_MAX} indexes are in use")]
 pub struct IndexesInUse;
-
-impl Uses {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Counts> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Counts {
-    fn index_mut(&mut self, path: &IndexPath) -> &mut IndexUses {
-        let at = self.indexes.iter().position(|uses| uses.path == *path);
-        let at = at.unwrap_or_else(|| {
-            self.indexes.push(IndexUses { path: path.clone(), users: 0, idle_since: None });
-            self.indexes.len() - 1
-        });
-        &mut self.indexes[at]
-    }
-}
 
 impl Reader {
     /// The paths in use. Values of an object are read at all of them together.

@@ -27,30 +27,34 @@
 mod backfill;
 mod catch_up;
 mod change;
+mod cold;
 mod cursor;
 mod index;
 mod indexed;
-mod inquiry;
+mod inquiries;
 mod interest;
 mod journal;
 mod packing;
 mod pass;
+mod requests;
 mod scope;
 mod shared;
 mod state;
 mod stats;
 mod store;
+mod tombstone;
+mod uses;
 
-pub use backfill::{Backfill, BackfillChange, Gone};
+pub use backfill::{Backfill, BackfillAnswer, BackfillChange, Gone};
+pub use catch_up::{CatchUp, CatchUpEntry};
 pub use change::{Change, ChangeKind, Commit, Delta};
-pub use cursor::{BackfillAnswer, Cursor, Located, Lost, Revision};
-pub use indexed::{IndexBuilder, IndexCatchUp, IndexSummary, IndexTerm, UsedIndex, UsedPaths, ValueCounts};
-pub use inquiry::{BackfillRequests, VersionRequest, VersionRequests};
+pub use cursor::{Cursor, Located, Lost, Revision};
+pub use index::ValueCounts;
+pub use indexed::{IndexBuilder, IndexCatchUp, IndexSummary, IndexTerm, UsedIndex, UsedPaths};
 pub use interest::{Interest, Part};
 pub use packing::{Packer, Packing};
-pub use shared::{
-    Batch, CatchUp, CatchUpEntry, Mark, Phase, Reader, ReflectorCondition, ScopeWake, Summary, Writer, cache,
-};
+pub use requests::{BackfillRequests, VersionRequest, VersionRequests};
+pub use shared::{Batch, Mark, Phase, Reader, ReflectorCondition, ScopeWake, Summary, Writer, cache};
 pub use stats::{LastVerification, ReflectorStats, VerifyOutcome};
 pub use store::{Snapshot, Stored};
 

@@ -7,9 +7,10 @@
 //! Objects of the first list are cold from the start, and packed while the list is under way. Those of a later list may
 //! become changes, which are sent unpacked.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 
+use super::cold::Cold;
 use super::shared::Shared;
 use super::state::State;
 use super::{Reader, Writer};
@@ -51,13 +52,6 @@ impl Packing {
     };
 }
 
-/// Keys of objects that may be cold, with the bytes of their JSON.
-#[derive(Debug, Default)]
-pub(super) struct Cold {
-    keys: VecDeque<(Key, usize)>,
-    bytes: usize,
-}
-
 /// Packs the cold objects of one cache. Its owner calls [`Packer::step`].
 pub struct Packer {
     shared: Arc<Shared>,
@@ -90,21 +84,6 @@ struct Swap {
     new: Arc<Object>,
 }
 
-// === impl Cold ===
-
-impl Cold {
-    pub(super) fn push(&mut self, key: &Key, bytes: usize) {
-        self.keys.push_back((key.clone(), bytes));
-        self.bytes += bytes;
-    }
-
-    fn pop(&mut self) -> Option<Key> {
-        let (key, bytes) = self.keys.pop_front()?;
-        self.bytes -= bytes;
-        Some(key)
-    }
-}
-
 // === impl State ===
 
 impl State {
@@ -134,22 +113,6 @@ impl State {
             replaced.push(old);
         }
         replaced
-    }
-
-    /// Notes all objects of the store that could be packed.
-    pub(super) fn note_all(&mut self, retired: Option<&Arc<Dictionary>>) {
-        let base = self.journal().base_revision();
-        let Some(cold) = &mut self.cold else { return };
-        for stored in self.store.stored_after(None).filter(|stored| stored.revision <= base) {
-            let object = &stored.object;
-            let wanted = match object.dictionary() {
-                None => true,
-                Some(dictionary) => retired.is_some_and(|retired| Arc::ptr_eq(retired, dictionary)),
-            };
-            if wanted {
-                cold.push(object.key(), object.json_len());
-            }
-        }
     }
 }
 
@@ -286,7 +249,7 @@ impl Packer {
 
     /// Trains a dictionary from what is cold. If all places are taken, the objects of the oldest are packed anew.
     fn train(&mut self) -> bool {
-        let samples = self.samples();
+        let samples: Vec<_> = self.samples().iter().map(|object| object.json()).collect();
         if samples.is_empty() {
             // Nothing of it is there any more.
             self.shared.write().cold.replace(Cold::default());

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::state::State;
+use super::Snapshot;
 use crate::k8s::{Key, Object, ResourceVersion};
 
 /// The objects that a list has named so far. Unchanged objects cost only their key, so that a relist of a large cluster
@@ -50,8 +50,8 @@ impl Named {
 
 impl Pass {
     /// Adds an object of the list. Of two with the same key the newer one counts, as a streaming list may contain live events.
-    pub(super) fn item(&mut self, object: Object, state: &State) {
-        let stored = state.store.objects.get(object.key()).map(|stored| &stored.object);
+    pub(super) fn item(&mut self, object: Object, store: &Snapshot) {
+        let stored = store.objects.get(object.key()).map(|stored| &stored.object);
         if let Some(before) = self.named.get(object.key()) {
             let before = before.object().or(stored);
             if before.is_some_and(|before| object.resource_version() <= before.resource_version()) {
@@ -97,25 +97,25 @@ impl Pass {
     /// of another history, and so it is if an object is missing in a list at the very version of the cache. If none differs, the
     /// two histories can only differ in objects at newer versions, or in missing ones. Applied as changes and deletions, these
     /// make the cache and its readers right in either case.
-    pub(super) fn is_of_other_history(&self, state: &State, version: &ResourceVersion) -> bool {
-        let seen = &state.store.position;
+    pub(super) fn is_of_other_history(&self, store: &Snapshot, version: &ResourceVersion) -> bool {
+        let seen = &store.position;
         let contradicts = |named: &Named| match named {
             Named::Same => false,
             Named::Rewritten(_) => self.doubted,
             Named::Changed(object) => {
                 let is_known = object.resource_version() <= seen;
-                let held = state.store.objects.get(object.key()).map(|stored| &stored.object);
+                let held = store.objects.get(object.key()).map(|stored| &stored.object);
                 let is_older = held.is_some_and(|held| object.resource_version() < held.resource_version());
                 is_older || self.doubted && is_known
             }
         };
         let is_missing = |key: &Key| !self.named.contains_key(key);
-        let lacks = self.doubted && version == seen && state.store.objects.keys().any(is_missing);
+        let lacks = self.doubted && version == seen && store.objects.keys().any(is_missing);
         version < seen || lacks || self.named.values().any(contradicts)
     }
 
     /// Ends the pass. In another history an object may have another state under the same version.
-    pub(super) fn end(self, state: &State, is_other: bool) -> Outcome {
+    pub(super) fn end(self, store: &Snapshot, is_other: bool) -> Outcome {
         let changed = self.named.values().filter_map(|named| match named {
             Named::Changed(object) => Some(object.clone()),
             Named::Rewritten(object) if is_other => Some(object.clone()),
@@ -126,10 +126,10 @@ impl Pass {
             let order = a.resource_version().partial_cmp(b.resource_version());
             order.unwrap_or(Ordering::Equal).then_with(|| a.key().cmp(b.key()))
         });
-        let unnamed = state.store.objects.iter().filter(|(key, _)| !self.named.contains_key(*key));
+        let unnamed = store.objects.iter().filter(|(key, _)| !self.named.contains_key(*key));
         let unnamed = unnamed.map(|(_, stored)| (stored.object.clone(), None));
         let replaced = changed.iter().filter_map(|object| {
-            let old = &state.store.objects.get(object.key())?.object;
+            let old = &store.objects.get(object.key())?.object;
             (old.uid() != object.uid()).then(|| (old.clone(), Some(object.resource_version().clone())))
         });
         Outcome { gone: unnamed.chain(replaced).collect(), changed }

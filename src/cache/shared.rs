@@ -10,12 +10,13 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::indexed::Uses;
-use super::inquiry::Inquiries;
+use super::catch_up::CatchUp;
+use super::inquiries::Inquiries;
 use super::scope::{Wakes, scope_of};
 use super::state::State;
+use super::uses::Uses;
 use super::{Change, Commit, Config, Cursor, Delta, Located, Lost, ReflectorStats, Revision, Snapshot};
-use crate::k8s::{Key, Object, ResourceVersion};
+use crate::k8s::{Object, ResourceVersion};
 
 /// Makes a cache. Until the API server is heard, its age counts from `now`.
 pub fn cache(config: Config, now: Instant) -> (Writer, Reader) {
@@ -138,38 +139,6 @@ pub struct Batch {
     pub position: ResourceVersion,
     /// Whether nothing is left.
     pub caught_up: bool,
-}
-
-/// A part of a catch-up: objects that changed since a cursor, each once.
-#[derive(Debug)]
-pub struct CatchUp {
-    /// By rising revision.
-    pub entries: Vec<CatchUpEntry>,
-    /// Where the reader is after them.
-    pub cursor: Cursor,
-    /// The position after them.
-    pub position: ResourceVersion,
-    /// Whether nothing is left.
-    pub done: bool,
-}
-
-/// An object that changed since a cursor, in its latest state.
-#[derive(Clone, Debug)]
-pub struct CatchUpEntry {
-    /// When it changed last.
-    pub revision: Revision,
-    /// When it was created; 0 if before the first list.
-    pub created: Revision,
-    /// The version up to which a reader has everything once it took this entry.
-    pub position: ResourceVersion,
-    /// Namespace and name.
-    pub key: Key,
-    /// Tells it from other objects of the same key.
-    pub uid: Box<str>,
-    /// The resourceVersion of its last change, with which its deletion is shown.
-    pub version: ResourceVersion,
-    /// The object; `None` if it is gone.
-    pub object: Option<Arc<Object>>,
 }
 
 /// A cache in figures.

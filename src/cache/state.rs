@@ -7,13 +7,14 @@ use std::sync::Arc;
 use imbl::OrdMap;
 
 use super::backfill::Backfills;
+use super::cold::Cold;
 use super::index::{Indexes, Step};
 use super::journal::Journal;
-use super::packing::Cold;
 use super::pass::{Outcome, Pass};
 use super::scope::Touched;
+use super::tombstone::Tombstone;
 use super::{Change, ChangeKind, Commit, Config, Cursor, Delta, Located, Revision, Snapshot, Stored};
-use crate::k8s::{Key, Object, ResourceVersion};
+use crate::k8s::{Dictionary, Key, Object, ResourceVersion};
 
 /// The revision of objects of the first list: before every revision that a reader can have.
 pub(super) const BEFORE_ALL: Revision = Revision(0);
@@ -23,18 +24,6 @@ const GAPS_LEN_MAX: usize = 64;
 /// Number of versions of lists that are remembered after a restore: many more than the lists that are answered between a
 /// client's list and the watch that follows it.
 const LISTED_LEN_MAX: usize = 1000;
-
-/// A deletion, or an object that left a value of an index: remembered longer than the journal remembers it.
-#[derive(Debug)]
-pub(super) struct Tombstone {
-    pub(super) revision: Revision,
-    pub(super) position: ResourceVersion,
-    pub(super) created: Revision,
-    pub(super) key: Key,
-    pub(super) uid: Box<str>,
-    pub(super) version: ResourceVersion,
-    pub(super) reached: ResourceVersion,
-}
 
 /// The versions of a deletion: see [`Change`].
 struct Removal {
@@ -139,11 +128,10 @@ impl State {
             }
             Delta::OtherHistory => self.outdated = self.synced,
             Delta::PassItem(object) => {
-                if let Some(mut pass) = self.pass.take() {
+                if let Some(pass) = &mut self.pass {
                     let noted = (!self.synced && self.cold.is_some()).then(|| object.key().clone());
                     let bytes = object.json_len();
-                    pass.item(object, self);
-                    self.pass = Some(pass);
+                    pass.item(object, &self.store);
                     if let (Some(cold), Some(key)) = (&mut self.cold, noted) {
                         cold.push(&key, bytes);
                     }
@@ -167,12 +155,12 @@ impl State {
     }
 
     fn end_pass(&mut self, pass: Pass, version: ResourceVersion, commit: &mut Commit) {
-        let back = self.synced && (self.outdated || pass.is_of_other_history(self, &version));
+        let back = self.synced && (self.outdated || pass.is_of_other_history(&self.store, &version));
         if pass.doubted {
             // The API server's answer for an earlier version may be of either history.
             self.backfills.close();
         }
-        let Outcome { changed, gone } = pass.end(self, back);
+        let Outcome { changed, gone } = pass.end(&self.store, back);
         if !self.synced || back {
             self.begin_history(&changed, &gone, version, commit);
             commit.history_lost = back;
@@ -421,6 +409,13 @@ impl State {
             }
         });
         self.indexes.trim(self.journal.base_revision());
+    }
+
+    /// Notes all objects of the store that could be packed, with those of a dictionary that is retired.
+    pub(super) fn note_all(&mut self, retired: Option<&Arc<Dictionary>>) {
+        if let Some(cold) = &mut self.cold {
+            cold.note_all(&self.store, self.journal.base_revision(), retired);
+        }
     }
 
     /// The first list, while it is under way.

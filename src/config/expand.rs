@@ -1,7 +1,18 @@
 //! Expands `$(NAME)` from the environment, as in a pod's manifest.
 
+use super::error::ConfigError;
+
 /// Looks up a name in the environment. A parameter, so that tests can use their own.
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// Expands `$(NAME)` in the value of a key of the file.
+pub(super) fn expand(key: &str, value: &str, environment: Environment<'_>) -> Result<String, ConfigError> {
+    expanded(value, environment).map_err(|name| ConfigError::Unset {
+        key: key.to_owned(),
+        value: value.to_owned(),
+        name,
+    })
+}
 
 /// Replaces each `$(NAME)` by its value. `$$(` stands for `$(`, any other `$` for itself.
 ///
@@ -10,7 +21,7 @@ pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 /// is worse than not starting.
 ///
 /// Source: `k8s.io/kubernetes/third_party/forked/golang/expansion`.
-pub(super) fn expand(text: &str, environment: Environment<'_>) -> Result<String, String> {
+fn expanded(text: &str, environment: Environment<'_>) -> Result<String, String> {
     let mut expanded = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(start) = rest.find('$') {
@@ -32,7 +43,7 @@ pub(super) fn expand(text: &str, environment: Environment<'_>) -> Result<String,
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::expanded;
 
     #[test]
     fn variables_are_expanded_once_and_unset_ones_reported() {
@@ -51,7 +62,7 @@ mod tests {
             ("plain", Ok("plain")),
             ("$(NOPE)", Err("NOPE")),
         ] {
-            let actual = expand(text, &environment);
+            let actual = expanded(text, &environment);
             assert_eq!(actual.as_deref().map_err(String::as_str), expected, "{text}");
         }
     }

@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::error::ConfigError;
+use super::expand::{Environment, expand};
 use super::setting::{Form, Value, Wrong};
-use super::{ConfigError, Environment, expand};
 use crate::k8s::{FieldMask, FieldPath, IndexPath, Link, LinkBy, SelectorForm};
 
 /// Largest number of declared links. Each object of a graph is asked for all links of its kind.

@@ -5,6 +5,7 @@
 //! without further checks. Each setting has a flag, an `INFORMERD_*` variable and a key of the file under one
 //! name. The flag wins over the variable, the variable over the file.
 
+mod error;
 mod expand;
 mod exposure;
 mod layer;
@@ -28,6 +29,7 @@ use std::time::Duration;
 use crate::k8s::DropPaths;
 use crate::queue::Spec;
 
+pub use error::ConfigError;
 pub use expand::Environment;
 pub use links::LinkSpec;
 pub use on_demand::{OnDemand, Pattern};
@@ -49,12 +51,6 @@ pub use crate::queue::Timing as ElectionTiming;
 
 /// Which API server, and with whose credentials.
 pub use crate::upstream::Source as UpstreamSource;
-
-/// Port of the data listener.
-pub const DATA_PORT: u16 = 8090;
-
-/// Port of the admin listener.
-pub const ADMIN_PORT: u16 = 8091;
 
 /// Short, as in the demo a person waits for the prompt.
 const DEMO_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -200,64 +196,6 @@ pub struct Source {
     pub settings: ServeSettings,
 }
 
-/// A configuration that cannot be used. The text names what is wrong and what would be accepted.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("cannot read configuration {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
-    /// The file's text is wrong.
-    #[error("configuration {}: {source}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: Box<ConfigError>,
-    },
-    /// YAML that does not parse, or has a key that does not exist.
-    #[error("{0}")]
-    Yaml(String),
-    /// A setting with a value that is not accepted.
-    #[error("{key} {value:?}: {problem}")]
-    Setting {
-        /// The place where the value was given: a key, a flag or a variable.
-        key: String,
-        /// The value.
-        value: String,
-        /// What is wrong with it, or what would be accepted.
-        problem: String,
-    },
-    /// `$(NAME)` with a name that is not set.
-    #[error("{key} {value:?}: the environment has no {name}; set it, or write $$( for a literal $(")]
-    Unset {
-        /// The file's key.
-        key: String,
-        /// The value with the reference in it.
-        value: String,
-        /// The name.
-        name: String,
-    },
-    /// Settings of which only one may be given.
-    #[error("{0} and {1} cannot both be given; choose one of kubeconfig (with context), in-cluster, server")]
-    Conflict(String, String),
-    /// The configuration does not fit the cluster, or no cluster was found.
-    #[error("{0}")]
-    Cluster(String),
-    /// Nothing to watch.
-    #[error(
-        "nothing to watch; name a resource, as in --watch pods, INFORMERD_WATCH=pods, or watch: in the file, or let \
-         clients start informers, as in --on-demand pods"
-    )]
-    NothingToWatch,
-}
-
 // === impl Source ===
 
 impl Source {
@@ -314,8 +252,8 @@ impl Source {
         let defaults = watch::WatchDefaults { namespaces: namespace, keep_managed_fields, keep_last_applied };
         let (watches, template) = resolve_watches(watch, &patterns, &defaults, environment)?;
         check_unready_after(unready_after, &general, &limits)?;
-        let queue_mode = queue_mode.unwrap_or_else(|| QueueMode::default_for(&listen));
-        queues::check(&queues, queue_mode, queues_leader_election, &limits)?;
+        let queue_mode = queue_mode.unwrap_or_else(|| QueueMode::default_for(listen.is_local()));
+        check_queues(&queues, queue_mode, queues_leader_election, &limits)?;
         let upstream = UpstreamChoice { kubeconfig, context, in_cluster, server }.resolve(&general)?;
         Ok(Serve {
             watches,
@@ -450,7 +388,7 @@ impl Demo {
         // Unlike in `serve`, both listeners are on the loopback: no kubelet probes a demo, and a laptop may be in a café.
         let admin_listen = match general.admin_listen {
             Some(_) => general.values().admin_listen,
-            None => Some(table::loopback(ADMIN_PORT)),
+            None => Some(table::loopback(table::ADMIN_PORT)),
         };
         // More log lines would scroll the demo's instructions away.
         let log = general.log.clone().map_or(LogFilter::WARN, |given| given.value);
@@ -491,7 +429,7 @@ impl Demo {
             allow_hosts: Vec::new(),
             pass_through: settings.pass_through,
             pass_through_proxy: Vec::new(),
-            queue_mode: settings.queues.unwrap_or_else(|| QueueMode::default_for(&settings.listen)),
+            queue_mode: settings.queues.unwrap_or_else(|| QueueMode::default_for(settings.listen.is_local())),
             queues: BTreeMap::new(),
             election: QueueElection::of(settings.queues_leader_election, settings.queues_lease.clone()),
             links: Vec::new(),
@@ -534,6 +472,30 @@ fn resolve_watches(
     }
     let template = WatchEntry::default().resolve(defaults, environment)?;
     Ok((watches, template))
+}
+
+/// Checks the queues of the configuration against the settings that they depend on.
+fn check_queues(
+    queues: &BTreeMap<String, Spec>,
+    mode: QueueMode,
+    has_election: bool,
+    limits: &Limits,
+) -> Result<(), ConfigError> {
+    if mode == QueueMode::Off && has_election {
+        let problem = "there are no queues with --queues=off; expected config or api".to_owned();
+        return Err(table::wrong("queues_leader_election", None, &true, problem));
+    }
+    let wrong = |problem: String| Err(table::wrong("queue", None, &DeclaredQueues::text(queues), problem));
+    if mode == QueueMode::Off && !queues.is_empty() {
+        return wrong("there are no queues with --queues=off; expected config or api".to_owned());
+    }
+    if queues.len() > limits.queues_max {
+        return wrong(format!(
+            "expected at most queuesMax (--queues-max) queues, which is {}",
+            limits.queues_max
+        ));
+    }
+    Ok(())
 }
 
 /// Checks `unready_after` against the silence of a watch over HTTP/1.1. On an idle resource nothing is heard for that long, so a
@@ -590,27 +552,6 @@ impl UpstreamChoice {
 
 fn read(path: &Path) -> Result<String, ConfigError> {
     std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })
-}
-
-/// Expands `$(NAME)` in the value of a key.
-fn expand(key: &str, value: &str, environment: Environment<'_>) -> Result<String, ConfigError> {
-    expand::expand(value, environment).map_err(|name| ConfigError::Unset {
-        key: key.to_owned(),
-        value: value.to_owned(),
-        name,
-    })
-}
-
-/// The key of the file for a name: `journalLenMax` for `journal_len_max`.
-fn camel_case(name: &str) -> String {
-    let mut words = name.split(['_', '-']);
-    let mut camel = words.next().unwrap_or_default().to_owned();
-    for word in words {
-        let (first, rest) = word.split_at(1.min(word.len()));
-        camel.push_str(&first.to_ascii_uppercase());
-        camel.push_str(rest);
-    }
-    camel
 }
 
 #[cfg(test)]

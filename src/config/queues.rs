@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use super::error::ConfigError;
+use super::expand::{Environment, expand};
 use super::setting::{Form, Value, Wrong};
-use super::{ConfigError, Environment, Limits, Listen, expand};
 use crate::queue::{Spec, SpecError, Timing, check_name};
 
 /// Who may declare queues.
@@ -97,8 +98,8 @@ impl fmt::Display for LeaseName {
 
 impl QueueMode {
     /// The mode where none is given: clients may declare queues if only local processes can connect.
-    pub(super) fn default_for(listen: &Listen) -> Self {
-        if listen.is_local() { Self::Api } else { Self::Config }
+    pub(super) fn default_for(is_local: bool) -> Self {
+        if is_local { Self::Api } else { Self::Config }
     }
 }
 
@@ -188,31 +189,6 @@ fn parse(text: &str) -> Result<(String, Spec), String> {
     let checked = spec.checked();
     let checked = checked.map_err(|error| format!("{} {:?}: {}", error.field, error.value, error.problem))?;
     Ok((name.to_owned(), checked))
-}
-
-/// Checks the queues of the configuration against the settings that they depend on.
-pub(super) fn check(
-    queues: &BTreeMap<String, Spec>,
-    mode: QueueMode,
-    has_election: bool,
-    limits: &Limits,
-) -> Result<(), ConfigError> {
-    if mode == QueueMode::Off && has_election {
-        let problem = "there are no queues with --queues=off; expected config or api".to_owned();
-        return Err(super::table::wrong("queues_leader_election", None, &true, problem));
-    }
-    let wrong =
-        |problem: String| Err(super::table::wrong("queue", None, &DeclaredQueues::text(queues), problem));
-    if mode == QueueMode::Off && !queues.is_empty() {
-        return wrong("there are no queues with --queues=off; expected config or api".to_owned());
-    }
-    if queues.len() > limits.queues_max {
-        return wrong(format!(
-            "expected at most queuesMax (--queues-max) queues, which is {}",
-            limits.queues_max
-        ));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use std::str::FromStr;
 
 use serde::de::DeserializeOwned;
 
-use super::expand::Environment;
-use super::{ConfigError, camel_case, expand};
+use super::error::ConfigError;
+use super::expand::{Environment, expand};
 
 /// A row of the table of settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -215,6 +215,18 @@ pub(super) fn key(prefix: &str, given: Option<&str>, name: &str) -> String {
     format!("{prefix}{}", given.map_or_else(|| camel_case(name), str::to_owned))
 }
 
+/// The key of the file for a name: `journalLenMax` for `journal_len_max`.
+pub(super) fn camel_case(name: &str) -> String {
+    let mut words = name.split(['_', '-']);
+    let mut camel = words.next().unwrap_or_default().to_owned();
+    for word in words {
+        let (first, rest) = word.split_at(1.min(word.len()));
+        camel.push_str(&first.to_ascii_uppercase());
+        camel.push_str(rest);
+    }
+    camel
+}
+
 // === impl Form ===
 
 impl Form {
@@ -231,19 +243,6 @@ impl Form {
             Self::Queues => "NAME=JSON",
             Self::Links => "JSON",
         }
-    }
-}
-
-// === impl Given ===
-
-impl<T: super::Quantity> Given<T> {
-    /// Checks a least value.
-    pub(super) fn at_least(&self, least: T::Plain, setting: &str) -> Result<(), ConfigError> {
-        if self.value.plain() >= least {
-            return Ok(());
-        }
-        let problem = format!("expected at least {}", T::of(least));
-        Err(super::table::wrong(setting, Some(self.origin), &self.value, problem))
     }
 }
 

@@ -10,6 +10,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use super::error::ConfigError;
 use super::expand::Environment;
 use super::layer::{file, layers};
 use super::links::DeclaredLinks;
@@ -22,7 +23,12 @@ use super::values::{
     Name, Origin as WebOrigin, PassThrough, Proxied, Rate, Seed, ServerUrl, Unready, VerifyInterval,
 };
 use super::watch::Watches;
-use super::{ADMIN_PORT, ConfigError, DATA_PORT};
+
+/// Port of the data listener.
+const DATA_PORT: u16 = 8090;
+
+/// Port of the admin listener.
+pub(super) const ADMIN_PORT: u16 = 8091;
 
 /// The settings of `serve`, without the limits.
 macro_rules! general {
@@ -296,6 +302,17 @@ pub(super) fn wrong(
 ) -> ConfigError {
     let key = find(name).map_or_else(|| name.to_owned(), |setting| setting.named(origin));
     ConfigError::Setting { key, value: value.to_string(), problem }
+}
+
+impl<T: Quantity> Given<T> {
+    /// Checks a least value.
+    pub(super) fn at_least(&self, least: T::Plain, setting: &str) -> Result<(), ConfigError> {
+        if self.value.plain() >= least {
+            return Ok(());
+        }
+        let problem = format!("expected at least {}", T::of(least));
+        Err(wrong(setting, Some(self.origin), &self.value, problem))
+    }
 }
 
 /// The key of a setting; `None` for a table without a file.

@@ -1,3 +1,4 @@
+use super::setting::camel_case;
 use super::watch::FileWatch;
 use super::*;
 

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::error::ConfigError;
+use super::expand::{Environment, expand};
 use super::setting::{Form, Value, Wrong};
-use super::{ConfigError, Environment, expand};
 use crate::k8s::{DropPaths, FieldMask, FieldSelector, LabelSelector};
 
 /// The parameters of a watch, named as in the HTTP interface.

@@ -14,10 +14,7 @@ use super::demand::{Demand, Names};
 use super::follower::{Follower, FollowerSummary, Followers};
 use super::informer::Retirement;
 use super::metrics::Metrics;
-use super::{
-    CloseReason, Config, ContentDigest, Generations, Informer, InformerId, SubscribeError, Subscriber,
-    Subscription,
-};
+use super::{CloseReason, Config, ContentDigest, Generations, Informer, InformerId, SubscribeError};
 use crate::k8s::{Resource, ResourceVersion};
 
 /// All informers, like client-go's SharedInformerFactory. Cheap to clone.
@@ -354,15 +351,6 @@ impl Hub {
         self.read().retired.keys().any(of)
     }
 
-    /// Begins a subscription. Its position is taken now, not at the first poll, so that nothing in between is missed.
-    ///
-    /// # Errors
-    /// [`SubscribeError::Full`].
-    pub fn subscribe(&self, subscription: Subscription) -> Result<Subscriber, SubscribeError> {
-        let permit = self.permit(subscription.informers.clone())?;
-        Ok(Subscriber::new(subscription, self.0.config, self.0.drain.clone(), permit))
-    }
-
     /// Counts a subscriber to these informers, which follows them in a way of its own.
     ///
     /// # Errors
@@ -382,6 +370,11 @@ impl Hub {
         permit.informers.iter().for_each(|informer| informer.joined());
         self.0.metrics.subscribers.set((taken + 1) as f64);
         Ok(permit)
+    }
+
+    /// What tells subscribers that informerd stops.
+    pub(super) fn drain(&self) -> CancellationToken {
+        self.0.drain.clone()
     }
 
     /// The states that subscribers and lists hold.

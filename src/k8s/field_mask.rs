@@ -8,7 +8,8 @@ use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::Object;
-use super::object::{Body, MemberKey, Span, ValuesCell};
+use super::json::MemberKey;
+use super::object::{Body, Span, ValuesCell};
 
 /// Largest number of paths in a mask. A client that needs more takes whole objects.
 const MASK_PATHS_MAX: usize = 64;

@@ -9,11 +9,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bytes::Bytes;
 use serde::de::{DeserializeSeed, Deserializer as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::Object;
-use super::object::{MemberKey, Text};
+use super::Key;
+use super::json::{MemberKey, Text};
 
 /// The path to the values that a selector compares or an index holds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -174,12 +175,17 @@ impl IndexPaths {
         self.paths.iter().position(|one| one == path)
     }
 
-    /// Reads an object's values at all paths. Costs one pass over its labels, and one over its JSON if there is a path
-    /// other than labels, name and namespace.
-    pub fn read(&self, object: &Object) -> IndexValues {
+    /// Reads the values at all paths of an object with this key. Costs one pass over its labels, and one over its JSON if
+    /// there is a path other than labels, name and namespace; what it does not need it does not ask for.
+    pub(super) fn read<'l>(
+        &self,
+        key: &Key,
+        labels: impl FnOnce() -> Vec<(Cow<'l, str>, Cow<'l, str>)>,
+        json: impl Fn() -> Bytes,
+    ) -> IndexValues {
         let mut found = vec![Found::default(); self.paths.len()];
         if !self.labels.is_empty() {
-            let labels = object.labels();
+            let labels = labels();
             for (key, slot) in &self.labels {
                 // A key twice in the JSON means the last one.
                 if let Some((_, value)) = labels.iter().rev().find(|(found, _)| found == key) {
@@ -189,15 +195,15 @@ impl IndexPaths {
         }
         for (at, root) in self.fields.iter().enumerate().filter(|(at, _)| self.has_fields[*at]) {
             // A packed object is unpacked once for both.
-            let json = object.json();
+            let json = json();
             let text = std::str::from_utf8(&json).expect("the decoder only takes UTF-8");
             let mut reader = serde_json::Deserializer::from_str(text);
             let walk = Walk { node: root, arrays: at == 0, within: 0, found: &mut found };
             // The decoder has read the object before, so this cannot fail.
             let _ = walk.deserialize(&mut reader);
         }
-        self.name.iter().for_each(|slot| found[*slot].values = vec![object.key().name().into()]);
-        self.namespace.iter().for_each(|slot| found[*slot].values = vec![object.key().namespace().into()]);
+        self.name.iter().for_each(|slot| found[*slot].values = vec![key.name().into()]);
+        self.namespace.iter().for_each(|slot| found[*slot].values = vec![key.namespace().into()]);
         let values = found.into_iter().map(Found::into_values).collect();
         IndexValues { generation: self.generation, values }
     }
@@ -431,7 +437,7 @@ impl<'de> Visitor<'de> for Children<'_, '_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::k8s::{DecodeOptions, Decoder, Resource, ResourceParts};
+    use crate::k8s::{DecodeOptions, Decoder, Object, Resource, ResourceParts};
 
     fn object(rest: &str) -> Object {
         let options =
@@ -446,7 +452,7 @@ mod tests {
     fn check(path: &str, arrays: bool, rest: &str, expected: &[&str]) {
         let field = FieldPath { path: path.into(), missing: "", arrays };
         let paths = IndexPaths::new(vec![IndexPath::Label("app".into()), IndexPath::Field(field)]);
-        let values = paths.read(&object(rest));
+        let values = object(rest).read_values(&paths);
         assert!(values.get(0).contains("web"));
         assert_eq!(
             values.get(1).iter().map(|value| &**value).collect::<Vec<_>>(),
@@ -499,7 +505,7 @@ mod tests {
         let field = |path: &str| IndexPath::Field(FieldPath::new(path));
         let paths = IndexPaths::new(vec![field("a"), field("a.b")]);
         let read = |rest: &str| {
-            let values = paths.read(&object(rest));
+            let values = object(rest).read_values(&paths);
             [0, 1].map(|slot| values.get(slot).iter().map(|value| value.to_string()).collect::<Vec<_>>())
         };
         assert_eq!(read(r#""a":{"b":"1"}"#), [vec![String::new()], vec!["1".into()]]);

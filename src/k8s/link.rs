@@ -366,7 +366,7 @@ pub fn names_of(links: &[Link], object: &Object) -> Vec<Vec<String>> {
         LinkBy::Name(path) => Some(path.clone()),
         LinkBy::Selector(..) => None,
     });
-    let values = IndexPaths::new(by_name.collect()).read(object);
+    let values = object.read_values(&IndexPaths::new(by_name.collect()));
     let mut slot = 0;
     let names = links.iter().map(|link| {
         if matches!(link.by, LinkBy::Selector(..)) {
@@ -384,7 +384,7 @@ pub fn names_of(links: &[Link], object: &Object) -> Vec<Vec<String>> {
 
 /// The values of an object at a path, without empty ones.
 pub fn names_at(path: &IndexPath, object: &Object) -> Vec<String> {
-    let values = IndexPaths::new(vec![path.clone()]).read(object);
+    let values = object.read_values(&IndexPaths::new(vec![path.clone()]));
     let names = values.get(0).iter().filter(|name| !name.is_empty());
     names.map(|name| name.to_string()).collect()
 }

@@ -6,7 +6,7 @@ use serde::de::{DeserializeSeed, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::Object;
-use super::object::MemberKey;
+use super::json::MemberKey;
 
 /// Members in every patch, so that a client knows the object and its state.
 const IN_ROOT: [&str; 2] = ["apiVersion", "kind"];

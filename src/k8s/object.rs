@@ -10,6 +10,7 @@ use bytes::Bytes;
 use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use super::json::{MemberKey, Text};
 use super::packed::Packed;
 use super::{ContentHash, Damaged, Dictionary, IndexPaths, IndexValues, Key, Resource, ResourceVersion};
 
@@ -239,9 +240,14 @@ impl Object {
         {
             return values.clone();
         }
-        let values = Arc::new(paths.read(self));
+        let values = Arc::new(self.read_values(paths));
         self.values.0.store(Some(values.clone()));
         values
+    }
+
+    /// As [`Object::values`], but the values are read anew and do not stay with the object.
+    pub fn read_values(&self, paths: &IndexPaths) -> IndexValues {
+        paths.read(&self.key, || self.labels(), || self.json())
     }
 
     /// The JSON of a deleted object of which only the identity is still known.
@@ -329,50 +335,4 @@ impl<'de> Visitor<'de> for StringMap {
         }
         Ok(pairs)
     }
-}
-
-/// A string that borrows from the input when it can; serde's own `Cow<str>` always copies.
-pub(super) struct Text<'a>(pub(super) Cow<'a, str>);
-
-impl<'de: 'a, 'a> serde::Deserialize<'de> for Text<'a> {
-    fn deserialize<D: serde::Deserializer<'de>>(reader: D) -> Result<Self, D::Error> {
-        struct TextVisitor;
-        impl<'de> Visitor<'de> for TextVisitor {
-            type Value = Cow<'de, str>;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a string")
-            }
-            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
-                Ok(Cow::Borrowed(text))
-            }
-            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(Cow::Owned(text.to_owned()))
-            }
-        }
-        reader.deserialize_str(TextVisitor).map(Text)
-    }
-}
-
-/// The key of a member: as it is written, with the server's escapes (U36), and unescaped.
-pub(super) struct MemberKey<'a> {
-    pub(super) raw: &'a str,
-    pub(super) text: Cow<'a, str>,
-}
-
-impl<'a> MemberKey<'a> {
-    pub(super) fn new(raw: &'a RawValue) -> Self {
-        let raw = raw.get();
-        let text = if memchr::memchr(b'\\', raw.as_bytes()).is_none() {
-            Cow::Borrowed(&raw[1..raw.len() - 1])
-        } else {
-            // A key that cannot be unescaped (half a surrogate pair) is none of those that informerd reads.
-            string(raw).unwrap_or_default().into()
-        };
-        Self { raw, text }
-    }
-}
-
-/// The text of a JSON string.
-pub(super) fn string(raw: &str) -> Result<String, serde_json::Error> {
-    serde_json::from_str::<Text<'_>>(raw).map(|text| text.0.into_owned())
 }

@@ -1,4 +1,4 @@
-//! Objects packed with zstd and a dictionary, which make a tenth of their JSON or less where objects of a kind are alike.
+//! The JSON of objects packed with zstd and a dictionary, which makes a tenth of their JSON or less where objects of a kind are alike.
 //!
 //! Why zstd: it is the codec of that ratio which unpacks a few kilobytes in microseconds, it takes a dictionary, and it is
 //! compiled into informerd already for the compression of answers. Frames carry a checksum of the JSON (XXH64), so that damaged
@@ -10,15 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
-use zstd::bulk::Compressor;
-use zstd::dict::{DecoderDictionary, EncoderDictionary, from_samples};
-use zstd::zstd_safe::{CParameter, DCtx};
-
-use super::Object;
-use super::object::Body;
-
-/// zstd's level: its default, a balance of time and bytes.
-const LEVEL: i32 = 3;
+use zstd::dict::{DecoderDictionary, from_samples};
+use zstd::zstd_safe::DCtx;
 
 /// Unpacked objects up to this size are remembered by the thread that unpacked them.
 const REMEMBERED_BYTES_MAX: usize = 64 << 10;
@@ -26,9 +19,6 @@ const REMEMBERED_BYTES_MAX: usize = 64 << 10;
 /// Bytes of objects for each byte of a dictionary that zstd chooses from them. Its search takes milliseconds, and with less text
 /// there is little to choose; zstd's manual recommends 100.
 const CHOICE_MIN: usize = 8;
-
-/// What a packed object costs beside its data and what it shares, in bytes: it has to save at least that.
-const OVERHEAD_BYTES: usize = 64;
 
 /// Number of times that packed bytes could not be unpacked, in this process.
 static DAMAGES: AtomicU64 = AtomicU64::new(0);
@@ -39,12 +29,6 @@ pub struct Dictionary {
     /// Whether bytes that were packed by it could not be unpacked.
     damaged: AtomicBool,
     decoder: DecoderDictionary<'static>,
-}
-
-/// Packs objects by a dictionary.
-pub struct Press {
-    dictionary: Arc<Dictionary>,
-    encoder: EncoderDictionary<'static>,
 }
 
 /// The JSON of an object, packed.
@@ -87,15 +71,14 @@ thread_local! {
 // === impl Dictionary ===
 
 impl Dictionary {
-    /// Makes a dictionary of at most `bytes_max` bytes from objects of one kind. If they hold too little text for zstd to choose
-    /// from ([`CHOICE_MIN`]), the text of the first ones is the dictionary.
-    pub fn train(objects: &[Arc<Object>], bytes_max: usize) -> Self {
-        let samples: Vec<Bytes> = objects.iter().map(|object| object.json()).collect();
+    /// Makes a dictionary of at most `bytes_max` bytes from the JSON of objects of one kind. If they hold too little text for zstd
+    /// to choose from ([`CHOICE_MIN`]), the text of the first ones is the dictionary.
+    pub fn train(samples: &[Bytes], bytes_max: usize) -> Self {
         let has_choice = samples.iter().map(Bytes::len).sum::<usize>() >= CHOICE_MIN * bytes_max;
-        let chosen = has_choice.then(|| from_samples(&samples, bytes_max).ok()).flatten();
+        let chosen = has_choice.then(|| from_samples(samples, bytes_max).ok()).flatten();
         let bytes = chosen.unwrap_or_else(|| {
             let mut text = Vec::with_capacity(bytes_max);
-            for sample in &samples {
+            for sample in samples {
                 let room = bytes_max - text.len();
                 text.extend_from_slice(&sample[..sample.len().min(room)]);
             }
@@ -113,6 +96,11 @@ impl Dictionary {
         self.damaged.swap(false, Ordering::AcqRel)
     }
 
+    /// The text by which objects are packed.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// What it costs, about, in bytes: its text twice, and zstd's tables.
     pub fn held_bytes(&self) -> usize {
         2 * self.bytes.len() + (27 << 10)
@@ -125,63 +113,26 @@ impl fmt::Debug for Dictionary {
     }
 }
 
-// === impl Press ===
-
-impl Press {
-    /// Makes what packs by this dictionary. It holds tables of zstd's, so it is not to be kept for long.
-    pub fn new(dictionary: Arc<Dictionary>) -> Self {
-        Self { encoder: EncoderDictionary::copy(&dictionary.bytes, LEVEL), dictionary }
-    }
-
-    /// The same objects, packed; `None` for those that are packed already or do not get small enough. `share` gives the
-    /// shared text of an object's labels. What is packed is unpacked and compared.
-    pub fn pack(
-        &self,
-        objects: &[Arc<Object>],
-        mut share: impl FnMut(&str) -> Arc<str>,
-    ) -> Vec<Option<Arc<Object>>> {
-        let compressor = Compressor::with_prepared_dictionary(&self.encoder).and_then(|mut compressor| {
-            compressor.set_parameter(CParameter::ChecksumFlag(true))?;
-            compressor.set_parameter(CParameter::ContentSizeFlag(false))?;
-            compressor.set_parameter(CParameter::DictIdFlag(false))?;
-            Ok(compressor)
-        });
-        let Ok(mut compressor) = compressor else { return objects.iter().map(|_| None).collect() };
-        let mut frame = Vec::new();
-        let mut pack = |object: &Arc<Object>| {
-            let Body::Plain(json) = &object.body else { return None };
-            frame.clear();
-            frame.reserve(zstd::zstd_safe::compress_bound(json.len()));
-            compressor.compress_to_buffer(json, &mut frame).ok()?;
-            let uid = object.uid();
-            let held = uid.len() + frame.len() + OVERHEAD_BYTES;
-            // Below a fifth, the time to unpack is not worth it.
-            if held * 5 > json.len() * 4 {
-                return None;
-            }
-            let packed = Packed {
-                dictionary: self.dictionary.clone(),
-                data: [uid.as_bytes(), &frame].concat().into(),
-                labels: share(object.labels_json()),
-                len: u32::try_from(json.len()).ok()?,
-                uid_len: u32::try_from(uid.len()).ok()?,
-            };
-            let same = packed.unpack_anew().is_ok_and(|unpacked| unpacked == **json);
-            same.then(|| Arc::new(object.with_body(Body::Packed(packed))))
-        };
-        objects.iter().map(&mut pack).collect()
-    }
-}
-
-impl fmt::Debug for Press {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Press({:?})", self.dictionary)
-    }
-}
-
 // === impl Packed ===
 
 impl Packed {
+    /// The JSON of an object in a zstd frame, made with this dictionary; `None` if a length is beyond what a `u32` holds.
+    pub(super) fn new(
+        dictionary: Arc<Dictionary>,
+        uid: &str,
+        frame: &[u8],
+        labels: Arc<str>,
+        len: usize,
+    ) -> Option<Self> {
+        Some(Self {
+            dictionary,
+            data: [uid.as_bytes(), frame].concat().into(),
+            labels,
+            len: u32::try_from(len).ok()?,
+            uid_len: u32::try_from(uid.len()).ok()?,
+        })
+    }
+
     pub(super) fn len(&self) -> usize {
         self.len as usize
     }
@@ -218,7 +169,8 @@ impl Packed {
         })
     }
 
-    fn unpack_anew(&self) -> Result<Vec<u8>, Damaged> {
+    /// The JSON, unpacked even if this thread has just done so.
+    pub(super) fn unpack_anew(&self) -> Result<Vec<u8>, Damaged> {
         UNPACKER.with_borrow_mut(|unpacker| self.unpack_with(&mut unpacker.context))
     }
 
@@ -252,7 +204,3 @@ impl fmt::Debug for Packed {
         write!(f, "Packed({} of {} bytes)", self.data.len(), self.len)
     }
 }
-
-#[cfg(test)]
-#[path = "packed_tests.rs"]
-mod tests;

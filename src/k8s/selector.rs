@@ -207,7 +207,7 @@ impl Terms {
 
     /// Whether all terms hold. Reads the object's JSON once.
     pub fn matches(&self, object: &Object) -> bool {
-        self.terms.is_empty() || self.hold(&self.paths.read(object), &self.slots)
+        self.terms.is_empty() || self.hold(&object.read_values(&self.paths), &self.slots)
     }
 
     /// Whether all terms hold for an object with these labels. A term on a field holds as it does where the field is missing.

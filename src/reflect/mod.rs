@@ -10,6 +10,7 @@
 
 mod backfill;
 mod compare;
+mod failure;
 mod machine;
 mod metrics;
 mod packing;
@@ -20,10 +21,11 @@ mod verify;
 mod watching;
 
 pub use compare::{Difference, DifferenceKind, ObjectState};
+pub use failure::Failure;
 pub use machine::{InitialList, Machine, MachineConfig};
 pub use metrics::describe;
 pub use packing::Pack;
 pub use reflector::{Reflector, ReflectorConfig};
-pub use step::{Failure, Input, Moment, Probed, Question, Reaction, SampleObject, Step};
+pub use step::{Input, Moment, Probed, Question, Reaction, SampleObject, Step};
 pub use verify::{Verification, Verify, VerifyError, verify};
 pub use watching::{EndReason, RelistReason};

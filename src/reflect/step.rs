@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::failure::Failure;
 use super::watching::{EndReason, RelistReason, WatchEnd};
 use crate::k8s::{Key, ListPage, ResourceVersion, WatchEvent};
-use crate::upstream::{FailureKind, PageRequest, Refusal, UpstreamError, WatchRequest};
+use crate::upstream::{FailureKind, PageRequest, WatchRequest};
 
 /// The time of an input, and a random number for the machine's decision.
 #[derive(Clone, Copy, Debug)]
@@ -80,17 +81,6 @@ pub struct SampleObject {
     pub found: Option<ResourceVersion>,
 }
 
-/// A failed request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// What kind.
-    pub kind: FailureKind,
-    /// The sentence for people.
-    pub sentence: String,
-    /// How long the server asks to wait.
-    pub retry_after: Option<Duration>,
-}
-
 /// What the pump does next. The step before is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -126,20 +116,6 @@ pub struct Reaction {
     pub fell_back: bool,
     /// A list was discarded, as it was older than the version seen.
     pub older: bool,
-}
-
-// === impl Failure ===
-
-impl From<&UpstreamError> for Failure {
-    fn from(error: &UpstreamError) -> Self {
-        Self { kind: error.kind(), sentence: error.sentence(), retry_after: error.retry_after() }
-    }
-}
-
-impl From<Refusal> for Failure {
-    fn from(refusal: Refusal) -> Self {
-        Self::from(&UpstreamError::Refused(Box::new(refusal)))
-    }
 }
 
 // === impl Reaction ===

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Failure;
+use super::failure::Failure;
 
 /// A watch that lived at least this long was healthy: its end (by a load balancer, a timeout) is normal, and the next
 /// one follows at once.

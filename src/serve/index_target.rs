@@ -60,7 +60,7 @@ pub(super) fn index_path(path: &str, informers: &[Arc<Informer>]) -> Result<Inde
 
 /// The values of an object, each once.
 pub(super) fn distinct(object: &Object, paths: &IndexPaths) -> Vec<Arc<str>> {
-    let mut values: Vec<_> = paths.read(object).get(0).iter().cloned().collect();
+    let mut values: Vec<_> = object.read_values(paths).get(0).iter().cloned().collect();
     values.sort_unstable();
     values.dedup();
     values

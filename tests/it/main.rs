@@ -36,6 +36,7 @@ mod sse;
 mod subscriptions;
 mod support;
 mod tidy;
+mod tidy_circles;
 mod tidy_docs;
 mod upstream;
 mod verify;

@@ -15,8 +15,9 @@ use crate::k8s::table::Timestamp;
 use crate::k8s::{INITIAL_EVENTS_END, Object, Resource, ResourceVersion, Status};
 
 mod world;
+mod world_state;
 
-use world::World;
+use world_state::World;
 
 /// The format of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

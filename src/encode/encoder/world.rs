@@ -3,52 +3,19 @@
 //! A program that reconciles everything at once needs a moment at which its objects of several kinds belong together. That is
 //! at the end of a complete message.
 
-use std::collections::BTreeMap;
-
 use bytes::{Buf as _, Bytes};
 
+use super::world_state::{State, World};
 use super::{Body, Encoder, Format};
 use crate::encode::{Frames, ws};
 use crate::hub::{BOOKMARK_PART, Event, EventKind, Payload};
-use crate::k8s::{Key, Status};
+use crate::k8s::Status;
 
 /// Largest state that is put into each message, in bytes of objects.
 const STATE_BYTES_MAX: usize = 32 << 20;
 
 /// The type of a message over SSE.
 const UPDATES: &str = "UPDATES";
-
-/// What a stream of messages keeps between two of them.
-#[derive(Debug)]
-pub(super) struct World {
-    /// The token of the last complete message; empty before, and after a RESET.
-    complete: String,
-    /// Whether the client has to forget what it holds, with the next message.
-    resets: bool,
-    /// The objects that the client holds, if each complete message has them.
-    state: Option<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    objects: BTreeMap<(usize, Key), Bytes>,
-    bytes: usize,
-}
-
-impl State {
-    fn put(&mut self, source: usize, key: &Key, json: Bytes) {
-        self.bytes += json.len();
-        if let Some(before) = self.objects.insert((source, key.clone()), json) {
-            self.bytes -= before.len();
-        }
-    }
-
-    fn remove(&mut self, source: usize, key: &Key) {
-        if let Some(before) = self.objects.remove(&(source, key.clone())) {
-            self.bytes -= before.len();
-        }
-    }
-}
 
 impl Encoder {
     /// Puts each batch into one message: `{"type":"UPDATES","updates":[…],"resume":"…","more":false}`. With `resumed` the client holds objects

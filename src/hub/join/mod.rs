@@ -17,8 +17,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub use reader::JOINED_MAX;
-pub(super) use reader::{JoinError, JoinReader, changes_between, locate};
-pub(super) use state::undo;
+pub(super) use reader::{JoinError, JoinReader, locate};
+pub(super) use state::{changes_between, undo};
 
 use super::Informer;
 use crate::cache::{IndexTerm, UsedIndex};
@@ -183,7 +183,7 @@ impl Join {
         };
         let mut references = References::default();
         if !forward.names.is_empty() {
-            let values = forward.paths.read(object);
+            let values = object.read_values(&forward.paths);
             for (slot, (link, relations)) in forward.names.iter().enumerate() {
                 let mut names = values.get(slot).iter().filter(|name| !name.is_empty()).peekable();
                 if names.peek().is_none() || !link.means(object) {
@@ -284,7 +284,9 @@ impl Relation {
         let paths = self.informer.reader.paths();
         let all: Vec<Arc<str>> = match paths.slot(&link.path) {
             Some(slot) => object.values(&paths).get(slot).iter().cloned().collect(),
-            None => IndexPaths::new(vec![link.path.clone()]).read(object).get(0).iter().cloned().collect(),
+            None => {
+                object.read_values(&IndexPaths::new(vec![link.path.clone()])).get(0).iter().cloned().collect()
+            }
         };
         let named = !all.is_empty() && link.link.means(object);
         all.into_iter().filter(|name| named && !name.is_empty()).collect()

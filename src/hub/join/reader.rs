@@ -8,8 +8,8 @@ use tokio::sync::{Notify, watch};
 
 use super::Join;
 use super::joined::{Follow, FollowedPart, Joined, Shown};
-use super::state::{StateAt, undo};
-use crate::cache::{Change, ChangeKind, Cursor, IndexTerm, Interest, Located, Mark, Part, Reader, Snapshot};
+use super::state::{READ_LEN, StateAt, changes_between, undo};
+use crate::cache::{ChangeKind, Cursor, IndexTerm, Interest, Located, Mark, Part, Snapshot};
 use crate::hub::event::{Event, EventKind, Payload, ResetReason};
 use crate::hub::informer::{InUse, Retirement};
 use crate::hub::source::Source;
@@ -19,9 +19,6 @@ use crate::k8s::{Key, Object, ResourceVersion};
 /// Largest number of objects of a stream with a join, selected and related. The stream holds a reference to each, and about 300
 /// bytes beside it.
 pub const JOINED_MAX: usize = 100_000;
-
-/// Changes that are read at once from the journal of a related informer.
-const READ_LEN: usize = 1024;
 
 /// Largest number of changes that are read in one step. With more, each related object is compared with its current state.
 const READ_MAX: usize = 8 * READ_LEN;
@@ -493,23 +490,4 @@ pub(in crate::hub) fn locate(informer: &Informer, version: &ResourceVersion) -> 
         Located::At(cursor) if informer.reader.changes_after(cursor, 0).is_none() => Located::Lost,
         located @ (Located::At(_) | Located::Ahead | Located::Lost) => located,
     }
-}
-
-/// The changes between two cursors, oldest first. `None` where the journal no longer has them, or there are more than `len_max`.
-pub(in crate::hub) fn changes_between(
-    reader: &Reader,
-    from: Cursor,
-    to: Cursor,
-    len_max: usize,
-) -> Option<Vec<Arc<Change>>> {
-    if from.history != to.history || to.revision.0.saturating_sub(from.revision.0) > len_max as u64 {
-        return None;
-    }
-    let (mut changes, mut at): (Vec<Arc<Change>>, Cursor) = (Vec::new(), from);
-    while at.revision < to.revision {
-        let batch = reader.changes_after(at, READ_LEN)?;
-        at = batch.cursor;
-        changes.extend(batch.changes.into_iter().take_while(|change| change.revision <= to.revision));
-    }
-    Some(changes)
 }

@@ -3,8 +3,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::cache::{Change, Snapshot};
+use crate::cache::{Change, Cursor, Reader, Snapshot};
 use crate::k8s::{Key, Object};
+
+/// Changes that are read at once from the journal of a related informer.
+pub(super) const READ_LEN: usize = 1024;
 
 /// A state of an informer: the current one, with some changes undone.
 pub(super) struct StateAt {
@@ -22,6 +25,25 @@ pub(in crate::hub) fn undo<'a>(changes: impl IntoIterator<Item = &'a Arc<Change>
         undone.entry(change.object.key().clone()).or_insert_with(|| change.previous.clone());
     }
     undone
+}
+
+/// The changes between two cursors, oldest first. `None` where the journal no longer has them, or there are more than `len_max`.
+pub(in crate::hub) fn changes_between(
+    reader: &Reader,
+    from: Cursor,
+    to: Cursor,
+    len_max: usize,
+) -> Option<Vec<Arc<Change>>> {
+    if from.history != to.history || to.revision.0.saturating_sub(from.revision.0) > len_max as u64 {
+        return None;
+    }
+    let (mut changes, mut at): (Vec<Arc<Change>>, Cursor) = (Vec::new(), from);
+    while at.revision < to.revision {
+        let batch = reader.changes_after(at, READ_LEN)?;
+        at = batch.cursor;
+        changes.extend(batch.changes.into_iter().take_while(|change| change.revision <= to.revision));
+    }
+    Some(changes)
 }
 
 impl StateAt {

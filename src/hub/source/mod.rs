@@ -16,7 +16,8 @@ use crate::k8s::{Key, Object, ResourceVersion};
 
 mod pull;
 
-use pull::LOOKED_AT_MAX;
+/// Largest number of objects that are read for one batch, matching or not: about a millisecond.
+const LOOKED_AT_MAX: usize = 4096;
 
 /// One informer of a subscription.
 pub(super) struct Source {

@@ -12,12 +12,9 @@ use super::super::project::{
 use super::super::shared_batch::SharedBatch;
 use super::super::token::TokenKind;
 use super::super::{Candidates, Config};
-use super::{BatchBuilder, Difference, Finding, Phase, Pulled, Source};
+use super::{BatchBuilder, Difference, Finding, LOOKED_AT_MAX, Phase, Pulled, Source};
 use crate::cache::{Batch, CatchUpEntry, Cursor, Gone, IndexCatchUp, Lost, Revision, UsedIndex};
 use crate::k8s::{Key, ResourceVersion};
-
-/// Largest number of objects that are read for one batch, matching or not: about a millisecond.
-pub(super) const LOOKED_AT_MAX: usize = 4096;
 
 /// A part of a catch-up.
 struct Piece {

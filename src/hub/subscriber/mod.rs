@@ -12,10 +12,10 @@ use super::event::{Event, EventKind, Payload, ResetReason};
 use super::follower::{Follower, Stage};
 use super::join::JoinReader;
 use super::live_place::LivePlace;
-use super::registry::SubscriberPermit;
+use super::registry::{Hub, SubscriberPermit};
 use super::source::{Source, Wake};
 use super::subscription::{Delivery, StartAt, Subscription};
-use super::{CloseReason, Config, Form, Informer, InformerId, Selection};
+use super::{CloseReason, Config, Form, Informer, InformerId, Selection, SubscribeError};
 use crate::cache::Cursor;
 use crate::k8s::{ResourceVersion, Status};
 
@@ -81,6 +81,19 @@ enum State {
     Live,
     /// The last bookmark was sent.
     Ended(CloseReason),
+}
+
+// === impl Hub ===
+
+impl Hub {
+    /// Begins a subscription. Its position is taken now, not at the first poll, so that nothing in between is missed.
+    ///
+    /// # Errors
+    /// [`SubscribeError::Full`].
+    pub fn subscribe(&self, subscription: Subscription) -> Result<Subscriber, SubscribeError> {
+        let permit = self.permit(subscription.informers.clone())?;
+        Ok(Subscriber::new(subscription, *self.config(), self.drain(), permit))
+    }
 }
 
 // === impl Subscriber ===

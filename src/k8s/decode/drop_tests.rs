@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::k8s::{DecodeOptions, Resource, ResourceParts};
+use crate::k8s::{DecodeOptions, Decoder, Resource, ResourceParts};
 
 fn decoder() -> Decoder {
     let secrets = ResourceParts {

@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use super::DecodeError;
 use super::list::ListMeta;
-use crate::k8s::object::Text;
+use crate::k8s::json::Text;
 use crate::k8s::{Key, ResourceVersion};
 
 /// An object without its content.

@@ -4,9 +4,10 @@ use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
 
-use super::{DecodeError, Decoder, ListPage, ObjectSeed, Skipped, key_for_log};
-use crate::k8s::object::Text;
+use super::{DecodeError, Decoder, ListPage, ObjectSeed, Skipped, is_one_line, key_for_log};
+use crate::k8s::json::Text;
 use crate::k8s::{Object, ResourceVersion};
 
 #[derive(Default, Deserialize)]
@@ -37,8 +38,47 @@ impl ListMeta {
     }
 }
 
-pub(super) struct ListSeed<'d> {
-    pub(super) decoder: &'d mut Decoder,
+impl Decoder {
+    /// A page of a list. Items that cannot be decoded are in `skipped`.
+    ///
+    /// # Errors
+    /// [`DecodeError`] when the body is not a list or has no resourceVersion.
+    pub fn list(&mut self, body: &[u8]) -> Result<ListPage, DecodeError> {
+        let text = std::str::from_utf8(body)?;
+        // Go's encoder ends a document with a line feed.
+        self.is_one_line = is_one_line(text.trim_ascii_end());
+        let mut reader = serde_json::Deserializer::from_str(text);
+        let quick = ListSeed { decoder: self }.deserialize(&mut reader);
+        match quick.and_then(|page| reader.end().map(|()| page)) {
+            Ok(page) => page,
+            // One item of the wrong shape fails the whole pass; go item by item so that it costs only itself.
+            Err(_) => self.list_item_by_item(text),
+        }
+    }
+
+    fn list_item_by_item(&mut self, text: &str) -> Result<ListPage, DecodeError> {
+        #[derive(Deserialize)]
+        struct RawList<'a> {
+            #[serde(default)]
+            metadata: ListMeta,
+            #[serde(borrow, default)]
+            items: Option<Vec<&'a RawValue>>,
+        }
+        let list: RawList<'_> = serde_json::from_str(text)?;
+        let mut objects = Vec::new();
+        let mut skipped = Vec::new();
+        for item in list.items.unwrap_or_default() {
+            match self.object(item.get()) {
+                Ok(object) => objects.push(object),
+                Err(error) => skipped.push(Skipped { key: key_for_log(item.get()), error }),
+            }
+        }
+        list.metadata.into_page(objects, skipped)
+    }
+}
+
+struct ListSeed<'d> {
+    decoder: &'d mut Decoder,
 }
 
 impl<'de> DeserializeSeed<'de> for ListSeed<'_> {

@@ -8,6 +8,7 @@
 mod drop;
 mod identity;
 mod list;
+mod without;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -22,9 +23,9 @@ use serde_json::value::RawValue;
 pub use drop::DropPaths;
 use drop::{Branch, Cut};
 pub use identity::{Identity, IdentityPage, identities};
-use list::{ListMeta, ListSeed};
 
-use super::object::{Body, MemberKey, Span, ValuesCell, string};
+use super::json::{MemberKey, string};
+use super::object::{Body, Span, ValuesCell};
 use super::{INITIAL_EVENTS_END, Key, LAST_APPLIED, Object, Resource, ResourceVersion, WatchEvent};
 
 /// What the decoder removes from objects, and how large an object may be.
@@ -146,43 +147,6 @@ impl Decoder {
         let object = ObjectSeed { decoder: self }.deserialize(&mut reader)?;
         reader.end()?;
         object
-    }
-
-    /// A page of a list. Items that cannot be decoded are in `skipped`.
-    ///
-    /// # Errors
-    /// [`DecodeError`] when the body is not a list or has no resourceVersion.
-    pub fn list(&mut self, body: &[u8]) -> Result<ListPage, DecodeError> {
-        let text = std::str::from_utf8(body)?;
-        // Go's encoder ends a document with a line feed.
-        self.is_one_line = is_one_line(text.trim_ascii_end());
-        let mut reader = serde_json::Deserializer::from_str(text);
-        let quick = ListSeed { decoder: self }.deserialize(&mut reader);
-        match quick.and_then(|page| reader.end().map(|()| page)) {
-            Ok(page) => page,
-            // One item of the wrong shape fails the whole pass; go item by item so that it costs only itself.
-            Err(_) => self.list_item_by_item(text),
-        }
-    }
-
-    fn list_item_by_item(&mut self, text: &str) -> Result<ListPage, DecodeError> {
-        #[derive(Deserialize)]
-        struct RawList<'a> {
-            #[serde(default)]
-            metadata: ListMeta,
-            #[serde(borrow, default)]
-            items: Option<Vec<&'a RawValue>>,
-        }
-        let list: RawList<'_> = serde_json::from_str(text)?;
-        let mut objects = Vec::new();
-        let mut skipped = Vec::new();
-        for item in list.items.unwrap_or_default() {
-            match self.object(item.get()) {
-                Ok(object) => objects.push(object),
-                Err(error) => skipped.push(Skipped { key: key_for_log(item.get()), error }),
-            }
-        }
-        list.metadata.into_page(objects, skipped)
     }
 
     /// One line of a watch.

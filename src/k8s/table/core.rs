@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::Context;
+use super::context::Context;
 use super::text::{join, labels, list_with_more, or_none};
 use super::tree::Tree;
 

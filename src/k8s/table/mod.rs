@@ -7,6 +7,7 @@
 //! unset field.
 
 mod columns;
+mod context;
 mod core;
 mod custom;
 mod jsonpath;
@@ -26,18 +27,12 @@ pub use custom::PrinterColumn;
 pub use time::Timestamp;
 
 use super::Resource;
+use context::Context;
 use custom::Custom;
 use tree::Tree;
 
 /// The newest minor version whose printers are known here. Newer versions are assumed to print alike.
 pub const MINOR_MAX: u32 = 36;
-
-/// What the cells of a row depend on beside the object.
-#[derive(Debug, Clone, Copy)]
-struct Context {
-    now: Timestamp,
-    minor: u32,
-}
 
 /// Cells for all columns of all versions, in the order of `columns.json`.
 type Printer = fn(&Tree<'_>, &Context) -> Vec<Value>;
@@ -152,13 +147,6 @@ fn completed(pod: &Tree<'_>) -> Option<Completed> {
         "Succeeded" => Some(Completed::Succeeded),
         "Failed" => Some(Completed::Failed),
         _ => None,
-    }
-}
-
-impl Context {
-    /// How old an object is.
-    fn age(&self, object: &Tree<'_>) -> String {
-        time::ago(Timestamp::at(object, "metadata.creationTimestamp"), self.now)
     }
 }
 

@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use super::Context;
+use super::context::Context;
 use super::core::load_balancer;
 use super::text::{condition, default_name, join, list_with_more, or_none, selector};
 use super::time::human;

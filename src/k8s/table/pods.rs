@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use super::Context;
+use super::context::Context;
 use super::text::{condition, is_so};
 use super::time::{Timestamp, ago};
 use super::tree::Tree;

@@ -8,7 +8,7 @@
 
 use serde_json::Value;
 
-use super::Context;
+use super::context::Context;
 use super::text::list_with_more;
 use super::tree::Tree;
 

@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use super::Context;
+use super::context::Context;
 use super::text::{containers, is_so, labels, or_none, selector};
 use super::time::Timestamp;
 use super::tree::Tree;

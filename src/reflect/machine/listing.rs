@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::pass::{Older, Pass, Streaming};
 use super::{InitialList, Machine, State, Then, delay_after};
 use crate::cache::Delta;
 use crate::k8s::{ListPage, ResourceVersion, Status, WatchEvent};
 use crate::reflect::watching::{EndReason, RelistReason, WatchEnd, Watching};
 use crate::reflect::{Failure, Moment, Reaction, Step};
-use crate::upstream::{AsOf, Backoff, FailureKind, PageRequest, Refusal, WatchFrom};
+use crate::upstream::{AsOf, FailureKind, PageRequest, Refusal, WatchFrom};
 
 /// Number of expired continue tokens after which the list is requested without pages, as client-go's pager does.
 const EXPIRED_TOKENS_MAX: u32 = 2;
@@ -30,35 +31,6 @@ const MARK_SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// A streaming list that the server ends after this time without an end mark will never have one, even if events came.
 const MARKLESS_MAX: Duration = Duration::from_secs(120);
-
-/// Number of older answers in a row, over at least [`OLDER_PATIENCE`], after which they are believed. One of several API
-/// servers is behind for seconds at most; a cluster that was restored from a backup stays behind.
-const OLDER_ANSWERS_MIN: u32 = 3;
-const OLDER_PATIENCE: Duration = Duration::from_secs(15);
-
-/// A list under way, in pages.
-#[derive(Debug, Default)]
-pub(super) struct Pass {
-    as_of: AsOf,
-    /// The version of its first page, which is the list's.
-    version: Option<ResourceVersion>,
-    token: Option<String>,
-}
-
-/// A list under way, as a stream.
-#[derive(Debug)]
-pub(super) struct Streaming {
-    as_of: AsOf,
-    opened: Option<Instant>,
-}
-
-/// Consecutive answers that are older than what the cache has seen.
-#[derive(Debug, Default)]
-pub(super) struct Older {
-    answers: u32,
-    since: Option<Instant>,
-    backoff: Backoff,
-}
 
 // === impl Machine ===
 
@@ -393,24 +365,5 @@ impl Machine {
         let delay = self.older.backoff.next(moment.entropy).max(least);
         let step = self.sleep(delay, Then::List, sentence, moment);
         Reaction { older: true, ..Reaction::step(step) }
-    }
-}
-
-// === impl Streaming ===
-
-impl Streaming {
-    pub(super) fn is_open(&self) -> bool {
-        self.opened.is_some()
-    }
-}
-
-// === impl Older ===
-
-impl Older {
-    /// Whether a list at `listed` must be distrusted, because `seen` is newer (U31).
-    fn is_doubtful(&self, listed: &ResourceVersion, seen: &ResourceVersion, now: Instant) -> bool {
-        let convinced = self.answers + 1 >= OLDER_ANSWERS_MIN
-            && self.since.is_some_and(|since| now.saturating_duration_since(since) >= OLDER_PATIENCE);
-        listed < seen && !convinced
     }
 }

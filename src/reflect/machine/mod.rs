@@ -18,6 +18,7 @@
 //! ```
 
 mod listing;
+mod pass;
 mod silence;
 
 use std::mem;
@@ -25,8 +26,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use self::listing::{Older, Pass, Streaming};
-use super::step::{Failure, Input, Moment, Probed, Question, Reaction, SampleObject, Step};
+use self::pass::{Older, Pass, Streaming};
+use super::failure::Failure;
+use super::step::{Input, Moment, Probed, Question, Reaction, SampleObject, Step};
 use super::watching::{Doubt, EndReason, RelistReason, Verdict, WatchEnd, Watching};
 use crate::cache::{Delta, Phase, ReflectorCondition};
 use crate::k8s::{Key, ResourceVersion, Status, WatchEvent};

@@ -6,6 +6,7 @@ mod controllers;
 mod kubelet;
 mod life;
 mod mirror;
+mod stage;
 mod templates;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::cluster::Cluster;
 use mirror::Mirror;
+use stage::Stage;
 
 /// Shortest time between two wake-ups of [`Scenario::run`]; faster rates do several steps at once.
 const TICK_MIN: Duration = Duration::from_millis(10);
@@ -42,7 +44,7 @@ pub struct Scenario {
     /// Generation and template hash of each deployment, by uid.
     template_hashes: BTreeMap<String, (u64, String)>,
     /// When each pod, by uid, was first seen in its present stage.
-    stages: BTreeMap<String, (kubelet::Stage, u64)>,
+    stages: BTreeMap<String, (Stage, u64)>,
     /// Pods, by uid, that crash until this time.
     crashing: BTreeMap<String, u64>,
     /// The last number that was given to an object.

@@ -3,7 +3,7 @@ use std::collections::HashSet;
 use proptest::prelude::*;
 
 use super::*;
-use crate::k8s::{DecodeOptions, Decoder, IndexPath, IndexPaths, Resource, ResourceParts};
+use crate::k8s::{Damaged, DecodeOptions, Decoder, IndexPath, IndexPaths, Resource, ResourceParts, damages};
 
 fn decoder() -> Decoder {
     let options =
@@ -28,7 +28,8 @@ fn pod(at: usize, note: &str) -> Arc<Object> {
 }
 
 fn packed_of(objects: &[Arc<Object>]) -> Vec<Option<Arc<Object>>> {
-    let press = Press::new(Arc::new(Dictionary::train(objects, 4096)));
+    let samples: Vec<_> = objects.iter().map(|object| object.json()).collect();
+    let press = Press::new(Arc::new(Dictionary::train(&samples, 4096)));
     let mut labels = HashSet::<Arc<str>>::new();
     press.pack(objects, |text| {
         labels.get(text).cloned().unwrap_or_else(|| {
@@ -56,7 +57,6 @@ fn a_packed_object_is_the_same_object() {
         assert_eq!(Object::plain(packed.clone()).json(), object.json());
         assert!(Object::plain(packed.clone()).dictionary().is_none());
     }
-    assert_eq!(damages(), DAMAGES.load(Ordering::Acquire));
 }
 
 #[test]

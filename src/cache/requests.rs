@@ -11,34 +11,14 @@
 //! may have to wait that long. Until then it may be served all the same, as it has everything up to its version, if only
 //! that version is of this history: the API server, asked for its version, has been there ([`Reader::request_version`]).
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::cmp::Ordering;
 
 use tokio::sync::watch;
 
 use super::BackfillAnswer;
 use super::shared::{Mark, Reader, Writer};
+use super::state::State;
 use crate::k8s::{Identity, ResourceVersion};
-
-/// The requests of one cache's readers. Backfills themselves are in its state, as they follow its changes.
-#[derive(Debug, Default)]
-pub(super) struct Inquiries {
-    /// Wakes [`BackfillRequests`].
-    backfill_tx: watch::Sender<()>,
-    version: Mutex<UpstreamVersion>,
-    /// Wakes [`VersionRequests`].
-    version_tx: watch::Sender<()>,
-}
-
-/// What is known of the API server's version.
-#[derive(Debug)]
-struct UpstreamVersion {
-    /// The cache's history of which this is known.
-    history: u64,
-    /// The newest version that the API server told.
-    reached: ResourceVersion,
-    /// The newest version that a reader came with and that is not answered.
-    requested: Option<ResourceVersion>,
-}
 
 /// The end that answers [`Reader::request_backfill`]. Separate from the [`Writer`], so that a list of a past version and the
 /// watch do not wait for each other.
@@ -59,22 +39,29 @@ pub struct VersionRequest {
     history: u64,
 }
 
-// === impl UpstreamVersion ===
+// === impl State ===
 
-impl Default for UpstreamVersion {
-    /// Of the first history nothing is known.
-    fn default() -> Self {
-        Self { history: 0, reached: ResourceVersion::ZERO, requested: None }
-    }
-}
-
-impl UpstreamVersion {
-    /// What is known in a history: nothing if it is another one.
-    fn of(&mut self, history: u64) -> &mut Self {
-        if self.history != history {
-            *self = Self { history, ..Self::default() };
+impl State {
+    /// What is known of a version that [`State::locate`] does not find; `None` if it was never requested and
+    /// may be.
+    fn backfill_answer(&self, version: &ResourceVersion) -> Option<BackfillAnswer> {
+        match self.backfills.known(version, self.floor) {
+            None if self.may_ask(version) => None,
+            known => Some(known.unwrap_or(BackfillAnswer::Unknown)),
         }
-        self
+    }
+
+    fn may_ask(&self, version: &ResourceVersion) -> bool {
+        let before = version.partial_cmp(&self.store.position) == Some(Ordering::Less);
+        self.backfills.has_room() && self.synced && before && version.is_number() && !version.is_zero()
+    }
+
+    /// Puts a version among those to be requested, if it is not known.
+    fn ask(&mut self, version: &ResourceVersion) -> BackfillAnswer {
+        self.backfill_answer(version).unwrap_or_else(|| {
+            self.backfills.request(version);
+            BackfillAnswer::Requested
+        })
     }
 }
 
@@ -111,7 +98,7 @@ impl Reader {
     /// readers wake once it has answered; to be requested again then, as the answer may be that it is not there yet.
     pub fn request_version(&self, version: &ResourceVersion) -> bool {
         let history = self.mark().history;
-        let mut known = self.upstream_version();
+        let mut known = self.shared.inquiries.version();
         let known = known.of(history);
         if *version <= known.reached {
             return true;
@@ -124,10 +111,6 @@ impl Reader {
             self.shared.inquiries.version_tx.send_replace(());
         }
         false
-    }
-
-    fn upstream_version(&self) -> MutexGuard<'_, UpstreamVersion> {
-        self.shared.inquiries.version.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -152,7 +135,11 @@ impl BackfillRequests {
     /// Answers with the objects that existed at exactly this version; `None` if the API server does not tell. Costs the store
     /// and the answer under the lock. Returns what is known now.
     pub fn answer(&self, version: &ResourceVersion, there: Option<Vec<Identity>>) -> BackfillAnswer {
-        let answer = self.reader.shared.write().answer(version, there);
+        let answer = {
+            let mut state = self.reader.shared.write();
+            let state = &mut *state;
+            state.backfills.answer(version, there, &state.store)
+        };
         self.reader.shared.wake_waiting();
         answer
     }
@@ -175,7 +162,7 @@ impl VersionRequests {
     /// The request, where the cache itself has not got there since.
     pub fn next(&self) -> Option<VersionRequest> {
         let (history, position) = (self.reader.mark().history, self.reader.summary().position);
-        let mut known = self.reader.upstream_version();
+        let mut known = self.reader.shared.inquiries.version();
         let known = known.of(history);
         known.requested = known.requested.take().filter(|requested| *requested > position);
         known.requested.is_some().then_some(VersionRequest { history })
@@ -184,7 +171,7 @@ impl VersionRequests {
     /// Answers with the API server's version; `None` if it did not tell.
     pub fn answer(&self, request: VersionRequest, version: Option<ResourceVersion>) {
         let history = self.reader.mark().history;
-        let mut known = self.reader.upstream_version();
+        let mut known = self.reader.shared.inquiries.version();
         let known = known.of(history);
         known.requested = None;
         // An answer for another history says nothing of this one.
