@@ -9,7 +9,7 @@ use bytes::{Buf as _, Bytes};
 
 use super::{Body, Encoder, Format};
 use crate::encode::{Frames, ws};
-use crate::hub::{BOOKMARK_PART, Event, EventKind, Payload};
+use crate::hub::{BOOKMARK_PART, Event, EventKind, Payload, Resumable};
 use crate::k8s::{Key, Status};
 
 /// Largest state that is put into each message, in bytes of objects.
@@ -108,7 +108,7 @@ impl Encoder {
             count += 1;
         }
         let is_amid = events.last().is_some_and(|event| event.is_amid);
-        let more = is_amid || self.sources.iter().any(|source| source.position.is_zero());
+        let more = is_amid || self.sources.iter().any(|source| source.position == Resumable::No);
         self.message(world, updates, more, out);
     }
 
@@ -165,7 +165,7 @@ impl Encoder {
         match &event.payload {
             Payload::Mark { positions, .. } => {
                 for (source, position) in self.sources.iter_mut().zip(positions) {
-                    source.position = position.clone();
+                    source.position = position.clone().into();
                 }
             }
             Payload::Object(_)
@@ -173,7 +173,7 @@ impl Encoder {
             | Payload::ObjectAt(..)
             | Payload::ObjectSince { .. }
             | Payload::Identity { .. } => {
-                self.sources[event.source].position = event.position.clone();
+                self.sources[event.source].position = event.position.clone().into();
             }
         }
     }

@@ -13,7 +13,7 @@ use crate::cache::{Change, ChangeKind, Cursor, IndexTerm, Interest, Located, Mar
 use crate::hub::event::{Event, EventKind, Payload, ResetReason};
 use crate::hub::informer::{InUse, Retirement};
 use crate::hub::source::Source;
-use crate::hub::{CloseReason, Form, Informer, ResumeToken};
+use crate::hub::{CloseReason, Form, Informer, Resumable, ResumeToken};
 use crate::k8s::{Key, Object, ResourceVersion};
 
 /// Largest number of objects of a stream with a join, selected and related. The stream holds a reference to each, and about 300
@@ -159,8 +159,8 @@ impl JoinReader {
     pub(in crate::hub) fn locate(&self, token: &ResumeToken) -> Located {
         let mut found = Located::At(Cursor::default());
         for Related { informer, .. } in &self.related {
-            let Some(version) = token.get(&informer.spec.token_name()) else { return Located::Lost };
-            match locate(informer, version) {
+            let Some(position) = token.get(&informer.spec.token_name()) else { return Located::Lost };
+            match locate(informer, position) {
                 Located::At(_) => {}
                 Located::Ahead => found = Located::Ahead,
                 Located::Lost => return Located::Lost,
@@ -173,10 +173,10 @@ impl JoinReader {
     pub(in crate::hub) fn begin(&mut self, token: Option<&ResumeToken>) {
         for Related { informer, cursor, position, .. } in &mut self.related {
             (*cursor, *position) = informer.reader.head();
-            if let Some(version) = token.and_then(|token| token.get(&informer.spec.token_name()))
-                && let Located::At(at) = locate(informer, version)
+            if let Some(told) = token.and_then(|token| token.get(&informer.spec.token_name()))
+                && let Located::At(at) = locate(informer, told)
             {
-                (*cursor, *position) = (at, version.clone());
+                (*cursor, *position) = (at, told.written().clone());
             }
         }
         self.commits = Vec::new();
@@ -482,11 +482,12 @@ impl JoinReader {
     }
 }
 
-/// Where an informer has a version of a token: in its journal, where all changes since are known, or not.
-pub(in crate::hub) fn locate(informer: &Informer, version: &ResourceVersion) -> Located {
+/// Where an informer has a position of a token: in its journal, where all changes since are known, or not.
+pub(in crate::hub) fn locate(informer: &Informer, position: &Resumable) -> Located {
+    let Resumable::At(version) = position else { return Located::Lost };
     let is_of_another = informer.tokens_valid_after().is_some_and(|valid_after| version <= valid_after);
     // In a relist's gap an object may have come and gone that the client holds.
-    if version.is_zero() || is_of_another || informer.reader.skipped_since(version) {
+    if is_of_another || informer.reader.skipped_since(version) {
         return Located::Lost;
     }
     match informer.reader.locate(version) {

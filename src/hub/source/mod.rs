@@ -293,10 +293,7 @@ impl Source {
     pub(super) fn locate(&self, token_kind: TokenKind, version: &ResourceVersion) -> Located {
         let reader = &self.informer.reader;
         match token_kind {
-            // Zero is the version of a client that was cut off within its first snapshot.
-            TokenKind::PerEvent | TokenKind::Bookmark
-                if version.is_zero() || self.is_of_another_selection(version) =>
-            {
+            TokenKind::PerEvent | TokenKind::Bookmark if self.is_of_another_selection(version) => {
                 Located::Lost
             }
             // An object that it holds beyond the token may have been deleted in a relist's gap.

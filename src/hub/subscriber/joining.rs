@@ -99,9 +99,9 @@ impl Subscriber {
         let (mut own, mut located) = (Vec::new(), vec![join.locate(token)]);
         for source in &self.sources {
             let name = source.informer.spec.token_name();
-            let Some(version) = token.get(&name) else { return Err(resetting(ResetReason::TokenOfOthers)) };
-            located.push(locate(&source.informer, version));
-            own.push((name, version.clone()));
+            let Some(position) = token.get(&name) else { return Err(resetting(ResetReason::TokenOfOthers)) };
+            located.push(locate(&source.informer, position));
+            own.push((name, position.clone()));
         }
         if located.contains(&Located::Lost) {
             return Err(resetting(ResetReason::TokenTooOld));
