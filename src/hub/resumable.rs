@@ -9,9 +9,10 @@ use crate::k8s::ResourceVersion;
 /// [`Resumable::No`] is less than every [`Resumable::At`]. Two of the latter compare as their versions do.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd)]
 pub enum Resumable {
-    /// Nowhere. The client has a part of a first state, of a catch-up, or of what a relist found, and these have no order
-    /// that another replica could continue. So a client that returns from here gets RESET and a new first state.
-    /// A token has `:0` for it, which is the version of no object.
+    /// Nowhere. The client has a part of a first state, of a catch-up, or of what a relist found. These events are not in
+    /// commit order. Another replica that is not as far would not send the changes in between, nor deletions of objects
+    /// that stopped matching. So a client that returns from here gets RESET and a new first state. A token has `:0` for it,
+    /// which is the version of no object.
     No,
     /// After this version, which is not [`ResourceVersion::ZERO`]. The client has everything up to it.
     At(ResourceVersion),

@@ -311,9 +311,9 @@ impl Encoder {
     }
 
     /// Sets the positions after events that another encoder has encoded, in the order of the informers.
-    pub fn advance_to<'a>(&mut self, positions: impl Iterator<Item = &'a ResourceVersion>) {
+    pub fn advance_to<'a>(&mut self, positions: impl Iterator<Item = &'a Resumable>) {
         for (source, position) in self.sources.iter_mut().zip(positions) {
-            source.position = position.clone().into();
+            source.position.clone_from(position);
         }
     }
 

@@ -165,7 +165,7 @@ impl Encoder {
         match &event.payload {
             Payload::Mark { positions, .. } => {
                 for (source, position) in self.sources.iter_mut().zip(positions) {
-                    source.position = position.clone().into();
+                    source.position = position.clone();
                 }
             }
             Payload::Object(_)
@@ -173,7 +173,7 @@ impl Encoder {
             | Payload::ObjectAt(..)
             | Payload::ObjectSince { .. }
             | Payload::Identity { .. } => {
-                self.sources[event.source].position = event.position.clone().into();
+                self.sources[event.source].position = event.position.clone();
             }
         }
     }

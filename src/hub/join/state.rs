@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::cache::{Change, Snapshot};
-use crate::k8s::{Key, Object};
+use crate::k8s::{Key, Object, ResourceVersion};
 
 /// A state of an informer: the current one, with some changes undone.
 pub(super) struct StateAt {
@@ -31,6 +31,11 @@ impl StateAt {
 
     pub(super) fn before(snapshot: Snapshot, undone: Undone) -> Self {
         Self { snapshot, undone }
+    }
+
+    /// The version of the current state, from before any change was undone.
+    pub(super) fn current_version(&self) -> &ResourceVersion {
+        &self.snapshot.position
     }
 
     /// The history of the informer that it is of.

@@ -85,7 +85,7 @@ fn list(version: u64, items: impl IntoIterator<Item = Object>) -> Vec<Delta> {
 }
 
 /// All events that are ready: kinds, names and positions.
-fn taken(subscriber: &mut Subscriber) -> Vec<(EventKind, String, ResourceVersion)> {
+fn taken(subscriber: &mut Subscriber) -> Vec<(EventKind, String, Resumable)> {
     let mut all = Vec::new();
     while let Some(events) = ready(subscriber) {
         all.extend(events.into_iter().map(|event| {
