@@ -27,8 +27,8 @@ pub mod encode {
 pub mod hub {
     pub use crate::hub::{
         Begin, Config, Delivery, Event, EventKind, Form, Hub, Informer, InformerSpec, Join, Live, LivePlace,
-        LivePosition, Member, Payload, RelatedInformer, ResetReason, ResumeToken, Round, Scope, Selection,
-        Stage, StartAt, Subscriber, Subscription, Told,
+        LivePosition, Member, Payload, RelatedInformer, ResetReason, Resumable, ResumeToken, Round, Scope,
+        Selection, Stage, StartAt, Subscriber, Subscription, Told,
     };
 }
 pub mod k8s {

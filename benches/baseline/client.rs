@@ -250,7 +250,9 @@ async fn connect_all(
         let streams = first..count.min(first + each);
         let request = path.as_ref().map(|path| match measure {
             Measure::Http2 => http2_requests(address, path, streams.clone()),
-            _ => request(address, path, first).into_bytes(),
+            Measure::Count | Measure::Events | Measure::Latency | Measure::Last | Measure::Stall => {
+                request(address, path, first).into_bytes()
+            }
         });
         let (counts, buffer) = (counts.clone(), buffer.clone());
         tokio::task::spawn_local(async move {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::Resumable;
 use crate::k8s::{Key, Object, ResourceVersion};
 
 /// An event of a subscription.
@@ -15,9 +16,8 @@ pub struct Event {
     pub kind: EventKind,
     /// What it is about.
     pub payload: Payload,
-    /// The version of this informer up to which the client has everything once it took this event. Zero during the snapshot,
-    /// a catch-up, and the changes of a relist, so that a client that is cut off there starts over.
-    pub position: ResourceVersion,
+    /// Where a client that is cut off after this event resumes in this informer.
+    pub position: Resumable,
     /// Whether the client holds events from beyond the position: the event stands amid a batch without an order, and a token
     /// of it is one of [`TokenKind::Bookmark`](super::TokenKind::Bookmark).
     pub is_amid: bool,
@@ -77,8 +77,8 @@ pub enum Payload {
     },
     /// No object.
     Mark {
-        /// Each informer's version up to which the client has everything.
-        positions: Vec<ResourceVersion>,
+        /// Where the client resumes in each informer.
+        positions: Vec<Resumable>,
         /// The reason of a RESET.
         reason: Option<ResetReason>,
     },

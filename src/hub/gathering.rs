@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Matcher;
 use super::event::Event;
 use super::project::project_gathered;
 use super::token::TokenKind;
+use super::{Matcher, Resumable};
 use crate::cache::{Change, Cursor};
-use crate::k8s::{Key, ResourceVersion};
+use crate::k8s::Key;
 
 /// Largest number of changes that are held. With more, the members of the view take them by themselves.
 const HELD_MAX: usize = 1024;
@@ -32,7 +32,7 @@ pub(super) struct Gathering {
 struct Held {
     /// Where the members are in the journal.
     cursor: Cursor,
-    position: ResourceVersion,
+    position: Resumable,
     /// Those that concern the view.
     changes: Vec<Arc<Change>>,
     /// Their objects.
@@ -72,7 +72,7 @@ impl Gathering {
     }
 
     /// Keeps a change. `before` is where the members are, if they have everything.
-    pub(super) fn hold(&mut self, source: usize, change: &Arc<Change>, before: &(Cursor, ResourceVersion)) {
+    pub(super) fn hold(&mut self, source: usize, change: &Arc<Change>, before: &(Cursor, Resumable)) {
         let held = self.held[source].get_or_insert_with(|| {
             let (cursor, position) = before.clone();
             Held { cursor, position, changes: Vec::new(), keys: HashSet::new() }
@@ -83,7 +83,7 @@ impl Gathering {
     }
 
     /// Where the members are in a source of which changes are held.
-    pub(super) fn place(&self, source: usize) -> Option<(Cursor, ResourceVersion)> {
+    pub(super) fn place(&self, source: usize) -> Option<(Cursor, Resumable)> {
         self.held[source].as_ref().map(|held| (held.cursor, held.position.clone()))
     }
 
@@ -92,7 +92,7 @@ impl Gathering {
     pub(super) fn tell<'a>(
         &mut self,
         now: Instant,
-        source: impl Fn(usize) -> (&'a Matcher, &'a ResourceVersion),
+        source: impl Fn(usize) -> (&'a Matcher, &'a Resumable),
     ) -> Vec<Event> {
         let mut events = Vec::new();
         for (index, held) in self.held.iter_mut().enumerate() {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::shared_batch::{SharedBatch, SharedBatches};
-use super::{CloseReason, Config, InformerSpec};
+use super::{CloseReason, Config, InformerSpec, Resumable};
 use crate::cache::{self, Cursor};
 use crate::k8s::ResourceVersion;
 
@@ -106,6 +106,12 @@ impl Informer {
     /// The identity of the informer.
     pub fn id(&self) -> InformerId {
         self.shared.id
+    }
+
+    /// Cursor and position of a reader that has everything.
+    pub(super) fn head(&self) -> (Cursor, Resumable) {
+        let (cursor, version) = self.reader.head();
+        (cursor, version.into())
     }
 
     /// The next changes after a cursor, if it is in the journal and there are any. Made once for all subscribers.

@@ -2,17 +2,16 @@
 
 use std::sync::Arc;
 
-use super::Informer;
 use super::live_place::LivePosition;
 use super::routes::Routes;
+use super::{Informer, Resumable};
 use crate::cache::Cursor;
-use crate::k8s::ResourceVersion;
 
 /// An informer that views follow.
 pub(super) struct Lane {
     pub(super) informer: Arc<Informer>,
     pub(super) cursor: Cursor,
-    pub(super) position: ResourceVersion,
+    pub(super) position: Resumable,
     pub(super) relists: u64,
     pub(super) routes: Routes,
     pub(super) views: usize,
@@ -33,7 +32,7 @@ impl Lane {
 
     /// Updates its position if only that has moved.
     pub(super) fn refresh(&mut self) {
-        let (cursor, position) = self.informer.reader.head();
+        let (cursor, position) = self.informer.head();
         if cursor == self.cursor {
             self.position = position;
         }

@@ -24,7 +24,7 @@ use super::live_place::{LivePlace, LivePosition, Member, Round, Told, is_beyond,
 use super::project::{ChangeValues, loses_order, position_after, project_read_change};
 use super::routes::Route;
 use super::shared_batch::SharedBatch;
-use super::{Config, Informer, InformerId, Matcher, Selection};
+use super::{Config, Informer, InformerId, Matcher, Resumable, Selection};
 use crate::cache::Mark;
 use crate::k8s::ResourceVersion;
 
@@ -561,7 +561,7 @@ impl<M: Member> Live<M> {
 
     /// Whether an informer of a view is amid what a relist found.
     fn is_amid_relist(&self, view: usize) -> bool {
-        self.views[view].sources.iter().any(|(lane, ..)| self.lanes[*lane].position.is_zero())
+        self.views[view].sources.iter().any(|(lane, ..)| self.lanes[*lane].position == Resumable::No)
     }
 
     /// The bookmark for the members of a view.

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::event::Event;
 use super::project::{loses_order, project_change};
 use super::shared_batch::SharedBatch;
-use super::{Informer, Matcher, Selection};
+use super::{Informer, Matcher, Resumable, Selection};
 use crate::cache::{Cursor, Reader};
 use crate::k8s::ResourceVersion;
 
@@ -23,8 +23,8 @@ pub struct LivePosition {
     pub informer: Arc<Informer>,
     /// The cursor in its cache.
     pub cursor: Cursor,
-    /// The version up to which the client has everything.
-    pub position: ResourceVersion,
+    /// Where the client resumes if it is cut off.
+    pub position: Resumable,
     /// The token with which the client resumed, if the client may hold events from beyond it.
     pub holds_beyond: Option<ResourceVersion>,
 }
@@ -62,7 +62,7 @@ pub trait Member {
     fn encoder(&self, informers: &[Arc<Informer>]) -> Self::Encoder;
 
     /// Sets the positions of an encoder, one for each informer, for the tokens.
-    fn advance(encoder: &mut Self::Encoder, positions: &[ResourceVersion]);
+    fn advance(encoder: &mut Self::Encoder, positions: &[Resumable]);
 
     /// It joins the members that are sent the bytes of this encoder.
     fn joins(&mut self, encoder: &Self::Encoder) {
@@ -100,7 +100,7 @@ pub struct Round {
 }
 
 /// Whether a position is beyond another one, or cannot be compared with it.
-pub(super) fn is_beyond(position: &ResourceVersion, other: &ResourceVersion) -> bool {
+pub(super) fn is_beyond(position: &Resumable, other: &Resumable) -> bool {
     position.partial_cmp(other).is_none_or(Ordering::is_gt)
 }
 

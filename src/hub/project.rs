@@ -6,17 +6,13 @@ use std::sync::Arc;
 
 use super::event::{Event, EventKind, Payload};
 use super::token::TokenKind;
-use super::{Form, Matcher, Selection};
+use super::{Form, Matcher, Resumable, Selection};
 use crate::cache::{BackfillChange, CatchUpEntry, Change, ChangeKind, Revision};
 use crate::k8s::{IndexPaths, IndexValues, Key, Object, ResourceVersion};
 
-/// Position during a catch-up. Events are not in commit order here, so a client cut off in the middle must start over: a
-/// replica that is not as far would not send the changes in between, nor deletions of objects that stopped matching.
-pub(super) const AMID: ResourceVersion = ResourceVersion::ZERO;
-
-/// The version up to which a client has everything once it took a change.
-pub(super) fn position_after(change: &Change) -> ResourceVersion {
-    if change.is_amid_relist() { AMID } else { change.position.clone() }
+/// Where a client that is cut off after a change resumes.
+pub(super) fn position_after(change: &Change) -> Resumable {
+    if change.is_amid_relist() { Resumable::No } else { change.position.clone().into() }
 }
 
 /// A change for a subscriber that selects everything.

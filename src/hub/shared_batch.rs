@@ -8,11 +8,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bytes::Bytes;
 
-use super::Config;
 use super::event::Event;
 use super::project::{position_after, project_unfiltered};
+use super::{Config, Resumable};
 use crate::cache::{Batch, Change, Cursor, Reader};
-use crate::k8s::ResourceVersion;
 
 /// Number of formats, codings and kinds of tokens in which a batch is rendered.
 pub const RENDERINGS: usize = 14;
@@ -27,6 +26,8 @@ const BYTES_MAX: usize = 1 << 20;
 pub struct SharedBatch {
     from: Cursor,
     batch: Batch,
+    /// Where a client that has taken it resumes.
+    position: Resumable,
     bytes: usize,
     /// Its renderings, by format. This room does not look at them.
     rendered: [OnceLock<Rendered>; RENDERINGS],
@@ -76,8 +77,8 @@ impl SharedBatch {
         self.batch.changes.is_empty()
     }
 
-    /// The version up to which a client has everything once it took the last event.
-    pub fn position(&self) -> ResourceVersion {
+    /// Where a client that is cut off after the last event resumes.
+    pub fn position(&self) -> Resumable {
         position_after(&self.batch.changes[self.batch.changes.len() - 1])
     }
 
@@ -92,8 +93,8 @@ impl SharedBatch {
     }
 
     /// Cursor and position of a reader that has taken it.
-    pub(super) fn end(&self) -> (Cursor, &ResourceVersion) {
-        (self.batch.cursor, &self.batch.position)
+    pub(super) fn end(&self) -> (Cursor, &Resumable) {
+        (self.batch.cursor, &self.position)
     }
 }
 
@@ -107,7 +108,12 @@ impl SharedBatches {
         }
         let mut batch = reader.changes_after(cursor, config.batch_len_max)?;
         let bytes = bounded(&mut batch, config.batch_bytes_max)?;
-        let batch = Arc::new(SharedBatch { from: cursor, batch, bytes, rendered: Default::default() });
+        let position = match batch.changes.last() {
+            Some(last) if !batch.caught_up => position_after(last),
+            Some(_) | None => batch.position.clone().into(),
+        };
+        let rendered = Default::default();
+        let batch = Arc::new(SharedBatch { from: cursor, batch, position, bytes, rendered });
         recent.push(batch.clone());
         Some(batch)
     }
@@ -151,9 +157,7 @@ fn bounded(batch: &mut Batch, bytes_max: usize) -> Option<usize> {
         batch.caught_up = false;
     }
     if !batch.caught_up {
-        let last = batch.changes.last()?;
-        batch.cursor.revision = last.revision;
-        batch.position = position_after(last);
+        batch.cursor.revision = batch.changes.last()?.revision;
     }
     (count > 0).then_some(bytes)
 }

@@ -2,10 +2,11 @@
 
 use std::fmt;
 
+use super::Resumable;
 use crate::k8s::ResourceVersion;
 
 /// `pods:48213`, several joined by commas: for each informer the resourceVersion up to which the client has
-/// everything.
+/// everything, or 0 if it has to start over ([`Resumable::No`]).
 ///
 /// Versions are almost always decimal numbers (U1). Those of an aggregated API server may be any text; a byte of it that is
 /// not allowed in a header, a URL or between commas is written as `~` and two hexadecimal digits.
@@ -14,7 +15,7 @@ use crate::k8s::ResourceVersion;
 /// that part for one more resource, which the request does not name, and answers with RESET.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResumeToken {
-    parts: Vec<(String, ResourceVersion)>,
+    parts: Vec<(String, Resumable)>,
     kind: Option<TokenKind>,
 }
 
@@ -58,7 +59,7 @@ impl ResumeToken {
                 return Err(wrong(part));
             }
             let version = unescape(version).ok_or_else(|| wrong(part))?;
-            Ok((name.to_owned(), ResourceVersion::new(&version)))
+            Ok((name.to_owned(), ResourceVersion::new(&version).into()))
         };
         let (text, kind) = match text.strip_suffix(BOOKMARK_PART).and_then(|rest| rest.strip_suffix(',')) {
             Some(rest) => (rest, Some(TokenKind::Bookmark)),
@@ -77,8 +78,9 @@ impl ResumeToken {
     ///
     /// # Errors
     /// Those of `out`.
-    pub fn write_part(name: &str, version: &ResourceVersion, out: &mut impl fmt::Write) -> fmt::Result {
+    pub fn write_part(name: &str, position: &Resumable, out: &mut impl fmt::Write) -> fmt::Result {
         write!(out, "{name}:")?;
+        let version = position.written();
         if version.is_number() {
             return write!(out, "{version}");
         }
@@ -92,9 +94,9 @@ impl ResumeToken {
         Ok(())
     }
 
-    /// The version for an informer.
-    pub fn get(&self, name: &str) -> Option<&ResourceVersion> {
-        self.parts.iter().find(|(part, _)| part == name).map(|(_, version)| version)
+    /// Where the client resumes in an informer.
+    pub fn get(&self, name: &str) -> Option<&Resumable> {
+        self.parts.iter().find(|(part, _)| part == name).map(|(_, position)| position)
     }
 
     /// How many informers it names.
@@ -108,19 +110,20 @@ impl ResumeToken {
     }
 }
 
-impl FromIterator<(String, ResourceVersion)> for ResumeToken {
-    fn from_iter<T: IntoIterator<Item = (String, ResourceVersion)>>(parts: T) -> Self {
-        Self { parts: parts.into_iter().collect(), kind: None }
+impl<P: Into<Resumable>> FromIterator<(String, P)> for ResumeToken {
+    fn from_iter<T: IntoIterator<Item = (String, P)>>(parts: T) -> Self {
+        let parts = parts.into_iter().map(|(name, position)| (name, position.into()));
+        Self { parts: parts.collect(), kind: None }
     }
 }
 
 impl fmt::Display for ResumeToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, (name, version)) in self.parts.iter().enumerate() {
+        for (index, (name, position)) in self.parts.iter().enumerate() {
             if index > 0 {
                 f.write_str(",")?;
             }
-            Self::write_part(name, version, f)?;
+            Self::write_part(name, position, f)?;
         }
         if self.kind == Some(TokenKind::Bookmark) {
             write!(f, ",{BOOKMARK_PART}")?;
@@ -168,6 +171,14 @@ mod tests {
         ] {
             assert_eq!(ResumeToken::parse(text).unwrap().to_string(), text);
         }
+    }
+
+    #[test]
+    fn a_part_of_0_is_no_place_to_resume_from() {
+        let token = ResumeToken::parse("pods:0,nodes:7").unwrap();
+        assert_eq!(token.get("pods"), Some(&Resumable::No));
+        assert_eq!(token.get("nodes"), Some(&Resumable::At(7.into())));
+        assert_eq!(token.get("services"), None);
     }
 
     #[test]

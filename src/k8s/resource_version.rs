@@ -18,7 +18,7 @@ enum Repr {
 }
 
 impl ResourceVersion {
-    /// The version before every other: no object has it. As a resume token it means "start over".
+    /// The version before every other: no object has it.
     pub const ZERO: Self = Self(Repr::Number(0));
 
     /// Takes the text of a version. Never fails: what is not a number is opaque.

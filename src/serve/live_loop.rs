@@ -25,9 +25,9 @@ use super::turns::Turns;
 use crate::cache::Mark;
 use crate::encode::{Checksum, Coding, Encoder, Format, Frames, Framing};
 use crate::hub::{
-    Config, Group, Informer, InformerId, Live, LivePlace, Member, Pacer, Pause, Round, TokenKind, Told,
+    Config, Group, Informer, InformerId, Live, LivePlace, Member, Pacer, Pause, Resumable, Round, TokenKind,
+    Told,
 };
-use crate::k8s::ResourceVersion;
 
 /// Number of streams that are written to before other tasks may run.
 const TURN: usize = 128;
@@ -119,7 +119,7 @@ impl Member for Listener {
         }
     }
 
-    fn advance(encoder: &mut Encoder, positions: &[ResourceVersion]) {
+    fn advance(encoder: &mut Encoder, positions: &[Resumable]) {
         encoder.advance_to(positions.iter());
     }
 

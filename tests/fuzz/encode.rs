@@ -45,7 +45,8 @@ fn event(format: Format, kind: EventKind, payload: Payload, version: &str) {
     let (_, reader) = cache::cache(limits, Instant::now());
     let informer = Informer::new(InformerSpec::new(resource(), Scope::All), reader);
     let mut frames = Frames::new();
-    let event = Event { source: 0, kind, payload, position: ResourceVersion::new("9"), is_amid: false };
+    let event =
+        Event { source: 0, kind, payload, position: ResourceVersion::new("9").into(), is_amid: false };
     Encoder::new(format, [&informer]).encode(&[event], &mut frames);
     let text = String::from_utf8(frames.to_vec()).expect("UTF-8");
     let line = text.lines().map(|line| line.strip_prefix("data: ").unwrap_or(line));

@@ -8,7 +8,7 @@ use informerd::testing::k8s::Object;
 use serde_json::Value;
 
 use crate::fault::{Fault, Hits};
-use crate::replica::number;
+use crate::replica::{number, position_number};
 use crate::truth::{Key, Log, RESOURCES, Seen, Truth, Wanted, Write};
 
 /// The state of the simulation at one moment, for a checker.
@@ -181,7 +181,7 @@ impl Checker {
                 self.moved(event, before, view)?;
             }
             (EventKind::Bookmark | EventKind::Synced, Payload::Mark { positions, .. }) => {
-                let positions: Vec<_> = positions.iter().map(number).collect();
+                let positions: Vec<_> = positions.iter().map(position_number).collect();
                 self.mark(event.kind, &positions, view)?;
             }
             (EventKind::Reset, Payload::Mark { reason, .. }) => {
@@ -324,7 +324,7 @@ impl Checker {
 
     /// Moves the token to the event's position.
     fn moved(&mut self, event: &Event, before: u64, view: &View<'_>) -> Result<(), String> {
-        let position = number(&event.position);
+        let position = position_number(&event.position);
         let resource = self.sources[event.source];
         // Position 0 makes the client start over.
         if position < before && position > 0 {

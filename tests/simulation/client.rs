@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use informerd::testing::hub::{
-    Delivery, Event, EventKind, LivePlace, Payload, ResumeToken, StartAt, Subscriber, Subscription,
+    Delivery, Event, EventKind, LivePlace, Payload, Resumable, ResumeToken, StartAt, Subscriber, Subscription,
 };
 use informerd::testing::k8s::ResourceVersion;
 use tokio::sync::Notify;
@@ -22,7 +22,7 @@ use crate::checker::{Checker, View};
 use crate::dice::Dice;
 use crate::fault::{Fault, Hits};
 use crate::plan::{Habits, Keeps, Pace};
-use crate::replica::{Inbox, Lists, Replica};
+use crate::replica::{Inbox, Lists, Replica, position_number};
 use crate::trace::Trace;
 use crate::truth::{RESOURCES, Truth};
 use crate::world::Restored;
@@ -348,8 +348,8 @@ impl Client {
         };
         if let (EventKind::Bookmark, Payload::Mark { positions, .. }) = (event.kind, &event.payload) {
             let replica = &around.replicas[connection.replica];
-            let ahead = |(source, position): (&usize, &ResourceVersion)| {
-                *position > ResourceVersion::from(replica.position(*source))
+            let ahead = |(source, position): (&usize, &Resumable)| {
+                position_number(position) > replica.position(*source)
             };
             if self.habits.sources.iter().zip(positions).any(ahead) {
                 around.hits.count(Fault::ServedAhead);

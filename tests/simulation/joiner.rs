@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use informerd::testing::hub::{
-    Delivery, Event, EventKind, Join, Payload, RelatedInformer, ResumeToken, Selection, StartAt, Subscriber,
-    Subscription,
+    Delivery, Event, EventKind, Join, Payload, RelatedInformer, Resumable, ResumeToken, Selection, StartAt,
+    Subscriber, Subscription,
 };
 use informerd::testing::k8s::{
     FieldPath, IndexPath, Key, Link, LinkBy, Links, Object, ResourceVersion, SelectorForm,
@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use crate::client::Around;
 use crate::dice::Dice;
 use crate::fault::{Fault, Hits};
-use crate::replica::{Replica, number as version_number};
+use crate::replica::{Replica, position_number};
 use crate::truth::{PEER, RESOURCES, Relation, SELECTS, Seen};
 
 /// The objects of a client: the index into [`RESOURCES`] and the key, with uid and version.
@@ -30,8 +30,8 @@ pub(crate) struct Joiner {
     selected: usize,
     stream: Option<Stream>,
     held: Held,
-    /// The version of the selected resource, and that of the related one.
-    token: Vec<ResourceVersion>,
+    /// The position in the selected resource, and that in the related one.
+    token: Vec<Resumable>,
     is_amid: bool,
     /// Whether it resumed from a token that did not cover all that it held. Then no later token does, until a RESET.
     holds_beyond: bool,
@@ -140,7 +140,7 @@ impl Joiner {
             return;
         }
         let sources = [self.selected, 1 - self.selected];
-        let numbers: Vec<_> = self.token.iter().map(version_number).collect();
+        let numbers: Vec<_> = self.token.iter().map(position_number).collect();
         let may_mix = |by| around.may_be_of_either_history(by, number, &sources, &numbers);
         if self.last.is_some_and(may_mix) {
             self.token.clear();
@@ -181,7 +181,7 @@ impl Joiner {
     }
 
     fn take(&mut self, event: &Event, hits: &Hits) -> Result<(), String> {
-        self.token.resize(2, ResourceVersion::ZERO);
+        self.token.resize(2, Resumable::No);
         self.is_amid = event.is_amid;
         if let Payload::Mark { positions, .. } = &event.payload {
             self.token.clone_from(positions);

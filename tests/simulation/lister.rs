@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use futures_util::FutureExt;
 use informerd::testing::hub::{
-    Begin, Delivery, Event, EventKind, Payload, Selection, StartAt, Subscriber, Subscription,
+    Begin, Delivery, Event, EventKind, Payload, Resumable, Selection, StartAt, Subscriber, Subscription,
 };
 use informerd::testing::k8s::{FieldSelector, Key, LabelSelector, Object, ResourceVersion};
 use tokio::time::Instant;
@@ -159,9 +159,9 @@ impl Lister {
         Ok(())
     }
 
-    fn reach(&mut self, position: &ResourceVersion) {
-        if *position > self.reached {
-            self.reached = position.clone();
+    fn reach(&mut self, position: &Resumable) {
+        if *position.written() > self.reached {
+            self.reached = position.written().clone();
         }
     }
 
@@ -172,7 +172,7 @@ impl Lister {
     fn take(&mut self, event: &Event) -> Result<(), String> {
         let Some((key, _)) = event.payload.identity() else {
             if let Payload::Mark { positions, .. } = &event.payload {
-                self.version = positions.first().cloned();
+                self.version = positions.first().map(|position| position.written().clone());
                 self.reach(&event.position);
             }
             return Ok(());

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use informerd::testing::cache::{self, IndexBuilder, Packer, Packing, Phase, Reader};
 use informerd::testing::hub::{
-    self, Event, Hub, Informer, InformerSpec, Live, LivePlace, LivePosition, Member, Round, Scope, Selection,
-    Subscriber, Told,
+    self, Event, Hub, Informer, InformerSpec, Live, LivePlace, LivePosition, Member, Resumable, Round, Scope,
+    Selection, Subscriber, Told,
 };
-use informerd::testing::k8s::{DecodeOptions, Object, Resource, ResourceParts, ResourceVersion};
+use informerd::testing::k8s::{DecodeOptions, Object, Resource, ResourceParts};
 use informerd::testing::reflect::{Reflector, ReflectorConfig};
 use informerd::testing::serve::{self, InProcess, QueueAccess, QueueConfig, Queues};
 use informerd::testing::upstream::{Client, Config, Selectors, Source, Target};
@@ -140,7 +140,7 @@ impl Member for Follower {
 
     fn encoder(&self, _: &[Arc<Informer>]) {}
 
-    fn advance((): &mut (), _: &[ResourceVersion]) {}
+    fn advance((): &mut (), _: &[Resumable]) {}
 }
 
 /// Number of started lists of each resource; `None` if one was under way.
@@ -505,6 +505,11 @@ fn http(hub: &Hub, drain: &CancellationToken, graph_selects: bool) -> InProcess 
     };
     let queues = Queues::new(hub.clone(), queues, drain.clone());
     InProcess::new(hub.clone(), config, queues, drain.clone())
+}
+
+/// A position as a number; 0 for none.
+pub(crate) fn position_number(position: &Resumable) -> u64 {
+    number(position.written())
 }
 
 /// A version as a number.

@@ -8,8 +8,8 @@ use super::list::PARTIAL_HEAD;
 use super::table::TableEncoder;
 use super::{Checksum, Coding, Frames, REASON_ANNOTATION, RESUME_ANNOTATION, ws};
 use crate::hub::{
-    BOOKMARK_PART, Event, EventKind, Informer, Payload, RENDERINGS, Rendered, ResetReason, ResumeToken,
-    SharedBatch, TokenKind,
+    BOOKMARK_PART, Event, EventKind, Informer, Payload, RENDERINGS, Rendered, ResetReason, Resumable,
+    ResumeToken, SharedBatch, TokenKind,
 };
 use crate::k8s::table::Timestamp;
 use crate::k8s::{INITIAL_EVENTS_END, Object, Resource, ResourceVersion, Status};
@@ -85,7 +85,8 @@ struct Source {
     name: String,
     /// The resource as which its objects are shown.
     shown: Resource,
-    position: ResourceVersion,
+    /// Where a client that is cut off after the last event resumes.
+    position: Resumable,
 }
 
 /// The content between prefix and suffix of an event.
@@ -311,7 +312,7 @@ impl Encoder {
     }
 
     /// Sets the positions after events that another encoder has encoded, in the order of the informers.
-    pub fn advance_to<'a>(&mut self, positions: impl Iterator<Item = &'a ResourceVersion>) {
+    pub fn advance_to<'a>(&mut self, positions: impl Iterator<Item = &'a Resumable>) {
         for (source, position) in self.sources.iter_mut().zip(positions) {
             source.position.clone_from(position);
         }
@@ -447,7 +448,7 @@ impl Encoder {
         }
         let annotations = serde_json::Value::Object(annotations);
         let (kind, api_version, version) = match &*self.sources {
-            [source] => (source.shown.kind(), source.shown.api_version(), source.position.json()),
+            [source] => (source.shown.kind(), source.shown.api_version(), source.position.written().json()),
             _ => ("List", "v1".to_owned(), String::new()),
         };
         let metadata = format!(r#"{{"resourceVersion":"{version}","annotations":{annotations}}}"#);
@@ -457,17 +458,14 @@ impl Encoder {
 
 impl Source {
     fn new(informer: &Informer) -> Self {
-        Self {
-            name: informer.spec.token_name(),
-            shown: informer.spec.shown(),
-            position: ResourceVersion::ZERO,
-        }
+        Self { name: informer.spec.token_name(), shown: informer.spec.shown(), position: Resumable::No }
     }
 
     /// A bookmark as the API server writes it.
     fn bookmark(&self, format: Kubernetes, ends_initial: bool) -> Bytes {
         let shown = if format.metadata { self.shown.metadata_only() } else { self.shown.clone() };
-        let (kind, api_version, version) = (shown.kind(), shown.api_version(), self.position.json());
+        let (kind, api_version, version) =
+            (shown.kind(), shown.api_version(), self.position.written().json());
         let annotations = match ends_initial {
             true => format!(r#","annotations":{{"{INITIAL_EVENTS_END}":"true"}}"#),
             false => String::new(),
@@ -554,7 +552,7 @@ fn table_of(tables: &mut TableEncoder, now: Timestamp, source: &Source, event: &
             tables.single(version, &json, now, &mut frames);
         }
         Payload::Mark { .. } => {
-            tables.bookmark(&source.position, event.kind == EventKind::Synced, &mut frames);
+            tables.bookmark(source.position.written(), event.kind == EventKind::Synced, &mut frames);
         }
     }
     Body::Whole(frames.to_vec().into())

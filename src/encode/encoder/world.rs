@@ -8,7 +8,7 @@ use bytes::{Buf as _, Bytes};
 use super::world_state::{State, World};
 use super::{Body, Encoder, Format};
 use crate::encode::{Frames, ws};
-use crate::hub::{BOOKMARK_PART, Event, EventKind, Payload};
+use crate::hub::{BOOKMARK_PART, Event, EventKind, Payload, Resumable};
 use crate::k8s::Status;
 
 /// Largest state that is put into each message, in bytes of objects.
@@ -75,7 +75,7 @@ impl Encoder {
             count += 1;
         }
         let is_amid = events.last().is_some_and(|event| event.is_amid);
-        let more = is_amid || self.sources.iter().any(|source| source.position.is_zero());
+        let more = is_amid || self.sources.iter().any(|source| source.position == Resumable::No);
         self.message(world, updates, more, out);
     }
 

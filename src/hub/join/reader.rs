@@ -13,7 +13,7 @@ use crate::cache::{ChangeKind, Cursor, IndexTerm, Interest, Located, Mark, Part,
 use crate::hub::event::{Event, EventKind, Payload, ResetReason};
 use crate::hub::informer::{InUse, Retirement};
 use crate::hub::source::Source;
-use crate::hub::{CloseReason, Form, Informer, ResumeToken};
+use crate::hub::{CloseReason, Form, Informer, Resumable, ResumeToken};
 use crate::k8s::{Key, Object, ResourceVersion};
 
 /// Largest number of objects of a stream with a join, selected and related. The stream holds a reference to each, and about 300
@@ -42,8 +42,8 @@ pub(in crate::hub) struct JoinReader {
     /// The form in which objects are shown. The sources of the stream deliver whole objects, as links may be in any part of them.
     form: Form,
     related: Vec<Related>,
-    /// The versions of the client's token: of the stream's own informers, and of the related ones. Empty until a bookmark has them.
-    told: Vec<ResourceVersion>,
+    /// The client's token: where it resumes in the stream's own informers, and in the related ones. Empty until a bookmark has them.
+    told: Vec<Resumable>,
     /// The versions at which related objects were deleted, in the current step.
     gone: HashMap<(usize, Key), ResourceVersion>,
     wake: Arc<Notify>,
@@ -61,7 +61,7 @@ struct Related {
     informer: Arc<Informer>,
     interest: Interest,
     cursor: Cursor,
-    position: ResourceVersion,
+    position: Resumable,
     /// Keeps the informer, if it runs on demand.
     _in_use: InUse,
 }
@@ -84,7 +84,7 @@ impl JoinReader {
     pub(in crate::hub) fn new(join: Arc<Join>, form: Form) -> Self {
         let wake = Arc::new(Notify::new());
         let related = join.informers().map(|informer| {
-            let (cursor, position) = informer.reader.head();
+            let (cursor, position) = informer.head();
             let interest = informer.reader.interest(wake.clone());
             Related { informer: informer.clone(), interest, cursor, position, _in_use: informer.in_use() }
         });
@@ -108,8 +108,8 @@ impl JoinReader {
         commits.chain([self.wake.notified().boxed()]).collect()
     }
 
-    /// The related informers, each with the version up to which the client has everything.
-    pub(in crate::hub) fn positions(&self) -> impl Iterator<Item = (&Arc<Informer>, &ResourceVersion)> {
+    /// The related informers, and where the client resumes in each.
+    pub(in crate::hub) fn positions(&self) -> impl Iterator<Item = (&Arc<Informer>, &Resumable)> {
         self.related.iter().map(|related| (&related.informer, &related.position))
     }
 
@@ -143,7 +143,7 @@ impl JoinReader {
         (self.commits, self.rebuild, self.again, self.lost) = (Vec::new(), None, false, false);
         for related in &mut self.related {
             related.interest = related.informer.reader.interest(self.wake.clone());
-            (related.cursor, related.position) = related.informer.reader.head();
+            (related.cursor, related.position) = related.informer.head();
         }
     }
 
@@ -156,8 +156,8 @@ impl JoinReader {
     pub(in crate::hub) fn locate(&self, token: &ResumeToken) -> Located {
         let mut found = Located::At(Cursor::default());
         for Related { informer, .. } in &self.related {
-            let Some(version) = token.get(&informer.spec.token_name()) else { return Located::Lost };
-            match locate(informer, version) {
+            let Some(position) = token.get(&informer.spec.token_name()) else { return Located::Lost };
+            match locate(informer, position) {
                 Located::At(_) => {}
                 Located::Ahead => found = Located::Ahead,
                 Located::Lost => return Located::Lost,
@@ -169,11 +169,11 @@ impl JoinReader {
     /// Continues from the versions of a token, or from now. The sources of the stream stand at theirs.
     pub(in crate::hub) fn begin(&mut self, token: Option<&ResumeToken>) {
         for Related { informer, cursor, position, .. } in &mut self.related {
-            (*cursor, *position) = informer.reader.head();
-            if let Some(version) = token.and_then(|token| token.get(&informer.spec.token_name()))
-                && let Located::At(at) = locate(informer, version)
+            (*cursor, *position) = informer.head();
+            if let Some(told) = token.and_then(|token| token.get(&informer.spec.token_name()))
+                && let Located::At(at) = locate(informer, told)
             {
-                (*cursor, *position) = (at, version.clone());
+                (*cursor, *position) = (at, told.clone());
             }
         }
         self.commits = Vec::new();
@@ -226,7 +226,7 @@ impl JoinReader {
     pub(in crate::hub) fn step(
         &mut self,
         events: Vec<Event>,
-        own: &[ResourceVersion],
+        own: &[Resumable],
         is_located: bool,
     ) -> Result<Vec<Event>, JoinError> {
         let mut out = Vec::new();
@@ -249,7 +249,7 @@ impl JoinReader {
             positions.extend(
                 self.related
                     .iter()
-                    .map(|related| if is_reset { ResourceVersion::ZERO } else { related.position.clone() }),
+                    .map(|related| if is_reset { Resumable::No } else { related.position.clone() }),
             );
             self.told.clone_from(positions);
             if event.kind == EventKind::Synced {
@@ -262,7 +262,7 @@ impl JoinReader {
     }
 
     /// Notes the versions of a bookmark that follows the events of a step.
-    pub(in crate::hub) fn tell(&mut self, positions: &[ResourceVersion]) {
+    pub(in crate::hub) fn tell(&mut self, positions: &[Resumable]) {
         positions.clone_into(&mut self.told);
     }
 
@@ -306,7 +306,7 @@ impl JoinReader {
     fn change(
         &mut self,
         selected: Taken,
-        own: &[ResourceVersion],
+        own: &[Resumable],
         is_located: bool,
         out: &mut Vec<Event>,
     ) -> Result<(), JoinError> {
@@ -324,7 +324,7 @@ impl JoinReader {
         }
         // Between several events the client may be at no position of all informers: a selected object that goes and comes back leaves
         // what it is linked with as it was.
-        let has_position = |event: &Event| event.source < sources && !event.position.is_zero();
+        let has_position = |event: &Event| event.source < sources && event.position != Resumable::No;
         let is_amid = match &out[begin..] {
             [] => false,
             [event] => {
@@ -347,7 +347,7 @@ impl JoinReader {
 
     /// Whether a client that takes the version of an event into its token has the positions of all informers. It has not where another
     /// informer moved on without an event: at its version of before, other objects may be linked.
-    fn is_told(&self, event: &Event, own: &[ResourceVersion]) -> bool {
+    fn is_told(&self, event: &Event, own: &[Resumable]) -> bool {
         let related = self.related.iter().map(|related| &related.position);
         let positions = own.iter().chain(related).enumerate();
         self.told.len() == own.len() + self.related.len()
@@ -380,7 +380,7 @@ impl JoinReader {
     fn advance(&mut self, at: usize, to: &Snapshot, is_quiet: bool) -> Result<(), JoinError> {
         let related = &mut self.related[at];
         let from = std::mem::replace(&mut related.cursor, to.cursor);
-        related.position = to.position.clone();
+        related.position = to.position.clone().into();
         if from.history != to.cursor.history {
             return Err(JoinError::Lost(ResetReason::HistoryLost));
         }
@@ -440,7 +440,7 @@ impl JoinReader {
                     Payload::Object(shown)
                 } else {
                     let version = self.gone.get(&(relation, key));
-                    Payload::ObjectAt(shown, version.unwrap_or(&self.related[relation].position).clone())
+                    Payload::ObjectAt(shown, version.unwrap_or(states[relation].current_version()).clone())
                 };
                 put(EventKind::Deleted, payload);
             }
@@ -479,11 +479,12 @@ impl JoinReader {
     }
 }
 
-/// Where an informer has a version of a token: in its journal, where all changes since are known, or not.
-pub(in crate::hub) fn locate(informer: &Informer, version: &ResourceVersion) -> Located {
+/// Where an informer has a position of a token: in its journal, where all changes since are known, or not.
+pub(in crate::hub) fn locate(informer: &Informer, position: &Resumable) -> Located {
+    let Resumable::At(version) = position else { return Located::Lost };
     let is_of_another = informer.tokens_valid_after().is_some_and(|valid_after| version <= valid_after);
     // In a relist's gap an object may have come and gone that the client holds.
-    if version.is_zero() || is_of_another || informer.reader.skipped_since(version) {
+    if is_of_another || informer.reader.skipped_since(version) {
         return Located::Lost;
     }
     match informer.reader.locate(version) {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::cache::{Change, Cursor, Reader, Snapshot};
-use crate::k8s::{Key, Object};
+use crate::k8s::{Key, Object, ResourceVersion};
 
 /// Changes that are read at once from the journal of a related informer.
 pub(super) const READ_LEN: usize = 1024;
@@ -53,6 +53,11 @@ impl StateAt {
 
     pub(super) fn before(snapshot: Snapshot, undone: Undone) -> Self {
         Self { snapshot, undone }
+    }
+
+    /// The version of the current state, from before any change was undone.
+    pub(super) fn current_version(&self) -> &ResourceVersion {
+        &self.snapshot.position
     }
 
     /// The history of the informer that it is of.

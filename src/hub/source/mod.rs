@@ -10,7 +10,7 @@ use super::generations::{Generations, HeldState, Holding};
 use super::informer::Retirement;
 use super::join::{changes_between, undo};
 use super::token::TokenKind;
-use super::{Candidates, CloseReason, Config, Informer, Matcher, Selection};
+use super::{Candidates, CloseReason, Config, Informer, Matcher, Resumable, Selection};
 use crate::cache::{Backfill, BackfillAnswer, Cursor, Located, Mark, Revision, ScopeWake, UsedIndex};
 use crate::k8s::{Key, Object, ResourceVersion};
 
@@ -34,8 +34,8 @@ pub(super) struct Source {
     located_by: Option<ResourceVersion>,
     /// How the current catch-up finds changes.
     finding: Option<Finding>,
-    /// The version up to which the client has everything; zero while its snapshot is under way.
-    position: ResourceVersion,
+    /// Where the client resumes if it is cut off.
+    position: Resumable,
     /// The client's token, if the client may hold events from beyond it.
     holds_beyond: Option<ResourceVersion>,
     /// The version with which a replacement of the informer last deleted an object that it does not select.
@@ -49,8 +49,8 @@ pub(super) struct Source {
 enum Phase {
     /// Not begun.
     Idle,
-    /// The client has everything up to the position, which the cache has not reached. `token_kind` is that of its token.
-    Ahead { token_kind: TokenKind },
+    /// The client has everything up to the version of its token, which the cache has not reached.
+    Ahead { token_kind: TokenKind, version: ResourceVersion },
     /// Sends the objects of a state, as `kind`, after the key `last`.
     Snapshot { state: HeldState, last: Option<Key>, kind: EventKind },
     /// The state could not be held any longer. For keys up to `last` the client has everything up to the cursor, and nothing
@@ -170,7 +170,7 @@ impl Source {
     ) -> Self {
         let matcher = Matcher::new(selection.clone(), &informer.reader);
         let (wake, scope) = (informer.reader.wake(), scope_wake(&informer, &matcher));
-        let (cursor, position) = (Cursor::default(), ResourceVersion::ZERO);
+        let (cursor, position) = (Cursor::default(), Resumable::No);
         Self {
             informer,
             matcher,
@@ -216,7 +216,8 @@ impl Source {
         matches!(self.phase, Phase::Live).then_some(self.cursor)
     }
 
-    pub(super) fn position(&self) -> &ResourceVersion {
+    /// Where the client resumes if it is cut off.
+    pub(super) fn position(&self) -> &Resumable {
         &self.position
     }
 
@@ -224,7 +225,7 @@ impl Source {
     pub(super) fn begin_snapshot(&mut self, now: Instant) {
         let state = self.matcher.candidates();
         self.cursor = state.snapshot.cursor;
-        self.position = ResourceVersion::ZERO;
+        self.position = Resumable::No;
         (self.holds_beyond, self.located_by, self.finding) = (None, None, None);
         self.left_at = ResourceVersion::ZERO;
         self.hand_out(state, EventKind::Added, now);
@@ -240,7 +241,7 @@ impl Source {
     pub(super) fn begin_now(&mut self) {
         let snapshot = self.informer.reader.snapshot();
         self.cursor = snapshot.cursor;
-        self.position = snapshot.position;
+        self.position = snapshot.position.into();
         self.phase = Phase::Live;
     }
 
@@ -285,7 +286,11 @@ impl Source {
         }
         // An informer that is not as far could send older states. And objects that the client holds beyond its token may have
         // been deleted where neither informer saw it.
-        let tells_all = new.snapshot.position >= self.position && self.holds_beyond.is_none();
+        let is_as_far = match &self.position {
+            Resumable::No => true,
+            Resumable::At(version) => new.snapshot.position >= *version,
+        };
+        let tells_all = is_as_far && self.holds_beyond.is_none();
         self.phase = Phase::Difference(Box::new(Difference { old, new, last: None, is_same_content }));
         if tells_all { Succession::Difference } else { Succession::StartOver }
     }
@@ -294,10 +299,7 @@ impl Source {
     pub(super) fn locate(&self, token_kind: TokenKind, version: &ResourceVersion) -> Located {
         let reader = &self.informer.reader;
         match token_kind {
-            // Zero is the version of a client that was cut off within its first snapshot.
-            TokenKind::PerEvent | TokenKind::Bookmark
-                if version.is_zero() || self.is_of_another_selection(version) =>
-            {
+            TokenKind::PerEvent | TokenKind::Bookmark if self.is_of_another_selection(version) => {
                 Located::Lost
             }
             // An object that it holds beyond the token may have been deleted in a relist's gap.
@@ -342,7 +344,7 @@ impl Source {
             TokenKind::PerEvent => None,
             TokenKind::Bookmark => Some(version.clone()),
         };
-        self.position = version;
+        self.position = version.into();
         self.phase = Phase::Live;
     }
 
@@ -355,30 +357,30 @@ impl Source {
     /// Begins after a version from a token that the cache will reach.
     pub(super) fn begin_ahead(&mut self, token_kind: TokenKind, version: ResourceVersion) {
         self.cursor = self.informer.reader.snapshot().cursor;
-        self.position = version;
-        self.phase = Phase::Ahead { token_kind };
+        self.position = version.clone().into();
+        self.phase = Phase::Ahead { token_kind, version };
     }
 
     /// Whether the cache is still behind the client, so that its state would take the client back.
     pub(super) fn is_ahead(&self) -> bool {
         let goes_on = self.wake.borrow().history == self.cursor.history;
-        let ahead = matches!(self.phase, Phase::Ahead { .. }) && goes_on;
-        ahead && matches!(self.informer.reader.locate(&self.position), Located::Ahead)
+        let Phase::Ahead { version, .. } = &self.phase else { return false };
+        goes_on && matches!(self.informer.reader.locate(version), Located::Ahead)
     }
 
     /// Continues once the cache has reached the client's version.
-    fn meet(&mut self, token_kind: TokenKind) -> Result<Pulled, ResetReason> {
+    fn meet(&mut self, token_kind: TokenKind, version: ResourceVersion) -> Result<Pulled, ResetReason> {
         // The API server's versions went back, perhaps behind the client's.
         if self.wake.borrow().history != self.cursor.history {
             return Err(ResetReason::HistoryLost);
         }
         let located = match self.ordered {
-            true => self.locate_in_journal(&self.position),
-            false => self.locate(token_kind, &self.position),
+            true => self.locate_in_journal(&version),
+            false => self.locate(token_kind, &version),
         };
         match located {
             Located::At(cursor) => {
-                self.begin_at(cursor, token_kind, self.position.clone());
+                self.begin_at(cursor, token_kind, version);
                 Ok(Pulled::More)
             }
             Located::Ahead => Ok(Pulled::Done),
@@ -405,7 +407,7 @@ impl Source {
     pub(super) fn begin_backfill(&mut self, backfill: Arc<Backfill>, version: ResourceVersion) {
         self.cursor = backfill.cursor;
         (self.located_by, self.finding) = (None, None);
-        self.position = version;
+        self.position = version.into();
         self.phase = Phase::Backfill { backfill, next: 0 };
     }
 

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use super::super::event::{Event, EventKind, Payload, ResetReason};
 use super::super::live_place::LivePosition;
 use super::super::project::{
-    AMID, differing, loses_order, position_after, project_backfill, project_change, project_gathered,
+    differing, loses_order, position_after, project_backfill, project_change, project_gathered,
     project_latest,
 };
 use super::super::shared_batch::SharedBatch;
 use super::super::token::TokenKind;
-use super::super::{Candidates, Config};
+use super::super::{Candidates, Config, Resumable};
 use super::{BatchBuilder, Difference, Finding, LOOKED_AT_MAX, Phase, Pulled, Source};
 use crate::cache::{Batch, CatchUpEntry, Cursor, Gone, IndexCatchUp, Lost, Revision, UsedIndex};
-use crate::k8s::{Key, ResourceVersion};
+use crate::k8s::Key;
 
 /// A part of a catch-up.
 struct Piece {
@@ -72,7 +72,7 @@ impl Source {
             }
             let last = last.take();
             // From here on events are not in commit order, so a client that is cut off must start over.
-            self.position = AMID;
+            self.position = Resumable::No;
             self.phase = Phase::Moving { last, kind };
         }
         if matches!(self.phase, Phase::Moving { .. }) {
@@ -83,7 +83,7 @@ impl Source {
 
     fn end_snapshot(&mut self, state: Candidates) -> Pulled {
         self.cursor = state.snapshot.cursor;
-        self.position = state.snapshot.position;
+        self.position = state.snapshot.position.into();
         self.phase = Phase::Live;
         Pulled::Done
     }
@@ -139,7 +139,13 @@ impl Source {
                 let revision = entry.revision;
                 if let Some((kind, payload)) = project_latest(&self.matcher, since, self.token_kind(), entry)
                 {
-                    batch.push(Event { source: index, kind, payload, position: AMID, is_amid: false });
+                    batch.push(Event {
+                        source: index,
+                        kind,
+                        payload,
+                        position: Resumable::No,
+                        is_amid: false,
+                    });
                 }
                 if batch.is_full() && at + 1 < count {
                     self.take_until(revision);
@@ -278,9 +284,10 @@ impl Source {
             if batch.is_full() || looked_at >= looked_at_max {
                 return Ok(Pulled::More);
             }
-            match self.phase {
-                Phase::Ahead { token_kind } => {
-                    if let Pulled::Done = self.meet(token_kind)? {
+            match &self.phase {
+                Phase::Ahead { token_kind, version } => {
+                    let (token_kind, version) = (*token_kind, version.clone());
+                    if let Pulled::Done = self.meet(token_kind, version)? {
                         return Ok(Pulled::Done);
                     }
                 }
@@ -344,7 +351,7 @@ impl Source {
         }
         self.cursor = run.cursor;
         if run.caught_up {
-            self.position = run.position;
+            self.position = run.position.into();
             return Ok(Some(Pulled::Done));
         }
         Ok(None)
@@ -361,7 +368,7 @@ impl Source {
         self.cursor = run.cursor;
         self.position = match run.changes.last() {
             Some(last) if !run.caught_up => position_after(last),
-            Some(_) | None => run.position,
+            Some(_) | None => run.position.into(),
         };
         if let Some(last) = batch.events[before..].last_mut() {
             (last.position, last.is_amid) = (self.position.clone(), false);
@@ -370,9 +377,10 @@ impl Source {
     }
 
     /// The head, where nothing of its scope has changed since its cursor.
-    fn head_if_quiet(&self) -> Option<(Cursor, ResourceVersion)> {
+    fn head_if_quiet(&self) -> Option<(Cursor, Resumable)> {
         let scope = self.scope.as_ref().filter(|_| self.located_by.is_none())?;
-        scope.head_if_quiet_since(self.cursor)
+        let (cursor, version) = scope.head_if_quiet_since(self.cursor)?;
+        Some((cursor, version.into()))
     }
 
     /// Pulls the changes from before the cache's history, until the batch is full.
@@ -382,7 +390,7 @@ impl Source {
         loop {
             let at = *next;
             if at == backfill.gone.len() + backfill.changed.len() {
-                self.position = backfill.position.clone();
+                self.position = backfill.position.clone().into();
                 // With the last change the client has everything.
                 if let Some(last) = batch.events[before..].last_mut() {
                     last.position = self.position.clone();
@@ -398,14 +406,14 @@ impl Source {
                 let Gone { key, uid, version } = gone.clone();
                 if self.matcher.selection().form.patch {
                     // Cut off here, the client would come back without an object of which another replica sends a patch.
-                    self.position = AMID;
+                    self.position = Resumable::No;
                 }
                 self.matcher
                     .selection()
                     .in_scope(&key)
                     .then_some((EventKind::Deleted, Payload::Identity { key, uid, version }))
             } else {
-                self.position = AMID;
+                self.position = Resumable::No;
                 project_backfill(&self.matcher, &backfill.changed[at - backfill.gone.len()])
             };
             if let Some((kind, payload)) = event {
@@ -430,7 +438,7 @@ impl Source {
         let Phase::Difference(difference) = &mut self.phase else { return Ok(()) };
         let after = difference.last.take();
         let Difference { old, new, .. } = &**difference;
-        self.position = AMID;
+        self.position = Resumable::No;
         let begin = batch.events.len();
         let (before, now) = [old, new].map(|state| self.matcher.objects(state, after.as_ref())).into();
         let (mut before, mut now) = (before.peekable(), now.peekable());
@@ -442,7 +450,7 @@ impl Source {
                 (None, Some(_)) => Ordering::Greater,
                 (None, None) => {
                     self.cursor = new.snapshot.cursor;
-                    self.position = new.snapshot.position.clone();
+                    self.position = new.snapshot.position.clone().into();
                     drop((before, now));
                     self.phase = Phase::Live;
                     // With the last one the client has everything.
@@ -465,7 +473,7 @@ impl Source {
             reached = was.or(is).map(|object| object.key().clone());
             let form = &self.matcher.selection().form;
             for (kind, payload) in differing(was, is, &new.snapshot.position, form) {
-                batch.push(Event { source: index, kind, payload, position: AMID, is_amid: false });
+                batch.push(Event { source: index, kind, payload, position: Resumable::No, is_amid: false });
             }
         }
         drop((before, now));
@@ -485,17 +493,17 @@ impl Source {
         for (at, entry) in entries.into_iter().enumerate() {
             let revision = entry.revision;
             if let Some((kind, payload)) = project_latest(&self.matcher, since, self.token_kind(), entry) {
-                batch.push(Event { source: index, kind, payload, position: AMID, is_amid: false });
+                batch.push(Event { source: index, kind, payload, position: Resumable::No, is_amid: false });
             }
             if batch.is_full() && at + 1 < count {
                 self.take_until(revision);
-                self.position = AMID;
+                self.position = Resumable::No;
                 return Ok(false);
             }
         }
         self.take_piece(cursor, finding, state.is_some());
         let done = state.is_some();
-        self.position = state.map_or(AMID, |state| state.snapshot.position);
+        self.position = state.map_or(Resumable::No, |state| state.snapshot.position.into());
         // With the last one the client has everything.
         if let Some(last) = batch.events[before..].last_mut() {
             last.position = self.position.clone();

@@ -2,11 +2,11 @@
 
 use tokio::time::Instant;
 
-use super::super::CloseReason;
 use super::super::event::{Event, EventKind, ResetReason};
 use super::super::join::{JOINED_MAX, JoinError, JoinReader, locate};
 use super::super::source::BatchBuilder;
 use super::super::subscription::StartAt;
+use super::super::{CloseReason, Resumable};
 use super::{State, Subscriber, resetting};
 use crate::cache::Located;
 use crate::k8s::Status;
@@ -31,7 +31,7 @@ impl Subscriber {
     /// Adds the changes of related objects to the events of selected ones.
     pub(super) fn step(&mut self, events: Vec<Event>, now: Instant) -> Vec<Event> {
         let is_located = matches!(self.state, State::Resumed | State::Live)
-            && !self.sources.iter().any(|source| source.position().is_zero());
+            && !self.sources.iter().any(|source| *source.position() == Resumable::No);
         let Some(join) = &mut self.join else { return events };
         if !join.is_begun() && !events.iter().any(|event| event.kind == EventKind::Reset) {
             return events;
@@ -99,9 +99,9 @@ impl Subscriber {
         let (mut own, mut located) = (Vec::new(), vec![join.locate(token)]);
         for source in &self.sources {
             let name = source.informer.spec.token_name();
-            let Some(version) = token.get(&name) else { return Err(resetting(ResetReason::TokenOfOthers)) };
-            located.push(locate(&source.informer, version));
-            own.push((name, version.clone()));
+            let Some(position) = token.get(&name) else { return Err(resetting(ResetReason::TokenOfOthers)) };
+            located.push(locate(&source.informer, position));
+            own.push((name, position.clone()));
         }
         if located.contains(&Located::Lost) {
             return Err(resetting(ResetReason::TokenTooOld));

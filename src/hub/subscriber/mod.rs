@@ -15,9 +15,9 @@ use super::live_place::LivePlace;
 use super::registry::{Hub, SubscriberPermit};
 use super::source::{Source, Wake};
 use super::subscription::{Delivery, StartAt, Subscription};
-use super::{CloseReason, Config, Form, Informer, InformerId, Selection, SubscribeError};
+use super::{CloseReason, Config, Form, Informer, InformerId, Resumable, Selection, SubscribeError};
 use crate::cache::Cursor;
-use crate::k8s::{ResourceVersion, Status};
+use crate::k8s::Status;
 
 mod joining;
 mod pulling;
@@ -310,7 +310,7 @@ impl Subscriber {
             source.advance_to(position);
         }
         // A view may be amid what a relist found, where no bookmark has its place.
-        self.caught_up &= !self.sources.iter().any(|source| source.position().is_zero());
+        self.caught_up &= !self.sources.iter().any(|source| *source.position() == Resumable::No);
         (self.heartbeat_at, self.bookmark_at) = (place.heartbeat_at, place.bookmark_at);
         self.gather_until = place.gather_until;
     }
@@ -418,7 +418,7 @@ impl Subscriber {
         informers.map(|informer| informer.reader.head().0.history).sum()
     }
 
-    fn positions(&self) -> Vec<ResourceVersion> {
+    fn positions(&self) -> Vec<Resumable> {
         let related = self.join.iter().flat_map(|join| join.positions().map(|(_, position)| position));
         self.sources.iter().map(Source::position).chain(related).cloned().collect()
     }

@@ -8,9 +8,9 @@ use super::super::event::{Event, EventKind, Payload, ResetReason};
 use super::super::metrics::Metrics;
 use super::super::shared_batch::SharedBatch;
 use super::super::source::{BatchBuilder, Pulled, Source, Succession};
-use super::super::{CloseReason, Informer};
+use super::super::{CloseReason, Informer, Resumable};
 use super::{State, Subscriber, resetting};
-use crate::k8s::{ResourceVersion, Status};
+use crate::k8s::Status;
 
 impl Subscriber {
     /// Pulls the next shared batches, for a subscriber that is live and selects everything of one informer.
@@ -100,7 +100,7 @@ impl Subscriber {
             source: 0,
             kind: EventKind::Reset,
             payload: Payload::Mark { positions: self.positions(), reason: Some(reason) },
-            position: ResourceVersion::ZERO,
+            position: Resumable::No,
             is_amid: false,
         });
         self.state = State::Snapshot;

@@ -8,7 +8,7 @@ use super::super::event::ResetReason;
 use super::super::source::Source;
 use super::super::subscription::{Begin, StartAt, VERSION_WAIT};
 use super::super::token::TokenKind;
-use super::super::{CloseReason, ResumeToken};
+use super::super::{CloseReason, Resumable, ResumeToken};
 use super::{State, Subscriber, resetting};
 use crate::cache::{Backfill, BackfillAnswer, Cursor, Located};
 use crate::k8s::Status;
@@ -137,10 +137,15 @@ impl Subscriber {
         let mut places = Vec::new();
         let (mut ahead, mut asked, mut lost) = (false, false, false);
         for source in &self.sources {
-            let Some(version) =
+            let Some(position) =
                 token.get(&source.informer.spec.token_name()).filter(|_| token.len() == self.sources.len())
             else {
                 return Some(resetting(ResetReason::TokenOfOthers));
+            };
+            let Resumable::At(version) = position else {
+                lost = true;
+                places.push(None);
+                continue;
             };
             let place = match source.locate(token_kind, version) {
                 Located::At(cursor) => Some(Resume::At(cursor)),

@@ -296,8 +296,8 @@ struct Client {
 #[derive(Default)]
 struct Seen {
     state: BTreeMap<(usize, String, String), (String, ResourceVersion)>,
-    /// The version of each informer, and whether the client has everything up to them.
-    token: Vec<ResourceVersion>,
+    /// The position in each informer, and whether the client holds events from beyond it.
+    token: Vec<Resumable>,
     is_amid: bool,
     resets: usize,
     wrong: Vec<String>,
@@ -386,9 +386,14 @@ impl Client {
             joined.collect()
         };
         prop_assert_eq!(&held, &expected(&world.things), "{:?}", self.asked);
-        if !seen.is_amid && !seen.token.iter().any(ResourceVersion::is_zero) {
+        if !seen.is_amid && !seen.token.contains(&Resumable::No) {
             // Another replica may be at just these versions.
-            let versions = self.sources.iter().copied().zip(seen.token.iter().cloned()).collect();
+            let versions = self
+                .sources
+                .iter()
+                .copied()
+                .zip(seen.token.iter().map(Resumable::written).cloned())
+                .collect();
             let meant = expected(&world.things_at(&versions));
             prop_assert_eq!(&held, &meant, "{:?} with the token {:?}", self.asked, seen.token);
         }
@@ -409,7 +414,7 @@ impl Client {
 
 impl Seen {
     fn take(&mut self, event: &Event, sources: &[usize]) {
-        self.token.resize(sources.len(), ResourceVersion::ZERO);
+        self.token.resize(sources.len(), Resumable::No);
         self.is_amid = event.is_amid;
         if let Payload::Mark { positions, .. } = &event.payload {
             self.token.clone_from(positions);

@@ -16,7 +16,7 @@ impl Member for Follower {
 
     fn encoder(&self, _: &[Arc<Informer>]) {}
 
-    fn advance((): &mut (), _: &[ResourceVersion]) {}
+    fn advance((): &mut (), _: &[Resumable]) {}
 }
 
 fn selection(labels: &str) -> Selection {
@@ -295,7 +295,7 @@ async fn a_member_at_its_timeout_leaves_before_the_gathered_changes_are_sent() {
     let round = live.due(Instant::now());
     assert_eq!((round.leaving, round.told.len(), round.more), (vec![key], 0, true));
     let (_, place) = live.leave(key);
-    let told = ResourceVersion::from(upstream.version - 1);
+    let told = Resumable::from(upstream.version - 1);
     assert_eq!(place.sources[0].position, told, "not the position before the gathered change");
 }
 

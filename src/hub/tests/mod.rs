@@ -207,12 +207,18 @@ impl Life {
     }
 }
 
+impl From<u64> for Resumable {
+    fn from(version: u64) -> Self {
+        ResourceVersion::from(version).into()
+    }
+}
+
 /// An EventSource: it gets a token with each event.
 struct Client {
     selection: Selection,
     subscriber: Option<Subscriber>,
     state: Seen,
-    token: Option<ResourceVersion>,
+    token: Option<Resumable>,
     resets: usize,
     told: usize,
     /// The versions at which objects were deleted.
@@ -233,8 +239,8 @@ impl Client {
     }
 
     fn connect(&mut self, life: &Life) {
-        let token = |version: &ResourceVersion| [("pods".to_owned(), version.clone())].into_iter().collect();
-        let from = self.token.as_ref().map_or(StartAt::Start, |version| StartAt::Token(token(version)));
+        let token = |position: &Resumable| [("pods".to_owned(), position.clone())].into_iter().collect();
+        let from = self.token.as_ref().map_or(StartAt::Start, |position| StartAt::Token(token(position)));
         if self.token.is_none() {
             self.state.clear();
             self.gone.clear();
@@ -609,7 +615,7 @@ fn a_client_that_is_cut_off_within_the_difference_of_two_informers_has_no_positi
         while client.subscriber.is_some() {
             client.pull(1);
         }
-        assert_eq!((client.told, client.token.clone()), (1, Some(ResourceVersion::ZERO)));
+        assert_eq!((client.told, client.token.clone()), (1, Some(Resumable::No)));
         client.connect(&life);
         while !client.pull(usize::MAX) {}
         assert_eq!((client.resets, &client.state), (1, &client.expected(&life)));

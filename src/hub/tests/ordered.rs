@@ -78,7 +78,7 @@ impl Client {
         let version = match &event.payload {
             Payload::Object(object) | Payload::Patch { object, .. } => object.resource_version(),
             Payload::ObjectAt(_, version) | Payload::ObjectSince { since: version, .. } => version,
-            Payload::Mark { positions, .. } => &positions[0],
+            Payload::Mark { positions, .. } => positions[0].written(),
             Payload::Identity { .. } => panic!("a deletion without the last state"),
         };
         let at = self.at.as_ref().expect("it has listed");

@@ -26,12 +26,12 @@ fn first_events(life: &Life, from: StartAt) -> Vec<(EventKind, String)> {
 
 /// The token of an event.
 fn event(version: u64) -> StartAt {
-    StartAt::Token([("pods".to_owned(), version.into())].into_iter().collect())
+    StartAt::Token([("pods".to_owned(), ResourceVersion::from(version))].into_iter().collect())
 }
 
 /// The token of a bookmark.
 fn bookmark(version: u64) -> StartAt {
-    StartAt::Bookmark([("pods".to_owned(), version.into())].into_iter().collect())
+    StartAt::Bookmark([("pods".to_owned(), ResourceVersion::from(version))].into_iter().collect())
 }
 
 #[tokio::test(start_paused = true)]
@@ -85,7 +85,7 @@ fn list(version: u64, items: impl IntoIterator<Item = Object>) -> Vec<Delta> {
 }
 
 /// All events that are ready: kinds, names and positions.
-fn taken(subscriber: &mut Subscriber) -> Vec<(EventKind, String, ResourceVersion)> {
+fn taken(subscriber: &mut Subscriber) -> Vec<(EventKind, String, Resumable)> {
     let mut all = Vec::new();
     while let Some(events) = ready(subscriber) {
         all.extend(events.into_iter().map(|event| {
@@ -171,8 +171,9 @@ async fn a_client_ahead_of_an_idle_cache_is_served_once_upstream_confirms_its_ve
     let mut upstream = Upstream::default();
     ["a", "b"].iter().for_each(|name| upstream.put(name, true));
     let mut life = Life::new(&upstream);
+    let tokens = [event(4), bookmark(4)];
     let bookmark = |version: u64| (EventKind::Bookmark, String::new(), version.into());
-    for from in [event(4), StartAt::Bookmark([("pods".to_owned(), 4.into())].into_iter().collect())] {
+    for from in tokens {
         let mut life = Life::new(&upstream);
         let mut subscriber = subscribe(&life, Selection::default(), from);
         assert_eq!(taken(&mut subscriber), [], "served although the token may belong to another history");
@@ -306,7 +307,7 @@ async fn a_token_of_a_cache_with_another_selection_starts_over() {
     let [all, web, same] = ["", "app=web", "app=web"].map(selecting);
     let name = web.hub.informers()[0].spec.token_name();
     assert!(name.starts_with("pods_") && name.len() == 13, "{name}");
-    let token = || StartAt::Token([(name.clone(), 1.into())].into_iter().collect());
+    let token = || StartAt::Token([(name.clone(), ResourceVersion::from(1))].into_iter().collect());
     assert_eq!(
         first_events(&same, token())[0].0,
         EventKind::Bookmark,

@@ -13,8 +13,10 @@ use super::super::{ApiError, watch};
 use super::Queues;
 use super::dependents::Dependents;
 use super::workers::{Changed, Workers};
-use crate::hub::{CloseReason, Delivery, Event, EventKind, Form, Origin, StartAt, Subscriber, Subscription};
-use crate::k8s::{Key, ResourceVersion};
+use crate::hub::{
+    CloseReason, Delivery, Event, EventKind, Form, Origin, Resumable, StartAt, Subscriber, Subscription,
+};
+use crate::k8s::Key;
 use crate::queue::{Priority, Watch};
 
 /// How long a look for informers takes at most, before the queue says what it waits for.
@@ -146,7 +148,7 @@ impl Feed {
     async fn take(&mut self, events: &[Event]) {
         let mut changed = VecDeque::with_capacity(events.len());
         // A catch-up, a first state and a relist bring each object in its last state.
-        self.skipped |= events.iter().any(|event| event.is_amid || event.position == ResourceVersion::ZERO);
+        self.skipped |= events.iter().any(|event| event.is_amid || event.position == Resumable::No);
         for event in events {
             self.note(event, &mut changed);
         }
