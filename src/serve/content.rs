@@ -21,9 +21,13 @@ const CHANGES_MAX: u64 = 4000;
 /// Changes that one turn looks at: two states each, at most some ten microseconds a state.
 const TURN_CHANGES: usize = 100;
 
-/// The remembered hashes of selections.
-#[derive(Default)]
-pub(super) struct Contents(Mutex<Remembered>);
+/// The hashes of selections, the used ones remembered.
+pub(super) struct Contents {
+    remembered: Mutex<Remembered>,
+    /// Where states are held while they are hashed.
+    generations: Arc<Generations>,
+    turns: Arc<Turns>,
+}
 
 #[derive(Default)]
 struct Remembered {
@@ -41,6 +45,10 @@ struct Known {
 }
 
 impl Contents {
+    pub(super) fn new(generations: Arc<Generations>, turns: Arc<Turns>) -> Self {
+        Self { remembered: Mutex::default(), generations, turns }
+    }
+
     /// The hash of the objects of a state that match a selection. `None` if the state could not be held long enough. If objects
     /// had to be read, the candidates afterwards are only those that match.
     pub(super) async fn of(
@@ -48,21 +56,20 @@ impl Contents {
         informer: &Arc<Informer>,
         selection: &Arc<Selection>,
         state: &mut Candidates,
-        generations: &Generations,
-        turns: &Arc<Turns>,
     ) -> Option<ContentHash> {
         let cursor = state.snapshot.cursor;
         let known = self.known(informer.id(), selection);
         let moved = match known {
             Some(known) if known.cursor == cursor => return Some(known.hash),
-            Some(known) => move_on(known, cursor, informer, selection, turns).await,
+            Some(known) => move_on(known, cursor, informer, selection, &self.turns).await,
             None => None,
         };
         let hash = match moved {
             Some(hash) => hash,
             None => {
                 let (informers, states) = (std::slice::from_ref(informer), vec![state.clone()]);
-                let listing = Listing::new(informers, selection, states, generations, turns.clone());
+                let (generations, turns) = (&self.generations, self.turns.clone());
+                let listing = Listing::new(informers, selection, states, generations, turns);
                 let (hash, keys) = listing.content().await?;
                 if let Some(keys) = keys {
                     *state = Candidates::of_keys(state.snapshot.clone(), keys);
@@ -107,7 +114,7 @@ impl Contents {
     }
 
     fn lock(&self) -> MutexGuard<'_, Remembered> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

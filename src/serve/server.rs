@@ -46,11 +46,11 @@ pub(super) struct Inner {
     /// The tasks of connections, and of streams that have taken over theirs.
     pub(super) tasks: TaskTracker,
     /// Requests that wait for a change.
-    pub(super) waiting: Waiting,
+    pub(super) waiting: Arc<Waiting>,
     /// Ends streams and waiting requests.
     pub(super) drain: CancellationToken,
     /// Content hashes of selections.
-    pub(super) contents: Contents,
+    pub(super) contents: Arc<Contents>,
     /// Compressed lists that clients share.
     pub(super) compressed: Arc<CompressedLists>,
     /// The live loops.
@@ -81,8 +81,9 @@ impl Server {
         let pages = Pages::new(&config);
         let tasks = TaskTracker::new();
         let loops = LiveLoops::new(*hub.config(), drain.clone(), tasks.clone());
-        let waiting = Waiting::new(config.waiting_requests_max);
-        let contents = Contents::default();
+        let contents = Arc::new(Contents::new(hub.generations().clone(), loops.turns.clone()));
+        let waiting =
+            Waiting::new(config.waiting_requests_max, contents.clone(), tasks.clone(), drain.clone());
         let compressed = Arc::default();
         Self(Arc::new(Inner {
             hub,

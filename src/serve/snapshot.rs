@@ -19,7 +19,7 @@ use super::negotiate::{accepted, coding, compresses};
 use super::pagination::Continue;
 use super::params::Params;
 use super::target::{self, PROJECTION, SELECTION, Target, synced};
-use super::waiting::{self, Awaited, PREFERENCE_APPLIED, Waiting};
+use super::waiting::{self, Awaited, PREFERENCE_APPLIED};
 use super::{ApiError, Server, join};
 use crate::encode::{Coding, Frames, ListEncoder, ListFormat};
 use crate::hub::{Candidates, Informer, ResumeToken, Selection};
@@ -123,7 +123,7 @@ pub(super) async fn snapshot(
             permit = Some(server.waiting.permit()?);
         }
         let _ends = EndsWithClient::begin(&load);
-        Waiting::wait(&server, shown.into_awaited(), until).await;
+        server.waiting.wait(shown.into_awaited(), until).await;
     }
 }
 
@@ -302,9 +302,8 @@ impl ListAnswer {
         let Shape::List(Page { id: None, limit, .. }) = &self.shape else { return };
         let (kind, api_version) = self.kind();
         let mut shown = format!("{kind} {api_version} {format:?} {limit:?} {:?}", self.selection.form);
-        let (generations, turns) = (server.hub.generations(), &server.loops.turns);
         for (informer, state) in self.informers.iter().zip(&mut self.states) {
-            let content = server.contents.of(informer, &self.selection, state, generations, turns).await;
+            let content = server.contents.of(informer, &self.selection, state).await;
             let Some(content) = content else { return };
             // An informer's name in tokens contains a digest of which objects it holds, and with which content.
             shown.push_str(&format!("\n{} {content}", informer.spec.token_name()));
