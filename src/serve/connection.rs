@@ -26,7 +26,7 @@ use super::load::{EndsWithClient, Load, UnderWay};
 use super::peer::{ConnectionPermit, Peer};
 use super::protocol::{Begun, Spoken, recognize};
 use super::stream::{Session, Socket, Takeover};
-use super::{Config, guard, metrics};
+use super::{Config, guard, metrics, route};
 use crate::encode::Frames;
 
 /// Bytes that hyper may hold which the socket did not take. They are frames by reference: objects are not copied, but a stalled
@@ -255,7 +255,7 @@ impl Served {
         let began = Instant::now();
         let (mut parts, body) = request.into_parts();
         let (route, method) =
-            (metrics::route(parts.uri.path(), parts.uri.query()), metrics::method(&parts.method));
+            (route::route(parts.uri.path(), parts.uri.query()), route::method(&parts.method));
         let (head, version) = (parts.method == Method::HEAD, parts.version);
         let mut response = match guard::check(&parts, &self.config, self.door) {
             Err(error) => error.into_response(),

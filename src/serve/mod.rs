@@ -38,6 +38,7 @@ mod peer;
 mod protocol;
 mod queues;
 mod resources;
+mod route;
 mod server;
 mod snapshot;
 mod state_stream;
