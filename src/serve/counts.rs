@@ -19,7 +19,7 @@ use super::list_body::Listing;
 use super::params::Params;
 use super::state_stream::{self, Asked, Message, Over, WatchedState};
 use super::target::Target;
-use super::{ApiError, Server, watch};
+use super::{ApiError, Server, hub_error};
 use crate::cache::{Cursor, IndexTerm, Mark, UsedIndex, ValueCounts};
 use crate::hub::{Informer, Selection};
 use crate::k8s::{IndexPath, IndexPaths, ResourceVersion, Term, Test};
@@ -144,7 +144,7 @@ pub(super) async fn watch(
         ));
     };
     let asked = Asked::read(&request, &params)?;
-    let target = Target::parse(&server, &at.resource, &params, Instant::now() + WAIT).await?;
+    let target = server.target(&at.resource, &params, Instant::now() + WAIT).await?;
     ready(&server, &target).await?;
     let path = index_path(path, &target.informers)?;
     if asked.is_head {
@@ -158,7 +158,7 @@ pub(super) async fn watch(
         parts.push(Part { informer, index, cursor: None, counts: HashMap::new(), version });
     }
     let informers = parts.iter().map(|part| part.informer.clone()).collect();
-    let permit = server.hub.permit(informers).map_err(|error| watch::refused(&error))?;
+    let permit = server.hub.permit(informers).map_err(|error| hub_error::not_subscribed(&error))?;
     let mut counting = Counting { parts, told: HashMap::new(), begun: false };
     let Ok(first) = counting.look() else {
         let message = format!("there are more than {COUNTED_AT_ONCE_MAX} values at {path}");

@@ -66,7 +66,7 @@ pub(super) async fn index(
 ) -> Result<Response, ApiError> {
     let at = IndexTarget::parse(ROUTE, &uri)?;
     let params = Params::parse(query.as_deref(), &[SELECTION, PROJECTION, &["value"]])?;
-    let target = Target::parse(&server, &at.resource, &params, Instant::now() + WAIT).await?;
+    let target = server.target(&at.resource, &params, Instant::now() + WAIT).await?;
     ready(&server, &target).await?;
     let _ends = EndsWithClient::begin(&load);
     let Some(path) = &at.path else { return Ok(indexes(&at.resource, &target.informers)) };
@@ -123,7 +123,7 @@ pub(super) async fn lookup(
     let lookup: Lookup = serde_json::from_slice(&body)
         .map_err(|error| ApiError::invalid("body", "(JSON)", &format!("{accepted}: {error}")))?;
     let params = Params::parse(query.as_deref(), &[SELECTION, PROJECTION])?;
-    let target = Target::parse(&server, &at.resource, &params, Instant::now() + WAIT).await?;
+    let target = server.target(&at.resource, &params, Instant::now() + WAIT).await?;
     ready(&server, &target).await?;
     let _ends = EndsWithClient::begin(&load);
     let path = index_path(path, &target.informers)?;

@@ -19,6 +19,7 @@ mod dashboard;
 mod graph;
 mod guard;
 mod host;
+mod hub_error;
 mod in_process;
 mod index_target;
 mod join;

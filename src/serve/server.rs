@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::ApiError;
 use super::compressed::CompressedLists;
 use super::config::Config;
 use super::content::Contents;
@@ -12,8 +14,10 @@ use super::join::Joins;
 use super::kube::{Definitions, FetchDefinition};
 use super::live_loop::LiveLoops;
 use super::pagination::Pages;
+use super::params::Params;
 use super::passthrough::PassThrough;
 use super::queues::Queues;
+use super::target::Target;
 use super::waiting::Waiting;
 use crate::hub::Hub;
 
@@ -100,5 +104,16 @@ impl Server {
             loops,
             joins: Joins::default(),
         }))
+    }
+
+    /// The target of a request: what follows the route in its path, and its filters. Waits until `deadline` for informers
+    /// that do not run yet.
+    pub(super) async fn target(
+        &self,
+        path: &str,
+        params: &Params,
+        deadline: Instant,
+    ) -> Result<Target, ApiError> {
+        Target::find(&self.hub, self.config.streams_per_connection_max, path, params, deadline).await
     }
 }

@@ -146,7 +146,7 @@ impl Request {
     /// Waits for the state that is asked for, and finds the objects. From then on it works for this client alone.
     async fn find(&self, server: &Server, load: &Arc<Load>) -> Result<ListAnswer, ApiError> {
         let deadline = Instant::now() + self.timeout;
-        let target = Target::parse(server, &self.path, &self.params, deadline).await?;
+        let target = server.target(&self.path, &self.params, deadline).await?;
         let request = fingerprint(&self.path, &self.params);
         server.loops.turns.admit()?;
         wait(&target, &self.params, deadline).await?;

@@ -7,8 +7,8 @@ use percent_encoding::percent_decode_str;
 use tokio::time::{Instant, timeout_at};
 
 use super::params::Params;
-use super::{ApiError, Server};
-use crate::hub::{Form, Hub, Informer, Selection, Started, SubscribeError};
+use super::{ApiError, hub_error};
+use crate::hub::{Form, Hub, Informer, Selection, Started};
 use crate::k8s::{Condition, FieldMask, FieldSelector, LabelSelector};
 
 /// The informers and objects of `RESOURCES[/NAMESPACE[/NAME]]` with its filters.
@@ -39,18 +39,8 @@ pub(super) fn segments(path: &str) -> Result<Vec<String>, ApiError> {
 }
 
 impl Target {
-    /// Reads the path after `/v1/snapshot/` or `/v1/watch/`, and the filters. Waits until `deadline` for informers that do not
-    /// run yet.
-    pub(super) async fn parse(
-        server: &Server,
-        path: &str,
-        params: &Params,
-        deadline: Instant,
-    ) -> Result<Self, ApiError> {
-        Self::find(&server.hub, server.config.streams_per_connection_max, path, params, deadline).await
-    }
-
-    /// As [`Target::parse`], of at most `informers_max` informers of a hub.
+    /// Reads a path after a route such as `/v1/watch/`, and the filters. Waits until `deadline` for informers that do not run
+    /// yet. Refuses more than `informers_max` informers.
     pub(super) async fn find(
         hub: &Hub,
         informers_max: usize,
@@ -130,18 +120,7 @@ pub(super) async fn resolve(
     name: &str,
     deadline: Instant,
 ) -> Result<Vec<Arc<Informer>>, ApiError> {
-    hub.find(name, deadline).await.map_err(|error| match error {
-        SubscribeError::Pending { .. } => ApiError::unavailable(error.to_string(), 2),
-        SubscribeError::Exhausted { .. } => {
-            super::metrics::limit_hit("on_demand_max");
-            ApiError::unavailable(error.to_string(), 30)
-        }
-        SubscribeError::NotOnDemand { .. } => ApiError::forbidden(error.to_string()),
-        SubscribeError::Full { .. }
-        | SubscribeError::Unknown { .. }
-        | SubscribeError::TooLong { .. }
-        | SubscribeError::NoKind { .. } => ApiError::not_found(error.to_string()),
-    })
+    hub.find(name, deadline).await.map_err(|error| hub_error::not_found(&error))
 }
 
 fn selector<T: Default, E: std::fmt::Display>(

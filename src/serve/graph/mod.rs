@@ -96,7 +96,7 @@ impl Request {
                 return Err(ApiError::invalid("direction", other, "expected owners, dependents or both"));
             }
         };
-        let target = Target::parse(server, path, params, Instant::now() + index_target::WAIT).await?;
+        let target = server.target(path, params, Instant::now() + index_target::WAIT).await?;
         index_target::ready(server, &target).await?;
         Ok(Self { target, directions, depth })
     }

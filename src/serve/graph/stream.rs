@@ -20,7 +20,7 @@ use crate::serve::load::{EndsWithClient, Load};
 use crate::serve::params::Params;
 use crate::serve::state_stream::{self, Asked, Message, Over, WatchedState};
 use crate::serve::target::{self, SELECTION};
-use crate::serve::{ApiError, Server, watch as watches};
+use crate::serve::{ApiError, Server, hub_error};
 
 const ROUTE: &str = "/v1/watch-graph/";
 /// A search takes at most one part in so many of the time: one that scans for seconds must not scan all the time.
@@ -83,7 +83,7 @@ pub(in crate::serve) async fn watch(
         return Ok(asked.headers().into_response());
     }
     let permit = server.hub.permit(request.target.informers.clone());
-    let permit = permit.map_err(|error| watches::refused(&error))?;
+    let permit = permit.map_err(|error| hub_error::not_subscribed(&error))?;
     let _ends = EndsWithClient::begin(&load);
     let (wake, began) = (Arc::new(Notify::new()), Instant::now());
     let arrival = server.hub.next_arrival().boxed();

@@ -72,7 +72,7 @@ impl Request {
             }
         }
         let deadline = Instant::now() + self.timeout;
-        let target = Target::parse(server, &self.path, &self.params, deadline).await?;
+        let target = server.target(&self.path, &self.params, deadline).await?;
         let relations = Relations::parse(server, &target, &self.params, deadline).await?;
         server.loops.turns.admit()?;
         snapshot::wait(&target, &self.params, deadline).await?;

@@ -9,8 +9,7 @@ use tokio::time::Instant;
 
 use super::super::body::Carried;
 use super::super::stream::{Session, WatchStream};
-use super::super::watch::refused;
-use super::super::{ApiError, Server, websocket};
+use super::super::{ApiError, Server, hub_error, websocket};
 use super::negotiate::{self, Answer, Shape};
 use super::options::{ListOptions, ListOrWatch, Query, RequestedVersion};
 use super::path::Target;
@@ -63,7 +62,7 @@ pub(super) async fn watch(
     if let Some(table) = table {
         encoder = encoder.with_tables(table, tables::now);
     }
-    let subscriber = server.hub.subscribe(subscription).map_err(|error| refused(&error))?;
+    let subscriber = server.hub.subscribe(subscription).map_err(|error| hub_error::not_subscribed(&error))?;
     let stream = WatchStream::new(subscriber, encoder, format, server.loops.clone());
     stream.comes_from(&request.uri, &request.extensions);
     let (status, headers) = match handshake {

@@ -9,7 +9,7 @@ use tracing::debug;
 
 use super::super::params::Params;
 use super::super::target::{self, Target};
-use super::super::{ApiError, watch};
+use super::super::{ApiError, hub_error};
 use super::Queues;
 use super::dependents::Dependents;
 use super::workers::{Changed, Workers};
@@ -106,7 +106,8 @@ impl Feed {
             resync: None,
             timeout: None,
         };
-        let subscriber = self.queues.0.hub.subscribe(subscription).map_err(|error| watch::refused(&error))?;
+        let subscriber =
+            self.queues.0.hub.subscribe(subscription).map_err(|error| hub_error::not_subscribed(&error))?;
         let request = format!("/v1/queues/{}", self.queue.name());
         subscriber.follower().comes_from(Origin { request, transport: "queue", peer: String::new() });
         let wait = self.queues.0.hub.config().resume_wait;
