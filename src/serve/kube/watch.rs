@@ -10,10 +10,11 @@ use tokio::time::Instant;
 use super::super::body::Carried;
 use super::super::stream::{Session, WatchStream};
 use super::super::{ApiError, Server, hub_error, websocket};
+use super::headers::answer_headers;
 use super::negotiate::{self, Answer, Shape};
 use super::options::{ListOptions, ListOrWatch, Query, RequestedVersion};
 use super::path::Target;
-use super::{answer_headers, error, resource, tables};
+use super::{error, resource, tables};
 use crate::encode::{Encoder, Format, Kubernetes};
 use crate::hub::{Begin, StartAt, Subscription};
 
