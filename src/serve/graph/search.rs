@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::answer::{Edge, Graph, NodeInfo, Truncated};
 use super::reads::Reads;
-use super::{Edge, Graph, NodeInfo, Truncated};
 use crate::cache::{Part, Snapshot};
 use crate::hub::{Informer, InformerId, Selection};
 use crate::k8s::{

@@ -14,8 +14,9 @@ use serde::Serialize;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::answer::{Edge, Graph, NodeInfo, Truncated};
 use super::reads::Reads;
-use super::{Edge, Graph, NodeInfo, PARAMS, Truncated};
+use super::request::{self, PARAMS};
 use crate::serve::load::{EndsWithClient, Load};
 use crate::serve::params::Params;
 use crate::serve::state_stream::{self, Asked, Message, Over, WatchedState};
@@ -49,7 +50,7 @@ type Identity = [String; 4];
 /// The graph that a stream tells.
 struct Following {
     server: Server,
-    request: super::Request,
+    request: request::Request,
     /// What the last search has read.
     reads: Reads,
     wake: Arc<Notify>,
@@ -78,7 +79,7 @@ pub(in crate::serve) async fn watch(
 ) -> Result<Response, ApiError> {
     let params = Params::parse(query.as_deref(), &[SELECTION, PARAMS, state_stream::PARAMS])?;
     let asked = Asked::read(&request, &params)?;
-    let request = super::Request::read(&server, target::path_after(ROUTE, request.uri()), &params).await?;
+    let request = request::Request::read(&server, target::path_after(ROUTE, request.uri()), &params).await?;
     if asked.is_head {
         return Ok(asked.headers().into_response());
     }
