@@ -6,6 +6,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use axum::http::{HeaderMap, HeaderValue, header};
+
 use super::list_body::Listing;
 use super::turns::Turns;
 use crate::cache::{Change, ChangeKind, Cursor};
@@ -116,6 +118,14 @@ impl Contents {
     fn lock(&self) -> MutexGuard<'_, Remembered> {
         self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether `If-None-Match` contains a tag, by weak comparison (RFC 9110 section 13.1.2).
+pub(super) fn none_match(headers: &HeaderMap, tag: &HeaderValue) -> bool {
+    let weak = |text: &str| text.trim().trim_start_matches("W/").to_owned();
+    let Ok(tag) = tag.to_str().map(weak) else { return false };
+    let values = headers.get_all(header::IF_NONE_MATCH).into_iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|one| one.trim() == "*" || weak(one) == tag)
 }
 
 /// Updates a hash to a later cursor. `None` if the changes between are unknown or too many.

@@ -87,7 +87,7 @@ fn router(server: Server, admin: Admin) -> Router {
         .route("/openapi/{*path}", any(kube::answer))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
-        .layer(tower_http::compression::CompressionLayer::new().compress_when(snapshot::CompressWhen))
+        .layer(tower_http::compression::CompressionLayer::new().compress_when(compressed::CompressWhen))
         .with_state(server)
 }
 

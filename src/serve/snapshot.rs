@@ -8,22 +8,22 @@ use axum::extract::{Extension, RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use percent_encoding::percent_decode_str;
-use tokio::time::{Instant, timeout_at};
-use tower_http::compression::predicate::Predicate;
+use tokio::time::Instant;
 
 use super::body::FramesBody;
-use super::compressed::{self, ListKey, WholeList};
+use super::compressed::{self, Compress, ListKey, WholeList};
+use super::content::none_match;
 use super::list_body::{ListPosition, ListWriter, Listing, PageEnd};
 use super::load::{EndsWithClient, Load};
 use super::negotiate::{accepted, coding, compresses};
 use super::pagination::Continue;
 use super::params::Params;
-use super::target::{self, PROJECTION, SELECTION, Target, synced};
+use super::target::{self, PROJECTION, SELECTION, Target};
 use super::waiting::{self, Awaited, PREFERENCE_APPLIED};
 use super::{ApiError, Server, join};
 use crate::encode::{Coding, Frames, ListEncoder, ListFormat};
 use crate::hub::{Candidates, Informer, ResumeToken, Selection};
-use crate::k8s::{ContentHash, Key, Object, ResourceVersion};
+use crate::k8s::{ContentHash, Key, Object};
 
 const PARAMS: &[&str] = &["resourceVersion", "timeoutSeconds", "limit", "continue", "join"];
 pub(super) const OFFERED: [(&str, ListFormat); 3] = [
@@ -35,21 +35,6 @@ pub(super) const OFFERED: [(&str, ListFormat); 3] = [
 const WAIT_SECONDS: u64 = 10;
 /// Longest such time that a request may ask for, in seconds.
 const WAIT_SECONDS_MAX: u64 = 300;
-
-/// Compresses only answers that a list has marked, for clients that take neither gzip nor zstd. Streams of events are never
-/// compressed like this: events would wait in the compressor, and each stream would cost a context.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct CompressWhen;
-
-/// The mark.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Compress;
-
-impl Predicate for CompressWhen {
-    fn should_compress<B: http_body::Body>(&self, response: &http::Response<B>) -> bool {
-        response.extensions().get::<Compress>().is_some()
-    }
-}
 
 /// A request for a snapshot.
 struct Request {
@@ -149,7 +134,7 @@ impl Request {
         let target = server.target(&self.path, &self.params, deadline).await?;
         let request = fingerprint(&self.path, &self.params);
         server.loops.turns.admit()?;
-        wait(&target, &self.params, deadline).await?;
+        target.reached(&self.params, deadline).await?;
         let _ends = EndsWithClient::begin(load);
         let Target { informers, selection, single } = target;
         let selection = Arc::new(selection);
@@ -217,43 +202,6 @@ fn fingerprint(path: &str, params: &Params) -> u64 {
         params.all(name).for_each(|value| (name, value).hash(&mut hasher));
     }
     hasher.finish()
-}
-
-/// Waits until the caches are complete, and have reached the requested version.
-pub(super) async fn wait(target: &Target, params: &Params, deadline: Instant) -> Result<(), ApiError> {
-    let version = match params.get("resourceVersion") {
-        None | Some("" | "0") => None,
-        Some(text) => {
-            let version = ResourceVersion::new(text);
-            if !version.is_number() {
-                return Err(ApiError::invalid("resourceVersion", text, "expected a decimal number"));
-            }
-            if !target.is_one_resource() {
-                let accepted = "expected one resource, as versions of different resources do not compare";
-                return Err(ApiError::invalid("resourceVersion", text, accepted));
-            }
-            Some(version)
-        }
-    };
-    for informer in &target.informers {
-        synced(informer, deadline).await?;
-        let Some(version) = &version else { continue };
-        let mut wake = informer.reader.wake();
-        let reached = wake.wait_for(|_| informer.reader.summary().position >= *version);
-        if timeout_at(deadline, reached).await.is_err() {
-            let position = informer.reader.summary().position;
-            return Err(ApiError::too_large_version(&version.to_string(), &position.to_string()));
-        }
-    }
-    Ok(())
-}
-
-/// Whether `If-None-Match` contains a tag, by weak comparison (RFC 9110 section 13.1.2).
-pub(super) fn none_match(headers: &HeaderMap, tag: &HeaderValue) -> bool {
-    let weak = |text: &str| text.trim().trim_start_matches("W/").to_owned();
-    let Ok(tag) = tag.to_str().map(weak) else { return false };
-    let values = headers.get_all(header::IF_NONE_MATCH).into_iter().filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(',')).any(|one| one.trim() == "*" || weak(one) == tag)
 }
 
 impl ListAnswer {

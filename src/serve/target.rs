@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout_at};
 use super::params::Params;
 use super::{ApiError, hub_error};
 use crate::hub::{Form, Hub, Informer, Selection, Started};
-use crate::k8s::{Condition, FieldMask, FieldSelector, LabelSelector};
+use crate::k8s::{Condition, FieldMask, FieldSelector, LabelSelector, ResourceVersion};
 
 /// The informers and objects of `RESOURCES[/NAMESPACE[/NAME]]` with its filters.
 pub(super) struct Target {
@@ -95,8 +95,37 @@ impl Target {
         Ok(())
     }
 
+    /// Waits until the caches are complete, and have reached the requested version.
+    pub(super) async fn reached(&self, params: &Params, deadline: Instant) -> Result<(), ApiError> {
+        let version = match params.get("resourceVersion") {
+            None | Some("" | "0") => None,
+            Some(text) => {
+                let version = ResourceVersion::new(text);
+                if !version.is_number() {
+                    return Err(ApiError::invalid("resourceVersion", text, "expected a decimal number"));
+                }
+                if !self.is_one_resource() {
+                    let accepted = "expected one resource, as versions of different resources do not compare";
+                    return Err(ApiError::invalid("resourceVersion", text, accepted));
+                }
+                Some(version)
+            }
+        };
+        for informer in &self.informers {
+            synced(informer, deadline).await?;
+            let Some(version) = &version else { continue };
+            let mut wake = informer.reader.wake();
+            let reached = wake.wait_for(|_| informer.reader.summary().position >= *version);
+            if timeout_at(deadline, reached).await.is_err() {
+                let position = informer.reader.summary().position;
+                return Err(ApiError::too_large_version(&version.to_string(), &position.to_string()));
+            }
+        }
+        Ok(())
+    }
+
     /// Whether it is of one resource, so that versions compare.
-    pub(super) fn is_one_resource(&self) -> bool {
+    fn is_one_resource(&self) -> bool {
         self.informers.iter().all(|informer| informer.spec.resource == self.informers[0].spec.resource)
     }
 }

@@ -3,6 +3,7 @@
 //! A stream follows them in [`crate::hub::Join`]. In a snapshot each resource is shown as it was at one moment. The state of a related resource is taken together with the keys that its
 //! indexes give, under one lock.
 
+mod joins;
 mod relation;
 mod stream;
 
@@ -17,21 +18,22 @@ use bytes::Buf as _;
 use futures_util::stream::unfold;
 use tokio::time::Instant;
 
-use relation::{Relations, in_turns};
-pub(super) use stream::{Joins, of_stream};
+pub(super) use joins::Joins;
+use relation::{Relations, Selected, in_turns};
+pub(super) use stream::of_stream;
 
 use crate::cache::Snapshot;
 use crate::encode::{Coding, Frames, ListEncoder, ListFormat};
 use crate::hub::{Form, Informer, InformerId, JOINED_MAX, ResumeToken};
 use crate::k8s::{ContentHash, Damaged, Key, Object, Owner, damages, owners};
 use crate::serve::body::FramesBody;
-use crate::serve::compressed;
+use crate::serve::compressed::{self, Compress};
+use crate::serve::content::none_match;
 use crate::serve::graph::owned_by;
 use crate::serve::list_body::Listing;
 use crate::serve::load::{EndsWithClient, Load};
 use crate::serve::negotiate::{coding, compresses};
 use crate::serve::params::Params;
-use crate::serve::snapshot::{self, Compress};
 use crate::serve::target::{self, Target};
 use crate::serve::{ApiError, Server, metrics};
 
@@ -45,13 +47,6 @@ pub(super) struct Request {
     pub(super) headers: HeaderMap,
     pub(super) format: ListFormat,
     pub(super) timeout: Duration,
-}
-
-/// The selected objects of one informer, and the state that has them.
-struct Selected {
-    informer: Arc<Informer>,
-    state: Snapshot,
-    objects: Vec<Arc<Object>>,
 }
 
 /// What an answer consists of.
@@ -75,7 +70,7 @@ impl Request {
         let target = server.target(&self.path, &self.params, deadline).await?;
         let relations = Relations::parse(server, &target, &self.params, deadline).await?;
         server.loops.turns.admit()?;
-        snapshot::wait(&target, &self.params, deadline).await?;
+        target.reached(&self.params, deadline).await?;
         let _ends = EndsWithClient::begin(load);
         let damages_before = damages();
         let form = target.selection.form.clone();
@@ -86,7 +81,7 @@ impl Request {
             return Err(ApiError::unavailable("an object could not be read: it is fetched again", 1));
         }
         if let Some(tag) = headers.get(header::ETAG)
-            && snapshot::none_match(&self.headers, tag)
+            && none_match(&self.headers, tag)
         {
             return Ok((StatusCode::NOT_MODIFIED, headers).into_response());
         }

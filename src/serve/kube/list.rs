@@ -11,11 +11,10 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::super::body::FramesBody;
-use super::super::compressed::{self, ListKey, WholeList};
+use super::super::compressed::{self, Compress, ListKey, WholeList};
 use super::super::list_body::{ListPosition, ListWriter, Listing, PageEnd};
 use super::super::negotiate::{coding, compresses};
 use super::super::pagination::Continue;
-use super::super::snapshot::Compress;
 use super::super::{ApiError, Server};
 use super::headers::answer_headers;
 use super::negotiate::{self, Answer, Shape};
