@@ -14,6 +14,7 @@ use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use bytes::Bytes;
 use tokio::time::Instant;
+use tower_http::compression::predicate::Predicate;
 
 use super::body::FramesBody;
 use super::metrics;
@@ -123,6 +124,21 @@ pub(super) fn response(body: FramesBody, coding: Coding) -> Response {
         response.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static(name));
     }
     response
+}
+
+/// Compresses only answers that a list has marked, for clients that take neither gzip nor zstd. Streams of events are never
+/// compressed like this: events would wait in the compressor, and each stream would cost a context.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CompressWhen;
+
+/// The mark, an extension of the answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Compress;
+
+impl Predicate for CompressWhen {
+    fn should_compress<B: http_body::Body>(&self, response: &http::Response<B>) -> bool {
+        response.extensions().get::<Compress>().is_some()
+    }
 }
 
 impl CompressedLists {

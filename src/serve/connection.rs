@@ -21,13 +21,14 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 use super::acknowledged::Progress;
-use super::body::{EXACT_LENGTH, FramesBody, ServeBody, Unwrapped, unwrap_body};
+use super::body::{EXACT_LENGTH, FramesBody, ServeBody};
 use super::load::{EndsWithClient, Load, UnderWay};
 use super::peer::{ConnectionPermit, Peer};
 use super::pipe::pipe;
 use super::protocol::{Begun, Spoken, recognize};
-use super::stream::{Session, Socket, Takeover};
-use super::{Config, guard, metrics};
+use super::session::{Session, Takeover, Unwrapped, unwrap_body};
+use super::socket::Socket;
+use super::{Config, guard, metrics, route};
 use crate::encode::Frames;
 
 /// Bytes that hyper may hold which the socket did not take. They are frames by reference: objects are not copied, but a stalled
@@ -158,10 +159,10 @@ impl Served {
                     Answer::Whole(response) => {
                         Ok::<_, Infallible>(response.map(|body| Counted::new(body, under_way)))
                     }
-                    Answer::Stream(response, stream) => {
+                    Answer::Session(response, session) => {
                         // As on an API server, a stream ends when its client closes its half.
                         drop(under_way);
-                        let takeover = Takeover::new(stream, &response);
+                        let takeover = Takeover::new(session, &response);
                         *taker.lock().unwrap_or_else(PoisonError::into_inner) = Some(takeover);
                         // hyper is dropped before it could poll again.
                         std::future::pending().await
@@ -200,7 +201,7 @@ impl Served {
         }
     }
 
-    /// Over HTTP/2 streams share the connection, so hyper writes them, from a [`pipe`] that each stream writes to.
+    /// Over HTTP/2 streams share the connection, so hyper writes them: each stream writes to a pipe into a body.
     async fn http2<S: Socket>(self, io: Io<S>, load: Arc<Load>) {
         let config = &self.config;
         let headers = u32::try_from((config.header_bytes_max + config.url_bytes_max) * 2).unwrap_or(u32::MAX);
@@ -217,10 +218,9 @@ impl Served {
             async move {
                 let response = match served.answer(request, under_way.load()).await {
                     Answer::Whole(response) => response,
-                    Answer::Stream(response, stream) => {
+                    Answer::Session(response, session) => {
                         let (socket, body) = pipe();
-                        // In a task of its own until a live loop takes it over.
-                        if let Some(stream) = stream.begin_in(socket, served.connected.clone()) {
+                        if let Some(stream) = session.begin_in(socket, served.connected.clone()) {
                             served.tasks.spawn(stream);
                         }
                         response.map(|()| ServeBody::Frames(FramesBody::new(body)))
@@ -261,7 +261,7 @@ impl Served {
         let began = Instant::now();
         let (mut parts, body) = request.into_parts();
         let (route, method) =
-            (metrics::route(parts.uri.path(), parts.uri.query()), metrics::method(&parts.method));
+            (route::route(parts.uri.path(), parts.uri.query()), route::method(&parts.method));
         let (head, version) = (parts.method == Method::HEAD, parts.version);
         let mut response = match guard::check(&parts, &self.config, self.door) {
             Err(error) => error.into_response(),
@@ -297,8 +297,8 @@ impl Served {
 enum Answer {
     /// By hyper.
     Whole(http::Response<ServeBody>),
-    /// By a stream. The head has the HTTP version of the request.
-    Stream(http::Response<()>, Session),
+    /// By a session. The head has the HTTP version of the request.
+    Session(http::Response<()>, Session),
 }
 
 /// Logs why a connection ended, if that is of interest.
@@ -314,9 +314,9 @@ fn tell(ended: hyper::Result<()>) {
 fn finish(response: Response, head: bool, version: Version) -> Answer {
     let mut response = match unwrap_body(response) {
         Unwrapped::Body(response) => response,
-        Unwrapped::Stream(mut response, stream) => {
+        Unwrapped::Session(mut response, session) => {
             *response.version_mut() = version;
-            return Answer::Stream(response, stream);
+            return Answer::Session(response, session);
         }
     };
     if let Some(length) = response.headers_mut().remove(EXACT_LENGTH) {

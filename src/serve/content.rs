@@ -6,6 +6,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use axum::http::{HeaderMap, HeaderValue, header};
+
 use super::list_body::Listing;
 use super::turns::Turns;
 use crate::cache::{Change, ChangeKind, Cursor};
@@ -21,9 +23,13 @@ const CHANGES_MAX: u64 = 4000;
 /// Changes that one turn looks at: two states each, at most some ten microseconds a state.
 const TURN_CHANGES: usize = 100;
 
-/// The remembered hashes of selections.
-#[derive(Default)]
-pub(super) struct Contents(Mutex<Remembered>);
+/// The hashes of selections, the used ones remembered.
+pub(super) struct Contents {
+    remembered: Mutex<Remembered>,
+    /// Where states are held while they are hashed.
+    generations: Arc<Generations>,
+    turns: Arc<Turns>,
+}
 
 #[derive(Default)]
 struct Remembered {
@@ -41,6 +47,10 @@ struct Known {
 }
 
 impl Contents {
+    pub(super) fn new(generations: Arc<Generations>, turns: Arc<Turns>) -> Self {
+        Self { remembered: Mutex::default(), generations, turns }
+    }
+
     /// The hash of the objects of a state that match a selection. `None` if the state could not be held long enough. If objects
     /// had to be read, the candidates afterwards are only those that match.
     pub(super) async fn of(
@@ -48,21 +58,20 @@ impl Contents {
         informer: &Arc<Informer>,
         selection: &Arc<Selection>,
         state: &mut Candidates,
-        generations: &Generations,
-        turns: &Arc<Turns>,
     ) -> Option<ContentHash> {
         let cursor = state.snapshot.cursor;
         let known = self.known(informer.id(), selection);
         let moved = match known {
             Some(known) if known.cursor == cursor => return Some(known.hash),
-            Some(known) => move_on(known, cursor, informer, selection, turns).await,
+            Some(known) => move_on(known, cursor, informer, selection, &self.turns).await,
             None => None,
         };
         let hash = match moved {
             Some(hash) => hash,
             None => {
                 let (informers, states) = (std::slice::from_ref(informer), vec![state.clone()]);
-                let listing = Listing::new(informers, selection, states, generations, turns.clone());
+                let (generations, turns) = (&self.generations, self.turns.clone());
+                let listing = Listing::new(informers, selection, states, generations, turns);
                 let (hash, keys) = listing.content().await?;
                 if let Some(keys) = keys {
                     *state = Candidates::of_keys(state.snapshot.clone(), keys);
@@ -107,8 +116,16 @@ impl Contents {
     }
 
     fn lock(&self) -> MutexGuard<'_, Remembered> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether `If-None-Match` contains a tag, by weak comparison (RFC 9110 section 13.1.2).
+pub(super) fn none_match(headers: &HeaderMap, tag: &HeaderValue) -> bool {
+    let weak = |text: &str| text.trim().trim_start_matches("W/").to_owned();
+    let Ok(tag) = tag.to_str().map(weak) else { return false };
+    let values = headers.get_all(header::IF_NONE_MATCH).into_iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|one| one.trim() == "*" || weak(one) == tag)
 }
 
 /// Updates a hash to a later cursor. `None` if the changes between are unknown or too many.

@@ -19,7 +19,7 @@ use super::list_body::Listing;
 use super::params::Params;
 use super::state_stream::{self, Asked, Message, Over, WatchedState};
 use super::target::Target;
-use super::{ApiError, Server, watch};
+use super::{ApiError, Server, hub_error};
 use crate::cache::{Cursor, IndexTerm, Mark, UsedIndex, ValueCounts};
 use crate::hub::{Informer, Selection};
 use crate::k8s::{IndexPath, IndexPaths, ResourceVersion, Term, Test};
@@ -98,7 +98,7 @@ pub(super) async fn counts(
 /// The index of a path, built now if there is none. `None` if too many others are in use.
 async fn use_index(server: &Server, informer: &Arc<Informer>, path: &IndexPath) -> Option<UsedIndex> {
     let probe = Selection::default().and(Term { path: path.clone(), test: Test::In(Vec::new()) });
-    server.loops.turns.index(std::slice::from_ref(informer), &probe).await;
+    server.turns.index(std::slice::from_ref(informer), &probe).await;
     informer.reader.use_index(&IndexTerm { path: path.clone(), values: Vec::new() })
 }
 
@@ -111,11 +111,10 @@ async fn scan(
 ) -> Result<(ValueCounts, ResourceVersion), ApiError> {
     let selection = Arc::new(selection.clone());
     let informers = std::slice::from_ref(informer);
-    server.loops.turns.index(informers, &selection).await;
+    server.turns.index(informers, &selection).await;
     let states = Listing::current(informers, &selection);
     let version = states[0].snapshot.position.clone();
-    let listing =
-        Listing::new(informers, &selection, states, server.hub.generations(), server.loops.turns.clone());
+    let listing = Listing::new(informers, &selection, states, server.hub.generations(), server.turns.clone());
     let paths = IndexPaths::new(vec![path.clone()]);
     let mut counted: HashMap<Arc<str>, usize> = HashMap::new();
     let complete = listing.visit(|object| {
@@ -144,7 +143,7 @@ pub(super) async fn watch(
         ));
     };
     let asked = Asked::read(&request, &params)?;
-    let target = Target::parse(&server, &at.resource, &params, Instant::now() + WAIT).await?;
+    let target = server.target(&at.resource, &params, Instant::now() + WAIT).await?;
     ready(&server, &target).await?;
     let path = index_path(path, &target.informers)?;
     if asked.is_head {
@@ -158,7 +157,7 @@ pub(super) async fn watch(
         parts.push(Part { informer, index, cursor: None, counts: HashMap::new(), version });
     }
     let informers = parts.iter().map(|part| part.informer.clone()).collect();
-    let permit = server.hub.permit(informers).map_err(|error| watch::refused(&error))?;
+    let permit = server.hub.permit(informers).map_err(|error| hub_error::not_subscribed(&error))?;
     let mut counting = Counting { parts, told: HashMap::new(), begun: false };
     let Ok(first) = counting.look() else {
         let message = format!("there are more than {COUNTED_AT_ONCE_MAX} values at {path}");

@@ -23,7 +23,7 @@ use super::connection::{Connection, Served};
 use super::crowd::{ADMIN_CONNECTIONS_MAX, Crowd};
 use super::guard::Door;
 use super::peer::{ConnectionPermit, Peer};
-use super::stream::Socket;
+use super::socket::Socket;
 use super::{Admin, ApiError, Config, Server, Upstream, metrics};
 
 /// A bound listener.

@@ -13,7 +13,7 @@ use bytes::{Buf, Bytes};
 use futures_util::stream::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::stream::Socket;
+use super::socket::Socket;
 use crate::encode::Frames;
 
 /// Bytes from which on the pipe takes no more frames. They are those of a socket's buffer to the stream: references to objects, not

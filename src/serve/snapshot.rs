@@ -8,22 +8,22 @@ use axum::extract::{Extension, RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use percent_encoding::percent_decode_str;
-use tokio::time::{Instant, timeout_at};
-use tower_http::compression::predicate::Predicate;
+use tokio::time::Instant;
 
 use super::body::FramesBody;
-use super::compressed::{self, ListKey, WholeList};
+use super::compressed::{self, Compress, ListKey, WholeList};
+use super::content::none_match;
 use super::list_body::{ListPosition, ListWriter, Listing, PageEnd};
 use super::load::{EndsWithClient, Load};
 use super::negotiate::{accepted, coding, compresses};
 use super::pagination::Continue;
 use super::params::Params;
-use super::target::{self, PROJECTION, SELECTION, Target, synced};
-use super::waiting::{self, Awaited, PREFERENCE_APPLIED, Waiting};
+use super::target::{self, PROJECTION, SELECTION, Target};
+use super::waiting::{self, Awaited, PREFERENCE_APPLIED};
 use super::{ApiError, Server, join};
 use crate::encode::{Coding, Frames, ListEncoder, ListFormat};
 use crate::hub::{Candidates, Informer, ResumeToken, Selection};
-use crate::k8s::{ContentHash, Key, Object, ResourceVersion};
+use crate::k8s::{ContentHash, Key, Object};
 
 const PARAMS: &[&str] = &["resourceVersion", "timeoutSeconds", "limit", "continue", "join"];
 pub(super) const OFFERED: [(&str, ListFormat); 3] = [
@@ -35,21 +35,6 @@ pub(super) const OFFERED: [(&str, ListFormat); 3] = [
 const WAIT_SECONDS: u64 = 10;
 /// Longest such time that a request may ask for, in seconds.
 const WAIT_SECONDS_MAX: u64 = 300;
-
-/// Compresses only answers that a list has marked, for clients that take neither gzip nor zstd. Streams of events are never
-/// compressed like this: events would wait in the compressor, and each stream would cost a context.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct CompressWhen;
-
-/// The mark.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Compress;
-
-impl Predicate for CompressWhen {
-    fn should_compress<B: http_body::Body>(&self, response: &http::Response<B>) -> bool {
-        response.extensions().get::<Compress>().is_some()
-    }
-}
 
 /// A request for a snapshot.
 struct Request {
@@ -123,7 +108,7 @@ pub(super) async fn snapshot(
             permit = Some(server.waiting.permit()?);
         }
         let _ends = EndsWithClient::begin(&load);
-        Waiting::wait(&server, shown.into_awaited(), until).await;
+        server.waiting.wait(shown.into_awaited(), until).await;
     }
 }
 
@@ -146,17 +131,17 @@ impl Request {
     /// Waits for the state that is asked for, and finds the objects. From then on it works for this client alone.
     async fn find(&self, server: &Server, load: &Arc<Load>) -> Result<ListAnswer, ApiError> {
         let deadline = Instant::now() + self.timeout;
-        let target = Target::parse(server, &self.path, &self.params, deadline).await?;
+        let target = server.target(&self.path, &self.params, deadline).await?;
         let request = fingerprint(&self.path, &self.params);
-        server.loops.turns.admit()?;
-        wait(&target, &self.params, deadline).await?;
+        server.turns.admit()?;
+        target.reached(&self.params, deadline).await?;
         let _ends = EndsWithClient::begin(load);
         let Target { informers, selection, single } = target;
         let selection = Arc::new(selection);
         let (page, states) = match continues(&self.params) {
             Some(token) => next_page(server, token, request, &informers, &self.params, self.limit)?,
             None => {
-                server.loops.turns.index(&informers, &selection).await;
+                server.turns.index(&informers, &selection).await;
                 let place = ListPosition { source: 0, after: None };
                 let page = Page { place, limit: self.limit, request, id: None };
                 (page, Listing::current(&informers, &selection))
@@ -219,43 +204,6 @@ fn fingerprint(path: &str, params: &Params) -> u64 {
     hasher.finish()
 }
 
-/// Waits until the caches are complete, and have reached the requested version.
-pub(super) async fn wait(target: &Target, params: &Params, deadline: Instant) -> Result<(), ApiError> {
-    let version = match params.get("resourceVersion") {
-        None | Some("" | "0") => None,
-        Some(text) => {
-            let version = ResourceVersion::new(text);
-            if !version.is_number() {
-                return Err(ApiError::invalid("resourceVersion", text, "expected a decimal number"));
-            }
-            if !target.is_one_resource() {
-                let accepted = "expected one resource, as versions of different resources do not compare";
-                return Err(ApiError::invalid("resourceVersion", text, accepted));
-            }
-            Some(version)
-        }
-    };
-    for informer in &target.informers {
-        synced(informer, deadline).await?;
-        let Some(version) = &version else { continue };
-        let mut wake = informer.reader.wake();
-        let reached = wake.wait_for(|_| informer.reader.summary().position >= *version);
-        if timeout_at(deadline, reached).await.is_err() {
-            let position = informer.reader.summary().position;
-            return Err(ApiError::too_large_version(&version.to_string(), &position.to_string()));
-        }
-    }
-    Ok(())
-}
-
-/// Whether `If-None-Match` contains a tag, by weak comparison (RFC 9110 section 13.1.2).
-pub(super) fn none_match(headers: &HeaderMap, tag: &HeaderValue) -> bool {
-    let weak = |text: &str| text.trim().trim_start_matches("W/").to_owned();
-    let Ok(tag) = tag.to_str().map(weak) else { return false };
-    let values = headers.get_all(header::IF_NONE_MATCH).into_iter().filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(',')).any(|one| one.trim() == "*" || weak(one) == tag)
-}
-
 impl ListAnswer {
     /// The headers of every answer: its age, and the token to continue with.
     fn headers(&self, now: Instant) -> HeaderMap {
@@ -302,9 +250,8 @@ impl ListAnswer {
         let Shape::List(Page { id: None, limit, .. }) = &self.shape else { return };
         let (kind, api_version) = self.kind();
         let mut shown = format!("{kind} {api_version} {format:?} {limit:?} {:?}", self.selection.form);
-        let (generations, turns) = (server.hub.generations(), &server.loops.turns);
         for (informer, state) in self.informers.iter().zip(&mut self.states) {
-            let content = server.contents.of(informer, &self.selection, state, generations, turns).await;
+            let content = server.contents.of(informer, &self.selection, state).await;
             let Some(content) = content else { return };
             // An informer's name in tokens contains a digest of which objects it holds, and with which content.
             shown.push_str(&format!("\n{} {content}", informer.spec.token_name()));
@@ -387,7 +334,7 @@ impl ListAnswer {
         now: Instant,
         headers: &mut HeaderMap,
     ) -> FramesBody {
-        let (turns, lists) = (server.loops.turns.clone(), &server.compressed);
+        let (turns, lists) = (server.turns.clone(), &server.compressed);
         let Some(whole) = self.whole(format, coding, headers) else {
             return compressed::compress(self.into_body(server, format, now, headers).await, coding, turns);
         };
@@ -421,7 +368,7 @@ impl ListAnswer {
     ) -> FramesBody {
         let Shape::List(page) = &self.shape else { return FramesBody::new(futures_util::stream::empty()) };
         let (kind, api_version) = self.kind();
-        let (generations, turns) = (server.hub.generations(), server.loops.turns.clone());
+        let (generations, turns) = (server.hub.generations(), server.turns.clone());
         let listing = Listing::new(&self.informers, &self.selection, self.states.clone(), generations, turns);
         let end = match page.limit {
             Some(limit) => listing.end_of_page(&page.place, limit).await,

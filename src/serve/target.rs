@@ -7,9 +7,9 @@ use percent_encoding::percent_decode_str;
 use tokio::time::{Instant, timeout_at};
 
 use super::params::Params;
-use super::{ApiError, Server};
-use crate::hub::{Form, Hub, Informer, Selection, Started, SubscribeError};
-use crate::k8s::{Condition, FieldMask, FieldSelector, LabelSelector};
+use super::{ApiError, hub_error};
+use crate::hub::{Form, Hub, Informer, Selection, Started};
+use crate::k8s::{Condition, FieldMask, FieldSelector, LabelSelector, ResourceVersion};
 
 /// The informers and objects of `RESOURCES[/NAMESPACE[/NAME]]` with its filters.
 pub(super) struct Target {
@@ -39,18 +39,8 @@ pub(super) fn segments(path: &str) -> Result<Vec<String>, ApiError> {
 }
 
 impl Target {
-    /// Reads the path after `/v1/snapshot/` or `/v1/watch/`, and the filters. Waits until `deadline` for informers that do not
-    /// run yet.
-    pub(super) async fn parse(
-        server: &Server,
-        path: &str,
-        params: &Params,
-        deadline: Instant,
-    ) -> Result<Self, ApiError> {
-        Self::find(&server.hub, server.config.streams_per_connection_max, path, params, deadline).await
-    }
-
-    /// As [`Target::parse`], of at most `informers_max` informers of a hub.
+    /// Reads a path after a route such as `/v1/watch/`, and the filters. Waits until `deadline` for informers that do not run
+    /// yet. Refuses more than `informers_max` informers.
     pub(super) async fn find(
         hub: &Hub,
         informers_max: usize,
@@ -105,8 +95,37 @@ impl Target {
         Ok(())
     }
 
+    /// Waits until the caches are complete, and have reached the requested version.
+    pub(super) async fn reached(&self, params: &Params, deadline: Instant) -> Result<(), ApiError> {
+        let version = match params.get("resourceVersion") {
+            None | Some("" | "0") => None,
+            Some(text) => {
+                let version = ResourceVersion::new(text);
+                if !version.is_number() {
+                    return Err(ApiError::invalid("resourceVersion", text, "expected a decimal number"));
+                }
+                if !self.is_one_resource() {
+                    let accepted = "expected one resource, as versions of different resources do not compare";
+                    return Err(ApiError::invalid("resourceVersion", text, accepted));
+                }
+                Some(version)
+            }
+        };
+        for informer in &self.informers {
+            synced(informer, deadline).await?;
+            let Some(version) = &version else { continue };
+            let mut wake = informer.reader.wake();
+            let reached = wake.wait_for(|_| informer.reader.summary().position >= *version);
+            if timeout_at(deadline, reached).await.is_err() {
+                let position = informer.reader.summary().position;
+                return Err(ApiError::too_large_version(&version.to_string(), &position.to_string()));
+            }
+        }
+        Ok(())
+    }
+
     /// Whether it is of one resource, so that versions compare.
-    pub(super) fn is_one_resource(&self) -> bool {
+    fn is_one_resource(&self) -> bool {
         self.informers.iter().all(|informer| informer.spec.resource == self.informers[0].spec.resource)
     }
 }
@@ -130,18 +149,7 @@ pub(super) async fn resolve(
     name: &str,
     deadline: Instant,
 ) -> Result<Vec<Arc<Informer>>, ApiError> {
-    hub.find(name, deadline).await.map_err(|error| match error {
-        SubscribeError::Pending { .. } => ApiError::unavailable(error.to_string(), 2),
-        SubscribeError::Exhausted { .. } => {
-            super::metrics::limit_hit("on_demand_max");
-            ApiError::unavailable(error.to_string(), 30)
-        }
-        SubscribeError::NotOnDemand { .. } => ApiError::forbidden(error.to_string()),
-        SubscribeError::Full { .. }
-        | SubscribeError::Unknown { .. }
-        | SubscribeError::TooLong { .. }
-        | SubscribeError::NoKind { .. } => ApiError::not_found(error.to_string()),
-    })
+    hub.find(name, deadline).await.map_err(|error| hub_error::not_found(&error))
 }
 
 fn selector<T: Default, E: std::fmt::Display>(

@@ -12,8 +12,11 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use futures_util::future::select_all;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use super::{ApiError, Server, metrics};
+use super::content::Contents;
+use super::{ApiError, metrics};
 use crate::cache::{Mark, ScopeWake};
 use crate::hub::{Informer, InformerId, Matcher, Selection};
 use crate::k8s::ContentHash;
@@ -34,6 +37,11 @@ pub(super) struct Waiting {
     permits: Arc<Semaphore>,
     requests_max: usize,
     followed: Mutex<Followed>,
+    contents: Arc<Contents>,
+    /// The tasks that follow selections.
+    tasks: TaskTracker,
+    /// Ends waiting.
+    drain: CancellationToken,
 }
 
 /// A request's place among those that wait.
@@ -101,8 +109,15 @@ pub(super) fn applied(wait: Duration) -> HeaderValue {
 }
 
 impl Waiting {
-    pub(super) fn new(requests_max: usize) -> Self {
-        Self { permits: Arc::new(Semaphore::new(requests_max)), requests_max, followed: Mutex::default() }
+    /// Lets up to `requests_max` requests wait.
+    pub(super) fn new(
+        requests_max: usize,
+        contents: Arc<Contents>,
+        tasks: TaskTracker,
+        drain: CancellationToken,
+    ) -> Arc<Self> {
+        let permits = Arc::new(Semaphore::new(requests_max));
+        Arc::new(Self { permits, requests_max, followed: Mutex::default(), contents, tasks, drain })
     }
 
     /// A place among the requests that wait.
@@ -118,11 +133,11 @@ impl Waiting {
     }
 
     /// Waits until the selected objects are different, an informer is replaced, the time is over, or the server drains.
-    pub(super) async fn wait(server: &Server, awaited: Awaited, until: Instant) {
+    pub(super) async fn wait(self: &Arc<Self>, awaited: Awaited, until: Instant) {
         let Awaited { informers, selection, contents } = awaited;
         let followed = informers.iter().zip(&contents);
         let mut receivers: Vec<_> =
-            followed.map(|(informer, hash)| Self::follow(server, informer, &selection, *hash)).collect();
+            followed.map(|(informer, hash)| self.follow(informer, &selection, *hash)).collect();
         drop((informers, selection));
         let changes = receivers.iter_mut().zip(contents).map(|(receiver, hash)| {
             Box::pin(async move {
@@ -134,19 +149,19 @@ impl Waiting {
         tokio::select! {
             _ = change => {}
             () = sleep_until(until) => {}
-            () = server.drain.cancelled() => {}
+            () = self.drain.cancelled() => {}
         }
     }
 
     /// The hash of the selected objects as it changes, from one task for all requests.
     fn follow(
-        server: &Server,
+        self: &Arc<Self>,
         informer: &Arc<Informer>,
         selection: &Arc<Selection>,
         hash: ContentHash,
     ) -> watch::Receiver<ContentHash> {
         let key = (informer.id(), selection.clone());
-        let mut followed = server.waiting.lock();
+        let mut followed = self.lock();
         if let Some(sender) = followed.get(&key) {
             return sender.subscribe();
         }
@@ -154,12 +169,12 @@ impl Waiting {
         let sender = Arc::new(sender);
         followed.insert(key, sender.clone());
         let follower = Follower {
-            server: server.clone(),
+            waiting: self.clone(),
             informer: informer.clone(),
             selection: selection.clone(),
             sender,
         };
-        server.tasks.spawn(follower.run());
+        self.tasks.spawn(follower.run());
         receiver
     }
 
@@ -170,7 +185,7 @@ impl Waiting {
 
 /// The task that follows a selection for as long as requests wait for it.
 struct Follower {
-    server: Server,
+    waiting: Arc<Waiting>,
     informer: Arc<Informer>,
     selection: Arc<Selection>,
     sender: Arc<watch::Sender<ContentHash>>,
@@ -187,7 +202,7 @@ impl Follower {
             self.sender.send_if_modified(|known| std::mem::replace(known, hash) != hash);
             tokio::select! {
                 () = self.sender.closed() => {
-                    let mut followed = self.server.waiting.lock();
+                    let mut followed = self.waiting.lock();
                     // A request may have come meanwhile.
                     if self.sender.receiver_count() == 0 {
                         followed.remove(&(self.informer.id(), self.selection.clone()));
@@ -197,7 +212,7 @@ impl Follower {
                 () = wake.woken() => {}
             }
         }
-        self.server.waiting.lock().remove(&(self.informer.id(), self.selection.clone()));
+        self.waiting.lock().remove(&(self.informer.id(), self.selection.clone()));
     }
 
     /// The hash of the objects that are selected now. `None` if the informer has ended.
@@ -206,8 +221,7 @@ impl Follower {
             return None;
         }
         let mut state = matcher.candidates();
-        let (generations, turns) = (self.server.hub.generations(), &self.server.loops.turns);
-        self.server.contents.of(&self.informer, &self.selection, &mut state, generations, turns).await
+        self.waiting.contents.of(&self.informer, &self.selection, &mut state).await
     }
 }
 

@@ -9,14 +9,14 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use tokio::time::Instant;
 
-use super::body::Carried;
 use super::negotiate::{accepted, coding};
 use super::params::Params;
-use super::stream::{Session, WatchStream};
+use super::stream::WatchStream;
 use super::target::{self, PROJECTION, SELECTION, Target};
-use super::{ApiError, Server, join, websocket};
+use super::watch_answer::WatchAnswer;
+use super::{ApiError, Server, hub_error, join, websocket};
 use crate::encode::{Coding, Encoder, Format};
-use crate::hub::{Form, Join, ResumeToken, StartAt, SubscribeError, Subscription, TokenKind};
+use crate::hub::{Form, Join, ResumeToken, StartAt, Subscription, TokenKind};
 
 /// The parameters of a stream, over a connection of its own or among others.
 const STREAM: &[&str] =
@@ -91,7 +91,7 @@ impl WatchRequest {
     pub(super) async fn parse(server: &Server, path: &str, params: &Params) -> Result<Self, ApiError> {
         let (timeout, resync) = (seconds(params, "timeoutSeconds")?, seconds(params, "resyncSeconds")?);
         let deadline = Instant::now() + timeout.map_or(WAIT, |timeout| timeout.min(WAIT));
-        let mut target = Target::parse(server, path, params, deadline).await?;
+        let mut target = server.target(path, params, deadline).await?;
         shape(&mut target, params)?;
         let join = join::of_stream(server, &target, params, deadline).await?;
         target.started(deadline).await?;
@@ -130,7 +130,7 @@ impl WatchRequest {
             Some(handshake) => (StatusCode::SWITCHING_PROTOCOLS, handshake.headers()),
             None => (StatusCode::OK, stream_headers(format, coding, age)),
         };
-        Ok((status, headers, Carried::session(Session::Watch(Box::new(stream)))).into_response())
+        Ok((status, headers, WatchAnswer::new(stream, &server.loops)).into_response())
     }
 
     /// Subscribes.
@@ -142,15 +142,16 @@ impl WatchRequest {
         shape: impl FnOnce(Encoder) -> Encoder + Send,
     ) -> Result<WatchStream, ApiError> {
         let Self { target: Target { informers, selection, .. }, join, timeout, resync } = self;
-        server.loops.turns.index(&informers, &selection).await;
+        server.turns.index(&informers, &selection).await;
         let all = informers.iter().chain(join.iter().flat_map(|join| join.informers()));
         let mut encoder = shape(Encoder::new(format, all.map(|informer| &**informer)));
         if matches!(from, StartAt::Bookmark(_)) {
             encoder = encoder.after_bookmark();
         }
         let subscription = Subscription { informers, selection, join, from, resync, timeout };
-        let subscriber = server.hub.subscribe(subscription).map_err(|error| refused(&error))?;
-        Ok(WatchStream::new(subscriber, encoder, format, server.loops.clone()))
+        let subscriber =
+            server.hub.subscribe(subscription).map_err(|error| hub_error::not_subscribed(&error))?;
+        Ok(WatchStream::new(subscriber, encoder, format, server.turns.clone()))
     }
 }
 
@@ -170,21 +171,6 @@ pub(super) fn stream_headers(format: Format, coding: Coding, age: u64) -> Header
     }
     headers.insert(header::AGE, age.into());
     headers
-}
-
-pub(super) fn refused(error: &SubscribeError) -> ApiError {
-    match error {
-        SubscribeError::Full { .. } => {
-            super::metrics::limit_hit("subscribers_max");
-            ApiError::unavailable(error.to_string(), 5)
-        }
-        SubscribeError::Pending { .. }
-        | SubscribeError::Unknown { .. }
-        | SubscribeError::TooLong { .. }
-        | SubscribeError::NoKind { .. }
-        | SubscribeError::NotOnDemand { .. }
-        | SubscribeError::Exhausted { .. } => ApiError::not_found(error.to_string()),
-    }
 }
 
 /// The transport: by parameter for clients that cannot set headers, by upgrade, by `Accept`.

@@ -37,7 +37,6 @@ type Item = (usize, Key);
 /// The queue of one replica in one life, and its workers.
 pub(crate) struct Crew {
     dice: Dice,
-    queues: Queues,
     queue: Arc<Workers>,
     stop: CancellationToken,
     wanted: Wanted,
@@ -141,7 +140,7 @@ impl Crew {
         };
         let workers = (0..WORKERS).map(|_| Worker { at: now, work: None }).collect();
         let (leased, reconciled) = Default::default();
-        Self { dice, queues, queue, stop, wanted, dependents, workers, leased, reconciled, is_good: false }
+        Self { dice, queue, stop, wanted, dependents, workers, leased, reconciled, is_good: false }
     }
 
     /// From now on every worker finishes its keys in time.
@@ -177,7 +176,7 @@ impl Crew {
     fn lease(&mut self, number: usize, replica: &Replica, trace: &Trace, now: Instant) -> Result<(), String> {
         let ask = Ask { max: 1, wait: Duration::ZERO, length: LEASE };
         self.workers[number].at = now + self.dice.millis(20, if self.is_good { 500 } else { 20_000 });
-        let answer = self.queue.lease(&self.queues, ask).now_or_never();
+        let answer = self.queue.lease(ask).now_or_never();
         let taken = match answer.expect("a request without a wait is answered at once") {
             Ok(taken) => taken,
             // Workers that died hold leases, too, and the replica may be draining.

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::answer::{Edge, Graph, NodeInfo, Truncated};
 use super::reads::Reads;
-use super::{Edge, Graph, NodeInfo, Truncated};
 use crate::cache::{Part, Snapshot};
 use crate::hub::{Informer, InformerId, Selection};
 use crate::k8s::{
@@ -254,7 +254,7 @@ impl<'a> Search<'a> {
         is_meant: impl Fn(&Object) -> bool,
     ) -> Result<Vec<Arc<Object>>, ApiError> {
         let (selection, informers) = (Arc::new(selection), std::slice::from_ref(informer));
-        let turns = &self.server.loops.turns;
+        let turns = &self.server.turns;
         turns.index(informers, &selection).await;
         if let Some(reads) = &mut self.reads {
             reads.selection(informer, &selection);

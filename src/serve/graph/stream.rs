@@ -14,13 +14,14 @@ use serde::Serialize;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::answer::{Edge, Graph, NodeInfo, Truncated};
 use super::reads::Reads;
-use super::{Edge, Graph, NodeInfo, PARAMS, Truncated};
+use super::request::{self, PARAMS};
 use crate::serve::load::{EndsWithClient, Load};
 use crate::serve::params::Params;
 use crate::serve::state_stream::{self, Asked, Message, Over, WatchedState};
 use crate::serve::target::{self, SELECTION};
-use crate::serve::{ApiError, Server, watch as watches};
+use crate::serve::{ApiError, Server, hub_error};
 
 const ROUTE: &str = "/v1/watch-graph/";
 /// A search takes at most one part in so many of the time: one that scans for seconds must not scan all the time.
@@ -49,7 +50,7 @@ type Identity = [String; 4];
 /// The graph that a stream tells.
 struct Following {
     server: Server,
-    request: super::Request,
+    request: request::Request,
     /// What the last search has read.
     reads: Reads,
     wake: Arc<Notify>,
@@ -78,12 +79,12 @@ pub(in crate::serve) async fn watch(
 ) -> Result<Response, ApiError> {
     let params = Params::parse(query.as_deref(), &[SELECTION, PARAMS, state_stream::PARAMS])?;
     let asked = Asked::read(&request, &params)?;
-    let request = super::Request::read(&server, target::path_after(ROUTE, request.uri()), &params).await?;
+    let request = request::Request::read(&server, target::path_after(ROUTE, request.uri()), &params).await?;
     if asked.is_head {
         return Ok(asked.headers().into_response());
     }
     let permit = server.hub.permit(request.target.informers.clone());
-    let permit = permit.map_err(|error| watches::refused(&error))?;
+    let permit = permit.map_err(|error| hub_error::not_subscribed(&error))?;
     let _ends = EndsWithClient::begin(&load);
     let (wake, began) = (Arc::new(Notify::new()), Instant::now());
     let arrival = server.hub.next_arrival().boxed();

@@ -3,6 +3,7 @@
 //! A stream follows them in [`crate::hub::Join`]. In a snapshot each resource is shown as it was at one moment. The state of a related resource is taken together with the keys that its
 //! indexes give, under one lock.
 
+mod joins;
 mod relation;
 mod stream;
 
@@ -17,21 +18,22 @@ use bytes::Buf as _;
 use futures_util::stream::unfold;
 use tokio::time::Instant;
 
-use relation::{Relations, in_turns};
-pub(super) use stream::{Joins, of_stream};
+pub(super) use joins::Joins;
+use relation::{Relations, Selected, in_turns};
+pub(super) use stream::of_stream;
 
 use crate::cache::Snapshot;
 use crate::encode::{Coding, Frames, ListEncoder, ListFormat};
 use crate::hub::{Form, Informer, InformerId, JOINED_MAX, ResumeToken};
 use crate::k8s::{ContentHash, Damaged, Key, Object, Owner, damages, owners};
 use crate::serve::body::FramesBody;
-use crate::serve::compressed;
+use crate::serve::compressed::{self, Compress};
+use crate::serve::content::none_match;
 use crate::serve::graph::owned_by;
 use crate::serve::list_body::Listing;
 use crate::serve::load::{EndsWithClient, Load};
 use crate::serve::negotiate::{coding, compresses};
 use crate::serve::params::Params;
-use crate::serve::snapshot::{self, Compress};
 use crate::serve::target::{self, Target};
 use crate::serve::{ApiError, Server, metrics};
 
@@ -45,13 +47,6 @@ pub(super) struct Request {
     pub(super) headers: HeaderMap,
     pub(super) format: ListFormat,
     pub(super) timeout: Duration,
-}
-
-/// The selected objects of one informer, and the state that has them.
-struct Selected {
-    informer: Arc<Informer>,
-    state: Snapshot,
-    objects: Vec<Arc<Object>>,
 }
 
 /// What an answer consists of.
@@ -72,10 +67,10 @@ impl Request {
             }
         }
         let deadline = Instant::now() + self.timeout;
-        let target = Target::parse(server, &self.path, &self.params, deadline).await?;
+        let target = server.target(&self.path, &self.params, deadline).await?;
         let relations = Relations::parse(server, &target, &self.params, deadline).await?;
-        server.loops.turns.admit()?;
-        snapshot::wait(&target, &self.params, deadline).await?;
+        server.turns.admit()?;
+        target.reached(&self.params, deadline).await?;
         let _ends = EndsWithClient::begin(load);
         let damages_before = damages();
         let form = target.selection.form.clone();
@@ -86,14 +81,14 @@ impl Request {
             return Err(ApiError::unavailable("an object could not be read: it is fetched again", 1));
         }
         if let Some(tag) = headers.get(header::ETAG)
-            && snapshot::none_match(&self.headers, tag)
+            && none_match(&self.headers, tag)
         {
             return Ok((StatusCode::NOT_MODIFIED, headers).into_response());
         }
         let body = joined.into_body(server, self.format, form);
         let coding = coding(&self.headers);
         let mut response = if coding != Coding::Identity {
-            let turns = server.loops.turns.clone();
+            let turns = server.turns.clone();
             compressed::response(compressed::compress(body, coding, turns), coding)
         } else if compresses(&self.headers) {
             let mut response = body.into_plain_response();
@@ -114,7 +109,7 @@ impl JoinedList {
         relations: &Relations,
         deadline: Instant,
     ) -> Result<Self, ApiError> {
-        let turns = &server.loops.turns;
+        let turns = &server.turns;
         for informer in relations.kinds.iter().flat_map(|relation| &relation.informers) {
             target::synced(informer, deadline).await?;
         }
@@ -158,7 +153,7 @@ impl JoinedList {
     async fn headers(&self, server: &Server, format: ListFormat, form: &Form) -> HeaderMap {
         let (mut hash, mut hashed, mut at) = (ContentHash::default(), 0, 0);
         while at < self.objects.len() {
-            let permit = server.loops.turns.take().await;
+            let permit = server.turns.take().await;
             while let Some(object) = self.objects.get(at).filter(|_| hashed < HASHED_BYTES) {
                 hashed += if form.has_content_hash(object) { 0 } else { object.json_len() };
                 hash.add(form.content_hash(object));
@@ -191,7 +186,7 @@ impl JoinedList {
     }
 
     fn into_body(self, server: &Server, format: ListFormat, form: Form) -> FramesBody {
-        let (turns, bytes_max) = (server.loops.turns.clone(), server.config.batch_bytes_max);
+        let (turns, bytes_max) = (server.turns.clone(), server.config.batch_bytes_max);
         let list = ListEncoder::new(format, "List", "v1", None, None);
         let damages_before = damages();
         let state = Some((self.objects.into_iter(), list));
@@ -225,7 +220,7 @@ impl JoinedList {
 /// The selected objects of each informer.
 async fn select(server: &Server, target: &Target) -> Result<Vec<Selected>, ApiError> {
     let selection = Arc::new(target.selection.clone());
-    let turns = &server.loops.turns;
+    let turns = &server.turns;
     turns.index(&target.informers, &selection).await;
     let (mut selected, mut count): (Vec<Selected>, usize) = (Vec::new(), 0);
     for informer in &target.informers {
@@ -265,7 +260,7 @@ async fn above(
     let mut asked: HashSet<(String, String)> = HashSet::new();
     while !frontier.is_empty() {
         let mut wanted: Vec<(Owner, String)> = Vec::new();
-        in_turns(&server.loops.turns, frontier.iter(), |object| {
+        in_turns(&server.turns, frontier.iter(), |object| {
             let namespace = object.key().namespace();
             for owner in owners(object) {
                 if asked.insert((owner.uid.clone(), namespace.to_owned())) {

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use tokio::time::Instant;
 
-use super::Selected;
 use crate::cache::{IndexTerm, Snapshot};
 use crate::hub::{Informer, Selection};
 use crate::k8s::{IndexPath, Key, Link, LinkBy, Object, SelectorSet, Term, Test, built_in_named};
@@ -21,6 +20,14 @@ const LABELS_MAX: usize = 4;
 const LOOKED_AT_MAX: usize = 100;
 /// The relation to the owners of an object, and to theirs.
 const OWNERS: &str = "owners";
+
+/// The selected objects of one informer, and the state that has them.
+pub(super) struct Selected {
+    pub(super) informer: Arc<Informer>,
+    pub(super) state: Snapshot,
+    pub(super) objects: Vec<Arc<Object>>,
+}
+
 /// What is asked for beside the selected objects.
 pub(super) struct Relations {
     pub(super) kinds: Vec<RelatedResource>,

@@ -1,23 +1,16 @@
 //! `join=RELATIONS` on `/v1/watch/…`: which informers a stream follows beside those of its selected objects.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 
 use tokio::time::Instant;
 
+use super::joins::Asked;
 use super::relation::Relations;
-use crate::hub::{InformerId, Join, RelatedInformer, Selection, Started};
+use crate::hub::{Join, RelatedInformer, Selection, Started};
 use crate::k8s::{Term, Test};
 use crate::serve::params::Params;
 use crate::serve::target::{self, Target};
 use crate::serve::{ApiError, Server, metrics};
-
-/// The joins of streams. Streams that ask for the same share one.
-#[derive(Default)]
-pub(in crate::serve) struct Joins(Mutex<HashMap<Asked, Weak<Join>>>);
-
-/// The selected informers, and the related ones, each with whether it is linked and whether it may own.
-type Asked = (Vec<InformerId>, Vec<(InformerId, bool, bool)>);
 
 /// What a stream shows beside its selected objects. `None` if it does not ask for related ones.
 pub(in crate::serve) async fn of_stream(
@@ -42,22 +35,14 @@ pub(in crate::serve) async fn of_stream(
         for path in Join::index_paths(&target.informers, informer, links) {
             let term = Term { path, test: Test::In(vec![String::new()]) };
             let selection = Selection::default().and(term);
-            server.loops.turns.index(std::slice::from_ref(informer), &selection).await;
+            server.turns.index(std::slice::from_ref(informer), &selection).await;
         }
     }
     let flags = related.iter().map(|one| (one.informer.id(), one.linked, one.owners));
     let asked: Asked = (target.informers.iter().map(|informer| informer.id()).collect(), flags.collect());
-    let mut joins = server.joins.0.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(join) = joins.get(&asked).and_then(Weak::upgrade) {
-        return Ok(Some(join));
-    }
-    let join = Join::new(&target.informers, related, links).map_err(|path| {
+    server.joins.shared(asked, || Join::new(&target.informers, related, links)).map(Some).map_err(|path| {
         ApiError::unavailable(format!("all indexes are in use, and join needs one by {path}"), 5)
-    })?;
-    let join = Arc::new(join);
-    joins.retain(|_, join| join.strong_count() > 0);
-    joins.insert(asked, Arc::downgrade(&join));
-    Ok(Some(join))
+    })
 }
 
 /// The related informers. Any followed resource may have owners, except the selected ones.

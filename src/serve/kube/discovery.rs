@@ -13,9 +13,10 @@ use sha1::{Digest as _, Sha1};
 use tokio::time::Instant;
 
 use super::super::{ApiError, Server};
+use super::error;
+use super::headers::answer_headers;
 use super::negotiate::clauses;
 use super::path::ApiPath;
-use super::{answer_headers, error};
 use crate::k8s::Resource;
 
 /// The served verbs of each resource.

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::super::body::EXACT_LENGTH;
 use super::super::body::FramesBody;
 use super::super::{ApiError, Server};
-use super::answer_headers;
+use super::headers::answer_headers;
 use super::negotiate::{self, Answer, Shape};
 use super::options::{Query, get_options};
 use super::path::Target;

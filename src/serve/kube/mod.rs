@@ -9,6 +9,7 @@ mod discovery;
 mod error;
 mod fields;
 mod get;
+mod headers;
 mod labels;
 mod list;
 mod negotiate;
@@ -20,7 +21,7 @@ mod watch;
 
 use axum::extract::State;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
+use axum::http::{Method, Request, StatusCode};
 use axum::response::Response;
 
 use super::{ApiError, Server};
@@ -100,13 +101,4 @@ async fn objects(server: &Server, target: &Target, request: &Parts) -> Result<Re
         ListOrWatch::List { .. } => list::list(server, target, options, &query, headers).await,
         ListOrWatch::Watch { .. } => watch::watch(server, target, options, &query, request).await,
     }
-}
-
-/// The headers of every answer.
-fn answer_headers(age_seconds: u64) -> HeaderMap {
-    HeaderMap::from_iter([
-        (header::CONTENT_TYPE, HeaderValue::from_static("application/json")),
-        (header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private")),
-        (header::AGE, age_seconds.into()),
-    ])
 }

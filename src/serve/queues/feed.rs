@@ -9,9 +9,9 @@ use tracing::debug;
 
 use super::super::params::Params;
 use super::super::target::{self, Target};
-use super::super::{ApiError, watch};
-use super::Queues;
+use super::super::{ApiError, hub_error};
 use super::dependents::Dependents;
+use super::shared::Shared;
 use super::workers::{Changed, Workers};
 use crate::hub::{
     CloseReason, Delivery, Event, EventKind, Form, Origin, Resumable, StartAt, Subscriber, Subscription,
@@ -27,7 +27,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// The task that follows one resource of a queue.
 pub(super) struct Feed {
-    queues: Queues,
+    shared: Arc<Shared>,
     queue: Arc<Workers>,
     /// The place of the resource in the queue's declaration.
     index: usize,
@@ -43,9 +43,9 @@ pub(super) struct Feed {
 }
 
 impl Feed {
-    pub(super) fn new(queues: Queues, queue: Arc<Workers>, index: usize) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, queue: Arc<Workers>, index: usize) -> Self {
         Self {
-            queues,
+            shared,
             queue,
             index,
             known: HashSet::new(),
@@ -61,10 +61,10 @@ impl Feed {
         // The declaration was checked: each has its target.
         let targets = watch.enqueue.iter().filter_map(|enqueue| {
             let target = self.queue.spec().target(&enqueue.resource)?;
-            Some(Dependents::new(target, enqueue.clone(), self.queues.0.config.links.clone()))
+            Some(Dependents::new(target, enqueue.clone(), self.shared.config.links.clone()))
         });
         self.dependents = targets.collect();
-        let (closed, drain) = (self.queue.closed().clone(), self.queues.0.drain.clone());
+        let (closed, drain) = (self.queue.closed().clone(), self.shared.drain.clone());
         tokio::select! {
             () = self.follow_on() => {}
             () = closed.cancelled() => {}
@@ -92,7 +92,7 @@ impl Feed {
 
     async fn subscribe(&mut self) -> Result<Subscriber, ApiError> {
         let watched = self.queue.spec().watch[self.index].clone();
-        let target = find(&self.queues, &watched, Instant::now() + FIND_WAIT).await?;
+        let target = find(&self.shared, &watched, Instant::now() + FIND_WAIT).await?;
         let kind = &target.informers[0].spec.resource;
         if !self.queue.claim(self.index, kind) {
             let canonical = kind.canonical();
@@ -108,10 +108,11 @@ impl Feed {
             resync: None,
             timeout: None,
         };
-        let subscriber = self.queues.0.hub.subscribe(subscription).map_err(|error| watch::refused(&error))?;
+        let subscriber =
+            self.shared.hub.subscribe(subscription).map_err(|error| hub_error::not_subscribed(&error))?;
         let request = format!("/v1/queues/{}", self.queue.name());
         subscriber.follower().comes_from(Origin { request, transport: "queue", peer: String::new() });
-        let wait = self.queues.0.hub.config().resume_wait;
+        let wait = self.shared.hub.config().resume_wait;
         self.queue.objects(self.index).follow(informers, selection, wait, Instant::now());
         self.first = Some(HashSet::new());
         Ok(subscriber)
@@ -134,7 +135,7 @@ impl Feed {
                 Delivery::Replaced { source, informer } => {
                     // The difference between both brings each object in its last state.
                     self.skipped = true;
-                    let wait = self.queues.0.hub.config().resume_wait;
+                    let wait = self.shared.hub.config().resume_wait;
                     self.queue.objects(self.index).replace(source, informer, wait, Instant::now());
                 }
                 Delivery::Heartbeat => self.catch_up(&subscriber).await,
@@ -235,11 +236,11 @@ async fn add(queue: &Workers, index: usize, mut changed: VecDeque<Changed>) {
 }
 
 /// The informers and the selection of a watch.
-pub(super) async fn find(queues: &Queues, watched: &Watch, deadline: Instant) -> Result<Target, ApiError> {
+pub(super) async fn find(shared: &Shared, watched: &Watch, deadline: Instant) -> Result<Target, ApiError> {
     let pairs = watched.parameters().into_iter();
     let params = Params::of(pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect());
-    let max = queues.0.config.informers_max;
-    let mut target = Target::find(&queues.0.hub, max, &watched.resource, &params, deadline).await?;
+    let max = shared.config.informers_max;
+    let mut target = Target::find(&shared.hub, max, &watched.resource, &params, deadline).await?;
     let changed = target::mask(&target.informers, "changed", &params)?;
     target.selection.form = Form { changed, ..Form::default() };
     Ok(target)

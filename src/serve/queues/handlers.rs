@@ -21,9 +21,12 @@ use super::super::{ApiError, Server, body, metrics};
 use super::answers::{
     DoneBody, ExtendBody, LeaseBody, QueueInfo, QueueList, ReleaseBody, RequeueBody, RetryBody, leased,
 };
+use super::config::{DeclaredBy, QueueAccess};
 use super::dependents::ways;
-use super::workers::{Ask, QueueError, Taken, Workers};
-use super::{Declared, DeclaredBy, QueueAccess, Queues, feed};
+use super::error::QueueError;
+use super::feed;
+use super::registry::{Declared, Queues};
+use super::workers::{Ask, Taken, Workers};
 use crate::k8s::{Key, Resource};
 use crate::queue::{LEASE_SECONDS_MAX, LeaseToken, Retried, Spec, SpecError, check_name};
 
@@ -140,7 +143,7 @@ pub(in crate::serve) async fn answer(
 }
 
 fn are_on(queues: &Queues) -> Result<(), ApiError> {
-    match queues.0.config.access {
+    match queues.shared().config.access {
         QueueAccess::Off => Err(ApiError::forbidden("there are no work queues here (--queues=off)")),
         QueueAccess::Configuration | QueueAccess::Clients => Ok(()),
     }
@@ -172,7 +175,7 @@ async fn queue(queues: &Queues, name: &str, method: &Method, request: Request) -
 
 /// Refuses a client that declares or deletes, where only the configuration may.
 fn by_clients(queues: &Queues) -> Result<(), ApiError> {
-    match queues.0.config.access {
+    match queues.shared().config.access {
         QueueAccess::Clients => Ok(()),
         QueueAccess::Off | QueueAccess::Configuration => Err(ApiError::forbidden(
             "queues are declared in the configuration only; clients may where informerd runs with --queues=api",
@@ -200,7 +203,7 @@ async fn resolve(queues: &Queues, spec: &Spec) -> Result<(), ApiError> {
     let deadline = Instant::now() + FIND_WAIT;
     let mut found: Vec<Resource> = Vec::new();
     for (index, watch) in spec.watch.iter().enumerate() {
-        let target = feed::find(queues, watch, deadline).await.map_err(|error| {
+        let target = feed::find(queues.shared(), watch, deadline).await.map_err(|error| {
             let message = format!("watch[{index}]: {}", error.status().message);
             match error.code() {
                 // Of what is named in the body, not of the queue.
@@ -221,7 +224,8 @@ async fn resolve(queues: &Queues, spec: &Spec) -> Result<(), ApiError> {
     for (index, watch) in spec.watch.iter().enumerate() {
         for (number, enqueue) in watch.enqueue.iter().enumerate() {
             let target = spec.target(&enqueue.resource).and_then(|target| found.get(target));
-            let ways = target.map(|target| ways(&found[index], target, enqueue, &queues.0.config.links));
+            let ways =
+                target.map(|target| ways(&found[index], target, enqueue, &queues.shared().config.links));
             ways.unwrap_or_else(|| Ok(Vec::new())).map_err(|problem| {
                 let field = format!("watch[{index}].enqueue[{number}].resource");
                 ApiError::invalid(&field, &enqueue.resource, &problem)
@@ -243,7 +247,7 @@ async fn lease(
     let ask = Ask { max: max as usize, wait: Duration::from_secs(wait.into()), length };
     // A worker that closes its half meanwhile has left.
     let _ends = load.as_ref().map(EndsWithClient::begin);
-    let taken = workers.lease(queues, ask).await;
+    let taken = workers.lease(ask).await;
     // It may have ceased to lead meanwhile: then the queue is gone, and what was taken is dropped.
     queues.lead()?;
     let taken = taken?;

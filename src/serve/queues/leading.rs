@@ -4,18 +4,10 @@
 use tokio::time::Instant;
 use tracing::info;
 
-use super::workers::QueueError;
-use super::{DeclaredBy, Queues, Registry, metrics};
+use super::config::ElectionConfig;
+use super::error::QueueError;
+use super::metrics;
 use crate::queue::Standing;
-
-/// The election among the replicas, as far as it is fixed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ElectionConfig {
-    /// The Lease, `NAMESPACE/NAME`.
-    pub lease: String,
-    /// This replica's name in it.
-    pub identity: String,
-}
 
 /// Where the election stands.
 #[derive(Clone, Debug)]
@@ -33,6 +25,17 @@ pub(super) struct Shown {
     pub(super) leads: bool,
     pub(super) leader: Option<String>,
     pub(super) trouble: Option<String>,
+}
+
+/// What an outcome of the election is to the queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turnover {
+    /// The term goes on, or there is still none.
+    Same,
+    /// A term begins: the queues of the last one end, and those of the configuration begin.
+    Begins,
+    /// The term is over, and its queues end.
+    Ends,
 }
 
 impl Leading {
@@ -53,73 +56,42 @@ impl Leading {
         }
     }
 
-    fn refusal(&self) -> QueueError {
-        QueueError::Follows {
+    /// Refuses what only the leader may do.
+    pub(super) fn lead(&self) -> Result<(), QueueError> {
+        if self.leads(Instant::now()) {
+            return Ok(());
+        }
+        Err(QueueError::Follows {
             identity: self.config.identity.clone(),
             lease: self.config.lease.clone(),
             leader: self.leader(Instant::now()).map(str::to_owned),
             trouble: self.trouble.clone(),
-        }
-    }
-}
-
-impl Registry {
-    /// Refuses what only the leader may do.
-    pub(super) fn lead(&self) -> Result<(), QueueError> {
-        match &self.leading {
-            Some(leading) if !leading.leads(Instant::now()) => Err(leading.refusal()),
-            _ => Ok(()),
-        }
-    }
-}
-
-impl Queues {
-    /// Refuses what only the leader may do: anything with a queue.
-    ///
-    /// # Errors
-    /// [`QueueError::Follows`].
-    pub fn lead(&self) -> Result<(), QueueError> {
-        self.registry().lead()
-    }
-
-    /// Takes the outcome of the election. With a new term the queues of the configuration begin; all queues of the last one end.
-    /// `trouble` says why the Lease could not be read or written.
-    pub fn stand(&self, standing: Standing, trouble: Option<String>) {
-        let mut registry = self.registry();
-        let Some(leading) = &mut registry.leading else { return };
-        let before = std::mem::replace(&mut leading.standing, standing);
-        leading.trouble = trouble;
-        tell(leading, &before);
-        let is_same = before.term() == leading.standing.term();
-        let leads = leading.standing.term().is_some();
-        if is_same {
-            return;
-        }
-        let ended = std::mem::take(&mut registry.by_name);
-        drop(registry);
-        ended.values().for_each(|queue| queue.close());
-        if leads {
-            self.declare_configured();
-        }
-    }
-
-    /// Starts the queues of the configuration.
-    pub(super) fn declare_configured(&self) {
-        for (name, spec) in self.0.config.declared.clone() {
-            // The configuration's names differ, and there are fewer than `queues_max`. A term that is over needs none.
-            let _ = self.declare(&name, spec, DeclaredBy::Configuration);
-        }
-    }
-
-    /// Where the election stands; `None` without one.
-    pub(super) fn election(&self) -> Option<Shown> {
-        let now = Instant::now();
-        self.registry().leading.as_ref().map(|leading| Shown {
-            config: leading.config.clone(),
-            leads: leading.leads(now),
-            leader: leading.leader(now).map(str::to_owned),
-            trouble: leading.trouble.clone(),
         })
+    }
+
+    /// Takes the outcome of the election. `trouble` says why the Lease could not be read or written. Returns which queues it
+    /// ends and begins.
+    pub(super) fn stand(&mut self, standing: Standing, trouble: Option<String>) -> Turnover {
+        let before = std::mem::replace(&mut self.standing, standing);
+        self.trouble = trouble;
+        tell(self, &before);
+        let term = self.standing.term();
+        match before.term() == term {
+            true => Turnover::Same,
+            false if term.is_some() => Turnover::Begins,
+            false => Turnover::Ends,
+        }
+    }
+
+    /// Where the election stands now.
+    pub(super) fn shown(&self) -> Shown {
+        let now = Instant::now();
+        Shown {
+            config: self.config.clone(),
+            leads: self.leads(now),
+            leader: self.leader(now).map(str::to_owned),
+            trouble: self.trouble.clone(),
+        }
     }
 }
 

@@ -9,12 +9,14 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::config::DeclaredBy;
+use super::error::QueueError;
 use super::metrics::{Meter, waiting_workers};
 use super::objects::Objects;
-use super::{DeclaredBy, Queues};
+use super::shared::Shared;
 use crate::k8s::{Key, Object, Resource};
 use crate::queue::{
-    Added, Failed, InFlight, LeaseToken, Leased, NotHeld, Priority, Retried, Spec, Summary, Watch, WorkQueue,
+    Added, Failed, InFlight, LeaseToken, Leased, Priority, Retried, Spec, Summary, Watch, WorkQueue,
 };
 
 /// A queue that is fed, and its workers.
@@ -35,7 +37,7 @@ pub struct Workers {
     /// The keeper waits for an earlier moment than it knows of.
     sooner: Notify,
     closed: CancellationToken,
-    drain: CancellationToken,
+    shared: Arc<Shared>,
     waiting: AtomicUsize,
     meter: Meter,
 }
@@ -110,80 +112,6 @@ pub struct Taken {
     pub given: Vec<Given>,
 }
 
-/// Why a request for a queue is refused.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum QueueError {
-    /// No queue of this name.
-    #[error("there is no queue {name:?}; a client declares one with PUT /v1/queues/{name}")]
-    Unknown {
-        /// The name.
-        name: String,
-    },
-    /// It was declared otherwise.
-    #[error("queue {name:?} is declared otherwise; GET /v1/queues/{name} shows how, and DELETE removes it")]
-    Differs {
-        /// The name.
-        name: String,
-    },
-    /// It belongs to the configuration.
-    #[error("queue {name:?} is declared in the configuration, and cannot be deleted")]
-    Configured {
-        /// The name.
-        name: String,
-    },
-    /// There are as many queues as there may be.
-    #[error("there are {max} queues already")]
-    TooMany {
-        /// The limit.
-        max: usize,
-    },
-    /// There are as many leases as there may be.
-    #[error("workers hold {max} leases of this queue already")]
-    TooManyLeases {
-        /// The limit.
-        max: usize,
-    },
-    /// As many workers wait as may wait.
-    #[error("{max} workers wait for a key already")]
-    TooManyWorkers {
-        /// The limit.
-        max: usize,
-    },
-    /// Another replica leads.
-    #[error("{}", followed(identity, lease, leader.as_deref(), trouble.as_deref()))]
-    Follows {
-        /// This replica.
-        identity: String,
-        /// The Lease.
-        lease: String,
-        /// The replica that leads.
-        leader: Option<String>,
-        /// Why the Lease cannot be read or written.
-        trouble: Option<String>,
-    },
-    /// The process ends.
-    #[error("informerd is stopping")]
-    Stopping,
-    /// The lease is not held.
-    #[error(transparent)]
-    NotHeld(#[from] NotHeld),
-}
-
-/// The sentence of [`QueueError::Follows`].
-fn followed(identity: &str, lease: &str, leader: Option<&str>, trouble: Option<&str>) -> String {
-    let mut text = match leader {
-        Some(leader) => format!("{leader:?} gives out the keys of queues, as it holds the Lease {lease}"),
-        None => format!(
-            "no replica is known to hold the Lease {lease}, whose holder gives out the keys of queues"
-        ),
-    };
-    text.push_str(&format!("; this is {identity:?}"));
-    if let Some(trouble) = trouble {
-        text.push_str(&format!(", which cannot read or write the Lease: {trouble}"));
-    }
-    text
-}
-
 /// Bytes of objects in one answer. The last object may exceed it.
 const ANSWER_BYTES_MAX: usize = 8 << 20;
 
@@ -228,8 +156,8 @@ impl Drop for Taken {
 }
 
 impl Workers {
-    pub(super) fn new(queues: &Queues, name: &str, spec: Spec, by: DeclaredBy, issuer: String) -> Self {
-        let rates = spec.rates(queues.0.config.keys_max, queues.0.config.leases_max);
+    pub(super) fn new(shared: &Arc<Shared>, name: &str, spec: Spec, by: DeclaredBy, issuer: String) -> Self {
+        let rates = spec.rates(shared.config.keys_max, shared.config.leases_max);
         let state = State { work: WorkQueue::new(issuer, rates, Instant::now()), kept_until: None };
         let resources = spec.watch.len();
         Self {
@@ -243,7 +171,7 @@ impl Workers {
             found: Notify::new(),
             sooner: Notify::new(),
             closed: CancellationToken::new(),
-            drain: queues.0.drain.clone(),
+            shared: shared.clone(),
             waiting: AtomicUsize::new(0),
             meter: Meter::new(name),
             spec,
@@ -270,8 +198,8 @@ impl Workers {
     /// # Errors
     /// [`QueueError::TooManyLeases`], [`QueueError::TooManyWorkers`], [`QueueError::Stopping`]; [`QueueError::Unknown`] if the
     /// queue is deleted meanwhile.
-    pub async fn lease(self: &Arc<Self>, queues: &Queues, ask: Ask) -> Result<Taken, QueueError> {
-        if self.drain.is_cancelled() {
+    pub async fn lease(self: &Arc<Self>, ask: Ask) -> Result<Taken, QueueError> {
+        if self.shared.drain.is_cancelled() {
             return Err(QueueError::Stopping);
         }
         let until = Instant::now() + ask.wait;
@@ -283,27 +211,28 @@ impl Workers {
             if self.closed.is_cancelled() {
                 return Err(QueueError::Unknown { name: self.name.clone() });
             }
-            let taken = self.take(queues, &ask)?;
-            if !taken.given.is_empty() || Instant::now() >= until || self.drain.is_cancelled() {
+            let taken = self.take(&ask)?;
+            if !taken.given.is_empty() || Instant::now() >= until || self.shared.drain.is_cancelled() {
                 return Ok(taken);
             }
             drop(taken);
             if place.is_none() {
-                let max = queues.0.config.workers_max;
-                let permit = queues.0.places.try_acquire().map_err(|_| QueueError::TooManyWorkers { max })?;
+                let max = self.shared.config.workers_max;
+                let permit =
+                    self.shared.places.try_acquire().map_err(|_| QueueError::TooManyWorkers { max })?;
                 place = Some((permit, Waits::begin(&self.waiting)));
             }
             tokio::select! {
                 () = ready => {}
                 () = sleep_until(until) => {}
                 () = self.closed.cancelled() => {}
-                () = self.drain.cancelled() => {}
+                () = self.shared.drain.cancelled() => {}
             }
         }
     }
 
     /// The next keys that are ready now.
-    fn take(self: &Arc<Self>, queues: &Queues, ask: &Ask) -> Result<Taken, QueueError> {
+    fn take(self: &Arc<Self>, ask: &Ask) -> Result<Taken, QueueError> {
         let now = Instant::now();
         let mut leases = Vec::new();
         {
@@ -314,7 +243,7 @@ impl Workers {
                     Ok(Some(leased)) => leases.push(leased),
                     Ok(None) => break,
                     Err(_) if leases.is_empty() => {
-                        return Err(QueueError::TooManyLeases { max: queues.0.config.leases_max });
+                        return Err(QueueError::TooManyLeases { max: self.shared.config.leases_max });
                     }
                     Err(_) => break,
                 }
@@ -503,7 +432,7 @@ impl Workers {
                 () = self.sooner.notified() => {}
                 () = sleep_until(until.unwrap_or_else(|| Instant::now() + IDLE)) => {}
                 () = self.closed.cancelled() => return,
-                () = self.drain.cancelled() => return,
+                () = self.shared.drain.cancelled() => return,
             }
         }
     }
