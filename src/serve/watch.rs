@@ -148,6 +148,10 @@ impl WatchRequest {
         if matches!(from, StartAt::Bookmark(_)) {
             encoder = encoder.after_bookmark();
         }
+        // With a join, the versions of a token belong together, so that only a bookmark has one of all informers.
+        if let (StartAt::Token(token) | StartAt::Bookmark(token), None) = (&from, &join) {
+            encoder = encoder.resumed_from(token);
+        }
         let subscription = Subscription { informers, selection, join, from, resync, timeout };
         let subscriber =
             server.hub.subscribe(subscription).map_err(|error| hub_error::not_subscribed(&error))?;

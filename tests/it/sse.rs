@@ -147,6 +147,32 @@ async fn a_stream_resumed_from_a_bookmark_gives_tokens_of_bookmarks_until_a_rese
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_first_events_of_a_resumed_stream_have_tokens_of_all_resources() {
+    let server = TestServer::start(&["pods", "services"]).await;
+    let of = |pods: u64, services: u64| format!("pods:{pods},services:{services}");
+    server.cluster.create("pods", mk_pod("default", "a", "web")).unwrap();
+    let old = server.cluster.revision();
+    server.cluster.create("pods", mk_pod("default", "b", "web")).unwrap();
+    let middle = server.cluster.revision();
+    server.cluster.create("pods", mk_pod("default", "c", "web")).unwrap();
+    server.caught_up("pods").await;
+    let path = "/v1/watch/pods,services";
+    let services = Stream::sse(server.address, path, None).await.unwrap().until("SYNCED").await;
+    let token = services.last().unwrap().token.clone().unwrap();
+    let services = token.rsplit_once(':').unwrap().1.parse().unwrap();
+    let mut stream = Stream::sse(server.address, path, Some(&of(old, services))).await.unwrap();
+    // A client that is cut off here has everything of the services up to its first token.
+    assert_eq!(stream.until("ADDED").await[0].token, Some(of(middle, services)));
+    let mut stream = Stream::sse(server.address, path, Some(&of(middle, services))).await.unwrap();
+    let resumed = stream.until("BOOKMARK").await;
+    assert_eq!(resumed.iter().map(|event| &*event.kind).collect::<Vec<_>>(), ["ADDED", "BOOKMARK"]);
+    // A client that starts over in one resource has nothing of the others.
+    let mut stream = Stream::sse(server.address, path, Some(&of(0, services))).await.unwrap();
+    let events = stream.until("SYNCED").await;
+    assert_eq!((&*events[0].kind, events[0].token.clone()), ("RESET", Some(of(0, 0))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_token_of_one_transport_works_on_every_other() {
     let server = TestServer::start(&["pods"]).await;
     server.cluster.create("pods", mk_pod("default", "old", "web")).unwrap();

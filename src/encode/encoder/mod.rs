@@ -156,6 +156,18 @@ impl Encoder {
         Self { holds_beyond: true, ..self }
     }
 
+    /// Begins at the positions of the token with which a stream resumes, so that its first events have tokens of all informers.
+    /// Not for messages of the state of the world: there, informers without a position say that the state is incomplete.
+    #[must_use]
+    pub fn resumed_from(mut self, token: &ResumeToken) -> Self {
+        for source in self.sources.iter_mut().filter(|_| self.world.is_none()) {
+            if let Some(position) = token.get(&source.name) {
+                source.position = position.clone();
+            }
+        }
+        self
+    }
+
     /// Puts an id into each event, by which a client tells subscriptions on one connection apart, and its resume token.
     #[must_use]
     pub fn labelled(mut self, id: &str) -> Self {
