@@ -14,11 +14,10 @@ use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream::{Stream, StreamExt};
-use http::{HeaderName, StatusCode};
+use http::{Extensions, HeaderName, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 
 use super::ApiError;
-use super::stream::Session;
 use crate::encode::Frames;
 
 /// An internal header with the exact length of a body made of frames. It becomes Content-Length when the answer is sent.
@@ -35,35 +34,29 @@ pub(super) enum ServeBody {
 /// A stream of frames as a body.
 pub(super) struct FramesBody(Option<Pin<Box<dyn Stream<Item = io::Result<Frames>> + Send>>>);
 
-/// Carries a body or a stream through axum, in the response's extensions.
-#[derive(Clone)]
-pub(super) struct Carried(Arc<Mutex<Option<Cargo>>>);
+/// Carries what axum does not know through its router, in the response's extensions: a body of frames, or what takes over the
+/// connection.
+pub(super) struct Carried<T>(Arc<Mutex<Option<T>>>);
 
-enum Cargo {
-    Frames(FramesBody),
-    Stream(Session),
-}
-
-/// How a response is sent.
-pub(super) enum Unwrapped {
-    /// By hyper.
-    Body(http::Response<ServeBody>),
-    /// By the stream itself.
-    Stream(http::Response<()>, Session),
-}
-
-impl Carried {
-    /// A response with this session, which takes over the connection.
-    pub(super) fn session(session: Session) -> Self {
-        Self::new(Cargo::Stream(session))
+impl<T> Clone for Carried<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
     }
+}
 
-    fn new(cargo: Cargo) -> Self {
+impl<T: Send + 'static> Carried<T> {
+    pub(super) fn new(cargo: T) -> Self {
         Self(Arc::new(Mutex::new(Some(cargo))))
     }
+
+    /// Takes it out of a response's extensions, if such a thing is there.
+    pub(super) fn take(extensions: &mut Extensions) -> Option<T> {
+        let carried = extensions.remove::<Self>()?;
+        carried.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
 }
 
-impl IntoResponse for Carried {
+impl<T: Send + 'static> IntoResponse for Carried<T> {
     fn into_response(self) -> Response {
         let mut response = ().into_response();
         response.extensions_mut().insert(self);
@@ -83,7 +76,7 @@ impl FramesBody {
 
     /// A response with this body.
     pub(super) fn into_response(self) -> Response {
-        Carried::new(Cargo::Frames(self)).into_response()
+        Carried::new(self).into_response()
     }
 
     /// A response with axum's own body, so that its layers see the bytes, for compression.
@@ -98,24 +91,6 @@ impl FramesBody {
             futures_util::stream::iter(parts)
         });
         axum::body::Body::from_stream(parts.fuse()).into_response()
-    }
-}
-
-/// Takes a carried body or stream out of a response.
-pub(super) fn unwrap_body(response: Response) -> Unwrapped {
-    let (mut parts, body) = response.into_parts();
-    let carried = parts.extensions.remove::<Carried>();
-    let cargo = carried.and_then(|carried| carried.0.lock().unwrap_or_else(PoisonError::into_inner).take());
-    if cargo.is_some() {
-        // axum has set the length of its empty placeholder.
-        parts.headers.remove(http::header::CONTENT_LENGTH);
-    }
-    match cargo {
-        Some(Cargo::Stream(stream)) => Unwrapped::Stream(http::Response::from_parts(parts, ()), stream),
-        Some(Cargo::Frames(frames)) => {
-            Unwrapped::Body(http::Response::from_parts(parts, ServeBody::Frames(frames)))
-        }
-        None => Unwrapped::Body(http::Response::from_parts(parts, ServeBody::Axum(body))),
     }
 }
 

@@ -21,11 +21,12 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 use super::acknowledged::Progress;
-use super::body::{EXACT_LENGTH, ServeBody, Unwrapped, unwrap_body};
+use super::body::{EXACT_LENGTH, ServeBody};
 use super::load::{EndsWithClient, Load, UnderWay};
 use super::peer::{ConnectionPermit, Peer};
 use super::protocol::{Begun, Spoken, recognize};
-use super::stream::{Session, Socket, Takeover};
+use super::session::{Session, Takeover, Unwrapped, unwrap_body};
+use super::stream::Socket;
 use super::{Config, guard, metrics, route};
 use crate::encode::Frames;
 
@@ -157,10 +158,10 @@ impl Served {
                     Answer::Whole(response) => {
                         Ok::<_, Infallible>(response.map(|body| Counted::new(body, under_way)))
                     }
-                    Answer::Stream(response, stream) => {
+                    Answer::Session(response, session) => {
                         // As on an API server, a stream ends when its client closes its half.
                         drop(under_way);
-                        let takeover = Takeover::new(stream, &response);
+                        let takeover = Takeover::new(session, &response);
                         *taker.lock().unwrap_or_else(PoisonError::into_inner) = Some(takeover);
                         // hyper is dropped before it could poll again.
                         std::future::pending().await
@@ -216,8 +217,8 @@ impl Served {
             async move {
                 let response = match served.answer(request, under_way.load()).await {
                     Answer::Whole(response) => response,
-                    Answer::Stream(response, stream) => {
-                        response.map(|()| ServeBody::Frames(stream.into_body()))
+                    Answer::Session(response, session) => {
+                        response.map(|()| ServeBody::Frames(session.into_body()))
                     }
                 };
                 Ok::<_, Infallible>(response.map(|body| Counted::new(body, under_way)))
@@ -291,8 +292,8 @@ impl Served {
 enum Answer {
     /// By hyper.
     Whole(http::Response<ServeBody>),
-    /// By a stream. The head has the HTTP version of the request.
-    Stream(http::Response<()>, Session),
+    /// By a session. The head has the HTTP version of the request.
+    Session(http::Response<()>, Session),
 }
 
 /// Logs why a connection ended, if that is of interest.
@@ -308,9 +309,9 @@ fn tell(ended: hyper::Result<()>) {
 fn finish(response: Response, head: bool, version: Version) -> Answer {
     let mut response = match unwrap_body(response) {
         Unwrapped::Body(response) => response,
-        Unwrapped::Stream(mut response, stream) => {
+        Unwrapped::Session(mut response, session) => {
             *response.version_mut() = version;
-            return Answer::Stream(response, stream);
+            return Answer::Session(response, session);
         }
     };
     if let Some(length) = response.headers_mut().remove(EXACT_LENGTH) {

@@ -98,7 +98,7 @@ pub(super) async fn counts(
 /// The index of a path, built now if there is none. `None` if too many others are in use.
 async fn use_index(server: &Server, informer: &Arc<Informer>, path: &IndexPath) -> Option<UsedIndex> {
     let probe = Selection::default().and(Term { path: path.clone(), test: Test::In(Vec::new()) });
-    server.loops.turns.index(std::slice::from_ref(informer), &probe).await;
+    server.turns.index(std::slice::from_ref(informer), &probe).await;
     informer.reader.use_index(&IndexTerm { path: path.clone(), values: Vec::new() })
 }
 
@@ -111,11 +111,10 @@ async fn scan(
 ) -> Result<(ValueCounts, ResourceVersion), ApiError> {
     let selection = Arc::new(selection.clone());
     let informers = std::slice::from_ref(informer);
-    server.loops.turns.index(informers, &selection).await;
+    server.turns.index(informers, &selection).await;
     let states = Listing::current(informers, &selection);
     let version = states[0].snapshot.position.clone();
-    let listing =
-        Listing::new(informers, &selection, states, server.hub.generations(), server.loops.turns.clone());
+    let listing = Listing::new(informers, &selection, states, server.hub.generations(), server.turns.clone());
     let paths = IndexPaths::new(vec![path.clone()]);
     let mut counted: HashMap<Arc<str>, usize> = HashMap::new();
     let complete = listing.visit(|object| {

@@ -12,8 +12,9 @@ use futures_util::stream::{BoxStream, StreamExt as _, empty};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
-use super::body::{ServeBody, Unwrapped, unwrap_body};
+use super::body::ServeBody;
 use super::load::Load;
+use super::session::{Unwrapped, unwrap_body};
 use super::{Config, Queues, Server, Upstream, v1};
 use crate::hub::Hub;
 
@@ -45,7 +46,7 @@ impl InProcess {
         *request.headers_mut() = headers;
         let Ok(response) = self.0.clone().oneshot(request).await;
         match unwrap_body(response) {
-            Unwrapped::Stream(response, _) => {
+            Unwrapped::Session(response, _) => {
                 (response.status(), response.headers().clone(), empty().boxed())
             }
             Unwrapped::Body(response) => {

@@ -37,7 +37,7 @@ impl IndexTarget {
 
 /// Waits until the caches are complete, and for room in the queue of turns.
 pub(super) async fn ready(server: &Server, target: &Target) -> Result<(), ApiError> {
-    server.loops.turns.admit()?;
+    server.turns.admit()?;
     let deadline = Instant::now() + WAIT;
     for informer in &target.informers {
         target::synced(informer, deadline).await?;

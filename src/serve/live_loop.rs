@@ -21,7 +21,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::stream::{Attached, READ_BYTES};
-use super::turns::Turns;
 use crate::cache::Mark;
 use crate::encode::{Checksum, Coding, Encoder, Format, Frames, Framing};
 use crate::hub::{
@@ -46,7 +45,6 @@ pub(super) struct LiveLoops {
     /// Each one starts with its first stream.
     loops: Vec<Mutex<Option<mpsc::Sender<Joining>>>>,
     next: AtomicUsize,
-    pub(super) turns: Arc<Turns>,
 }
 
 /// A stream that joins a loop.
@@ -138,16 +136,11 @@ impl LiveLoops {
     pub(super) fn new(config: Config, drain: CancellationToken, tasks: TaskTracker) -> Arc<Self> {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let loops = (0..cores).map(|_| Mutex::default()).collect();
-        Arc::new(Self { config, drain, tasks, loops, next: AtomicUsize::new(0), turns: Turns::new() })
-    }
-
-    /// Whether no stream can join any more, as the process ends.
-    pub(super) fn is_closed(&self) -> bool {
-        self.drain.is_cancelled()
+        Arc::new(Self { config, drain, tasks, loops, next: AtomicUsize::new(0) })
     }
 
     /// Takes in a stream that has caught up.
-    pub(super) fn join(self: &Arc<Self>, place: LivePlace, stream: Box<Attached>) {
+    fn join(self: &Arc<Self>, place: LivePlace, stream: Box<Attached>) {
         let number = self.next.fetch_add(1, Ordering::Relaxed) % self.loops.len();
         let mut open = self.loops[number].lock().unwrap_or_else(PoisonError::into_inner);
         let mut joining = Joining { place, stream };
@@ -176,8 +169,15 @@ impl LiveLoops {
     }
 
     /// Lets a stream continue in a task of its own, with the bytes that are left to write.
-    fn release(&self, stream: Box<Attached>, rest: Frames, last: bool) {
-        self.tasks.spawn(stream.run(rest, last));
+    fn release(self: &Arc<Self>, stream: Box<Attached>, rest: Frames, last: bool) {
+        self.tasks.spawn(self.clone().follow(stream, rest, last));
+    }
+
+    /// Lets a stream write by itself, in this task, until it ends or has caught up. Takes it in then.
+    pub(super) async fn follow(self: Arc<Self>, stream: Box<Attached>, rest: Frames, last: bool) {
+        if let Some((place, stream)) = stream.run(rest, last, &self.drain).await {
+            self.join(place, stream);
+        }
     }
 }
 

@@ -90,13 +90,13 @@ async fn objects(
     format: ListFormat,
 ) -> Response {
     let selection = Arc::new(selection);
-    server.loops.turns.index(informers, &selection).await;
+    server.turns.index(informers, &selection).await;
     let states = Listing::current(informers, &selection);
     let version = (states.len() == 1).then(|| states[0].snapshot.position.clone());
     let shown = informers[0].spec.shown();
     let (kind, api_version) = (format!("{}List", shown.kind()), shown.api_version());
     let list = ListEncoder::new(format, &kind, &api_version, version.as_ref(), None);
-    let (generations, turns) = (server.hub.generations(), server.loops.turns.clone());
+    let (generations, turns) = (server.hub.generations(), server.turns.clone());
     let listing = Listing::new(informers, &selection, states, generations, turns);
     let place = ListPosition { source: 0, after: None };
     let body = listing.into_body(place, usize::MAX, Frames::new(), list, server.config.batch_bytes_max);
@@ -172,12 +172,12 @@ async fn by_value(
     let Target { informers, selection, .. } = target;
     let paths = IndexPaths::new(vec![path.clone()]);
     let selection = Arc::new(selection.and(Term { path: path.clone(), test: Test::In(values.clone()) }));
-    server.loops.turns.index(&informers, &selection).await;
+    server.turns.index(&informers, &selection).await;
     let mut found: BTreeMap<&str, Vec<Bytes>> = values.iter().map(|value| (&**value, Vec::new())).collect();
     let states = Listing::current(&informers, &selection);
     let versions: Vec<_> = states.iter().map(|state| state.snapshot.position.to_string()).collect();
     let listing =
-        Listing::new(&informers, &selection, states, server.hub.generations(), server.loops.turns.clone());
+        Listing::new(&informers, &selection, states, server.hub.generations(), server.turns.clone());
     let mut bytes = 0;
     let complete = listing.visit(|object| {
         if bytes > RESULT_BYTES_MAX {

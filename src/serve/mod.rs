@@ -41,6 +41,7 @@ mod queues;
 mod resources;
 mod route;
 mod server;
+mod session;
 mod snapshot;
 mod state_stream;
 mod stream;
@@ -48,6 +49,7 @@ mod target;
 mod turns;
 mod waiting;
 mod watch;
+mod watch_answer;
 mod websocket;
 
 pub use admin::Admin;

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use super::body::Carried;
 use super::params::Params;
 use super::peer::{ConnectionPermit, Peer};
-use super::stream::{Session, Socket, WatchStream};
+use super::stream::{Socket, WatchStream};
 use super::watch::{self, SHARED_PARAMS, WatchRequest};
 use super::{ApiError, Server, websocket};
 use crate::encode::{
@@ -120,7 +120,7 @@ pub(super) async fn multiplex(
     let handshake = websocket::Handshake::read(&headers)?;
     let peer = peer.map(|Extension(peer)| peer);
     let session = Multiplex { server, peer, streams: HashMap::new(), turns: FuturesUnordered::new() };
-    let session = Carried::session(Session::Multiplex(Box::new(session)));
+    let session = Carried::new(Box::new(session));
     Ok((StatusCode::SWITCHING_PROTOCOLS, handshake.headers(), session).into_response())
 }
 

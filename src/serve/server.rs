@@ -18,6 +18,7 @@ use super::params::Params;
 use super::passthrough::PassThrough;
 use super::queues::Queues;
 use super::target::Target;
+use super::turns::Turns;
 use super::waiting::Waiting;
 use crate::hub::Hub;
 
@@ -57,6 +58,8 @@ pub(super) struct Inner {
     pub(super) contents: Arc<Contents>,
     /// Compressed lists that clients share.
     pub(super) compressed: Arc<CompressedLists>,
+    /// The turns in which requests look at objects, and streams write first states and catch-ups.
+    pub(super) turns: Arc<Turns>,
     /// The live loops.
     pub(super) loops: Arc<LiveLoops>,
     /// What streams with related objects follow.
@@ -84,8 +87,9 @@ impl Server {
         let definitions = Definitions::new(definition);
         let pages = Pages::new(&config);
         let tasks = TaskTracker::new();
+        let turns = Turns::new();
         let loops = LiveLoops::new(*hub.config(), drain.clone(), tasks.clone());
-        let contents = Arc::new(Contents::new(hub.generations().clone(), loops.turns.clone()));
+        let contents = Arc::new(Contents::new(hub.generations().clone(), turns.clone()));
         let waiting =
             Waiting::new(config.waiting_requests_max, contents.clone(), tasks.clone(), drain.clone());
         let compressed = Arc::default();
@@ -101,6 +105,7 @@ impl Server {
             drain,
             contents,
             compressed,
+            turns,
             loops,
             joins: Joins::default(),
         }))

@@ -133,7 +133,7 @@ impl Request {
         let deadline = Instant::now() + self.timeout;
         let target = server.target(&self.path, &self.params, deadline).await?;
         let request = fingerprint(&self.path, &self.params);
-        server.loops.turns.admit()?;
+        server.turns.admit()?;
         target.reached(&self.params, deadline).await?;
         let _ends = EndsWithClient::begin(load);
         let Target { informers, selection, single } = target;
@@ -141,7 +141,7 @@ impl Request {
         let (page, states) = match continues(&self.params) {
             Some(token) => next_page(server, token, request, &informers, &self.params, self.limit)?,
             None => {
-                server.loops.turns.index(&informers, &selection).await;
+                server.turns.index(&informers, &selection).await;
                 let place = ListPosition { source: 0, after: None };
                 let page = Page { place, limit: self.limit, request, id: None };
                 (page, Listing::current(&informers, &selection))
@@ -334,7 +334,7 @@ impl ListAnswer {
         now: Instant,
         headers: &mut HeaderMap,
     ) -> FramesBody {
-        let (turns, lists) = (server.loops.turns.clone(), &server.compressed);
+        let (turns, lists) = (server.turns.clone(), &server.compressed);
         let Some(whole) = self.whole(format, coding, headers) else {
             return compressed::compress(self.into_body(server, format, now, headers).await, coding, turns);
         };
@@ -368,7 +368,7 @@ impl ListAnswer {
     ) -> FramesBody {
         let Shape::List(page) = &self.shape else { return FramesBody::new(futures_util::stream::empty()) };
         let (kind, api_version) = self.kind();
-        let (generations, turns) = (server.hub.generations(), server.loops.turns.clone());
+        let (generations, turns) = (server.hub.generations(), server.turns.clone());
         let listing = Listing::new(&self.informers, &self.selection, self.states.clone(), generations, turns);
         let end = match page.limit {
             Some(limit) => listing.end_of_page(&page.place, limit).await,

@@ -11,19 +11,19 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use axum::http::{Extensions, Response, StatusCode, Uri, Version, header};
+use axum::http::{Extensions, Uri};
 use bytes::Buf as _;
 use futures_util::FutureExt as _;
 use futures_util::stream::unfold;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::body::FramesBody;
-use super::live_loop::LiveLoops;
 use super::metrics::StreamObserver;
-use super::multiplex::Multiplex;
 use super::peer::{ConnectionPermit, Peer};
+use super::turns::Turns;
 use crate::encode::{
     Checksum, ClientFrame, Coding, Encoder, Format, FrameParser, Frames, Framing, close_frame, pong_frame,
 };
@@ -36,24 +36,9 @@ pub(super) struct WatchStream {
     encoder: Encoder,
     observer: StreamObserver,
     format: Format,
-    loops: Arc<LiveLoops>,
+    turns: Arc<Turns>,
     /// How many objects could not be unpacked before it.
     damages: u64,
-}
-
-/// What a connection is used for after its last request.
-pub(super) enum Session {
-    /// One stream.
-    Watch(Box<WatchStream>),
-    /// Many, each with an id.
-    Multiplex(Box<Multiplex>),
-}
-
-/// A session that is about to take over its connection.
-pub(super) struct Takeover {
-    head: Vec<u8>,
-    session: Session,
-    framing: Framing,
 }
 
 /// Time after which an EventSource reconnects after a shutdown, in milliseconds, at random for each.
@@ -103,14 +88,9 @@ enum ClientHalf {
 }
 
 impl WatchStream {
-    pub(super) fn new(
-        subscriber: Subscriber,
-        encoder: Encoder,
-        format: Format,
-        loops: Arc<LiveLoops>,
-    ) -> Self {
+    pub(super) fn new(subscriber: Subscriber, encoder: Encoder, format: Format, turns: Arc<Turns>) -> Self {
         let observer = StreamObserver::new(format);
-        Self { subscriber, encoder, observer, format, loops, damages: damages() }
+        Self { subscriber, encoder, observer, format, turns, damages: damages() }
     }
 
     /// Notes the request that the stream answers, for the operator. Tokens are left out, as they change with each reconnect.
@@ -132,7 +112,7 @@ impl WatchStream {
     /// The next delivery, that of a first state or a catch-up in turn.
     pub(super) async fn next_in_turn(&mut self, framing: Framing, out: &mut Frames) -> bool {
         if self.subscriber.is_in_bulk() {
-            let turns = self.loops.turns.clone();
+            let turns = self.turns.clone();
             let _turn = turns.take().await;
             if let Some(last) = self.next(framing, out).now_or_never() {
                 return last;
@@ -206,6 +186,21 @@ impl WatchStream {
         }))
     }
 
+    /// The stream with a connection that it takes over. Appends what it begins with.
+    pub(super) fn attach(
+        self,
+        socket: Box<dyn Socket>,
+        framing: Framing,
+        connected: ConnectionPermit,
+        out: &mut Frames,
+    ) -> Box<Attached> {
+        // Only the client of a WebSocket sends something.
+        let parser = self.format.is_websocket().then(FrameParser::default);
+        self.encoder.begin(framing, out);
+        let half = ClientHalf::Open;
+        Box::new(Attached { socket, stream: self, framing, parser, half, _connected: connected })
+    }
+
     /// Appends the end of the stream, with its reason.
     fn end(&mut self, reason: CloseReason, frames: &mut Frames) {
         self.observer.closed(reason.as_str());
@@ -238,69 +233,6 @@ impl WatchStream {
     }
 }
 
-impl Takeover {
-    /// The takeover of a connection with an HTTP/1 request.
-    pub(super) fn new(session: Session, response: &Response<()>) -> Self {
-        let (status, headers) = (response.status(), response.headers());
-        let upgrades = status == StatusCode::SWITCHING_PROTOCOLS;
-        let old = response.version() == Version::HTTP_10;
-        let framing = if upgrades || old { Framing::Plain } else { Framing::Chunked };
-        let number = if old { 0 } else { 1 };
-        let mut head = format!("HTTP/1.{number} {status}\r\n").into_bytes();
-        for (name, value) in headers.iter().filter(|(name, _)| **name != header::CONTENT_LENGTH) {
-            head.extend_from_slice(name.as_str().as_bytes());
-            head.extend_from_slice(b": ");
-            head.extend_from_slice(value.as_bytes());
-            head.extend_from_slice(b"\r\n");
-        }
-        if !upgrades {
-            let date = httpdate::fmt_http_date(std::time::SystemTime::now());
-            head.extend_from_slice(format!("date: {date}\r\nconnection: close\r\n").as_bytes());
-        }
-        if framing == Framing::Chunked {
-            head.extend_from_slice(b"transfer-encoding: chunked\r\n");
-        }
-        head.extend_from_slice(b"\r\n");
-        Self { head, session, framing }
-    }
-
-    /// Serves the session until it or the client ends. `read` are bytes of the client that were read beyond its request.
-    pub(super) fn begin<S: Socket>(
-        self,
-        socket: S,
-        read: &[u8],
-        connected: ConnectionPermit,
-    ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        let Self { head, session, framing } = self;
-        let mut frames = Frames::new();
-        frames.share(head.into());
-        let stream = match session {
-            Session::Watch(stream) => *stream,
-            Session::Multiplex(multiplex) => {
-                return Box::pin(multiplex.run(Box::new(socket), frames, read.to_vec(), connected));
-            }
-        };
-        // Only the client of a WebSocket sends something.
-        let parser = stream.format.is_websocket().then(FrameParser::default);
-        stream.encoder.begin(framing, &mut frames);
-        let (socket, half) = (Box::new(socket), ClientHalf::Open);
-        let mut attached =
-            Box::new(Attached { socket, stream, framing, parser, half, _connected: connected });
-        let last = attached.said(read, &mut frames);
-        Box::pin(attached.run(frames, last))
-    }
-}
-
-impl Session {
-    /// The stream as the body of an answer on a shared connection (HTTP/2), which a WebSocket never has.
-    pub(super) fn into_body(self) -> FramesBody {
-        match self {
-            Self::Watch(stream) => stream.into_body(),
-            Self::Multiplex(_) => FramesBody::new(futures_util::stream::empty()),
-        }
-    }
-}
-
 impl Attached {
     pub(super) fn format(&self) -> Format {
         self.stream.format
@@ -323,34 +255,40 @@ impl Attached {
         self.stream.encoder.said_elsewhere(checksum);
     }
 
-    /// Writes these frames and, unless they are the last, all that follow, until a live loop takes over.
-    pub(super) async fn run(mut self: Box<Self>, mut frames: Frames, mut last: bool) {
+    /// Writes these frames and, unless they are the last, all that follow. Returns the stream with its place once it has caught up,
+    /// so that a live loop can write to it. Returns `None` when it has ended. During a drain it goes on until it ends.
+    pub(super) async fn run(
+        mut self: Box<Self>,
+        mut frames: Frames,
+        mut last: bool,
+        drain: &CancellationToken,
+    ) -> Option<(LivePlace, Box<Self>)> {
         loop {
             frames.cut();
             if frames.has_remaining() {
                 self.writes(true);
                 if self.socket.write_all_buf(&mut frames).await.is_err() {
-                    return;
+                    return None;
                 }
                 self.writes(false);
             }
             if last {
                 // The client of a WebSocket closes after a close frame. An error means that it has closed already.
                 let _ = self.socket.shutdown().await;
-                return;
+                return None;
             }
             if self.half == ClientHalf::Ended {
                 if !self.still_reads().await {
-                    return;
+                    return None;
                 }
                 self.half = ClientHalf::Closed;
             }
-            if !self.stream.loops.is_closed()
+            if !drain.is_cancelled()
                 && self.stream.encoder.is_shared()
                 && let Some(place) = self.stream.subscriber.live_place()
             {
                 self.stream.subscriber.follower().joined(Instant::now());
-                return self.stream.loops.clone().join(place, self);
+                return Some((place, self));
             }
             if self.stream.subscriber.is_in_bulk() {
                 match self.write_bulk(&mut frames).await {
@@ -360,7 +298,7 @@ impl Attached {
                     }
                     // There is no delivery yet.
                     Ok(None) => {}
-                    Err(_) => return,
+                    Err(_) => return None,
                 }
             }
             let mut buffer = [0; READ_BYTES];
@@ -369,7 +307,7 @@ impl Attached {
                 ended = self.stream.next(self.framing, &mut frames) => last = ended,
                 count = self.socket.read(&mut buffer), if self.half == ClientHalf::Open => match count {
                     Ok(0) if self.may_still_read() => self.half = ClientHalf::Ended,
-                    Ok(0) | Err(_) => return,
+                    Ok(0) | Err(_) => return None,
                     Ok(count) => last = self.said(&buffer[..count], &mut frames),
                 },
             }
@@ -410,7 +348,7 @@ impl Attached {
     /// Writes one batch of a first state or a catch-up, and returns whether the stream ends with it; `None` if there is none yet.
     /// It writes in turns, each for as long as the socket takes bytes, so that a thousand new clients do not delay live events.
     async fn write_bulk(&mut self, frames: &mut Frames) -> io::Result<Option<bool>> {
-        let turns = self.stream.loops.turns.clone();
+        let turns = self.stream.turns.clone();
         let mut last = None;
         loop {
             let turn = turns.take().await;

@@ -9,11 +9,11 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use tokio::time::Instant;
 
-use super::body::Carried;
 use super::negotiate::{accepted, coding};
 use super::params::Params;
-use super::stream::{Session, WatchStream};
+use super::stream::WatchStream;
 use super::target::{self, PROJECTION, SELECTION, Target};
+use super::watch_answer::WatchAnswer;
 use super::{ApiError, Server, hub_error, join, websocket};
 use crate::encode::{Coding, Encoder, Format};
 use crate::hub::{Form, Join, ResumeToken, StartAt, Subscription, TokenKind};
@@ -130,7 +130,7 @@ impl WatchRequest {
             Some(handshake) => (StatusCode::SWITCHING_PROTOCOLS, handshake.headers()),
             None => (StatusCode::OK, stream_headers(format, coding, age)),
         };
-        Ok((status, headers, Carried::session(Session::Watch(Box::new(stream)))).into_response())
+        Ok((status, headers, WatchAnswer::new(stream, &server.loops)).into_response())
     }
 
     /// Subscribes.
@@ -142,7 +142,7 @@ impl WatchRequest {
         shape: impl FnOnce(Encoder) -> Encoder + Send,
     ) -> Result<WatchStream, ApiError> {
         let Self { target: Target { informers, selection, .. }, join, timeout, resync } = self;
-        server.loops.turns.index(&informers, &selection).await;
+        server.turns.index(&informers, &selection).await;
         let all = informers.iter().chain(join.iter().flat_map(|join| join.informers()));
         let mut encoder = shape(Encoder::new(format, all.map(|informer| &**informer)));
         if matches!(from, StartAt::Bookmark(_)) {
@@ -151,7 +151,7 @@ impl WatchRequest {
         let subscription = Subscription { informers, selection, join, from, resync, timeout };
         let subscriber =
             server.hub.subscribe(subscription).map_err(|error| hub_error::not_subscribed(&error))?;
-        Ok(WatchStream::new(subscriber, encoder, format, server.loops.clone()))
+        Ok(WatchStream::new(subscriber, encoder, format, server.turns.clone()))
     }
 }
 

@@ -254,7 +254,7 @@ impl<'a> Search<'a> {
         is_meant: impl Fn(&Object) -> bool,
     ) -> Result<Vec<Arc<Object>>, ApiError> {
         let (selection, informers) = (Arc::new(selection), std::slice::from_ref(informer));
-        let turns = &self.server.loops.turns;
+        let turns = &self.server.turns;
         turns.index(informers, &selection).await;
         if let Some(reads) = &mut self.reads {
             reads.selection(informer, &selection);

@@ -69,7 +69,7 @@ impl Request {
         let deadline = Instant::now() + self.timeout;
         let target = server.target(&self.path, &self.params, deadline).await?;
         let relations = Relations::parse(server, &target, &self.params, deadline).await?;
-        server.loops.turns.admit()?;
+        server.turns.admit()?;
         target.reached(&self.params, deadline).await?;
         let _ends = EndsWithClient::begin(load);
         let damages_before = damages();
@@ -88,7 +88,7 @@ impl Request {
         let body = joined.into_body(server, self.format, form);
         let coding = coding(&self.headers);
         let mut response = if coding != Coding::Identity {
-            let turns = server.loops.turns.clone();
+            let turns = server.turns.clone();
             compressed::response(compressed::compress(body, coding, turns), coding)
         } else if compresses(&self.headers) {
             let mut response = body.into_plain_response();
@@ -109,7 +109,7 @@ impl JoinedList {
         relations: &Relations,
         deadline: Instant,
     ) -> Result<Self, ApiError> {
-        let turns = &server.loops.turns;
+        let turns = &server.turns;
         for informer in relations.kinds.iter().flat_map(|relation| &relation.informers) {
             target::synced(informer, deadline).await?;
         }
@@ -153,7 +153,7 @@ impl JoinedList {
     async fn headers(&self, server: &Server, format: ListFormat, form: &Form) -> HeaderMap {
         let (mut hash, mut hashed, mut at) = (ContentHash::default(), 0, 0);
         while at < self.objects.len() {
-            let permit = server.loops.turns.take().await;
+            let permit = server.turns.take().await;
             while let Some(object) = self.objects.get(at).filter(|_| hashed < HASHED_BYTES) {
                 hashed += if form.has_content_hash(object) { 0 } else { object.json_len() };
                 hash.add(form.content_hash(object));
@@ -186,7 +186,7 @@ impl JoinedList {
     }
 
     fn into_body(self, server: &Server, format: ListFormat, form: Form) -> FramesBody {
-        let (turns, bytes_max) = (server.loops.turns.clone(), server.config.batch_bytes_max);
+        let (turns, bytes_max) = (server.turns.clone(), server.config.batch_bytes_max);
         let list = ListEncoder::new(format, "List", "v1", None, None);
         let damages_before = damages();
         let state = Some((self.objects.into_iter(), list));
@@ -220,7 +220,7 @@ impl JoinedList {
 /// The selected objects of each informer.
 async fn select(server: &Server, target: &Target) -> Result<Vec<Selected>, ApiError> {
     let selection = Arc::new(target.selection.clone());
-    let turns = &server.loops.turns;
+    let turns = &server.turns;
     turns.index(&target.informers, &selection).await;
     let (mut selected, mut count): (Vec<Selected>, usize) = (Vec::new(), 0);
     for informer in &target.informers {
@@ -260,7 +260,7 @@ async fn above(
     let mut asked: HashSet<(String, String)> = HashSet::new();
     while !frontier.is_empty() {
         let mut wanted: Vec<(Owner, String)> = Vec::new();
-        in_turns(&server.loops.turns, frontier.iter(), |object| {
+        in_turns(&server.turns, frontier.iter(), |object| {
             let namespace = object.key().namespace();
             for owner in owners(object) {
                 if asked.insert((owner.uid.clone(), namespace.to_owned())) {

@@ -35,7 +35,7 @@ pub(in crate::serve) async fn of_stream(
         for path in Join::index_paths(&target.informers, informer, links) {
             let term = Term { path, test: Test::In(vec![String::new()]) };
             let selection = Selection::default().and(term);
-            server.loops.turns.index(std::slice::from_ref(informer), &selection).await;
+            server.turns.index(std::slice::from_ref(informer), &selection).await;
         }
     }
     let flags = related.iter().map(|one| (one.informer.id(), one.linked, one.owners));

@@ -74,12 +74,12 @@ pub(super) async fn list(
     let request = fingerprint(&informer, target, &options);
     let selection = Arc::new(resource::selection(&informer, target, &mut options)?);
     let ListOrWatch::List { exact, limit, token } = options.verb else { return Err(error::nothing_there()) };
-    server.loops.turns.admit()?;
+    server.turns.admit()?;
     let (state, after, id) = match token {
         Some(token) => held_page(server, &token, request, &informer)?,
         None => {
             resource::reached(&informer, &options.asked).await?;
-            server.loops.turns.index(from_ref(&informer), &selection).await;
+            server.turns.index(from_ref(&informer), &selection).await;
             (Listing::current(from_ref(&informer), &selection).remove(0), None, None)
         }
     };
@@ -150,7 +150,7 @@ impl ListAnswer {
         table: Option<TableEncoder>,
         coding: Coding,
     ) -> FramesBody {
-        let (turns, lists) = (server.loops.turns.clone(), &server.compressed);
+        let (turns, lists) = (server.turns.clone(), &server.compressed);
         // The rows of a table tell ages, which change with time.
         let is_whole = self.limit.is_none() && self.id.is_none() && table.is_none();
         if !is_whole {
@@ -180,7 +180,7 @@ impl ListAnswer {
         held: Shape,
         table: Option<TableEncoder>,
     ) -> FramesBody {
-        let (generations, turns) = (server.hub.generations(), server.loops.turns.clone());
+        let (generations, turns) = (server.hub.generations(), server.turns.clone());
         let (informers, states) = (from_ref(&self.informer), vec![self.state.clone()]);
         let listing = Listing::new(informers, &self.selection, states, generations, turns);
         let place = ListPosition { source: 0, after: self.after.clone() };

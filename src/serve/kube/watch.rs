@@ -7,8 +7,8 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use tokio::time::Instant;
 
-use super::super::body::Carried;
-use super::super::stream::{Session, WatchStream};
+use super::super::stream::WatchStream;
+use super::super::watch_answer::WatchAnswer;
 use super::super::{ApiError, Server, hub_error, websocket};
 use super::headers::answer_headers;
 use super::negotiate::{self, Answer, Shape};
@@ -39,7 +39,7 @@ pub(super) async fn watch(
     let table = table.map(|table| tables::encoder(table, query, headers)).transpose()?;
     let shape = resource::held_shape(&informer, shape)?;
     let selection = resource::selection(&informer, target, &mut options)?;
-    server.loops.turns.index(std::slice::from_ref(&informer), &selection).await;
+    server.turns.index(std::slice::from_ref(&informer), &selection).await;
     let ListOrWatch::Watch { bookmarks, initial, timeout } = options.verb else {
         return Err(error::nothing_there());
     };
@@ -64,13 +64,13 @@ pub(super) async fn watch(
         encoder = encoder.with_tables(table, tables::now);
     }
     let subscriber = server.hub.subscribe(subscription).map_err(|error| hub_error::not_subscribed(&error))?;
-    let stream = WatchStream::new(subscriber, encoder, format, server.loops.clone());
+    let stream = WatchStream::new(subscriber, encoder, format, server.turns.clone());
     stream.comes_from(&request.uri, &request.extensions);
     let (status, headers) = match handshake {
         Some(handshake) => (StatusCode::SWITCHING_PROTOCOLS, handshake.headers()),
         None => (StatusCode::OK, stream_headers(informer.reader.age(Instant::now()).as_secs())),
     };
-    Ok((status, headers, Carried::session(Session::Watch(Box::new(stream)))).into_response())
+    Ok((status, headers, WatchAnswer::new(stream, &server.loops)).into_response())
 }
 
 fn stream_headers(age_seconds: u64) -> HeaderMap {
