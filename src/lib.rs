@@ -38,7 +38,7 @@
 //!
 //! - **Architecture invariant:** `k8s`, `cache`, `encode`, `queue`, `reflect/machine` and the pure files of `hub` have no
 //!   async fn, no clock and no socket. Time and randomness are arguments, so any run can be repeated.
-//! - **Architecture invariant:** the files of a room do not import each other in a circle. (`serve` still has circles.)
+//! - **Architecture invariant:** the files of a room do not import each other in a circle.
 //! - **Architecture invariant:** `serve` never sees `upstream` or `reflect`: reads are answered from the cache. The requests
 //!   that clients can cause at the API server are bounded, however many clients there are: the informers on demand
 //!   (`on_demand_max`), discovery for an unknown name (once in ten seconds), the API server's version for a token ahead of

@@ -76,7 +76,6 @@ pub fn describe() {
     );
     describe_caches();
     describe_subscriptions();
-    super::queues::describe();
     counter!("informerd_http_write_stalls_total").absolute(0);
     // Made visible without setting a value, as several servers may share a process in tests.
     connections().increment(0.0);

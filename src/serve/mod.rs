@@ -60,7 +60,6 @@ pub use config::Config;
 pub use in_process::InProcess;
 pub use kube::FetchDefinition;
 pub use listener::{Bound, serve, serve_admin};
-pub use metrics::describe;
 pub use passthrough::{Bounded, Forward, Forwarded, PassConfig, PassThrough, Passed};
 pub use queues::{
     Ask, Declared, DeclaredBy, ElectionConfig, Given, QueueAccess, QueueConfig, QueueError, Queues, Workers,
@@ -72,6 +71,12 @@ use axum::http::Method;
 use axum::routing::{any, get};
 
 use self::server::Server;
+
+/// Registers the metrics of this room with their help.
+pub fn describe() {
+    metrics::describe();
+    queues::describe();
+}
 
 /// The routes of the data listener.
 fn router(server: Server, admin: Admin) -> Router {
