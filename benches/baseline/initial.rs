@@ -12,7 +12,7 @@ use crate::simulator::{Rhythm, Simulator, micros_since_1970};
 
 const GROUP: &str = "initial";
 /// Number of clients that follow something else meanwhile.
-const OTHERS: usize = 10;
+pub(crate) const OTHERS: usize = 10;
 const PLAIN: &str = "plain write loop";
 
 /// The transfer of all bytes to all clients, from the first connection to the last byte.
@@ -142,7 +142,7 @@ fn snapshots(bench: &mut Bench) -> anyhow::Result<()> {
 /// Runs something while objects change that other clients follow. Returns its result and, for each change within the
 /// measured time, how long it took until all other clients had it. Waits for the last of these changes, so that late
 /// ones are counted, too.
-fn beside<T>(
+pub(crate) fn beside<T>(
     simulator: &mut Simulator,
     others: &Readers,
     rhythm: Rhythm,

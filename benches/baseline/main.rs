@@ -32,6 +32,7 @@ mod pods;
 mod process;
 mod queues;
 mod real_server;
+mod reconnect;
 mod report;
 mod scoped;
 mod selected;
@@ -108,7 +109,7 @@ struct Bench {
 /// The name of a group, and its function.
 type Group = (&'static str, fn(&mut Bench) -> anyhow::Result<()>);
 
-const GROUPS: [Group; 20] = [
+const GROUPS: [Group; 21] = [
     ("decode", decode::run),
     ("commit", commit::run),
     ("first-sync", first_sync::run),
@@ -117,6 +118,7 @@ const GROUPS: [Group; 20] = [
     ("latency", latency::run),
     ("scoped", scoped::run),
     ("selected", selected::run),
+    ("reconnect", reconnect::run),
     ("joins", joins::run),
     ("queues", queues::run),
     ("initial", initial::run),

@@ -13,6 +13,8 @@ const GROUP: &str = "selected";
 const LOOKUP: &str = "lookup";
 /// Time between the first bookmark of all streams and the first change.
 const SETTLING: Duration = Duration::from_secs(3);
+/// Time after the last change, in which the allocator gives back what connections took while they began.
+const RESTING: Duration = Duration::from_secs(15);
 /// Size of a pod's JSON, in bytes.
 const POD_BYTES: usize = 5000;
 
@@ -88,7 +90,7 @@ fn measure(
     case: &Case,
     per_second: usize,
 ) -> anyhow::Result<Outcome> {
-    measure_over(bench, simulator, &["pods"], case, per_second, Duration::ZERO)
+    measure_over(bench, simulator, &["pods"], case, per_second, bench.pick(RESTING, Duration::ZERO))
 }
 
 /// Measures a case over these resources, of which the pods change. Memory is measured after a pause.
