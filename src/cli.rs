@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::config::{
-    self, Check, CheckVerify, ConfigError, DemoArguments, LeaseName, Output, ServeSettings, Setting, Source,
-    WatchSpec,
+    self, Check, CheckVerify, ConfigError, ConfigLayers, DemoArguments, LeaseName, Output, ServeSettings,
+    Setting, WatchSpec,
 };
 use crate::k8s;
 
@@ -189,9 +189,9 @@ pub struct LinksArgs {
 // === impl ServeArgs ===
 
 impl ServeArgs {
-    /// The layers of the configuration, which [`Source::load`] merges.
-    pub fn source(self) -> Source {
-        Source { file: self.config, settings: self.settings }
+    /// The layers of the configuration, which [`ConfigLayers::load`] merges.
+    pub fn source(self) -> ConfigLayers {
+        ConfigLayers { file: self.config, settings: self.settings }
     }
 }
 
@@ -204,7 +204,7 @@ impl CheckArgs {
     /// [`ConfigError`].
     pub fn load(self) -> Result<Check, ConfigError> {
         let Self { config, output, verify, against, settings } = self;
-        let serve = Source { file: config, settings }.load()?;
+        let serve = ConfigLayers { file: config, settings }.load()?;
         let exposure = serve.exposure();
         let on_demand = serve.on_demand;
         let (wildcards, named): (Vec<_>, Vec<_>) =
@@ -248,8 +248,8 @@ impl RbacArgs {
         self.source().election(&|name| std::env::var(name).ok())
     }
 
-    fn source(&self) -> Source {
-        Source { file: self.config.clone(), settings: self.settings.clone() }
+    fn source(&self) -> ConfigLayers {
+        ConfigLayers { file: self.config.clone(), settings: self.settings.clone() }
     }
 }
 
@@ -261,7 +261,7 @@ impl LinksArgs {
     /// # Errors
     /// [`ConfigError`].
     pub fn declared(self) -> Result<Vec<k8s::Link>, ConfigError> {
-        let source = Source { file: self.config, settings: self.settings };
+        let source = ConfigLayers { file: self.config, settings: self.settings };
         let declared = source.links(&|name| std::env::var(name).ok())?;
         Ok(declared.iter().map(config::LinkSpec::link).collect())
     }

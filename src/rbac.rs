@@ -192,11 +192,11 @@ fn head(kind: &str, name: &str, namespace: Option<&str>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{ServeSettings, Source};
+    use crate::config::{ConfigLayers, ServeSettings};
 
     fn made(yaml: &str) -> Result<String, RbacError> {
         let settings = ServeSettings::from_yaml(yaml, &|_| None).unwrap();
-        let source = Source { file: None, settings };
+        let source = ConfigLayers { file: None, settings };
         let (watches, lease) = (source.watches(&|_| None).unwrap(), source.election(&|_| None).unwrap());
         manifest(&watches, lease.as_ref(), "informerd", &"web:api".parse().unwrap())
     }

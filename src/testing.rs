@@ -13,10 +13,10 @@ pub mod cache {
 }
 pub mod config {
     pub use crate::config::{
-        CachePacking, Count, DeclaredQueues, ElectionTiming, General, GeneralSettings, Given, GivenBy,
-        HostName, InitialList, Limits, Listen, Log, OnDemand, Origin, PassThrough, Proxied, QueueElection,
-        QueueMode, Serve, ServeSettings, Size, Source, Span, UpstreamSource, Value, WatchEntry, WatchSpec,
-        Watches,
+        CachePacking, ConfigLayers, Count, DeclaredQueues, ElectionTiming, General, GeneralSettings, Given,
+        GivenBy, HostName, InitialList, Limits, Listen, Log, OnDemand, Origin, PassThrough, Proxied,
+        QueueElection, QueueMode, Serve, ServeSettings, Size, Span, UpstreamSource, Value, WatchEntry,
+        WatchSpec, Watches,
     };
 }
 pub mod encode {
@@ -64,5 +64,5 @@ pub mod telemetry {
     pub use crate::telemetry::Metrics;
 }
 pub mod upstream {
-    pub use crate::upstream::{Client, Config, Discovery, Selectors, Source, Target};
+    pub use crate::upstream::{Client, Config, Discovery, Selectors, Target, UpstreamSource};
 }

@@ -305,7 +305,7 @@ fn bind(listen: &Listen) -> anyhow::Result<http::Bound> {
     bound.with_context(|| format!("cannot listen on {listen} (--listen)"))
 }
 
-fn upstream_config(source: &upstream::Source, http1_only: bool, limits: &Limits) -> upstream::Config {
+fn upstream_config(source: &upstream::UpstreamSource, http1_only: bool, limits: &Limits) -> upstream::Config {
     upstream::Config {
         page_bytes_max: limits.page_bytes_max,
         http1_only,

@@ -24,7 +24,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Reads the configuration again.
 pub(super) struct Reloader {
     /// The layers to read.
-    pub(super) source: config::Source,
+    pub(super) source: config::ConfigLayers,
     /// The configuration with which the process started; settings that need a restart are compared with it.
     pub(super) running: config::Serve,
     /// Where a new configuration is sent.

@@ -69,11 +69,11 @@ fn is_secrets(resource: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ServeSettings, Source};
+    use super::super::{ConfigLayers, ServeSettings};
 
     fn exposure(yaml: &str) -> String {
         let settings = ServeSettings::from_yaml(yaml, &|_| None).unwrap();
-        Source { file: None, settings }.resolve(&|_| None).unwrap().exposure().unwrap_or_default()
+        ConfigLayers { file: None, settings }.resolve(&|_| None).unwrap().exposure().unwrap_or_default()
     }
 
     #[test]

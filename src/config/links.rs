@@ -132,7 +132,7 @@ fn too_many() -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Serve, ServeSettings, Source};
+    use super::super::{ConfigLayers, Serve, ServeSettings};
     use super::*;
 
     fn resolve(yaml: &str) -> Result<Serve, String> {
@@ -140,7 +140,7 @@ mod tests {
         let settings =
             ServeSettings::from_yaml(&format!("watch: [{{resource: pods}}]\n{yaml}"), &environment)
                 .map_err(|error| error.to_string())?;
-        Source { file: None, settings }.resolve(&environment).map_err(|error| error.to_string())
+        ConfigLayers { file: None, settings }.resolve(&environment).map_err(|error| error.to_string())
     }
 
     #[test]

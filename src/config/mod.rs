@@ -50,7 +50,7 @@ pub use watch::{WatchEntry, WatchSpec, Watches};
 pub use crate::queue::Timing as ElectionTiming;
 
 /// Which API server, and with whose credentials.
-pub use crate::upstream::Source as UpstreamSource;
+pub use crate::upstream::UpstreamSource;
 
 /// Short, as in the demo a person waits for the prompt.
 const DEMO_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -107,7 +107,7 @@ pub struct Serve {
     /// The settings that this was made of, for the log and to find at a reload what has changed.
     pub settings: Box<General>,
     /// The layers that this was made of; `None` in the demo.
-    pub source: Option<Source>,
+    pub source: Option<ConfigLayers>,
 }
 
 /// The configuration of `demo`.
@@ -189,16 +189,16 @@ pub enum Output {
 
 /// The layers of a configuration, kept so that it can be made again after the file has changed.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct ConfigLayers {
     /// The file, if there is one.
     pub file: Option<PathBuf>,
     /// The settings of flags and environment.
     pub settings: ServeSettings,
 }
 
-// === impl Source ===
+// === impl ConfigLayers ===
 
-impl Source {
+impl ConfigLayers {
     /// Reads the file anew and makes a configuration of all layers.
     ///
     /// # Errors
@@ -207,7 +207,7 @@ impl Source {
         self.resolve(&|name| std::env::var(name).ok())
     }
 
-    /// As [`Source::load`], with the caller's environment for `$(NAME)`.
+    /// As [`ConfigLayers::load`], with the caller's environment for `$(NAME)`.
     ///
     /// # Errors
     /// [`ConfigError`].

@@ -18,7 +18,7 @@ fn made(typed: &[&str], yaml: &str) -> Result<Serve, String> {
     let typed =
         Args::try_parse_from(std::iter::once(&"serve").chain(typed)).map_err(|error| error.to_string())?;
     let file = ServeSettings::from_yaml(yaml, &environment).map_err(|error| error.to_string())?;
-    let source = Source { file: None, settings: typed.settings.or(file) };
+    let source = ConfigLayers { file: None, settings: typed.settings.or(file) };
     source.resolve(&environment).map_err(|error| error.to_string())
 }
 

@@ -50,7 +50,7 @@ pub(super) enum Body {
 }
 
 /// The JSON of an object as it is, and where its version is in it.
-struct Shown {
+struct VersionedJson {
     json: Bytes,
     version: Span,
 }
@@ -158,12 +158,12 @@ impl Object {
         }
     }
 
-    fn shown(&self) -> Shown {
+    fn shown(&self) -> VersionedJson {
         let object = match self.try_json() {
-            Ok(json) => return Shown { json, version: self.version },
+            Ok(json) => return VersionedJson { json, version: self.version },
             Err(Damaged) => self.stand_in(),
         };
-        Shown { json: object.json(), version: object.version }
+        VersionedJson { json: object.json(), version: object.version }
     }
 
     /// What identifies the object, for one whose packed bytes are damaged.
@@ -200,14 +200,14 @@ impl Object {
     /// The JSON before and after the text of `metadata.resourceVersion`, by reference, so that the same
     /// object can be shown at another version (a deletion found by relist, an object that left a selector).
     pub fn json_around_version(&self) -> (Bytes, Bytes) {
-        let Shown { json, version } = self.shown();
+        let VersionedJson { json, version } = self.shown();
         (json.slice(..version.start as usize), json.slice(version.end as usize..))
     }
 
     /// The JSON of `metadata`, by reference, and the range of its `resourceVersion`'s text within. If the object has metadata
     /// twice, it is the one that counts, which holds that version. Costs a scan of the members before it.
     pub fn metadata(&self) -> (Bytes, Range<usize>) {
-        let Shown { json, version } = self.shown();
+        let VersionedJson { json, version } = self.shown();
         let mut found = None;
         let mut reader = serde_json::Deserializer::from_slice(&json);
         // The visitor stops once it has found the metadata, which serde reports as an error.

@@ -8,12 +8,12 @@ use super::{IndexPath, Object, Term, Terms, Test};
 #[derive(Debug, Default)]
 pub struct SelectorSet {
     selectors: Vec<Terms>,
-    namespaces: HashMap<String, Group>,
+    namespaces: HashMap<String, NamespaceSelectors>,
 }
 
 /// The selectors of one namespace, by their place.
 #[derive(Debug, Default)]
-struct Group {
+struct NamespaceSelectors {
     /// Those that ask for a label with one of some values, by it.
     by_label: HashMap<String, HashMap<String, Vec<usize>>>,
     others: Vec<usize>,

@@ -69,7 +69,7 @@ struct Entry {
     key: Key,
     /// Hash of the object's uid; zero if it is unknown.
     uid: u64,
-    place: Place,
+    place: KeyPlace,
     /// What the worker said about the last failed attempt.
     error: Option<Box<str>>,
     links: Links,
@@ -80,7 +80,7 @@ struct Entry {
 }
 
 #[derive(Debug)]
-enum Place {
+enum KeyPlace {
     Ready { turn: Turn, since: u64 },
     Delayed { due: u64 },
     Leased(Box<Held>),
@@ -156,7 +156,7 @@ impl WorkQueue {
             let slot = self.insert(Entry {
                 key: key.clone(),
                 uid,
-                place: Place::Delayed { due: now },
+                place: KeyPlace::Delayed { due: now },
                 error: None,
                 links: Links::default(),
                 attempts: 0,
@@ -175,27 +175,27 @@ impl WorkQueue {
             (entry.attempts, entry.error) = (0, None);
         }
         match &mut entry.place {
-            Place::Ready { turn, .. } => {
+            KeyPlace::Ready { turn, .. } => {
                 if priority > entry.priority {
                     let turn = *turn;
                     self.raise(slot, turn, priority);
                 }
                 Ok(Added::Already)
             }
-            Place::Leased(held) => {
+            KeyPlace::Leased(held) => {
                 let before = held.again;
                 held.again = before.max(Some(priority));
                 held.counts &= !is_other;
                 Ok(if before.is_some() { Added::AlreadyAfterwards } else { Added::Afterwards })
             }
-            Place::Delayed { due } => {
+            KeyPlace::Delayed { due } => {
                 let due = *due;
                 entry.priority = entry.priority.max(priority);
                 self.timers.remove(&(due, slot));
                 self.make_ready(slot, now);
                 Ok(Added::Queued)
             }
-            Place::Failed { since } => {
+            KeyPlace::Failed { since } => {
                 let since = *since;
                 (entry.attempts, entry.priority) = (0, priority);
                 self.failed.remove(&(since, slot));
@@ -221,10 +221,10 @@ impl WorkQueue {
         self.ages.remove(&mut self.entries, slot);
         self.serial += 1;
         let entry = &mut self.entries[slot as usize];
-        let Place::Ready { turn, since } = entry.place else { unreachable!("a key in line is ready") };
+        let KeyPlace::Ready { turn, since } = entry.place else { unreachable!("a key in line is ready") };
         let until = now.saturating_add(micros(length));
         let held = Held { serial: self.serial, since: now, until, turn, again: None, counts: true };
-        entry.place = Place::Leased(Box::new(held));
+        entry.place = KeyPlace::Leased(Box::new(held));
         let leased = Leased {
             resource: entry.resource,
             key: entry.key.clone(),
@@ -247,7 +247,7 @@ impl WorkQueue {
         let until = self.at(now).saturating_add(micros(length));
         self.timers.remove(&(held.until, token.slot));
         self.timers.insert((until, token.slot));
-        if let Place::Leased(held) = &mut self.entries[token.slot as usize].place {
+        if let KeyPlace::Leased(held) = &mut self.entries[token.slot as usize].place {
             held.until = until;
         }
         Ok(())
@@ -311,7 +311,7 @@ impl WorkQueue {
             entry.priority = Priority::Normal;
             self.make_ready(slot, now);
         } else {
-            entry.place = Place::Ready { turn: held.turn, since: now };
+            entry.place = KeyPlace::Ready { turn: held.turn, since: now };
             self.ready.put_back(entry.priority, entry.key.namespace(), held.turn, slot);
             self.ages.push(&mut self.entries, slot);
         }
@@ -321,7 +321,7 @@ impl WorkQueue {
     /// Queues a key that was set aside; returns whether it was.
     pub fn put_back(&mut self, resource: u16, key: &Key, now: Instant) -> bool {
         let Some(slot) = self.find(resource, key) else { return false };
-        let Place::Failed { since } = self.entries[slot as usize].place else { return false };
+        let KeyPlace::Failed { since } = self.entries[slot as usize].place else { return false };
         self.put_back_slot(since, slot, now);
         true
     }
@@ -343,7 +343,7 @@ impl WorkQueue {
                 break;
             }
             match self.entries[slot as usize].place {
-                Place::Leased(ref held) => {
+                KeyPlace::Leased(ref held) => {
                     let held = **held;
                     self.unlist(slot, &held);
                     let length = Duration::from_micros(held.until - held.since).as_secs_f64();
@@ -352,7 +352,7 @@ impl WorkQueue {
                     advanced.expired += 1;
                     advanced.failed += usize::from(retried == Retried::Failed);
                 }
-                Place::Ready { .. } | Place::Delayed { .. } | Place::Failed { .. } => {
+                KeyPlace::Ready { .. } | KeyPlace::Delayed { .. } | KeyPlace::Failed { .. } => {
                     self.timers.remove(&(at, slot));
                     self.make_ready(slot, now);
                     advanced.due += 1;
@@ -383,8 +383,8 @@ impl WorkQueue {
     pub fn summary(&self, now: Instant) -> Summary {
         let now = self.at(now);
         let oldest = self.ages.oldest().and_then(|slot| match self.entries[slot as usize].place {
-            Place::Ready { since, .. } => Some(Duration::from_micros(now.saturating_sub(since))),
-            Place::Delayed { .. } | Place::Leased(_) | Place::Failed { .. } => None,
+            KeyPlace::Ready { since, .. } => Some(Duration::from_micros(now.saturating_sub(since))),
+            KeyPlace::Delayed { .. } | KeyPlace::Leased(_) | KeyPlace::Failed { .. } => None,
         });
         let in_flight = self.leases.len();
         let unfinished = (u128::from(now) * in_flight as u128).saturating_sub(self.leases_since);
@@ -422,7 +422,7 @@ impl WorkQueue {
         let now = self.at(now);
         let leases = self.leases.iter().take(len_max).map(|(since, slot)| {
             let entry = &self.entries[*slot as usize];
-            let until = if let Place::Leased(held) = &entry.place { held.until } else { now };
+            let until = if let KeyPlace::Leased(held) = &entry.place { held.until } else { now };
             InFlight {
                 resource: entry.resource,
                 key: entry.key.clone(),
@@ -486,7 +486,7 @@ impl WorkQueue {
     fn make_ready(&mut self, slot: u32, now: u64) {
         let entry = &mut self.entries[slot as usize];
         let turn = self.ready.push(entry.priority, entry.key.namespace(), slot);
-        entry.place = Place::Ready { turn, since: now };
+        entry.place = KeyPlace::Ready { turn, since: now };
         self.ages.push(&mut self.entries, slot);
     }
 
@@ -496,14 +496,14 @@ impl WorkQueue {
         self.ready.remove(entry.priority, entry.key.namespace(), turn);
         entry.priority = priority;
         let moved = self.ready.push(priority, entry.key.namespace(), slot);
-        if let Place::Ready { turn, .. } = &mut entry.place {
+        if let KeyPlace::Ready { turn, .. } = &mut entry.place {
             *turn = moved;
         }
     }
 
     fn delay(&mut self, slot: u32, after: Duration, now: u64) {
         let due = now.saturating_add(micros(after));
-        self.entries[slot as usize].place = Place::Delayed { due };
+        self.entries[slot as usize].place = KeyPlace::Delayed { due };
         self.timers.insert((due, slot));
     }
 
@@ -525,7 +525,7 @@ impl WorkQueue {
             return Retried::After(Duration::ZERO);
         }
         if used_up {
-            entry.place = Place::Failed { since: now };
+            entry.place = KeyPlace::Failed { since: now };
             self.failed.insert((now, slot));
             return Retried::Failed;
         }
@@ -553,7 +553,7 @@ impl WorkQueue {
         }
         let now = self.at(now);
         match self.entries.get(token.slot as usize).map(|entry| &entry.place) {
-            Some(Place::Leased(held)) if held.serial == token.serial && now < held.until => Ok(**held),
+            Some(KeyPlace::Leased(held)) if held.serial == token.serial && now < held.until => Ok(**held),
             Some(_) | None => Err(NotHeld::Over),
         }
     }

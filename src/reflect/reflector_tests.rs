@@ -14,7 +14,7 @@ use super::*;
 use crate::cache::{self, BackfillAnswer, Phase, Reader};
 use crate::k8s::{Key, Resource, ResourceParts};
 use crate::reflect::InitialList;
-use crate::upstream::{Config, Selectors, Source};
+use crate::upstream::{Config, Selectors, UpstreamSource};
 
 /// The server's answer to one request.
 enum Answer {
@@ -139,7 +139,7 @@ fn run_with(server: &Server, initial_list: InitialList) -> (Reader, Arc<Reflecto
     let (writer, reader) = cache::cache(limits, Instant::now());
     let server = server.clone();
     let kube = kube::Client::new(tower::service_fn(move |request| server.clone().answer(request)), "default");
-    let client = Client::over(kube, &Config::new(Source::InCluster));
+    let client = Client::over(kube, &Config::new(UpstreamSource::InCluster));
     let selectors =
         Selectors { label: "app in (a, b),x=\u{e9}".into(), field: "status.phase=Running".into() };
     let config = ReflectorConfig {
@@ -491,7 +491,7 @@ async fn the_reflector_ends_when_cancelled_in_any_state() {
             line_bytes_max: 1 << 20,
             seed: 1,
         };
-        let client = Client::over(kube, &Config::new(Source::InCluster));
+        let client = Client::over(kube, &Config::new(UpstreamSource::InCluster));
         let cancel = CancellationToken::new();
         let running = tokio::spawn(Reflector::new(config, client, writer).run(cancel.clone()));
         after(0.5).await;
@@ -653,7 +653,7 @@ fn run_verified(server: &Server) -> (Reader, Arc<ReflectorStats>) {
     let (writer, reader) = cache::cache(limits, Instant::now());
     let server = server.clone();
     let kube = kube::Client::new(tower::service_fn(move |request| server.clone().answer(request)), "default");
-    let client = Client::over(kube, &Config::new(Source::InCluster));
+    let client = Client::over(kube, &Config::new(UpstreamSource::InCluster));
     let config = ReflectorConfig {
         target: Target {
             resource: pods(),

@@ -27,10 +27,10 @@ pub(super) struct PipeSocket(Arc<Pipe>);
 pub(super) struct PipeBody(Arc<Pipe>);
 
 #[derive(Default)]
-struct Pipe(Mutex<State>);
+struct Pipe(Mutex<PipeState>);
 
 #[derive(Default)]
-struct State {
+struct PipeState {
     /// Frames that hyper has not taken yet.
     frames: Frames,
     /// Wakes the body.
@@ -56,7 +56,7 @@ pub(super) fn pipe() -> (PipeSocket, PipeBody) {
 // === impl Pipe ===
 
 impl Pipe {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PipeState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -78,7 +78,7 @@ impl Pipe {
     }
 }
 
-impl State {
+impl PipeState {
     /// `None` if there is room.
     fn poll_room(&mut self, context: Option<&Context<'_>>) -> Option<Poll<io::Result<()>>> {
         if self.has_left {

@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 
 use super::*;
 use crate::k8s::ResourceParts;
-use crate::upstream::{FailureKind, Source};
+use crate::upstream::{FailureKind, UpstreamSource};
 
 type Log = Arc<Mutex<Vec<Request<()>>>>;
 
@@ -55,7 +55,7 @@ fn text(body: &'static str) -> Response<Full<Bytes>> {
 }
 
 async fn to(url: &str) -> Client {
-    Client::connect(Config::new(Source::Server { url: url.to_owned() })).await.unwrap()
+    Client::connect(Config::new(UpstreamSource::Server { url: url.to_owned() })).await.unwrap()
 }
 
 /// A client over a service that sends these chunks, and then is silent.
@@ -66,7 +66,7 @@ fn stalling(chunks: &'static [&'static str]) -> Client {
         let body = StreamBody::new(chunks.chain(futures_util::stream::pending::<Result<_, Infallible>>()));
         Ok::<_, Infallible>(Response::new(body))
     });
-    let config = Config { page_bytes_max: 10, ..Config::new(Source::InCluster) };
+    let config = Config { page_bytes_max: 10, ..Config::new(UpstreamSource::InCluster) };
     Client::over(kube::Client::new(service, "default"), &config)
 }
 
@@ -173,7 +173,7 @@ async fn with_token(url: &str) -> (tempfile::TempDir, std::path::PathBuf, Client
         token.display()
     );
     std::fs::write(&kubeconfig, text).unwrap();
-    let source = Source::Kubeconfig { path: Some(kubeconfig), context: None };
+    let source = UpstreamSource::Kubeconfig { path: Some(kubeconfig), context: None };
     let client = Client::connect(Config::new(source)).await.unwrap();
     (folder, token, client)
 }
@@ -260,9 +260,9 @@ async fn a_server_that_does_not_listen_is_a_transport_failure_with_its_cause() {
 
 #[tokio::test]
 async fn an_unusable_configuration_is_refused_with_the_reason() {
-    let missing = Source::Kubeconfig { path: Some("/nowhere/config".into()), context: None };
+    let missing = UpstreamSource::Kubeconfig { path: Some("/nowhere/config".into()), context: None };
     for (source, expected) in
-        [(missing, "/nowhere/config"), (Source::Server { url: "http://a b".into() }, "invalid")]
+        [(missing, "/nowhere/config"), (UpstreamSource::Server { url: "http://a b".into() }, "invalid")]
     {
         let error = Client::connect(Config::new(source)).await.err().unwrap();
         assert_eq!(error.kind(), FailureKind::Config);
@@ -283,7 +283,7 @@ async fn a_body_is_bounded_in_bytes_and_idle_time() {
 async fn a_missing_response_head_is_an_idle_timeout() {
     let service =
         tower::service_fn(|_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>());
-    let client = Client::over(kube::Client::new(service, "default"), &Config::new(Source::InCluster));
+    let client = Client::over(kube::Client::new(service, "default"), &Config::new(UpstreamSource::InCluster));
     let error = client.version().await.unwrap_err();
     assert_eq!(
         (error.kind(), error.sentence().as_str()),

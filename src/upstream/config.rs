@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// Where the API server's address and the credentials come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum UpstreamSource {
     /// A kubeconfig if `KUBECONFIG` is set or `~/.kube/config` exists, else the pod's service account.
     Infer,
     /// A kubeconfig file.
@@ -25,9 +25,9 @@ pub enum Source {
     },
 }
 
-// === impl Source ===
+// === impl UpstreamSource ===
 
-impl fmt::Display for Source {
+impl fmt::Display for UpstreamSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Infer => f.write_str("inferred"),
@@ -50,7 +50,7 @@ impl fmt::Display for Source {
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Address and credentials.
-    pub source: Source,
+    pub source: UpstreamSource,
     /// Time for TCP and TLS together.
     pub connect_timeout: Duration,
     /// Time from a request to the head of its answer. The API server itself gives up on a list after 60 s.
@@ -75,7 +75,7 @@ impl Config {
     /// The defaults: connect 10 s, response 70 s (watch 20 s), idle 30 s, a ping after 15 s and its answer in
     /// 15 s, pages of at most 512 MiB. 500 objects reach that only
     /// if nearly all have the largest size that etcd accepts (1.5 MiB of protobuf).
-    pub fn new(source: Source) -> Self {
+    pub fn new(source: UpstreamSource) -> Self {
         Self {
             source,
             connect_timeout: Duration::from_secs(10),

@@ -244,15 +244,15 @@ struct Shard {
 }
 
 /// The place of a watch on a connection, free again when this is dropped.
-struct Place(Arc<AtomicUsize>);
+struct WatchSlot(Arc<AtomicUsize>);
 
 /// A pool, and a place on its connection.
-type Placed = (Pool<Connector, Outgoing>, Place);
+type Placed = (Pool<Connector, Outgoing>, WatchSlot);
 
 /// The body of an answer, which keeps the place of a watch.
 struct Answer {
     body: Incoming,
-    _place: Option<Place>,
+    _place: Option<WatchSlot>,
 }
 
 // === impl Connections ===
@@ -332,7 +332,7 @@ fn place(shards: &mut Vec<Shard>, connector: &Connector, pings: Pings) -> Placed
     let shard = &shards[at];
     // Only here, under the lock, does it grow.
     shard.watches.fetch_add(1, Ordering::Relaxed);
-    (shard.pool.clone(), Place(shard.watches.clone()))
+    (shard.pool.clone(), WatchSlot(shard.watches.clone()))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -387,7 +387,7 @@ impl Service<Request<Body>> for Connections {
     }
 }
 
-impl Drop for Place {
+impl Drop for WatchSlot {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -15,7 +15,7 @@ use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 use super::*;
 use crate::k8s::{Resource, ResourceParts, ResourceVersion};
 use crate::upstream::{
-    ByteStream, Client, Config, PageRequest, Selectors, Source, Target, WatchFrom, WatchRequest,
+    ByteStream, Client, Config, PageRequest, Selectors, Target, UpstreamSource, WatchFrom, WatchRequest,
 };
 
 /// An API server with TLS. Its watches send a byte and stay open until all are ended.
@@ -61,7 +61,7 @@ impl Server {
 
     async fn client(&self, change: impl FnOnce(&mut Config)) -> Client {
         let path = Some(self.kubeconfig.path().join("kubeconfig"));
-        let mut config = Config::new(Source::Kubeconfig { path, context: None });
+        let mut config = Config::new(UpstreamSource::Kubeconfig { path, context: None });
         change(&mut config);
         Client::connect(config).await.unwrap()
     }

@@ -5,7 +5,7 @@ use http::{Request, Response};
 use kube::client::Body;
 
 use super::*;
-use crate::upstream::{Config, Source};
+use crate::upstream::{Config, UpstreamSource};
 
 /// A server with fixed documents by path and form (`aggregated` or `legacy`). Any other request is a 404.
 fn client(documents: &[(&str, &str)]) -> (Client, Arc<Mutex<Vec<String>>>) {
@@ -24,7 +24,7 @@ fn client(documents: &[(&str, &str)]) -> (Client, Arc<Mutex<Vec<String>>>) {
         let response = Response::builder().status(code).body(Body::from(body.into_bytes()));
         async move { response }
     });
-    (Client::over(kube::Client::new(service, "default"), &Config::new(Source::InCluster)), asked)
+    (Client::over(kube::Client::new(service, "default"), &Config::new(UpstreamSource::InCluster)), asked)
 }
 
 const ALL: &str = r#"["create","delete","get","list","patch","update","watch"]"#;
@@ -186,7 +186,7 @@ async fn discovery_falls_back_to_plain_json() {
         let response = Response::builder().status(code).body(Body::from(body.as_bytes().to_vec()));
         async move { response }
     });
-    let client = Client::over(kube::Client::new(service, "default"), &Config::new(Source::InCluster));
+    let client = Client::over(kube::Client::new(service, "default"), &Config::new(UpstreamSource::InCluster));
     assert_eq!(client.discover().await.unwrap().resources().count(), 0);
     assert_eq!(*count.lock().unwrap(), 4);
 }

@@ -24,7 +24,7 @@ pub use backoff::Backoff;
 pub use client::{
     AsOf, ByteStream, Client, ListBody, PageRequest, Selectors, Target, WatchFrom, WatchRequest,
 };
-pub use config::{Config, Source};
+pub use config::{Config, UpstreamSource};
 pub use discovery::{Again, Discovery};
 pub use error::{FailureKind, Refusal, UpstreamError};
 pub use metrics::describe;

@@ -16,7 +16,7 @@ type BoxError = Box<dyn Error + Send + Sync>;
 /// A body that can be read several times, one reader after the other. It keeps all that has arrived; the caller must bound
 /// its size.
 #[derive(Clone)]
-pub(super) struct Replay(Arc<Mutex<State>>);
+pub(super) struct Replay(Arc<Mutex<ReplayState>>);
 
 /// Reads a [`Replay`] from its beginning.
 pub(super) struct Reader {
@@ -26,7 +26,7 @@ pub(super) struct Reader {
     taken: usize,
 }
 
-struct State {
+struct ReplayState {
     /// `None` once it is over.
     arriving: Option<UnsyncBoxBody<Bytes, BoxError>>,
     arrived: Vec<Bytes>,
@@ -44,7 +44,7 @@ impl Replay {
         B::Error: Into<BoxError>,
     {
         let arriving = Some(body.map_err(Into::into).boxed_unsync());
-        Self(Arc::new(Mutex::new(State { arriving, arrived: Vec::new(), is_broken: false, newest: 0 })))
+        Self(Arc::new(Mutex::new(ReplayState { arriving, arrived: Vec::new(), is_broken: false, newest: 0 })))
     }
 
     /// A new reader from the beginning. Older readers get an error.
@@ -59,7 +59,7 @@ impl Replay {
         self.lock().is_broken
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ReplayState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! kube reads a token file and the cluster's CA again every minute, and refreshes tokens of exec plugins. It does not renew
 //! an exec plugin's client certificate, does not read credentials again at once after 401, and never notices a changed CA,
-//! certificate or address in a kubeconfig. This file does so by building a new client from the [`Source`].
+//! certificate or address in a kubeconfig. This file does so by building a new client from the [`UpstreamSource`].
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use tracing::{info, warn};
 
 use super::connector::{self, Connected, Pings, Pools, Unknown};
 use super::metrics::{self, Renewal};
-use super::{Config, Source, UpstreamError};
+use super::{Config, UpstreamError, UpstreamSource};
 
 /// Least time between two renewals, however many reflectors get 401.
 const RENEWAL_INTERVAL_MIN: Duration = Duration::from_secs(5);
@@ -113,7 +113,8 @@ impl Sessions {
     /// A client newer than `stale`, built from what the source contains now; `None` if it is too early for another one.
     async fn renew(&self, stale: &Arc<Session>, reason: Renewal) -> Option<Arc<Session>> {
         // A plain address never changes.
-        let config = self.config.as_ref().filter(|config| !matches!(config.source, Source::Server { .. }))?;
+        let config =
+            self.config.as_ref().filter(|config| !matches!(config.source, UpstreamSource::Server { .. }))?;
         // One caller builds the client; the others wait for its result.
         let mut renewed = self.renewed.lock().await;
         let current = self.current.load_full();
@@ -203,16 +204,20 @@ enum SourceError {
     UnknownContext { kubeconfig: String, context: String, known: String },
 }
 
-async fn load(source: &Source) -> Result<kube::Config, Box<dyn Error + Send + Sync>> {
+async fn load(source: &UpstreamSource) -> Result<kube::Config, Box<dyn Error + Send + Sync>> {
     let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
     match source {
-        Source::Infer if default_kubeconfig().is_none() && !in_pod => Err(SourceError::NoCluster.into()),
-        Source::InCluster if !in_pod => Err(SourceError::NotInPod.into()),
-        Source::Infer if default_kubeconfig().is_none() => Ok(kube::Config::incluster()?),
-        Source::InCluster => Ok(kube::Config::incluster()?),
-        Source::Server { url } => Ok(kube::Config::new(url.parse::<http::Uri>()?)),
-        Source::Infer => of_kubeconfig(None, None).await,
-        Source::Kubeconfig { path, context } => of_kubeconfig(path.as_deref(), context.as_deref()).await,
+        UpstreamSource::Infer if default_kubeconfig().is_none() && !in_pod => {
+            Err(SourceError::NoCluster.into())
+        }
+        UpstreamSource::InCluster if !in_pod => Err(SourceError::NotInPod.into()),
+        UpstreamSource::Infer if default_kubeconfig().is_none() => Ok(kube::Config::incluster()?),
+        UpstreamSource::InCluster => Ok(kube::Config::incluster()?),
+        UpstreamSource::Server { url } => Ok(kube::Config::new(url.parse::<http::Uri>()?)),
+        UpstreamSource::Infer => of_kubeconfig(None, None).await,
+        UpstreamSource::Kubeconfig { path, context } => {
+            of_kubeconfig(path.as_deref(), context.as_deref()).await
+        }
     }
 }
 
@@ -241,7 +246,7 @@ fn address(url: &http::Uri) -> String {
     format!("{}://{host}", url.scheme_str().unwrap_or("https"))
 }
 
-/// The kubeconfig that [`Source::Infer`] finds, if any. kube itself would fall back to the service account on *any* error
+/// The kubeconfig that [`UpstreamSource::Infer`] finds, if any. kube itself would fall back to the service account on *any* error
 /// in the file, and hide the error.
 fn default_kubeconfig() -> Option<PathBuf> {
     match std::env::var_os("KUBECONFIG") {

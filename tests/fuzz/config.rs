@@ -4,7 +4,8 @@ use std::fmt::{Debug, Display};
 use std::str::FromStr;
 
 use informerd::testing::config::{
-    Count, GeneralSettings, Given, GivenBy, ServeSettings, Size, Source, Span, WatchEntry, WatchSpec, Watches,
+    ConfigLayers, Count, GeneralSettings, Given, GivenBy, ServeSettings, Size, Span, WatchEntry, WatchSpec,
+    Watches,
 };
 use proptest::prelude::*;
 
@@ -15,7 +16,7 @@ fn environment(name: &str) -> Option<String> {
 }
 
 fn resolve(settings: ServeSettings) -> Result<Vec<WatchSpec>, String> {
-    let source = Source { file: None, settings };
+    let source = ConfigLayers { file: None, settings };
     source.resolve(&environment).map(|config| config.watches).map_err(|error| error.to_string())
 }
 

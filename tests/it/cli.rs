@@ -317,7 +317,7 @@ fn the_configuration_of_the_readme_is_accepted() {
     let environment = |name: &str| (name == "NODE_NAME").then(|| "node-1".to_owned());
     let settings = informerd::testing::config::ServeSettings::from_yaml(yaml, &environment)
         .expect("a valid configuration");
-    let source = informerd::testing::config::Source { file: None, settings };
+    let source = informerd::testing::config::ConfigLayers { file: None, settings };
     assert_eq!(source.resolve(&environment).expect("a complete configuration").watches.len(), 5);
 }
 

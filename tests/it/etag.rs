@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use informerd::testing::config::{ServeSettings, Source};
+use informerd::testing::config::{ConfigLayers, ServeSettings};
 use informerd::testing::sim::{Cluster, ClusterConfig};
 use serde_json::{Value, json};
 
@@ -123,7 +123,7 @@ async fn dropped_parts_of_objects_change_the_tag() {
         "watch: [{resource: pods, metadataOnly: true}, {resource: configmaps}]",
     ];
     std::fs::write(&file, forms[0]).unwrap();
-    let source = Source { file: Some(file.clone()), settings: ServeSettings::default() };
+    let source = ConfigLayers { file: Some(file.clone()), settings: ServeSettings::default() };
     let loaded = source.load().unwrap();
     let server = TestServer::over(cluster("one"), &[], |config| {
         config.watches = loaded.watches;

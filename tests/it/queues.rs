@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use informerd::testing::config::{self, QueueMode, ServeSettings, Source};
+use informerd::testing::config::{self, ConfigLayers, QueueMode, ServeSettings};
 use informerd::testing::sim::Cluster;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
@@ -416,7 +416,7 @@ async fn replacing_an_informer_queues_the_objects_no_longer_followed() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("informerd.yaml");
     std::fs::write(&file, following("web")).unwrap();
-    let source = Source { file: Some(file.clone()), settings: ServeSettings::default() };
+    let source = ConfigLayers { file: Some(file.clone()), settings: ServeSettings::default() };
     let cluster = Cluster::default();
     for app in ["db", "web"] {
         cluster.create("pods", mk_pod("default", &format!("{app}-0"), app)).unwrap();
@@ -465,7 +465,7 @@ async fn queues_can_be_disabled() {
 async fn a_queue_of_the_configuration_waits_for_its_kind() {
     let yaml = "watch: [{resource: pods}]\nqueues: {q: {watch: [{resource: gadgets.example.com}]}}";
     let settings = ServeSettings::from_yaml(yaml, &|_| None).unwrap();
-    let queues = Source { file: None, settings }.load().unwrap().queues;
+    let queues = ConfigLayers { file: None, settings }.load().unwrap().queues;
     let server = TestServer::start_with(&["pods"], |config| config.queues = queues).await;
     in_time("a sentence", async {
         loop {

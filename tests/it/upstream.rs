@@ -13,7 +13,7 @@ use informerd::testing::cache::{self, Phase, Reader, ReflectorStats};
 use informerd::testing::k8s::{DecodeOptions, Resource, ResourceParts};
 use informerd::testing::reflect::{InitialList, MachineConfig, Reflector, ReflectorConfig};
 use informerd::testing::sim::{ApiServer, Cluster, Cut, Failure, Fault, Gone, Requests, Verb};
-use informerd::testing::upstream::{Client, Config, Selectors, Source, Target};
+use informerd::testing::upstream::{Client, Config, Selectors, Target, UpstreamSource};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -39,7 +39,7 @@ fn config_map(name: &str, value: usize) -> Value {
 }
 
 async fn client(server: &ApiServer) -> Client {
-    Client::connect(Config::new(Source::Server { url: server.url() })).await.unwrap()
+    Client::connect(Config::new(UpstreamSource::Server { url: server.url() })).await.unwrap()
 }
 
 impl Run {

@@ -18,7 +18,7 @@ use informerd::testing::hub::{
 use informerd::testing::k8s::{DecodeOptions, Object, Resource, ResourceParts};
 use informerd::testing::reflect::{Reflector, ReflectorConfig};
 use informerd::testing::serve::{self, InProcess, QueueAccess, QueueConfig, Queues};
-use informerd::testing::upstream::{Client, Config, Selectors, Source, Target};
+use informerd::testing::upstream::{Client, Config, Selectors, Target, UpstreamSource};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -222,7 +222,7 @@ impl Replica {
         let service = link.clone();
         let kube =
             kube::Client::new(tower::service_fn(move |request| service.clone().answer(request)), "default");
-        let upstream = Client::over(kube, &Config::new(Source::InCluster));
+        let upstream = Client::over(kube, &Config::new(UpstreamSource::InCluster));
         let mut packing = Dice::new(seed, 3);
         let packing_chance = packing.weighted(&[(0.0, 1), (0.1, 1), (0.5, 1), (1.0, 2)]);
         let dictionary_bytes = packing.weighted(&[(PACKING.dictionary_bytes, 9), (TRAINED_BYTES, 1)]);

@@ -58,10 +58,10 @@ pub(super) struct RunningInformer {
     pub(super) informer: Informer,
     /// The paths of the indexes that it keeps, as configured.
     indexes: Vec<String>,
-    state: State,
+    state: WatchState,
 }
 
-enum State {
+enum WatchState {
     /// A reflector keeps its cache true.
     Running { not_found_before: u64, cancel: CancellationToken, task: JoinHandle<()> },
     /// The kind is gone: the cache is empty, and no reflector writes to it.
@@ -134,7 +134,7 @@ impl Maker {
         let informer = Informer::new(spec, reader).pinning(pinned);
         let cancel = self.cancel.child_token();
         let task = tokio::spawn(reflector.run(cancel.clone()));
-        let state = State::Running { not_found_before: 0, cancel, task };
+        let state = WatchState::Running { not_found_before: 0, cancel, task };
         RunningInformer { informer, indexes: indexes.to_vec(), state }
     }
 
@@ -170,7 +170,7 @@ impl Maker {
         let spec =
             InformerSpec { is_absent: true, stale_after: Duration::MAX, ..running.informer.spec.clone() };
         let informer = Informer::new(spec, reader);
-        RunningInformer { informer, indexes: Vec::new(), state: State::Absent(writer) }
+        RunningInformer { informer, indexes: Vec::new(), state: WatchState::Absent(writer) }
     }
 }
 
@@ -220,39 +220,39 @@ impl IndexTurns {
 impl RunningInformer {
     /// Whether its reflector runs.
     pub(super) fn is_running(&self) -> bool {
-        matches!(&self.state, State::Running { task, .. } if !task.is_finished())
+        matches!(&self.state, WatchState::Running { task, .. } if !task.is_finished())
     }
 
     /// Whether its reflector panicked, the only way in which it ends without being stopped.
     fn has_failed(&self) -> bool {
-        matches!(&self.state, State::Running { task, cancel, .. } if task.is_finished() && !cancel.is_cancelled())
+        matches!(&self.state, WatchState::Running { task, cancel, .. } if task.is_finished() && !cancel.is_cancelled())
     }
 
     /// How often the API server has answered 404 for the resource since the last discovery.
     pub(super) fn not_found(&self) -> u64 {
         match &self.state {
-            State::Running { not_found_before, .. } => {
+            WatchState::Running { not_found_before, .. } => {
                 self.informer.reader.stats().not_found.get() - not_found_before
             }
-            State::Absent(_) | State::Moved => 0,
+            WatchState::Absent(_) | WatchState::Moved => 0,
         }
     }
 
     /// Notes that discovery was asked.
     pub(super) fn looked(&mut self) {
         match &mut self.state {
-            State::Running { not_found_before, .. } => {
+            WatchState::Running { not_found_before, .. } => {
                 *not_found_before = self.informer.reader.stats().not_found.get();
             }
             // The discovery says again that the kind is gone, so the empty cache is fresh.
-            State::Absent(writer) => writer.heard(Instant::now()),
-            State::Moved => {}
+            WatchState::Absent(writer) => writer.heard(Instant::now()),
+            WatchState::Moved => {}
         }
     }
 
     /// Whether it keeps these indexes.
     pub(super) fn has_indexes(&self, paths: &[String]) -> bool {
-        self.indexes == paths || matches!(self.state, State::Absent(_))
+        self.indexes == paths || matches!(self.state, WatchState::Absent(_))
     }
 
     /// Keeps these indexes instead of the ones before.
@@ -269,7 +269,7 @@ impl RunningInformer {
 
     /// Stops the reflector, and waits until it has ended.
     async fn stop(&mut self) {
-        if let State::Running { cancel, task, .. } = &mut self.state {
+        if let WatchState::Running { cancel, task, .. } = &mut self.state {
             cancel.cancel();
             // A panic has been logged already.
             let _ = task.await;
@@ -279,13 +279,13 @@ impl RunningInformer {
     /// An informer with the same reflector and another description.
     fn take(&mut self, informer: Informer) -> Self {
         let indexes = std::mem::take(&mut self.indexes);
-        Self { informer, indexes, state: std::mem::replace(&mut self.state, State::Moved) }
+        Self { informer, indexes, state: std::mem::replace(&mut self.state, WatchState::Moved) }
     }
 }
 
 impl Drop for RunningInformer {
     fn drop(&mut self) {
-        if let State::Running { cancel, .. } = &self.state {
+        if let WatchState::Running { cancel, .. } = &self.state {
             cancel.cancel();
         }
     }
@@ -547,7 +547,7 @@ mod tests {
         let resource = Resource::new(ResourceParts { plural: "pods".into(), ..Default::default() });
         let informer = Informer::new(InformerSpec::new(resource, Scope::All), reader);
         let cancel = CancellationToken::new();
-        let state = State::Running { not_found_before: 0, cancel, task };
+        let state = WatchState::Running { not_found_before: 0, cancel, task };
         RunningInformer { informer, indexes: Vec::new(), state }
     }
 
@@ -593,7 +593,7 @@ mod tests {
         assert_eq!((phase(&group, 1), group.current[1].is_running()), (Phase::Starting, true));
         // A reflector that was stopped did not fail.
         let stopped = running(tokio::spawn(async {}));
-        if let State::Running { task, cancel, .. } = &stopped.state {
+        if let WatchState::Running { task, cancel, .. } = &stopped.state {
             ended(task).await;
             cancel.cancel();
         }

@@ -62,7 +62,7 @@ pub struct Encoder {
     coding: Coding,
     /// What it has said, before compression.
     checksum: Checksum,
-    sources: Vec<Source>,
+    sources: Vec<EncodedSource>,
     /// The member `"id"` of each event, with a comma, where several subscriptions share a connection; otherwise empty.
     label: String,
     /// The member `"resume"` of an event with an id, with a comma.
@@ -81,7 +81,7 @@ pub struct Encoder {
 pub type Clock = fn() -> Timestamp;
 
 #[derive(Debug)]
-struct Source {
+struct EncodedSource {
     name: String,
     /// The resource as which its objects are shown.
     shown: Resource,
@@ -134,7 +134,7 @@ impl Format {
 impl Encoder {
     /// An encoder for a subscription to these informers, in its order.
     pub fn new<'a>(format: Format, informers: impl IntoIterator<Item = &'a Informer>) -> Self {
-        let sources = informers.into_iter().map(Source::new).collect();
+        let sources = informers.into_iter().map(EncodedSource::new).collect();
         Self {
             format,
             coding: Coding::Identity,
@@ -212,7 +212,7 @@ impl Encoder {
     /// Replaces the informer of a source.
     pub fn replace(&mut self, source: usize, informer: &Informer) {
         let position = self.sources[source].position.clone();
-        self.sources[source] = Source { position, ..Source::new(informer) };
+        self.sources[source] = EncodedSource { position, ..EncodedSource::new(informer) };
     }
 
     /// Appends an ERROR event that says why the stream ends. It has no token, as it brings nothing new.
@@ -468,7 +468,7 @@ impl Encoder {
     }
 }
 
-impl Source {
+impl EncodedSource {
     fn new(informer: &Informer) -> Self {
         Self { name: informer.spec.token_name(), shown: informer.spec.shown(), position: Resumable::No }
     }
@@ -546,7 +546,7 @@ impl Framing {
 }
 
 /// The table for an event's object, in one piece, as a WebSocket message begins with its length.
-fn table_of(tables: &mut TableEncoder, now: Timestamp, source: &Source, event: &Event) -> Body {
+fn table_of(tables: &mut TableEncoder, now: Timestamp, source: &EncodedSource, event: &Event) -> Body {
     let mut frames = Frames::new();
     let mut at = |object: &Object, version: &ResourceVersion| {
         let (before, after) = object.json_around_version();
@@ -589,14 +589,14 @@ fn framed(rendered: &Rendered, framing: Framing) -> Bytes {
 
 /// Writes the token of an event. Amid a gathered batch it is that of a bookmark, as the batch has no order within. So it is
 /// for a client that may hold events from beyond it.
-fn write_event_token(sources: &[Source], event: &Event, holds_beyond: bool, out: &mut String) {
+fn write_event_token(sources: &[EncodedSource], event: &Event, holds_beyond: bool, out: &mut String) {
     write_token(sources, out);
     if event.is_amid || holds_beyond {
         let _ = write!(out, ",{BOOKMARK_PART}");
     }
 }
 
-fn write_token(sources: &[Source], out: &mut String) {
+fn write_token(sources: &[EncodedSource], out: &mut String) {
     for (index, source) in sources.iter().enumerate() {
         if index > 0 {
             out.push(',');

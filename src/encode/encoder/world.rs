@@ -5,7 +5,7 @@
 
 use bytes::{Buf as _, Bytes};
 
-use super::world_state::{State, World};
+use super::world_state::{World, WorldState};
 use super::{Body, Encoder, Format};
 use crate::encode::{Frames, ws};
 use crate::hub::{BOOKMARK_PART, Event, EventKind, Payload, Resumable};
@@ -22,7 +22,7 @@ impl Encoder {
     /// already; with `full` each complete message has the whole state, too.
     #[must_use]
     pub fn of_world(mut self, resumed: bool, full: bool) -> Self {
-        let state = full.then(State::default);
+        let state = full.then(WorldState::default);
         self.world = Some(Box::new(World { complete: String::new(), resets: !resumed, state }));
         self
     }
@@ -53,7 +53,7 @@ impl Encoder {
                 world.complete.clear();
                 world.resets = true;
                 if let Some(state) = &mut world.state {
-                    *state = State::default();
+                    *state = WorldState::default();
                 }
                 continue;
             }

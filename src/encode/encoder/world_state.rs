@@ -14,17 +14,17 @@ pub(super) struct World {
     /// Whether the client has to forget what it holds, with the next message.
     pub(super) resets: bool,
     /// The objects that the client holds, if each complete message has them.
-    pub(super) state: Option<State>,
+    pub(super) state: Option<WorldState>,
 }
 
 /// The objects that the client of a stream holds.
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct WorldState {
     pub(super) objects: BTreeMap<(usize, Key), Bytes>,
     pub(super) bytes: usize,
 }
 
-impl State {
+impl WorldState {
     pub(super) fn put(&mut self, source: usize, key: &Key, json: Bytes) {
         self.bytes += json.len();
         if let Some(before) = self.objects.insert((source, key.clone()), json) {

@@ -20,7 +20,7 @@ pub(super) struct Joined {
     join: Arc<Join>,
     selected: Slab<Selected>,
     selected_by_key: BTreeMap<(usize, Key), usize>,
-    targets: Slab<Target>,
+    targets: Slab<EdgeEnd>,
     /// Its targets by relation and key. Tens of thousands of streams hold some dozen each, so that every byte of an entry counts.
     targets_by_key: HashTable<u32>,
     hasher: RandomState,
@@ -49,7 +49,7 @@ struct Selected {
 }
 
 /// An object of a related informer that an edge leads to. It need not exist.
-struct Target {
+struct EdgeEnd {
     relation: usize,
     key: Key,
     /// The object in the state that was last taken.
@@ -93,7 +93,7 @@ pub(super) enum FollowedPart {
 }
 
 /// A related object whose state at the client is another one than before.
-pub(super) struct Shown {
+pub(super) struct RelatedUpdate {
     pub(super) relation: usize,
     pub(super) before: Option<Arc<Object>>,
     pub(super) after: Option<Arc<Object>>,
@@ -238,7 +238,7 @@ impl Joined {
     }
 
     /// Brings the edges up to the states of the related informers, and returns what the client has to be told.
-    pub(super) fn settle(&mut self, states: &[StateAt]) -> Vec<Shown> {
+    pub(super) fn settle(&mut self, states: &[StateAt]) -> Vec<RelatedUpdate> {
         for id in std::mem::take(&mut self.touched) {
             let target = &mut self.targets[id];
             target.object = states[target.relation].get(&target.key).cloned();
@@ -276,7 +276,7 @@ impl Joined {
                 self.follows.push(Follow { relation, part, begins: false });
             }
             if !is_same {
-                told.push(Shown { relation, before, after });
+                told.push(RelatedUpdate { relation, before, after });
             }
         }
         told
@@ -506,7 +506,7 @@ impl Joined {
         let object = states[relation].get(key).cloned();
         // The object's own key is shared.
         let key = object.as_ref().map_or(key, |object| object.key()).clone();
-        let id = self.targets.insert(Target {
+        let id = self.targets.insert(EdgeEnd {
             relation,
             key: key.clone(),
             object,
@@ -563,7 +563,7 @@ impl Joined {
     }
 }
 
-impl Target {
+impl EdgeEnd {
     /// Whether no edge leads to it or from it, and the client does not have it.
     fn is_unused(&self) -> bool {
         let is_owned = self.owned.iter().any(|owned| owned.selected > 0 || !owned.below.is_empty());

@@ -7,7 +7,7 @@ use futures_util::future::{BoxFuture, FutureExt as _};
 use tokio::sync::{Notify, watch};
 
 use super::Join;
-use super::joined::{Follow, FollowedPart, Joined, Shown};
+use super::joined::{Follow, FollowedPart, Joined, RelatedUpdate};
 use super::state::{READ_LEN, StateAt, changes_between, undo};
 use crate::cache::{ChangeKind, Cursor, IndexTerm, Interest, Located, Mark, Part, Snapshot};
 use crate::hub::event::{Event, EventKind, Payload, ResetReason};
@@ -413,8 +413,8 @@ impl JoinReader {
     }
 
     /// Appends the events of a related object.
-    fn put(&self, shown: Shown, sources: usize, states: &[StateAt], out: &mut Vec<Event>) {
-        let Shown { relation, before, after } = shown;
+    fn put(&self, shown: RelatedUpdate, sources: usize, states: &[StateAt], out: &mut Vec<Event>) {
+        let RelatedUpdate { relation, before, after } = shown;
         let mut put = |kind, payload| {
             let position = self.related[relation].position.clone();
             out.push(Event { source: sources + relation, kind, payload, position, is_amid: false });

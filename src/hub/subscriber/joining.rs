@@ -7,7 +7,7 @@ use super::super::join::{JOINED_MAX, JoinError, JoinReader, locate};
 use super::super::source::BatchBuilder;
 use super::super::subscription::StartAt;
 use super::super::{CloseReason, Resumable};
-use super::{State, Subscriber, resetting};
+use super::{Subscriber, SubscriberState, resetting};
 use crate::cache::Located;
 use crate::k8s::Status;
 
@@ -30,7 +30,7 @@ impl Subscriber {
 
     /// Adds the changes of related objects to the events of selected ones.
     pub(super) fn step(&mut self, events: Vec<Event>, now: Instant) -> Vec<Event> {
-        let is_located = matches!(self.state, State::Resumed | State::Live)
+        let is_located = matches!(self.state, SubscriberState::Resumed | SubscriberState::Live)
             && !self.sources.iter().any(|source| *source.position() == Resumable::No);
         let Some(join) = &mut self.join else { return events };
         if !join.is_begun() && !events.iter().any(|event| event.kind == EventKind::Reset) {
@@ -77,7 +77,11 @@ impl Subscriber {
     ///
     /// # Errors
     /// The state of a stream that cannot continue from its token.
-    pub(super) fn start_join(&mut self, from: &StartAt, waited: bool) -> Result<Option<StartAt>, State> {
+    pub(super) fn start_join(
+        &mut self,
+        from: &StartAt,
+        waited: bool,
+    ) -> Result<Option<StartAt>, SubscriberState> {
         let Some(join) = &mut self.join else { return Ok(Some(from.clone())) };
         if !join.synced() {
             return Ok(None);

@@ -34,7 +34,7 @@ pub struct Subscriber {
     selection: Arc<Selection>,
     config: Config,
     drain: CancellationToken,
-    state: State,
+    state: SubscriberState,
     /// Sources whose informer was replaced, and which the transport has not been told of yet.
     replaced: Vec<usize>,
     /// The source that is pulled first.
@@ -67,7 +67,7 @@ pub struct Subscriber {
     permit: SubscriberPermit,
 }
 
-enum State {
+enum SubscriberState {
     /// Waits for the caches to be complete, and for the token's version or the changes since. `histories` is what
     /// [`Subscriber::histories`] was when the client came.
     Starting { from: StartAt, until: Option<Instant>, histories: u64 },
@@ -125,7 +125,7 @@ impl Subscriber {
             join,
             selection,
             config,
-            state: State::Starting { from, until: None, histories: 0 },
+            state: SubscriberState::Starting { from, until: None, histories: 0 },
             replaced: Vec::new(),
             turn: 0,
             caught_up: false,
@@ -147,7 +147,7 @@ impl Subscriber {
             permit,
         };
         let known = subscriber.histories();
-        if let State::Starting { histories, .. } = &mut subscriber.state {
+        if let SubscriberState::Starting { histories, .. } = &mut subscriber.state {
             *histories = known;
         }
         // Started now, not at the first poll, so that nothing in between is missed.
@@ -174,8 +174,8 @@ impl Subscriber {
                 join.saw();
             }
             if let Some(reason) = self.over(now) {
-                if self.caught_up && matches!(self.state, State::Live) {
-                    self.state = State::Ended(reason);
+                if self.caught_up && matches!(self.state, SubscriberState::Live) {
+                    self.state = SubscriberState::Ended(reason);
                     return Delivery::Events(vec![self.bookmark(EventKind::Bookmark)]);
                 }
                 return Delivery::Closed(reason);
@@ -200,11 +200,11 @@ impl Subscriber {
             }
             // Also after changes, as a stream that is never quiet needs its token, too. Not in the middle of a catch-up, as at
             // a bookmark the client must hold a state that the cache had.
-            if now >= self.bookmark_at && self.caught_up && matches!(self.state, State::Live) {
+            if now >= self.bookmark_at && self.caught_up && matches!(self.state, SubscriberState::Live) {
                 self.bookmark_at = now + self.config.bookmark_interval;
                 events.push(self.bookmark(EventKind::Bookmark));
             }
-            if events.is_empty() && matches!(self.state, State::Ended(_)) {
+            if events.is_empty() && matches!(self.state, SubscriberState::Ended(_)) {
                 continue;
             }
             if !events.is_empty() {
@@ -234,12 +234,14 @@ impl Subscriber {
     /// Notes how it is served, for the operator.
     fn note(&self, now: Instant) {
         let stage = match self.state {
-            State::Starting { .. } | State::Resetting { .. } => Stage::Starting,
-            State::Snapshot => Stage::Snapshot,
-            State::Resumed | State::Live if self.sources.iter().any(Source::is_catching_up) => {
+            SubscriberState::Starting { .. } | SubscriberState::Resetting { .. } => Stage::Starting,
+            SubscriberState::Snapshot => Stage::Snapshot,
+            SubscriberState::Resumed | SubscriberState::Live
+                if self.sources.iter().any(Source::is_catching_up) =>
+            {
                 Stage::CatchingUp
             }
-            State::Resumed | State::Live | State::Ended(_) => Stage::Following,
+            SubscriberState::Resumed | SubscriberState::Live | SubscriberState::Ended(_) => Stage::Following,
         };
         let behind = match stage {
             Stage::Starting | Stage::Snapshot => 0,
@@ -253,7 +255,7 @@ impl Subscriber {
     /// Until when changes are gathered, where the client has all there was.
     fn gathers_until(&self, now: Instant) -> Option<Instant> {
         self.selection.form.coalesce?;
-        let rests = self.caught_up && matches!(self.state, State::Live) && self.replaced.is_empty();
+        let rests = self.caught_up && matches!(self.state, SubscriberState::Live) && self.replaced.is_empty();
         Some(self.gather_until).filter(|at| rests && now < *at)
     }
 
@@ -263,7 +265,7 @@ impl Subscriber {
         let now = Instant::now();
         // A stream whose end or resync is due does that first.
         let over = self.deadline.into_iter().chain(self.resync_at).any(|at| now >= at);
-        let live = matches!(self.state, State::Live) && self.caught_up && self.replaced.is_empty();
+        let live = matches!(self.state, SubscriberState::Live) && self.caught_up && self.replaced.is_empty();
         let rests = now < self.alone_until;
         // At shutdown each stream ends at a moment of its own.
         if !live || over || rests || self.drain.is_cancelled() || self.join.is_some() {
@@ -288,7 +290,7 @@ impl Subscriber {
     /// catch-up, where there is no such place.
     pub fn passed(&self) -> Option<Vec<(InformerId, Cursor)>> {
         let passed = |source: &Source| Some((source.informer.id(), source.passed()?));
-        let live = matches!(self.state, State::Live) && self.replaced.is_empty();
+        let live = matches!(self.state, SubscriberState::Live) && self.replaced.is_empty();
         live.then(|| self.sources.iter().map(passed).collect())?
     }
 
@@ -299,7 +301,7 @@ impl Subscriber {
 
     /// Whether it has much to send at once: a first state, or a catch-up.
     pub fn is_in_bulk(&self) -> bool {
-        matches!(self.state, State::Snapshot | State::Resetting { until: None, .. })
+        matches!(self.state, SubscriberState::Snapshot | SubscriberState::Resetting { until: None, .. })
             || self.sources.iter().any(Source::is_catching_up)
             || self.join.as_ref().is_some_and(|join| join.is_rebuilding())
     }
@@ -328,7 +330,7 @@ impl Subscriber {
 
     /// Whether its next events equal those of every other subscriber that is live and selects everything.
     fn can_share(&self) -> bool {
-        let live = matches!(self.state, State::Live) && self.join.is_none();
+        let live = matches!(self.state, SubscriberState::Live) && self.join.is_none();
         live && self.resync.is_none() && self.selection.is_all()
     }
 
@@ -336,11 +338,11 @@ impl Subscriber {
     async fn wait(&mut self) {
         let mut at = self.heartbeat_at;
         let next = match &self.state {
-            State::Starting { until, .. } => *until,
+            SubscriberState::Starting { until, .. } => *until,
             // Only in this state, as waiting for a past moment that has no effect would spin.
-            State::Live => Some(self.bookmark_at),
-            State::Resetting { until, .. } => *until,
-            State::Snapshot | State::Resumed | State::Ended(_) => None,
+            SubscriberState::Live => Some(self.bookmark_at),
+            SubscriberState::Resetting { until, .. } => *until,
+            SubscriberState::Snapshot | SubscriberState::Resumed | SubscriberState::Ended(_) => None,
         };
         let gathers_until = self.gathers_until(Instant::now());
         for other in [self.deadline, self.drain_at, self.resync_at, next, gathers_until].into_iter().flatten()
@@ -378,7 +380,7 @@ impl Subscriber {
 
     /// Why the stream ends now, if it does.
     fn over(&mut self, now: Instant) -> Option<CloseReason> {
-        if let State::Ended(reason) = self.state {
+        if let SubscriberState::Ended(reason) = self.state {
             return Some(reason);
         }
         let related = || self.join.as_ref().and_then(|join| join.ended());
@@ -424,8 +426,8 @@ impl Subscriber {
     }
 }
 
-fn resetting(reason: ResetReason) -> State {
-    State::Resetting { reason, until: None }
+fn resetting(reason: ResetReason) -> SubscriberState {
+    SubscriberState::Resetting { reason, until: None }
 }
 
 /// Waits until a source may have events. The source holds its informer, so the channel does not close.

@@ -9,7 +9,7 @@ use super::super::metrics::Metrics;
 use super::super::shared_batch::SharedBatch;
 use super::super::source::{BatchBuilder, Pulled, Source, Succession};
 use super::super::{CloseReason, Informer, Resumable};
-use super::{State, Subscriber, resetting};
+use super::{Subscriber, SubscriberState, resetting};
 use crate::k8s::Status;
 
 impl Subscriber {
@@ -47,17 +47,17 @@ impl Subscriber {
     fn pull_selected(&mut self, now: Instant) -> Vec<Event> {
         (self.caught_up, self.unfinished) = (false, false);
         let mut batch = BatchBuilder::new(&self.config);
-        if matches!(self.state, State::Starting { .. }) {
+        if matches!(self.state, SubscriberState::Starting { .. }) {
             self.succeed_idle();
         }
         if !self.replaced.is_empty() {
             return batch.events;
         }
         self.start(now);
-        if let State::Resetting { reason, .. } = self.state {
+        if let SubscriberState::Resetting { reason, .. } = self.state {
             self.reset(reason, now, &mut batch);
         }
-        if matches!(self.state, State::Snapshot) {
+        if matches!(self.state, SubscriberState::Snapshot) {
             match self.pull_snapshots(now, &mut batch) {
                 Some(true) => {}
                 Some(false) => {
@@ -68,10 +68,12 @@ impl Subscriber {
             }
             let synced = self.bookmark(EventKind::Synced);
             batch.push(synced);
-            self.state = State::Live;
+            self.state = SubscriberState::Live;
             self.resync_at = self.resync.map(|resync| now + resync);
         }
-        if matches!(self.state, State::Resumed | State::Live) && self.rebuild(now, &mut batch) {
+        if matches!(self.state, SubscriberState::Resumed | SubscriberState::Live)
+            && self.rebuild(now, &mut batch)
+        {
             self.pull_live(now, &mut batch);
         }
         batch.events
@@ -80,16 +82,16 @@ impl Subscriber {
     /// Ends the stream with an error.
     pub(super) fn end(&mut self, reason: CloseReason, status: Status) {
         self.refusal = Some(status);
-        self.state = State::Ended(reason);
+        self.state = SubscriberState::Ended(reason);
     }
 
     /// Starts over, once no cache is behind the client, or the time to wait for that is over.
     pub(super) fn reset(&mut self, mut reason: ResetReason, now: Instant, batch: &mut BatchBuilder) {
         if reason != ResetReason::TokenAhead && self.sources.iter().any(Source::is_ahead) {
-            let held = if let State::Resetting { until, .. } = self.state { until } else { None };
+            let held = if let SubscriberState::Resetting { until, .. } = self.state { until } else { None };
             let until = held.unwrap_or(now + self.config.resume_wait);
             if now < until {
-                self.state = State::Resetting { reason, until: Some(until) };
+                self.state = SubscriberState::Resetting { reason, until: Some(until) };
                 return;
             }
             reason = ResetReason::TokenAhead;
@@ -103,7 +105,7 @@ impl Subscriber {
             position: Resumable::No,
             is_amid: false,
         });
-        self.state = State::Snapshot;
+        self.state = SubscriberState::Snapshot;
         self.resync_at = None;
     }
 
@@ -182,8 +184,8 @@ impl Subscriber {
             }
         }
         self.caught_up = true;
-        if matches!(self.state, State::Resumed) {
-            self.state = State::Live;
+        if matches!(self.state, SubscriberState::Resumed) {
+            self.state = SubscriberState::Live;
             self.resync_at = self.resync.map(|resync| now + resync);
             let bookmark = self.bookmark(EventKind::Bookmark);
             batch.push(bookmark);
@@ -200,7 +202,7 @@ impl Subscriber {
     }
 
     fn succeed(&mut self, index: usize, successor: &Arc<Informer>) {
-        let begun = !matches!(self.state, State::Starting { .. });
+        let begun = !matches!(self.state, SubscriberState::Starting { .. });
         let before = self.histories();
         match self.sources[index].succeed(successor) {
             Succession::NotYet => return,
@@ -212,7 +214,7 @@ impl Subscriber {
             Succession::StartOver => self.state = resetting(ResetReason::Replaced),
         }
         let after = self.histories();
-        if let State::Starting { histories, .. } = &mut self.state {
+        if let SubscriberState::Starting { histories, .. } = &mut self.state {
             // The successor counts for itself.
             *histories = histories.wrapping_sub(before).wrapping_add(after);
         }
@@ -220,7 +222,7 @@ impl Subscriber {
         self.replaced.push(index);
         let misses = |namespace: &String| !successor.spec.scope.covers(namespace);
         if self.selection.namespaces().iter().any(misses) {
-            self.state = State::Ended(CloseReason::Removed);
+            self.state = SubscriberState::Ended(CloseReason::Removed);
         }
     }
 }

@@ -9,7 +9,7 @@ use super::super::source::Source;
 use super::super::subscription::{Begin, StartAt, VERSION_WAIT};
 use super::super::token::TokenKind;
 use super::super::{CloseReason, Resumable, ResumeToken};
-use super::{State, Subscriber, resetting};
+use super::{Subscriber, SubscriberState, resetting};
 use crate::cache::{Backfill, BackfillAnswer, Cursor, Located};
 use crate::k8s::Status;
 
@@ -24,7 +24,7 @@ enum Resume {
 impl Subscriber {
     /// Starts, once every cache is complete and the token can be followed.
     pub(super) fn start(&mut self, now: Instant) {
-        let State::Starting { from, until, histories } = &self.state else { return };
+        let SubscriberState::Starting { from, until, histories } = &self.state else { return };
         if !self.sources.iter().all(Source::synced) {
             return;
         }
@@ -35,7 +35,7 @@ impl Subscriber {
         let from = match self.start_join(&from, waited) {
             Ok(Some(from)) => from,
             Ok(None) => {
-                if let State::Starting { until, .. } = &mut self.state {
+                if let SubscriberState::Starting { until, .. } = &mut self.state {
                     until.get_or_insert(now + self.config.resume_wait);
                 }
                 return;
@@ -45,19 +45,19 @@ impl Subscriber {
                 return;
             }
         };
-        let State::Starting { until, .. } = &mut self.state else { return };
+        let SubscriberState::Starting { until, .. } = &mut self.state else { return };
         let (token, token_kind) = match from {
             StartAt::Start => {
                 if let Some(join) = &mut self.join {
                     join.clear();
                 }
                 self.sources.iter_mut().for_each(|source| source.begin_snapshot(now));
-                self.state = State::Snapshot;
+                self.state = SubscriberState::Snapshot;
                 return;
             }
             StartAt::Now => {
                 self.sources.iter_mut().for_each(Source::begin_now);
-                self.state = State::Resumed;
+                self.state = SubscriberState::Resumed;
                 return;
             }
             StartAt::Token(token) => (token, TokenKind::PerEvent),
@@ -90,21 +90,21 @@ impl Subscriber {
     }
 
     fn start_ordered(&mut self, begin: &Begin, now: Instant) {
-        let State::Starting { until, .. } = &mut self.state else { return };
+        let SubscriberState::Starting { until, .. } = &mut self.state else { return };
         let [source] = &mut *self.sources else { return };
         let reader = &source.informer.reader;
         match begin {
             Begin::Start => {
                 source.begin_snapshot(now);
-                self.state = State::Snapshot;
+                self.state = SubscriberState::Snapshot;
             }
             Begin::Now => {
                 source.begin_now();
-                self.state = State::Live;
+                self.state = SubscriberState::Live;
             }
             Begin::NotOlder(version) if source.is_not_older(version) => {
                 source.begin_snapshot(now);
-                self.state = State::Snapshot;
+                self.state = SubscriberState::Snapshot;
             }
             Begin::NotOlder(version) => {
                 if now >= *until.get_or_insert(now + VERSION_WAIT) {
@@ -116,11 +116,11 @@ impl Subscriber {
             Begin::After(version) => match source.locate_in_journal(version) {
                 Located::At(cursor) => {
                     source.begin_at(cursor, TokenKind::PerEvent, version.clone());
-                    self.state = State::Live;
+                    self.state = SubscriberState::Live;
                 }
                 Located::Ahead if source.request_version(version) => {
                     source.begin_ahead(TokenKind::PerEvent, version.clone());
-                    self.state = State::Live;
+                    self.state = SubscriberState::Live;
                 }
                 // The API server itself would be silent until it reaches the version, even if its versions went back.
                 Located::Ahead if now < *until.get_or_insert(now + self.config.resume_wait) => {}
@@ -133,7 +133,12 @@ impl Subscriber {
     }
 
     /// The state with which the stream continues from a token; `None` to wait for the caches.
-    fn resume(&mut self, token: &ResumeToken, token_kind: TokenKind, waited: bool) -> Option<State> {
+    fn resume(
+        &mut self,
+        token: &ResumeToken,
+        token_kind: TokenKind,
+        waited: bool,
+    ) -> Option<SubscriberState> {
         let mut places = Vec::new();
         let (mut ahead, mut asked, mut lost) = (false, false, false);
         for source in &self.sources {
@@ -175,7 +180,7 @@ impl Subscriber {
             () if ahead => resetting(ResetReason::TokenAhead),
             () if lost || (asked && waited) => resetting(ResetReason::TokenTooOld),
             () if asked => return None,
-            () => State::Resumed,
+            () => SubscriberState::Resumed,
         };
         for (source, place) in self.sources.iter_mut().zip(places) {
             match place {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::pass::{Older, Pass, Streaming};
-use super::{InitialList, Machine, State, Then, delay_after};
+use super::{InitialList, Machine, MachineState, Then, delay_after};
 use crate::cache::Delta;
 use crate::k8s::{ListPage, ResourceVersion, Status, WatchEvent};
 use crate::reflect::watching::{EndReason, RelistReason, WatchEnd, Watching};
@@ -41,12 +41,12 @@ impl Machine {
         self.last_list = Some(moment.now);
         let as_of = if self.ask_at_least { AsOf::AtLeast(self.version.clone()) } else { AsOf::Now };
         if self.streams(moment.now) {
-            self.state = State::Streaming(Streaming { as_of: as_of.clone(), opened: None });
+            self.state = MachineState::Streaming(Streaming { as_of: as_of.clone(), opened: None });
             return self.watch_step(WatchFrom::Everything(as_of), moment);
         }
         let pass = Pass { as_of, ..Pass::default() };
         let request = self.page_request(&pass);
-        self.state = State::Listing(pass);
+        self.state = MachineState::Listing(pass);
         Step::List(request)
     }
 
@@ -68,7 +68,7 @@ impl Machine {
     }
 
     pub(super) fn on_page(&mut self, page: ListPage, moment: Moment, deltas: &mut Vec<Delta>) -> Reaction {
-        let State::Listing(pass) = &mut self.state else { return Reaction::default() };
+        let MachineState::Listing(pass) = &mut self.state else { return Reaction::default() };
         if page.continue_token.is_some() && page.continue_token == pass.token {
             // Such a list would never end.
             let sentence = "the API server repeats a continue token".to_owned();
@@ -87,7 +87,7 @@ impl Machine {
         if pass.token.is_some() {
             let pass = mem::take(pass);
             let step = Step::List(self.page_request(&pass));
-            self.state = State::Listing(pass);
+            self.state = MachineState::Listing(pass);
             return Reaction::step(step);
         }
         self.listed(version, moment, deltas);
@@ -116,7 +116,7 @@ impl Machine {
         moment: Moment,
         deltas: &mut Vec<Delta>,
     ) -> Reaction {
-        let State::Listing(pass) = &mut self.state else { return Reaction::default() };
+        let MachineState::Listing(pass) = &mut self.state else { return Reaction::default() };
         let pass = mem::take(pass);
         match failure.kind {
             FailureKind::Expired if pass.token.is_some() => {
@@ -176,11 +176,11 @@ impl Machine {
 
     /// Whether the open watch is a streaming list before its end mark.
     pub fn is_streaming_list(&self) -> bool {
-        matches!(self.state, State::Streaming(_))
+        matches!(self.state, MachineState::Streaming(_))
     }
 
     pub(super) fn on_stream_opened(&mut self, moment: Moment) {
-        if let State::Streaming(streaming) = &mut self.state {
+        if let MachineState::Streaming(streaming) = &mut self.state {
             streaming.opened = Some(moment.now);
         }
     }
@@ -191,7 +191,7 @@ impl Machine {
         moment: Moment,
         deltas: &mut Vec<Delta>,
     ) -> Reaction {
-        let State::Streaming(Streaming { opened: Some(opened), .. }) = self.state else {
+        let MachineState::Streaming(Streaming { opened: Some(opened), .. }) = self.state else {
             return Reaction::default();
         };
         match event {
@@ -203,7 +203,7 @@ impl Machine {
                     return self.took_older(&resource_version, moment, deltas);
                 }
                 self.listed(resource_version, moment, deltas);
-                self.state = State::Watching(Watching::new(opened));
+                self.state = MachineState::Watching(Watching::new(opened));
                 self.message = None;
             }
             // A plain bookmark before the end mark shows that this server sends no end mark.
@@ -249,7 +249,9 @@ impl Machine {
         moment: Moment,
         deltas: &mut Vec<Delta>,
     ) -> Reaction {
-        let State::Streaming(Streaming { as_of, .. }) = &self.state else { return Reaction::default() };
+        let MachineState::Streaming(Streaming { as_of, .. }) = &self.state else {
+            return Reaction::default();
+        };
         match failure.kind {
             FailureKind::Behind if *as_of != AsOf::Now => self.is_behind(&failure, moment, deltas),
             // Servers without streaming lists refuse them (U20). If only the verb `watch` is forbidden, pages may be allowed.
@@ -280,7 +282,7 @@ impl Machine {
         moment: Moment,
         deltas: &mut Vec<Delta>,
     ) -> Reaction {
-        let State::Streaming(Streaming { opened: Some(opened), .. }) = self.state else {
+        let MachineState::Streaming(Streaming { opened: Some(opened), .. }) = self.state else {
             return Reaction::default();
         };
         let reason = end.reason();

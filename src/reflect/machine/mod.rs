@@ -86,7 +86,7 @@ pub enum InitialList {
 #[derive(Debug)]
 pub struct Machine {
     config: MachineConfig,
-    state: State,
+    state: MachineState,
     /// The version from which a watch resumes: that of the last thing received by list or watch (U2).
     version: ResourceVersion,
     /// Requested page size: smaller after a page that was too large, 0 for no pages.
@@ -132,7 +132,7 @@ pub struct Machine {
 }
 
 #[derive(Debug)]
-enum State {
+enum MachineState {
     /// A page is awaited.
     Listing(Pass),
     /// The head or the events of a streaming list are awaited.
@@ -164,7 +164,7 @@ impl Machine {
     pub fn start(config: MachineConfig, moment: Moment, deltas: &mut Vec<Delta>) -> (Self, Step) {
         let mut machine = Self {
             config,
-            state: State::Opening,
+            state: MachineState::Opening,
             version: ResourceVersion::ZERO,
             page_limit: config.page_size,
             paged_until: None,
@@ -230,10 +230,10 @@ impl Machine {
     /// The current phase and the last failure, for people.
     pub fn condition(&self) -> ReflectorCondition {
         let phase = match self.state {
-            State::Listing(_) | State::Streaming(_) => Phase::Listing,
-            State::Probing(_) | State::Opening => Phase::Connecting,
-            State::Watching(_) => Phase::Watching,
-            State::BackingOff(_) => Phase::BackingOff,
+            MachineState::Listing(_) | MachineState::Streaming(_) => Phase::Listing,
+            MachineState::Probing(_) | MachineState::Opening => Phase::Connecting,
+            MachineState::Watching(_) => Phase::Watching,
+            MachineState::BackingOff(_) => Phase::BackingOff,
         };
         let forbidden = self.forbidden && self.message.is_some();
         let quiet_max =
@@ -248,12 +248,14 @@ impl Machine {
     }
 
     fn on_opened(&mut self, is_pinged: bool, moment: Moment) -> Reaction {
-        if is_pinged != self.is_pinged && matches!(self.state, State::Opening | State::Streaming(_)) {
+        if is_pinged != self.is_pinged
+            && matches!(self.state, MachineState::Opening | MachineState::Streaming(_))
+        {
             self.is_pinged = is_pinged;
             self.draw_silence(moment);
         }
-        if matches!(self.state, State::Opening) {
-            self.state = State::Watching(Watching::new(moment.now));
+        if matches!(self.state, MachineState::Opening) {
+            self.state = MachineState::Watching(Watching::new(moment.now));
             self.message = None;
         }
         self.on_stream_opened(moment);
@@ -262,7 +264,7 @@ impl Machine {
 
     fn on_refused(&mut self, failure: Failure, moment: Moment, deltas: &mut Vec<Delta>) -> Reaction {
         match &self.state {
-            State::Opening => {
+            MachineState::Opening => {
                 self.suspicious |= matches!(
                     failure.kind,
                     FailureKind::Transport
@@ -272,14 +274,14 @@ impl Machine {
                 );
                 self.failed(failure, moment, deltas)
             }
-            State::Streaming(streaming) if !streaming.is_open() => {
+            MachineState::Streaming(streaming) if !streaming.is_open() => {
                 self.stream_failed(failure, moment, deltas)
             }
-            State::Listing(_)
-            | State::Streaming(_)
-            | State::Probing(_)
-            | State::Watching(_)
-            | State::BackingOff(_) => Reaction::default(),
+            MachineState::Listing(_)
+            | MachineState::Streaming(_)
+            | MachineState::Probing(_)
+            | MachineState::Watching(_)
+            | MachineState::BackingOff(_) => Reaction::default(),
         }
     }
 
@@ -287,7 +289,7 @@ impl Machine {
         if self.is_streaming_list() {
             return self.on_initial_event(event, moment, deltas);
         }
-        let State::Watching(watching) = &mut self.state else { return Reaction::default() };
+        let MachineState::Watching(watching) = &mut self.state else { return Reaction::default() };
         watching.heard(moment.now);
         match event {
             WatchEvent::Added(object) | WatchEvent::Modified(object) => {
@@ -315,14 +317,17 @@ impl Machine {
         moment: Moment,
         deltas: &mut Vec<Delta>,
     ) -> Reaction {
-        if let State::Watching(watching) = &mut self.state {
+        if let MachineState::Watching(watching) = &mut self.state {
             watching.heard(moment.now);
             self.advance(version.clone());
         }
         let is_open = match &self.state {
-            State::Watching(_) => true,
-            State::Streaming(streaming) => streaming.is_open(),
-            State::Listing(_) | State::Probing(_) | State::Opening | State::BackingOff(_) => false,
+            MachineState::Watching(_) => true,
+            MachineState::Streaming(streaming) => streaming.is_open(),
+            MachineState::Listing(_)
+            | MachineState::Probing(_)
+            | MachineState::Opening
+            | MachineState::BackingOff(_) => false,
         };
         if is_open {
             deltas.push(Delta::Unheld(key, version));
@@ -344,7 +349,7 @@ impl Machine {
         if self.is_streaming_list() {
             return self.on_stream_ended(end, moment, deltas);
         }
-        let State::Watching(watching) = &self.state else { return Reaction::default() };
+        let MachineState::Watching(watching) = &self.state else { return Reaction::default() };
         let verdict = watching.verdict(moment.now);
         if let Some(idle) = watching.is_idle(moment.now, self.allowed_silence()) {
             self.idle = idle;
@@ -470,7 +475,7 @@ impl Machine {
     }
 
     fn on_woke(&mut self, moment: Moment, deltas: &mut Vec<Delta>) -> Reaction {
-        let State::BackingOff(then) = &mut self.state else { return Reaction::default() };
+        let MachineState::BackingOff(then) = &mut self.state else { return Reaction::default() };
         let then = mem::replace(then, Then::Watch);
         self.retry_at = None;
         match then {
@@ -478,14 +483,14 @@ impl Machine {
             Then::Watch => self.open(moment),
             Then::Page(pass) => {
                 let request = self.page_request(&pass);
-                self.state = State::Listing(pass);
+                self.state = MachineState::Listing(pass);
                 Reaction::step(Step::List(request))
             }
         }
     }
 
     fn on_probed(&mut self, probed: &Probed, moment: Moment, deltas: &mut Vec<Delta>) -> Reaction {
-        let State::Probing(question) = self.state else { return Reaction::default() };
+        let MachineState::Probing(question) = self.state else { return Reaction::default() };
         let Probed { version, sample, is_cached } = probed;
         if question == Question::Now && *version < self.version {
             // Another informerd is between here and the API server, and is behind. When the watch asks it for the version held
@@ -525,7 +530,7 @@ impl Machine {
     }
 
     fn ask(&mut self, question: Question) -> Reaction {
-        self.state = State::Probing(question);
+        self.state = MachineState::Probing(question);
         Reaction::step(Step::Probe(question))
     }
 
@@ -536,7 +541,7 @@ impl Machine {
 
     /// Handles a probe without an answer. The watch is opened all the same, unless the API server cannot be reached.
     fn on_probe_failed(&mut self, failure: Failure, moment: Moment) -> Reaction {
-        if !matches!(self.state, State::Probing(_)) {
+        if !matches!(self.state, MachineState::Probing(_)) {
             return Reaction::default();
         }
         let reaction = match failure.kind {
@@ -596,12 +601,12 @@ impl Machine {
         if self.suspicious || self.quiet && self.last_probe.is_none_or(long_ago) {
             return self.ask(Question::Now);
         }
-        self.state = State::Opening;
+        self.state = MachineState::Opening;
         Reaction::step(self.watch_step(WatchFrom::After(self.version.clone()), moment))
     }
 
     fn sleep(&mut self, delay: Duration, then: Then, sentence: String, moment: Moment) -> Step {
-        self.state = State::BackingOff(then);
+        self.state = MachineState::BackingOff(then);
         self.message = Some(sentence);
         self.retry_at = Some(moment.now + delay);
         Step::Sleep(delay)
@@ -615,7 +620,7 @@ impl Machine {
         self.version = version;
         (self.failures_here, self.undecodable_here) = (0, 0);
         self.watch_backoff.reset();
-        if let State::Watching(watching) = &mut self.state {
+        if let MachineState::Watching(watching) = &mut self.state {
             watching.progressed = true;
         }
     }

@@ -36,7 +36,7 @@ enum Form {
 }
 
 /// The resources of one group.
-struct Group<'r> {
+struct ApiGroup<'r> {
     name: &'r str,
     /// The preferred version first.
     versions: Vec<(&'r str, Vec<&'r Resource>)>,
@@ -64,13 +64,13 @@ pub(super) async fn document(
         }
         (ApiPath::Groups, Form::Plain) => {
             let groups = groups.iter().filter(|group| !group.name.is_empty());
-            let groups: Vec<_> = groups.map(Group::document).collect();
+            let groups: Vec<_> = groups.map(ApiGroup::document).collect();
             json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
         }
         (ApiPath::CoreVersions | ApiPath::Groups, Form::Aggregated) => {
             let core = *place == ApiPath::CoreVersions;
             let groups = groups.iter().filter(|group| group.name.is_empty() == core);
-            let items: Vec<_> = groups.map(Group::aggregated).collect();
+            let items: Vec<_> = groups.map(ApiGroup::aggregated).collect();
             let version = "apidiscovery.k8s.io/v2";
             let list = json!({"kind": "APIGroupDiscoveryList", "apiVersion": version, "metadata": {}, "items": items});
             return Ok(aggregated(&list, headers));
@@ -144,7 +144,7 @@ fn merge(document: &mut Value, more: Value) {
     }
 }
 
-fn resource_list(groups: &[Group<'_>], group: &str, version: &str) -> Result<Value, ApiError> {
+fn resource_list(groups: &[ApiGroup<'_>], group: &str, version: &str) -> Result<Value, ApiError> {
     let found = groups.iter().find(|one| one.name == group);
     let found = found.and_then(|one| one.versions.iter().find(|(name, _)| *name == version));
     let resources: Vec<_> = match found {
@@ -188,7 +188,7 @@ fn names(resource: &Resource, document: &mut Value) {
     }
 }
 
-impl Group<'_> {
+impl ApiGroup<'_> {
     fn document(&self) -> Value {
         let version = |(version, _): &(&str, _)| json!({"groupVersion": group_version(self.name, version), "version": version});
         let versions: Vec<_> = self.versions.iter().map(version).collect();
@@ -220,12 +220,12 @@ impl Group<'_> {
 }
 
 /// Resources by group, in the order in which the first of each comes, and by version.
-fn grouped(resources: &[Resource]) -> Vec<Group<'_>> {
-    let mut groups: Vec<Group<'_>> = Vec::new();
+fn grouped(resources: &[Resource]) -> Vec<ApiGroup<'_>> {
+    let mut groups: Vec<ApiGroup<'_>> = Vec::new();
     for resource in resources {
         let (name, version) = (resource.group(), resource.version());
         let at = groups.iter().position(|group| group.name == name).unwrap_or_else(|| {
-            groups.push(Group { name, versions: Vec::new() });
+            groups.push(ApiGroup { name, versions: Vec::new() });
             groups.len() - 1
         });
         let versions = &mut groups[at].versions;

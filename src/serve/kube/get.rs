@@ -10,13 +10,13 @@ use super::super::{ApiError, Server};
 use super::headers::answer_headers;
 use super::negotiate::{self, Answer, Shape};
 use super::options::{Query, get_options};
-use super::path::Target;
+use super::path::PathTarget;
 use super::{resource, tables};
 use crate::encode::{Frames, partial};
 
 pub(super) async fn get(
     server: &Server,
-    target: &Target,
+    target: &PathTarget,
     query: &Query,
     headers: &HeaderMap,
 ) -> Result<Response, ApiError> {

@@ -19,7 +19,7 @@ use super::super::{ApiError, Server};
 use super::headers::answer_headers;
 use super::negotiate::{self, Answer, Shape};
 use super::options::{ListOptions, ListOrWatch, Query, RequestedVersion};
-use super::path::Target;
+use super::path::PathTarget;
 use super::{error, resource, tables};
 use crate::cache::Snapshot;
 use crate::encode::{Coding, Frames, ListEncoder, ListFormat, TableEncoder};
@@ -59,7 +59,7 @@ enum Writer {
 
 pub(super) async fn list(
     server: &Server,
-    target: &Target,
+    target: &PathTarget,
     mut options: ListOptions,
     query: &Query,
     headers: &HeaderMap,
@@ -133,7 +133,7 @@ fn held_page(
 }
 
 /// Identifies the objects that a request asks for, so that a page's token is valid only for the same request.
-fn fingerprint(informer: &Informer, target: &Target, options: &ListOptions) -> u64 {
+fn fingerprint(informer: &Informer, target: &PathTarget, options: &ListOptions) -> u64 {
     let mut hasher = DefaultHasher::new();
     ("kubernetes", &informer.spec.name, &target.namespace).hash(&mut hasher);
     (options.labels.to_string(), options.fields.to_string()).hash(&mut hasher);

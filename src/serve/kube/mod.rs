@@ -28,7 +28,7 @@ use super::{ApiError, Server};
 pub(crate) use definitions::Definitions;
 pub use definitions::FetchDefinition;
 use options::{ListOptions, ListOrWatch, Query};
-use path::{ApiPath, Target};
+use path::{ApiPath, PathTarget};
 
 /// Answers any request below `/api`, `/apis` and `/version`.
 pub(super) async fn answer(
@@ -91,7 +91,7 @@ async fn cached(server: &Server, place: ApiPath, request: &Parts) -> Result<Resp
     }
 }
 
-async fn objects(server: &Server, target: &Target, request: &Parts) -> Result<Response, ApiError> {
+async fn objects(server: &Server, target: &PathTarget, request: &Parts) -> Result<Response, ApiError> {
     let (query, headers) = (Query::parse(request.uri.query())?, &request.headers);
     if target.name.is_some() {
         return get::get(server, target, &query, headers).await;

@@ -20,14 +20,14 @@ pub(super) enum ApiPath {
         version: String,
     },
     /// Objects, or one.
-    Objects(Target),
+    Objects(PathTarget),
     /// A path that is not served.
     Nothing,
 }
 
 /// Objects of a resource, or one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Target {
+pub(super) struct PathTarget {
     /// Empty for the core group.
     pub(super) group: String,
     pub(super) version: String,
@@ -80,7 +80,7 @@ impl ApiPath {
             // Subresources, and paths that no API server has.
             _ => return Self::Nothing,
         };
-        Self::Objects(Target {
+        Self::Objects(PathTarget {
             group: group.to_owned(),
             version: version.to_owned(),
             resource: resource.to_owned(),
@@ -90,7 +90,7 @@ impl ApiPath {
     }
 }
 
-impl Target {
+impl PathTarget {
     /// The name by which the hub knows the resource: `deployments.v1.apps`.
     pub(super) fn resource_name(&self) -> String {
         let name = format!("{}.{}.{}", self.resource, self.version, self.group);
@@ -105,7 +105,7 @@ mod tests {
     #[track_caller]
     fn check(path: &str, expected: &str) {
         let place = ApiPath::parse(path);
-        let text = if let ApiPath::Objects(Target { group, version, resource, namespace, name }) = place {
+        let text = if let ApiPath::Objects(PathTarget { group, version, resource, namespace, name }) = place {
             let shown = |part: Option<String>| part.unwrap_or("-".to_owned());
             format!("{group} {version} {resource} {} {}", shown(namespace), shown(name))
         } else {

@@ -9,7 +9,7 @@ use super::super::target::synced;
 use super::super::{ApiError, Server, metrics};
 use super::negotiate::Shape;
 use super::options::{ListOptions, RequestedVersion};
-use super::path::Target;
+use super::path::PathTarget;
 use super::{error, fields};
 use crate::hub::{Informer, Selection, SubscribeError, VERSION_WAIT};
 use crate::k8s::{FieldSelector, LabelSelector, ResourceVersion};
@@ -18,7 +18,7 @@ use crate::k8s::{FieldSelector, LabelSelector, ResourceVersion};
 pub(super) const SYNC_WAIT: Duration = Duration::from_secs(5);
 
 /// The complete informer that holds the objects of a path.
-pub(super) async fn informer(server: &Server, target: &Target) -> Result<Arc<Informer>, ApiError> {
+pub(super) async fn informer(server: &Server, target: &PathTarget) -> Result<Arc<Informer>, ApiError> {
     let deadline = Instant::now() + SYNC_WAIT;
     let found = server.hub.find(&target.resource_name(), deadline).await.map_err(|error| refused(&error))?;
     let resource = found[0].spec.resource.clone();
@@ -98,7 +98,7 @@ pub(super) fn held_shape(informer: &Informer, shape: Shape) -> Result<Shape, Api
 /// The selection of a list or a watch.
 pub(super) fn selection(
     informer: &Informer,
-    target: &Target,
+    target: &PathTarget,
     options: &mut ListOptions,
 ) -> Result<Selection, ApiError> {
     let fields = fields::placed(&informer.spec.resource, std::mem::take(&mut options.fields))?;
@@ -114,7 +114,7 @@ pub(super) fn selection(
 }
 
 /// The one object that a path names.
-pub(super) fn one(target: &Target) -> Selection {
+pub(super) fn one(target: &PathTarget) -> Selection {
     let namespaces = target.namespace.iter().cloned().collect();
     Selection::new(namespaces, target.name.clone(), &LabelSelector::default(), &FieldSelector::default())
 }

@@ -13,7 +13,7 @@ use super::super::{ApiError, Server, hub_error, websocket};
 use super::headers::answer_headers;
 use super::negotiate::{self, Answer, Shape};
 use super::options::{ListOptions, ListOrWatch, Query, RequestedVersion};
-use super::path::Target;
+use super::path::PathTarget;
 use super::{error, resource, tables};
 use crate::encode::{Encoder, Format, Kubernetes};
 use crate::hub::{Begin, StartAt, Subscription};
@@ -26,7 +26,7 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
 pub(super) async fn watch(
     server: &Server,
-    target: &Target,
+    target: &PathTarget,
     mut options: ListOptions,
     query: &Query,
     request: &Parts,

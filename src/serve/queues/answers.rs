@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::leading::Shown;
+use super::leading::ElectionStatus;
 use super::workers::{FeedState, Given, Listed, Workers};
 use crate::k8s::Damaged;
 use crate::queue::Spec;
@@ -203,9 +203,9 @@ impl QueueInfo {
     }
 }
 
-impl From<Shown> for ElectionInfo {
-    fn from(shown: Shown) -> Self {
-        let Shown { config, leads, leader, trouble } = shown;
+impl From<ElectionStatus> for ElectionInfo {
+    fn from(shown: ElectionStatus) -> Self {
+        let ElectionStatus { config, leads, leader, trouble } = shown;
         Self { lease: config.lease, identity: config.identity, leads, leader, message: trouble }
     }
 }

@@ -20,7 +20,7 @@ pub(super) struct Leading {
 
 /// Where the election stands, for an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Shown {
+pub(super) struct ElectionStatus {
     pub(super) config: ElectionConfig,
     pub(super) leads: bool,
     pub(super) leader: Option<String>,
@@ -84,9 +84,9 @@ impl Leading {
     }
 
     /// Where the election stands now.
-    pub(super) fn shown(&self) -> Shown {
+    pub(super) fn shown(&self) -> ElectionStatus {
         let now = Instant::now();
-        Shown {
+        ElectionStatus {
             config: self.config.clone(),
             leads: self.leads(now),
             leader: self.leader(now).map(str::to_owned),

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::config::{DeclaredBy, QueueAccess, QueueConfig};
 use super::error::QueueError;
 use super::feed::Feed;
-use super::leading::{Leading, Shown, Turnover};
+use super::leading::{ElectionStatus, Leading, Turnover};
 use super::shared::Shared;
 use super::workers::Workers;
 use crate::hub::Hub;
@@ -166,7 +166,7 @@ impl Queues {
     }
 
     /// Where the election stands; `None` without one.
-    pub(super) fn election(&self) -> Option<Shown> {
+    pub(super) fn election(&self) -> Option<ElectionStatus> {
         self.registry().leading.as_ref().map(Leading::shown)
     }
 

@@ -24,7 +24,7 @@ pub struct Workers {
     name: String,
     spec: Spec,
     by: DeclaredBy,
-    state: Mutex<State>,
+    state: Mutex<WorkersState>,
     /// What is known of each watched resource.
     feeds: Vec<Mutex<FeedState>>,
     objects: Vec<Mutex<Objects>>,
@@ -42,7 +42,7 @@ pub struct Workers {
     meter: Meter,
 }
 
-struct State {
+struct WorkersState {
     work: WorkQueue,
     /// The moment for which the keeper waits.
     kept_until: Option<Instant>,
@@ -158,7 +158,7 @@ impl Drop for Taken {
 impl Workers {
     pub(super) fn new(shared: &Arc<Shared>, name: &str, spec: Spec, by: DeclaredBy, issuer: String) -> Self {
         let rates = spec.rates(shared.config.keys_max, shared.config.leases_max);
-        let state = State { work: WorkQueue::new(issuer, rates, Instant::now()), kept_until: None };
+        let state = WorkersState { work: WorkQueue::new(issuer, rates, Instant::now()), kept_until: None };
         let resources = spec.watch.len();
         Self {
             name: name.to_owned(),
@@ -522,12 +522,12 @@ impl Workers {
         self.spec.watch[index].resource == name || self.feed(index).resource.as_deref() == Some(name)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, WorkersState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Queues what is due. Returns whether more is.
-    fn advance(&self, state: &mut State, now: Instant) -> bool {
+    fn advance(&self, state: &mut WorkersState, now: Instant) -> bool {
         let advanced = state.work.advance(now);
         self.meter.expired(advanced.expired);
         if advanced.due + advanced.expired > 0 {
@@ -537,7 +537,7 @@ impl Workers {
     }
 
     /// Wakes those whom a step concerns.
-    fn changed(&self, state: &mut State) {
+    fn changed(&self, state: &mut WorkersState) {
         let depth = state.work.depth();
         self.meter.depth(depth);
         // One worker: if it leaves keys behind, it wakes the next one.

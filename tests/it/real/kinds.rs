@@ -1,13 +1,13 @@
 //! The table of built-in kinds against the discovery of real API servers.
 
 use informerd::testing::k8s::{BuiltIn, built_in, built_in_named};
-use informerd::testing::upstream::{Client, Config, Source};
+use informerd::testing::upstream::{Client, Config, UpstreamSource};
 
 use crate::support::envtest::{Envtest, Options, Version};
 
 async fn check(version: Version) {
     let Some(api) = Envtest::start(version, Options::default()).await else { return };
-    let source = Source::Kubeconfig { path: Some(api.kubeconfig_path()), context: None };
+    let source = UpstreamSource::Kubeconfig { path: Some(api.kubeconfig_path()), context: None };
     let client = Client::connect(Config::new(source)).await.unwrap();
     let discovery = client.discover().await.unwrap();
     let mut compared = 0;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use informerd::testing::config::{ServeSettings, Source};
+use informerd::testing::config::{ConfigLayers, ServeSettings};
 use informerd::testing::sim::{ApiServer, Cluster, Requests, Verb};
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -27,7 +27,7 @@ impl Configured {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("informerd.yaml");
         std::fs::write(&file, yaml).unwrap();
-        let source = Source { file: Some(file.clone()), settings: ServeSettings::default() };
+        let source = ConfigLayers { file: Some(file.clone()), settings: ServeSettings::default() };
         let loaded = source.load().unwrap();
         let server = TestServer::over(cluster, &[], |config| {
             (config.watches, config.on_demand) = (loaded.watches, loaded.on_demand);
@@ -249,7 +249,7 @@ async fn a_swapped_config_map_is_read_and_an_invalid_one_is_refused_whole() {
     mount("..1", "watch: [{resource: pods}]");
     let file = folder.path().join("informerd.yaml");
     std::os::unix::fs::symlink("..data/informerd.yaml", &file).unwrap();
-    let source = Source { file: Some(file.clone()), settings: ServeSettings::default() };
+    let source = ConfigLayers { file: Some(file.clone()), settings: ServeSettings::default() };
     let server = TestServer::start_with(&["pods"], |config| config.source = Some(source)).await;
     let configured = Configured { server, file, _folder: tempfile::tempdir().unwrap() };
     mount("..2", "watch: [{resource: pods}, {resource: services}]");
