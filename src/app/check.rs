@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::check_size::size;
 use super::compare::Comparer;
 use super::informers::fits;
-use super::upstream_config;
+use super::run::upstream_config;
 use crate::config::{self, LeaseName, Output, WatchSpec};
 use crate::k8s::Resource;
 use crate::reflect::{Difference, ObjectState, Verification};

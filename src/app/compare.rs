@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::upstream_config;
+use super::run::upstream_config;
 use crate::cache;
 use crate::config::{self, CheckVerify, UpstreamSource, WatchSpec};
 use crate::k8s::{DecodeOptions, Identity, IdentityPage, Key, ResourceVersion, identities};

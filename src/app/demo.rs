@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use tokio_util::sync::CancellationToken;
 
-use super::{App, Hangup, Signals};
+use super::run::{App, Hangup, Signals};
 use crate::sim::{ApiServer, Cluster, ClusterConfig, Scenario};
 use crate::{config, telemetry};
 

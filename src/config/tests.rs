@@ -1,12 +1,14 @@
-use super::setting::camel_case;
+use super::setting::{Reload, camel_case};
 use super::watch::FileWatch;
 use super::*;
+use std::path::Path;
+use std::time::Duration;
 
-/// The configuration made of flags and a file, or the error's text.
 fn is_limit(setting: &Setting) -> bool {
     setting.key.as_ref().is_some_and(|key| key.starts_with("limits."))
 }
 
+/// The configuration made of flags and a file, or the error's text.
 fn made(typed: &[&str], yaml: &str) -> Result<Serve, String> {
     use clap::Parser;
     #[derive(Parser)]
