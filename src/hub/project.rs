@@ -36,7 +36,8 @@ pub(super) fn project_change(matcher: &Matcher, change: &Change) -> Option<(Even
     project(&matcher.selection().form, change, previous, || matches(&change.object))
 }
 
-/// The same for one of many matchers, all of which are refreshed to the paths of `values`.
+/// Projects a change as [`project_change`] does, with values that were read before. The matcher must have been refreshed to the paths
+/// of `values`.
 pub(super) fn project_read_change(
     matcher: &Matcher,
     change: &Change,

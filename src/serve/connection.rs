@@ -201,7 +201,7 @@ impl Served {
         }
     }
 
-    /// Over HTTP/2 streams share the connection, so hyper writes them: each stream writes to a pipe into a body.
+    /// Over HTTP/2 streams share the connection, so hyper writes it. Each stream writes into a pipe, and hyper reads its body from there.
     async fn http2<S: Socket>(self, io: Io<S>, load: Arc<Load>) {
         let config = &self.config;
         let headers = u32::try_from((config.header_bytes_max + config.url_bytes_max) * 2).unwrap_or(u32::MAX);

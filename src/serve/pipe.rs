@@ -1,8 +1,8 @@
-//! The way of a stream into the body of an answer that shares its connection with others (HTTP/2).
+//! Carries the frames of a stream over HTTP/2 into the body of its answer.
 //!
-//! hyper writes such a body, as only it knows how much of each the client accepts. The pipe has a socket's place at the stream: it
-//! takes frames by reference while the body has little to write, and makes the stream wait otherwise. So a stream over HTTP/2 is
-//! served by the same code as one that has its connection for itself, in a live view as well.
+//! Streams over HTTP/2 share a connection. hyper writes their bodies, as only hyper knows how many bytes the client accepts of each.
+//! For the stream the pipe is its socket: the pipe takes frames by reference, and makes the stream wait while hyper has not taken
+//! enough of them. So the same code serves a stream over HTTP/2 and one that has a connection of its own.
 
 use std::io;
 use std::pin::Pin;
@@ -16,8 +16,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::socket::Socket;
 use crate::encode::Frames;
 
-/// Bytes from which on the pipe takes no more frames. They are those of a socket's buffer to the stream: references to objects, not
-/// copies. The last frames that it took may exceed it.
+/// While the pipe holds this many bytes or more, it takes no further frames. It may hold more, as it takes a batch as a whole. It
+/// holds references to objects, not copies.
 const PIPE_BYTES: usize = 64 << 10;
 
 /// The stream's end.
@@ -47,7 +47,7 @@ struct PipeState {
     has_left: bool,
 }
 
-/// A pipe.
+/// Makes a pipe, empty and open.
 pub(super) fn pipe() -> (PipeSocket, PipeBody) {
     let pipe = Arc::new(Pipe::default());
     (PipeSocket(pipe.clone()), PipeBody(pipe))
@@ -60,7 +60,7 @@ impl Pipe {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Appends something, unless the body has enough to write. The stream is woken when it has not, if there is a context.
+    /// Appends frames if the pipe has room. Otherwise it wakes the task of the context, if there is one, once it has.
     fn put(
         &self,
         context: Option<&Context<'_>>,

@@ -587,8 +587,8 @@ fn framed(rendered: &Rendered, framing: Framing) -> Bytes {
     }
 }
 
-/// Writes the token of an event. Amid a gathered batch it is that of a bookmark, as the batch has no order within. So it is
-/// for a client that may hold events from beyond it.
+/// Writes the token of an event. It is that of a bookmark within a gathered batch, whose events have no order, and for a client
+/// that may hold events from beyond it.
 fn write_event_token(sources: &[EncodedSource], event: &Event, holds_beyond: bool, out: &mut String) {
     write_token(sources, out);
     if event.is_amid || holds_beyond {
