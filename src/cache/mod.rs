@@ -55,6 +55,7 @@ pub use interest::{Interest, Part};
 pub use packing::{Packer, Packing};
 pub use requests::{BackfillRequests, VersionRequest, VersionRequests};
 pub use shared::{Batch, Mark, Phase, Reader, ReflectorCondition, ScopeWake, Summary, Writer, cache};
+pub use state::GivenOut;
 pub use stats::{LastVerification, ReflectorStats, VerifyOutcome};
 pub use store::{Snapshot, Stored};
 

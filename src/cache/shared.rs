@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::catch_up::CatchUp;
 use super::inquiries::Inquiries;
 use super::scope::{Wakes, scope_of};
-use super::state::State;
+use super::state::{GivenOut, State};
 use super::uses::Uses;
 use super::{Change, Commit, Config, Cursor, Delta, Located, Lost, ReflectorStats, Revision, Snapshot};
 use crate::k8s::{Object, ResourceVersion};
@@ -397,15 +397,15 @@ impl Reader {
         self.shared.read().journal().base_version().clone()
     }
 
-    /// Learns from the cache that this one replaces which versions a restore of the cluster took back.
-    pub fn take_over(&self, from: &Self) {
-        let taken_back = from.shared.read().taken_back.clone();
-        let is_later = |known: &ResourceVersion| *known < taken_back;
-        if is_later(&self.shared.read().taken_back) {
-            let mut state = self.shared.write();
-            state.taken_back = taken_back;
-            // A version from before may be of the history that was taken back.
-            state.backfills.close();
+    /// The versions that this cache gave out, for the cache that takes its place.
+    pub fn given_out(&self) -> GivenOut {
+        self.shared.read().given_out()
+    }
+
+    /// Learns which versions the cache gave out whose place this one takes, and which of them a restore of the cluster took back.
+    pub fn take_over(&self, given_out: &GivenOut) {
+        if !self.shared.read().knows(given_out) {
+            self.shared.write().take_over(given_out);
         }
     }
 

@@ -41,6 +41,22 @@ pub(super) struct Recent {
     pub(super) key: Key,
 }
 
+/// The versions that a cache gave out.
+#[derive(Clone, Debug)]
+pub struct GivenOut {
+    /// The greatest of them.
+    greatest: ResourceVersion,
+    /// The greatest that was given out before the API server's versions went back.
+    taken_back: ResourceVersion,
+}
+
+impl GivenOut {
+    /// The greatest version that was given out.
+    pub fn greatest(&self) -> &ResourceVersion {
+        &self.greatest
+    }
+}
+
 /// The whole of one cache.
 #[derive(Debug)]
 pub(super) struct State {
@@ -56,7 +72,9 @@ pub(super) struct State {
     /// Pairs of versions between which a relist skipped changes, oldest first.
     gaps: VecDeque<(ResourceVersion, ResourceVersion)>,
     /// The greatest version that was given out before the API server's versions went back. Versions up to it are ambiguous.
-    pub(super) taken_back: ResourceVersion,
+    taken_back: ResourceVersion,
+    /// The greatest version that the caches gave out whose place this one took.
+    predecessors: ResourceVersion,
     /// Versions up to `taken_back` that lists of this history had, newest last.
     listed: VecDeque<ResourceVersion>,
     pub(super) synced: bool,
@@ -94,7 +112,8 @@ impl State {
             floor: Revision(0),
             begin: zero.clone(),
             gaps: VecDeque::new(),
-            taken_back: zero,
+            taken_back: zero.clone(),
+            predecessors: zero,
             listed: VecDeque::new(),
             synced: false,
             relists: 0,
@@ -232,13 +251,9 @@ impl State {
         self.indexes.begin(revision, &version, &self.store);
         if self.synced {
             self.store.cursor.history += 1;
-            // After two restores the first history may have had the greatest version.
-            if self.store.position > self.taken_back {
-                self.taken_back = self.store.position.clone();
-            }
+            // The predecessors of this cache may have given out more than it has reached.
+            self.take_back(self.given_out().greatest);
             self.listed.clear();
-            // A version from before may be of the history that was taken back.
-            self.backfills.close();
         }
         self.journal = Journal::new(revision, version.clone());
         // What only the journal kept from being packed.
@@ -441,6 +456,38 @@ impl State {
     fn skip(&mut self, position: &ResourceVersion, commit: &mut Commit) {
         commit.duplicates += 1;
         self.advance(position);
+    }
+
+    /// Versions up to this one are ambiguous from now on.
+    fn take_back(&mut self, version: ResourceVersion) {
+        // A version from before may be of the history that was taken back.
+        self.backfills.close();
+        // After two restores the first history may have had the greatest version.
+        if version > self.taken_back {
+            self.taken_back = version;
+        }
+    }
+
+    /// The versions that this cache and its predecessors gave out.
+    pub(super) fn given_out(&self) -> GivenOut {
+        let position = &self.store.position;
+        let greatest = if *position < self.predecessors { &self.predecessors } else { position };
+        GivenOut { greatest: greatest.clone(), taken_back: self.taken_back.clone() }
+    }
+
+    /// Whether [`State::take_over`] would change nothing.
+    pub(super) fn knows(&self, given_out: &GivenOut) -> bool {
+        given_out.taken_back <= self.taken_back && given_out.greatest <= self.predecessors
+    }
+
+    /// Learns what the cache gave out whose place this one takes.
+    pub(super) fn take_over(&mut self, given_out: &GivenOut) {
+        if self.taken_back < given_out.taken_back {
+            self.take_back(given_out.taken_back.clone());
+        }
+        if self.predecessors < given_out.greatest {
+            self.predecessors = given_out.greatest.clone();
+        }
     }
 
     /// Notes that a client got a list of the history of `cursor` at this version.

@@ -663,7 +663,7 @@ fn a_cache_that_replaces_another_refuses_the_versions_that_a_restore_took_back()
     assert!(writer.commit(list("b", 2, 40)).history_lost);
     let (mut writer, new) = cache(ROOMY, Instant::now());
     writer.commit(list("b", 2, 45));
-    new.take_over(&old);
+    new.take_over(&old.given_out());
     for version in [44, 45, 60, 90] {
         assert_eq!(new.locate(&ResourceVersion::from(version)), Located::Lost, "{version}");
     }
@@ -672,6 +672,40 @@ fn a_cache_that_replaces_another_refuses_the_versions_that_a_restore_took_back()
     let snapshot = new.snapshot();
     new.note_listed(&snapshot, &snapshot.position);
     assert_eq!(new.locate_listed(&snapshot.position), Located::At(snapshot.cursor));
+}
+
+#[test]
+fn a_cache_refuses_the_versions_of_its_predecessor_that_it_never_reached() {
+    let list = |name: &str, uid: u64, at: u64| {
+        vec![Delta::PassBegin, Delta::PassItem(object(name, uid, at)), Delta::PassEnd(at.into())]
+    };
+    let predecessor = || {
+        let (mut writer, old) = cache(ROOMY, Instant::now());
+        writer.commit(list("a", 1, 67));
+        old.given_out()
+    };
+    let locate = |reader: &Reader, version: u64| reader.locate(&ResourceVersion::from(version));
+    let restore = |writer: &mut Writer| {
+        writer.commit(vec![Delta::OtherHistory]);
+        writer.commit(list("b", 2, 40));
+        writer.commit(vec![Delta::Apply(object("b", 2, 83))]);
+    };
+    let (mut writer, new) = cache(ROOMY, Instant::now());
+    writer.commit(list("a", 1, 66));
+    new.take_over(&predecessor());
+    // The API server is one version behind, and will reach it. To start over would show older states than before.
+    assert_eq!(locate(&new, 67), Located::Ahead);
+    restore(&mut writer);
+    assert_eq!(locate(&new, 67), Located::Lost);
+    assert!(matches!(locate(&new, 68), Located::At(_)));
+    // The cache of an informer that was idle and starts again knows it before its first list. It also hands it on.
+    let (_, idle) = cache(ROOMY, Instant::now());
+    idle.take_over(&predecessor());
+    let (mut writer, again) = cache(ROOMY, Instant::now());
+    again.take_over(&idle.given_out());
+    writer.commit(list("a", 1, 66));
+    restore(&mut writer);
+    assert_eq!(locate(&again, 67), Located::Lost);
 }
 
 #[test]

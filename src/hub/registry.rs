@@ -15,6 +15,7 @@ use super::follower::{Follower, FollowerSummary, Followers};
 use super::informer::Retirement;
 use super::metrics::Metrics;
 use super::{CloseReason, Config, ContentDigest, Generations, Informer, InformerId, SubscribeError};
+use crate::cache::GivenOut;
 use crate::k8s::{Resource, ResourceVersion};
 
 /// All informers, like client-go's SharedInformerFactory. Cheap to clone.
@@ -61,7 +62,7 @@ pub struct Catalog {
 #[derive(Clone)]
 struct Retired {
     digest: ContentDigest,
-    position: ResourceVersion,
+    given_out: GivenOut,
     tokens_valid_after: Option<ResourceVersion>,
 }
 
@@ -142,16 +143,15 @@ impl Hub {
         let (gone, mut kept): (Vec<_>, Vec<_>) = registry.informers.drain(..).partition(leaves);
         for informer in &gone {
             registry.retire(informer);
-            let successor = new.iter().find(|other| other.spec.name == informer.spec.name);
-            if let Some(successor) = successor {
-                // It was not there when the cluster was restored.
-                successor.reader.take_over(&informer.reader);
-            }
         }
         let new: Vec<_> = new
             .into_iter()
             .map(|mut informer| {
                 informer.tokens_valid_after = registry.tokens_valid_after(&informer);
+                if let Some(before) = registry.retired.get(&informer.spec.name) {
+                    // Clients come back with tokens of the informer before it.
+                    informer.reader.take_over(&before.given_out);
+                }
                 Arc::new(informer)
             })
             .collect();
@@ -408,12 +408,11 @@ impl Hub {
 }
 
 impl Registry {
-    /// Remembers the greatest version that a removed informer gave out.
+    /// Remembers the versions that a removed informer gave out.
     fn retire(&mut self, informer: &Informer) {
-        let position = informer.reader.summary().position;
         let retired = Retired {
             digest: informer.spec.digest(),
-            position,
+            given_out: informer.reader.given_out(),
             tokens_valid_after: informer.tokens_valid_after.clone(),
         };
         self.retired.insert(informer.spec.name.clone(), retired);
@@ -427,7 +426,8 @@ impl Registry {
             return before.tokens_valid_after.clone();
         }
         let position = informer.reader.summary().position;
-        Some(if position < before.position { before.position.clone() } else { position })
+        let greatest = before.given_out.greatest();
+        Some(if position < *greatest { greatest.clone() } else { position })
     }
 }
 

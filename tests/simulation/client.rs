@@ -45,6 +45,16 @@ pub(crate) struct Around<'a> {
     pub(crate) restored: Option<Restored>,
 }
 
+/// The process that gave a client its token.
+#[derive(Clone, Copy)]
+pub(crate) struct GivenBy {
+    pub(crate) replica: usize,
+    /// The replica's life: after a restart it has forgotten what it gave out.
+    pub(crate) life: u64,
+    /// The era of which it knew by then.
+    pub(crate) era: usize,
+}
+
 impl Around<'_> {
     /// Whether these caches of a replica have all begun another history since the cluster was restored.
     pub(crate) fn has_noticed(&self, replica: usize, resources: &[usize]) -> bool {
@@ -76,16 +86,17 @@ impl Around<'_> {
     }
 
     /// Whether these tokens may belong to either history. They do if they are beyond the version of the replica when
-    /// the cluster was restored: the replica then cannot tell. `last` is the replica that gave the tokens, and the era
-    /// that it knew of by then.
+    /// the cluster was restored, and another process gave them: the replica then cannot tell.
     pub(crate) fn may_be_of_either_history(
         &self,
-        (last, era): (usize, usize),
+        given_by: GivenBy,
         replica: usize,
         sources: &[usize],
         tokens: &[u64],
     ) -> bool {
-        let Some(restored) = self.restored.as_ref().filter(|_| last != replica) else { return false };
+        let GivenBy { replica: last, life, era } = given_by;
+        let is_same = last == replica && life == self.replicas[replica].life;
+        let Some(restored) = self.restored.as_ref().filter(|_| !is_same) else { return false };
         let one_of_two = [last, replica].into_iter().any(|replica| !self.has_noticed(replica, sources));
         let beyond = |(source, token): (&usize, &u64)| *token > restored.greatest[replica][*source];
         one_of_two || era < self.truth.era() && sources.iter().zip(tokens).any(beyond)
@@ -500,7 +511,7 @@ impl Client {
         };
         // A client that waits for its first bookmark has no token to resume with.
         let tokens = tokens.filter(|_| self.checker.is_base_known());
-        let given_by = self.last.map(|(last, _)| (last, self.era));
+        let given_by = self.last.map(|(replica, life)| GivenBy { replica, life, era: self.era });
         let is_ambiguous = |tokens: &Vec<u64>| {
             given_by.is_some_and(|by| around.may_be_of_either_history(by, number, sources, tokens))
         };

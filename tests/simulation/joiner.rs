@@ -15,7 +15,7 @@ use informerd::testing::k8s::{
 };
 use tokio::time::Instant;
 
-use crate::client::Around;
+use crate::client::{Around, GivenBy};
 use crate::dice::Dice;
 use crate::fault::{Fault, Hits};
 use crate::replica::{Replica, position_number};
@@ -35,8 +35,7 @@ pub(crate) struct Joiner {
     is_amid: bool,
     /// Whether it resumed from a token that did not cover all that it held. Then no later token does, until a RESET.
     holds_beyond: bool,
-    /// The replica that it read last, and the era that it knew of by then.
-    last: Option<(usize, usize)>,
+    last: Option<GivenBy>,
     at: Instant,
     is_good: bool,
 }
@@ -145,7 +144,8 @@ impl Joiner {
         if self.last.is_some_and(may_mix) {
             self.token.clear();
         }
-        self.last = Some((number, around.known_era(number, &sources)));
+        let era = around.known_era(number, &sources);
+        self.last = Some(GivenBy { replica: number, life: replica.life, era });
         let all = replica.hub.informers();
         let (selected, related) = (all[self.selected].clone(), all[1 - self.selected].clone());
         let links = links();
