@@ -27,8 +27,8 @@ pub mod encode {
 pub mod hub {
     pub use crate::hub::{
         Begin, Config, Delivery, Event, EventKind, Form, Hub, Informer, InformerSpec, Join, Live, LivePlace,
-        LivePosition, Member, Payload, RelatedInformer, ResetReason, Resumable, ResumeToken, Round, Scope,
-        Selection, Stage, StartAt, Subscriber, Subscription, Told,
+        LivePosition, LiveSubscriber, Member, Payload, RelatedInformer, ResetReason, Resumable, ResumeToken,
+        Round, Scope, Selection, Stage, StartAt, Subscriber, Subscription, Told,
     };
 }
 pub mod k8s {
@@ -57,7 +57,7 @@ pub mod serve {
 pub mod sim {
     pub use crate::sim::{
         ApiHandler, ApiServer, ApiServerConfig, Cluster, ClusterConfig, Counters, Cut, Failure, Fault,
-        Faults, Gone, Requests, Scenario, StreamingLists, Verb, rfc3339,
+        Faults, Gone, Requests, Scenario, Spread, StreamingLists, Verb, rfc3339,
     };
 }
 pub mod telemetry {

@@ -81,7 +81,31 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
         report(bench, &format!("{} {}", case.streams, case.name), per_second, &outcome, &base);
     }
     lookup(bench, &simulator)?;
+    drop(simulator);
+    tens(bench, pods, per_second)?;
     one_selection(bench)
+}
+
+/// Streams of a label's value each, and of a namespace each. As a node has, each has ten pods.
+fn tens(bench: &mut Bench, pods: usize, per_second: usize) -> anyhow::Result<()> {
+    let mut simulator = Simulator::start()?;
+    simulator.load_tens("pods", pods, POD_BYTES)?;
+    let watch = "/v1/watch/pods?sendInitialEvents=false";
+    let (label, namespace) = (
+        format!("{watch}&labelSelector=app%3Dapp-{NUMBER}"),
+        format!("/v1/watch/pods/load-{NUMBER}?sendInitialEvents=false"),
+    );
+    let idle = Case { name: "no stream", streams: 0, query: String::new(), frames_per_event: 0.0 };
+    let base = measure(bench, &mut simulator, &idle, per_second)?;
+    for (name, query) in [("streams of a label each", label), ("streams of a namespace each", namespace)] {
+        for streams in [pods / 1_000, pods / 10] {
+            let frames_per_event = streams as f64 / (pods as f64 / 10.0);
+            let case = Case { name, streams, query: query.clone(), frames_per_event };
+            let outcome = measure(bench, &mut simulator, &case, per_second)?;
+            report(bench, &format!("{streams} {name}"), per_second, &outcome, &base);
+        }
+    }
+    Ok(())
 }
 
 fn measure(

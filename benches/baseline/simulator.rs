@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail};
-use informerd::testing::sim::{ApiServer, Cluster, Cut, Gone, Requests, Verb};
+use informerd::testing::sim::{ApiServer, Cluster, Cut, Gone, Requests, Spread, Verb};
 use serde_json::json;
 
 use crate::process::Process;
@@ -66,7 +66,14 @@ impl Simulator {
 
     /// Creates objects of about this size.
     pub(crate) fn load(&mut self, resource: &str, count: usize, bytes: usize) -> anyhow::Result<()> {
-        self.process.ask(&format!("load {resource} {count} {bytes}")).map(drop)
+        let Spread { namespaces, apps } = Spread::default();
+        self.process.ask(&format!("load {resource} {count} {bytes} {namespaces} {apps}")).map(drop)
+    }
+
+    /// Creates objects of about this size, of which each namespace, and each value of the label `app`, has ten.
+    pub(crate) fn load_tens(&mut self, resource: &str, count: usize, bytes: usize) -> anyhow::Result<()> {
+        let tens = count / 10;
+        self.process.ask(&format!("load {resource} {count} {bytes} {tens} {tens}")).map(drop)
     }
 
     /// Creates pods, each with an annotation of random text.
@@ -129,12 +136,16 @@ pub(crate) fn run() -> anyhow::Result<()> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let server = runtime.block_on(ApiServer::bind(cluster.clone(), address))?;
     println!("{}", server.url());
+    // Of the objects that were loaded last.
+    let mut namespaces = Spread::default().namespaces;
     for line in std::io::stdin().lock().lines() {
         let line = line?;
         let words: Vec<_> = line.split(' ').collect();
         match *words {
-            ["load", resource, count, bytes] => {
-                let loaded = cluster.bulk_load(resource, count.parse()?, bytes.parse()?);
+            ["load", resource, count, bytes, over, apps] => {
+                namespaces = over.parse()?;
+                let spread = Spread { namespaces, apps: apps.parse()? };
+                let loaded = cluster.bulk_load_over(resource, count.parse()?, bytes.parse()?, spread);
                 loaded.map_err(|status| anyhow::anyhow!(status.message))?;
                 println!("loaded");
             }
@@ -164,7 +175,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
                 let (ticks, events_per_tick) = (ticks.parse()?, events_per_tick.parse()?);
                 let rhythm =
                     Rhythm { ticks, events_per_tick, interval: Duration::from_micros(micros.parse()?) };
-                let spacing = change(&cluster, resource, rhythm, step.parse()?)?;
+                let spacing = change(&cluster, resource, rhythm, step.parse()?, namespaces)?;
                 println!("{}", spacing.as_micros());
             }
             _ => bail!("unknown command {line:?}"),
@@ -227,7 +238,13 @@ fn relate(cluster: &Cluster, pods: usize) -> anyhow::Result<()> {
 }
 
 /// Changes loaded objects one after the other; returns the time of one change.
-fn change(cluster: &Cluster, resource: &str, rhythm: Rhythm, step: usize) -> anyhow::Result<Duration> {
+fn change(
+    cluster: &Cluster,
+    resource: &str,
+    rhythm: Rhythm,
+    step: usize,
+    namespaces: usize,
+) -> anyhow::Result<Duration> {
     let objects = cluster.len(resource).max(1);
     let began = Instant::now();
     let (mut next, mut busy) = (0, Duration::ZERO);
@@ -236,7 +253,7 @@ fn change(cluster: &Cluster, resource: &str, rhythm: Rhythm, step: usize) -> any
         sleep(at.saturating_sub(began.elapsed()));
         let tick_began = Instant::now();
         for _ in 0..rhythm.events_per_tick {
-            touch(cluster, resource, next)?;
+            touch(cluster, resource, next, namespaces)?;
             next = (next + step) % objects;
         }
         busy += tick_began.elapsed();
@@ -245,9 +262,9 @@ fn change(cluster: &Cluster, resource: &str, rhythm: Rhythm, step: usize) -> any
 }
 
 /// Changes one object by writing the time into it.
-fn touch(cluster: &Cluster, resource: &str, number: usize) -> anyhow::Result<()> {
+fn touch(cluster: &Cluster, resource: &str, number: usize, namespaces: usize) -> anyhow::Result<()> {
     // Names and namespaces as in bulk_load.
-    let (name, namespace) = (format!("load-{number:07}"), format!("load-{:02}", number % 100));
+    let (name, namespace) = (format!("load-{number:07}"), format!("load-{:02}", number % namespaces));
     let patch = json!({"metadata": {"annotations": {CHANGED_AT: micros_since_1970().to_string()}}});
     let patched = cluster.patch(resource, &namespace, &name, &patch);
     patched.map_err(|status| anyhow::anyhow!(status.message))?;
@@ -267,7 +284,7 @@ fn pour(cluster: &Cluster, resource: &str, pour: Pour) -> anyhow::Result<Duratio
         while events as u64 > sent().unwrap_or(0) - sent_before + AHEAD_MAX {
             sleep(Duration::from_micros(50));
         }
-        touch(cluster, resource, 0)?;
+        touch(cluster, resource, 0, Spread::default().namespaces)?;
         let loaded = cluster.bulk_load(resource, POUR_STEP - 1, pour.bytes);
         loaded.map_err(|status| anyhow::anyhow!(status.message))?;
     }

@@ -81,7 +81,8 @@ struct Entry<M> {
     /// Its place in the group's list.
     at: usize,
     leave_at: Option<Instant>,
-    holds_beyond: Vec<Option<ResourceVersion>>,
+    /// For each source; empty if its client holds nothing beyond its tokens.
+    holds_beyond: Box<[Option<ResourceVersion>]>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -117,14 +118,14 @@ impl<M: Member> Live<M> {
     /// Takes a subscriber in and returns its key, unless a change of its selection lies between it and the view.
     ///
     /// # Errors
-    /// The member, which has to continue by itself.
-    pub fn join(&mut self, place: LivePlace, mut member: M, now: Instant) -> Result<usize, M> {
+    /// The member, which has to continue by itself from its place.
+    pub fn join(&mut self, place: LivePlace, mut member: M, now: Instant) -> Result<usize, (M, LivePlace)> {
         let ids: Vec<_> = place.sources.iter().map(|source| source.informer.id()).collect();
-        let Some(view) = self.view_for(&place, &ids, now) else { return Err(member) };
+        let Some(view) = self.view_for(&place, &ids, now) else { return Err((member, place)) };
         self.refresh(view);
         if !self.is_met(view, &place) {
             self.drop_view_if_empty(view);
-            return Err(member);
+            return Err((member, place));
         }
         let joined = &mut self.views[view];
         joined.heartbeat_at = joined.heartbeat_at.min(place.heartbeat_at);
@@ -145,7 +146,9 @@ impl<M: Member> Live<M> {
         let group_members = &mut self.views[view].groups[group].members;
         let at = group_members.len();
         group_members.push(key);
-        let holds_beyond = sources.into_iter().map(|source| source.holds_beyond).collect();
+        let some_beyond = sources.iter().any(|source| source.holds_beyond.is_some());
+        let holds_beyond =
+            sources.iter().filter(|_| some_beyond).map(|source| source.holds_beyond.clone()).collect();
         entry.insert(Entry { member, view, group, at, leave_at, holds_beyond });
         if let Some(leave_at) = leave_at {
             self.timers.insert((leave_at, Timer::Member(key)));
@@ -286,8 +289,10 @@ impl<M: Member> Live<M> {
         if let Some(leave_at) = entry.leave_at {
             self.timers.remove(&(leave_at, Timer::Member(key)));
         }
-        let sources = view.sources.iter().zip(entry.holds_beyond).enumerate();
-        let sources = sources.map(|(source, ((lane, ..), holds_beyond))| {
+        let mut holds_beyond = entry.holds_beyond.into_iter();
+        let sources = view.sources.iter().enumerate();
+        let sources = sources.map(|(source, (lane, ..))| {
+            let holds_beyond = holds_beyond.next().flatten();
             let lane = &self.lanes[*lane];
             let held = view.gathering.as_ref().and_then(|gathering| gathering.place(source));
             let (cursor, position) = held.unwrap_or_else(|| (lane.cursor, lane.position.clone()));

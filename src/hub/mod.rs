@@ -48,7 +48,7 @@ pub use registry::{Catalog, Hub, Pending, SubscriberPermit};
 pub use resumable::Resumable;
 pub use selection::{Candidates, Matcher, Selection};
 pub use shared_batch::{RENDERINGS, Rendered, SharedBatch};
-pub use subscriber::Subscriber;
+pub use subscriber::{LiveSubscriber, Subscriber};
 pub use subscription::{Begin, Delivery, StartAt, Subscription, VERSION_WAIT};
 pub use token::{BOOKMARK_PART, ResumeToken, TokenKind};
 

@@ -459,6 +459,16 @@ impl SubscriberPermit {
         }
     }
 
+    /// The limits and intervals of its hub.
+    pub(super) fn config(&self) -> &Config {
+        self.hub.config()
+    }
+
+    /// Cancelled when the process ends.
+    pub(super) fn drain(&self) -> CancellationToken {
+        self.hub.drain()
+    }
+
     /// The states that subscribers hold.
     pub(super) fn generations(&self) -> Arc<Generations> {
         self.hub.0.generations.clone()

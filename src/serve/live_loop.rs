@@ -20,12 +20,12 @@ use tokio_stream::{StreamExt as _, StreamMap};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::live_stream::LiveStream;
 use super::stream::{Attached, READ_BYTES};
 use crate::cache::Mark;
-use crate::encode::{Checksum, Coding, Encoder, Format, Frames, Framing};
+use crate::encode::{Checksum, Encoder, EncoderKind, Frames, Framing};
 use crate::hub::{
-    Config, Group, Informer, InformerId, Live, LivePlace, Member, Pacer, Pause, Resumable, Round, TokenKind,
-    Told,
+    Config, Group, Informer, InformerId, Live, LivePlace, Member, Pacer, Pause, Resumable, Round, Told,
 };
 
 /// Number of streams that are written to before other tasks may run.
@@ -50,7 +50,7 @@ pub(super) struct LiveLoops {
 /// A stream that joins a loop.
 struct Joining {
     place: LivePlace,
-    stream: Box<Attached>,
+    stream: Box<LiveStream>,
 }
 
 /// One loop.
@@ -66,7 +66,7 @@ struct LiveLoop {
 
 /// A stream in a loop.
 struct Listener {
-    stream: Box<Attached>,
+    stream: Box<LiveStream>,
     /// Wakes the loop when the client sends bytes or leaves.
     waker: Waker,
     /// What its group's encoder had said when it joined.
@@ -101,20 +101,15 @@ impl Wake for Sign {
 }
 
 impl Member for Listener {
-    type Kind = (Format, Coding, Framing, TokenKind);
+    type Kind = (EncoderKind, Framing);
     type Encoder = Encoder;
 
     fn kind(&self) -> Self::Kind {
-        (self.stream.format(), self.stream.coding(), self.stream.framing(), self.stream.token_kind())
+        self.stream.kind()
     }
 
     fn encoder(&self, informers: &[Arc<Informer>]) -> Encoder {
-        let informers = informers.iter().map(|informer| &**informer);
-        let encoder = Encoder::new(self.stream.format(), informers).compressed(self.stream.coding());
-        match self.stream.token_kind() {
-            TokenKind::PerEvent => encoder,
-            TokenKind::Bookmark => encoder.after_bookmark(),
-        }
+        self.stream.kind().0.encoder(informers.iter().map(|informer| &**informer))
     }
 
     fn advance(encoder: &mut Encoder, positions: &[Resumable]) {
@@ -140,15 +135,17 @@ impl LiveLoops {
     }
 
     /// Takes in a stream that has caught up.
-    fn join(self: &Arc<Self>, place: LivePlace, stream: Box<Attached>) {
+    fn join(self: &Arc<Self>, place: LivePlace, stream: LiveStream) {
         let number = self.next.fetch_add(1, Ordering::Relaxed) % self.loops.len();
         let mut open = self.loops[number].lock().unwrap_or_else(PoisonError::into_inner);
-        let mut joining = Joining { place, stream };
+        let mut joining = Joining { place, stream: Box::new(stream) };
         if let Some(sender) = &*open {
             match sender.try_send(joining) {
                 Ok(()) => return,
                 // The stream continues by itself, and tries again.
-                Err(TrySendError::Full(back)) => return self.release(back.stream, Frames::new(), false),
+                Err(TrySendError::Full(back)) => {
+                    return self.release(back.stream.leave(&back.place), Frames::new(), false);
+                }
                 // That loop has just ended.
                 Err(TrySendError::Closed(back)) => joining = back,
             }
@@ -175,8 +172,8 @@ impl LiveLoops {
 
     /// Lets a stream write by itself, in this task, until it ends or has caught up. Takes it in then.
     pub(super) async fn follow(self: Arc<Self>, stream: Box<Attached>, rest: Frames, last: bool) {
-        if let Some((place, stream)) = stream.run(rest, last, &self.drain).await {
-            self.join(place, stream);
+        if let Some((place, kind, stream)) = stream.run(rest, last, &self.drain).await {
+            self.join(place, LiveStream::new(*stream, kind));
         }
     }
 }
@@ -365,8 +362,8 @@ impl LiveLoop {
 
     /// Takes a stream out, and moves it to its place.
     fn take_out(&mut self, key: usize) -> Box<Attached> {
-        let (Listener { mut stream, .. }, place) = self.live.leave(key);
-        stream.leave_at(&place, Instant::now());
+        let (Listener { stream, .. }, place) = self.live.leave(key);
+        let stream = stream.leave(&place);
         for source in &place.sources {
             if !self.live.follows(source.informer.id()) {
                 self.commits.remove(&source.informer.id());
@@ -409,7 +406,8 @@ impl LiveLoop {
                 self.signs.wake.notify_one();
             }
             // A change of its selection lies between; it takes that by itself and joins again.
-            Err(Listener { mut stream, .. }) => {
+            Err((Listener { stream, .. }, place)) => {
+                let mut stream = stream.leave(&place);
                 if let Some(at) = self.live.gathers_until(&ids, &selection) {
                     stream.rest_until(at);
                 }
@@ -454,8 +452,8 @@ impl LiveLoop {
     /// Lets every stream continue and end by itself, at shutdown.
     fn dissolve(mut self) {
         self.joining.close();
-        while let Ok(Joining { stream, .. }) = self.joining.try_recv() {
-            self.loops.release(stream, Frames::new(), false);
+        while let Ok(Joining { place, stream }) = self.joining.try_recv() {
+            self.loops.release(stream.leave(&place), Frames::new(), false);
         }
         for key in self.live.keys() {
             self.release(key, Frames::new(), false);
@@ -465,7 +463,7 @@ impl LiveLoop {
 
 /// The bytes for the members of a group, in one piece, and the number of events in them.
 fn render(group: &mut Group<Listener>, told: &Told) -> (Bytes, usize) {
-    let framing = group.kind().2;
+    let framing = group.kind().1;
     match told {
         Told::Shared(batch) => (group.encoder.shared(batch, framing), batch.len()),
         Told::Events(events) => (group.encoder.whole(events, framing), events.len()),

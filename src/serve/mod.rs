@@ -27,6 +27,7 @@ mod kube;
 mod list_body;
 mod listener;
 mod live_loop;
+mod live_stream;
 mod load;
 mod lookup;
 mod metrics;

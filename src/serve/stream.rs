@@ -7,11 +7,10 @@
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use axum::http::{Extensions, Uri};
-use bytes::{Buf as _, Bytes};
+use bytes::Buf as _;
 use futures_util::FutureExt as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::Instant;
@@ -22,20 +21,20 @@ use super::peer::{ConnectionPermit, Peer};
 use super::socket::Socket;
 use super::turns::Turns;
 use crate::encode::{
-    Checksum, ClientFrame, Coding, Encoder, Format, FrameParser, Frames, Framing, close_frame, pong_frame,
+    ClientFrame, Encoder, EncoderKind, Format, FrameParser, Frames, Framing, close_frame, pong_frame,
 };
-use crate::hub::{CloseReason, Delivery, Follower, LivePlace, Origin, Subscriber, TokenKind};
+use crate::hub::{CloseReason, Delivery, Follower, LivePlace, Origin, Subscriber};
 use crate::k8s::{Status, damages};
 
 /// The answer of a watch, over any transport.
 pub(super) struct WatchStream {
-    subscriber: Subscriber,
-    encoder: Encoder,
-    observer: StreamObserver,
-    format: Format,
-    turns: Arc<Turns>,
+    pub(super) subscriber: Subscriber,
+    pub(super) encoder: Encoder,
+    pub(super) observer: StreamObserver,
+    pub(super) format: Format,
+    pub(super) turns: Arc<Turns>,
     /// How many objects could not be unpacked before it.
-    damages: u64,
+    pub(super) damages: u64,
 }
 
 /// Time after which an EventSource reconnects after a shutdown, in milliseconds, at random for each.
@@ -49,16 +48,18 @@ const LEFT_WITHIN: Duration = Duration::from_millis(200);
 /// A stream and the connection it has taken over.
 pub(super) struct Attached {
     pub(super) socket: Box<dyn Socket>,
-    stream: WatchStream,
-    framing: Framing,
-    parser: Option<FrameParser>,
-    half: ClientHalf,
-    _connected: ConnectionPermit,
+    pub(super) stream: WatchStream,
+    pub(super) framing: Framing,
+    /// For the frames of a WebSocket's client.
+    pub(super) parser: Option<Box<FrameParser>>,
+    pub(super) half: ClientHalf,
+    /// Counts the connection.
+    pub(super) connected: ConnectionPermit,
 }
 
 /// The client's half of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ClientHalf {
+pub(super) enum ClientHalf {
     Open,
     /// It has ended. The client may have left, or may still read, as `nc -N` does.
     Ended,
@@ -162,10 +163,10 @@ impl WatchStream {
         out: &mut Frames,
     ) -> Box<Attached> {
         // Only the client of a WebSocket sends something.
-        let parser = self.format.is_websocket().then(FrameParser::default);
+        let parser = self.format.is_websocket().then(Box::default);
         self.encoder.begin(framing, out);
         let half = ClientHalf::Open;
-        Box::new(Attached { socket, stream: self, framing, parser, half, _connected: connected })
+        Box::new(Attached { socket, stream: self, framing, parser, half, connected })
     }
 
     /// Appends the end of the stream, with its reason.
@@ -201,35 +202,15 @@ impl WatchStream {
 }
 
 impl Attached {
-    pub(super) fn format(&self) -> Format {
-        self.stream.format
-    }
-
-    pub(super) fn coding(&self) -> Coding {
-        self.stream.encoder.coding()
-    }
-
-    pub(super) fn framing(&self) -> Framing {
-        self.framing
-    }
-
-    pub(super) fn token_kind(&self) -> TokenKind {
-        self.stream.encoder.token_kind()
-    }
-
-    /// Notes what its live view has said to it, before compression.
-    pub(super) fn said_elsewhere(&mut self, checksum: Checksum) {
-        self.stream.encoder.said_elsewhere(checksum);
-    }
-
     /// Writes these frames and, unless they are the last, all that follow. Returns the stream with its place once it has caught up,
-    /// so that a live loop can write to it. Returns `None` when it has ended. During a drain it goes on until it ends.
+    /// so that a live loop can write to it; `EncoderKind` says with which others. Returns `None` when it has ended. During a drain it
+    /// goes on until it ends.
     pub(super) async fn run(
         mut self: Box<Self>,
         mut frames: Frames,
         mut last: bool,
         drain: &CancellationToken,
-    ) -> Option<(LivePlace, Box<Self>)> {
+    ) -> Option<(LivePlace, EncoderKind, Box<Self>)> {
         loop {
             frames.cut();
             if frames.has_remaining() {
@@ -251,11 +232,10 @@ impl Attached {
                 self.half = ClientHalf::Closed;
             }
             if !drain.is_cancelled()
-                && self.stream.encoder.is_shared()
+                && let Some(kind) = self.stream.encoder.kind()
                 && let Some(place) = self.stream.subscriber.live_place()
             {
-                self.stream.subscriber.follower().joined(Instant::now());
-                return Some((place, self));
+                return Some((place, kind, self));
             }
             if self.stream.subscriber.is_in_bulk() {
                 match self.write_bulk(&mut frames).await {
@@ -299,17 +279,6 @@ impl Attached {
             tokio::time::sleep(pause).await;
         }
         true
-    }
-
-    /// Whether the client may send something, or end its half.
-    pub(super) fn hears(&self) -> bool {
-        self.half == ClientHalf::Open
-    }
-
-    /// Notes that the client's half has ended. Returns whether the stream goes on: it then finds out whether the client still reads.
-    pub(super) fn ended_half(&mut self) -> bool {
-        self.half = ClientHalf::Ended;
-        self.may_still_read()
     }
 
     /// Writes one batch of a first state or a catch-up, and returns whether the stream ends with it; `None` if there is none yet.
@@ -359,31 +328,9 @@ impl Attached {
         self.stream.subscriber.follower().writes(is_writing);
     }
 
-    /// Writes as many bytes as the socket takes now. Does not wake when it could take more.
-    pub(super) fn try_write(&mut self, bytes: &Bytes) -> Poll<io::Result<usize>> {
-        let written = self.socket.try_send(bytes);
-        if let Poll::Ready(Ok(count)) = written {
-            self.stream.subscriber.follower().sent(0, count);
-        }
-        written
-    }
-
     /// Rests until the moment of a live view that has not taken it in.
     pub(super) fn rest_until(&mut self, at: Instant) {
         self.stream.subscriber.rest_until(at);
-    }
-
-    /// Leaves its live view, at the place to which that has brought it.
-    pub(super) fn leave_at(&mut self, place: &LivePlace, now: Instant) {
-        self.stream.subscriber.follower().left(now);
-        self.stream.subscriber.advance_to(place);
-        self.stream.encoder.advance_to(place.sources.iter().map(|source| &source.position));
-    }
-
-    /// Counts the events and bytes that all members of its group were sent.
-    pub(super) fn count(&self, events: usize, bytes: usize) {
-        self.stream.subscriber.count(events);
-        self.stream.observer.bytes(bytes);
     }
 
     /// Handles bytes from the client, and returns whether they end the stream.

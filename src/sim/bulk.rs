@@ -8,8 +8,20 @@ use super::state::State;
 use super::status::Status;
 use super::table::EventType;
 
-/// Namespaces that loaded objects are spread over.
-const SPREAD: usize = 100;
+/// Over how many namespaces, and values of the label `app`, loaded objects are spread.
+#[derive(Clone, Copy, Debug)]
+pub struct Spread {
+    /// Number of namespaces.
+    pub namespaces: usize,
+    /// Number of values of the label `app`.
+    pub apps: usize,
+}
+
+impl Default for Spread {
+    fn default() -> Self {
+        Self { namespaces: 100, apps: 50 }
+    }
+}
 
 /// Largest number of nodes that loaded pods are spread over, and the pods of each at first.
 const NODES: usize = 10_000;
@@ -28,6 +40,20 @@ impl Cluster {
     /// # Errors
     /// 404 for an unknown resource.
     pub fn bulk_load(&self, resource: &str, n: usize, bytes_per_object: usize) -> Result<(), Status> {
+        self.bulk_load_over(resource, n, bytes_per_object, Spread::default())
+    }
+
+    /// As [`Cluster::bulk_load`], with another number of namespaces and apps.
+    ///
+    /// # Errors
+    /// 404 for an unknown resource.
+    pub fn bulk_load_over(
+        &self,
+        resource: &str,
+        n: usize,
+        bytes_per_object: usize,
+        spread: Spread,
+    ) -> Result<(), Status> {
         let (resource, first) = {
             let state = self.lock();
             let resource = state.resolve(resource)?;
@@ -37,21 +63,22 @@ impl Cluster {
         for start in (0..n).step_by(BATCH_LEN) {
             let mut state = self.lock();
             for at in start..n.min(start + BATCH_LEN) {
-                load_one(&mut state, &resource, first + at, bytes_per_object);
+                load_one(&mut state, &resource, first + at, bytes_per_object, spread);
             }
         }
         Ok(())
     }
 }
 
-fn load_one(state: &mut State, resource: &str, at: usize, bytes: usize) {
+fn load_one(state: &mut State, resource: &str, at: usize, bytes: usize, spread: Spread) {
     let kind = state.tables[resource].kind.clone();
     let (uid, time) = (state.next_uid(), state.timestamp());
     let revision = state.next_revision();
-    let spread = at % SPREAD;
     let name = format!("load-{at:07}");
-    let namespace = if kind.is_namespaced() { format!("load-{spread:02}") } else { String::new() };
-    let (app, node) = (format!("app-{:02}", at % 50), format!("node-{:02}", at / PODS_PER_NODE % NODES));
+    let namespace =
+        if kind.is_namespaced() { format!("load-{:02}", at % spread.namespaces) } else { String::new() };
+    let (app, node) =
+        (format!("app-{:02}", at % spread.apps), format!("node-{:02}", at / PODS_PER_NODE % NODES));
     let in_namespace =
         if namespace.is_empty() { String::new() } else { format!(r#""namespace":"{namespace}","#) };
     let api_version = kind.api_version(kind.preferred());

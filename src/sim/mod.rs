@@ -34,6 +34,7 @@ mod write;
 mod write_http;
 
 pub use api_server::ApiServer;
+pub use bulk::Spread;
 pub use cluster::{Cluster, ClusterConfig};
 pub use fault::{Cut, Failure, Fault, Faults, Gone, Requests, StreamingLists, Verb};
 pub use handler::ApiHandler;

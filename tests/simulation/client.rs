@@ -160,7 +160,7 @@ impl Connection {
     /// stream goes on by itself.
     fn join_view_or_continue(
         &mut self,
-        mut subscriber: Subscriber,
+        subscriber: Subscriber,
         joins: bool,
         arrives: Option<Instant>,
         replica: &Replica,

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use informerd::testing::cache::{self, IndexBuilder, Packer, Packing, Phase, Reader};
 use informerd::testing::hub::{
-    self, Event, Hub, Informer, InformerSpec, Live, LivePlace, LivePosition, Member, Resumable, Round, Scope,
-    Selection, Subscriber, Told,
+    self, Event, Hub, Informer, InformerSpec, Live, LivePlace, LivePosition, LiveSubscriber, Member,
+    Resumable, Round, Scope, Selection, Subscriber, Told,
 };
 use informerd::testing::k8s::{DecodeOptions, Object, Resource, ResourceParts};
 use informerd::testing::reflect::{Reflector, ReflectorConfig};
@@ -114,7 +114,7 @@ type Parsed = BTreeMap<String, (Arc<Object>, Rc<Seen>)>;
 
 /// A stream that has caught up.
 struct Follower {
-    subscriber: Subscriber,
+    subscriber: LiveSubscriber,
     inbox: Rc<RefCell<Inbox>>,
 }
 
@@ -320,13 +320,14 @@ impl Replica {
         now: Instant,
     ) -> Result<Rc<RefCell<Inbox>>, Box<Subscriber>> {
         let inbox = Rc::new(RefCell::new(Inbox::default()));
-        let follower = Follower { subscriber, inbox: inbox.clone() };
+        let follower = Follower { subscriber: subscriber.into_live(), inbox: inbox.clone() };
         let mut live = self.live.borrow_mut();
         let ids: Vec<_> = place.sources.iter().map(|source| source.informer.id()).collect();
         let selection = place.selection.clone();
         match live.join(place, follower, now) {
             Ok(_) => Ok(inbox),
-            Err(Follower { mut subscriber, .. }) => {
+            Err((Follower { subscriber, .. }, place)) => {
+                let mut subscriber = subscriber.leave(&place);
                 if let Some(at) = live.gathers_until(&ids, &selection) {
                     subscriber.rest_until(at);
                 }
@@ -559,13 +560,12 @@ fn send(live: &mut Live<Follower>, round: Round, lists: Lists) {
 
 /// Takes a stream out of its view.
 fn release(live: &mut Live<Follower>, key: usize) {
-    let (Follower { mut subscriber, inbox }, place) = live.leave(key);
-    subscriber.advance_to(&place);
+    let (Follower { subscriber, inbox }, place) = live.leave(key);
     let is_behind = |source: &LivePosition| {
         let mark = source.informer.reader.mark();
         mark.history == source.cursor.history && mark.revision > source.cursor.revision
     };
     let mut inbox = inbox.borrow_mut();
     inbox.holding = place.selection.form.coalesce.is_some() && place.sources.iter().any(is_behind);
-    inbox.released = Some(subscriber);
+    inbox.released = Some(subscriber.leave(&place));
 }

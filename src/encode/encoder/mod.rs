@@ -55,6 +55,14 @@ pub enum Framing {
 /// The end of each HTTP/1.1 chunk.
 const CHUNK_END: &str = "\r\n";
 
+/// Streams of one subscription with the same kind of encoder get the same bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EncoderKind {
+    format: Format,
+    coding: Coding,
+    token_kind: TokenKind,
+}
+
 /// Turns the events of a subscription into frames. Keeps the position of each informer, for the tokens.
 #[derive(Debug)]
 pub struct Encoder {
@@ -72,7 +80,7 @@ pub struct Encoder {
     /// Reused for each prefix.
     prefix: String,
     /// Shows objects as tables, with ages as of the clock.
-    tables: Option<(TableEncoder, Clock)>,
+    tables: Option<Box<(TableEncoder, Clock)>>,
     /// Puts each batch into one message.
     world: Option<Box<World>>,
 }
@@ -128,6 +136,22 @@ impl Format {
         };
         debug_assert!(slot < RENDERINGS);
         slot
+    }
+}
+
+impl EncoderKind {
+    /// An encoder of this kind for a subscription to these informers, in its order.
+    pub fn encoder<'a>(self, informers: impl IntoIterator<Item = &'a Informer>) -> Encoder {
+        let encoder = Encoder::new(self.format, informers).compressed(self.coding);
+        match self.token_kind {
+            TokenKind::PerEvent => encoder,
+            TokenKind::Bookmark => encoder.after_bookmark(),
+        }
+    }
+
+    /// The format of its streams.
+    pub fn format(self) -> Format {
+        self.format
     }
 }
 
@@ -190,7 +214,7 @@ impl Encoder {
     /// Shows objects as tables. Only for a subscription to one informer.
     #[must_use]
     pub fn with_tables(mut self, table: TableEncoder, clock: Clock) -> Self {
-        self.tables = Some((table, clock));
+        self.tables = Some(Box::new((table, clock)));
         self
     }
 
@@ -198,6 +222,13 @@ impl Encoder {
     /// on the time, and the first one of a stream also has the columns. Events with an id do not either.
     pub fn is_shared(&self) -> bool {
         self.tables.is_none() && self.world.is_none() && !self.is_labelled()
+    }
+
+    /// Its kind; `None` if no other stream gets the same bytes. Tables: their ages depend on the time, and the first one of a
+    /// stream also has the columns. Events with an id do not either.
+    pub fn kind(&self) -> Option<EncoderKind> {
+        let kind = EncoderKind { format: self.format, coding: self.coding, token_kind: self.token_kind() };
+        self.is_shared().then_some(kind)
     }
 
     /// The kind of its tokens. Over the other transports than SSE only bookmarks have one.
@@ -373,7 +404,10 @@ impl Encoder {
             return;
         }
         let body = match &mut self.tables {
-            Some((tables, clock)) => table_of(tables, clock(), &self.sources[event.source], event),
+            Some(tables) => {
+                let (table, clock) = &mut **tables;
+                table_of(table, clock(), &self.sources[event.source], event)
+            }
             None => self.body(event),
         };
         // Except over SSE, SYNCED is a BOOKMARK with an annotation, as in Kubernetes.

@@ -9,6 +9,7 @@ use super::event::{Event, EventKind, ResetReason};
 use super::generations::{Generations, HeldState, Holding};
 use super::informer::Retirement;
 use super::join::{changes_between, undo};
+use super::live_place::LivePosition;
 use super::token::TokenKind;
 use super::{Candidates, CloseReason, Config, Informer, Matcher, Resumable, Selection};
 use crate::cache::{Backfill, BackfillAnswer, Cursor, Located, Mark, Revision, ScopeWake, UsedIndex};
@@ -189,6 +190,20 @@ impl Source {
         }
     }
 
+    /// Goes on from the position to which a live view has brought its stream.
+    pub(super) fn at(
+        position: &LivePosition,
+        selection: &Arc<Selection>,
+        generations: Arc<Generations>,
+        ordered: bool,
+        left_at: ResourceVersion,
+    ) -> Self {
+        let LivePosition { informer, cursor, position, holds_beyond } = position.clone();
+        let phase = Phase::Live;
+        let new = Self::new(informer, selection, generations, ordered);
+        Self { phase, cursor, position, holds_beyond, left_at, ..new }
+    }
+
     /// Marks all commits so far as seen. To be called before reading.
     pub(super) fn saw(&mut self) {
         self.wake.borrow_and_update();
@@ -219,6 +234,11 @@ impl Source {
     /// Where the client resumes if it is cut off.
     pub(super) fn position(&self) -> &Resumable {
         &self.position
+    }
+
+    /// The version with which a replacement of the informer last deleted an object that it does not select.
+    pub(super) fn left_at(&self) -> &ResourceVersion {
+        &self.left_at
     }
 
     /// Begins with the current state.

@@ -248,12 +248,6 @@ impl Source {
         (live && self.is_at_head()).then(here)
     }
 
-    /// Moves to the position to which a live view has brought it.
-    pub(in crate::hub) fn advance_to(&mut self, position: &LivePosition) {
-        self.cursor = position.cursor;
-        self.position = position.position.clone();
-    }
-
     /// Whether it had taken everything when it last looked.
     pub(in crate::hub) fn is_at_head(&self) -> bool {
         let mark = self.wake.borrow();

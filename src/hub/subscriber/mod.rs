@@ -20,8 +20,11 @@ use crate::cache::Cursor;
 use crate::k8s::Status;
 
 mod joining;
+mod live_subscriber;
 mod pulling;
 mod starting;
+
+pub use live_subscriber::LiveSubscriber;
 
 /// How often a stream that is never quiet checks whether the process ends, as all streams share that lock.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -92,19 +95,14 @@ impl Hub {
     /// [`SubscribeError::Full`].
     pub fn subscribe(&self, subscription: Subscription) -> Result<Subscriber, SubscribeError> {
         let permit = self.permit(subscription.informers.clone())?;
-        Ok(Subscriber::new(subscription, *self.config(), self.drain(), permit))
+        Ok(Subscriber::new(subscription, permit))
     }
 }
 
 // === impl Subscriber ===
 
 impl Subscriber {
-    pub(super) fn new(
-        subscription: Subscription,
-        config: Config,
-        drain: CancellationToken,
-        permit: SubscriberPermit,
-    ) -> Self {
+    pub(super) fn new(subscription: Subscription, permit: SubscriberPermit) -> Self {
         let now = Instant::now();
         let Subscription { informers, mut selection, join, from, resync, timeout } = subscription;
         // A patch needs the state that it is made from. A client that holds events from beyond its token may have
@@ -120,19 +118,41 @@ impl Subscriber {
         let generations = permit.generations();
         let source = |informer| Source::new(informer, &selection, generations.clone(), ordered);
         let sources: Vec<_> = informers.into_iter().map(source).collect();
-        let mut subscriber = Self {
+        let state = SubscriberState::Starting { from, until: None, histories: 0 };
+        let deadline = timeout.map(|timeout| now + timeout);
+        let idle = Self::idle(selection, sources, state, permit, now);
+        let mut subscriber = Self { join, ordered, resync, deadline, ..idle };
+        let known = subscriber.histories();
+        if let SubscriberState::Starting { histories, .. } = &mut subscriber.state {
+            *histories = known;
+        }
+        // Started now, not at the first poll, so that nothing in between is missed.
+        subscriber.start(now);
+        subscriber
+    }
+
+    /// One that has nothing to do yet, from now on.
+    fn idle(
+        selection: Arc<Selection>,
+        sources: Vec<Source>,
+        state: SubscriberState,
+        permit: SubscriberPermit,
+        now: Instant,
+    ) -> Self {
+        let (config, drain) = (*permit.config(), permit.drain());
+        Self {
             sources,
-            join,
+            join: None,
             selection,
             config,
-            state: SubscriberState::Starting { from, until: None, histories: 0 },
+            state,
             replaced: Vec::new(),
             turn: 0,
             caught_up: false,
             unfinished: false,
-            resync,
+            resync: None,
             resync_at: None,
-            deadline: timeout.map(|timeout| now + timeout),
+            deadline: None,
             drain_at: None,
             heartbeat_at: now + config.heartbeat_interval,
             gather_until: now,
@@ -142,17 +162,10 @@ impl Subscriber {
             drained: Box::pin(drain.clone().cancelled_owned()),
             look_at: now,
             drain,
-            ordered,
+            ordered: false,
             refusal: None,
             permit,
-        };
-        let known = subscriber.histories();
-        if let SubscriberState::Starting { histories, .. } = &mut subscriber.state {
-            *histories = known;
         }
-        // Started now, not at the first poll, so that nothing in between is missed.
-        subscriber.start(now);
-        subscriber
     }
 
     /// The informers, in the order of [`Event::source`]: those of the subscription, then those of its join.
@@ -259,9 +272,8 @@ impl Subscriber {
         Some(self.gather_until).filter(|at| rests && now < *at)
     }
 
-    /// Its place, if it has caught up. From there a live view may serve it; [`Subscriber::advance_to`] then moves it to where the
-    /// view has brought it.
-    pub fn live_place(&mut self) -> Option<LivePlace> {
+    /// Its place, if it has caught up. From there a live view may serve it, as the member that [`Subscriber::into_live`] makes of it.
+    pub fn live_place(&self) -> Option<LivePlace> {
         let now = Instant::now();
         // A stream whose end or resync is due does that first.
         let over = self.deadline.into_iter().chain(self.resync_at).any(|at| now >= at);
@@ -281,8 +293,6 @@ impl Subscriber {
         let leave_at = self.deadline.into_iter().chain(self.resync_at).min();
         let (heartbeat_at, bookmark_at) = (self.heartbeat_at, self.bookmark_at);
         let gather_until = self.gather_until;
-        // The view has timers of its own.
-        self.timer = None;
         Some(LivePlace { sources, selection, ordered, leave_at, heartbeat_at, bookmark_at, gather_until })
     }
 
@@ -306,26 +316,10 @@ impl Subscriber {
             || self.join.as_ref().is_some_and(|join| join.is_rebuilding())
     }
 
-    /// Moves to the place to which a live view has brought it. The view has sent heartbeats and bookmarks, too.
-    pub fn advance_to(&mut self, place: &LivePlace) {
-        for (source, position) in self.sources.iter_mut().zip(&place.sources) {
-            source.advance_to(position);
-        }
-        // A view may be amid what a relist found, where no bookmark has its place.
-        self.caught_up &= !self.sources.iter().any(|source| *source.position() == Resumable::No);
-        (self.heartbeat_at, self.bookmark_at) = (place.heartbeat_at, place.bookmark_at);
-        self.gather_until = place.gather_until;
-    }
-
     /// Gathers changes up to the moment of a view that has not taken it in, and then takes them when the view tells them.
     pub fn rest_until(&mut self, at: Instant) {
         self.alone_until = at;
         self.gather_until = self.gather_until.max(at);
-    }
-
-    /// Counts events that a live view sent.
-    pub fn count(&self, events: usize) {
-        self.permit.metrics().events.increment(events as u64);
     }
 
     /// Whether its next events equal those of every other subscriber that is live and selects everything.

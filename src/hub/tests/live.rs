@@ -1,12 +1,12 @@
 //! Live views: which members get which events, and which subscribers may join.
 
 use super::*;
-use crate::hub::{Form, Live, LivePlace, Member, Round, Told};
+use crate::hub::{Form, Live, LivePlace, LiveSubscriber, Member, Round, Told};
 
 const GATHERED: Duration = Duration::from_secs(1);
 
 /// A subscriber that has caught up.
-struct Follower(Subscriber);
+struct Follower(LiveSubscriber);
 
 impl Member for Follower {
     type Kind = ();
@@ -43,10 +43,10 @@ fn caught_up_with(life: &Life, selection: Selection, timeout: Option<Duration>) 
     subscriber
 }
 
-fn join(live: &mut Live<Follower>, mut subscriber: Subscriber) -> Result<usize, Box<Subscriber>> {
+fn join(live: &mut Live<Follower>, subscriber: Subscriber) -> Result<usize, Box<Subscriber>> {
     let place: LivePlace = subscriber.live_place().expect("it has caught up");
-    let joined = live.join(place, Follower(subscriber), Instant::now());
-    joined.map_err(|Follower(subscriber)| Box::new(subscriber))
+    let joined = live.join(place, Follower(subscriber.into_live()), Instant::now());
+    joined.map_err(|(Follower(subscriber), place)| Box::new(subscriber.leave(&place)))
 }
 
 /// The events that a round sends, and the number of members that get them.
@@ -104,7 +104,7 @@ async fn a_change_is_projected_once_for_each_selection_that_it_concerns() {
 #[tokio::test(start_paused = true)]
 async fn a_subscriber_joins_a_view_unless_it_lacks_a_change() {
     let (mut upstream, mut life, mut live) = started();
-    let [first, mut late, mut missed] = [0, 1, 2].map(|_| caught_up(&life, "app=true", None));
+    let [first, late, missed] = [0, 1, 2].map(|_| caught_up(&life, "app=true", None));
     let everything = caught_up(&life, "", None);
     join(&mut live, everything).ok().expect("it joins");
     let (late, missed) =
@@ -115,20 +115,23 @@ async fn a_subscriber_joins_a_view_unless_it_lacks_a_change() {
     round(&life, &mut live);
     // The change is outside their selection.
     let (place, subscriber) = late.unwrap();
-    assert!(live.join(place, Follower(subscriber), Instant::now()).is_ok());
+    assert!(live.join(place, Follower(subscriber.into_live()), Instant::now()).is_ok());
     upstream.put("a", true);
     life.watch(&upstream, 1);
     round(&life, &mut live);
     let (place, subscriber) = missed.unwrap();
-    let Err(Follower(mut subscriber)) = live.join(place, Follower(subscriber), Instant::now()) else {
+    let Err((Follower(subscriber), place)) =
+        live.join(place, Follower(subscriber.into_live()), Instant::now())
+    else {
         panic!("a subscriber that lacks a change joined");
     };
+    let mut subscriber = subscriber.leave(&place);
     // The subscriber receives that change by itself, and then joins.
     assert_eq!(ready(&mut subscriber).map(|events| events.len()), Some(1));
     join(&mut live, subscriber).ok().expect("it joins");
     // A member that leaves goes on from the position of the view.
-    let (Follower(mut left), place) = live.leave(key);
-    left.advance_to(&place);
+    let (Follower(left), place) = live.leave(key);
+    let mut left = left.leave(&place);
     assert!(ready(&mut left).is_none());
     upstream.put("a", true);
     life.watch(&upstream, 1);
@@ -251,25 +254,26 @@ async fn a_gathering_view_sends_the_last_state_of_each_object_when_due() {
 async fn a_gathering_view_admits_no_one_and_leavers_get_its_changes() {
     let (mut upstream, mut life, mut live, keys) = gathered().await;
     let until = Instant::now() + GATHERED;
-    let mut member = gathering(&life, "app=true", Form::default());
+    let member = gathering(&life, "app=true", Form::default());
     upstream.put("a", true);
     life.watch(&upstream, 1);
     assert!(advance(&life, &mut live).is_empty());
     // Its first state is older than the change, so it gathers, too.
     assert!(member.live_place().is_none());
-    let mut late = gathering(&life, "app=true", Form::default());
+    let late = gathering(&life, "app=true", Form::default());
     let place = late.live_place().expect("a subscriber that has everything may join");
     let ids: Vec<_> = place.sources.iter().map(|source| source.informer.id()).collect();
     let name = place.selection.clone();
-    let Err(Follower(mut late)) = live.join(place, Follower(late), Instant::now()) else {
+    let Err((Follower(late), place)) = live.join(place, Follower(late.into_live()), Instant::now()) else {
         panic!("a subscriber ahead of the gathered changes joined");
     };
+    let mut late = late.leave(&place);
     assert_eq!(live.gathers_until(&ids, &name), Some(until));
     late.rest_until(until);
     assert!(late.live_place().is_none(), "it asks to join before the interval is over");
     // A member that leaves keeps the position before the gathered changes, and goes on gathering.
-    let (Follower(mut left), place) = live.leave(keys[0]);
-    left.advance_to(&place);
+    let (Follower(left), place) = live.leave(keys[0]);
+    let mut left = left.leave(&place);
     assert!(ready(&mut left).is_none());
     assert_eq!(place.gather_until, until);
     tokio::time::advance(GATHERED).await;
@@ -384,4 +388,37 @@ async fn a_round_is_shared_from_a_number_of_members_on() {
     life.watch(&upstream, 1);
     let round = live.advance(life.hub.informers()[0].id(), Instant::now());
     assert!(round.told.is_empty() && !live.is_shared(&round), "a change outside the selection was sent");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_that_leaves_keeps_its_timers_and_what_a_reload_deleted() {
+    let (upstream, mut life, mut live) = started();
+    let (resync, timeout) = (Some(Duration::from_secs(10)), Some(Duration::from_secs(60)));
+    let (informers, selection, from) = (life.hub.informers(), Selection::default(), StartAt::Start);
+    let subscription = Subscription { informers, selection, join: None, from, resync, timeout };
+    let mut subscriber = life.hub.subscribe(subscription).unwrap();
+    let all = |subscriber: &mut Subscriber| {
+        let deliveries = std::iter::from_fn(|| subscriber.next().now_or_never());
+        deliveries.flat_map(|delivery| delivery.events()).map(|event| event.kind).collect::<Vec<_>>()
+    };
+    assert_eq!(all(&mut subscriber), [EventKind::Added, EventKind::Added, EventKind::Synced]);
+    let began = Instant::now();
+    // The new informer does not hold b.
+    life.replace(&upstream);
+    assert!(all(&mut subscriber).contains(&EventKind::Deleted));
+    let place = subscriber.live_place().expect("it has caught up");
+    let key = live.join(place, Follower(subscriber.into_live()), began).ok().expect("it joins");
+    let (Follower(member), place) = live.leave(key);
+    let mut left = member.leave(&place);
+    let dues = [left.live_place().unwrap().leave_at, place.leave_at];
+    assert_eq!(dues, [began.checked_add(Duration::from_secs(10)); 2]);
+    // The next one holds b again, at a version from before its deletion.
+    life.replace(&upstream);
+    assert!(all(&mut left).contains(&EventKind::Reset));
+    let reason = loop {
+        if let Delivery::Closed(reason) = left.next().await {
+            break reason;
+        }
+    };
+    assert_eq!((reason, began.elapsed()), (CloseReason::Timeout, Duration::from_secs(60)));
 }
