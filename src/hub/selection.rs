@@ -224,7 +224,7 @@ impl Selection {
 impl Matcher {
     /// Applies a selection to an informer's objects.
     pub fn new(selection: Arc<Selection>, reader: &Reader) -> Self {
-        let used = selection.selects().then(|| reader.use_paths(selection.terms.paths())).flatten();
+        let used = selection.selects().then(|| reader.use_paths(&selection.terms.paths())).flatten();
         Self::with(selection, reader, used)
     }
 

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::OnceLock;
 
 use super::{FieldPath, IndexPath, IndexPaths, IndexValues, Object, Values};
 
@@ -49,6 +50,13 @@ pub enum Test {
 #[derive(Debug)]
 pub struct Terms {
     terms: Vec<Term>,
+    /// Made at first use: where the values at the paths in use are read once for all selections, it is never needed.
+    alone: OnceLock<Box<ReadAlone>>,
+}
+
+/// What it takes to read an object for some terms alone.
+#[derive(Debug)]
+struct ReadAlone {
     /// The paths of all terms, read in one pass.
     paths: IndexPaths,
     /// The slot of each term's path.
@@ -177,12 +185,7 @@ impl Terms {
     pub fn new(mut terms: Vec<Term>) -> Self {
         terms.sort_unstable();
         terms.dedup();
-        let mut paths: Vec<IndexPath> = terms.iter().map(|term| term.path.clone()).collect();
-        // Terms are sorted by path.
-        paths.dedup();
-        let paths = IndexPaths::new(paths);
-        let slots = terms.iter().filter_map(|term| paths.slot(&term.path)).collect();
-        Self { terms, paths, slots }
+        Self { terms, alone: OnceLock::new() }
     }
 
     /// The terms, sorted.
@@ -191,8 +194,11 @@ impl Terms {
     }
 
     /// The paths of the terms, without duplicates.
-    pub fn paths(&self) -> &[IndexPath] {
-        self.paths.paths()
+    pub fn paths(&self) -> Vec<IndexPath> {
+        let mut paths: Vec<IndexPath> = self.terms.iter().map(|term| term.path.clone()).collect();
+        // Terms are sorted by path.
+        paths.dedup();
+        paths
     }
 
     /// Whether there are none.
@@ -207,7 +213,15 @@ impl Terms {
 
     /// Whether all terms hold. Reads the object's JSON once.
     pub fn matches(&self, object: &Object) -> bool {
-        self.terms.is_empty() || self.hold(&object.read_values(&self.paths), &self.slots)
+        if self.terms.is_empty() {
+            return true;
+        }
+        let alone = self.alone.get_or_init(|| {
+            let paths = IndexPaths::new(self.paths());
+            let slots = self.terms.iter().filter_map(|term| paths.slot(&term.path)).collect();
+            Box::new(ReadAlone { paths, slots })
+        });
+        self.hold(&object.read_values(&alone.paths), &alone.slots)
     }
 
     /// Whether all terms hold for an object with these labels. A term on a field holds as it does where the field is missing.
