@@ -92,7 +92,8 @@ pub(crate) fn stamp_prefix() -> String {
 }
 
 impl Readers {
-    /// Connects `count` clients that request `path`, or only connect if there is none.
+    /// Connects `count` clients that request `path`, or only connect if there is none. Behind the path there may be header
+    /// fields, each as `#NAME:VALUE` without a space.
     pub(crate) fn connect(
         address: SocketAddr,
         count: usize,
@@ -325,10 +326,13 @@ fn http2_requests(address: SocketAddr, path: &str, numbers: std::ops::Range<usiz
 /// Requests a stream as an EventSource does; after any other answer the connection ends.
 fn request(address: SocketAddr, path: &str, number: usize) -> String {
     let path = path.replace(NUMBER, &format!("{number:02}"));
+    let mut parts = path.split('#');
+    let path = parts.next().unwrap_or_default();
+    let fields: String = parts.map(|field| format!("{field}\r\n")).collect();
     let is_snapshot = path.starts_with("/v1/snapshot/");
     let connection = if is_snapshot { "Connection: close\r\n" } else { "" };
     let accept = if is_snapshot || path.starts_with("/api/") { "*/*" } else { "text/event-stream" };
-    format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nAccept: {accept}\r\n{connection}\r\n")
+    format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nAccept: {accept}\r\n{connection}{fields}\r\n")
 }
 
 async fn connect(address: SocketAddr, request: Option<&[u8]>) -> std::io::Result<TcpStream> {

@@ -40,6 +40,7 @@ mod server;
 mod simulator;
 mod snapshot;
 mod stalled;
+mod views;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -109,7 +110,7 @@ struct Bench {
 /// The name of a group, and its function.
 type Group = (&'static str, fn(&mut Bench) -> anyhow::Result<()>);
 
-const GROUPS: [Group; 21] = [
+const GROUPS: [Group; 22] = [
     ("decode", decode::run),
     ("commit", commit::run),
     ("first-sync", first_sync::run),
@@ -118,6 +119,7 @@ const GROUPS: [Group; 21] = [
     ("latency", latency::run),
     ("scoped", scoped::run),
     ("selected", selected::run),
+    ("views", views::run),
     ("reconnect", reconnect::run),
     ("joins", joins::run),
     ("queues", queues::run),

@@ -100,7 +100,19 @@ impl Simulator {
     pub(crate) fn begin_every(&mut self, resource: &str, rhythm: Rhythm, step: usize) -> anyhow::Result<()> {
         let Rhythm { ticks, events_per_tick, interval } = rhythm;
         let interval = interval.as_micros();
-        self.process.send(&format!("change {resource} {ticks} {events_per_tick} {interval} {step}"))
+        self.process.send(&format!("change {resource} {ticks} {events_per_tick} {interval} {step} 0"))
+    }
+
+    /// Begins to change every seventh object, one after the other. Each `turns`-th change also sets the label `turn`.
+    pub(crate) fn begin_turning(
+        &mut self,
+        resource: &str,
+        rhythm: Rhythm,
+        turns: usize,
+    ) -> anyhow::Result<()> {
+        let Rhythm { ticks, events_per_tick, interval } = rhythm;
+        let interval = interval.as_micros();
+        self.process.send(&format!("change {resource} {ticks} {events_per_tick} {interval} 7 {turns}"))
     }
 
     /// Changes each of the first `count` objects once, so that all have the annotation and all later frames have one
@@ -171,11 +183,12 @@ pub(crate) fn run() -> anyhow::Result<()> {
                     pour(&cluster, resource, Pour { events, events_per_second, bytes: bytes.parse()? })?;
                 println!("{}", spacing.as_micros());
             }
-            ["change", resource, ticks, events_per_tick, micros, step] => {
+            ["change", resource, ticks, events_per_tick, micros, step, turns] => {
                 let (ticks, events_per_tick) = (ticks.parse()?, events_per_tick.parse()?);
                 let rhythm =
                     Rhythm { ticks, events_per_tick, interval: Duration::from_micros(micros.parse()?) };
-                let spacing = change(&cluster, resource, rhythm, step.parse()?, namespaces)?;
+                let walk = Walk { step: step.parse()?, turns: turns.parse()?, namespaces };
+                let spacing = change(&cluster, resource, rhythm, &walk)?;
                 println!("{}", spacing.as_micros());
             }
             _ => bail!("unknown command {line:?}"),
@@ -237,35 +250,51 @@ fn relate(cluster: &Cluster, pods: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Changes loaded objects one after the other; returns the time of one change.
-fn change(
-    cluster: &Cluster,
-    resource: &str,
-    rhythm: Rhythm,
+/// Which loaded objects are changed.
+struct Walk {
+    /// Every `step`-th, one after the other.
     step: usize,
+    /// Of this many changes one sets the label `turn`; 0 if none does.
+    turns: usize,
+    /// The namespaces that the objects are spread over.
     namespaces: usize,
-) -> anyhow::Result<Duration> {
+}
+
+/// Changes loaded objects one after the other; returns the time of one change.
+fn change(cluster: &Cluster, resource: &str, rhythm: Rhythm, walk: &Walk) -> anyhow::Result<Duration> {
     let objects = cluster.len(resource).max(1);
     let began = Instant::now();
-    let (mut next, mut busy) = (0, Duration::ZERO);
+    let (mut next, mut count, mut busy) = (0, 0, Duration::ZERO);
     for tick in 0..rhythm.ticks {
         let at = rhythm.interval * u32::try_from(tick)?;
         sleep(at.saturating_sub(began.elapsed()));
         let tick_began = Instant::now();
         for _ in 0..rhythm.events_per_tick {
-            touch(cluster, resource, next, namespaces)?;
-            next = (next + step) % objects;
+            count += 1;
+            let turns = walk.turns > 0 && count % walk.turns == 0;
+            touch(cluster, resource, next, walk.namespaces, turns)?;
+            next = (next + walk.step) % objects;
         }
         busy += tick_began.elapsed();
     }
     Ok(busy / u32::try_from(rhythm.events().max(1))?)
 }
 
-/// Changes one object by writing the time into it.
-fn touch(cluster: &Cluster, resource: &str, number: usize, namespaces: usize) -> anyhow::Result<()> {
+/// Changes one object by writing the time into it, and into its label `turn` if it `turns`.
+fn touch(
+    cluster: &Cluster,
+    resource: &str,
+    number: usize,
+    namespaces: usize,
+    turns: bool,
+) -> anyhow::Result<()> {
     // Names and namespaces as in bulk_load.
     let (name, namespace) = (format!("load-{number:07}"), format!("load-{:02}", number % namespaces));
-    let patch = json!({"metadata": {"annotations": {CHANGED_AT: micros_since_1970().to_string()}}});
+    let time = micros_since_1970().to_string();
+    let mut patch = json!({"metadata": {"annotations": {CHANGED_AT: time}}});
+    if turns {
+        patch["metadata"]["labels"] = json!({"turn": time});
+    }
     let patched = cluster.patch(resource, &namespace, &name, &patch);
     patched.map_err(|status| anyhow::anyhow!(status.message))?;
     Ok(())
@@ -284,7 +313,7 @@ fn pour(cluster: &Cluster, resource: &str, pour: Pour) -> anyhow::Result<Duratio
         while events as u64 > sent().unwrap_or(0) - sent_before + AHEAD_MAX {
             sleep(Duration::from_micros(50));
         }
-        touch(cluster, resource, 0, Spread::default().namespaces)?;
+        touch(cluster, resource, 0, Spread::default().namespaces, false)?;
         let loaded = cluster.bulk_load(resource, POUR_STEP - 1, pour.bytes);
         loaded.map_err(|status| anyhow::anyhow!(status.message))?;
     }

@@ -32,17 +32,17 @@ const COUNTED_AT_ONCE_MAX: usize = 20_000;
 /// How many objects have each value at a path.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct CountedValues {
-    resource: String,
+struct CountedValues<'a> {
+    resource: &'a str,
     path: String,
     resource_version: String,
     /// Sorted.
-    values: Vec<ValueCount>,
+    values: Vec<ValueCount<'a>>,
 }
 
 #[derive(Serialize)]
-struct ValueCount {
-    value: String,
+struct ValueCount<'a> {
+    value: &'a str,
     count: usize,
 }
 
@@ -73,8 +73,7 @@ pub(super) async fn counts(
     target: Target,
 ) -> Result<Response, ApiError> {
     let Target { informers, selection, .. } = target;
-    let mut counted: HashMap<Arc<str>, usize> = HashMap::new();
-    let mut versions = Vec::new();
+    let (mut counted, mut versions) = (Vec::new(), Vec::new());
     for informer in &informers {
         let index = if selection.has_all() { use_index(server, informer, &path).await } else { None };
         let by_index = index.and_then(|index| index.counts(None, COUNTED_AT_ONCE_MAX));
@@ -82,17 +81,35 @@ pub(super) async fn counts(
             Some(found) => (found.counts, found.position),
             None => scan(server, informer, &selection, &path).await?,
         };
-        counts.into_iter().for_each(|(value, count)| *counted.entry(value).or_default() += count);
+        counted.extend(counts);
         versions.push(version.to_string());
     }
-    let mut values: Vec<_> = counted.into_iter().collect();
-    values.sort_unstable();
-    let values =
-        values.into_iter().map(|(value, count)| ValueCount { value: value.to_string(), count }).collect();
+    let sums = sums(counted);
+    let values = sums.iter().map(|(value, count)| ValueCount { value, count: *count }).collect();
     let resource_version = if versions.len() == 1 { versions.remove(0) } else { String::new() };
-    let counts =
-        CountedValues { resource: resource.to_owned(), path: path.to_string(), resource_version, values };
+    let counts = CountedValues { resource, path: path.to_string(), resource_version, values };
     Ok(axum::Json(counts).into_response())
+}
+
+/// The counts of each value added up, sorted by value.
+fn sums(counted: ValueCounts) -> ValueCounts {
+    let mut counted: Vec<_> =
+        counted.into_iter().map(|(value, count)| (first_bytes(&value), value, count)).collect();
+    counted.sort_unstable();
+    counted.dedup_by(|(_, value, count), (_, kept, sum)| {
+        let is_same = value == kept;
+        *sum += if is_same { *count } else { 0 };
+        is_same
+    });
+    counted.into_iter().map(|(_, value, count)| (value, count)).collect()
+}
+
+/// The first bytes of a text as a number, in the order of texts. To compare two of them reads neither text.
+fn first_bytes(text: &str) -> u128 {
+    let mut bytes = [0; 16];
+    let len = text.len().min(bytes.len());
+    bytes[..len].copy_from_slice(&text.as_bytes()[..len]);
+    u128::from_be_bytes(bytes)
 }
 
 /// The index of a path, built now if there is none. `None` if too many others are in use.
@@ -248,5 +265,27 @@ impl Part {
         }
         (self.cursor, self.version) = (Some(read.cursor), read.position);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn counts_are_added_up_and_sorted_as_texts(
+            counted in prop::collection::vec(("[a-c\\x00ä-ö]{0,18}", 1usize..5), 0..40)
+        ) {
+            let mut expected: BTreeMap<Arc<str>, usize> = BTreeMap::new();
+            let counted: ValueCounts =
+                counted.into_iter().map(|(value, count)| (Arc::from(value), count)).collect();
+            for (value, count) in &counted {
+                *expected.entry(value.clone()).or_default() += count;
+            }
+            prop_assert_eq!(sums(counted), expected.into_iter().collect::<Vec<_>>());
+        }
     }
 }
