@@ -21,6 +21,7 @@ mod limits;
 mod lookup;
 mod multiplex;
 mod ndjson;
+mod node_agent;
 mod packing;
 mod pod_ips;
 mod queues;

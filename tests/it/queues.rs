@@ -527,6 +527,7 @@ pub(crate) fn example(
         .arg(path)
         .current_dir(folder)
         .env("INFORMERD_URL", format!("http://{address}"))
+        .env("NODE_NAME", "n1")
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::null())
         .kill_on_drop(true)
