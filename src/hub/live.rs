@@ -146,9 +146,7 @@ impl<M: Member> Live<M> {
         let group_members = &mut self.views[view].groups[group].members;
         let at = group_members.len();
         group_members.push(key);
-        let some_beyond = sources.iter().any(|source| source.holds_beyond.is_some());
-        let holds_beyond =
-            sources.iter().filter(|_| some_beyond).map(|source| source.holds_beyond.clone()).collect();
+        let holds_beyond = LivePosition::all_holds_beyond(&sources);
         entry.insert(Entry { member, view, group, at, leave_at, holds_beyond });
         if let Some(leave_at) = leave_at {
             self.timers.insert((leave_at, Timer::Member(key)));
@@ -290,10 +288,8 @@ impl<M: Member> Live<M> {
             self.timers.remove(&(leave_at, Timer::Member(key)));
         }
         let mut holds_beyond = entry.holds_beyond.into_iter();
-        let sources = view.sources.iter().enumerate();
-        let sources = sources.map(|(source, (lane, ..))| {
-            let holds_beyond = holds_beyond.next().flatten();
-            let lane = &self.lanes[*lane];
+        let sources = view.sources.iter().enumerate().map(|(source, (lane, ..))| {
+            let (lane, holds_beyond) = (&self.lanes[*lane], holds_beyond.next().flatten());
             let held = view.gathering.as_ref().and_then(|gathering| gathering.place(source));
             let (cursor, position) = held.unwrap_or_else(|| (lane.cursor, lane.position.clone()));
             LivePosition { informer: lane.informer.clone(), cursor, position, holds_beyond }

@@ -29,6 +29,14 @@ pub struct LivePosition {
     pub holds_beyond: Option<ResourceVersion>,
 }
 
+impl LivePosition {
+    /// What the client may hold beyond its tokens, for each source; empty if that is nothing.
+    pub(super) fn all_holds_beyond(sources: &[Self]) -> Box<[Option<ResourceVersion>]> {
+        let is_some = sources.iter().any(|source| source.holds_beyond.is_some());
+        sources.iter().filter(|_| is_some).map(|source| source.holds_beyond.clone()).collect()
+    }
+}
+
 /// A subscriber that is ready to join a view.
 #[derive(Clone, Debug)]
 pub struct LivePlace {

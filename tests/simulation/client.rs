@@ -222,8 +222,10 @@ pub(crate) struct Client {
     connection: Option<Connection>,
     /// The replica to which it was last connected, and that replica's life.
     last: Option<(usize, u64)>,
-    /// The era that the caches of its last events knew of.
+    /// The era that the caches of its replica knew of when it connected.
     era: usize,
+    /// The process that gave it its token.
+    given_by: Option<GivenBy>,
     pub(crate) next_at: Instant,
     /// The end of its stall.
     stalled_until: Option<Instant>,
@@ -246,6 +248,7 @@ impl Client {
             connection: None,
             last: None,
             era: 0,
+            given_by: None,
             next_at,
             stalled_until: None,
         }
@@ -340,6 +343,7 @@ impl Client {
 
     fn take(&mut self, event: &Event, lists: Lists, around: &Around<'_>) -> Result<(), String> {
         let Some(connection) = &self.connection else { return Ok(()) };
+        self.given_by = self.last.map(|(replica, life)| GivenBy { replica, life, era: self.era });
         around.trace.say(|| {
             let what = event.payload.key().map(|key| key.as_str().to_owned()).unwrap_or_default();
             let source = RESOURCES[self.habits.sources[event.source]];
@@ -511,9 +515,8 @@ impl Client {
         };
         // A client that waits for its first bookmark has no token to resume with.
         let tokens = tokens.filter(|_| self.checker.is_base_known());
-        let given_by = self.last.map(|(replica, life)| GivenBy { replica, life, era: self.era });
         let is_ambiguous = |tokens: &Vec<u64>| {
-            given_by.is_some_and(|by| around.may_be_of_either_history(by, number, sources, tokens))
+            self.given_by.is_some_and(|by| around.may_be_of_either_history(by, number, sources, tokens))
         };
         let tokens = tokens.filter(|tokens| !is_ambiguous(tokens));
         self.era = around.known_era(number, sources);

@@ -35,7 +35,8 @@ pub(crate) struct Joiner {
     is_amid: bool,
     /// Whether it resumed from a token that did not cover all that it held. Then no later token does, until a RESET.
     holds_beyond: bool,
-    last: Option<GivenBy>,
+    /// The process that gave the token.
+    given_by: Option<GivenBy>,
     at: Instant,
     is_good: bool,
 }
@@ -43,6 +44,8 @@ pub(crate) struct Joiner {
 struct Stream {
     replica: usize,
     life: u64,
+    /// The era that its replica knew of when it began.
+    era: usize,
     subscriber: Subscriber,
 }
 
@@ -74,7 +77,7 @@ impl Joiner {
             token: Vec::new(),
             is_amid: false,
             holds_beyond: false,
-            last: None,
+            given_by: None,
             at: now,
             is_good: false,
         }
@@ -141,11 +144,10 @@ impl Joiner {
         let sources = [self.selected, 1 - self.selected];
         let numbers: Vec<_> = self.token.iter().map(position_number).collect();
         let may_mix = |by| around.may_be_of_either_history(by, number, &sources, &numbers);
-        if self.last.is_some_and(may_mix) {
+        if self.given_by.is_some_and(may_mix) {
             self.token.clear();
         }
         let era = around.known_era(number, &sources);
-        self.last = Some(GivenBy { replica: number, life: replica.life, era });
         let all = replica.hub.informers();
         let (selected, related) = (all[self.selected].clone(), all[1 - self.selected].clone());
         let links = links();
@@ -177,10 +179,13 @@ impl Joiner {
             timeout: None,
         };
         let subscriber = replica.hub.subscribe(subscription).unwrap();
-        self.stream = Some(Stream { replica: number, life: replica.life, subscriber });
+        self.stream = Some(Stream { replica: number, life: replica.life, era, subscriber });
     }
 
     fn take(&mut self, event: &Event, hits: &Hits) -> Result<(), String> {
+        if let Some(Stream { replica, life, era, .. }) = self.stream {
+            self.given_by = Some(GivenBy { replica, life, era });
+        }
         self.token.resize(2, Resumable::No);
         self.is_amid = event.is_amid;
         if let Payload::Mark { positions, .. } = &event.payload {
