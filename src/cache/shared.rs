@@ -402,7 +402,8 @@ impl Reader {
         self.shared.read().given_out()
     }
 
-    /// Learns which versions the cache gave out whose place this one takes, and which of them a restore of the cluster took back.
+    /// Learns what the cache before this one gave out. Clients come back with those versions, and a restore may take them back
+    /// before this cache has reached them.
     pub fn take_over(&self, given_out: &GivenOut) {
         if !self.shared.read().knows(given_out) {
             self.shared.write().take_over(given_out);

@@ -73,7 +73,7 @@ pub(super) struct State {
     gaps: VecDeque<(ResourceVersion, ResourceVersion)>,
     /// The greatest version that was given out before the API server's versions went back. Versions up to it are ambiguous.
     taken_back: ResourceVersion,
-    /// The greatest version that the caches gave out whose place this one took.
+    /// The greatest version that the caches before this one gave out.
     predecessors: ResourceVersion,
     /// Versions up to `taken_back` that lists of this history had, newest last.
     listed: VecDeque<ResourceVersion>,
@@ -480,7 +480,7 @@ impl State {
         given_out.taken_back <= self.taken_back && given_out.greatest <= self.predecessors
     }
 
-    /// Learns what the cache gave out whose place this one takes.
+    /// Learns what the cache before this one gave out.
     pub(super) fn take_over(&mut self, given_out: &GivenOut) {
         if self.taken_back < given_out.taken_back {
             self.take_back(given_out.taken_back.clone());

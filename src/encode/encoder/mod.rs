@@ -218,17 +218,16 @@ impl Encoder {
         self
     }
 
-    /// Whether other streams of the same format and the same kind of tokens get the same bytes. Tables do not: their ages depend
-    /// on the time, and the first one of a stream also has the columns. Events with an id do not either.
-    pub fn is_shared(&self) -> bool {
-        self.tables.is_none() && self.world.is_none() && !self.is_labelled()
-    }
-
-    /// Its kind; `None` if no other stream gets the same bytes. Tables: their ages depend on the time, and the first one of a
-    /// stream also has the columns. Events with an id do not either.
+    /// Its kind; `None` if no other stream gets the same bytes.
     pub fn kind(&self) -> Option<EncoderKind> {
         let kind = EncoderKind { format: self.format, coding: self.coding, token_kind: self.token_kind() };
         self.is_shared().then_some(kind)
+    }
+
+    /// Whether streams of the same kind get the same bytes. Tables do not: their ages depend on the time, and the first one of a
+    /// stream also has the columns. Events with an id do not either.
+    fn is_shared(&self) -> bool {
+        self.tables.is_none() && self.world.is_none() && !self.is_labelled()
     }
 
     /// The kind of its tokens. Over the other transports than SSE only bookmarks have one.

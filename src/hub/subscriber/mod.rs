@@ -131,7 +131,7 @@ impl Subscriber {
         subscriber
     }
 
-    /// One that has nothing to do yet, from now on.
+    /// A subscriber without a join, a resync and an end. Its heartbeats and bookmarks are due from `now` on.
     fn idle(
         selection: Arc<Selection>,
         sources: Vec<Source>,
