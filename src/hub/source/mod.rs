@@ -91,9 +91,12 @@ struct Difference {
 
 impl Difference {
     /// Whether a key shows that the successor has another history: the cluster was restored from a backup meanwhile. The successor
-    /// is at the version of the old informer or later.
+    /// is at the version of the old informer or later. In one history a version names one state of an object.
     fn is_of_other_history(&self, was: Option<&Arc<Object>>, is: Option<&Arc<Object>>) -> bool {
         match (was, is) {
+            (Some(was), Some(is)) if is.resource_version() == was.resource_version() => {
+                was.uid() != is.uid() || (self.is_same_content && was.json() != is.json())
+            }
             (Some(was), Some(is)) => is.resource_version() < was.resource_version(),
             (None, Some(is)) => self.is_same_content && *is.resource_version() <= self.old.snapshot.position,
             (_, None) => false,

@@ -624,30 +624,40 @@ fn a_client_that_is_cut_off_within_the_difference_of_two_informers_has_no_positi
 
 #[test]
 fn a_stream_starts_over_where_the_new_informer_has_another_history() {
-    // The cluster is restored from a backup while a reload lists: an object returns that the old informer saw deleted, or an
-    // object is at an earlier version.
-    for goes in [true, false] {
+    // The cluster is restored from a backup while a reload lists. An object returns that the old informer saw deleted, or is at an
+    // earlier version, or is another object at the same version, or has other content at the same version. The simulation found
+    // the third: its client got the same version twice.
+    for case in ["returns", "earlier", "another", "differs"] {
         paused(|| {
             let backup = || {
                 let mut upstream = Upstream::default();
                 ["a", "b"].iter().for_each(|name| upstream.put(name, true));
                 upstream
             };
-            let mut upstream = backup();
-            if goes {
-                upstream.delete("b")
-            } else {
-                upstream.put("b", true)
+            let (mut upstream, mut restored) = (backup(), backup());
+            match case {
+                "returns" => upstream.delete("b"),
+                "earlier" => upstream.put("b", true),
+                "another" => {
+                    restored.uid += 10;
+                    for cluster in [&mut upstream, &mut restored] {
+                        cluster.delete("b");
+                        cluster.put("b", true);
+                    }
+                }
+                _ => {
+                    upstream.put("b", true);
+                    restored.put("b", false);
+                }
             }
             let mut life = Life::new(&upstream);
             let mut client = Client::new(Selection::default());
             client.connect(&life);
             while !client.pull(usize::MAX) {}
-            let mut restored = backup();
             (0..4).for_each(|_| restored.put("a", true));
             life.replace_by_same(&restored);
             while !client.pull(usize::MAX) {}
-            assert_eq!((client.resets, &client.state), (1, &client.expected(&life)));
+            assert_eq!((client.resets, &client.state), (1, &client.expected(&life)), "{case}");
         });
     }
 }
