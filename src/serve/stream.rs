@@ -248,6 +248,10 @@ impl Attached {
                     Err(_) => return None,
                 }
             }
+            if !frames.has_remaining() {
+                // While it waits it keeps no buffer: that of a first state had room for hundreds of slices.
+                frames = Frames::new();
+            }
             let mut buffer = [0; READ_BYTES];
             tokio::select! {
                 biased;
