@@ -224,6 +224,17 @@ impl Index {
         (self.values.len() <= values_max).then(counts)
     }
 
+    /// Calls `visit` with each value and how many objects have it. Returns whether it did: not where there are more values than
+    /// `values_max`. It takes no reference to a value, as counting ten thousand references costs as much as all the rest.
+    pub(super) fn visit_counts(&self, values_max: usize, mut visit: impl FnMut(&str, usize)) -> bool {
+        if self.values.len() > values_max {
+            return false;
+        }
+        let held = self.values.iter().filter(|(_, posting)| posting.keys.len() > 0);
+        held.for_each(|(value, posting)| visit(value, posting.keys.len()));
+        true
+    }
+
     /// How many objects have each value that changes after a revision have touched; `None` if there are more such changes than
     /// this.
     pub(super) fn counts_after(&self, revision: Revision, changes_max: usize) -> Option<ValueCounts> {

@@ -320,6 +320,14 @@ impl UsedIndex {
         Some(IndexCounts { cursor, position: state.store.position.clone(), is_whole, counts })
     }
 
+    /// Calls `visit` with each value at the path and how many objects have it, in no order, under the cache's lock. Returns the
+    /// version of the cache. `None` where there are more values than `values_max`; `visit` is not called then.
+    pub fn visit_counts(&self, values_max: usize, visit: impl FnMut(&str, usize)) -> Option<ResourceVersion> {
+        let state = self.shared.read();
+        let index = state.indexes.get(&self.term.path)?;
+        index.visit_counts(values_max, visit).then(|| state.store.position.clone())
+    }
+
     /// As [`Reader::changes_after`], but only changes that touch one of the values.
     ///
     /// Shape: revisions rise; the cursor after them is also beyond changes that touch none of the values.

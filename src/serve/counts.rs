@@ -5,6 +5,7 @@
 //! tells those whose count is another one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 
 use axum::extract::{RawQuery, Request, State};
@@ -46,6 +47,15 @@ struct ValueCount<'a> {
     count: usize,
 }
 
+/// Values with counts, in no order. A value may be there several times. The texts are copied into one, which costs less than a
+/// reference to each.
+#[derive(Default)]
+struct CountedTexts {
+    texts: String,
+    /// The first bytes of each value, its place in the text, and its count.
+    counts: Vec<(u128, Range<usize>, usize)>,
+}
+
 /// The counts that a stream tells.
 struct Counting {
     parts: Vec<Part>,
@@ -73,35 +83,52 @@ pub(super) async fn counts(
     target: Target,
 ) -> Result<Response, ApiError> {
     let Target { informers, selection, .. } = target;
-    let (mut counted, mut versions) = (Vec::new(), Vec::new());
+    let (mut counted, mut versions) = (CountedTexts::default(), Vec::new());
     for informer in &informers {
         let index = if selection.has_all() { use_index(server, informer, &path).await } else { None };
-        let by_index = index.and_then(|index| index.counts(None, COUNTED_AT_ONCE_MAX));
-        let (counts, version) = match by_index {
-            Some(found) => (found.counts, found.position),
-            None => scan(server, informer, &selection, &path).await?,
+        let by_index = index.and_then(|index| {
+            index.visit_counts(COUNTED_AT_ONCE_MAX, |value, count| counted.add(value, count))
+        });
+        let version = match by_index {
+            Some(version) => version,
+            None => {
+                let (counts, version) = scan(server, informer, &selection, &path).await?;
+                counts.iter().for_each(|(value, count)| counted.add(value, *count));
+                version
+            }
         };
-        counted.extend(counts);
         versions.push(version.to_string());
     }
-    let sums = sums(counted);
-    let values = sums.iter().map(|(value, count)| ValueCount { value, count: *count }).collect();
     let resource_version = if versions.len() == 1 { versions.remove(0) } else { String::new() };
+    let values = counted.sums();
     let counts = CountedValues { resource, path: path.to_string(), resource_version, values };
     Ok(axum::Json(counts).into_response())
 }
 
-/// The counts of each value added up, sorted by value.
-fn sums(counted: ValueCounts) -> ValueCounts {
-    let mut counted: Vec<_> =
-        counted.into_iter().map(|(value, count)| (first_bytes(&value), value, count)).collect();
-    counted.sort_unstable();
-    counted.dedup_by(|(_, value, count), (_, kept, sum)| {
-        let is_same = value == kept;
-        *sum += if is_same { *count } else { 0 };
-        is_same
-    });
-    counted.into_iter().map(|(_, value, count)| (value, count)).collect()
+impl CountedTexts {
+    fn add(&mut self, value: &str, count: usize) {
+        let begin = self.texts.len();
+        self.texts.push_str(value);
+        self.counts.push((first_bytes(value), begin..self.texts.len(), count));
+    }
+
+    /// The counts of each value added up, sorted by value.
+    fn sums(&mut self) -> Vec<ValueCount<'_>> {
+        let Self { texts, counts } = self;
+        let of = |at: &Range<usize>| &texts[at.clone()];
+        counts.sort_unstable_by(|(first, value, _), (other, other_value, _)| {
+            first.cmp(other).then_with(|| of(value).cmp(of(other_value)))
+        });
+        let mut sums: Vec<ValueCount<'_>> = Vec::with_capacity(counts.len());
+        for (_, value, count) in counts {
+            let value = of(value);
+            match sums.last_mut() {
+                Some(last) if last.value == value => last.count += *count,
+                Some(_) | None => sums.push(ValueCount { value, count: *count }),
+            }
+        }
+        sums
+    }
 }
 
 /// The first bytes of a text as a number, in the order of texts. To compare two of them reads neither text.
@@ -279,13 +306,14 @@ mod tests {
         fn counts_are_added_up_and_sorted_as_texts(
             counted in prop::collection::vec(("[a-c\\x00ä-ö]{0,18}", 1usize..5), 0..40)
         ) {
-            let mut expected: BTreeMap<Arc<str>, usize> = BTreeMap::new();
-            let counted: ValueCounts =
-                counted.into_iter().map(|(value, count)| (Arc::from(value), count)).collect();
+            let mut expected: BTreeMap<&str, usize> = BTreeMap::new();
+            let mut texts = CountedTexts::default();
             for (value, count) in &counted {
-                *expected.entry(value.clone()).or_default() += count;
+                *expected.entry(value).or_default() += count;
+                texts.add(value, *count);
             }
-            prop_assert_eq!(sums(counted), expected.into_iter().collect::<Vec<_>>());
+            let sums: Vec<_> = texts.sums().iter().map(|sum| (sum.value, sum.count)).collect();
+            prop_assert_eq!(sums, expected.into_iter().collect::<Vec<_>>());
         }
     }
 }
