@@ -225,7 +225,8 @@ impl Index {
     }
 
     /// Calls `visit` with each value and how many objects have it. Returns whether it did: not where there are more values than
-    /// `values_max`. It takes no reference to a value, as counting ten thousand references costs as much as all the rest.
+    /// `values_max`. It clones no value: a clone and its drop are two atomic operations on memory that is seldom in the processor's
+    /// cache.
     pub(super) fn visit_counts(&self, values_max: usize, mut visit: impl FnMut(&str, usize)) -> bool {
         if self.values.len() > values_max {
             return false;

@@ -47,8 +47,8 @@ struct ValueCount<'a> {
     count: usize,
 }
 
-/// Values with counts, in no order. A value may be there several times. The texts are copied into one, which costs less than a
-/// reference to each.
+/// Values with counts, in no order. A value may be there several times, once for each informer. The texts are copied into one, so
+/// that the cache's lock is not held while each text is allocated by itself.
 #[derive(Default)]
 struct CountedTexts {
     texts: String,
