@@ -23,6 +23,8 @@ pub struct Interest {
     wake: Arc<Notify>,
     /// How often each was added.
     scopes: HashMap<Arc<str>, u32>,
+    /// Number of the objects that the reader remembers itself.
+    objects: usize,
 }
 
 /// A part of a cache that an [`Interest`] follows.
@@ -44,9 +46,25 @@ impl Interest {
         let scope = part.scope();
         let count = self.scopes.entry(scope.clone()).or_default();
         *count += 1;
-        if *count > 1 {
-            return;
+        if *count == 1 {
+            self.listen(scope);
         }
+    }
+
+    /// Follows an object that the reader remembers, so that it is not held twice: the reader has to call
+    /// [`Interest::remove_remembered`] for each before it drops the interest. Changes before now are not noticed.
+    pub fn add_remembered(&mut self, object: &Key) {
+        self.objects += 1;
+        self.listen(object.text().clone());
+    }
+
+    /// Follows no longer an object of [`Interest::add_remembered`].
+    pub fn remove_remembered(&mut self, object: &Key) {
+        self.objects -= 1;
+        self.forget(object.text());
+    }
+
+    fn listen(&self, scope: Arc<str>) {
         let mut waiting = self.shared.scoped.lock();
         waiting.listen(scope.clone(), self.wake.clone());
         let mut state = self.shared.write();
@@ -65,12 +83,14 @@ impl Interest {
         }
     }
 
-    /// The current state, and whether nothing of this interest changed after a cursor.
-    pub fn look(&self, cursor: Cursor) -> (Snapshot, bool) {
+    /// The current state, and whether nothing of this interest changed after a cursor. `objects` are those of
+    /// [`Interest::add_remembered`].
+    pub fn look<'a>(&'a self, cursor: Cursor, objects: impl Iterator<Item = &'a Key>) -> (Snapshot, bool) {
         let state = self.shared.read();
         let head = state.store.cursor;
         let is_quiet = |scope: &Arc<str>| state.touched.is_quiet_since(scope, cursor.revision);
-        let all_quiet = || self.scopes.len() <= QUIET_SCOPES_MAX && self.scopes.keys().all(is_quiet);
+        let is_short = self.scopes.len() + self.objects <= QUIET_SCOPES_MAX;
+        let all_quiet = || is_short && self.scopes.keys().chain(objects.map(Key::text)).all(is_quiet);
         let quiet = head.history == cursor.history && (head.revision == cursor.revision || all_quiet());
         (state.store.clone(), quiet)
     }
@@ -106,6 +126,6 @@ impl Reader {
     /// An interest in no object yet, with the wake-up of its reader. The reader is woken by each commit that touches the interest,
     /// when versions went back, and at [`Reader::rouse`]: by the last two only once it follows something.
     pub fn interest(&self, wake: Arc<Notify>) -> Interest {
-        Interest { shared: self.shared.clone(), wake, scopes: HashMap::new() }
+        Interest { shared: self.shared.clone(), wake, scopes: HashMap::new(), objects: 0 }
     }
 }

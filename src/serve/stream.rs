@@ -251,6 +251,7 @@ impl Attached {
             if !frames.has_remaining() {
                 // While it waits it keeps no buffer: that of a first state had room for hundreds of slices.
                 frames = Frames::new();
+                self.stream.encoder.rest();
             }
             let mut buffer = [0; READ_BYTES];
             tokio::select! {

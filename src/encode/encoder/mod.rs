@@ -321,6 +321,11 @@ impl Encoder {
         framing.append(head, out);
     }
 
+    /// Gives back what it reuses from event to event. For streams that wait.
+    pub fn rest(&mut self) {
+        (self.prefix, self.resume) = (String::new(), String::new());
+    }
+
     /// Appends frames that this encoder has made, compressed and framed.
     pub fn append(&mut self, frames: Frames, framing: Framing, out: &mut Frames) {
         let (block, checksum) = self.coding.block(frames);

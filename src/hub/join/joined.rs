@@ -4,75 +4,52 @@
 //! as an owner, or because one of the two selects or names the other. An owner that is held has edges to its own owners. A
 //! related object is shown while it exists and an edge leads to it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
 use hashbrown::HashTable;
 use slab::Slab;
 
+use super::ends::EdgeEnds;
+use super::id_lists::{IdList, short};
 use super::state::StateAt;
-use super::{Join, References, Uid};
-use crate::k8s::{ContentHash, Key, Object, Terms};
+use super::{Join, References};
+use crate::k8s::{Key, Object, Terms};
 
 /// The join of a stream, and what its client has of it.
 pub(super) struct Joined {
     join: Arc<Join>,
     selected: Slab<Selected>,
-    selected_by_key: BTreeMap<(usize, Key), usize>,
-    targets: Slab<EdgeEnd>,
-    /// Its targets by relation and key. Tens of thousands of streams hold some dozen each, so that every byte of an entry counts.
-    targets_by_key: HashTable<u32>,
+    /// Its selected objects by source and key.
+    selected_by_key: HashTable<u32>,
     hasher: RandomState,
+    ends: EdgeEnds,
     /// Selected objects whose edges are to be computed anew.
-    changed: BTreeSet<usize>,
+    changed: BTreeSet<u32>,
     /// Those among them whose related objects by index are to be found.
-    new: BTreeSet<usize>,
+    new: BTreeSet<u32>,
     /// Related objects that are to be compared with selected ones.
     compared: BTreeSet<(usize, Key)>,
-    /// Related objects that, or the edges to which, changed.
-    touched: BTreeSet<usize>,
-    /// What to follow from now on, and no longer.
+    /// What to follow from now on, and no longer, beside the ends of edges.
     follows: Vec<Follow>,
 }
 
 /// A selected object.
 struct Selected {
-    source: usize,
     object: Arc<Object>,
-    /// By name, and by uid to owners.
-    edges: Box<[(usize, Option<Uid>)]>,
-    /// To related objects that name or select it, or that it selects.
-    compared: Vec<usize>,
-    /// Its selectors: the relation, the namespace of what is selected, and the selector.
-    selectors: Box<[(usize, String, Terms)]>,
+    /// The related objects that it names.
+    named: Box<[u32]>,
+    /// The edges to its owners ([`EdgeEnds::owned`]).
+    owners: IdList,
+    /// The related objects that name or select it, or that it selects.
+    compared: IdList,
+    selectors: Box<[OwnSelector]>,
+    source: u16,
 }
 
-/// An object of a related informer that an edge leads to. It need not exist.
-struct EdgeEnd {
-    relation: usize,
-    key: Key,
-    /// The object in the state that was last taken.
-    object: Option<Arc<Object>>,
-    /// The object that the client has.
-    shown: Option<Arc<Object>>,
-    /// Edges by name.
-    named: usize,
-    /// The selected objects of edges by comparison.
-    compared: Vec<usize>,
-    owned: Vec<Owned>,
-    /// The edges to its owners, while it is held as an owner.
-    edges: Vec<(usize, Uid)>,
-}
-
-/// The edges to an owner with a uid.
-struct Owned {
-    uid: Uid,
-    /// From selected objects.
-    selected: usize,
-    /// From owners.
-    below: Vec<usize>,
-}
+/// A selector of a selected object: the relation, the namespace of what is selected (empty for all), and the selector.
+type OwnSelector = (usize, String, Terms);
 
 /// A part of a related informer that is followed from now on, or no longer.
 #[derive(Debug)]
@@ -104,63 +81,75 @@ impl Joined {
         Self {
             join,
             selected: Slab::new(),
-            selected_by_key: BTreeMap::new(),
-            targets: Slab::new(),
-            targets_by_key: HashTable::new(),
+            selected_by_key: HashTable::new(),
             hasher: RandomState::new(),
+            ends: EdgeEnds::default(),
             changed: BTreeSet::new(),
             new: BTreeSet::new(),
             compared: BTreeSet::new(),
-            touched: BTreeSet::new(),
             follows: Vec::new(),
         }
     }
 
     /// The number of objects, selected and related.
     pub(super) fn len(&self) -> usize {
-        self.selected.len() + self.targets.len()
+        self.selected.len() + self.ends.len()
     }
 
     /// The state of a selected object that was last taken.
     pub(super) fn selected(&self, source: usize, key: &Key) -> Option<&Arc<Object>> {
-        let id = self.selected_by_key.get(&(source, key.clone()))?;
-        Some(&self.selected[*id].object)
+        self.find_selected(source, key).map(|id| &self.selected[id as usize].object)
+    }
+
+    fn find_selected(&self, source: usize, key: &Key) -> Option<u32> {
+        let is_it = |id: &u32| self.selected[*id as usize].is(source, key);
+        self.selected_by_key.find(self.hasher.hash_one((source, key)), is_it).copied()
     }
 
     /// Takes an object that is selected.
     pub(super) fn select(&mut self, source: usize, object: &Arc<Object>) {
-        let name = (source, object.key().clone());
-        if let Some(id) = self.selected_by_key.get(&name) {
-            self.selected[*id].object = object.clone();
-            self.changed.insert(*id);
+        if let Some(id) = self.find_selected(source, object.key()) {
+            self.selected[id as usize].object = object.clone();
+            self.changed.insert(id);
             return;
         }
-        let selected = Selected {
-            source,
+        let id = short(self.selected.insert(Selected {
             object: object.clone(),
-            edges: Box::default(),
-            compared: Vec::new(),
+            named: Box::default(),
+            owners: IdList::Empty,
+            compared: IdList::Empty,
             selectors: Box::default(),
+            source: u16::try_from(source).expect("a stream has few sources"),
+        }));
+        let (selected, hasher) = (&self.selected, &self.hasher);
+        let hash_of = |id: &u32| {
+            let selected = &selected[*id as usize];
+            hasher.hash_one((selected.source(), selected.object.key()))
         };
-        let id = self.selected.insert(selected);
-        self.selected_by_key.insert(name, id);
+        self.selected_by_key.insert_unique(hasher.hash_one((source, object.key())), id, hash_of);
         self.changed.insert(id);
         self.new.insert(id);
-        self.follow_around(source, &object.key().clone(), true);
+        self.follow_around(source, object.key(), true);
     }
 
     /// Takes it that an object is not selected any longer.
     pub(super) fn unselect(&mut self, source: usize, key: &Key) {
-        let Some(id) = self.selected_by_key.remove(&(source, key.clone())) else { return };
-        let gone = self.selected.remove(id);
+        let is_it = |id: &u32| self.selected[*id as usize].is(source, key);
+        let Ok(entry) = self.selected_by_key.find_entry(self.hasher.hash_one((source, key)), is_it) else {
+            return;
+        };
+        let (id, _) = entry.remove();
+        let mut gone = self.selected.remove(id as usize);
         self.changed.remove(&id);
         self.new.remove(&id);
-        for (target, uid) in gone.edges {
-            self.unlink(target, uid);
+        for end in gone.named {
+            self.ends.unlink_name(end);
         }
-        for target in gone.compared {
-            self.targets[target].compared.retain(|other| *other != id);
-            self.touched.insert(target);
+        for owner in self.ends.lists.clear(&mut gone.owners) {
+            self.ends.unlink_owner(owner);
+        }
+        for end in self.ends.lists.clear(&mut gone.compared) {
+            self.ends.unlink_compared(end, id);
         }
         self.follow_around(source, key, false);
         for (relation, namespace, _) in gone.selectors {
@@ -195,7 +184,8 @@ impl Joined {
 
     /// Notes that an object of a related informer changed.
     pub(super) fn changed(&mut self, relation: usize, key: &Key) {
-        self.touched.extend(self.find_target(relation, key));
+        let end = self.ends.find(relation, key);
+        self.ends.touched.extend(end);
         if self.join.relations[relation].compares() {
             self.compared.insert((relation, key.clone()));
         }
@@ -203,21 +193,21 @@ impl Joined {
 
     /// Notes that anything of a related informer may have changed.
     pub(super) fn all_changed(&mut self, relation: usize) {
-        let of_relation = self.targets.iter().filter(|(_, target)| target.relation == relation);
-        self.touched.extend(of_relation.map(|(id, _)| id));
+        let ids = self.ends.iter().filter(|(_, end)| end.relation() == relation).map(|(id, _)| id);
+        let ids: Vec<_> = ids.collect();
         if self.join.relations[relation].compares() {
-            self.changed.extend(self.selected.iter().map(|(id, _)| id));
-            self.new.extend(self.selected.iter().map(|(id, _)| id));
-            let compared = self.targets.iter().filter(|(_, target)| target.relation == relation);
-            self.compared.extend(compared.map(|(_, target)| (relation, target.key.clone())));
+            self.changed.extend(self.selected.iter().map(|(id, _)| short(id)));
+            self.new.extend(self.selected.iter().map(|(id, _)| short(id)));
+            self.compared.extend(ids.iter().map(|id| (relation, self.ends.get(*id).key().clone())));
         }
+        self.ends.touched.extend(ids);
     }
 
     /// The names of selected objects that are new, for a link by name of a relation.
     pub(super) fn new_names(&self, relation: usize, link: usize) -> BTreeSet<&str> {
         let link = &self.join.relations[relation].names[link];
-        let new = self.new.iter().map(|id| &self.selected[*id]);
-        let meant = new.filter(|selected| link.selected.contains(&selected.source));
+        let new = self.new.iter().map(|id| &self.selected[*id as usize]);
+        let meant = new.filter(|selected| link.selected.contains(&selected.source()));
         meant.map(|selected| selected.object.key().name()).collect()
     }
 
@@ -228,22 +218,34 @@ impl Joined {
 
     /// What to follow from now on, and no longer.
     pub(super) fn take_follows(&mut self) -> Vec<Follow> {
-        std::mem::take(&mut self.follows)
+        let follow =
+            |begins| move |(relation, key)| Follow { relation, part: FollowedPart::Object(key), begins };
+        let begun = std::mem::take(&mut self.ends.begun).into_iter().map(follow(true));
+        let ended = std::mem::take(&mut self.ends.ended).into_iter().map(follow(false));
+        // An end may have begun and ended in one step, but not the other way around.
+        std::mem::take(&mut self.follows).into_iter().chain(begun).chain(ended).collect()
+    }
+
+    /// The related objects that are followed, each with its relation.
+    pub(super) fn followed(&self) -> impl Iterator<Item = (usize, &Key)> {
+        self.ends.iter().map(|(_, end)| (end.relation(), end.key()))
     }
 
     /// Gives back what a first state needed beyond what it left.
     pub(super) fn shrink(&mut self) {
         self.selected.shrink_to_fit();
-        self.targets.shrink_to_fit();
+        let (selected, hasher) = (&self.selected, &self.hasher);
+        self.selected_by_key.shrink_to(0, |id| {
+            let selected = &selected[*id as usize];
+            hasher.hash_one((selected.source(), selected.object.key()))
+        });
+        self.ends.shrink();
     }
 
     /// Brings the edges up to the states of the related informers, and returns what the client has to be told.
     pub(super) fn settle(&mut self, states: &[StateAt]) -> Vec<RelatedUpdate> {
-        for id in std::mem::take(&mut self.touched) {
-            let target = &mut self.targets[id];
-            target.object = states[target.relation].get(&target.key).cloned();
-            self.touched.insert(id);
-        }
+        // The states of before of ends that the client has, in the order of their ids.
+        let before = self.ends.refresh(states);
         for (relation, key) in std::mem::take(&mut self.compared) {
             self.compare_related(relation, &key, states);
         }
@@ -254,10 +256,13 @@ impl Joined {
         let dirty = self.settle_owners(states);
         let mut told = Vec::new();
         for id in dirty {
-            let is_shown = self.is_shown(id);
-            let target = &mut self.targets[id];
-            let after = target.object.clone().filter(|_| is_shown);
-            let before = std::mem::replace(&mut target.shown, after.clone());
+            let is_linked = self.ends.is_linked(id);
+            let end = self.ends.get_mut(id);
+            let after = end.object().filter(|_| is_linked).cloned();
+            let was_shown = std::mem::replace(&mut end.is_shown, after.is_some());
+            let was = before.binary_search_by_key(&id, |(id, _)| *id).ok().map(|at| &before[at].1);
+            // An end that was touched later than `before` has the state that it had.
+            let before = was.or(end.object()).filter(|_| was_shown).cloned();
             let is_same = match (&before, &after) {
                 (Some(before), Some(after)) => {
                     before.uid() == after.uid() && before.resource_version() == after.resource_version()
@@ -265,16 +270,8 @@ impl Joined {
                 (None, None) => true,
                 (Some(_), None) | (None, Some(_)) => false,
             };
-            let relation = target.relation;
-            if target.is_unused() {
-                let target = self.targets.remove(id);
-                let hash = self.hasher.hash_one((relation, &target.key));
-                if let Ok(entry) = self.targets_by_key.find_entry(hash, |at| *at as usize == id) {
-                    entry.remove();
-                }
-                let part = FollowedPart::Object(target.key);
-                self.follows.push(Follow { relation, part, begins: false });
-            }
+            let relation = end.relation();
+            self.ends.drop_unused(id);
             if !is_same {
                 told.push(RelatedUpdate { relation, before, after });
             }
@@ -283,31 +280,32 @@ impl Joined {
     }
 
     /// Computes the edges of a selected object.
-    fn link(&mut self, id: usize, states: &[StateAt]) {
+    fn link(&mut self, id: u32, states: &[StateAt]) {
         let join = self.join.clone();
-        let (source, object) = (self.selected[id].source, self.selected[id].object.clone());
-        let References { named, owners, selectors } = join.references(source, &object);
-        let named = named.into_iter().map(|(relation, key)| (relation, key, None));
-        let owners = owners.into_iter().map(|(relation, key, uid)| (relation, key, Some(uid)));
-        let mut edges = Vec::new();
-        for (relation, key, uid) in named.chain(owners) {
-            let target = self.target(relation, &key, states);
-            if !edges.contains(&(target, uid)) {
-                edges.push((target, uid));
-            }
+        let Selected { source, object, .. } = &self.selected[id as usize];
+        let References { named, owners, selectors } = join.references(usize::from(*source), &object.clone());
+        let named: BTreeSet<u32> =
+            named.into_iter().map(|(relation, key)| self.ends.end(relation, &key, states)).collect();
+        let mut owned = BTreeSet::new();
+        for (relation, key, uid) in owners {
+            let end = self.ends.end(relation, &key, states);
+            owned.insert(self.ends.owned(end, uid));
         }
         // New ones first, so that what stays is never without an edge.
-        for (target, uid) in &edges {
-            self.link_to(*target, *uid);
+        named.iter().for_each(|end| self.ends.link_name(*end));
+        owned.iter().for_each(|owner| self.ends.link_owner(*owner));
+        let selected = &mut self.selected[id as usize];
+        for end in std::mem::replace(&mut selected.named, named.into_iter().collect()) {
+            self.ends.unlink_name(end);
         }
-        for (target, uid) in std::mem::replace(&mut self.selected[id].edges, edges.into()) {
-            self.unlink(target, uid);
-        }
+        let before = self.ends.lists.clear(&mut selected.owners);
+        owned.iter().for_each(|owner| self.ends.lists.add(&mut selected.owners, *owner));
+        before.into_iter().for_each(|owner| self.ends.unlink_owner(owner));
         for (relation, namespace, _) in &selectors {
             self.follow_namespace(*relation, namespace, true);
         }
-        for (relation, namespace, _) in std::mem::replace(&mut self.selected[id].selectors, selectors.into())
-        {
+        let selected = &mut self.selected[id as usize];
+        for (relation, namespace, _) in std::mem::replace(&mut selected.selectors, selectors.into()) {
             self.follow_namespace(relation, &namespace, false);
         }
         let found = self.compared_with(id, states);
@@ -315,12 +313,12 @@ impl Joined {
     }
 
     /// The related objects that name or select a selected one, or that it selects.
-    fn compared_with(&self, id: usize, states: &[StateAt]) -> BTreeSet<(usize, Key)> {
-        let selected = &self.selected[id];
+    fn compared_with(&self, id: u32, states: &[StateAt]) -> BTreeSet<(usize, Key)> {
+        let selected = &self.selected[id as usize];
         let (object, key) = (&selected.object, selected.object.key());
         let mut found = BTreeSet::new();
         for (at, relation) in self.join.relations.iter().enumerate() {
-            if relation.selectors.iter().any(|(_, meant)| meant.contains(&selected.source)) {
+            if relation.selectors.iter().any(|(_, meant)| meant.contains(&selected.source())) {
                 let namespaced = relation.informer.spec.resource.namespaced();
                 let namespace = if namespaced { key.namespace() } else { "" };
                 for related in states[at].in_namespace(namespace) {
@@ -336,13 +334,10 @@ impl Joined {
             found.extend(selecting.map(|related| (*at, related.key().clone())));
         }
         // Names depend on the key alone: of a selected object that is not new they are known, and of a new one they are compared.
-        for target in selected.compared.iter().map(|target| &self.targets[*target]) {
-            if target
-                .object
-                .as_ref()
-                .is_some_and(|related| self.names(target.relation, related, selected.source, object.key()))
-            {
-                found.insert((target.relation, target.key.clone()));
+        for end in self.ends.lists.ids(&selected.compared).iter().map(|end| self.ends.get(*end)) {
+            let names = |related| self.names(end.relation(), related, selected.source(), object.key());
+            if end.object().is_some_and(|related| names(related)) {
+                found.insert((end.relation(), end.key().clone()));
             }
         }
         found
@@ -357,7 +352,7 @@ impl Joined {
             let reaches = related.key().namespace().is_empty()
                 || related.key().namespace() == selected.object.key().namespace();
             reaches
-                && meant.contains(&selected.source)
+                && meant.contains(&selected.source())
                 && terms.as_ref().is_some_and(|terms| terms.matches(&selected.object))
         })
     }
@@ -375,53 +370,56 @@ impl Joined {
     fn compare_related(&mut self, at: usize, key: &Key, states: &[StateAt]) {
         let join = self.join.clone();
         let relation = &join.relations[at];
-        let mut ids: BTreeSet<usize> = BTreeSet::new();
+        let mut ids: BTreeSet<u32> = BTreeSet::new();
         if let Some(related) = states[at].get(key) {
             for link in &relation.names {
                 for name in relation.names(link, related) {
                     for source in &link.selected {
                         let namespaced = self.is_namespaced(*source);
                         let there = if namespaced { key.namespace() } else { "" };
-                        ids.extend(self.selected_by_key.get(&(*source, Key::new(there, &name))));
+                        ids.extend(self.find_selected(*source, &Key::new(there, &name)));
                     }
                 }
             }
             if relation.selects() {
                 let near = self.selected_near(key.namespace());
-                ids.extend(near.filter(|id| {
-                    let selected = &self.selected[*id];
+                let is_linked = near.filter(|(_, selected)| {
                     let mut own = selected.selectors.iter();
                     self.selects(at, states[at].history(), related, selected)
                         || own.any(|(to, namespace, terms)| {
                             let reaches = namespace.is_empty() || namespace == key.namespace();
                             *to == at && reaches && terms.matches(related)
                         })
-                }));
+                });
+                ids.extend(is_linked.map(|(id, _)| id));
             }
         }
-        let target = self.find_target(at, key);
-        let before: BTreeSet<usize> =
-            target.into_iter().flat_map(|target| self.targets[target].compared.iter().copied()).collect();
+        let end = self.ends.find(at, key);
+        let before: BTreeSet<u32> = end
+            .into_iter()
+            .flat_map(|end| self.ends.lists.ids(&self.ends.get(end).compared))
+            .copied()
+            .collect();
         if ids == before {
             return;
         }
-        let target = self.target(at, key, states);
+        let end = self.ends.end(at, key, states);
         for gone in before.difference(&ids) {
-            self.selected[*gone].compared.retain(|other| *other != target);
+            self.ends.lists.remove(&mut self.selected[*gone as usize].compared, end);
         }
         for new in ids.difference(&before) {
-            push(&mut self.selected[*new].compared, target);
+            self.ends.lists.add(&mut self.selected[*new as usize].compared, end);
         }
-        self.targets[target].compared = ids.into_iter().collect();
-        self.touched.insert(target);
+        self.ends.set_compared(end, ids);
     }
 
     /// The selected objects of a namespace and of the cluster; all for an object of the cluster.
-    fn selected_near<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = usize> + 'a {
+    fn selected_near<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = (u32, &'a Selected)> + 'a {
         let near = move |key: &Key| {
             namespace.is_empty() || key.namespace().is_empty() || key.namespace() == namespace
         };
-        self.selected_by_key.iter().filter(move |((_, key), _)| near(key)).map(|(_, id)| *id)
+        let selected = self.selected.iter().filter(move |(_, selected)| near(selected.object.key()));
+        selected.map(|(id, selected)| (short(id), selected))
     }
 
     fn is_namespaced(&self, source: usize) -> bool {
@@ -429,156 +427,49 @@ impl Joined {
     }
 
     /// Sets the edges of a selected object by comparison.
-    fn set_compared(&mut self, id: usize, found: &BTreeSet<(usize, Key)>, states: &[StateAt]) {
-        let now: BTreeSet<usize> =
-            found.iter().map(|(relation, key)| self.target(*relation, key, states)).collect();
-        let before: BTreeSet<usize> = self.selected[id].compared.iter().copied().collect();
+    fn set_compared(&mut self, id: u32, found: &BTreeSet<(usize, Key)>, states: &[StateAt]) {
+        let now: BTreeSet<u32> =
+            found.iter().map(|(relation, key)| self.ends.end(*relation, key, states)).collect();
+        let compared = &mut self.selected[id as usize].compared;
+        let before: BTreeSet<u32> = self.ends.lists.ids(compared).iter().copied().collect();
         for gone in before.difference(&now) {
-            self.targets[*gone].compared.retain(|other| *other != id);
-            self.touched.insert(*gone);
+            self.ends.lists.remove(compared, *gone);
+            self.ends.unlink_compared(*gone, id);
         }
         for new in now.difference(&before) {
-            push(&mut self.targets[*new].compared, id);
-            self.touched.insert(*new);
-        }
-        if now != before {
-            self.selected[id].compared = now.into_iter().collect();
+            self.ends.lists.add(compared, *new);
+            self.ends.link_compared(*new, id);
         }
     }
 
     /// Gives owners that are held edges to their own owners, and takes them from those that are not. Returns the related objects that
     /// may be shown in another way than before.
-    fn settle_owners(&mut self, states: &[StateAt]) -> BTreeSet<usize> {
+    fn settle_owners(&mut self, states: &[StateAt]) -> BTreeSet<u32> {
         let join = self.join.clone();
         let mut dirty = BTreeSet::new();
-        while let Some(id) = self.touched.pop_first() {
+        while let Some(id) = self.ends.touched.pop_first() {
             dirty.insert(id);
-            let wanted = match &self.targets[id].object {
-                Some(object) if self.is_owner(id, &mut BTreeSet::new()) => join.owners(object),
+            let wanted = match self.ends.get(id).object() {
+                Some(object) if self.ends.is_owner(id) => join.owners(object),
                 Some(_) | None => Vec::new(),
             };
-            let edges: BTreeSet<(usize, Uid)> = wanted
-                .into_iter()
-                .map(|(relation, key, uid)| (self.target(relation, &key, states), uid))
-                .collect();
-            let before: BTreeSet<(usize, Uid)> = self.targets[id].edges.iter().copied().collect();
-            for (target, uid) in edges.difference(&before) {
-                push(&mut self.owned(*target, *uid).below, id);
-                self.touched.insert(*target);
+            let mut owners = BTreeSet::new();
+            for (relation, key, uid) in wanted {
+                let end = self.ends.end(relation, &key, states);
+                owners.insert(self.ends.owned(end, uid));
             }
-            for (target, uid) in before.difference(&edges) {
-                self.owned(*target, *uid).below.retain(|other| *other != id);
-                self.touched.insert(*target);
-            }
-            if edges != before {
-                self.targets[id].edges = edges.into_iter().collect();
-            }
+            self.ends.set_owners(id, &owners);
         }
         dirty
     }
-
-    /// Whether a related object is an owner of a selected one, or an owner of such an owner. Objects may own each other in a circle,
-    /// so that owners alone prove nothing.
-    fn is_owner(&self, id: usize, seen: &mut BTreeSet<usize>) -> bool {
-        if !seen.insert(id) {
-            return false;
-        }
-        let target = &self.targets[id];
-        let Some(object) = &target.object else { return false };
-        if target.owned.is_empty() {
-            return false;
-        }
-        let uid = ContentHash::of(object.uid().as_bytes());
-        let Some(owned) = target.owned.iter().find(|owned| owned.uid == uid) else { return false };
-        owned.selected > 0 || owned.below.iter().any(|below| self.is_owner(*below, seen))
-    }
-
-    fn is_shown(&self, id: usize) -> bool {
-        let target = &self.targets[id];
-        target.named > 0 || !target.compared.is_empty() || self.is_owner(id, &mut BTreeSet::new())
-    }
-
-    /// A related object, taken from its informer's state if no edge led to it yet.
-    fn target(&mut self, relation: usize, key: &Key, states: &[StateAt]) -> usize {
-        if let Some(id) = self.find_target(relation, key) {
-            return id;
-        }
-        let object = states[relation].get(key).cloned();
-        // The object's own key is shared.
-        let key = object.as_ref().map_or(key, |object| object.key()).clone();
-        let id = self.targets.insert(EdgeEnd {
-            relation,
-            key: key.clone(),
-            object,
-            shown: None,
-            named: 0,
-            compared: Vec::new(),
-            owned: Vec::new(),
-            edges: Vec::new(),
-        });
-        let (targets, hasher) = (&self.targets, &self.hasher);
-        let hash_of = |at: &u32| {
-            let target = &targets[*at as usize];
-            hasher.hash_one((target.relation, &target.key))
-        };
-        // A stream has at most a hundred thousand objects.
-        let entry = u32::try_from(id).expect("the number of objects is bounded");
-        self.targets_by_key.insert_unique(hasher.hash_one((relation, &key)), entry, hash_of);
-        self.follows.push(Follow { relation, part: FollowedPart::Object(key), begins: true });
-        self.touched.insert(id);
-        id
-    }
-
-    fn find_target(&self, relation: usize, key: &Key) -> Option<usize> {
-        let is_it = |at: &u32| {
-            let target = &self.targets[*at as usize];
-            target.relation == relation && target.key == *key
-        };
-        self.targets_by_key.find(self.hasher.hash_one((relation, key)), is_it).map(|at| *at as usize)
-    }
-
-    fn owned(&mut self, id: usize, uid: Uid) -> &mut Owned {
-        let owned = &mut self.targets[id].owned;
-        let at = owned.iter().position(|owned| owned.uid == uid).unwrap_or_else(|| {
-            push(owned, Owned { uid, selected: 0, below: Vec::new() });
-            owned.len() - 1
-        });
-        &mut owned[at]
-    }
-
-    fn link_to(&mut self, target: usize, uid: Option<Uid>) {
-        match uid {
-            None => self.targets[target].named += 1,
-            Some(uid) => self.owned(target, uid).selected += 1,
-        }
-        self.touched.insert(target);
-    }
-
-    fn unlink(&mut self, target: usize, uid: Option<Uid>) {
-        match uid {
-            None => self.targets[target].named -= 1,
-            Some(uid) => self.owned(target, uid).selected -= 1,
-        }
-        self.touched.insert(target);
-    }
 }
 
-impl EdgeEnd {
-    /// Whether no edge leads to it or from it, and the client does not have it.
-    fn is_unused(&self) -> bool {
-        let is_owned = self.owned.iter().any(|owned| owned.selected > 0 || !owned.below.is_empty());
-        self.named == 0
-            && self.compared.is_empty()
-            && !is_owned
-            && self.edges.is_empty()
-            && self.shown.is_none()
+impl Selected {
+    fn is(&self, source: usize, key: &Key) -> bool {
+        self.source() == source && self.object.key() == key
     }
-}
 
-/// Appends to a list that mostly stays as short as it is.
-fn push<T>(list: &mut Vec<T>, item: T) {
-    if list.len() < 4 {
-        list.reserve_exact(1);
+    fn source(&self) -> usize {
+        usize::from(self.source)
     }
-    list.push(item);
 }

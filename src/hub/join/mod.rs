@@ -8,6 +8,8 @@
 //! The stream moves in steps from one set of positions to the next, one position for each informer. At the end of a step the
 //! client holds the join of the states at these positions. A step with several events ends with a bookmark, which has the token.
 
+mod ends;
+mod id_lists;
 mod joined;
 mod reader;
 mod state;

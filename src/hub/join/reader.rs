@@ -16,12 +16,14 @@ use crate::hub::source::Source;
 use crate::hub::{CloseReason, Form, Informer, Resumable, ResumeToken};
 use crate::k8s::{Key, Object, ResourceVersion};
 
-/// Largest number of objects of a stream with a join, selected and related. The stream holds a reference to each, and about 300
-/// bytes beside it.
+/// Largest number of objects of a stream with a join, selected and related. The stream holds a reference to each, and its edges.
 pub const JOINED_MAX: usize = 100_000;
 
 /// Largest number of changes that are read in one step. With more, each related object is compared with its current state.
 const READ_MAX: usize = 8 * READ_LEN;
+
+/// Largest number of objects of a stream that are looked at to tell that none of them changed. With more, the journal is read.
+const QUIET_MAX: usize = 1024;
 
 /// Largest number of changes of one informer between a token and now. With more, the stream starts over: it has to undo them.
 const UNDONE_MAX: usize = 4096;
@@ -108,6 +110,11 @@ impl JoinReader {
         commits.chain([self.wake.notified().boxed()]).collect()
     }
 
+    /// Waits for a change of a related object. That is all that wakes it once it has begun.
+    pub(in crate::hub) async fn woken(&self) {
+        self.wake.notified().await;
+    }
+
     /// The related informers, and where the client resumes in each.
     pub(in crate::hub) fn positions(&self) -> impl Iterator<Item = (&Arc<Informer>, &Resumable)> {
         self.related.iter().map(|related| (&related.informer, &related.position))
@@ -139,6 +146,7 @@ impl JoinReader {
 
     /// Begins anew, with the first state. Forgets everything, as the client does.
     pub(in crate::hub) fn clear(&mut self) {
+        self.forget_objects();
         self.joined = Joined::new(self.join.clone());
         (self.commits, self.rebuild, self.again, self.lost) = (Vec::new(), None, false, false);
         for related in &mut self.related {
@@ -359,8 +367,11 @@ impl JoinReader {
         (self.again, self.gone) = (false, HashMap::new());
         let mut snapshots = Vec::new();
         for at in 0..self.related.len() {
-            let (snapshot, is_quiet) = self.related[at].interest.look(self.related[at].cursor);
-            self.advance(at, &snapshot, is_quiet)?;
+            let related = &self.related[at];
+            let is_short = self.joined.len() <= QUIET_MAX;
+            let objects = self.joined.followed().filter(|(relation, _)| is_short && *relation == at);
+            let (snapshot, is_quiet) = related.interest.look(related.cursor, objects.map(|(_, key)| key));
+            self.advance(at, &snapshot, is_quiet && is_short)?;
             snapshots.push(snapshot);
         }
         for (at, snapshot) in snapshots.iter_mut().enumerate() {
@@ -450,22 +461,30 @@ impl JoinReader {
     /// Follows what edges lead to since this step, and no longer what they do not.
     fn follow(&mut self) {
         for Follow { relation, part, begins } in self.joined.take_follows() {
-            let related = &mut self.related[relation];
+            let Related { informer, interest, cursor, .. } = &mut self.related[relation];
             let part = match &part {
-                FollowedPart::Object(key) => Part::Object(key),
-                FollowedPart::Namespace(namespace) => Part::Namespace(namespace),
+                FollowedPart::Object(key) => Err(key),
+                FollowedPart::Namespace(namespace) => Ok(Part::Namespace(namespace)),
                 FollowedPart::Named(link, name) => {
-                    Part::Value(&self.join.relations[relation].names[*link].path, name)
+                    Ok(Part::Value(&self.join.relations[relation].names[*link].path, name))
                 }
-                FollowedPart::Everything => Part::Everything,
+                FollowedPart::Everything => Ok(Part::Everything),
             };
-            if begins {
-                related.interest.add(part);
-                // It may have changed between the step's state and now.
-                self.again |= related.informer.reader.head().0 != related.cursor;
-            } else {
-                related.interest.remove(part);
+            match part {
+                Ok(part) if begins => interest.add(part),
+                Ok(part) => interest.remove(part),
+                Err(key) if begins => interest.add_remembered(key),
+                Err(key) => interest.remove_remembered(key),
             }
+            // It may have changed between the step's state and now.
+            self.again |= begins && informer.reader.head().0 != *cursor;
+        }
+    }
+
+    /// Follows the ends of edges no longer, which are forgotten.
+    fn forget_objects(&mut self) {
+        for (relation, key) in self.joined.followed() {
+            self.related[relation].interest.remove_remembered(key);
         }
     }
 
@@ -476,6 +495,12 @@ impl JoinReader {
 
     fn bounded(&self) -> Result<(), JoinError> {
         if self.joined.len() <= JOINED_MAX { Ok(()) } else { Err(JoinError::TooMany) }
+    }
+}
+
+impl Drop for JoinReader {
+    fn drop(&mut self) {
+        self.forget_objects();
     }
 }
 

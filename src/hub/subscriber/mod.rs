@@ -348,13 +348,18 @@ impl Subscriber {
         if timer.is_elapsed() || timer.deadline() > at {
             timer.as_mut().reset(at);
         }
-        // The common case of one informer needs no allocation.
+        // The common cases, one informer and one with a join that has begun, need no allocation.
         let any = async {
             if gathers_until.is_some() {
                 return std::future::pending().await;
             }
             match (&mut *self.sources, &mut self.join) {
                 ([source], None) => woken(source).await,
+                ([source], Some(join)) if join.is_begun() => tokio::select! {
+                    biased;
+                    () = woken(source) => {}
+                    () = join.woken() => {}
+                },
                 (sources, join) => {
                     let related = join.iter_mut().flat_map(|join| join.wakes());
                     let own = sources.iter_mut().map(|source| woken(source).boxed());
