@@ -133,6 +133,8 @@ pub(super) enum Succession {
     NotYet,
     /// The difference follows.
     Difference,
+    /// The difference follows, and the client then holds other objects, or other members, than its token says.
+    DifferenceOfContent,
     /// The difference is unknown.
     StartOver,
 }
@@ -315,7 +317,14 @@ impl Source {
         };
         let tells_all = is_as_far && self.holds_beyond.is_none();
         self.phase = Phase::Difference(Box::new(Difference { old, new, last: None, is_same_content }));
-        if tells_all { Succession::Difference } else { Succession::StartOver }
+        match tells_all {
+            true if is_same_content => Succession::Difference,
+            true => {
+                self.position = Resumable::No;
+                Succession::DifferenceOfContent
+            }
+            false => Succession::StartOver,
+        }
     }
 
     /// Locates a version from a token.

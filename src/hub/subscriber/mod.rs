@@ -40,6 +40,8 @@ pub struct Subscriber {
     state: SubscriberState,
     /// Sources whose informer was replaced, and which the transport has not been told of yet.
     replaced: Vec<usize>,
+    /// Whether an informer was replaced by one with other content, so that the client must not keep the token of its last bookmark.
+    voids_token: bool,
     /// The source that is pulled first.
     turn: usize,
     /// Whether the last pull took everything.
@@ -147,6 +149,7 @@ impl Subscriber {
             config,
             state,
             replaced: Vec::new(),
+            voids_token: false,
             turn: 0,
             caught_up: false,
             unfinished: false,

@@ -74,6 +74,12 @@ impl Subscriber {
         if matches!(self.state, SubscriberState::Resumed | SubscriberState::Live)
             && self.rebuild(now, &mut batch)
         {
+            if std::mem::take(&mut self.voids_token) {
+                // A client that keeps the token of its last bookmark would take it to a replica that still has the old content, and
+                // keep there what the difference has changed. From this bookmark it starts over; one follows the difference.
+                batch.push(self.bookmark(EventKind::Bookmark));
+                self.bookmark_at = now;
+            }
             self.pull_live(now, &mut batch);
         }
         batch.events
@@ -207,10 +213,19 @@ impl Subscriber {
         match self.sources[index].succeed(successor) {
             Succession::NotYet => return,
             // The difference has no order.
-            Succession::Difference | Succession::StartOver if self.ordered && begun => {
+            Succession::Difference | Succession::DifferenceOfContent | Succession::StartOver
+                if self.ordered && begun =>
+            {
                 self.end(CloseReason::Expired, Status::watch_expired());
             }
             Succession::Difference => {}
+            // A related object has no part in it: a stream with a join does not resume from a bookmark's token.
+            Succession::DifferenceOfContent if self.join.is_some() => {}
+            Succession::DifferenceOfContent if matches!(self.state, SubscriberState::Live) => {
+                self.voids_token = true;
+            }
+            // Before its first bookmark the client has no state that a bookmark could confirm.
+            Succession::DifferenceOfContent => self.state = resetting(ResetReason::Replaced),
             Succession::StartOver => self.state = resetting(ResetReason::Replaced),
         }
         let after = self.histories();

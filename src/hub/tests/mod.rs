@@ -582,7 +582,8 @@ fn a_live_stream_of_a_replaced_informer_gets_only_the_difference() {
         upstream.put("d", true);
         life.replace(&upstream);
         while !client.pull(usize::MAX) {}
-        assert_eq!((client.told, client.resets), (3, 0));
+        // With a bookmark before the difference, and one behind it.
+        assert_eq!((client.told, client.resets), (5, 0));
         assert_eq!(client.state, client.expected(&life));
         let token = client.token.clone();
         // A client that resumes from the position of the replacement may or may not hold b.
@@ -610,7 +611,7 @@ fn a_client_that_is_cut_off_within_the_difference_of_two_informers_has_no_positi
         client.connect(&life);
         while !client.pull(usize::MAX) {}
         ["a", "b"].iter().for_each(|name| upstream.put(name, true));
-        life.replace(&upstream);
+        life.replace_by_same(&upstream);
         client.told = 0;
         while client.subscriber.is_some() {
             client.pull(1);
@@ -619,6 +620,29 @@ fn a_client_that_is_cut_off_within_the_difference_of_two_informers_has_no_positi
         client.connect(&life);
         while !client.pull(usize::MAX) {}
         assert_eq!((client.resets, &client.state), (1, &client.expected(&life)));
+    });
+}
+
+#[test]
+fn a_bookmark_from_before_a_change_of_content_is_void() {
+    // A client that keeps the token of its last bookmark would take it to a replica that still holds the old content, and keep there what
+    // the difference has changed.
+    paused(|| {
+        let mut upstream = Upstream::default();
+        ["a", "b"].iter().for_each(|name| upstream.put(name, true));
+        let mut life = Life::new(&upstream);
+        let mut client = Client::new(Selection::default());
+        client.connect(&life);
+        while !client.pull(usize::MAX) {}
+        upstream.put("a", true);
+        life.replace(&upstream);
+        let (mut subscriber, mut told) = (client.subscriber.take().unwrap(), Vec::new());
+        while let Some(delivery) = subscriber.next().now_or_never() {
+            told.extend(delivery.events().iter().map(|event| (event.kind, event.position.clone())));
+        }
+        let (void, bookmark) =
+            ((EventKind::Bookmark, Resumable::No), (EventKind::Bookmark, Resumable::from(3)));
+        assert_eq!(told, [void, (EventKind::Modified, Resumable::from(3)), bookmark]);
     });
 }
 
