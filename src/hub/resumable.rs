@@ -22,6 +22,14 @@ pub enum Resumable {
 static NO: ResourceVersion = ResourceVersion::ZERO;
 
 impl Resumable {
+    /// The version after which the client can resume, if it can.
+    pub fn version(&self) -> Option<&ResourceVersion> {
+        match self {
+            Self::No => None,
+            Self::At(version) => Some(version),
+        }
+    }
+
     /// The version that stands for it in tokens and bookmarks.
     pub fn written(&self) -> &ResourceVersion {
         match self {

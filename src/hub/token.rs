@@ -99,6 +99,12 @@ impl ResumeToken {
         self.parts.iter().find(|(part, _)| part == name).map(|(_, position)| position)
     }
 
+    /// Where the client was in an informer of the same objects that holds fewer of them, or other members of each.
+    pub fn get_of_other_content(&self, name: &str) -> Option<&Resumable> {
+        let is_of = |part: &str| part != name && without_digest(part) == without_digest(name);
+        self.parts.iter().find(|(part, _)| is_of(part)).map(|(_, position)| position)
+    }
+
     /// How many informers it names.
     pub fn len(&self) -> usize {
         self.parts.len()
@@ -130,6 +136,11 @@ impl fmt::Display for ResumeToken {
         }
         Ok(())
     }
+}
+
+/// The name of an informer without the digest of its content. No resource and no namespace has an underscore in its name.
+fn without_digest(name: &str) -> &str {
+    name.split_once('_').map_or(name, |(name, _)| name)
 }
 
 /// Whether a byte is written in a token unchanged.
@@ -179,6 +190,18 @@ mod tests {
         assert_eq!(token.get("pods"), Some(&Resumable::No));
         assert_eq!(token.get("nodes"), Some(&Resumable::At(7.into())));
         assert_eq!(token.get("services"), None);
+    }
+
+    #[test]
+    fn a_part_of_other_content_is_found_by_what_is_before_the_digest() {
+        let token = ResumeToken::parse("pods_1f0a44c2:7,nodes:3,widgets/a-b_00aa11bb:5").unwrap();
+        let other = |name: &str| token.get_of_other_content(name).map(ToString::to_string);
+        assert_eq!(other("pods").as_deref(), Some("7"));
+        assert_eq!(other("pods_877fccb3").as_deref(), Some("7"));
+        assert_eq!(other("widgets/a-b").as_deref(), Some("5"));
+        for name in ["pods_1f0a44c2", "nodes", "services", "widgets", "pods/a-b"] {
+            assert_eq!(other(name), None, "{name}");
+        }
     }
 
     #[test]

@@ -362,8 +362,13 @@ impl Source {
         self.informer.reader.summary().position >= *version
     }
 
+    /// Whether its cache will reach a version, so that its state would take a client back that has been there.
+    pub(super) fn is_behind(&self, version: &ResourceVersion) -> bool {
+        matches!(self.informer.reader.locate(version), Located::Ahead)
+    }
+
     /// Whether a version is of an earlier cache with another selection.
-    fn is_of_another_selection(&self, version: &ResourceVersion) -> bool {
+    pub(super) fn is_of_another_selection(&self, version: &ResourceVersion) -> bool {
         self.informer.tokens_valid_after().is_some_and(|tokens_valid_after| version <= tokens_valid_after)
     }
 

@@ -140,18 +140,26 @@ impl Subscriber {
         waited: bool,
     ) -> Option<SubscriberState> {
         let mut places = Vec::new();
-        let (mut ahead, mut asked, mut lost) = (false, false, false);
+        let (mut ahead, mut asked, mut lost, mut of_others) = (false, false, false, false);
+        if token.len() != self.sources.len() {
+            return Some(resetting(ResetReason::TokenOfOthers));
+        }
         for source in &self.sources {
-            let Some(position) =
-                token.get(&source.informer.spec.token_name()).filter(|_| token.len() == self.sources.len())
-            else {
-                return Some(resetting(ResetReason::TokenOfOthers));
+            let name = source.informer.spec.token_name();
+            let Some(position) = token.get(&name) else {
+                of_others = true;
+                let version = token.get_of_other_content(&name).and_then(Resumable::version);
+                ahead |= version.is_some_and(|version| source.is_behind(version));
+                places.push(None);
+                continue;
             };
             let Resumable::At(version) = position else {
                 lost = true;
                 places.push(None);
                 continue;
             };
+            // The token is of an informer before this one, which was further.
+            ahead |= source.is_of_another_selection(version) && source.is_behind(version);
             let place = match source.locate(token_kind, version) {
                 Located::At(cursor) => Some(Resume::At(cursor)),
                 Located::Lost => match source.request_backfill(token_kind, version) {
@@ -178,6 +186,7 @@ impl Subscriber {
         let next = match () {
             () if ahead && !waited => return None,
             () if ahead => resetting(ResetReason::TokenAhead),
+            () if of_others => resetting(ResetReason::TokenOfOthers),
             () if lost || (asked && waited) => resetting(ResetReason::TokenTooOld),
             () if asked => return None,
             () => SubscriberState::Resumed,

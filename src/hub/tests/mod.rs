@@ -647,6 +647,41 @@ fn a_bookmark_from_before_a_change_of_content_is_void() {
 }
 
 #[test]
+fn a_token_of_other_content_does_not_take_its_client_back() {
+    // Found by the simulation: the stream started over at once, with objects in older states than the client had. The token is of another
+    // replica, whose informer holds other members, or of an informer that was replaced by one that is behind.
+    for is_replaced in [false, true] {
+        paused(|| {
+            let mut upstream = Upstream::default();
+            upstream.put("a", true);
+            let mut spec = InformerSpec::new(pods(), Scope::All);
+            spec.content.dropped = ".spec".parse().unwrap();
+            let mut behind = Life::with(spec, &upstream);
+            if is_replaced {
+                behind = Life::new(&upstream);
+            }
+            let mut earlier = Upstream::default();
+            earlier.put("a", true);
+            upstream.put("a", true);
+            let mut client = Client::new(Selection::default());
+            let further = Life::new(&upstream);
+            client.connect(&further);
+            while !client.pull(usize::MAX) {}
+            if is_replaced {
+                behind.watch(&upstream, usize::MAX);
+                behind.replace(&earlier);
+            }
+            client.connect(&behind);
+            while !client.pull(usize::MAX) {}
+            assert_eq!(client.resets, 0, "replaced: {is_replaced}");
+            behind.watch(&upstream, usize::MAX);
+            while !client.pull(usize::MAX) {}
+            assert_eq!((client.resets, &client.state), (1, &client.expected(&behind)));
+        });
+    }
+}
+
+#[test]
 fn a_stream_starts_over_where_the_new_informer_has_another_history() {
     // The cluster is restored from a backup while a reload lists. An object returns that the old informer saw deleted, or is at an
     // earlier version, or is another object at the same version, or has other content at the same version. The simulation found
