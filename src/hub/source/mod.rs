@@ -343,10 +343,10 @@ impl Source {
     /// Locates a version for a client that must get every change in order: within the journal, or lost.
     pub(super) fn locate_in_journal(&self, version: &ResourceVersion) -> Located {
         let reader = &self.informer.reader;
-        // Right after a replacement, a list of the new cache still has the old one's last version. Accept exactly that
-        // version, or clients would relist forever. A client that has it from the old cache got 410, if it was connected.
-        let is_listed =
-            self.informer.tokens_valid_after() == Some(version) && reader.summary().position == *version;
+        // Right after a replacement, a list of the new cache has the old one's last version, or an earlier one if the new cache is
+        // behind. Accept exactly the version that the cache is at, or clients would relist until it is further. A client that has it
+        // from the old cache got 410, if it was connected.
+        let is_listed = self.is_of_another_selection(version) && reader.summary().position == *version;
         let located = match is_listed || !version.is_zero() && !self.is_of_another_selection(version) {
             true => reader.locate_listed(version),
             false => Located::Lost,

@@ -182,6 +182,30 @@ async fn a_relists_deletions_are_sent_at_the_version_before_it() {
 }
 
 #[test]
+fn a_list_of_a_new_informer_that_is_behind_the_old_one_can_be_watched() {
+    // Found by the simulation: its client listed and was refused, until the informer was further than the one that it had replaced.
+    paused(|| {
+        let earlier = || {
+            let mut upstream = Upstream::default();
+            upstream.put("a", true);
+            upstream
+        };
+        let mut upstream = earlier();
+        (0..3).for_each(|_| upstream.put("a", true));
+        let mut lives = [Life::new(&upstream)];
+        lives[0].replace(&earlier());
+        for _ in 0..2 {
+            let mut client = Client::new(Selection::default());
+            client.connect(&lives, 0);
+            assert!(client.subscriber.as_ref().unwrap().refusal().is_none(), "at {:?}", client.at);
+            lives[0].watch(&upstream, 1);
+            while !client.pull(&lives, usize::MAX) {}
+            assert_eq!(client.state, client.expected(&lives[0]));
+        }
+    });
+}
+
+#[test]
 fn objects_that_stopped_matching_in_a_relist_gap_are_gone_on_every_replica() {
     paused(|| {
         let mut upstream = Upstream::default();
