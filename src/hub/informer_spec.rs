@@ -94,6 +94,16 @@ impl InformerSpec {
         ContentDigest(Sha1::digest(text).into())
     }
 
+    /// Whether another informer's cache holds the same objects, and perhaps other members of each.
+    pub fn selects_as(&self, other: &Self) -> bool {
+        let selection = |spec: &Self| {
+            let Content { label_selector, field_selector, .. } = spec.content.clone();
+            let content = Content { label_selector, field_selector, ..Content::default() };
+            Self { content, ..spec.clone() }.digest()
+        };
+        selection(self) == selection(other)
+    }
+
     /// Its name in resume tokens: `pods`, or `pods/ns1` if one namespace is followed. If the cache does not hold every object
     /// as it is by default, the name contains a digest of what it holds (`pods_1f0a44c2`). An informerd with other contents
     /// then refuses the token, as it would never send deletions of objects that it does not follow.

@@ -85,6 +85,8 @@ struct Difference {
     last: Option<Key>,
     /// Whether both informers hold the same objects, and as much of each.
     is_same_content: bool,
+    /// Whether both informers hold the same objects, and perhaps other members of each.
+    are_same_objects: bool,
 }
 
 // === impl Difference ===
@@ -98,7 +100,17 @@ impl Difference {
                 was.uid() != is.uid() || (self.is_same_content && was.json() != is.json())
             }
             (Some(was), Some(is)) => is.resource_version() < was.resource_version(),
-            (None, Some(is)) => self.is_same_content && *is.resource_version() <= self.old.snapshot.position,
+            (None, Some(is)) => {
+                let old = &self.old.snapshot;
+                // A selection by a member that only the new informer keeps selects the object from now on.
+                let is_known = || {
+                    let known = old.get(is.key());
+                    known.is_some_and(|known| known.resource_version() == is.resource_version())
+                };
+                self.are_same_objects
+                    && *is.resource_version() <= old.position
+                    && (self.is_same_content || !is_known())
+            }
             (_, None) => false,
         }
     }
@@ -295,6 +307,7 @@ impl Source {
             return Succession::NotYet;
         }
         let is_same_content = self.informer.spec.digest() == successor.spec.digest();
+        let are_same_objects = self.informer.spec.selects_as(&successor.spec);
         self.matcher = Matcher::new(self.matcher.selection().clone(), &successor.reader);
         let new = self.matcher.candidates();
         self.wake = successor.reader.wake();
@@ -316,7 +329,13 @@ impl Source {
             Resumable::At(version) => new.snapshot.position >= *version,
         };
         let tells_all = is_as_far && self.holds_beyond.is_none();
-        self.phase = Phase::Difference(Box::new(Difference { old, new, last: None, is_same_content }));
+        self.phase = Phase::Difference(Box::new(Difference {
+            old,
+            new,
+            last: None,
+            is_same_content,
+            are_same_objects,
+        }));
         match tells_all {
             true if is_same_content => Succession::Difference,
             true => {
