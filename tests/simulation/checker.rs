@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 
 use informerd::testing::hub::{Event, EventKind, Payload, ResetReason};
 use informerd::testing::k8s::Object;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::fault::{Fault, Hits};
+use crate::notes::{NOTE, Noted, note_of};
 use crate::replica::{number, position_number};
 use crate::truth::{Key, Log, RESOURCES, Seen, Truth, Wanted, Write};
 
@@ -20,6 +21,8 @@ pub(crate) struct View<'a> {
     /// The number of started lists at an earlier moment: for the events of a snapshot when the stream began, else
     /// when the event was sent. `None` if a list was under way then.
     pub(crate) lists_then: [Option<u64>; 2],
+    /// What the informers keep that sent the event.
+    pub(crate) noted: Noted,
 }
 
 /// The state of an object that a client holds.
@@ -60,13 +63,27 @@ struct Strict {
     lists: u64,
 }
 
+/// What an event sends of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sent {
+    State,
+    /// A state with more or fewer members than the one that the client has.
+    Reformed,
+    Deletion,
+}
+
 /// The checker of one client.
 pub(crate) struct Checker {
     wanted: Wanted,
     sources: Vec<usize>,
     folds: Vec<Fold>,
-    /// The tokens of the last bookmark.
+    /// What the informers keep that sent the last event.
+    noted: Noted,
+    /// What those keep that gave the token with which this connection resumed, if any.
+    resumed_noted: Option<Noted>,
+    /// The tokens of the last bookmark, and what its informers keep.
     bookmark: Vec<u64>,
+    bookmark_noted: Noted,
     /// Whether the right state of the client is known. For a client that began with later changes only, it is known
     /// from the first bookmark on.
     base_known: bool,
@@ -86,7 +103,10 @@ impl Checker {
             wanted,
             sources,
             folds,
+            noted: [true; 2],
+            resumed_noted: None,
             bookmark,
+            bookmark_noted: [true; 2],
             base_known: true,
             amid: false,
             holds_beyond: false,
@@ -100,12 +120,14 @@ impl Checker {
         self.bookmark = vec![0; self.sources.len()];
         self.base_known = base_known;
         self.holds_beyond = false;
+        self.resumed_noted = None;
     }
 
     /// The client connects with tokens, which cover all that it holds or not. `lists` has, for each source, the number of
     /// started lists if the client must get every change.
-    pub(crate) fn resume(&mut self, tokens: &[u64], covers: bool, lists: &[Option<u64>]) {
+    pub(crate) fn resume(&mut self, tokens: &[u64], noted: Noted, covers: bool, lists: &[Option<u64>]) {
         self.holds_beyond = !covers;
+        self.resumed_noted = Some(noted);
         for ((fold, token), lists) in self.folds.iter_mut().zip(tokens).zip(lists) {
             fold.received_here.clear();
             fold.resumed_at = *token;
@@ -142,6 +164,14 @@ impl Checker {
         &self.bookmark
     }
 
+    pub(crate) fn noted(&self) -> Noted {
+        self.noted
+    }
+
+    pub(crate) fn bookmark_noted(&self) -> Noted {
+        self.bookmark_noted
+    }
+
     /// Notes that the client did not keep up with this source.
     pub(crate) fn fell_behind(&mut self, at: usize, hits: &Hits) {
         if self.folds[at].strict.take().is_some() {
@@ -153,6 +183,7 @@ impl Checker {
     pub(crate) fn take(&mut self, event: &Event, view: &View<'_>) -> Result<(), String> {
         let before = self.folds[event.source].token;
         self.amid = event.is_amid;
+        let is_reformed = std::mem::replace(&mut self.noted, view.noted) != view.noted;
         match (&event.kind, &event.payload) {
             (EventKind::Added | EventKind::Modified, Payload::Object(object)) => {
                 let json = serde_json::from_slice(&object.json()).unwrap();
@@ -182,7 +213,7 @@ impl Checker {
             }
             (EventKind::Bookmark | EventKind::Synced, Payload::Mark { positions, .. }) => {
                 let positions: Vec<_> = positions.iter().map(position_number).collect();
-                self.mark(event.kind, &positions, view)?;
+                self.mark(event.kind, &positions, is_reformed, view)?;
             }
             (EventKind::Reset, Payload::Mark { reason, .. }) => {
                 self.holds_beyond = false;
@@ -235,7 +266,18 @@ impl Checker {
         if !real {
             return Err(format!("P1: {kind:?} {name} {key}@{} was never so, or is not wanted", held.version));
         }
-        self.note_version(source, key, held.version, false)?;
+        let note = note_of(&json);
+        let keeps = view.noted[source] && !hides_content;
+        if !on_the_way && note != keeps.then_some(&held.content) {
+            return Err(format!("P1: {kind:?} {name} {key}@{} has the note {note:?}", held.version));
+        }
+        // A replacing informer may keep other members, so that the state that the client has is sent anew.
+        let fold = &mut self.folds[source];
+        let is_reformed = fold.json.get(key).is_some_and(|had| note_of(had).is_some() != note.is_some());
+        if is_reformed && !on_the_way {
+            fold.strict = None;
+        }
+        self.note_version(source, key, held.version, Sent::state(is_reformed))?;
         self.folds[source].objects.insert(key.to_owned(), held.clone());
         self.folds[source].json.insert(key.to_owned(), json);
         self.in_order(source, kind, key, held.version, view)
@@ -259,14 +301,14 @@ impl Checker {
         if !gone || !self.wanted.in_scope(key) {
             return Err(format!("P1: DELETED {name} {key}@{version}, which was there and wanted"));
         }
-        self.note_version(source, key, version, true)?;
+        self.note_version(source, key, version, Sent::Deletion)?;
         self.folds[source].objects.remove(key);
         self.folds[source].json.remove(key);
         self.in_order(source, EventKind::Deleted, key, version, view)
     }
 
     /// P2 and P3: versions of an object never decrease, and increase with each event of a connection.
-    fn note_version(&mut self, source: usize, key: &str, version: u64, deleted: bool) -> Result<(), String> {
+    fn note_version(&mut self, source: usize, key: &str, version: u64, sent: Sent) -> Result<(), String> {
         let name = RESOURCES[self.sources[source]];
         let fold = &mut self.folds[source];
         if let Some(received) = fold.received.get(key)
@@ -274,12 +316,18 @@ impl Checker {
         {
             return Err(format!("P2: {name} {key} went back from {received} to {version}"));
         }
-        if version <= fold.resumed_at {
+        if version <= fold.resumed_at && sent != Sent::Reformed {
             return Err(format!("P3: {name} {key}@{version} was sent after a resume at {}", fold.resumed_at));
         }
-        if let Some((before, was_deleted)) = fold.received_here.insert(key.to_owned(), (version, deleted)) {
+        if let Some((before, was_deleted)) =
+            fold.received_here.insert(key.to_owned(), (version, sent == Sent::Deletion))
+        {
             // An object may be created again at the version with which the deletion of the previous one is sent.
-            let again = if was_deleted && !deleted { version < before } else { version <= before };
+            let again = match sent {
+                Sent::State if !was_deleted => version <= before,
+                Sent::State | Sent::Reformed => version < before,
+                Sent::Deletion => version <= before,
+            };
             if again {
                 return Err(format!("P3: {name} {key}@{version} was sent twice on a connection"));
             }
@@ -337,6 +385,7 @@ impl Checker {
         if position == 0 || !self.base_known {
             return Ok(());
         }
+        self.check_notes(event.source, view.noted, position)?;
         let fold = &self.folds[event.source];
         let mut missing = None;
         let covered = view.truth.eras.iter().any(|era| {
@@ -351,13 +400,40 @@ impl Checker {
         }
     }
 
+    /// P1: the objects that a client holds have the members that its informer keeps.
+    fn check_notes(&self, source: usize, noted: Noted, position: u64) -> Result<(), String> {
+        let (fold, keeps) = (&self.folds[source], noted[source] && !self.wanted.shows.hides_content());
+        let beyond = |key: &Key| fold.beyond.get(key).is_some_and(|beyond| *beyond > position);
+        let differs = |(key, json): &(&Key, &Value)| note_of(json).is_some() != keeps && !beyond(key);
+        match fold.json.iter().find(differs) {
+            Some((key, json)) => {
+                let resource = RESOURCES[self.sources[source]];
+                Err(format!(
+                    "P1: at {position} of {resource} {key} is held as {json}, keeping notes: {keeps}"
+                ))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// P1: at a mark the client holds exactly the cluster's state at this version.
-    fn mark(&mut self, kind: EventKind, positions: &[u64], view: &View<'_>) -> Result<(), String> {
+    fn mark(
+        &mut self,
+        kind: EventKind,
+        positions: &[u64],
+        is_reformed: bool,
+        view: &View<'_>,
+    ) -> Result<(), String> {
         for (at, position) in positions.iter().enumerate() {
             self.hash(&[kind.as_str()], *position);
             let resource = self.sources[at];
             let name = RESOURCES[resource];
             let fold = &mut self.folds[at];
+            // Its informer was replaced by one that keeps other members, so older tokens are void.
+            if *position == 0 && is_reformed {
+                (fold.token, fold.strict, self.bookmark[at]) = (0, None, 0);
+                continue;
+            }
             if *position < fold.token {
                 return Err(format!("P2: a mark took the token of {name} from {} to {position}", fold.token));
             }
@@ -376,6 +452,10 @@ impl Checker {
                 let state = view.truth.log(resource).at(*position);
                 let wanted = state.iter().filter(|(key, seen)| self.wanted.wants(key, seen));
                 fold.objects = wanted.map(|(key, seen)| (key.clone(), Held::of(seen))).collect();
+                let keeps = view.noted[at] && !self.wanted.shows.hides_content();
+                let json = |content: &String| json!({ "data": { NOTE: keeps.then_some(content) } });
+                let objects = fold.objects.iter();
+                fold.json = objects.map(|(key, held)| (key.clone(), json(&held.content))).collect();
             }
             if let Some(strict) = &fold.strict
                 && strict.lists == view.lists[resource]
@@ -396,8 +476,10 @@ impl Checker {
             let lists = view.lists_then[resource].filter(|_| self.wanted.coalesce_ms.is_none());
             fold.strict = lists.map(|lists| Strict { at: *position, lists });
             self.bookmark[at] = *position;
+            self.check_notes(at, view.noted, *position)?;
         }
         self.base_known = true;
+        self.bookmark_noted = view.noted;
         Ok(())
     }
 
@@ -429,10 +511,17 @@ impl Checker {
                 // The new informer may be behind the old one.
                 true
             }
+            Some(ResetReason::TokenOfOthers)
+                if self.resumed_noted.is_some_and(|noted| noted != view.noted) =>
+            {
+                view.hits.count(Fault::ResetOfOthers);
+                view.truth.eras.len() > 1 || self.folds.iter().any(|fold| fold.token == 0)
+            }
             Some(ResetReason::TokenOfOthers) | None => {
                 return Err(format!("RESET for {reason:?}"));
             }
         };
+        self.resumed_noted = None;
         // The client forgets its tokens with its state.
         self.bookmark = vec![0; self.sources.len()];
         for fold in &mut self.folds {
@@ -447,11 +536,13 @@ impl Checker {
     }
 
     /// P1: at the end of the history the client holds the cluster's state.
-    pub(crate) fn final_check(&self, truth: &Truth) -> Result<(), String> {
+    pub(crate) fn final_check(&self, truth: &Truth, keeps_notes: [bool; 2]) -> Result<(), String> {
         if !self.base_known {
             return Err("P1: in the end the client never got a bookmark".into());
         }
-        for (fold, resource) in self.folds.iter().zip(&self.sources) {
+        let noted = [0, 1].map(|at: usize| self.sources.get(at).is_none_or(|source| keeps_notes[*source]));
+        for (at, (fold, resource)) in self.folds.iter().zip(&self.sources).enumerate() {
+            self.check_notes(at, noted, u64::MAX)?;
             if let Some(difference) = difference(truth.log(*resource), &self.wanted, fold, u64::MAX) {
                 return Err(format!("P1: in the end of {} {difference}", RESOURCES[*resource]));
             }
@@ -463,6 +554,12 @@ impl Checker {
         for byte in words.iter().flat_map(|word| word.bytes()).chain(number.to_le_bytes()) {
             self.digest = (self.digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }
+    }
+}
+
+impl Sent {
+    fn state(is_reformed: bool) -> Self {
+        if is_reformed { Self::Reformed } else { Self::State }
     }
 }
 

@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use crate::checker::{Checker, View};
 use crate::dice::Dice;
 use crate::fault::{Fault, Hits};
+use crate::notes::{self, Noted};
 use crate::plan::{Habits, Keeps, Pace};
 use crate::replica::{Inbox, Lists, Replica, position_number};
 use crate::trace::Trace;
@@ -133,8 +134,10 @@ struct Connection {
     joining: Option<Joining>,
     cancel: Arc<Notify>,
     flag: Arc<Flag>,
-    /// Events that were sent and not read yet, each with the number of started lists at its sending.
-    unread: VecDeque<(Event, Lists)>,
+    /// Events that were sent and not read yet.
+    unread: VecDeque<Unread>,
+    /// Whether the informers of its next events keep notes.
+    noted: Noted,
     /// Number of started lists when the stream began.
     lists: Lists,
     /// The revision of each cache when the stream last had nothing left to send.
@@ -142,6 +145,14 @@ struct Connection {
     last_sign: Instant,
     /// Whether it has sent an event.
     begun: bool,
+}
+
+/// An event that was sent.
+struct Unread {
+    event: Event,
+    /// The number of started lists at its sending.
+    lists: Lists,
+    noted: Noted,
 }
 
 /// A stream on its way to a live view: its place when it left, and when it arrives.
@@ -275,6 +286,21 @@ impl Client {
         self.stalled_until = Some(now + self.dice.millis(5_000, 300_000));
     }
 
+    /// What the informers keep that gave the token with which it resumes.
+    fn noted_of_token(&self) -> Noted {
+        match self.habits.keeps {
+            Keeps::Nothing | Keeps::Event => self.checker.noted(),
+            Keeps::Bookmark => self.checker.bookmark_noted(),
+        }
+    }
+
+    /// P1: in the end it holds the cluster's state, as the informers of its replica keep it.
+    pub(crate) fn final_check(&self, truth: &Truth, replicas: &[Replica]) -> Result<(), String> {
+        let keeps_notes = |connection: &Connection| replicas[connection.replica].keeps_notes;
+        let noted = self.connection.as_ref().map(keeps_notes).unwrap_or_default();
+        self.checker.final_check(truth, noted)
+    }
+
     /// From now on it reads everything at once and is not cut off.
     pub(crate) fn become_good(&mut self, now: Instant) {
         self.habits.pace = Pace::Fast;
@@ -325,10 +351,10 @@ impl Client {
         };
         let mut taken = 0;
         loop {
-            while let Some((event, lists)) =
+            while let Some(unread) =
                 self.connection.as_mut().and_then(|connection| connection.unread.pop_front())
             {
-                self.take(&event, lists, around)?;
+                self.take(&unread, around)?;
                 taken += 1;
                 if taken >= most {
                     self.next_at = around.now + pause;
@@ -341,7 +367,8 @@ impl Client {
         }
     }
 
-    fn take(&mut self, event: &Event, lists: Lists, around: &Around<'_>) -> Result<(), String> {
+    fn take(&mut self, unread: &Unread, around: &Around<'_>) -> Result<(), String> {
+        let Unread { event, lists, noted } = unread;
         let Some(connection) = &self.connection else { return Ok(()) };
         self.given_by = self.last.map(|(replica, life)| GivenBy { replica, life, era: self.era });
         around.trace.say(|| {
@@ -358,8 +385,9 @@ impl Client {
             lists: around.lists[connection.replica],
             lists_then: match event.kind {
                 EventKind::Synced => [0, 1].map(|index| lists[index].and(connection.lists[index])),
-                _ => lists,
+                _ => *lists,
             },
+            noted: *noted,
         };
         if let (EventKind::Bookmark, Payload::Mark { positions, .. }) = (event.kind, &event.payload) {
             let replica = &around.replicas[connection.replica];
@@ -420,7 +448,10 @@ impl Client {
                 let events = delivery.as_ref().map(Delivery::events).unwrap_or_default();
                 match delivery {
                     None => {}
-                    Some(Delivery::Replaced { .. }) => around.hits.count(Fault::ContinuedReplaced),
+                    Some(Delivery::Replaced { source, informer }) => {
+                        around.hits.count(Fault::ContinuedReplaced);
+                        connection.noted[source] = notes::are_kept_by(&informer);
+                    }
                     Some(Delivery::Heartbeat) => connection.last_sign = around.now,
                     Some(Delivery::Closed(reason)) => {
                         if !replica.drain.is_cancelled() {
@@ -432,22 +463,30 @@ impl Client {
                     Some(Delivery::Events(_) | Delivery::Shared(_)) => {
                         connection.last_sign = around.now;
                         connection.begun = true;
-                        connection.unread.extend(events.into_iter().map(|event| (event, lists)));
+                        let noted = connection.noted;
+                        let unread = |event| Unread { event, lists, noted };
+                        connection.unread.extend(events.into_iter().map(unread));
                         if cuts {
-                            let left = self.dice.below(connection.unread.len());
-                            let rest: Vec<_> = connection.unread.drain(..).take(left).collect();
-                            around.hits.count(Fault::CutInBatch);
-                            for (event, lists) in &rest {
-                                self.take(event, *lists, around)?;
-                            }
-                            self.cut_off(around.now);
-                            return Ok(false);
+                            return self.cut_in_batch(around);
                         }
                     }
                 }
                 Ok(true)
             }
         }
+    }
+
+    /// Is cut off after a part of what was sent.
+    fn cut_in_batch(&mut self, around: &Around<'_>) -> Result<bool, String> {
+        let Some(connection) = &mut self.connection else { return Ok(false) };
+        let left = self.dice.below(connection.unread.len());
+        let rest: Vec<_> = connection.unread.drain(..).take(left).collect();
+        around.hits.count(Fault::CutInBatch);
+        for unread in &rest {
+            self.take(unread, around)?;
+        }
+        self.cut_off(around.now);
+        Ok(false)
     }
 
     /// Moves the events of a live view to the unread ones. Returns whether there were any.
@@ -469,10 +508,10 @@ impl Client {
         if heartbeat || !events.is_empty() {
             connection.last_sign = around.now;
         }
-        let came = !events.is_empty();
+        let (came, noted) = (!events.is_empty(), connection.noted);
         connection.unread.extend(events.into_iter().map(|(event, lists)| {
-            let known = [0, 1].map(|index: usize| lists[index].filter(|_| !behind[index]));
-            (event, known)
+            let lists = [0, 1].map(|index: usize| lists[index].filter(|_| !behind[index]));
+            Unread { event, lists, noted }
         }));
         if let Some(subscriber) = inbox.released.take() {
             let holding = inbox.holding;
@@ -531,10 +570,10 @@ impl Client {
                 StartAt::Start
             }
             Some(tokens) => {
-                let part = |(source, token): (&usize, &u64)| {
-                    (replica.hub.informers()[*source].spec.name.clone(), ResourceVersion::from(*token))
-                };
-                let token: ResumeToken = sources.iter().zip(tokens).map(part).collect();
+                let noted = self.noted_of_token();
+                let name = |(at, source): (usize, &usize)| notes::spec(*source, noted[at]).token_name();
+                let versions = tokens.iter().map(|token| ResourceVersion::from(*token));
+                let token: ResumeToken = sources.iter().enumerate().map(name).zip(versions).collect();
                 // The token of an event within a batch is not that of a complete state, so the client resumes with it
                 // as with a bookmark.
                 if covers { StartAt::Token(token) } else { StartAt::Bookmark(token) }
@@ -552,7 +591,7 @@ impl Client {
             let strict: Vec<_> = strict
                 .map(|((source, token), drained)| strict_from(number, *source, *token, drained, around))
                 .collect();
-            self.checker.resume(&tokens, covers, &strict);
+            self.checker.resume(&tokens, self.noted_of_token(), covers, &strict);
         }
         self.last = Some((number, replica.life));
         self.subscribe(number, from, drained, around);
@@ -561,7 +600,8 @@ impl Client {
     fn subscribe(&mut self, number: usize, from: StartAt, drained: Vec<u64>, around: &Around<'_>) {
         let (replica, sources) = (&around.replicas[number], &self.habits.sources);
         let all = replica.hub.informers();
-        let informers = sources.iter().map(|source| all[*source].clone()).collect();
+        let informers: Vec<_> = sources.iter().map(|source| all[*source].clone()).collect();
+        let noted = [0, 1].map(|at: usize| informers.get(at).is_none_or(|one| notes::are_kept_by(one)));
         let selection = self.habits.selection();
         if self.dice.chance(0.4) {
             replica.index(&selection, around.now);
@@ -579,6 +619,7 @@ impl Client {
             cancel,
             flag,
             unread: VecDeque::new(),
+            noted,
             lists: around.lists_settled(number),
             drained,
             last_sign: around.now,

@@ -18,11 +18,12 @@ use tokio::time::Instant;
 use crate::client::{Around, GivenBy};
 use crate::dice::Dice;
 use crate::fault::{Fault, Hits};
+use crate::notes::has_note;
 use crate::replica::{Replica, position_number};
 use crate::truth::{PEER, RESOURCES, Relation, SELECTS, Seen};
 
-/// The objects of a client: the index into [`RESOURCES`] and the key, with uid and version.
-type Held = BTreeMap<(usize, Key), (String, ResourceVersion)>;
+/// The objects of a client: the index into [`RESOURCES`] and the key, with uid, version, and whether the object has its note.
+type Held = BTreeMap<(usize, Key), (String, ResourceVersion, bool)>;
 
 pub(crate) struct Joiner {
     dice: Dice,
@@ -32,6 +33,8 @@ pub(crate) struct Joiner {
     held: Held,
     /// The position in the selected resource, and that in the related one.
     token: Vec<Resumable>,
+    /// The names of both in a token.
+    names: Vec<String>,
     is_amid: bool,
     /// Whether it resumed from a token that did not cover all that it held. Then no later token does, until a RESET.
     holds_beyond: bool,
@@ -75,6 +78,7 @@ impl Joiner {
             stream: None,
             held: Held::default(),
             token: Vec::new(),
+            names: Vec::new(),
             is_amid: false,
             holds_beyond: false,
             given_by: None,
@@ -155,8 +159,7 @@ impl Joiner {
             let mut builder = related.reader.build_index(&path, around.now).unwrap();
             while !builder.turn() {}
         }
-        let names = [&selected, &related].map(|informer| informer.spec.token_name());
-        let token: ResumeToken = names.into_iter().zip(self.token.iter().cloned()).collect();
+        let token: ResumeToken = self.names.iter().cloned().zip(self.token.iter().cloned()).collect();
         self.holds_beyond = !self.token.is_empty() && (self.is_amid || self.holds_beyond);
         let from = match (self.token.is_empty(), self.holds_beyond) {
             (true, _) => StartAt::Start,
@@ -183,8 +186,9 @@ impl Joiner {
     }
 
     fn take(&mut self, event: &Event, hits: &Hits) -> Result<(), String> {
-        if let Some(Stream { replica, life, era, .. }) = self.stream {
-            self.given_by = Some(GivenBy { replica, life, era });
+        if let Some(Stream { replica, life, era, subscriber }) = &self.stream {
+            self.given_by = Some(GivenBy { replica: *replica, life: *life, era: *era });
+            self.names = subscriber.informers().map(|informer| informer.spec.token_name()).collect();
         }
         self.token.resize(2, Resumable::No);
         self.is_amid = event.is_amid;
@@ -209,7 +213,7 @@ impl Joiner {
                 self.held.remove(&name);
             }
             (Payload::Object(object), _) => {
-                let now = (uid.to_owned(), object.resource_version().clone());
+                let now = (uid.to_owned(), object.resource_version().clone(), has_note(object));
                 if self.held.insert(name.clone(), now.clone()) == Some(now) {
                     return Err(format!("{name:?} came twice"));
                 }
@@ -223,7 +227,9 @@ impl Joiner {
     fn check(&self, replica: &Replica) -> Result<(), String> {
         let states = [0, 1].map(|resource: usize| replica.readers[resource].snapshot());
         let mut there = Held::new();
-        let held = |object: &Arc<Object>| (object.uid().to_owned(), object.resource_version().clone());
+        let held = |object: &Arc<Object>| {
+            (object.uid().to_owned(), object.resource_version().clone(), has_note(object))
+        };
         for selected in states[self.selected].after(None) {
             there.insert((self.selected, selected.key().clone()), held(selected));
         }

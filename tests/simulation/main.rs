@@ -19,6 +19,7 @@ mod joiner;
 mod lister;
 mod meter;
 mod network;
+mod notes;
 mod plan;
 mod quiet;
 mod replica;

@@ -89,7 +89,7 @@ fn live(bookmark_seconds: u64, silence_seconds: u64, is_pinged: bool, streaming:
         let api = Arc::new(Mutex::new(Api { current, behind: None }));
         let link = Link::new(0, [2, 3].map(|which| Dice::new(1, which)), api, Arc::default(), Trace::off());
         link.set_weather(Weather { pinged_chance: f64::from(u8::from(is_pinged)), ..Weather::default() });
-        let replica = Replica::start(0, 1, &profile, &link, &Arc::new(Notify::new()));
+        let replica = Replica::start(0, 1, &profile, &link, &Arc::new(Notify::new()), [true; 2]);
         write(&cluster);
         // The first watch, of the streaming list, finds out that the kind is idle.
         sleep(Duration::from_secs(120)).await;

@@ -13,7 +13,7 @@ use std::time::Duration;
 use informerd::testing::cache::{self, IndexBuilder, Packer, Packing, Phase, Reader};
 use informerd::testing::hub::{
     self, Event, Hub, Informer, InformerSpec, Live, LivePlace, LivePosition, LiveSubscriber, Member,
-    Resumable, Round, Scope, Selection, Subscriber, Told,
+    Resumable, Round, Selection, Subscriber, Told,
 };
 use informerd::testing::k8s::{DecodeOptions, Object, Resource, ResourceParts};
 use informerd::testing::reflect::{Reflector, ReflectorConfig};
@@ -27,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 use crate::dice::Dice;
 use crate::joiner::{links, links_by_name};
 use crate::network::Link;
+use crate::notes;
 use crate::plan::Profile;
 use crate::trace::Trace;
 use crate::truth::{RESOURCES, Seen, State};
@@ -48,6 +49,8 @@ pub(crate) struct Replica {
     pub(crate) drain: CancellationToken,
     cancel: CancellationToken,
     maker: Maker,
+    /// Whether the informer of each resource is configured to keep notes.
+    pub(crate) keeps_notes: [bool; 2],
     /// Informers that are to replace those of the same resource.
     successors: [Option<Successor>; 2],
     /// The caches of informers that were replaced: a task that has not heard of it reads them still.
@@ -106,6 +109,7 @@ struct Started {
 /// The cache of an informer that is to replace another.
 struct Successor {
     reader: Reader,
+    spec: InformerSpec,
     since: Instant,
 }
 
@@ -176,12 +180,12 @@ pub(crate) fn resource(index: usize) -> Resource {
 }
 
 impl Maker {
-    fn start(&self, index: usize, seed: u64, polls: &Arc<AtomicU64>) -> Started {
+    fn start(&self, spec: &InformerSpec, seed: u64, polls: &Arc<AtomicU64>) -> Started {
         let (writer, reader) = cache::cache(self.profile.cache, Instant::now());
         let packer = self.packing.map(|packing| writer.packer(packing));
         let config = ReflectorConfig {
             target: Target {
-                resource: resource(index),
+                resource: spec.resource.clone(),
                 namespace: None,
                 selectors: Selectors::default(),
                 metadata_only: false,
@@ -196,6 +200,7 @@ impl Maker {
             seed,
         };
         let reflector = Reflector::new(config, self.upstream.clone(), writer);
+        let reflector = reflector.dropping(spec.content.dropped.clone());
         let future = Box::pin(reflector.run(self.cancel.clone()));
         let task = tokio::spawn(Counted { future, polls: polls.clone() });
         let (mut wake, driver) = (reader.wake(), self.driver.clone());
@@ -215,6 +220,7 @@ impl Replica {
         profile: &Profile,
         link: &Arc<Link>,
         driver: &Arc<Notify>,
+        keeps_notes: [bool; 2],
     ) -> Self {
         let drain = CancellationToken::new();
         let cancel = CancellationToken::new();
@@ -234,8 +240,9 @@ impl Replica {
             cancel: cancel.clone(),
         };
         let polls = <[Arc<AtomicU64>; 2]>::default();
+        let specs = [0, 1].map(|index| notes::spec(index, keeps_notes[index]));
         let [first, second] =
-            [0, 1].map(|index| maker.start(index, seed.wrapping_add(index as u64), &polls[index]));
+            [0, 1].map(|index| maker.start(&specs[index], seed.wrapping_add(index as u64), &polls[index]));
         let born = Instant::now();
         let replica = Self {
             life,
@@ -243,6 +250,7 @@ impl Replica {
             hub,
             readers: [first.reader, second.reader],
             maker,
+            keeps_notes,
             successors: [None, None],
             replaced: Default::default(),
             revisions_before: [0; 2],
@@ -260,11 +268,8 @@ impl Replica {
             packers: RefCell::new(([first.packer, second.packer], packing)),
             packing_chance,
         };
-        for index in [0, 1] {
-            replica.hub.add(Informer::new(
-                InformerSpec::new(resource(index), Scope::All),
-                replica.readers[index].clone(),
-            ));
+        for (spec, reader) in specs.into_iter().zip(&replica.readers) {
+            replica.hub.add(Informer::new(spec, reader.clone()));
         }
         replica
     }
@@ -273,10 +278,11 @@ impl Replica {
     /// and receives nothing more: two reflectors of one resource would draw from the same dice.
     pub(crate) fn reload(&mut self, index: usize, seed: u64, now: Instant) {
         self.tasks[index].abort();
-        let Started { reader, packer, task } = self.maker.start(index, seed, &self.polls[index]);
+        let spec = notes::spec(index, self.keeps_notes[index]);
+        let Started { reader, packer, task } = self.maker.start(&spec, seed, &self.polls[index]);
         self.tasks[index] = task;
         self.packers.borrow_mut().0[index] = packer;
-        self.successors[index] = Some(Successor { reader, since: now });
+        self.successors[index] = Some(Successor { reader, spec, since: now });
     }
 
     /// Lets informers take the places of those that they replace, as soon as they are complete. Returns whether one
@@ -286,17 +292,16 @@ impl Replica {
         for index in [0, 1] {
             let old = self.readers[index].snapshot().position;
             let is_complete = |successor: &mut Successor| {
-                let Successor { reader, since } = successor;
+                let Successor { reader, since, .. } = successor;
                 reader.mark().synced && (reader.snapshot().position >= old || now >= *since + REPLACE_WAIT)
             };
-            let Some(Successor { reader, .. }) = self.successors[index].take_if(is_complete) else {
+            let Some(Successor { reader, spec, .. }) = self.successors[index].take_if(is_complete) else {
                 continue;
             };
             let position = reader.snapshot().position;
             trace
                 .say(|| format!("  an informer of {} is replaced: {old}, then {position}", RESOURCES[index]));
             let informers = self.hub.informers();
-            let spec = informers[index].spec.clone();
             self.hub.swap(&[informers[index].id()], vec![Informer::new(spec, reader.clone())]);
             self.revisions_before[index] = self.revision(index) + 1;
             self.histories_before[index] = self.history(index);

@@ -17,6 +17,7 @@ use crate::joiner::Joiner;
 use crate::lister::Lister;
 use crate::meter::{Ask, Meter};
 use crate::network::{Api, Link};
+use crate::notes::NOTE;
 use crate::plan::{NAMES, NAMESPACES, ORDERED, Profile};
 use crate::replica::{Replica, number};
 use crate::small_state::StateClient;
@@ -51,6 +52,8 @@ const TWINS: usize = 8;
 pub(crate) struct World {
     profile: Profile,
     dice: Dice,
+    /// Decides what a reload changes.
+    reload_dice: Dice,
     began: Instant,
     cluster: Cluster,
     api: Arc<Mutex<Api>>,
@@ -125,6 +128,7 @@ impl World {
         let clients = clients.collect();
         let mut world = Self {
             dice,
+            reload_dice: Dice::new(seed, 900),
             began: now,
             cluster,
             api,
@@ -153,7 +157,8 @@ impl World {
         }
         for number in 0..2 {
             let seed = world.dice.seed();
-            world.replicas.push(Replica::start(0, seed, &world.profile, &world.links[number], &world.driver));
+            let (profile, link) = (&world.profile, &world.links[number]);
+            world.replicas.push(Replica::start(0, seed, profile, link, &world.driver, [true; 2]));
             let crew = world.crew(number);
             world.crews.push(crew);
         }
@@ -301,7 +306,7 @@ impl World {
         self.writes += 1;
         let mut object = json!({
             "metadata": {"namespace": namespace, "name": name, "labels": {}},
-            "data": {"write": self.writes.to_string()},
+            "data": {"write": self.writes.to_string(), NOTE: self.writes.to_string()},
         });
         if let Some(app) = self.dice.pick(&[None, Some("web"), Some("db")]) {
             object["metadata"]["labels"]["app"] = app.into();
@@ -378,7 +383,9 @@ impl World {
         self.check_requests(at)?;
         self.links[at].reset_meters();
         let (life, seed) = (self.replicas[at].life + 1, self.dice.seed());
-        self.replicas[at] = Replica::start(life, seed, &self.profile, &self.links[at], &self.driver);
+        let keeps_notes = self.replicas[at].keeps_notes;
+        self.replicas[at] =
+            Replica::start(life, seed, &self.profile, &self.links[at], &self.driver, keeps_notes);
         self.crews[at] = self.crew(at);
         Ok(())
     }
@@ -391,8 +398,14 @@ impl World {
         if self.replicas[at].is_reloading(resource) || !knows_history {
             return;
         }
-        self.trace.say(|| format!("  replica {at} replaces its informer of {}", RESOURCES[resource]));
         self.hits.count(Fault::Reloaded);
+        if self.reload_dice.chance(0.5) {
+            self.hits.count(Fault::ContentChanged);
+            self.replicas[at].keeps_notes[resource] ^= true;
+        }
+        let notes = if self.replicas[at].keeps_notes[resource] { "keeps" } else { "drops" };
+        self.trace
+            .say(|| format!("  replica {at} reloads its informer of {}: {notes} notes", RESOURCES[resource]));
         self.links[at].meter(resource, |meter| meter.reloads += 1);
         self.replicas[at].reload(resource, seed, Instant::now());
     }
@@ -524,7 +537,7 @@ impl World {
             if !client.is_connected() {
                 return Err(format!("client {} is not connected in the end", client.number));
             }
-            client.checker.final_check(&self.truth).map_err(|why| describe(client, &why))?;
+            client.final_check(&self.truth, &self.replicas).map_err(|why| describe(client, &why))?;
         }
         Ok(())
     }
