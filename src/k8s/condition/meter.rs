@@ -1,0 +1,83 @@
+//! The limit of one evaluation, in time and in memory.
+
+/// Largest work of one evaluation, in units of some five nanoseconds: two milliseconds. Values that are made take more of it than their
+/// time, so that all of them together have a few megabytes.
+const WORK_MAX: usize = 400_000;
+/// Units for an expression, and for an element that is made. A comparison or a look at an element takes one unit.
+pub(super) const EXPRESSION: usize = 8;
+/// Bytes of text that are read in the time of one unit.
+const READ_AT_ONCE: usize = 32;
+/// Bytes of text that are made in the time of one unit.
+const MADE_AT_ONCE: usize = 8;
+/// Bytes of a pattern for which a search takes as long again.
+const PATTERN_AT_ONCE: usize = 32;
+
+/// Why an evaluation gives no value.
+#[derive(Debug, PartialEq)]
+pub(super) enum Stop {
+    /// The object lacks a member or an element that the expression reads.
+    Missing,
+    /// A function does not take arguments of these types. The caller tries the next function of the name.
+    NoOverload,
+    /// Another failure. `&&` and `||` ignore it if their other side decides, as with the two above.
+    Failed(String),
+    /// The work has reached its limit. This ends the whole evaluation.
+    Spent,
+}
+
+/// Counts the work of one evaluation. Whatever loops, copies or grows spends from it first.
+#[derive(Debug)]
+pub(super) struct Meter {
+    left: usize,
+}
+
+impl Meter {
+    /// A meter at which nothing is spent.
+    pub(super) fn new() -> Self {
+        Self { left: WORK_MAX }
+    }
+
+    /// Counts work.
+    ///
+    /// # Errors
+    /// [`Stop::Spent`] if that is more than is left.
+    pub(super) fn spend(&mut self, units: usize) -> Result<(), Stop> {
+        match self.left.checked_sub(units) {
+            Some(left) => self.left = left,
+            None => return Err(Stop::Spent),
+        }
+        Ok(())
+    }
+
+    /// Counts the reading of so many bytes of text.
+    ///
+    /// # Errors
+    /// [`Stop::Spent`].
+    pub(super) fn read(&mut self, bytes: usize) -> Result<(), Stop> {
+        self.spend(1 + bytes / READ_AT_ONCE)
+    }
+
+    /// Counts a search for a pattern in so many bytes of text.
+    ///
+    /// # Errors
+    /// [`Stop::Spent`].
+    pub(super) fn search(&mut self, bytes: usize, pattern: &str) -> Result<(), Stop> {
+        self.spend((1 + bytes / READ_AT_ONCE) * (1 + pattern.len() / PATTERN_AT_ONCE))
+    }
+
+    /// Counts a new text of so many bytes. Before it is made, so that no text is larger than the limit allows.
+    ///
+    /// # Errors
+    /// [`Stop::Spent`].
+    pub(super) fn make_text(&mut self, bytes: usize) -> Result<(), Stop> {
+        self.spend(1 + bytes / MADE_AT_ONCE)
+    }
+
+    /// Counts so many elements of a new list or map, before they are made.
+    ///
+    /// # Errors
+    /// [`Stop::Spent`].
+    pub(super) fn make_elements(&mut self, count: usize) -> Result<(), Stop> {
+        self.spend(count.saturating_mul(EXPRESSION))
+    }
+}
