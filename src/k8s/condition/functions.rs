@@ -3,11 +3,11 @@
 use regex::Regex;
 
 use super::meter::{Meter, Stop};
-use super::standard;
-use super::value::{Text, Val};
+use super::value::{List, Text, Val};
+use super::{standard, strings};
 
 /// The tables of all libraries.
-const TABLES: [&[Function]; 1] = [&standard::FUNCTIONS];
+const TABLES: [&[Function]; 2] = [&standard::FUNCTIONS, &strings::FUNCTIONS];
 
 /// A function. Several may have the same name; the number and the types of the arguments decide.
 #[derive(Debug)]
@@ -129,6 +129,19 @@ impl<'c, 'a> Arguments<'c, 'a> {
 
     pub(super) fn text(&self, at: usize) -> Result<&'c Text<'a>, Stop> {
         if let Val::Text(text) = self.value(at)? { Ok(text) } else { Err(Stop::NoOverload) }
+    }
+
+    pub(super) fn int(&self, at: usize) -> Result<i64, Stop> {
+        if let Val::Int(value) = self.value(at)? { Ok(*value) } else { Err(Stop::NoOverload) }
+    }
+
+    /// An argument that may be left out.
+    pub(super) fn optional_int(&self, at: usize) -> Result<Option<i64>, Stop> {
+        if self.values.len() > at { self.int(at).map(Some) } else { Ok(None) }
+    }
+
+    pub(super) fn list(&self, at: usize) -> Result<&'c List<'a>, Stop> {
+        if let Val::List(list) = self.value(at)? { Ok(list) } else { Err(Stop::NoOverload) }
     }
 
     /// The compiled regular expression.

@@ -14,6 +14,7 @@ mod meter;
 mod operators;
 mod program;
 mod standard;
+mod strings;
 mod value;
 
 use std::hash::{Hash, Hasher};

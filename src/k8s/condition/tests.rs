@@ -20,6 +20,22 @@ fn check(text: &str, expected: Result<bool, &str>) {
     }
 }
 
+/// Checks that all of these hold.
+#[track_caller]
+pub(super) fn check_all(texts: &[&str]) {
+    for text in texts {
+        check(text, Ok(true));
+    }
+}
+
+/// Checks the messages with which these fail.
+#[track_caller]
+pub(super) fn check_failures(texts: &[(&str, &str)]) {
+    for (text, message) in texts {
+        check(text, Err(message));
+    }
+}
+
 #[test]
 fn conditions_hold_or_not() {
     for (text, expected) in [
