@@ -10,6 +10,7 @@
 mod compile;
 mod evaluate;
 mod functions;
+mod lists;
 mod meter;
 mod operators;
 mod program;
