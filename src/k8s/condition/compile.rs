@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use cel::IdedExpr;
 use cel::common::ast::operators;
-use cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, LiteralValue};
+use cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, LiteralValue, SelectExpr};
 use regex::{Regex, RegexBuilder};
 
 use super::functions::{self, Form, Function};
@@ -27,8 +27,19 @@ const MACROS: [(&str, &str); 6] = [
     ("filter", "list.filter(name, condition)"),
 ];
 /// The types that an expression can name, to compare them with `type()`.
-const TYPES: [&str; 10] =
-    ["int", "uint", "double", "string", "bool", "bytes", "list", "map", "null_type", "type"];
+const TYPES: [&str; 11] = [
+    "int",
+    "uint",
+    "double",
+    "string",
+    "bool",
+    "bytes",
+    "list",
+    "map",
+    "null_type",
+    "type",
+    "kubernetes.Quantity",
+];
 
 /// A compiled expression.
 pub(super) struct Compiled {
@@ -75,9 +86,13 @@ impl Compiler {
                 }
                 None => Ok(Node::Has(Box::new(self.node(&select.operand, depth + 1)?), select.field.clone())),
             },
-            Expr::Select(select) => {
-                Ok(Node::Select(Box::new(self.node(&select.operand, depth + 1)?), select.field.clone()))
-            }
+            Expr::Select(select) => match self.qualified_type(select) {
+                Some(known) => Ok(Node::Constant(Val::Type(known))),
+                None => {
+                    let operand = Box::new(self.node(&select.operand, depth + 1)?);
+                    Ok(Node::Select(operand, select.field.clone()))
+                }
+            },
             Expr::List(list) if !list.optional_indices.is_empty() => Err(no_optionals()),
             Expr::List(list) => Ok(Node::List(self.nodes(list.elements.iter(), depth)?)),
             Expr::Map(map) => {
@@ -142,6 +157,13 @@ impl Compiler {
             Some(known) => Ok(Node::Constant(Val::Type(known))),
             None => Err(format!("unknown variable {name:?}; expected object")),
         }
+    }
+
+    /// The type that a name with a namespace is.
+    fn qualified_type(&self, select: &SelectExpr) -> Option<&'static str> {
+        let Expr::Ident(namespace) = &select.operand.expr else { return None };
+        let is = |known: &&str| known.split_once('.') == Some((namespace, &select.field));
+        if self.is_local(namespace) { None } else { TYPES.into_iter().find(is) }
     }
 
     fn call(&mut self, call: &CallExpr, depth: usize) -> Result<Node, String> {

@@ -14,6 +14,7 @@ mod lists;
 mod meter;
 mod operators;
 mod program;
+mod quantity;
 mod standard;
 mod strings;
 mod value;

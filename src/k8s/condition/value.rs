@@ -9,6 +9,7 @@ use std::sync::Arc;
 use serde_json::Value as Json;
 
 use super::meter::{Meter, Stop};
+use super::quantity::Quantity;
 
 /// Bytes of a text that a message shows.
 const SHOWN_MAX: usize = 64;
@@ -25,6 +26,7 @@ pub(super) enum Val<'a> {
     Bytes(Arc<[u8]>),
     List(List<'a>),
     Map(Map<'a>),
+    Quantity(Arc<Quantity>),
     /// A type, by its name.
     Type(&'static str),
 }
@@ -92,6 +94,7 @@ impl<'a> Val<'a> {
             Self::Bytes(_) => "bytes",
             Self::List(_) => "list",
             Self::Map(_) => "map",
+            Self::Quantity(_) => "kubernetes.Quantity",
             Self::Type(_) => "type",
         }
     }
@@ -118,6 +121,7 @@ impl<'a> Val<'a> {
             }
             (Self::List(one), Self::List(other)) => one.equals(other, meter),
             (Self::Map(one), Self::Map(other)) => one.equals(other, meter),
+            (Self::Quantity(one), Self::Quantity(other)) => Ok(one == other),
             (Self::Type(one), Self::Type(other)) => Ok(one == other),
             _ => Ok(self.compare_numbers(other) == Some(Some(Ordering::Equal))),
         }
