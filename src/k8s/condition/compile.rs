@@ -27,7 +27,7 @@ const MACROS: [(&str, &str); 6] = [
     ("filter", "list.filter(name, condition)"),
 ];
 /// The types that an expression can name, to compare them with `type()`.
-const TYPES: [&str; 11] = [
+const TYPES: [&str; 13] = [
     "int",
     "uint",
     "double",
@@ -39,6 +39,8 @@ const TYPES: [&str; 11] = [
     "null_type",
     "type",
     "kubernetes.Quantity",
+    "net.IP",
+    "net.CIDR",
 ];
 
 /// A compiled expression.

@@ -4,11 +4,11 @@ use regex::Regex;
 
 use super::meter::{Meter, Stop};
 use super::value::{List, Text, Val};
-use super::{lists, quantity, standard, strings};
+use super::{lists, net, quantity, standard, strings};
 
 /// The tables of all libraries.
-const TABLES: [&[Function]; 4] =
-    [&lists::FUNCTIONS, &quantity::FUNCTIONS, &standard::FUNCTIONS, &strings::FUNCTIONS];
+const TABLES: [&[Function]; 5] =
+    [&lists::FUNCTIONS, &net::FUNCTIONS, &quantity::FUNCTIONS, &standard::FUNCTIONS, &strings::FUNCTIONS];
 
 /// A function. Several may have the same name; the number and the types of the arguments decide.
 #[derive(Debug)]

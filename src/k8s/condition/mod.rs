@@ -12,6 +12,7 @@ mod evaluate;
 mod functions;
 mod lists;
 mod meter;
+mod net;
 mod operators;
 mod program;
 mod quantity;

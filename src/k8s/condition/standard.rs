@@ -134,6 +134,10 @@ fn string<'a>(args: &mut Arguments<'_, 'a>) -> Result<Val<'a>, Stop> {
         args.meter.make_text(bytes.len())?;
         let text = std::str::from_utf8(bytes).map_err(|_| args.failed("bytes", "not UTF-8"))?;
         Ok(Val::text(text))
+    } else if let Val::Ip(address) = value {
+        Ok(Val::text(address.to_string()))
+    } else if let Val::Cidr(network) = value {
+        Ok(Val::text(network.to_string()))
     } else {
         args.text(0).cloned().map(Val::Text)
     }

@@ -6,7 +6,7 @@ use crate::k8s::{DecodeOptions, Decoder, Resource, ResourceParts};
 fn object() -> Object {
     let options =
         DecodeOptions { drop_managed_fields: true, drop_last_applied: true, object_bytes_max: 1 << 20 };
-    let text = r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"p","namespace":"n","uid":"u","resourceVersion":"7","labels":{"app":"web","example.com/a":"b"}},"spec":{"replicas":3,"on":true,"containers":[{"name":"a","image":"i:1","env":[{"name":"X"}]},{"name":"b","image":"i:2"}]},"status":{"phase":"Running"}}"#;
+    let text = r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"p","namespace":"n","uid":"u","resourceVersion":"7","labels":{"app":"web","example.com/a":"b"}},"spec":{"replicas":3,"podIPs":[{"ip":"10.1.2.3"},{"ip":"fd00::1"}],"on":true,"containers":[{"name":"a","image":"i:1","env":[{"name":"X"}]},{"name":"b","image":"i:2"}]},"status":{"phase":"Running"}}"#;
     Decoder::new(Resource::new(ResourceParts::default()), options).object(text).unwrap()
 }
 

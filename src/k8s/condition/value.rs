@@ -1,6 +1,7 @@
 //! Values of expressions. What the object holds is borrowed from its JSON. What an expression makes is shared, so that no value
 //! is copied.
 
+use core::net::IpAddr;
 use std::cmp::Ordering;
 use std::fmt;
 use std::ops::Deref;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use serde_json::Value as Json;
 
 use super::meter::{Meter, Stop};
+use super::net::Cidr;
 use super::quantity::Quantity;
 
 /// Bytes of a text that a message shows.
@@ -27,6 +29,8 @@ pub(super) enum Val<'a> {
     List(List<'a>),
     Map(Map<'a>),
     Quantity(Arc<Quantity>),
+    Ip(IpAddr),
+    Cidr(Cidr),
     /// A type, by its name.
     Type(&'static str),
 }
@@ -95,6 +99,8 @@ impl<'a> Val<'a> {
             Self::List(_) => "list",
             Self::Map(_) => "map",
             Self::Quantity(_) => "kubernetes.Quantity",
+            Self::Ip(_) => "net.IP",
+            Self::Cidr(_) => "net.CIDR",
             Self::Type(_) => "type",
         }
     }
@@ -122,6 +128,8 @@ impl<'a> Val<'a> {
             (Self::List(one), Self::List(other)) => one.equals(other, meter),
             (Self::Map(one), Self::Map(other)) => one.equals(other, meter),
             (Self::Quantity(one), Self::Quantity(other)) => Ok(one == other),
+            (Self::Ip(one), Self::Ip(other)) => Ok(one == other),
+            (Self::Cidr(one), Self::Cidr(other)) => Ok(one == other),
             (Self::Type(one), Self::Type(other)) => Ok(one == other),
             _ => Ok(self.compare_numbers(other) == Some(Some(Ordering::Equal))),
         }
