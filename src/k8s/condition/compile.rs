@@ -27,7 +27,7 @@ const MACROS: [(&str, &str); 6] = [
     ("filter", "list.filter(name, condition)"),
 ];
 /// The types that an expression can name, to compare them with `type()`.
-const TYPES: [&str; 13] = [
+const TYPES: [&str; 14] = [
     "int",
     "uint",
     "double",
@@ -39,6 +39,7 @@ const TYPES: [&str; 13] = [
     "null_type",
     "type",
     "kubernetes.Quantity",
+    "kubernetes.Semver",
     "net.IP",
     "net.CIDR",
 ];

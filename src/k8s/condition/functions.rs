@@ -4,11 +4,17 @@ use regex::Regex;
 
 use super::meter::{Meter, Stop};
 use super::value::{List, Text, Val};
-use super::{lists, net, quantity, standard, strings};
+use super::{lists, net, quantity, semver, standard, strings};
 
 /// The tables of all libraries.
-const TABLES: [&[Function]; 5] =
-    [&lists::FUNCTIONS, &net::FUNCTIONS, &quantity::FUNCTIONS, &standard::FUNCTIONS, &strings::FUNCTIONS];
+const TABLES: [&[Function]; 6] = [
+    &lists::FUNCTIONS,
+    &net::FUNCTIONS,
+    &quantity::FUNCTIONS,
+    &semver::FUNCTIONS,
+    &standard::FUNCTIONS,
+    &strings::FUNCTIONS,
+];
 
 /// A function. Several may have the same name; the number and the types of the arguments decide.
 #[derive(Debug)]
@@ -134,6 +140,10 @@ impl<'c, 'a> Arguments<'c, 'a> {
 
     pub(super) fn int(&self, at: usize) -> Result<i64, Stop> {
         if let Val::Int(value) = self.value(at)? { Ok(*value) } else { Err(Stop::NoOverload) }
+    }
+
+    pub(super) fn bool(&self, at: usize) -> Result<bool, Stop> {
+        if let Val::Bool(value) = self.value(at)? { Ok(*value) } else { Err(Stop::NoOverload) }
     }
 
     /// An argument that may be left out.

@@ -16,6 +16,7 @@ mod net;
 mod operators;
 mod program;
 mod quantity;
+mod semver;
 mod standard;
 mod strings;
 mod value;

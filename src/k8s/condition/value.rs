@@ -12,6 +12,7 @@ use serde_json::Value as Json;
 use super::meter::{Meter, Stop};
 use super::net::Cidr;
 use super::quantity::Quantity;
+use super::semver::Semver;
 
 /// Bytes of a text that a message shows.
 const SHOWN_MAX: usize = 64;
@@ -31,6 +32,7 @@ pub(super) enum Val<'a> {
     Quantity(Arc<Quantity>),
     Ip(IpAddr),
     Cidr(Cidr),
+    Semver(Arc<Semver>),
     /// A type, by its name.
     Type(&'static str),
 }
@@ -101,6 +103,7 @@ impl<'a> Val<'a> {
             Self::Quantity(_) => "kubernetes.Quantity",
             Self::Ip(_) => "net.IP",
             Self::Cidr(_) => "net.CIDR",
+            Self::Semver(_) => "kubernetes.Semver",
             Self::Type(_) => "type",
         }
     }
@@ -130,6 +133,7 @@ impl<'a> Val<'a> {
             (Self::Quantity(one), Self::Quantity(other)) => Ok(one == other),
             (Self::Ip(one), Self::Ip(other)) => Ok(one == other),
             (Self::Cidr(one), Self::Cidr(other)) => Ok(one == other),
+            (Self::Semver(one), Self::Semver(other)) => Ok(one == other),
             (Self::Type(one), Self::Type(other)) => Ok(one == other),
             _ => Ok(self.compare_numbers(other) == Some(Some(Ordering::Equal))),
         }
