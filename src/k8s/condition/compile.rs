@@ -8,7 +8,7 @@ use cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, LiteralValu
 use regex::{Regex, RegexBuilder};
 
 use super::functions::{self, Form, Function};
-use super::program::{Arithmetic, Call, Fold, Loop, Node, Operator};
+use super::program::{Arithmetic, Call, Element, Fold, Loop, Node, Operator};
 use super::value::{Text, Val};
 
 /// The one variable of an expression.
@@ -18,16 +18,18 @@ const DEPTH_MAX: usize = 64;
 /// Size of a compiled regular expression, in bytes.
 const REGEX_BYTES_MAX: usize = 64 << 10;
 /// The parser replaces these where they are called as they should be.
-const MACROS: [(&str, &str); 6] = [
+const MACROS: [(&str, &str); 8] = [
     ("has", "has(value.member)"),
     ("all", "list.all(name, condition)"),
     ("exists", "list.exists(name, condition)"),
     ("exists_one", "list.exists_one(name, condition)"),
     ("map", "list.map(name, value) or list.map(name, condition, value)"),
     ("filter", "list.filter(name, condition)"),
+    ("optMap", "optional.optMap(name, value)"),
+    ("optFlatMap", "optional.optFlatMap(name, optional)"),
 ];
 /// The types that an expression can name, to compare them with `type()`.
-const TYPES: [&str; 14] = [
+const TYPES: [&str; 15] = [
     "int",
     "uint",
     "double",
@@ -37,6 +39,7 @@ const TYPES: [&str; 14] = [
     "list",
     "map",
     "null_type",
+    "optional_type",
     "type",
     "kubernetes.Quantity",
     "kubernetes.Semver",
@@ -73,22 +76,24 @@ impl Compiler {
         if depth > DEPTH_MAX {
             return Err(format!("expressions are nested more than {DEPTH_MAX} deep"));
         }
-        if let Some(names) = self.path(expression) {
-            self.paths.insert(names.clone());
-            return Ok(Node::Path(names));
+        if let Some((names, node)) = self.chain(expression, depth) {
+            self.paths.insert(names);
+            return Ok(node);
         }
         match &expression.expr {
             Expr::Literal(literal) => Ok(Node::Constant(constant(literal))),
             Expr::Ident(name) => self.name(name),
-            Expr::Select(select) if select.test => match self.path(&select.operand) {
-                Some(mut names) => {
-                    names.push(select.field.clone());
-                    self.paths.insert(names.clone());
-                    names.pop();
-                    Ok(Node::Has(Box::new(Node::Path(names)), select.field.clone()))
-                }
-                None => Ok(Node::Has(Box::new(self.node(&select.operand, depth + 1)?), select.field.clone())),
-            },
+            Expr::Select(select) if select.test => {
+                let operand = match self.chain(&select.operand, depth) {
+                    Some((mut names, node)) => {
+                        names.push(select.field.clone());
+                        self.paths.insert(names);
+                        node
+                    }
+                    None => self.node(&select.operand, depth + 1)?,
+                };
+                Ok(Node::Has(Box::new(operand), select.field.clone()))
+            }
             Expr::Select(select) => match self.qualified_type(select) {
                 Some(known) => Ok(Node::Constant(Val::Type(known))),
                 None => {
@@ -96,16 +101,21 @@ impl Compiler {
                     Ok(Node::Select(operand, select.field.clone()))
                 }
             },
-            Expr::List(list) if !list.optional_indices.is_empty() => Err(no_optionals()),
-            Expr::List(list) => Ok(Node::List(self.nodes(list.elements.iter(), depth)?)),
+            Expr::List(list) => {
+                let mut elements = Vec::new();
+                for (index, element) in list.elements.iter().enumerate() {
+                    let optional = list.optional_indices.contains(&index);
+                    elements.push(Element { value: self.node(element, depth + 1)?, optional });
+                }
+                Ok(Node::List(elements))
+            }
             Expr::Map(map) => {
                 let mut pairs = Vec::new();
                 for entry in &map.entries {
                     let EntryExpr::MapEntry(entry) = &entry.expr else { return Err(no_messages()) };
-                    if entry.optional {
-                        return Err(no_optionals());
-                    }
-                    pairs.push((self.node(&entry.key, depth + 1)?, self.node(&entry.value, depth + 1)?));
+                    let key = self.node(&entry.key, depth + 1)?;
+                    let value = self.node(&entry.value, depth + 1)?;
+                    pairs.push((key, Element { value, optional: entry.optional }));
                 }
                 Ok(Node::Map(pairs))
             }
@@ -126,26 +136,28 @@ impl Compiler {
     /// The path of an expression that goes from `object` from member to member.
     fn path(&self, expression: &IdedExpr) -> Option<Vec<String>> {
         let (mut at, mut names) = (expression, Vec::new());
-        loop {
-            if let Expr::Select(select) = &at.expr
-                && !select.test
-            {
-                names.push(select.field.clone());
-                at = &select.operand;
-            } else if let Expr::Call(call) = &at.expr
-                && call.func_name == operators::INDEX
-                && let [map, key] = &*call.args
-                && let Some(key) = text_of(key)
-            {
-                names.push(key.to_owned());
-                at = map;
-            } else {
-                break;
-            }
+        while let Some((operand, name, false)) = member(at) {
+            names.push(name.to_owned());
+            at = operand;
         }
         let is_object = matches!(&at.expr, Expr::Ident(name) if name == OBJECT);
         names.reverse();
         (is_object && !self.is_local(OBJECT)).then_some(names)
+    }
+
+    /// The path of an expression from `object` with optional members on the way, and the node that follows it.
+    fn chain(&self, expression: &IdedExpr, depth: usize) -> Option<(Vec<String>, Node)> {
+        if let Some(names) = self.path(expression) {
+            return Some((names.clone(), Node::Path(names)));
+        }
+        // What is nested too deep here is refused where it is compiled step by step.
+        let depth = Some(depth + 1).filter(|depth| *depth <= DEPTH_MAX)?;
+        let (operand, name, optional) = member(expression)?;
+        let (mut names, node) = self.chain(operand, depth)?;
+        names.push(name.to_owned());
+        let node = Box::new(node);
+        let name = name.to_owned();
+        Some((names, if optional { Node::OptionalSelect(node, name) } else { Node::Select(node, name) }))
     }
 
     fn is_local(&self, name: &str) -> bool {
@@ -193,7 +205,14 @@ impl Compiler {
                     return Ok(Node::Logic { sides, decided_by: name == operators::LOGICAL_OR });
                 }
                 if let operators::OPT_SELECT | operators::OPT_INDEX = name {
-                    return Err(no_optionals());
+                    if let Some((_, name, _)) = member_of_call(call) {
+                        return Ok(Node::OptionalSelect(
+                            Box::new(self.node(one, depth + 1)?),
+                            name.to_owned(),
+                        ));
+                    }
+                    let sides = Box::new([self.node(one, depth + 1)?, self.node(other, depth + 1)?]);
+                    return Ok(Node::OptionalIndex(sides));
                 }
                 if let Some(operator) = operator(name) {
                     let sides = Box::new([self.node(one, depth + 1)?, self.node(other, depth + 1)?]);
@@ -238,13 +257,25 @@ impl Compiler {
         (!self.is_local(namespace) && functions::is_namespaced(namespace, name)).then_some(namespace)
     }
 
+    /// A macro for optional values, which the parser has replaced by a loop without rounds.
+    fn binding(&mut self, each: &ComprehensionExpr, depth: usize) -> Result<Node, String> {
+        let value = Box::new(self.node(&each.accu_init, depth)?);
+        let slot = self.locals.len();
+        self.locals.push(each.accu_var.clone());
+        let result = Box::new(self.node(&each.result, depth)?);
+        self.locals.pop();
+        Ok(Node::Let { value, slot, result })
+    }
+
     /// A macro, which the parser has replaced by a loop over elements that changes a result.
     fn each(&mut self, each: &ComprehensionExpr, depth: usize) -> Result<Node, String> {
         let is_result = |one: &IdedExpr| matches!(&one.expr, Expr::Ident(name) if *name == each.accu_var);
         let unknown = || Err("unknown macro".to_owned());
         let range = self.node(&each.iter_range, depth + 1)?;
-        let Expr::Call(step) = &each.loop_step.expr else { return unknown() };
         let (slot, depth) = (self.locals.len(), depth + 1);
+        let Expr::Call(step) = &each.loop_step.expr else {
+            return if is_result(&each.loop_step) { self.binding(each, depth) } else { unknown() };
+        };
         self.locals.push(each.iter_var.clone());
         let fold = match (&*step.func_name, &*step.args) {
             (name @ (operators::LOGICAL_AND | operators::LOGICAL_OR), [result, test])
@@ -284,12 +315,28 @@ impl Compiler {
     }
 }
 
-fn no_messages() -> String {
-    "messages are not supported, only maps".to_owned()
+/// The value and the name of an expression that goes to a member, and whether it does so optionally.
+fn member(expression: &IdedExpr) -> Option<(&IdedExpr, &str, bool)> {
+    if let Expr::Call(call) = &expression.expr {
+        return member_of_call(call);
+    }
+    let Expr::Select(select) = &expression.expr else { return None };
+    (!select.test).then_some((&*select.operand, &*select.field, false))
 }
 
-fn no_optionals() -> String {
-    "optional values are not supported".to_owned()
+/// As [`member`]: `value['name']`, `value.?name` or `value[?'name']`.
+fn member_of_call(call: &CallExpr) -> Option<(&IdedExpr, &str, bool)> {
+    let optional = match &*call.func_name {
+        operators::INDEX => false,
+        operators::OPT_SELECT | operators::OPT_INDEX => true,
+        _ => return None,
+    };
+    let [operand, name] = &*call.args else { return None };
+    Some((operand, text_of(name)?, optional))
+}
+
+fn no_messages() -> String {
+    "messages are not supported, only maps".to_owned()
 }
 
 fn operator(name: &str) -> Option<Operator> {

@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 use super::functions::Arguments;
 use super::meter::{EXPRESSION, Meter, Stop};
 use super::operators;
-use super::program::{Call, Fold, Loop, Node};
+use super::program::{Call, Element, Fold, Loop, Node};
 use super::value::{List, Map, Val};
 
 /// One evaluation: of a program, for an object.
@@ -35,9 +35,19 @@ impl<'a> Evaluation<'a> {
                 let operand = self.value(operand)?;
                 select(&operand, name, &mut self.meter)?.ok_or(Stop::Missing)
             }
+            Node::OptionalSelect(operand, name) => {
+                let operand = self.value(operand)?;
+                optional_member(&operand, name, &mut self.meter)
+            }
+            Node::OptionalIndex(sides) => {
+                let [operand, index] = &**sides;
+                let (operand, index) = (self.value(operand)?, self.value(index)?);
+                operators::optional_index(&operand, &index, &mut self.meter)
+            }
             Node::Has(operand, name) => {
                 let operand = self.value(operand)?;
-                Ok(Val::Bool(select(&operand, name, &mut self.meter)?.is_some()))
+                let Some(value) = operand.present() else { return Ok(Val::Bool(false)) };
+                Ok(Val::Bool(select(value, name, &mut self.meter)?.is_some()))
             }
             Node::Not(operand) => Ok(Val::Bool(!self.boolean("!", operand)?)),
             Node::Negate(operand) => operators::negate(&self.value(operand)?),
@@ -56,6 +66,12 @@ impl<'a> Evaluation<'a> {
             Node::List(elements) => self.list(elements),
             Node::Map(pairs) => self.map(pairs),
             Node::Loop(each) => self.each(each),
+            Node::Let { value, slot, result } => {
+                let value = self.value(value)?;
+                self.locals.truncate(*slot);
+                self.locals.push(value);
+                self.value(result)
+            }
         }
     }
 
@@ -112,20 +128,34 @@ impl<'a> Evaluation<'a> {
         Err(Stop::Failed(format!("no such overload: {name}({})", types.join(", "))))
     }
 
-    fn list(&mut self, elements: &'a [Node]) -> Result<Val<'a>, Stop> {
+    fn list(&mut self, elements: &'a [Element]) -> Result<Val<'a>, Stop> {
         self.meter.make_elements(elements.len())?;
         let mut values = Vec::with_capacity(elements.len());
         for element in elements {
-            values.push(self.value(element)?);
+            values.extend(self.element(element)?);
         }
         Ok(Val::list(values))
     }
 
-    fn map(&mut self, pairs: &'a [(Node, Node)]) -> Result<Val<'a>, Stop> {
+    /// The value of an element; `None` if it is left out.
+    fn element(&mut self, element: &'a Element) -> Result<Option<Val<'a>>, Stop> {
+        let value = self.value(&element.value)?;
+        if !element.optional {
+            return Ok(Some(value));
+        }
+        let Val::Optional(value) = value else {
+            let message = format!("expected an optional value after ?, found {}", value.type_name());
+            return Err(Stop::Failed(message));
+        };
+        Ok(value.map(|value| (*value).clone()))
+    }
+
+    fn map(&mut self, pairs: &'a [(Node, Element)]) -> Result<Val<'a>, Stop> {
         self.meter.make_elements(pairs.len())?;
         let mut all: Vec<(Val<'a>, Val<'a>)> = Vec::with_capacity(pairs.len());
         for (key, value) in pairs {
-            let (key, value) = (self.value(key)?, self.value(value)?);
+            let key = self.value(key)?;
+            let Some(value) = self.element(value)? else { continue };
             if !matches!(key, Val::Bool(_) | Val::Int(_) | Val::Uint(_) | Val::Text(_)) {
                 return Err(Stop::Failed(format!("unsupported type of a key: {}", key.type_name())));
             }
@@ -181,13 +211,25 @@ impl<'a> Evaluation<'a> {
     }
 }
 
-/// The member of a value; `None` if it lacks it.
+/// The member of a value; `None` if it lacks it. That of an optional value is optional, too.
 ///
 /// # Errors
 /// [`Stop::Failed`] if a value of this type has no members.
 fn select<'a>(operand: &Val<'a>, name: &str, meter: &mut Meter) -> Result<Option<Val<'a>>, Stop> {
+    if let Val::Optional(_) = operand {
+        return optional_member(operand, name, meter).map(Some);
+    }
     let Val::Map(map) = operand else { return Err(no_member(operand, name)) };
     map.member(name, meter)
+}
+
+/// The member of a value as an optional value. A value that has no members lacks it.
+///
+/// # Errors
+/// [`Stop::Spent`].
+fn optional_member<'a>(operand: &Val<'a>, name: &str, meter: &mut Meter) -> Result<Val<'a>, Stop> {
+    let Some(Val::Map(map)) = operand.present() else { return Ok(Val::Optional(None)) };
+    map.member(name, meter).map(Val::optional)
 }
 
 fn no_member(value: &Val<'_>, name: &str) -> Stop {

@@ -4,12 +4,13 @@ use regex::Regex;
 
 use super::meter::{Meter, Stop};
 use super::value::{List, Text, Val};
-use super::{lists, net, quantity, semver, standard, strings};
+use super::{lists, net, optionals, quantity, semver, standard, strings};
 
 /// The tables of all libraries.
-const TABLES: [&[Function]; 6] = [
+const TABLES: [&[Function]; 7] = [
     &lists::FUNCTIONS,
     &net::FUNCTIONS,
+    &optionals::FUNCTIONS,
     &quantity::FUNCTIONS,
     &semver::FUNCTIONS,
     &standard::FUNCTIONS,

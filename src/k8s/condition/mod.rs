@@ -14,6 +14,7 @@ mod lists;
 mod meter;
 mod net;
 mod operators;
+mod optionals;
 mod program;
 mod quantity;
 mod semver;

@@ -27,6 +27,7 @@ pub(super) fn binary<'a>(
         Operator::Greater => compared(meter, Ordering::is_gt),
         Operator::GreaterOrEqual => compared(meter, Ordering::is_ge),
         Operator::In => contains(one, other, meter).map(Val::Bool),
+        Operator::Index if matches!(one, Val::Optional(_)) => optional_index(one, other, meter),
         Operator::Index => index(one, other, meter)?.ok_or(Stop::Missing),
         Operator::Arithmetic(Arithmetic::Add) => add(one, other, meter),
         Operator::Arithmetic(operator) => arithmetic(operator, one, other),
@@ -67,6 +68,19 @@ fn index<'a>(value: &Val<'a>, index: &Val<'_>, meter: &mut Meter) -> Result<Opti
             Ok((*index >= 0.0 && *index < list.len() as f64).then(|| list.get(*index as usize)).flatten())
         }
         _ => Err(Stop::Failed(format!("no such overload: {}[{}]", value.type_name(), index.type_name()))),
+    }
+}
+
+/// The element at an index or a key as an optional value. A value that has no elements lacks it.
+///
+/// # Errors
+/// [`Stop::Spent`].
+pub(super) fn optional_index<'a>(value: &Val<'a>, at: &Val<'_>, meter: &mut Meter) -> Result<Val<'a>, Stop> {
+    let Some(value) = value.present() else { return Ok(Val::Optional(None)) };
+    match index(value, at, meter) {
+        Ok(found) => Ok(Val::optional(found)),
+        Err(Stop::Spent) => Err(Stop::Spent),
+        Err(_) => Ok(Val::Optional(None)),
     }
 }
 

@@ -18,6 +18,10 @@ pub(super) enum Node {
     Local(usize),
     /// `operand.name`
     Select(Box<Node>, String),
+    /// `operand.?name`
+    OptionalSelect(Box<Node>, String),
+    /// `operand[?index]`
+    OptionalIndex(Box<[Node; 2]>),
     /// `has(operand.name)`
     Has(Box<Node>, String),
     /// `!operand`
@@ -34,9 +38,23 @@ pub(super) enum Node {
     /// `one + other` and the like.
     Binary(Operator, Box<[Node; 2]>),
     Call(Call),
-    List(Vec<Node>),
-    Map(Vec<(Node, Node)>),
+    List(Vec<Element>),
+    Map(Vec<(Node, Element)>),
     Loop(Box<Loop>),
+    /// `value.optMap(name, result)` and the like: a variable, where it is, and what is made of it.
+    Let {
+        value: Box<Node>,
+        slot: usize,
+        result: Box<Node>,
+    },
+}
+
+/// An element of a list or a map that is written out.
+#[derive(Debug)]
+pub(super) struct Element {
+    pub(super) value: Node,
+    /// Whether it is left out if the value is missing (`?value`).
+    pub(super) optional: bool,
 }
 
 /// A call of a function.

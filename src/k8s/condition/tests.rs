@@ -11,7 +11,7 @@ fn object() -> Object {
 }
 
 #[track_caller]
-fn check(text: &str, expected: Result<bool, &str>) {
+pub(super) fn check(text: &str, expected: Result<bool, &str>) {
     let found = Condition::parse(text).unwrap().holds(&object());
     match (found, expected) {
         (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{text}"),

@@ -33,6 +33,8 @@ pub(super) enum Val<'a> {
     Ip(IpAddr),
     Cidr(Cidr),
     Semver(Arc<Semver>),
+    /// A value that may be missing.
+    Optional(Option<Arc<Val<'a>>>),
     /// A type, by its name.
     Type(&'static str),
 }
@@ -88,6 +90,16 @@ impl<'a> Val<'a> {
         Self::List(List::Made(elements.into()))
     }
 
+    /// An optional value.
+    pub(super) fn optional(value: Option<Self>) -> Self {
+        Self::Optional(value.map(Arc::new))
+    }
+
+    /// The value itself, or that of an optional value; `None` if it is missing.
+    pub(super) fn present(&self) -> Option<&Self> {
+        if let Self::Optional(value) = self { value.as_deref() } else { Some(self) }
+    }
+
     /// The name of its type.
     pub(super) fn type_name(&self) -> &'static str {
         match self {
@@ -104,6 +116,7 @@ impl<'a> Val<'a> {
             Self::Ip(_) => "net.IP",
             Self::Cidr(_) => "net.CIDR",
             Self::Semver(_) => "kubernetes.Semver",
+            Self::Optional(_) => "optional_type",
             Self::Type(_) => "type",
         }
     }
@@ -134,6 +147,8 @@ impl<'a> Val<'a> {
             (Self::Ip(one), Self::Ip(other)) => Ok(one == other),
             (Self::Cidr(one), Self::Cidr(other)) => Ok(one == other),
             (Self::Semver(one), Self::Semver(other)) => Ok(one == other),
+            (Self::Optional(None), Self::Optional(None)) => Ok(true),
+            (Self::Optional(Some(one)), Self::Optional(Some(other))) => one.equals(other, meter),
             (Self::Type(one), Self::Type(other)) => Ok(one == other),
             _ => Ok(self.compare_numbers(other) == Some(Some(Ordering::Equal))),
         }
