@@ -166,3 +166,76 @@ impl<'c, 'a> Arguments<'c, 'a> {
         Stop::Failed(format!("{}({value}): {why}", self.name))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::compiled;
+    use super::super::evaluate::Evaluation;
+    use super::*;
+
+    #[test]
+    fn no_function_panics_whatever_its_arguments_are() {
+        let texts = [
+            "null",
+            "false",
+            "0",
+            "-1",
+            "-9223372036854775807 - 1",
+            "9223372036854775807",
+            "3u",
+            "0.0 / 0.0",
+            "-1e300",
+            "''",
+            "'añb'",
+            "b'añ'",
+            "[]",
+            "['a', 'ñ', 'a']",
+            "[3, 1]",
+            "{'a': 1}",
+            "int",
+            "quantity('-1.5Gi')",
+            "quantity('9999999999999999999999999999999999999e2147483647')",
+            "ip('::1')",
+            "cidr('10.1.2.3/0')",
+            "semver('18446744073709551615.0.0-a.1')",
+            "optional.none()",
+            "optional.of(1)",
+        ];
+        let json = serde_json::Value::Null;
+        let programs: Vec<_> = texts.iter().map(|text| compiled(text).unwrap().root).collect();
+        let values: Vec<_> =
+            programs.iter().map(|program| Evaluation::new(&json).value(program).unwrap()).collect();
+        let pattern = Regex::new("a|").unwrap();
+        for function in TABLES.into_iter().flatten() {
+            let count = u32::try_from(function.args).unwrap();
+            let (mut fit, mut refused) = (0, 0);
+            for round in 0..values.len().pow(count) {
+                let at = |place| round / values.len().pow(place) % values.len();
+                let values: Vec<_> = (0..count).map(|place| values[at(place)].clone()).collect();
+                let mut args = Arguments {
+                    name: function.name,
+                    values: &values,
+                    pattern: function.takes_pattern.then_some(&pattern),
+                    meter: &mut Meter::new(),
+                };
+                match (function.run)(&mut args) {
+                    Err(Stop::NoOverload) => refused += 1,
+                    _ => fit += 1,
+                }
+            }
+            assert!(fit > 0, "{} takes none of {refused}", function.name);
+        }
+    }
+
+    #[test]
+    fn no_two_functions_are_the_same() {
+        let all: Vec<_> = TABLES.into_iter().flatten().collect();
+        for (index, one) in all.iter().enumerate() {
+            let overloads = ["indexOf", "lastIndexOf", "isLessThan", "isGreaterThan", "compareTo"];
+            let same =
+                |other: &&Function| (other.name, other.form, other.args) == (one.name, one.form, one.args);
+            let again = all[index + 1..].iter().copied().find(same);
+            assert!(again.is_none_or(|one| overloads.contains(&one.name)), "{} is there twice", one.name);
+        }
+    }
+}
