@@ -3,6 +3,7 @@
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tracing::debug;
 
@@ -29,8 +30,10 @@ pub struct Selection {
     pub form: Form,
 }
 
-/// Cost of a look at an object with a condition, relative to one without: evaluating it takes some 30 us.
+/// Cost of a look at an object with a condition, relative to one without: what it reads is cut from the object's JSON.
 const CONDITION_WEIGHT: usize = 64;
+/// Time of a look at an object without a condition.
+const PLAIN_LOOK: Duration = Duration::from_nanos(250);
 /// Cost of an object in a form that cuts or compares parts of it, relative to a whole one: some 4 us.
 const FORM_WEIGHT: usize = 8;
 
@@ -114,10 +117,13 @@ impl Selection {
         Self { form, ..self }
     }
 
-    /// How many objects of this selection take as long as the given number of whole objects that are only matched by terms.
+    /// How many objects of this selection take as long as the given number of whole objects that are only matched by terms: at least
+    /// one. A condition that has turned out to be costly lowers it.
     pub fn looks_in(&self, plain: usize) -> usize {
         let weight = match (&self.condition, self.form.is_default()) {
-            (Some(_), _) => CONDITION_WEIGHT,
+            (Some(condition), _) => {
+                CONDITION_WEIGHT + (condition.cost().as_nanos() / PLAIN_LOOK.as_nanos()) as usize
+            }
             (None, false) => FORM_WEIGHT,
             (None, true) => 1,
         };

@@ -195,11 +195,7 @@ impl Listing {
             (self.states.get(place.source), self.matchers.get(place.source))
         {
             let selection = matcher.selection();
-            let most = if selection.selects() {
-                selection.looks_in(LOOKED_AT_MAX)
-            } else {
-                selection.looks_in(PASSED_MAX)
-            };
+            let plain = if selection.selects() { LOOKED_AT_MAX } else { PASSED_MAX };
             let state = state.get().ok_or_else(|| io::Error::new(io::ErrorKind::TimedOut, "too slow"))?;
             let after = place.after.take();
             for object in matcher.reach(&state, after.as_ref()) {
@@ -208,7 +204,8 @@ impl Listing {
                     place.after = Some(object.key().clone());
                     return Ok(Stopped::Visitor);
                 }
-                if passed >= most {
+                // A condition shows only by its evaluation what it costs.
+                if passed >= selection.looks_in(plain) {
                     place.after = Some(object.key().clone());
                     return Ok(Stopped::Turn);
                 }

@@ -479,9 +479,9 @@ impl Source {
         let changes = changes_between(&self.informer.reader, self.cursor, state.snapshot.cursor, undone_max)?;
         let undone = undo(&changes);
         let (mut objects, mut last) = (Vec::new(), None);
-        let looked_at_max = self.matcher.selection().looks_in(LOOKED_AT_MAX);
         for (looked_at, object) in self.matcher.reach(&state, after).enumerate() {
-            if looked_at == looked_at_max {
+            // A condition shows only by its evaluation what it costs.
+            if looked_at >= self.matcher.selection().looks_in(LOOKED_AT_MAX) {
                 return Some(PastObjects { objects, last });
             }
             last = Some(object.key().clone());

@@ -98,9 +98,9 @@ impl Source {
         batch: &mut BatchBuilder,
     ) -> Put {
         let mut last = None;
-        let looked_at_max = self.matcher.selection().looks_in(LOOKED_AT_MAX);
         for (looked_at, object) in self.matcher.reach(state, after).enumerate() {
-            if batch.is_full() || looked_at == looked_at_max {
+            // A condition shows only by its evaluation what it costs.
+            if batch.is_full() || looked_at >= self.matcher.selection().looks_in(LOOKED_AT_MAX) {
                 return Put::Until(last.or_else(|| after.cloned()));
             }
             last = Some(object.key().clone());
@@ -273,9 +273,9 @@ impl Source {
         if self.holds_beyond.as_ref().is_some_and(|token| self.informer.reader.skipped_since(token)) {
             return Err(ResetReason::TokenTooOld);
         }
-        let (mut looked_at, looked_at_max) = (0, self.matcher.selection().looks_in(LOOKED_AT_MAX));
+        let mut looked_at = 0;
         loop {
-            if batch.is_full() || looked_at >= looked_at_max {
+            if batch.is_full() || looked_at >= self.matcher.selection().looks_in(LOOKED_AT_MAX) {
                 return Ok(Pulled::More);
             }
             match &self.phase {
@@ -327,7 +327,7 @@ impl Source {
         if gathers {
             return Ok(self.put_gathered(index, run, batch).then_some(Pulled::Done));
         }
-        for change in &run.changes {
+        for (count, change) in (1..).zip(&run.changes) {
             // A relist loses the order in which objects stopped matching. Another replica, resumed from this
             // position, might never send those deletions; so end the watch.
             if self.ordered && loses_order(self.matcher.selection(), change) {
@@ -338,9 +338,10 @@ impl Source {
             if let Some((kind, payload)) = project_change(&self.matcher, change) {
                 let position = self.position.clone();
                 batch.push(Event { source: index, kind, payload, position, is_amid: false });
-                if batch.is_full() && change.revision != run.cursor.revision {
-                    return Ok(Some(Pulled::More));
-                }
+            }
+            let is_enough = batch.is_full() || count >= self.matcher.selection().looks_in(LOOKED_AT_MAX);
+            if is_enough && change.revision != run.cursor.revision {
+                return Ok(Some(Pulled::More));
             }
         }
         self.cursor = run.cursor;

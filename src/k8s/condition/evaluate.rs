@@ -21,6 +21,11 @@ impl<'a> Evaluation<'a> {
         Self { object, locals: Vec::new(), meter: Meter::new() }
     }
 
+    /// The work so far, in units of [`Meter`].
+    pub(super) fn work(&self) -> usize {
+        self.meter.spent()
+    }
+
     /// The value of an expression.
     ///
     /// # Errors

@@ -1,8 +1,12 @@
 //! The limit of one evaluation, in time and in memory.
 
+use std::time::Duration;
+
 /// Largest work of one evaluation, in units of some five nanoseconds: two milliseconds. Values that are made take more of it than their
 /// time, so that all of them together have a few megabytes.
 const WORK_MAX: usize = 400_000;
+/// Time of a unit.
+const UNIT: Duration = Duration::from_nanos(5);
 /// Units for an expression, and for an element that is made. A comparison or a look at an element takes one unit.
 pub(super) const EXPRESSION: usize = 8;
 /// Bytes of text that are read in the time of one unit.
@@ -25,6 +29,11 @@ pub(super) enum Stop {
     Spent,
 }
 
+/// The time that work takes.
+pub(super) fn time_of(work: usize) -> Duration {
+    UNIT * u32::try_from(work).unwrap_or(u32::MAX)
+}
+
 /// Counts the work of one evaluation. Whatever loops, copies or grows spends from it first.
 #[derive(Debug)]
 pub(super) struct Meter {
@@ -35,6 +44,11 @@ impl Meter {
     /// A meter at which nothing is spent.
     pub(super) fn new() -> Self {
         Self { left: WORK_MAX }
+    }
+
+    /// What was spent.
+    pub(super) fn spent(&self) -> usize {
+        WORK_MAX - self.left
     }
 
     /// Counts work.

@@ -23,7 +23,9 @@ mod strings;
 mod value;
 
 use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use cel::Env;
 
@@ -48,6 +50,8 @@ pub struct Condition {
     root: Node,
     /// The members that the expression reads; `None` for the whole object.
     mask: Option<FieldMask>,
+    /// About the largest work of its last evaluations.
+    work: AtomicUsize,
 }
 
 /// Why a text is not a condition.
@@ -89,7 +93,7 @@ impl Condition {
         let Compiled { root, paths } = compiled.map_err(ConditionError)?;
         let whole = paths.iter().any(Vec::is_empty);
         let mask = (!whole).then(|| FieldMask::of_names(paths.into_iter().collect()));
-        Ok(Self { text: text.to_owned(), root, mask })
+        Ok(Self { text: text.to_owned(), root, mask, work: AtomicUsize::new(0) })
     }
 
     /// The expression.
@@ -100,6 +104,11 @@ impl Condition {
     /// The members that the expression reads; none if it reads the object as a whole.
     pub fn paths(&self) -> impl Iterator<Item = String> {
         self.mask.iter().flat_map(FieldMask::paths)
+    }
+
+    /// How long one of its evaluations takes by its last ones, as far as it is the expression that takes the time.
+    pub fn cost(&self) -> Duration {
+        meter::time_of(self.work.load(Ordering::Relaxed))
     }
 
     /// Whether it is true of an object. It is false if the object lacks a member that it reads.
@@ -114,7 +123,12 @@ impl Condition {
             None => serde_json::from_str(text),
         };
         let json = json.map_err(|error| ConditionFailure(error.to_string()))?;
-        match Evaluation::new(&json).value(&self.root) {
+        let mut evaluation = Evaluation::new(&json);
+        let result = evaluation.value(&self.root);
+        // One that costs less lowers it by a part, as objects differ.
+        let before = self.work.load(Ordering::Relaxed);
+        self.work.store(evaluation.work().max(before - before / 8), Ordering::Relaxed);
+        match result {
             Ok(Val::Bool(holds)) => Ok(holds),
             Ok(other) => Err(ConditionFailure(format!(
                 "the result is of type {} and not a boolean",

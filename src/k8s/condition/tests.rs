@@ -4,10 +4,15 @@ use super::*;
 use crate::k8s::{DecodeOptions, Decoder, Resource, ResourceParts};
 
 fn object() -> Object {
+    object_with_replicas(3)
+}
+
+fn object_with_replicas(replicas: usize) -> Object {
     let options =
         DecodeOptions { drop_managed_fields: true, drop_last_applied: true, object_bytes_max: 1 << 20 };
     let text = r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"p","namespace":"n","uid":"u","resourceVersion":"7","labels":{"app":"web","example.com/a":"b"}},"spec":{"replicas":3,"podIPs":[{"ip":"10.1.2.3"},{"ip":"fd00::1"}],"on":true,"containers":[{"name":"a","image":"i:1","env":[{"name":"X"}]},{"name":"b","image":"i:2"}]},"status":{"phase":"Running"}}"#;
-    Decoder::new(Resource::new(ResourceParts::default()), options).object(text).unwrap()
+    let text = text.replace(r#""replicas":3"#, &format!(r#""replicas":{replicas}"#));
+    Decoder::new(Resource::new(ResourceParts::default()), options).object(&text).unwrap()
 }
 
 #[track_caller]
@@ -221,4 +226,23 @@ proptest::proptest! {
             let _ = condition.holds(&object());
         }
     }
+}
+
+#[test]
+fn a_condition_knows_what_it_costs() {
+    let cheap = Condition::parse("object.spec.replicas > 2").unwrap();
+    cheap.holds(&object()).unwrap();
+    assert!(cheap.cost() < Duration::from_micros(1), "{:?}", cheap.cost());
+    let list = format!("{:?}", vec![1; 64]);
+    let nested = format!("{list}.all(a, {list}.all(b, {list}.all(c, a < 2)))");
+    let costly = Condition::parse(&format!("object.spec.replicas > 3 || {nested}")).unwrap();
+    costly.holds(&object()).unwrap_err();
+    assert!(costly.cost() > Duration::from_millis(1), "{:?}", costly.cost());
+    // Objects differ: one that costs little lowers it by a part only.
+    let short = object_with_replicas(4);
+    let before = costly.cost();
+    costly.holds(&short).unwrap();
+    assert!(costly.cost() > before / 2 && costly.cost() < before, "{:?}", costly.cost());
+    (0..100).for_each(|_| assert!(costly.holds(&short).unwrap()));
+    assert!(costly.cost() < Duration::from_micros(1), "{:?}", costly.cost());
 }
