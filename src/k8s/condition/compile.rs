@@ -7,7 +7,8 @@ use cel::common::ast::operators;
 use cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, LiteralValue, SelectExpr};
 use regex::{Regex, RegexBuilder};
 
-use super::functions::{self, Form, Function};
+use super::function::{Form, Function};
+use super::library;
 use super::program::{Arithmetic, Call, Element, Fold, Loop, Node, Operator};
 use super::value::{Text, Val};
 
@@ -230,14 +231,14 @@ impl Compiler {
         let name = &*call.func_name;
         let count = call.args.len();
         let functions = match call.target.as_deref() {
-            None => functions::find(name, Form::Global, count)?,
+            None => library::find(name, Form::Global, count)?,
             Some(target) => {
                 if let Some(namespace) = self.namespace(target, name) {
-                    let functions = functions::find(&format!("{namespace}.{name}"), Form::Global, count)?;
+                    let functions = library::find(&format!("{namespace}.{name}"), Form::Global, count)?;
                     let args = self.nodes(call.args.iter(), depth)?;
                     return Ok(Node::Call(Call { functions, args, pattern: None }));
                 }
-                functions::find(name, Form::Member, count + 1)?
+                library::find(name, Form::Member, count + 1)?
             }
         };
         let args: Vec<_> = call.target.as_deref().into_iter().chain(&call.args).collect();
@@ -254,7 +255,7 @@ impl Compiler {
     /// The namespace of a function, if what it is called on is one.
     fn namespace<'e>(&self, target: &'e IdedExpr, name: &str) -> Option<&'e str> {
         let Expr::Ident(namespace) = &target.expr else { return None };
-        (!self.is_local(namespace) && functions::is_namespaced(namespace, name)).then_some(namespace)
+        (!self.is_local(namespace) && library::is_namespaced(namespace, name)).then_some(namespace)
     }
 
     /// A macro for optional values, which the parser has replaced by a loop without rounds.

@@ -2,7 +2,7 @@
 
 use serde_json::Value as Json;
 
-use super::functions::Arguments;
+use super::function::Arguments;
 use super::meter::{EXPRESSION, Meter, Stop};
 use super::operators;
 use super::program::{Call, Element, Fold, Loop, Node};

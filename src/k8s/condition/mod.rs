@@ -5,21 +5,18 @@
 //!
 //! In come the text of an expression ([`Condition::parse`]) and objects ([`Condition::holds`]). `compile` resolves names and
 //! prepares patterns, so that a wrong expression is refused before it is used. `evaluate` goes through the result, and spends
-//! from a `Meter` for each step. Each library of functions is a file with a table.
+//! from a `Meter` for each step. The functions are in `library`.
 
 mod compile;
 mod evaluate;
-mod functions;
-mod lists;
+mod function;
+mod library;
 mod meter;
 mod net;
 mod operators;
-mod optionals;
 mod program;
 mod quantity;
 mod semver;
-mod standard;
-mod strings;
 mod value;
 
 use std::hash::{Hash, Hasher};

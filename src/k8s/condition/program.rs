@@ -4,7 +4,7 @@ use std::fmt;
 
 use regex::Regex;
 
-use super::functions::Function;
+use super::function::Function;
 use super::value::Val;
 
 /// An expression.

@@ -2,11 +2,11 @@
 
 use std::cmp::Ordering;
 
-use super::functions::{Arguments, Function};
-use super::meter::{Meter, Stop};
-use super::operators;
-use super::program::Arithmetic;
-use super::value::{List, Val};
+use super::super::function::{Arguments, Function};
+use super::super::meter::{Meter, Stop};
+use super::super::operators;
+use super::super::program::Arithmetic;
+use super::super::value::{List, Val};
 
 pub(super) const FUNCTIONS: [Function; 9] = [
     Function::member("isSorted", 1, is_sorted),
@@ -148,7 +148,7 @@ fn contains_all(list: &List<'_>, others: &List<'_>, meter: &mut Meter) -> Result
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{check_all, check_failures};
+    use super::super::super::tests::{check_all, check_failures};
 
     #[test]
     fn lists_follow_the_library() {

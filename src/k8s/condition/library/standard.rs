@@ -1,8 +1,8 @@
 //! The functions of the CEL standard: sizes, parts of strings, and conversions.
 
-use super::functions::{Arguments, Function};
-use super::meter::Stop;
-use super::value::Val;
+use super::super::function::{Arguments, Function};
+use super::super::meter::Stop;
+use super::super::value::Val;
 
 pub(super) const FUNCTIONS: [Function; 15] = [
     Function::global("size", 1, size),

@@ -1,9 +1,9 @@
 //! The functions on strings of Kubernetes' CEL except `format`, and its searches for regular expressions. Positions count characters
 //! (code points).
 
-use super::functions::{Arguments, Function};
-use super::meter::Stop;
-use super::value::{Text, Val};
+use super::super::function::{Arguments, Function};
+use super::super::meter::Stop;
+use super::super::value::{Text, Val};
 
 pub(super) const FUNCTIONS: [Function; 19] = [
     Function::member("charAt", 2, char_at),
@@ -241,7 +241,7 @@ fn out_of_range(args: &Arguments<'_, '_>, at: i64) -> Stop {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{check_all, check_failures};
+    use super::super::super::tests::{check_all, check_failures};
 
     #[test]
     fn strings_follow_the_library() {

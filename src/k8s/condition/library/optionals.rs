@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::functions::{Arguments, Function};
-use super::meter::Stop;
-use super::value::Val;
+use super::super::function::{Arguments, Function};
+use super::super::meter::Stop;
+use super::super::value::Val;
 
 pub(super) const FUNCTIONS: [Function; 7] = [
     Function::global("optional.none", 0, none),
@@ -76,8 +76,8 @@ fn or_value<'a>(args: &mut Arguments<'_, 'a>) -> Result<Val<'a>, Stop> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Condition;
-    use super::super::tests::{check, check_all, check_failures};
+    use super::super::super::Condition;
+    use super::super::super::tests::{check, check_all, check_failures};
 
     #[test]
     fn optionals_follow_the_standard() {
