@@ -424,13 +424,15 @@ impl Checker {
         is_reformed: bool,
         view: &View<'_>,
     ) -> Result<(), String> {
+        let voids = |position: u64| position == 0 && is_reformed;
+        let voids_any = positions.iter().any(|position| voids(*position));
         for (at, position) in positions.iter().enumerate() {
             self.hash(&[kind.as_str()], *position);
             let resource = self.sources[at];
             let name = RESOURCES[resource];
             let fold = &mut self.folds[at];
             // Its informer was replaced by one that keeps other members, so older tokens are void.
-            if *position == 0 && is_reformed {
+            if voids(*position) {
                 (fold.token, fold.strict, self.bookmark[at]) = (0, None, 0);
                 continue;
             }
@@ -473,8 +475,14 @@ impl Checker {
                 }
             }
             fold.token = *position;
-            let lists = view.lists_then[resource].filter(|_| self.wanted.coalesce_ms.is_none());
-            fold.strict = lists.map(|lists| Strict { at: *position, lists });
+            if voids_any {
+                // Such a bookmark comes at once. Elsewhere there may be changes that the client does not have yet, and those that a
+                // list has found have no order.
+                fold.strict = fold.strict.take().map(|strict| Strict { at: *position, ..strict });
+            } else {
+                let lists = view.lists_then[resource].filter(|_| self.wanted.coalesce_ms.is_none());
+                fold.strict = lists.map(|lists| Strict { at: *position, lists });
+            }
             self.bookmark[at] = *position;
             self.check_notes(at, view.noted, *position)?;
         }
