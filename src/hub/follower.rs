@@ -168,10 +168,14 @@ impl Follower {
         }
     }
 
-    /// Counts events and bytes.
+    /// Counts events and bytes. Only the writer of the subscriber calls this.
     pub fn sent(&self, events: usize, bytes: usize) {
-        self.events.fetch_add(events as u64, Ordering::Relaxed);
-        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        // With one writer no addition can be lost.
+        let add = |count: &AtomicU64, more: usize| {
+            count.store(count.load(Ordering::Relaxed) + more as u64, Ordering::Relaxed);
+        };
+        add(&self.events, events);
+        add(&self.bytes, bytes);
     }
 
     /// Notes whether its writer waits for the client.

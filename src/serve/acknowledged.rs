@@ -57,15 +57,21 @@ struct Watched {
 }
 
 impl Progress {
-    /// The socket took bytes.
+    /// The socket took bytes. Only the connection itself calls this.
     pub(super) fn wrote(&self, bytes: usize) {
-        self.written.fetch_add(bytes as u64, Ordering::Relaxed);
+        // With one writer no addition can be lost.
+        self.written.store(self.written.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Whether the peer has taken nothing for too long.
+    pub(super) fn is_stalled(&self) -> bool {
+        self.stalled.load(Ordering::Acquire)
     }
 
     /// Whether the peer has taken nothing for too long; wakes when that comes.
     pub(super) fn poll_stalled(&self, context: &Context<'_>) -> bool {
         self.writer.register(context.waker());
-        self.stalled.load(Ordering::Acquire)
+        self.is_stalled()
     }
 
     fn stall(&self) {
@@ -97,7 +103,7 @@ impl Acknowledged {
         loop {
             looks.tick().await;
             // Before the table is read: what is written meanwhile only makes a peer look slower than it is, once.
-            let written = self.written();
+            let written = self.written(Instant::now());
             if written.is_empty() {
                 continue;
             }
@@ -110,14 +116,22 @@ impl Acknowledged {
         }
     }
 
-    /// What was written to each connection. Forgets those that are over.
-    fn written(&self) -> HashMap<Ends, u64> {
+    /// What was written to each connection whose peer may not have taken all of it. Forgets connections that are over.
+    ///
+    /// Where all peers have taken everything, the table need not be read. It has a row for each socket of the machine or pod.
+    fn written(&self, now: Instant) -> HashMap<Ends, u64> {
         let mut connections = self.lock();
         connections.retain(|_, watched| watched.progress.strong_count() > 0);
-        let written = connections.iter().filter_map(|(ends, watched)| {
-            Some((*ends, watched.progress.upgrade()?.written.load(Ordering::Relaxed)))
-        });
-        written.collect()
+        let mut waiting = HashMap::new();
+        for (ends, watched) in connections.iter_mut() {
+            let written = watched.progress.upgrade().map(|progress| progress.written.load(Ordering::Relaxed));
+            match written {
+                Some(written) if written != watched.acknowledged => drop(waiting.insert(*ends, written)),
+                // Its peer has everything, so that the time begins with the next byte.
+                _ => watched.since = now,
+            }
+        }
+        waiting
     }
 
     /// Ends what makes no progress.
@@ -183,7 +197,7 @@ mod tests {
         looks.iter().position(|(wrote, left)| {
             progress.wrote(*wrote);
             now += Duration::from_secs(1);
-            all.judge(&all.written(), &HashMap::from([(ENDS, *left)]), now);
+            all.judge(&all.written(now), &HashMap::from([(ENDS, *left)]), now);
             progress.poll_stalled(&Context::from_waker(Waker::noop()))
         })
     }
@@ -204,13 +218,37 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_that_has_everything_is_not_looked_for() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let began = runtime.block_on(async { Instant::now() });
+        let at = |seconds| began + Duration::from_secs(seconds);
+        let all = Acknowledged { connections: Mutex::default(), timeout: Duration::from_secs(3) };
+        let progress = all.watch(80, PEER, began);
+        assert_eq!(all.written(at(1)), HashMap::new(), "nothing was written");
+        progress.wrote(10);
+        let judge = |seconds, left| {
+            all.judge(&all.written(at(seconds)), &HashMap::from([(ENDS, left)]), at(seconds));
+        };
+        judge(2, 0);
+        assert_eq!(all.written(at(100)), HashMap::new(), "all was taken");
+        // The time in which nothing was written does not count.
+        progress.wrote(10);
+        judge(102, 10);
+        judge(102, 10);
+        assert!(!progress.is_stalled());
+        judge(104, 10);
+        assert!(progress.is_stalled());
+    }
+
+    #[test]
     fn a_closed_connection_is_forgotten() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let now = runtime.block_on(async { Instant::now() });
         let all = Acknowledged { connections: Mutex::default(), timeout: Duration::from_secs(3) };
         let progress = all.watch(80, "[::ffff:127.0.0.1]:5".parse().unwrap(), now);
-        assert_eq!(all.written(), HashMap::from([(ENDS, 0)]));
+        progress.wrote(3);
+        assert_eq!(all.written(now), HashMap::from([(ENDS, 3)]));
         drop(progress);
-        assert!(all.written().is_empty() && all.lock().is_empty());
+        assert!(all.written(now).is_empty() && all.lock().is_empty());
     }
 }

@@ -366,7 +366,11 @@ impl<S> StallGuard<S> {
     fn watch<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         let takes_nothing =
             || Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer takes nothing")));
-        if self.progress.as_ref().is_some_and(|progress| progress.poll_stalled(context)) {
+        let is_stalled = |progress: &Arc<Progress>| match &written {
+            Poll::Ready(_) => progress.is_stalled(),
+            Poll::Pending => progress.poll_stalled(context),
+        };
+        if self.progress.as_ref().is_some_and(is_stalled) {
             return takes_nothing();
         }
         self.is_writing = written.is_pending();
