@@ -110,7 +110,7 @@ struct Bench {
 /// The name of a group, and its function.
 type Group = (&'static str, fn(&mut Bench) -> anyhow::Result<()>);
 
-const GROUPS: [Group; 22] = [
+const GROUPS: [Group; 23] = [
     ("decode", decode::run),
     ("commit", commit::run),
     ("first-sync", first_sync::run),
@@ -119,6 +119,7 @@ const GROUPS: [Group; 22] = [
     ("latency", latency::run),
     ("scoped", scoped::run),
     ("selected", selected::run),
+    ("shared", selected::shared),
     ("views", views::run),
     ("reconnect", reconnect::run),
     ("joins", joins::run),

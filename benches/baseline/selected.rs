@@ -11,6 +11,7 @@ use crate::simulator::{Rhythm, Simulator};
 
 const GROUP: &str = "selected";
 const LOOKUP: &str = "lookup";
+const SHARED: &str = "shared";
 /// Time between the first bookmark of all streams and the first change.
 const SETTLING: Duration = Duration::from_secs(3);
 /// Time after the last change, in which the allocator gives back what connections took while they began.
@@ -82,8 +83,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     }
     lookup(bench, &simulator)?;
     drop(simulator);
-    tens(bench, pods, per_second)?;
-    one_selection(bench)
+    tens(bench, pods, per_second)
 }
 
 /// Streams of a label's value each, and of a namespace each. As a node has, each has ten pods.
@@ -171,7 +171,7 @@ fn report(bench: &mut Bench, case: &str, per_second: usize, outcome: &Outcome, b
 }
 
 /// Many streams of one selection, and of two informers, compared with a plain write loop to as many sockets.
-fn one_selection(bench: &mut Bench) -> anyhow::Result<()> {
+pub(crate) fn shared(bench: &mut Bench) -> anyhow::Result<()> {
     let mut simulator = Simulator::start()?;
     simulator.load("pods", 1000, POD_BYTES)?;
     simulator.load("configmaps", 1000, 640)?;
@@ -190,7 +190,7 @@ fn one_selection(bench: &mut Bench) -> anyhow::Result<()> {
     ];
     for (name, follows, measure) in shapes {
         let shape = Shape { name, resource: "pods", follows, rhythm, measure };
-        fanout::compare(bench, GROUP, &mut simulator, &server, bench.pick(1_000, 20), &shape)?;
+        fanout::compare(bench, SHARED, &mut simulator, &server, bench.pick(1_000, 20), &shape)?;
     }
     Ok(())
 }
