@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use axum::extract::{RawQuery, Request, State};
+use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use futures_util::future::select_all;
 use serde::Serialize;
@@ -30,6 +31,10 @@ const ROUTE: &str = "/v1/watch-index/";
 /// Largest number of values that are counted under the cache's lock: about a millisecond. With more, the objects are counted,
 /// in turns, and there is no stream.
 const COUNTED_AT_ONCE_MAX: usize = 20_000;
+/// Bytes of an answer around its counts, and those of a count around its value, unless they are unusually long.
+const ANSWER_BYTES: usize = 256;
+const COUNT_BYTES: usize = 28;
+
 /// How many objects have each value at a path.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -52,8 +57,10 @@ struct ValueCount<'a> {
 #[derive(Default)]
 struct CountedTexts {
     texts: String,
-    /// The first bytes of each value, its place in the text, and its count.
-    counts: Vec<(u128, Range<usize>, usize)>,
+    /// The place of each value in the text, and its count.
+    counts: Vec<(Range<usize>, usize)>,
+    /// The first bytes of each value, and its place among the counts: as little as can be sorted.
+    order: Vec<(u128, usize)>,
 }
 
 /// The counts that a stream tells.
@@ -100,31 +107,36 @@ pub(super) async fn counts(
         versions.push(version.to_string());
     }
     let resource_version = if versions.len() == 1 { versions.remove(0) } else { String::new() };
+    // Room for all of it: an answer that grows is copied again and again.
+    let mut json =
+        Vec::with_capacity(ANSWER_BYTES + counted.texts.len() + COUNT_BYTES * counted.counts.len());
     let values = counted.sums();
     let counts = CountedValues { resource, path: path.to_string(), resource_version, values };
-    Ok(axum::Json(counts).into_response())
+    serde_json::to_writer(&mut json, &counts).expect("texts and numbers are valid JSON");
+    Ok(([(CONTENT_TYPE, "application/json")], json).into_response())
 }
 
 impl CountedTexts {
     fn add(&mut self, value: &str, count: usize) {
         let begin = self.texts.len();
         self.texts.push_str(value);
-        self.counts.push((first_bytes(value), begin..self.texts.len(), count));
+        self.order.push((first_bytes(value), self.counts.len()));
+        self.counts.push((begin..self.texts.len(), count));
     }
 
     /// The counts of each value added up, sorted by value.
     fn sums(&mut self) -> Vec<ValueCount<'_>> {
-        let Self { texts, counts } = self;
-        let of = |at: &Range<usize>| &texts[at.clone()];
-        counts.sort_unstable_by(|(first, value, _), (other, other_value, _)| {
-            first.cmp(other).then_with(|| of(value).cmp(of(other_value)))
+        let Self { texts, counts, order } = self;
+        let of = |at: usize| &texts[counts[at].0.clone()];
+        order.sort_unstable_by(|(first, at), (other, other_at)| {
+            first.cmp(other).then_with(|| of(*at).cmp(of(*other_at)))
         });
         let mut sums: Vec<ValueCount<'_>> = Vec::with_capacity(counts.len());
-        for (_, value, count) in counts {
-            let value = of(value);
+        for (_, at) in order {
+            let (value, count) = (of(*at), counts[*at].1);
             match sums.last_mut() {
-                Some(last) if last.value == value => last.count += *count,
-                Some(_) | None => sums.push(ValueCount { value, count: *count }),
+                Some(last) if last.value == value => last.count += count,
+                Some(_) | None => sums.push(ValueCount { value, count }),
             }
         }
         sums
@@ -141,9 +153,9 @@ fn first_bytes(text: &str) -> u128 {
 
 /// The index of a path, built now if there is none. `None` if too many others are in use.
 async fn use_index(server: &Server, informer: &Arc<Informer>, path: &IndexPath) -> Option<UsedIndex> {
-    let probe = Selection::default().and(Term { path: path.clone(), test: Test::In(Vec::new()) });
+    let probe = Selection::default().and(Term { path: path.clone(), test: Test::In(Vec::new().into()) });
     server.turns.index(std::slice::from_ref(informer), &probe).await;
-    informer.reader.use_index(&IndexTerm { path: path.clone(), values: Vec::new() })
+    informer.reader.use_index(&IndexTerm { path: path.clone(), values: Vec::new().into() })
 }
 
 /// Counts values of the selected objects, in turns.
