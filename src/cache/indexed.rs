@@ -32,7 +32,7 @@ pub struct IndexTerm {
     /// The path to the values.
     pub path: IndexPath,
     /// The values, sorted, without duplicates.
-    pub values: Vec<String>,
+    pub values: Arc<[String]>,
 }
 
 /// An index in figures.

@@ -65,7 +65,7 @@ fn batch(batch: Option<Batch>) -> Option<impl PartialEq + std::fmt::Debug> {
 }
 
 fn term(path: IndexPath, value: &str) -> IndexTerm {
-    IndexTerm { path, values: vec![value.to_owned()] }
+    IndexTerm { path, values: vec![value.to_owned()].into() }
 }
 
 fn terms() -> [IndexTerm; 2] {

@@ -41,7 +41,8 @@ pub struct Live<M: Member> {
     config: Config,
     lanes: Slab<Lane>,
     lanes_by_id: HashMap<InformerId, usize>,
-    views: Slab<View<M>>,
+    /// Boxed, as the slab doubles, and there may be ten thousand of them.
+    views: Slab<Box<View<M>>>,
     views_by_selection: HashMap<(Vec<InformerId>, Arc<Selection>), usize>,
     members: Slab<Entry<M>>,
     /// When a view or member is due.
@@ -204,7 +205,7 @@ impl<M: Member> Live<M> {
         self.timers.insert((armed, Timer::View(key)));
         let interval = place.selection.form.coalesce;
         let gathering = interval.map(|interval| Gathering::new(interval, place.gather_until, sources.len()));
-        self.views.insert(View {
+        self.views.insert(Box::new(View {
             selection: place.selection.clone(),
             sources,
             groups: Vec::with_capacity(1),
@@ -215,7 +216,7 @@ impl<M: Member> Live<M> {
             seen: (usize::MAX, 0),
             pending: Vec::new(),
             gathering,
-        });
+        }));
         self.views_by_selection.insert(name, key);
         Some(key)
     }

@@ -1,6 +1,7 @@
 //! Routes: find the views that a change can concern. No async, no clock.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::Matcher;
 use super::project::ChangeValues;
@@ -20,7 +21,7 @@ pub(super) enum Route {
     /// Changes of one object.
     Key(Key),
     /// Changes of objects that have or had one of these values.
-    Values(IndexPath, Vec<String>),
+    Values(IndexPath, Arc<[String]>),
 }
 
 /// The views of one informer, by their routes.

@@ -20,7 +20,7 @@ use super::json::{MemberKey, Text};
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum IndexPath {
     /// The label with this key. An object without the label has no value.
-    Label(String),
+    Label(Arc<str>),
     /// The scalar at a path. For an object without it the path has a default.
     Field(FieldPath),
 }
@@ -29,7 +29,7 @@ pub enum IndexPath {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FieldPath {
     /// A dotted path; `\.` is a dot within a name.
-    pub path: String,
+    pub path: Arc<str>,
     /// The value if the member is missing, `null` or an object.
     pub missing: &'static str,
     /// Whether the path continues in the elements of an array, so that an object has a value for each. If not, an array
@@ -44,7 +44,7 @@ pub struct IndexPaths {
     generation: u64,
     paths: Vec<IndexPath>,
     /// Slots of labels by key.
-    labels: Vec<(String, usize)>,
+    labels: Vec<(Arc<str>, usize)>,
     /// Paths through arrays, and others.
     fields: [Node; 2],
     has_fields: [bool; 2],
@@ -87,7 +87,7 @@ struct Node {
 
 impl FieldPath {
     /// A path as clients of `/v1` write it: it continues through arrays, and a missing value is the empty text.
-    pub fn new(path: impl Into<String>) -> Self {
+    pub fn new(path: impl Into<Arc<str>>) -> Self {
         Self { path: path.into(), missing: "", arrays: true }
     }
 
@@ -140,8 +140,8 @@ impl IndexPaths {
         for (slot, path) in paths.iter().enumerate() {
             match path {
                 IndexPath::Label(key) => prepared.labels.push((key.clone(), slot)),
-                IndexPath::Field(field) if field.path == "metadata.name" => prepared.name.push(slot),
-                IndexPath::Field(field) if field.path == "metadata.namespace" => {
+                IndexPath::Field(field) if &*field.path == "metadata.name" => prepared.name.push(slot),
+                IndexPath::Field(field) if &*field.path == "metadata.namespace" => {
                     prepared.namespace.push(slot)
                 }
                 IndexPath::Field(field) => {
@@ -188,7 +188,7 @@ impl IndexPaths {
             let labels = labels();
             for (key, slot) in &self.labels {
                 // A key twice in the JSON means the last one.
-                if let Some((_, value)) = labels.iter().rev().find(|(found, _)| found == key) {
+                if let Some((_, value)) = labels.iter().rev().find(|(found, _)| **found == **key) {
                     found[*slot].values.push(value.as_ref().into());
                 }
             }

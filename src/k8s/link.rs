@@ -182,7 +182,7 @@ static LINKS: LazyLock<Vec<Link>> = LazyLock::new(|| {
         links.extend(IN_POD_SPEC.iter().map(|(path, to)| named(from, field(format!("{prefix}.{path}")), to)));
     }
     links.extend(OTHERS.iter().map(|(from, path, to)| named(from, field((*path).to_owned()), to)));
-    links.push(named(ENDPOINT_SLICE, IndexPath::Label(SERVICE_LABEL.to_owned()), "services"));
+    links.push(named(ENDPOINT_SLICE, IndexPath::Label(SERVICE_LABEL.into()), "services"));
     links.extend(BY_KIND.iter().map(|(from, path, kind_path, to, kind)| Link {
         when: Some(When { path: kind_path, value: kind, is: true }),
         ..named(from, field((*path).to_owned()), to)
@@ -313,8 +313,10 @@ fn selector_at(path: &str, form: SelectorForm, object: &Object) -> Option<Vec<Te
     let Some(raw) = raw.filter(|raw| *raw != "null") else {
         return (form == SelectorForm::OptionalQuery).then(Vec::new);
     };
-    let equal =
-        |(key, value): (String, String)| Term { path: IndexPath::Label(key), test: Test::In(vec![value]) };
+    let equal = |(key, value): (String, String)| Term {
+        path: IndexPath::Label(key.into()),
+        test: Test::In(vec![value].into()),
+    };
     let labels = serde_json::from_str::<BTreeMap<String, String>>(raw).ok();
     match labels.filter(|labels| form == SelectorForm::Labels || !labels.is_empty()) {
         Some(labels) if labels.is_empty() => None,
@@ -350,13 +352,13 @@ impl Requirement {
         values.sort_unstable();
         values.dedup();
         let test = match &*self.operator {
-            "In" => Test::In(values),
-            "NotIn" => Test::NotIn(values),
+            "In" => Test::In(values.into()),
+            "NotIn" => Test::NotIn(values.into()),
             "Exists" => Test::Exists,
             "DoesNotExist" => Test::Missing,
             _ => return None,
         };
-        Some(Term { path: IndexPath::Label(self.key), test })
+        Some(Term { path: IndexPath::Label(self.key.into()), test })
     }
 }
 

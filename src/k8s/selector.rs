@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use super::{FieldPath, IndexPath, IndexPaths, IndexValues, Object, Values};
 
@@ -33,9 +33,9 @@ pub struct Term {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Test {
     /// At least one of the values is in this set. Sorted, without duplicates.
-    In(Vec<String>),
+    In(Arc<[String]>),
     /// None of the values is in this set; holds where there is no value. Sorted, without duplicates.
-    NotIn(Vec<String>),
+    NotIn(Arc<[String]>),
     /// There is at least one value.
     Exists,
     /// There is no value.
@@ -122,8 +122,10 @@ impl LabelSelector {
 fn canonical(mut terms: Vec<Term>, text: &str) -> Result<Vec<Term>, SelectorError> {
     for term in &mut terms {
         if let Test::In(values) | Test::NotIn(values) = &mut term.test {
-            values.sort_unstable();
-            values.dedup();
+            let mut sorted = values.to_vec();
+            sorted.sort_unstable();
+            sorted.dedup();
+            *values = sorted.into();
         }
     }
     terms.sort_unstable();
@@ -228,7 +230,7 @@ impl Terms {
     pub fn match_labels(&self, labels: &[(Cow<'_, str>, Cow<'_, str>)]) -> bool {
         self.terms.iter().all(|Term { path, test }| {
             let label =
-                labels.iter().find(|(name, _)| matches!(path, IndexPath::Label(key) if *key == **name));
+                labels.iter().find(|(name, _)| matches!(path, IndexPath::Label(key) if **key == **name));
             test.holds(&label.map_or(Values::None, |(_, value)| Values::One((**value).into())))
         })
     }
@@ -256,7 +258,7 @@ impl<'a> Parser<'a> {
             if let Some(rest) = self.rest.strip_prefix(sign) {
                 self.rest = skip_blanks(rest);
                 let values = vec![self.value()?];
-                let test = if equal { Test::In(values) } else { Test::NotIn(values) };
+                let test = if equal { Test::In(values.into()) } else { Test::NotIn(values.into()) };
                 return Ok(term(key, test));
             }
         }
@@ -268,7 +270,7 @@ impl<'a> Parser<'a> {
                 return Ok(term(key, make(bound)));
             }
         }
-        for (word, make) in [("in", Test::In as fn(Vec<String>) -> Test), ("notin", Test::NotIn)] {
+        for (word, make) in [("in", Test::In as fn(Arc<[String]>) -> Test), ("notin", Test::NotIn)] {
             if let Some(rest) = self.rest.strip_prefix(word)
                 && skip_blanks(rest).starts_with('(')
             {
@@ -279,7 +281,7 @@ impl<'a> Parser<'a> {
         Ok(term(key, Test::Exists))
     }
 
-    fn set(&mut self) -> Result<Vec<String>, SelectorError> {
+    fn set(&mut self) -> Result<Arc<[String]>, SelectorError> {
         self.rest = &self.rest[1..];
         let mut values = Vec::new();
         loop {
@@ -290,7 +292,7 @@ impl<'a> Parser<'a> {
                 self.rest = rest;
             } else if let Some(rest) = self.rest.strip_prefix(')') {
                 self.rest = rest;
-                return Ok(values);
+                return Ok(values.into());
             } else {
                 return Err(self.expected("',' or ')'"));
             }
@@ -335,7 +337,7 @@ impl<'a> Parser<'a> {
 }
 
 fn term(key: String, test: Test) -> Term {
-    Term { path: IndexPath::Label(key), test }
+    Term { path: IndexPath::Label(key.into()), test }
 }
 
 /// Skips what Kubernetes takes for blanks. Other white space belongs to the word, and makes it invalid.
@@ -393,7 +395,10 @@ impl FieldSelector {
             }
             let values = vec![unescape(value).map_err(wrong)?];
             let path = IndexPath::Field(FieldPath::new(path));
-            terms.push(Term { path, test: if equal { Test::In(values) } else { Test::NotIn(values) } });
+            terms.push(Term {
+                path,
+                test: if equal { Test::In(values.into()) } else { Test::NotIn(values.into()) },
+            });
         }
         Ok(Self { terms: canonical(terms, text)? })
     }
@@ -434,7 +439,7 @@ impl FieldSelector {
     /// The value that the selector requires at a path; `None` if it requires no single one.
     pub fn required(&self, path: &str) -> Option<&str> {
         self.terms.iter().find_map(|term| match (&term.path, &term.test) {
-            (IndexPath::Field(field), Test::In(values)) if field.path == path => {
+            (IndexPath::Field(field), Test::In(values)) if *field.path == *path => {
                 values.first().map(String::as_str)
             }
             _ => None,

@@ -76,7 +76,7 @@ pub(super) async fn index(
     if values.is_empty() {
         return counts::counts(&server, &at.resource, path, target).await;
     }
-    let selection = target.selection.and(Term { path, test: Test::In(sorted(values)?) });
+    let selection = target.selection.and(Term { path, test: Test::In(sorted(values)?.into()) });
     let format = accepted(&headers, &snapshot::OFFERED)
         .ok_or_else(|| ApiError::not_acceptable("application/json, application/x-ndjson"))?;
     Ok(objects(&server, &target.informers, selection, format).await)
@@ -171,7 +171,8 @@ async fn by_value(
 ) -> Result<Response, ApiError> {
     let Target { informers, selection, .. } = target;
     let paths = IndexPaths::new(vec![path.clone()]);
-    let selection = Arc::new(selection.and(Term { path: path.clone(), test: Test::In(values.clone()) }));
+    let selection =
+        Arc::new(selection.and(Term { path: path.clone(), test: Test::In(values.clone().into()) }));
     server.turns.index(&informers, &selection).await;
     let mut found: BTreeMap<&str, Vec<Bytes>> = values.iter().map(|value| (&**value, Vec::new())).collect();
     let states = Listing::current(&informers, &selection);

@@ -226,7 +226,7 @@ fn fields(object: &Object, node: &Node<'_>, prefix: &str) {
             b'{' | b'[' | b'n' => None,
             _ => Some(value.text.to_owned()),
         };
-        let field = FieldPath { path: path.clone(), missing: "", arrays: false };
+        let field = FieldPath { path: path.clone().into(), missing: "", arrays: false };
         let values = object.values(&IndexPaths::new(vec![IndexPath::Field(field)]));
         assert_eq!(*values.get(0), Values::One(expected.unwrap_or_default().into()), "{path}");
         if value.members().is_some() {

@@ -185,7 +185,7 @@ struct IndexTurns {
 fn index(reader: &Reader, path: &str) -> Option<IndexTurns> {
     // Label selectors ask by label, for which an absent one is no value.
     let path = match path.strip_prefix("metadata.labels.") {
-        Some(key) => IndexPath::Label(key.replace("\\.", ".")),
+        Some(key) => IndexPath::Label(key.replace("\\.", ".").into()),
         None => IndexPath::Field(FieldPath::new(path)),
     };
     let builder = reader.build_index(&path, Instant::now()).ok()?;
@@ -202,7 +202,7 @@ impl IndexTurns {
     }
 
     fn used(self) -> Option<Arc<UsedIndex>> {
-        let term = IndexTerm { path: self.path, values: Vec::new() };
+        let term = IndexTerm { path: self.path, values: Vec::new().into() };
         self.reader.use_index(&term).map(Arc::new)
     }
 

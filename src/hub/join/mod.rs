@@ -134,7 +134,7 @@ impl Join {
                 match &link.by {
                     _ if selected.is_empty() => {}
                     LinkBy::Name(path) => {
-                        let term = IndexTerm { path: path.clone(), values: Vec::new() };
+                        let term = IndexTerm { path: path.clone(), values: Vec::new().into() };
                         let index = informer.reader.use_index(&term).ok_or_else(|| path.clone())?;
                         names.push(NameLink {
                             link: link.clone(),

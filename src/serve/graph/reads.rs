@@ -66,7 +66,7 @@ impl Reads {
         for term in selection.index_terms() {
             let index = || informer.reader.use_index(&term);
             if followed.indexes.entry(term.path.clone()).or_insert_with(index).is_some() {
-                for value in &term.values {
+                for value in &*term.values {
                     followed.add(Part::Value(&term.path, value));
                 }
                 return;

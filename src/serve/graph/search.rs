@@ -180,7 +180,7 @@ impl<'a> Search<'a> {
                 }
                 let objects = match &link.by {
                     LinkBy::Name(path) => {
-                        let term = Term { path: path.clone(), test: Test::In(vec![name.to_owned()]) };
+                        let term = Term { path: path.clone(), test: Test::In(vec![name.to_owned()].into()) };
                         self.find(&source, within(namespace).and(term), |other| link.means(other)).await?
                     }
                     LinkBy::Selector(..) => {
@@ -193,7 +193,7 @@ impl<'a> Search<'a> {
                 found.extend(objects.into_iter().map(|object| (source.clone(), object, link.path())));
             }
         }
-        let owned = Term { path: owner_uids(), test: Test::In(vec![object.uid().to_owned()]) };
+        let owned = Term { path: owner_uids(), test: Test::In(vec![object.uid().to_owned()].into()) };
         let is_near = |informer: &&Arc<Informer>| {
             let reaches = namespace.is_empty() || informer.spec.scope.covers(namespace);
             // What is in a namespace owns nothing outside of it.

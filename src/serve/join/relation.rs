@@ -152,8 +152,10 @@ impl RelatedResource {
         let named: Vec<_> = named.collect();
         let mut terms: Vec<_> = named.iter().map(|(link, path)| named_by(link, path, selected)).collect();
         let labels = wanted.selectors.labels().filter(|labels| labels.len() <= LABELS_MAX);
-        let by_label =
-            |(key, values): (String, Vec<String>)| IndexTerm { path: IndexPath::Label(key), values };
+        let by_label = |(key, values): (String, Vec<String>)| IndexTerm {
+            path: IndexPath::Label(key.into()),
+            values: values.into(),
+        };
         terms.extend(labels.clone().into_iter().flatten().map(by_label));
         for IndexTerm { path, values } in terms.iter().filter(|term| !term.values.is_empty()) {
             let term = Term { path: path.clone(), test: Test::In(values.clone()) };

@@ -33,7 +33,7 @@ pub(in crate::serve) async fn of_stream(
     let links = &server.config.links;
     for informer in related.iter().filter(|one| one.linked).map(|one| &one.informer) {
         for path in Join::index_paths(&target.informers, informer, links) {
-            let term = Term { path, test: Test::In(vec![String::new()]) };
+            let term = Term { path, test: Test::In(vec![String::new()].into()) };
             let selection = Selection::default().and(term);
             server.turns.index(std::slice::from_ref(informer), &selection).await;
         }

@@ -14,7 +14,7 @@ use crate::k8s::{FieldPath, FieldSelector, Resource, built_in};
 pub(super) fn placed(resource: &Resource, fields: FieldSelector) -> Result<FieldSelector, ApiError> {
     let labels = built_in(resource.plural(), resource.group()).map(|kind| kind.fields).unwrap_or_default();
     fields.placed(|label| {
-        let at = |path: &str, missing| Ok(FieldPath { path: path.to_owned(), missing, arrays: false });
+        let at = |path: &str, missing| Ok(FieldPath { path: path.into(), missing, arrays: false });
         if matches!(label, "metadata.name" | "metadata.namespace") || !resource.is_built_in() {
             return at(label, "");
         }

@@ -225,7 +225,7 @@ impl Dependents {
                 if self.held.contains_key(&at) {
                     continue;
                 }
-                let term = IndexTerm { path: path.clone(), values: Vec::new() };
+                let term = IndexTerm { path: path.clone(), values: Vec::new().into() };
                 let _building = informer.building().lock().await;
                 if informer.reader.use_index(&term).is_none()
                     && let Ok(mut builder) = informer.reader.build_index(&path, Instant::now())
@@ -253,7 +253,7 @@ async fn with_value(
     let is_near = |key: &Key| namespace.is_empty() || key.namespace() == namespace;
     let mut keys = Vec::new();
     for informer in informers {
-        let term = IndexTerm { path: path.clone(), values: vec![value.to_owned()] };
+        let term = IndexTerm { path: path.clone(), values: vec![value.to_owned()].into() };
         if let Some(index) = informer.reader.use_index(&term) {
             let (snapshot, found) = index.snapshot();
             let has = |key: &Key| is_near(key) && snapshot.get(key).is_some_and(|object| means(object));
