@@ -128,9 +128,10 @@ impl CountedTexts {
     fn sums(&mut self) -> Vec<ValueCount<'_>> {
         let Self { texts, counts, order } = self;
         let of = |at: usize| &texts[counts[at].0.clone()];
-        order.sort_unstable_by(|(first, at), (other, other_at)| {
-            first.cmp(other).then_with(|| of(*at).cmp(of(*other_at)))
-        });
+        order.sort_unstable_by_key(|(first, _)| *first);
+        for alike in order.chunk_by_mut(|(first, _), (other, _)| first == other) {
+            alike.sort_unstable_by_key(|(_, at)| of(*at));
+        }
         let mut sums: Vec<ValueCount<'_>> = Vec::with_capacity(counts.len());
         for (_, at) in order {
             let (value, count) = (of(*at), counts[*at].1);

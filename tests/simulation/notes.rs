@@ -36,7 +36,8 @@ pub(crate) fn note_of(json: &Value) -> Option<&str> {
     json["data"][NOTE].as_str()
 }
 
-/// Whether an object has its note.
+/// Whether an object has its note. The name of the member occurs nowhere else in an object, so its text is searched: parsing it took a
+/// fifth of the time of a history.
 pub(crate) fn has_note(object: &Object) -> bool {
-    note_of(&serde_json::from_slice(&object.json()).unwrap()).is_some()
+    memchr::memmem::find(&object.json(), br#""note":"#).is_some()
 }
