@@ -23,6 +23,7 @@ mod joins;
 mod kube_api;
 mod latency;
 mod memory;
+mod mix;
 mod not_modified;
 mod nuisance;
 mod packing;

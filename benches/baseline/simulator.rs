@@ -81,6 +81,11 @@ impl Simulator {
         self.process.ask(&format!("random {resource} {count}")).map(drop)
     }
 
+    /// Creates about this many objects of the twenty kinds of a mix. Returns the entropy of an object, in bytes.
+    pub(crate) fn load_mix(&mut self, count: usize) -> anyhow::Result<f64> {
+        Ok(self.process.ask(&format!("mix {count}"))?.parse()?)
+    }
+
     /// Gives loaded pods their nodes, namespaces, services and owners.
     pub(crate) fn relate(&mut self, pods: usize) -> anyhow::Result<()> {
         self.process.ask(&format!("relate {pods}")).map(drop)
@@ -167,6 +172,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
                 }
                 println!("loaded");
             }
+            ["mix", count] => println!("{}", crate::mix::create(&cluster, count.parse()?)?),
             ["relate", pods] => {
                 relate(&cluster, pods.parse()?)?;
                 println!("loaded");
