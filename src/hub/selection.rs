@@ -308,15 +308,6 @@ impl Matcher {
         }
     }
 
-    /// The matching objects among candidates, after a key, in key order.
-    pub fn objects<'a>(
-        &'a self,
-        candidates: &'a Candidates,
-        after: Option<&'a Key>,
-    ) -> impl Iterator<Item = &'a Arc<Object>> + Send + 'a {
-        self.reach(candidates, after).filter(move |object| self.matches(object))
-    }
-
     /// The candidates after a key, in key order, matching or not.
     pub fn reach<'a>(
         &'a self,

@@ -99,7 +99,7 @@ impl ResumeToken {
         self.parts.iter().find(|(part, _)| part == name).map(|(_, position)| position)
     }
 
-    /// Where the client was in an informer of the same objects that holds fewer of them, or other members of each.
+    /// Where the client was in an informer of the same resource that selects other objects, or holds other members of each.
     pub fn get_of_other_content(&self, name: &str) -> Option<&Resumable> {
         let is_of = |part: &str| part != name && without_digest(part) == without_digest(name);
         self.parts.iter().find(|(part, _)| is_of(part)).map(|(_, position)| position)

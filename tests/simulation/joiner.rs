@@ -1,14 +1,14 @@
 //! A client of a stream with related objects. It moves between the replicas, is cut off within batches, and resumes
-//! with its token. The check: whenever the stream has nothing left to send, the client holds the join of the caches
-//! of its replica.
+//! with its token. The checks: whenever the stream has nothing left to send, the client holds the join of the caches
+//! of its replica; and a RESET takes no object back, unless versions went back or the client waited in vain for the replica to catch up.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use futures_util::FutureExt;
 use informerd::testing::hub::{
-    Delivery, Event, EventKind, Join, Payload, RelatedInformer, Resumable, ResumeToken, Selection, StartAt,
-    Subscriber, Subscription,
+    Delivery, Event, EventKind, Join, Payload, RelatedInformer, ResetReason, Resumable, ResumeToken,
+    Selection, StartAt, Subscriber, Subscription,
 };
 use informerd::testing::k8s::{
     FieldPath, IndexPath, Key, Link, LinkBy, Links, Object, ResourceVersion, SelectorForm,
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use crate::client::{Around, GivenBy};
 use crate::dice::Dice;
-use crate::fault::{Fault, Hits};
+use crate::fault::Fault;
 use crate::notes::has_note;
 use crate::replica::{Replica, position_number};
 use crate::truth::{PEER, RESOURCES, Relation, SELECTS, Seen};
@@ -31,6 +31,8 @@ pub(crate) struct Joiner {
     selected: usize,
     stream: Option<Stream>,
     held: Held,
+    /// The versions of what it held at a RESET that must not take it back.
+    reached: HashMap<(usize, Key), ResourceVersion>,
     /// The position in the selected resource, and that in the related one.
     token: Vec<Resumable>,
     /// The names of both in a token.
@@ -77,6 +79,7 @@ impl Joiner {
             dice,
             stream: None,
             held: Held::default(),
+            reached: HashMap::new(),
             token: Vec::new(),
             names: Vec::new(),
             is_amid: false,
@@ -129,7 +132,7 @@ impl Joiner {
                         }
                         left -= 1;
                         trace.say(|| format!("  a join of {} gets {event:?}", RESOURCES[self.selected]));
-                        self.take(&event, hits)?;
+                        self.take(&event, around)?;
                     }
                 }
                 Some(other) => return Err(format!("a stream with a join delivers {other:?}")),
@@ -168,6 +171,7 @@ impl Joiner {
         };
         if self.token.is_empty() {
             self.held.clear();
+            self.reached.clear();
         }
         let resource = RESOURCES[self.selected];
         around.trace.say(|| format!("  a join of {resource} begins at replica {number}: {from:?}"));
@@ -185,20 +189,21 @@ impl Joiner {
         self.stream = Some(Stream { replica: number, life: replica.life, era, subscriber });
     }
 
-    fn take(&mut self, event: &Event, hits: &Hits) -> Result<(), String> {
+    fn take(&mut self, event: &Event, around: &Around<'_>) -> Result<(), String> {
+        let hits = around.hits;
         if let Some(Stream { replica, life, era, subscriber }) = &self.stream {
             self.given_by = Some(GivenBy { replica: *replica, life: *life, era: *era });
             self.names = subscriber.informers().map(|informer| informer.spec.token_name()).collect();
         }
         self.token.resize(2, Resumable::No);
         self.is_amid = event.is_amid;
-        if let Payload::Mark { positions, .. } = &event.payload {
-            self.token.clone_from(positions);
+        if let Payload::Mark { positions, reason } = &event.payload {
             if event.kind == EventKind::Reset {
                 hits.count(Fault::JoinReset);
                 self.holds_beyond = false;
-                self.held.clear();
+                self.reset(*reason, around);
             }
+            self.token.clone_from(positions);
             return Ok(());
         }
         self.token[event.source] = event.position.clone();
@@ -213,7 +218,11 @@ impl Joiner {
                 self.held.remove(&name);
             }
             (Payload::Object(object), _) => {
-                let now = (uid.to_owned(), object.resource_version().clone(), has_note(object));
+                let version = object.resource_version();
+                if let Some(reached) = self.reached.get(&name).filter(|reached| version < *reached) {
+                    return Err(format!("P2: {name:?} went back from {reached} to {version}"));
+                }
+                let now = (uid.to_owned(), version.clone(), has_note(object));
                 if self.held.insert(name.clone(), now.clone()) == Some(now) {
                     return Err(format!("{name:?} came twice"));
                 }
@@ -221,6 +230,24 @@ impl Joiner {
             other => return Err(format!("an event of a join is {other:?}")),
         }
         Ok(())
+    }
+
+    /// Forgets what it holds, and remembers the versions of it if nothing may take the client back.
+    fn reset(&mut self, reason: Option<ResetReason>, around: &Around<'_>) {
+        let keeps_order = matches!(
+            reason,
+            Some(ResetReason::TokenTooOld | ResetReason::TokenOfOthers | ResetReason::Lagged)
+        );
+        let has_position = !self.token.contains(&Resumable::No);
+        self.reached.clear();
+        let held = std::mem::take(&mut self.held);
+        if keeps_order && has_position && around.truth.eras.len() == 1 {
+            let covered = |name: &(usize, Key), version: &ResourceVersion| {
+                *version <= *self.token[usize::from(name.0 != self.selected)].written()
+            };
+            let versions = held.into_iter().map(|(name, (_, version, _))| (name, version));
+            self.reached = versions.filter(|(name, version)| covered(name, version)).collect();
+        }
     }
 
     /// Checks that the client holds the join of the objects in a replica's caches.

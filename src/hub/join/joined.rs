@@ -96,6 +96,11 @@ impl Joined {
         self.selected.len() + self.ends.len()
     }
 
+    /// The number of related objects.
+    pub(super) fn related_len(&self) -> usize {
+        self.ends.len()
+    }
+
     /// The state of a selected object that was last taken.
     pub(super) fn selected(&self, source: usize, key: &Key) -> Option<&Arc<Object>> {
         self.find_selected(source, key).map(|id| &self.selected[id as usize].object)
@@ -432,14 +437,14 @@ impl Joined {
             found.iter().map(|(relation, key)| self.ends.end(*relation, key, states)).collect();
         let compared = &mut self.selected[id as usize].compared;
         let before: BTreeSet<u32> = self.ends.lists.ids(compared).iter().copied().collect();
-        for gone in before.difference(&now) {
-            self.ends.lists.remove(compared, *gone);
-            self.ends.unlink_compared(*gone, id);
+        if now == before {
+            return;
         }
-        for new in now.difference(&before) {
-            self.ends.lists.add(compared, *new);
-            self.ends.link_compared(*new, id);
-        }
+        before.difference(&now).for_each(|gone| self.ends.unlink_compared(*gone, id));
+        now.difference(&before).for_each(|new| self.ends.link_compared(*new, id));
+        // All at once: to remove one id takes a walk along the list.
+        self.ends.lists.clear(compared);
+        now.into_iter().for_each(|end| self.ends.lists.add(compared, end));
     }
 
     /// Gives owners that are held edges to their own owners, and takes them from those that are not. Returns the related objects that

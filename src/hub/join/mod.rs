@@ -2,8 +2,8 @@
 //!
 //! A stream with a join follows its selected objects as any other does. Beside them it holds which related object is wanted by
 //! which selected one ([`joined::Joined`]): a related object is ADDED when the first selected one is linked with it, and DELETED
-//! with the last. A related informer wakes the stream only where something of this changed ([`crate::cache::Interest`]), so the
-//! changes of others cost it nothing.
+//! with the last. A related informer wakes the stream only where something of this changed ([`crate::cache::Interest`]). With up to
+//! a thousand related objects the changes of others cost it nothing; with more, it reads the journal when it is woken.
 //!
 //! The stream moves in steps from one set of positions to the next, one position for each informer. At the end of a step the
 //! client holds the join of the states at these positions. A step with several events ends with a bookmark, which has the token.
@@ -19,7 +19,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub use reader::JOINED_MAX;
-pub(super) use reader::{JoinError, JoinReader, locate};
+pub(super) use reader::{JoinError, JoinReader, is_behind, locate};
 pub(super) use state::{changes_between, undo};
 
 use super::Informer;

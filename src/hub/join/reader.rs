@@ -22,7 +22,7 @@ pub const JOINED_MAX: usize = 100_000;
 /// Largest number of changes that are read in one step. With more, each related object is compared with its current state.
 const READ_MAX: usize = 8 * READ_LEN;
 
-/// Largest number of objects of a stream that are looked at to tell that none of them changed. With more, the journal is read.
+/// Largest number of related objects of a stream that are looked at to tell that none of them changed. With more, the journal is read.
 const QUIET_MAX: usize = 1024;
 
 /// Largest number of changes of one informer between a token and now. With more, the stream starts over: it has to undo them.
@@ -172,6 +172,11 @@ impl JoinReader {
             }
         }
         found
+    }
+
+    /// The related informers.
+    pub(in crate::hub) fn related_informers(&self) -> impl Iterator<Item = &Arc<Informer>> {
+        self.related.iter().map(|related| &related.informer)
     }
 
     /// Continues from the versions of a token, or from now. The sources of the stream stand at theirs.
@@ -368,8 +373,9 @@ impl JoinReader {
         let mut snapshots = Vec::new();
         for at in 0..self.related.len() {
             let related = &self.related[at];
-            let is_short = self.joined.len() <= QUIET_MAX;
-            let objects = self.joined.followed().filter(|(relation, _)| is_short && *relation == at);
+            let is_short = self.joined.related_len() <= QUIET_MAX;
+            let followed = self.joined.followed().take_while(|_| is_short);
+            let objects = followed.filter(|(relation, _)| *relation == at);
             let (snapshot, is_quiet) = related.interest.look(related.cursor, objects.map(|(_, key)| key));
             self.advance(at, &snapshot, is_quiet && is_short)?;
             snapshots.push(snapshot);
@@ -502,6 +508,15 @@ impl Drop for JoinReader {
     fn drop(&mut self) {
         self.forget_objects();
     }
+}
+
+/// Whether an informer has not reached the version of a token, so that its state would take the client back. The token may be of an
+/// informer that it replaced, or of one with other content.
+pub(in crate::hub) fn is_behind(informer: &Informer, token: &ResumeToken) -> bool {
+    let name = informer.spec.token_name();
+    let position = token.get(&name).or_else(|| token.get_of_other_content(&name));
+    let version = position.and_then(Resumable::version);
+    version.is_some_and(|version| informer.reader.locate(version) == Located::Ahead)
 }
 
 /// Where an informer has a position of a token: in its journal, where all changes since are known, or not.

@@ -363,8 +363,9 @@ impl Source {
     pub(super) fn locate_in_journal(&self, version: &ResourceVersion) -> Located {
         let reader = &self.informer.reader;
         // Right after a replacement, a list of the new cache has the old one's last version, or an earlier one if the new cache is
-        // behind. Accept exactly the version that the cache is at, or clients would relist until it is further. A client that has it
-        // from the old cache got 410, if it was connected.
+        // behind. Accept exactly the version that the cache is at, or clients would relist until it is further. A client that was
+        // connected to the old cache got 410. One that listed the old cache at just this version, and comes only now, cannot be told
+        // from one that listed the new one.
         let is_listed = self.is_of_another_selection(version) && reader.summary().position == *version;
         let located = match is_listed || !version.is_zero() && !self.is_of_another_selection(version) {
             true => reader.locate_listed(version),

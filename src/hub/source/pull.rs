@@ -14,7 +14,7 @@ use super::super::token::TokenKind;
 use super::super::{Candidates, Config, Resumable};
 use super::{BatchBuilder, Difference, Finding, LOOKED_AT_MAX, Phase, Pulled, Source};
 use crate::cache::{Batch, CatchUpEntry, Cursor, Gone, IndexCatchUp, Lost, Revision, UsedIndex};
-use crate::k8s::Key;
+use crate::k8s::{Key, Object};
 
 /// A part of a catch-up.
 struct Piece {
@@ -121,16 +121,18 @@ impl Source {
     /// Continues the first state of a slow client: first the changes of the keys that it has, then the keys behind them, as of
     /// the same moment.
     fn pull_moving(&mut self, index: usize, batch: &mut BatchBuilder) -> Result<Pulled, ResetReason> {
+        let mut looked_at = 0;
         loop {
-            if batch.is_full() {
+            if batch.is_full() || looked_at >= self.matcher.selection().looks_in(LOOKED_AT_MAX) {
                 return Ok(Pulled::More);
             }
             let Phase::Moving { last, kind } = &self.phase else { return Ok(Pulled::Done) };
             let (last, kind) = (last.clone(), *kind);
-            let len_max = batch.len_max - batch.events.len();
+            let len_max = self.len_max_of(batch);
             let (since, history) = (self.cursor.revision, self.wake.borrow().history);
             let lost = self.lost(history);
             let Piece { entries, cursor, finding, state } = self.catch_up(len_max).map_err(|_| lost)?;
+            looked_at += entries.len();
             // In a resync the client has the keys behind, too.
             let has =
                 |key: &Key| kind == EventKind::Modified || last.as_ref().is_some_and(|last| key <= last);
@@ -195,6 +197,12 @@ impl Source {
         let (found, state) = self.informer.reader.catch_up_to_state(self.cursor, len_max)?;
         let state = state.map(Candidates::all);
         Ok(Piece { entries: found.entries, cursor: found.cursor, finding, state })
+    }
+
+    /// Largest number of objects in a part of a catch-up, all of which are read.
+    fn len_max_of(&self, batch: &BatchBuilder) -> usize {
+        let room = batch.len_max - batch.events.len();
+        room.min(self.matcher.selection().looks_in(LOOKED_AT_MAX))
     }
 
     /// Notes that all of a part was taken.
@@ -286,9 +294,9 @@ impl Source {
                     }
                 }
                 Phase::Backfill { .. } => self.pull_backfill(index, batch),
-                Phase::Difference(_) => self.pull_difference(index, batch)?,
+                Phase::Difference(_) => looked_at += self.pull_difference(index, batch)?,
                 Phase::CatchUp => {
-                    looked_at += len_max_of(batch);
+                    looked_at += self.len_max_of(batch);
                     if self.pull_catch_up(index, batch)? {
                         self.phase = Phase::Live;
                     }
@@ -314,7 +322,11 @@ impl Source {
             return Ok(Some(Pulled::Done));
         }
         let gathers = self.matcher.selection().form.coalesce.is_some();
-        let len_max = if gathers { GATHERED_MAX } else { batch.len_max - batch.events.len() };
+        let len_max = if gathers {
+            GATHERED_MAX.min(self.matcher.selection().looks_in(LOOKED_AT_MAX))
+        } else {
+            batch.len_max - batch.events.len()
+        };
         let Some(run) = self.changes_after(len_max) else {
             if self.ordered {
                 return Err(ResetReason::Lagged);
@@ -423,22 +435,24 @@ impl Source {
         }
     }
 
-    /// Pulls the difference between two informers, until the batch is full. The client has no position until the end: cut off in
-    /// between, it holds states of both informers, and must start over at any replica.
+    /// Pulls the difference between two informers, until the batch is full or the turn is over. Returns how many objects it looked at.
+    /// The client has no position until the end: cut off in between, it holds states of both informers, and must start over at any
+    /// replica.
     ///
     /// # Errors
     /// Where an object comes back that an earlier replacement deleted, at a version before that deletion, and where the successor
     /// has another history: no version may go down on a stream, so the client must start over.
-    fn pull_difference(&mut self, index: usize, batch: &mut BatchBuilder) -> Result<(), ResetReason> {
-        let Phase::Difference(difference) = &mut self.phase else { return Ok(()) };
+    fn pull_difference(&mut self, index: usize, batch: &mut BatchBuilder) -> Result<usize, ResetReason> {
+        let Phase::Difference(difference) = &mut self.phase else { return Ok(0) };
         let after = difference.last.take();
         let Difference { old, new, .. } = &**difference;
         self.position = Resumable::No;
         let begin = batch.events.len();
-        let (before, now) = [old, new].map(|state| self.matcher.objects(state, after.as_ref())).into();
+        let (before, now) = [old, new].map(|state| self.matcher.reach(state, after.as_ref())).into();
         let (mut before, mut now) = (before.peekable(), now.peekable());
-        let mut reached = None;
-        while !batch.is_full() {
+        let (mut reached, mut looked_at) = (None, 0);
+        // A condition shows only by its evaluation what it costs.
+        while !batch.is_full() && looked_at < self.matcher.selection().looks_in(LOOKED_AT_MAX) {
             let order = match (before.peek(), now.peek()) {
                 (Some(before), Some(now)) => before.key().cmp(now.key()),
                 (Some(_), None) => Ordering::Less,
@@ -452,11 +466,15 @@ impl Source {
                     if let Some(last) = batch.events[begin..].last_mut() {
                         last.position = self.position.clone();
                     }
-                    return Ok(());
+                    return Ok(looked_at);
                 }
             };
             let was = if order.is_le() { before.next() } else { None };
             let is = if order.is_ge() { now.next() } else { None };
+            looked_at += 1;
+            reached = was.or(is).map(|object| object.key().clone());
+            let is_selected = |object: &&Arc<Object>| self.matcher.matches(object);
+            let (was, is) = (was.filter(is_selected), is.filter(is_selected));
             match (was, is) {
                 (None, Some(is)) if *is.resource_version() <= self.left_at => {
                     return Err(ResetReason::Replaced);
@@ -465,7 +483,6 @@ impl Source {
                 (Some(_), None) => self.left_at = new.snapshot.position.clone(),
                 (_, _) => {}
             }
-            reached = was.or(is).map(|object| object.key().clone());
             let form = &self.matcher.selection().form;
             for (kind, payload) in differing(was, is, &new.snapshot.position, form) {
                 batch.push(Event { source: index, kind, payload, position: Resumable::No, is_amid: false });
@@ -473,12 +490,12 @@ impl Source {
         }
         drop((before, now));
         difference.last = reached.or(after);
-        Ok(())
+        Ok(looked_at)
     }
 
     /// Pulls the next part of a catch-up. Returns whether nothing is left.
     fn pull_catch_up(&mut self, index: usize, batch: &mut BatchBuilder) -> Result<bool, ResetReason> {
-        let len_max = batch.len_max - batch.events.len();
+        let len_max = self.len_max_of(batch);
         // Since the beginning of this part, not of the whole catch-up: an object of an earlier part is known already.
         let since = self.cursor.revision;
         let history = self.wake.borrow().history;
@@ -525,9 +542,4 @@ impl Source {
     fn all_changes_after(&self, len_max: usize) -> Option<Batch> {
         self.informer.reader.changes_after(self.cursor, len_max)
     }
-}
-
-/// Largest number of objects in a part of a catch-up, all of which are read.
-fn len_max_of(batch: &BatchBuilder) -> usize {
-    batch.len_max - batch.events.len()
 }

@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use super::super::event::{Event, EventKind, ResetReason};
-use super::super::join::{JOINED_MAX, JoinError, JoinReader, locate};
+use super::super::join::{JOINED_MAX, JoinError, JoinReader, is_behind, locate};
 use super::super::source::BatchBuilder;
 use super::super::subscription::StartAt;
 use super::super::{CloseReason, Resumable};
@@ -92,13 +92,20 @@ impl Subscriber {
                 join.begin(None);
                 return Ok(Some(StartAt::Now));
             }
-            // The client may hold related objects from beyond the token. Nothing here knows which, so that those which left since could
-            // not be told.
-            StartAt::Bookmark(_) => return Err(resetting(ResetReason::TokenTooOld)),
-            StartAt::Token(token) => token,
+            StartAt::Token(token) | StartAt::Bookmark(token) => token,
         };
         if token.len() != self.sources.len() + join.positions().count() {
             return Err(resetting(ResetReason::TokenOfOthers));
+        }
+        // A stream that starts over must not take the client back, either.
+        let own = self.sources.iter().map(|source| &source.informer);
+        if own.chain(join.related_informers()).any(|informer| is_behind(informer, token)) {
+            return if waited { Err(resetting(ResetReason::TokenAhead)) } else { Ok(None) };
+        }
+        // The client may hold related objects from beyond the token. Nothing here knows which, so that those which left since could
+        // not be told.
+        if let StartAt::Bookmark(_) = from {
+            return Err(resetting(ResetReason::TokenTooOld));
         }
         let (mut own, mut located) = (Vec::new(), vec![join.locate(token)]);
         for source in &self.sources {
@@ -109,9 +116,6 @@ impl Subscriber {
         }
         if located.contains(&Located::Lost) {
             return Err(resetting(ResetReason::TokenTooOld));
-        }
-        if located.contains(&Located::Ahead) {
-            return if waited { Err(resetting(ResetReason::TokenAhead)) } else { Ok(None) };
         }
         join.begin(Some(token));
         Ok(Some(StartAt::Token(own.into_iter().collect())))

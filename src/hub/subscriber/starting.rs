@@ -70,7 +70,6 @@ impl Subscriber {
         }
     }
 
-    /// Starts as the API server's own watch does, or ends, or waits for the cache.
     /// Refuses a version that the client brought before the versions of an informer went back. The informer may have reached it again,
     /// with other objects. Returns whether `from` has one.
     fn refuse_of_before(&mut self, from: &StartAt) -> bool {
@@ -89,6 +88,7 @@ impl Subscriber {
         true
     }
 
+    /// Starts as the API server's own watch does, or ends, or waits for the cache.
     fn start_ordered(&mut self, begin: &Begin, now: Instant) {
         let SubscriberState::Starting { until, .. } = &mut self.state else { return };
         let [source] = &mut *self.sources else { return };
