@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use cel::IdedExpr;
 use cel::common::ast::operators;
 use cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, LiteralValue, SelectExpr};
-use regex::{Regex, RegexBuilder};
 
 use super::function::{Form, Function};
 use super::library;
+use super::pattern::Pattern;
 use super::program::{Arithmetic, Call, Element, Fold, Loop, Node, Operator};
 use super::value::{Text, Val};
 
@@ -16,8 +16,8 @@ use super::value::{Text, Val};
 const OBJECT: &str = "object";
 /// Nesting of expressions. Each level takes stack of the thread that evaluates.
 const DEPTH_MAX: usize = 64;
-/// Size of a compiled regular expression, in bytes.
-const REGEX_BYTES_MAX: usize = 64 << 10;
+/// Number of regular expressions. The memory of each is bounded.
+const PATTERNS_MAX: usize = 8;
 /// The parser replaces these where they are called as they should be.
 const MACROS: [(&str, &str); 8] = [
     ("has", "has(value.member)"),
@@ -48,6 +48,12 @@ const TYPES: [&str; 15] = [
     "net.CIDR",
 ];
 
+/// How a macro is called that a message of the parser names.
+pub(super) fn usage_of(message: &str) -> Option<&'static str> {
+    let usage = |name: &str| message.contains(&format!("{name}() macro"));
+    MACROS.into_iter().find(|(name, _)| usage(name)).map(|(_, usage)| usage)
+}
+
 /// A compiled expression.
 pub(super) struct Compiled {
     pub(super) root: Node,
@@ -60,6 +66,8 @@ struct Compiler {
     paths: BTreeSet<Vec<String>>,
     /// Names of the loops' variables, the outermost first.
     locals: Vec<String>,
+    /// Number of regular expressions so far.
+    patterns: usize,
 }
 
 /// Compiles what the parser has read.
@@ -233,10 +241,16 @@ impl Compiler {
         let functions = match call.target.as_deref() {
             None => library::find(name, Form::Global, count)?,
             Some(target) => {
-                if let Some(namespace) = self.namespace(target, name) {
+                if let Some(namespace) = self.namespace(target) {
                     let functions = library::find(&format!("{namespace}.{name}"), Form::Global, count)?;
                     let args = self.nodes(call.args.iter(), depth)?;
                     return Ok(Node::Call(Call { functions, args, pattern: None }));
+                }
+                // An unknown variable is a better reason than a wrong function of it.
+                if let Expr::Ident(variable) = &target.expr
+                    && variable != OBJECT
+                {
+                    self.name(variable)?;
                 }
                 library::find(name, Form::Member, count + 1)?
             }
@@ -244,6 +258,10 @@ impl Compiler {
         let args: Vec<_> = call.target.as_deref().into_iter().chain(&call.args).collect();
         let pattern = match args.get(1) {
             Some(pattern) if functions.iter().copied().any(Function::takes_pattern) => {
+                self.patterns += 1;
+                if self.patterns > PATTERNS_MAX {
+                    return Err(format!("it has more than {PATTERNS_MAX} regular expressions"));
+                }
                 Some(compiled_pattern(name, pattern)?)
             }
             _ => None,
@@ -253,9 +271,9 @@ impl Compiler {
     }
 
     /// The namespace of a function, if what it is called on is one.
-    fn namespace<'e>(&self, target: &'e IdedExpr, name: &str) -> Option<&'e str> {
+    fn namespace<'e>(&self, target: &'e IdedExpr) -> Option<&'e str> {
         let Expr::Ident(namespace) = &target.expr else { return None };
-        (!self.is_local(namespace) && library::is_namespaced(namespace, name)).then_some(namespace)
+        (!self.is_local(namespace) && library::is_namespace(namespace)).then_some(namespace)
     }
 
     /// A macro for optional values, which the parser has replaced by a loop without rounds.
@@ -371,10 +389,9 @@ fn constant(literal: &LiteralValue) -> Val<'static> {
     }
 }
 
-fn compiled_pattern(name: &str, pattern: &IdedExpr) -> Result<Regex, String> {
+fn compiled_pattern(name: &str, pattern: &IdedExpr) -> Result<Pattern, String> {
     let Some(pattern) = text_of(pattern) else { return Err(format!("{name}() takes a literal string only")) };
-    let regex = RegexBuilder::new(pattern).size_limit(REGEX_BYTES_MAX).build();
-    regex.map_err(|error| format!("{name}({pattern:?}): {error}"))
+    Pattern::parse(pattern).map_err(|error| format!("{name}({pattern:?}): {error}"))
 }
 
 fn text_of(expression: &IdedExpr) -> Option<&str> {

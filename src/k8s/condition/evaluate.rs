@@ -51,8 +51,11 @@ impl<'a> Evaluation<'a> {
             }
             Node::Has(operand, name) => {
                 let operand = self.value(operand)?;
-                let Some(value) = operand.present() else { return Ok(Val::Bool(false)) };
-                Ok(Val::Bool(select(value, name, &mut self.meter)?.is_some()))
+                match operand.present() {
+                    Some(Val::Map(map)) => Ok(Val::Bool(map.member(name, &mut self.meter)?.is_some())),
+                    Some(list @ Val::List(_)) => Err(no_member(list, name)),
+                    Some(_) | None => Ok(Val::Bool(false)),
+                }
             }
             Node::Not(operand) => Ok(Val::Bool(!self.boolean("!", operand)?)),
             Node::Negate(operand) => operators::negate(&self.value(operand)?),
@@ -115,8 +118,12 @@ impl<'a> Evaluation<'a> {
     }
 
     fn call(&mut self, call: &'a Call) -> Result<Val<'a>, Stop> {
+        let is_lazy = call.functions.first().is_some_and(|function| function.is_lazy());
         let mut values = Vec::with_capacity(call.args.len());
         for arg in &call.args {
+            if is_lazy && matches!(values[..], [Val::Optional(Some(_))]) {
+                break;
+            }
             values.push(self.value(arg)?);
         }
         for function in &call.functions {
@@ -196,7 +203,7 @@ impl<'a> Evaluation<'a> {
                         Ok(found) if found == *decided_by => return Ok(Val::Bool(found)),
                         Ok(_) => {}
                         Err(Stop::Spent) => return Err(Stop::Spent),
-                        Err(stop) => failed = Some(stop),
+                        Err(stop) => failed = failed.or(Some(stop)),
                     }
                 }
                 Fold::One { test } => held += usize::from(self.boolean("exists_one", test)?),
@@ -228,13 +235,16 @@ fn select<'a>(operand: &Val<'a>, name: &str, meter: &mut Meter) -> Result<Option
     map.member(name, meter)
 }
 
-/// The member of a value as an optional value. A value that has no members lacks it.
+/// The member of a value as an optional value. A value that is no list and has no members lacks it.
 ///
 /// # Errors
-/// [`Stop::Spent`].
+/// [`Stop::Failed`] for a list.
 fn optional_member<'a>(operand: &Val<'a>, name: &str, meter: &mut Meter) -> Result<Val<'a>, Stop> {
-    let Some(Val::Map(map)) = operand.present() else { return Ok(Val::Optional(None)) };
-    map.member(name, meter).map(Val::optional)
+    match operand.present() {
+        Some(Val::Map(map)) => map.member(name, meter).map(Val::optional),
+        Some(list @ Val::List(_)) => Err(no_member(list, name)),
+        Some(_) | None => Ok(Val::Optional(None)),
+    }
 }
 
 fn no_member(value: &Val<'_>, name: &str) -> Stop {

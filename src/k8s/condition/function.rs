@@ -1,8 +1,7 @@
 //! A function that an expression may call, and the arguments of a call.
 
-use regex::Regex;
-
 use super::meter::{Meter, Stop};
+use super::pattern::Pattern;
 use super::value::{List, Text, Val};
 
 /// A function. Several may have the same name; the number and the types of the arguments decide.
@@ -16,6 +15,8 @@ pub(super) struct Function {
     /// Whether the second argument is a regular expression. It has to be a literal, so that it is compiled once, and a wrong
     /// one is refused.
     takes_pattern: bool,
+    /// Whether it takes the value of its first argument where that has one, and the second is not evaluated then.
+    is_lazy: bool,
     pub(super) run: Run,
 }
 
@@ -36,7 +37,7 @@ pub(super) struct Arguments<'c, 'a> {
     pub(super) name: &'static str,
     pub(super) values: &'c [Val<'a>],
     /// The compiled second argument, of a function that takes a pattern.
-    pub(super) pattern: Option<&'c Regex>,
+    pub(super) pattern: Option<&'c Pattern>,
     pub(super) meter: &'c mut Meter,
 }
 
@@ -45,17 +46,27 @@ pub(super) struct Arguments<'c, 'a> {
 impl Function {
     /// A function that is called as `name(value)`.
     pub(super) const fn global(name: &'static str, args: usize, run: Run) -> Self {
-        Self { name, form: Form::Global, args, takes_pattern: false, run }
+        Self { name, form: Form::Global, args, takes_pattern: false, is_lazy: false, run }
     }
 
     /// A function that is called as `value.name()`.
     pub(super) const fn member(name: &'static str, args: usize, run: Run) -> Self {
-        Self { name, form: Form::Member, args, takes_pattern: false, run }
+        Self { name, form: Form::Member, args, takes_pattern: false, is_lazy: false, run }
     }
 
     /// The same with a regular expression as its second argument.
     pub(super) const fn with_pattern(self) -> Self {
         Self { takes_pattern: true, ..self }
+    }
+
+    /// The same, but its second argument is evaluated only where the first, an optional value, has none.
+    pub(super) const fn lazy(self) -> Self {
+        Self { is_lazy: true, ..self }
+    }
+
+    /// Whether its second argument is evaluated only where the first, an optional value, has none.
+    pub(super) fn is_lazy(&self) -> bool {
+        self.is_lazy
     }
 
     /// Whether its second argument is a regular expression.
@@ -107,7 +118,7 @@ impl<'c, 'a> Arguments<'c, 'a> {
     }
 
     /// The compiled regular expression.
-    pub(super) fn pattern(&self) -> Result<&'c Regex, Stop> {
+    pub(super) fn pattern(&self) -> Result<&'c Pattern, Stop> {
         self.pattern.ok_or(Stop::NoOverload)
     }
 

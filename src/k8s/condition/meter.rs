@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::pattern::Pattern;
+
 /// Largest work of one evaluation, in units of some five nanoseconds: two milliseconds. Values that are made take more of it than their
 /// time, so that all of them together have a few megabytes.
 const WORK_MAX: usize = 400_000;
@@ -13,8 +15,6 @@ pub(super) const EXPRESSION: usize = 8;
 const READ_AT_ONCE: usize = 32;
 /// Bytes of text that are made in the time of one unit.
 const MADE_AT_ONCE: usize = 8;
-/// Bytes of a pattern for which a search takes as long again.
-const PATTERN_AT_ONCE: usize = 32;
 
 /// Why an evaluation gives no value.
 #[derive(Debug, PartialEq)]
@@ -75,8 +75,8 @@ impl Meter {
     ///
     /// # Errors
     /// [`Stop::Spent`].
-    pub(super) fn search(&mut self, bytes: usize, pattern: &str) -> Result<(), Stop> {
-        self.spend((1 + bytes / READ_AT_ONCE) * (1 + pattern.len() / PATTERN_AT_ONCE))
+    pub(super) fn search(&mut self, bytes: usize, pattern: &Pattern) -> Result<(), Stop> {
+        self.spend(pattern.work(bytes))
     }
 
     /// Counts a new text of so many bytes. Before it is made, so that no text is larger than the limit allows.

@@ -14,6 +14,7 @@ mod library;
 mod meter;
 mod net;
 mod operators;
+mod pattern;
 mod program;
 mod quantity;
 mod semver;
@@ -155,25 +156,58 @@ impl Hash for Condition {
 
 fn compiled(text: &str) -> Result<Compiled, String> {
     let program = ENV.compile(text).map_err(|errors| match errors.errors.first() {
-        Some(error) => format!("line {} column {}: {}", error.pos.0, error.pos.1, error.msg),
+        Some(error) => {
+            let usage =
+                compile::usage_of(&error.msg).map_or(String::new(), |usage| format!("; expected {usage}"));
+            format!("line {} column {}: {}{usage}", error.pos.0, error.pos.1, error.msg)
+        }
         None => "it does not parse".to_owned(),
     })?;
     compile::compile(program.expression())
 }
 
-/// The deepest nesting of brackets and conditionals. Those within strings count as well.
+/// The deepest nesting of brackets and conditionals. Not of those within strings and comments.
 fn nesting(text: &str) -> usize {
-    let (mut depth, mut deepest, mut conditionals) = (0usize, 0, 0);
-    for byte in text.bytes() {
+    let bytes = text.as_bytes();
+    // The number of conditionals at each level of brackets.
+    let (mut levels, mut deepest) = (vec![0], 0);
+    let (mut at, mut previous) = (0, b' ');
+    while at < bytes.len() {
+        let byte = bytes[at];
+        let next = match byte {
+            b'\'' | b'"' => string_end(bytes, at),
+            b'/' if bytes[at..].starts_with(b"//") => {
+                bytes[at..].iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |len| at + len)
+            }
+            _ => at + 1,
+        };
         match byte {
-            b'(' | b'[' | b'{' => depth += 1,
-            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
-            b'?' => conditionals += 1,
+            b'(' | b'[' | b'{' => levels.push(0),
+            b')' | b']' | b'}' if levels.len() > 1 => drop(levels.pop()),
+            b',' => levels.last_mut().into_iter().for_each(|conditionals| *conditionals = 0),
+            // An optional member, index, element or value.
+            b'?' if matches!(previous, b'.' | b'[' | b'{' | b',') => {}
+            b'?' => levels.last_mut().into_iter().for_each(|conditionals| *conditionals += 1),
             _ => {}
         }
-        deepest = deepest.max(depth);
+        deepest = deepest.max(levels.len() - 1 + levels.iter().sum::<usize>());
+        previous = if byte.is_ascii_whitespace() { previous } else { byte };
+        at = next;
     }
-    deepest + conditionals
+    deepest
+}
+
+/// Where the string ends that begins with a quote.
+fn string_end(bytes: &[u8], begin: usize) -> usize {
+    let quote = &bytes[begin..=begin];
+    let quotes = quote.repeat(3);
+    let end = if bytes[begin..].starts_with(&quotes) { &*quotes } else { quote };
+    let is_raw = begin > 0 && bytes[begin - 1].eq_ignore_ascii_case(&b'r');
+    let mut at = begin + end.len();
+    while at < bytes.len() && !bytes[at..].starts_with(end) {
+        at += if bytes[at] == b'\\' && !is_raw { 2 } else { 1 };
+    }
+    bytes.len().min(at + end.len())
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ pub(super) fn binary<'a>(
         one.compare(other, meter).map(|order| Val::Bool(expected(order)))
     };
     let result = match operator {
+        Operator::Equal | Operator::NotEqual if is_never_equal(one, other) => Err(Stop::NoOverload),
         Operator::Equal => one.equals(other, meter).map(Val::Bool),
         Operator::NotEqual => one.equals(other, meter).map(|equal| Val::Bool(!equal)),
         Operator::Less => compared(meter, Ordering::is_lt),
@@ -39,6 +40,17 @@ pub(super) fn binary<'a>(
         }
         result => result,
     }
+}
+
+/// Whether a comparison of two values for equality is a mistake, as that of an address with a text. Kubernetes refuses it where it knows
+/// the types.
+fn is_never_equal(one: &Val<'_>, other: &Val<'_>) -> bool {
+    let is_opaque =
+        |value: &Val<'_>| matches!(value, Val::Quantity(_) | Val::Ip(_) | Val::Cidr(_) | Val::Semver(_));
+    let is_null = |value: &Val<'_>| matches!(value, Val::Null);
+    (is_opaque(one) || is_opaque(other))
+        && !(is_null(one) || is_null(other))
+        && one.type_name() != other.type_name()
 }
 
 /// `-value`
@@ -67,6 +79,7 @@ fn index<'a>(value: &Val<'a>, index: &Val<'_>, meter: &mut Meter) -> Result<Opti
         (Val::List(list), Val::Double(index)) if index.fract() == 0.0 => {
             Ok((*index >= 0.0 && *index < list.len() as f64).then(|| list.get(*index as usize)).flatten())
         }
+        (Val::List(_), Val::Double(_)) => Err(Stop::Failed("an index must be a whole number".into())),
         _ => Err(Stop::Failed(format!("no such overload: {}[{}]", value.type_name(), index.type_name()))),
     }
 }
@@ -74,13 +87,11 @@ fn index<'a>(value: &Val<'a>, index: &Val<'_>, meter: &mut Meter) -> Result<Opti
 /// The element at an index or a key as an optional value. A value that has no elements lacks it.
 ///
 /// # Errors
-/// [`Stop::Spent`].
+/// [`Stop::Failed`] if a list has no such indexes.
 pub(super) fn optional_index<'a>(value: &Val<'a>, at: &Val<'_>, meter: &mut Meter) -> Result<Val<'a>, Stop> {
-    let Some(value) = value.present() else { return Ok(Val::Optional(None)) };
-    match index(value, at, meter) {
-        Ok(found) => Ok(Val::optional(found)),
-        Err(Stop::Spent) => Err(Stop::Spent),
-        Err(_) => Ok(Val::Optional(None)),
+    match value.present() {
+        Some(value @ (Val::List(_) | Val::Map(_))) => index(value, at, meter).map(Val::optional),
+        Some(_) | None => Ok(Val::Optional(None)),
     }
 }
 

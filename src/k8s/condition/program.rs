@@ -2,9 +2,8 @@
 
 use std::fmt;
 
-use regex::Regex;
-
 use super::function::Function;
+use super::pattern::Pattern;
 use super::value::Val;
 
 /// An expression.
@@ -65,7 +64,7 @@ pub(super) struct Call {
     /// What it is called on is the first argument.
     pub(super) args: Vec<Node>,
     /// The regular expression that the second argument is.
-    pub(super) pattern: Option<Regex>,
+    pub(super) pattern: Option<Pattern>,
 }
 
 /// A macro that goes through the elements of a list, or the keys of a map.

@@ -8,6 +8,8 @@ pub(super) struct Semver {
     /// Major, minor and patch.
     pub(super) numbers: [u64; 3],
     pre: PreRelease,
+    /// Bytes of the identifiers. Versions that are equal have equally many, so that this takes no part in comparisons.
+    pre_len: usize,
 }
 
 /// The identifiers after the hyphen. A version without any is above all those with some.
@@ -43,11 +45,16 @@ impl Semver {
         if build.is_some_and(|build| !build.split('.').all(is_identifier)) {
             return Err("invalid build metadata");
         }
-        let pre = match pre {
+        let identifiers = match pre {
             None => PreRelease::None,
-            Some(pre) => PreRelease::Some(pre.split('.').map(identifier).collect::<Result<_, _>>()?),
+            Some(text) => PreRelease::Some(text.split('.').map(identifier).collect::<Result<_, _>>()?),
         };
-        Ok(Self { numbers, pre })
+        Ok(Self { numbers, pre: identifiers, pre_len: pre.map_or(0, str::len) })
+    }
+
+    /// Units of work of a comparison. An identifier may have a single byte.
+    pub(super) fn comparison_work(&self, other: &Self) -> usize {
+        1 + self.pre_len.min(other.pre_len)
     }
 
     /// Reads a version that may begin with `v`, have zeros before its numbers, or lack its last numbers.

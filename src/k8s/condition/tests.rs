@@ -87,6 +87,10 @@ fn other_evaluation_failures_are_reported() {
     check("int(object.metadata.name) == 1", Err(r#"int("p"): not a number"#));
     check("9223372036854775807 + object.spec.replicas > 0", Err("out of the range"));
     check("1 / (object.spec.replicas - 3) == 0", Err("division by zero"));
+    check("double('1e400') > 0.0", Err(r#"double("1e400"): out of range"#));
+    check("[1][1.5] == 1", Err("an index must be a whole number"));
+    // The first failure counts, and a missing member is none.
+    check("[{}, 1].all(x, x.a == 1)", Ok(false));
     check("{'a': 1, 'a': 2}.size() == 2", Err("a key twice"));
 }
 
@@ -128,6 +132,41 @@ fn values_cannot_grow_without_bound() {
 }
 
 #[test]
+fn comparisons_and_searches_are_counted() {
+    let numbers = format!("{:?}", (0..64).collect::<Vec<_>>());
+    let versions = format!(
+        "['.a.a.a.a.a.a.a.a']{}.map(a, semver('1.0.0-a' + a)).all(s, {numbers}.all(i, {numbers}.all(j, s.compareTo(s) == 0)))",
+        ".map(a, a + a)".repeat(9)
+    );
+    check(&versions, Err("too much work"));
+    let long = format!("['x']{}", ".map(a, a + a)".repeat(17));
+    let keys = format!("{long}.all(k, {numbers}.all(i, {numbers}.all(j, k in {{k: 1}})))");
+    check(&keys, Err("too much work"));
+    let searched = |pattern: &str| format!("{long}.exists(x, x.matches('{pattern}'))");
+    check(&searched("^x+$"), Ok(true));
+    check(&searched("[a-z][ -~]{500}[^ -~]"), Err("too much work"));
+    check("'abc'.matches('[a-z][ -~]{500}[^ -~]')", Ok(false));
+}
+
+#[test]
+fn only_what_is_nested_counts_as_nested() {
+    let optional = ["object.?metadata.?labels.?app.orValue('') == 'web'"; 8].join(" && ");
+    let in_strings = format!(
+        "object.metadata.name != '{}' && object.metadata.name != r\"\\{}\"",
+        "(?".repeat(20),
+        "([".repeat(20)
+    );
+    let in_turn = ["(object.spec.on ? 1 : 2) == 1"; 20].join(" && ");
+    let in_a_list = format!("[{}].size() == 20", ["object.spec.on ? 1 : 2"; 20].join(", "));
+    for text in [optional, in_strings, in_turn, in_a_list] {
+        check(&text, Ok(true));
+    }
+    let hidden = format!("{}true", "[')', ".repeat(17));
+    let error = Condition::parse(&hidden).unwrap_err().to_string();
+    assert!(error.contains("nested more than 16"), "{error}");
+}
+
+#[test]
 fn only_known_functions_are_called_in_their_own_form() {
     for (text, part) in [
         ("_size_(object)", r#"unknown function "_size_""#),
@@ -138,7 +177,9 @@ fn only_known_functions_are_called_in_their_own_form() {
             "object.metadata.name.startWith('p')",
             r#"unknown function "startWith"; did you mean "startsWith"?"#,
         ),
-        ("sets.merge([1], [2])", r#"unknown function "merge""#),
+        ("sets.merge([1], [2])", r#"unknown function "sets.merge""#),
+        ("set.contains([1], [2])", r#"unknown variable "set""#),
+        ("has(object.metadata.labels['app'])", "has() macro; expected has(value.member)"),
         ("size()", r#"wrong call of the function "size"; expected size(_) or value.size()"#),
         ("size(object, 1)", r#"wrong call of the function "size""#),
         ("contains(object.metadata.name, 'p')", r#"wrong call of the function "contains""#),
@@ -163,6 +204,7 @@ fn values_follow_the_standard() {
         "string(1.5) == '1.5' && string(1234567.0) == '1.234567e+06' && string(0.00001) == '1e-05'",
         "int('-7') == -7 && int(2.9) == 2 && uint('7') == 7u && double('2.5') == 2.5 && bool('true')",
         "size('añb') == 3 && size(b'añb') == 4 && {'a': 1}.size() == 1",
+        "double('inf') > 1e300 && ['b'].all(x, 'b' in {'b': 1})",
         "type(1) == int && type('a') == string && type([]) == list && type(null) == null_type && type(int) == type",
         "[1, 2, 3].filter(x, x > 1).map(x, x * 2) == [4, 6] && [1, 2].map(x, x > 1, x) == [2]",
         "[1, 2, 3].exists_one(x, x == 2) && !{'a': 1}.exists(k, k == 'b') && 'b' < 'c' && false < true",
@@ -182,6 +224,8 @@ fn values_follow_the_standard() {
 fn a_text_that_is_not_a_condition_is_refused_with_the_reason() {
     let deep = format!("{}true{}", "(".repeat(17), ")".repeat(17));
     let long = format!("object.a == '{}'", "x".repeat(BYTES_MAX));
+    let conditionals = format!("{}true", "object.a ? true : ".repeat(17));
+    let patterns = ["object.a.matches('a')"; 9].join(" && ");
     for (text, part) in [
         ("", "expected a CEL expression"),
         ("object.spec.replicas >", "line 1 column 2"),
@@ -193,6 +237,8 @@ fn a_text_that_is_not_a_condition_is_refused_with_the_reason() {
         ("object.metadata.name.matches(object.metadata.uid)", "literal string"),
         ("object.metadata.name.matches('(a{1000}){1000}')", "size limit"),
         (&deep, "nested more than 16"),
+        (&conditionals, "nested more than 16"),
+        (&patterns, "more than 8 regular expressions"),
         (&long, "more than 1024"),
     ] {
         let error = Condition::parse(text).expect_err(text).to_string();

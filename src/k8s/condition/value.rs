@@ -64,15 +64,14 @@ pub(super) enum Map<'a> {
 // === impl Val ===
 
 impl<'a> Val<'a> {
-    /// A value of the object. A number without a fraction is an `int`, as in Kubernetes.
+    /// A value of the object. A number without a fraction is an `int`, as in Kubernetes, but for one that is too large.
     pub(super) fn of(json: &'a Json) -> Self {
         match json {
             Json::Null => Self::Null,
             Json::Bool(value) => Self::Bool(*value),
-            Json::Number(number) => match (number.as_i64(), number.as_u64()) {
-                (Some(value), _) => Self::Int(value),
-                (None, Some(value)) => Self::Uint(value),
-                (None, None) => Self::Double(number.as_f64().unwrap_or(f64::NAN)),
+            Json::Number(number) => match number.as_i64() {
+                Some(value) => Self::Int(value),
+                None => Self::Double(number.as_f64().unwrap_or(f64::NAN)),
             },
             Json::String(text) => Self::Text(Text::Borrowed(text)),
             Json::Array(all) => Self::List(List::Json(all)),
@@ -146,7 +145,10 @@ impl<'a> Val<'a> {
             (Self::Quantity(one), Self::Quantity(other)) => Ok(one == other),
             (Self::Ip(one), Self::Ip(other)) => Ok(one == other),
             (Self::Cidr(one), Self::Cidr(other)) => Ok(one == other),
-            (Self::Semver(one), Self::Semver(other)) => Ok(one == other),
+            (Self::Semver(one), Self::Semver(other)) => {
+                meter.spend(one.comparison_work(other))?;
+                Ok(one == other)
+            }
             (Self::Optional(None), Self::Optional(None)) => Ok(true),
             (Self::Optional(Some(one)), Self::Optional(Some(other))) => one.equals(other, meter),
             (Self::Type(one), Self::Type(other)) => Ok(one == other),
@@ -279,11 +281,14 @@ impl<'a> Map<'a> {
     pub(super) fn member(&self, name: &str, meter: &mut Meter) -> Result<Option<Val<'a>>, Stop> {
         match self {
             Self::Json(all) => {
-                meter.spend(1)?;
+                // The keys are sorted, so that it is compared with few of them.
+                let compared = 1 + all.len().checked_ilog2().unwrap_or(0) as usize;
+                meter.read(name.len().saturating_mul(compared))?;
                 Ok(all.get(name).map(Val::of))
             }
             Self::Made(all) => {
                 meter.spend(all.len())?;
+                meter.read(name.len().saturating_mul(all.len()))?;
                 let is_named = |key: &Val<'_>| matches!(key, Val::Text(text) if **text == *name);
                 Ok(all.iter().find(|(key, _)| is_named(key)).map(|(_, value)| value.clone()))
             }
@@ -319,7 +324,7 @@ impl<'a> Map<'a> {
         if self.len() != other.len() {
             return Ok(false);
         }
-        meter.spend(self.len())?;
+        meter.make_elements(self.len())?;
         for key in self.keys() {
             let (one, other) = (self.get(&key, meter)?, other.get(&key, meter)?);
             let (Some(one), Some(other)) = (one, other) else { return Ok(false) };

@@ -40,10 +40,11 @@ pub(super) fn find(name: &str, form: Form, args: usize) -> Result<Vec<&'static F
     Ok(found)
 }
 
-/// Whether a function is called as `namespace.name()`.
-pub(super) fn is_namespaced(namespace: &str, name: &str) -> bool {
-    let is = |function: &Function| function.name.split_once('.') == Some((namespace, name));
-    TABLES.into_iter().flatten().any(is)
+/// Whether functions are called as `namespace.name()`.
+pub(super) fn is_namespace(namespace: &str) -> bool {
+    let is_in =
+        |function: &Function| function.name.split_once('.').is_some_and(|(name, _)| name == namespace);
+    TABLES.into_iter().flatten().any(is_in)
 }
 
 fn unknown(name: &str) -> String {
@@ -59,12 +60,11 @@ fn unknown(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use regex::Regex;
-
     use super::super::compiled;
     use super::super::evaluate::Evaluation;
     use super::super::function::Arguments;
     use super::super::meter::{Meter, Stop};
+    use super::super::pattern::Pattern;
     use super::*;
 
     #[test]
@@ -99,7 +99,7 @@ mod tests {
         let programs: Vec<_> = texts.iter().map(|text| compiled(text).unwrap().root).collect();
         let values: Vec<_> =
             programs.iter().map(|program| Evaluation::new(&json).value(program).unwrap()).collect();
-        let pattern = Regex::new("a|").unwrap();
+        let pattern = Pattern::parse("a|").unwrap();
         for function in TABLES.into_iter().flatten() {
             let count = u32::try_from(function.args).unwrap();
             let (mut fit, mut refused) = (0, 0);

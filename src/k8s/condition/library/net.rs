@@ -165,9 +165,11 @@ mod tests {
             "ip('192.168.0.1').isGlobalUnicast() && ip('2001:db8::abcd').isGlobalUnicast() && ip('fd00::1').isGlobalUnicast()",
             "!ip('255.255.255.255').isGlobalUnicast() && !ip('ff00::1').isGlobalUnicast() && !ip('224.0.0.1').isGlobalUnicast()",
             "string(ip('2001:DB8::68')) == '2001:db8::68' && type(ip('1.2.3.4')) == net.IP && ip('::1') == ip('0::1')",
-            "ip('1.2.3.4') != ip('1.2.3.5') && ip('1.2.3.4') != '1.2.3.4'",
+            "ip('1.2.3.4') != ip('1.2.3.5') && ip('1.2.3.4') != null",
         ]);
         check_failures(&[
+            ("ip('1.2.3.4') != '1.2.3.4'", "no such overload: net.IP != string"),
+            ("'1.2.3.4' == ip('1.2.3.4')", "no such overload: string == net.IP"),
             ("ip('192.168.0.1.0').family() == 4", "ip(\"192.168.0.1.0\"): expected an IPv4 or IPv6 address"),
             ("ip('::ffff:1.2.3.4').family() == 4", "an IPv4-mapped IPv6 address is not allowed"),
             ("ip.isCanonical('127.0.0.1.0')", "ip.isCanonical(\"127.0.0.1.0\"): expected"),

@@ -12,8 +12,8 @@ pub(super) const FUNCTIONS: [Function; 7] = [
     Function::global("optional.ofNonZeroValue", 1, of_non_zero_value),
     Function::member("hasValue", 1, has_value),
     Function::member("value", 1, value),
-    Function::member("or", 2, or),
-    Function::member("orValue", 2, or_value),
+    Function::member("or", 2, or).lazy(),
+    Function::member("orValue", 2, or_value).lazy(),
 ];
 
 fn none<'a>(_: &mut Arguments<'_, 'a>) -> Result<Val<'a>, Stop> {
@@ -65,13 +65,16 @@ fn value<'a>(args: &mut Arguments<'_, 'a>) -> Result<Val<'a>, Stop> {
 }
 
 fn or<'a>(args: &mut Arguments<'_, 'a>) -> Result<Val<'a>, Stop> {
-    let (one, other) = (optional_at(args, 0)?, optional_at(args, 1)?);
-    Ok(Val::Optional(one.or(other).cloned()))
+    let value = optional_at(args, 0)?;
+    let value = if value.is_some() { value } else { optional_at(args, 1)? };
+    Ok(Val::Optional(value.cloned()))
 }
 
 fn or_value<'a>(args: &mut Arguments<'_, 'a>) -> Result<Val<'a>, Stop> {
-    let other = args.value(1)?;
-    Ok(optional_at(args, 0)?.map_or_else(|| other.clone(), |value| (**value).clone()))
+    match optional_at(args, 0)? {
+        Some(value) => Ok((**value).clone()),
+        None => args.value(1).cloned(),
+    }
 }
 
 #[cfg(test)]
@@ -98,12 +101,23 @@ mod tests {
             "object.?spec.?replicas.optMap(r, r + 1).orValue(0) == 4 && !object.?none.optMap(r, r + 1).hasValue()",
             "object.?spec.optFlatMap(s, s.?replicas).value() == 3 && optional.of(1).optMap(x, [x].map(y, x + y)[0]).value() == 2",
         ]);
+        // The alternative is evaluated where it is needed only.
+        check_all(&[
+            "object.?metadata.?name.orValue(object.none) == 'p' && optional.of(1).orValue(1 / 0) == 1",
+            "optional.of(1).or(optional.of(1 / 0)).value() == 1 && !has(object.spec.replicas.none)",
+        ]);
+        check("object.?none.orValue(object.none) == 'p'", Ok(false));
         // As without the question mark: the object lacks it.
         check("object.?none.value() == 1", Ok(false));
         check("object.?spec.none.value() == 1", Ok(false));
         check_failures(&[
             ("(1).hasValue()", "no such overload: hasValue(int)"),
-            ("optional.of(1).or(2) == 2", "no such overload: or(optional_type, int)"),
+            ("optional.none().or(2) == 2", "no such overload: or(optional_type, int)"),
+            ("(1).orValue(2) == 2", "no such overload: orValue(int, int)"),
+            ("object.spec.containers.?name.orValue('x') == 'x'", "no such overload: list.name"),
+            ("object.spec.containers[?1.5].hasValue()", "an index must be a whole number"),
+            ("object.spec.containers[?'a'].hasValue()", "no such overload: list.a"),
+            ("has(object.spec.containers.name)", "no such overload: list.name"),
             ("[?1] == [1]", "expected an optional value after ?, found int"),
             ("optional.of(1)", "of type optional_type and not a boolean"),
         ]);

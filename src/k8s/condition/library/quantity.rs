@@ -106,7 +106,7 @@ mod tests {
             "!isQuantity('20Mo') && !isQuantity('10Mm') && !isQuantity('200K') && !isQuantity('1,3G') && !isQuantity('')",
             "!isQuantity('Three') && !isQuantity('Mi') && !isQuantity('1.1.M') && !isQuantity(' 1') && !isQuantity('1e')",
             "quantity('200M') == quantity('0.2G') && quantity('1Ki') == quantity('1024') && quantity('1E') == quantity('1e18')",
-            "quantity('200M') != quantity('0.3G') && quantity('1') != 1 && quantity('1500m') == quantity('1.5')",
+            "quantity('200M') != quantity('0.3G') && quantity('1') != null && quantity('1500m') == quantity('1.5')",
             "quantity('50M').isLessThan(quantity('50Mi')) && !quantity('100M').isLessThan(quantity('50M'))",
             "quantity('50Mi').isGreaterThan(quantity('50M')) && !quantity('50M').isGreaterThan(quantity('100M'))",
             "quantity('200M').compareTo(quantity('0.2G')) == 0 && quantity('50M').compareTo(quantity('50Mi')) == -1",

@@ -63,8 +63,8 @@ fn ends_with<'a>(args: &mut Arguments<'_, 'a>) -> Result<Val<'a>, Stop> {
 
 fn matches<'a>(args: &mut Arguments<'_, 'a>) -> Result<Val<'a>, Stop> {
     let (text, pattern) = (args.text(0)?, args.pattern()?);
-    args.meter.search(text.len(), pattern.as_str())?;
-    Ok(Val::Bool(pattern.is_match(text)))
+    args.meter.search(text.len(), pattern)?;
+    Ok(Val::Bool(pattern.regex().is_match(text)))
 }
 
 fn int<'a>(args: &mut Arguments<'_, 'a>) -> Result<Val<'a>, Stop> {
@@ -106,7 +106,11 @@ fn double<'a>(args: &mut Arguments<'_, 'a>) -> Result<Val<'a>, Stop> {
     } else if let Val::Uint(value) = value {
         Ok(Val::Double(*value as f64))
     } else {
-        parsed(args, Val::Double)
+        let parsed = parsed(args, Val::Double)?;
+        let text = args.text(0)?;
+        let is_too_large = matches!(parsed, Val::Double(value) if value.is_infinite())
+            && text.contains(|byte: char| byte.is_ascii_digit());
+        if is_too_large { Err(args.failed(text, "out of range")) } else { Ok(parsed) }
     }
 }
 

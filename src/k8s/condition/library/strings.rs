@@ -176,8 +176,8 @@ fn trim<'a>(args: &mut Arguments<'_, 'a>) -> Result<Val<'a>, Stop> {
 
 fn find<'a>(args: &mut Arguments<'_, 'a>) -> Result<Val<'a>, Stop> {
     let (text, pattern) = (args.text(0)?, args.pattern()?);
-    args.meter.search(text.len(), pattern.as_str())?;
-    match pattern.find(text) {
+    args.meter.search(text.len(), pattern)?;
+    match pattern.regex().find(text) {
         Some(found) => part(args, text, found.start(), found.end()),
         None => Ok(Val::Text(Text::Borrowed(""))),
     }
@@ -188,11 +188,11 @@ fn find_all<'a>(args: &mut Arguments<'_, 'a>) -> Result<Val<'a>, Stop> {
     let (text, pattern) = (args.text(0)?, args.pattern()?);
     let limit = limit(args.optional_int(2)?);
     let mut parts = Vec::new();
-    let mut all = pattern.find_iter(text);
+    let mut all = pattern.regex().find_iter(text);
     let mut start = 0;
     while parts.len() < limit {
         // A search can read all that is left, and find little.
-        args.meter.search(text.len() - start, pattern.as_str())?;
+        args.meter.search(text.len() - start, pattern)?;
         let Some(found) = all.next() else { break };
         args.meter.make_elements(1)?;
         parts.push(part(args, text, found.start(), found.end())?);
