@@ -105,6 +105,7 @@ impl State {
             if is_held && let Some(stored) = self.store.objects.get_mut(&key) {
                 self.store.held += new.held_bytes();
                 self.store.held -= old.held_bytes();
+                self.store.replaced += old.held_bytes() as u64;
                 stored.object = new.clone();
             }
             if let Some(pass) = self.first_pass_mut() {

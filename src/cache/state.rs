@@ -67,7 +67,8 @@ pub(super) struct State {
     pub(super) tombstones: VecDeque<Arc<Tombstone>>,
     /// Deletions up to this revision may have been forgotten.
     pub(super) floor: Revision,
-    /// Changes before this version are unknown. It is that of the first list of this history, or of a forgotten deletion.
+    /// Changes before this version are unknown. It is that of the first list of this history, of a forgotten deletion, or of the end of a
+    /// forgotten gap, whichever is greatest.
     begin: ResourceVersion,
     /// Pairs of versions between which a relist skipped changes, oldest first.
     gaps: VecDeque<(ResourceVersion, ResourceVersion)>,
@@ -215,10 +216,17 @@ impl State {
         if self.gaps.len() >= GAPS_LEN_MAX
             && let Some((_, end)) = self.gaps.pop_front()
         {
-            // The gap is forgotten, so every version before its end is lost.
-            self.begin = end;
+            self.forget_before(end);
         }
         self.gaps.push_back((from, to.clone()));
+    }
+
+    /// From now on every version before this one is lost, as a gap or a deletion up to it is forgotten. These are not forgotten in the
+    /// order of their versions.
+    fn forget_before(&mut self, version: ResourceVersion) {
+        if version.partial_cmp(&self.begin) != Some(Ordering::Less) {
+            self.begin = version;
+        }
     }
 
     /// Begins a history, with the first list or after versions went back. Cursors from before are lost.
@@ -398,7 +406,7 @@ impl State {
         while self.tombstones.len() > self.config.tombstones_len_max {
             if let Some(oldest) = self.tombstones.pop_front() {
                 self.floor = oldest.revision;
-                self.begin = oldest.reached.clone();
+                self.forget_before(oldest.reached.clone());
             }
         }
         let kind = ChangeKind::Deleted;

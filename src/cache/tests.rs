@@ -41,6 +41,45 @@ fn new_cache(config: Config) -> (Writer, Reader) {
 
 type State = BTreeMap<String, (u64, u64)>;
 
+#[test]
+fn versions_of_which_something_was_forgotten_stay_lost() {
+    let relist = |writer: &mut Writer, items: &[(&str, u64)], version: u64| {
+        let items = items.iter().map(|(name, version)| Delta::PassItem(object(name, 1, *version)));
+        let deltas = [Delta::PassBegin].into_iter().chain(items).chain([Delta::PassEnd(version.into())]);
+        writer.commit(deltas.collect());
+    };
+    let delete = |writer: &mut Writer, name: &str, version: u64| {
+        writer.commit(vec![Delta::Delete(object(name, 1, version))]);
+    };
+    let names = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
+    let all: Vec<_> = names.iter().map(|name| (*name, 5)).collect();
+    // A gap from 10 to 20, then deletions of which the first are forgotten. After them the gap is forgotten, too.
+    let (mut writer, reader) = new_cache(TINY);
+    relist(&mut writer, &all, 10);
+    relist(&mut writer, &all, 20);
+    for (name, version) in names[..9].iter().zip(31..) {
+        delete(&mut writer, name, version);
+    }
+    assert_eq!(reader.locate(&32.into()), Located::Lost);
+    // As many that the first gap is forgotten, and no other.
+    for version in 50..114 {
+        relist(&mut writer, &all[9..], version);
+    }
+    assert_eq!(reader.locate(&32.into()), Located::Lost);
+    // Gaps are forgotten first, then a deletion from before them.
+    let (mut writer, reader) = new_cache(TINY);
+    relist(&mut writer, &all, 10);
+    delete(&mut writer, "a", 11);
+    for version in 12..90 {
+        relist(&mut writer, &all[1..], version * 10);
+    }
+    assert_eq!(reader.locate(&125.into()), Located::Lost);
+    for (name, version) in names[1..7].iter().zip(1001..) {
+        delete(&mut writer, name, version);
+    }
+    assert_eq!(reader.locate(&125.into()), Located::Lost);
+}
+
 fn state(snapshot: &Snapshot) -> State {
     snapshot.after(None).map(|object| entry(object)).collect()
 }

@@ -169,7 +169,10 @@ impl Pump {
         let moment = Moment { now: Instant::now(), entropy: self.random.random() };
         let (mut machine, mut step) = Machine::start(self.config, moment, &mut self.deltas);
         loop {
-            self.commit();
+            // The watch may have ended with the events that make the cache doubtful: then a later one finds out.
+            if self.commit() {
+                self.doubts.raise(Doubt::Differs);
+            }
             self.writer.set_condition(machine.condition());
             step = match step {
                 Step::Sleep(delay) => self.sleep(delay, &mut machine).await,

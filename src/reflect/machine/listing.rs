@@ -80,7 +80,6 @@ impl Machine {
         {
             return self.took_older(&page.resource_version, moment, deltas);
         }
-        self.list_backoff.reset();
         deltas.extend(page.objects.into_iter().map(Delta::PassItem));
         let version = pass.version.get_or_insert(page.resource_version).clone();
         pass.token = page.continue_token;

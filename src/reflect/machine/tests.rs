@@ -265,6 +265,17 @@ fn a_page_that_is_refused_starts_the_list_over() {
          woke            => begin > list
          fail not_found  => abort > sleep 3.2",
     );
+    // Also where each time the first page succeeds.
+    check(
+        "page 10 +t1 a@3 => item a@3 > list t1
+         fail refused    => abort > sleep 0.8
+         woke            => begin > list
+         page 10 +t1 a@3 => item a@3 > list t1
+         fail refused    => abort > sleep 1.6
+         woke            => begin > list
+         page 10 +t1 a@3 => item a@3 > list t1
+         fail refused    => abort > sleep 3.2",
+    );
 }
 
 #[test]
