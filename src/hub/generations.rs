@@ -1,7 +1,8 @@
 //! Generations: states of caches that readers hold while they send them, with a bound on time and number.
 //!
 //! A held state keeps the objects alive that have changed in the cache since. A slow reader would hold one for hours, so
-//! the time for which one is held, and the number of held ones, are bounded.
+//! the time for which one is held, and the bytes that all of them keep, are bounded. States of one moment keep nothing more than one of
+//! them, so that their number does not matter.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Candidates;
+use super::{Candidates, InformerId};
 
 /// Time for which a subscription of `/v1` may hold its first state. Then it continues in the current one. Tombstones
 /// remember more than this at any rate of changes that an API server can make.
@@ -19,8 +20,9 @@ const MOVING_HELD_MAX: Duration = Duration::from_secs(5);
 /// reads 10 MB a second reads 3 GB in this time.
 const EXACT_HELD_MAX: Duration = Duration::from_secs(300);
 
-/// Largest number of states that lists and such subscriptions hold. Readers that come at the same moment share one.
-const EXACT_MAX: usize = 64;
+/// Bytes of replaced objects that lists and such subscriptions keep in memory for an informer, or as many as its state has, if these are
+/// more.
+const EXACT_BYTES: u64 = 64 << 20;
 
 /// Whether a reader can continue without the state with which it began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +43,10 @@ pub struct Generations {
 #[derive(Debug)]
 struct Held {
     since: Instant,
+    informer: InformerId,
+    /// The bytes that had been replaced in its informer's cache until then. All states of the informer that are held keep at most what was
+    /// replaced since the oldest of them.
+    replaced: u64,
     slot: Weak<Slot>,
 }
 
@@ -52,19 +58,22 @@ struct Slot(Mutex<Option<Candidates>>);
 pub struct HeldState(Arc<Slot>);
 
 impl Generations {
-    /// Holds a state from `now` on.
-    pub fn hold(&self, state: Candidates, holding: Holding, now: Instant) -> HeldState {
+    /// Holds the current state of an informer from `now` on.
+    pub fn hold(&self, informer: InformerId, state: Candidates, holding: Holding, now: Instant) -> HeldState {
+        let (replaced, bytes_max) = (state.snapshot.replaced, EXACT_BYTES.max(state.snapshot.held as u64));
         let slot = Arc::new(Slot(Mutex::new(Some(state))));
         let (queue, _) = self.queue(holding);
         let mut held = lock(queue);
-        held.push_back(Held { since: now, slot: Arc::downgrade(&slot) });
+        held.push_back(Held { since: now, informer, replaced, slot: Arc::downgrade(&slot) });
         if holding == Holding::Exact {
-            held.retain(|held| held.slot.strong_count() > 0);
-            while held.len() > EXACT_MAX
-                && let Some(oldest) = held.pop_front()
-            {
-                oldest.let_go();
-            }
+            held.retain(|one| {
+                let keeps_too_much =
+                    one.informer == informer && replaced.saturating_sub(one.replaced) > bytes_max;
+                if keeps_too_much {
+                    one.let_go();
+                }
+                !keeps_too_much && one.slot.strong_count() > 0
+            });
         }
         HeldState(slot)
     }
@@ -108,4 +117,52 @@ impl HeldState {
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::{self, Delta};
+    use crate::hub::{Informer, InformerSpec, Scope};
+    use crate::k8s::{DecodeOptions, Decoder, Object, Resource, ResourceParts};
+
+    /// An object of a mebibyte.
+    fn object(name: &str, version: u64) -> Object {
+        let options =
+            DecodeOptions { drop_managed_fields: true, drop_last_applied: true, object_bytes_max: 2 << 20 };
+        let text = format!(
+            r#"{{"metadata":{{"name":"{name}","uid":"{name}","resourceVersion":"{version}"}},"data":"{}"}}"#,
+            "x".repeat(1 << 20)
+        );
+        Decoder::new(Resource::new(ResourceParts::default()), options).object(&text).unwrap()
+    }
+
+    #[test]
+    fn lists_of_one_moment_are_held_whatever_their_number_and_old_ones_as_far_as_their_bytes_allow() {
+        let now =
+            tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async { Instant::now() });
+        let config = cache::Config { journal_len_max: 4, journal_bytes_max: 1 << 20, tombstones_len_max: 4 };
+        let (mut writer, reader) = cache::cache(config, now);
+        writer.commit(vec![Delta::PassBegin, Delta::PassItem(object("a", 1)), Delta::PassEnd(1.into())]);
+        let spec = InformerSpec::new(Resource::new(ResourceParts::default()), Scope::All);
+        let (informer, other) = (Informer::new(spec.clone(), reader), {
+            let (_, reader) = cache::cache(config, now);
+            Informer::new(spec, reader)
+        });
+        let (generations, state) = (Generations::default(), || Candidates::all(informer.reader.snapshot()));
+        let hold = |of: &Informer| generations.hold(of.id(), state(), Holding::Exact, now);
+        let first: Vec<_> = (0..1000).map(|_| hold(&informer)).collect();
+        let of_other = hold(&other);
+        for version in 2..60 {
+            writer.commit(vec![Delta::Apply(object("a", version))]);
+        }
+        let second = hold(&informer);
+        assert!(first.iter().chain([&second]).all(|held| held.get().is_some()));
+        for version in 60..100 {
+            writer.commit(vec![Delta::Apply(object("a", version))]);
+        }
+        let third = hold(&informer);
+        assert!(first.iter().all(|held| held.get().is_none()), "they keep more than 64 MiB");
+        assert!([second, third, of_other].iter().all(|held| held.get().is_some()));
+    }
 }

@@ -72,7 +72,10 @@ impl Listing {
         let damages = damages();
         let now = Instant::now();
         let matchers = informers.iter().map(|informer| Matcher::once(selection.clone(), &informer.reader));
-        let states = states.into_iter().map(|state| generations.hold(state, Holding::Exact, now));
+        let states = informers
+            .iter()
+            .zip(states)
+            .map(|(informer, state)| generations.hold(informer.id(), state, Holding::Exact, now));
         Self {
             states: states.collect(),
             matchers: matchers.collect(),

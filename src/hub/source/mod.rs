@@ -270,7 +270,7 @@ impl Source {
 
     fn hand_out(&mut self, state: Candidates, kind: EventKind, now: Instant) {
         let holding = if self.ordered { Holding::Exact } else { Holding::Movable };
-        let state = self.generations.hold(state, holding, now);
+        let state = self.generations.hold(self.informer.id(), state, holding, now);
         self.phase = Phase::Snapshot { state, last: None, kind };
     }
 
