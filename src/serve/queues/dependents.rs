@@ -128,7 +128,10 @@ impl Dependents {
         }
         let informers = queue.objects(self.target).informers().to_vec();
         self.index(&informers).await;
-        for one in changed {
+        for (count, one) in changed.iter().enumerate() {
+            if count % SCANNED_AT_ONCE == SCANNED_AT_ONCE - 1 {
+                tokio::task::yield_now().await;
+            }
             for key in self.linked(one, &kind, &informers).await {
                 // What does not exist, or is not selected, has a change of its own that queues it.
                 if queue.objects(self.target).has(&key, Instant::now()) {

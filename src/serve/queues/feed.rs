@@ -4,6 +4,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 use tracing::debug;
 
@@ -78,6 +79,10 @@ impl Feed {
                 Ok(subscriber) => {
                     let reason = self.follow(subscriber).await;
                     debug!(queue = self.queue.name(), reason = reason.as_str(), "a queue follows anew");
+                    if reason == CloseReason::Removed {
+                        // Its cache no longer changes, so that workers would get states of now for ever.
+                        self.queue.objects(self.index).forget();
+                    }
                     self.queue.waits(self.index, "its informer has ended, and is looked for");
                     // The next stream's first state has the objects that were left of this one's.
                     if let Some(first) = self.first.take() {
@@ -120,6 +125,8 @@ impl Feed {
 
     async fn follow(&mut self, mut subscriber: Subscriber) -> CloseReason {
         loop {
+            // A subscription has batches without a pause while a first state or a backlog lasts. Others must have their turn, too.
+            yield_now().await;
             match subscriber.next().await {
                 Delivery::Events(events) => {
                     self.take(&events).await;
@@ -230,8 +237,12 @@ impl Feed {
 
 /// Adds keys of a resource, waiting for room.
 async fn add(queue: &Workers, index: usize, mut changed: VecDeque<Changed>) {
-    while !queue.add_all(index, &mut changed) {
-        queue.room().await;
+    while !changed.is_empty() {
+        if !queue.add_some(index, &mut changed) {
+            queue.room().await;
+        } else if !changed.is_empty() {
+            yield_now().await;
+        }
     }
 }
 

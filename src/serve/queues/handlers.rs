@@ -120,24 +120,39 @@ pub(in crate::serve) async fn answer(
         return Err(ApiError::only(&method, "POST"));
     }
     Params::parse(uri.query(), &[])?;
-    let workers = queues.get(name)?;
+    queues.get(name)?;
+    // While a body arrives, informerd may cease to lead, or the queue may be deleted: then an answer would be of a queue that is gone.
+    let workers = || {
+        queues.lead()?;
+        queues.get(name)
+    };
     match verb {
         "lease" => {
             let load = request.extensions().get::<Arc<Load>>().cloned();
             let body = read(request, r#"{"max":1,"waitSeconds":20}"#).await?;
-            lease(queues, workers, body, load).await
+            lease(queues, workers()?, body, load).await
         }
-        "extend" => extend(&workers, read(request, r#"{"lease":"…","leaseSeconds":60}"#).await?),
-        "done" => done(&workers, read(request, r#"{"lease":"…","requeueAfterSeconds":60}"#).await?),
-        "retry" => retry(&workers, &read(request, r#"{"lease":"…","error":"…"}"#).await?),
+        "extend" => {
+            let body = read(request, r#"{"lease":"…","leaseSeconds":60}"#).await?;
+            extend(&*workers()?, body)
+        }
+        "done" => {
+            let body = read(request, r#"{"lease":"…","requeueAfterSeconds":60}"#).await?;
+            done(&*workers()?, body)
+        }
+        "retry" => {
+            let body = read(request, r#"{"lease":"…","error":"…"}"#).await?;
+            retry(&*workers()?, &body)
+        }
         "release" => {
             let body: ReleaseBody = read(request, r#"{"lease":"…"}"#).await?;
-            workers.release(&token(&body.lease)?)?;
+            workers()?.release(&token(&body.lease)?)?;
             Ok(StatusCode::NO_CONTENT.into_response())
         }
         _ => {
             let accepted = r#"{"all":true} or {"resource":"…","namespace":"…","name":"…"}"#;
-            requeue(&workers, read(request, accepted).await?)
+            let body = read(request, accepted).await?;
+            requeue(&*workers()?, body)
         }
     }
 }
@@ -329,9 +344,15 @@ fn token(text: &str) -> Result<LeaseToken, ApiError> {
 /// The JSON body of a request.
 async fn read<T: DeserializeOwned>(request: Request, accepted: &str) -> Result<T, ApiError> {
     let body = body::json(request, BODY_BYTES_MAX).await?;
-    serde_json::from_slice(&body).map_err(|error| {
-        ApiError::invalid("body", "(JSON)", &format!("expected an object like {accepted}: {error}"))
-    })
+    let mut json = serde_json::Deserializer::from_slice(&body);
+    let parsed = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let path = error.path().to_string();
+        let field = if path == "." { "body" } else { &path };
+        ApiError::invalid(field, "(JSON)", &format!("expected an object like {accepted}: {}", error.inner()))
+    })?;
+    let after = |error| ApiError::invalid("body", "(JSON)", &format!("expected one object: {error}"));
+    json.end().map_err(after)?;
+    Ok(parsed)
 }
 
 fn uncached(response: impl IntoResponse) -> Response {

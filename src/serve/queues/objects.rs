@@ -72,6 +72,17 @@ impl Objects {
         }
     }
 
+    /// Its informers are gone: there are no objects until others are followed.
+    pub(super) fn forget(&mut self) {
+        self.informers.clear();
+        self.before = None;
+        self.fed.clear();
+        self.ahead.clear();
+        self.from_before.clear();
+        self.leased.clear();
+        self.reconciled.clear();
+    }
+
     /// The informers that are followed.
     pub(super) fn informers(&self) -> &[Arc<Informer>] {
         &self.informers
@@ -239,6 +250,19 @@ mod tests {
     fn version(objects: &mut Objects, now: Instant) -> Option<String> {
         let object = objects.get(&Key::new("a", "x"), now);
         object.map(|object| object.resource_version().to_string())
+    }
+
+    #[test]
+    fn a_worker_gets_no_object_of_an_informer_that_is_gone() {
+        let now = Instant::now();
+        let (_writer, informer) = informer(Scope::All, 5, now);
+        let mut objects = Objects::default();
+        objects.follow(vec![informer.clone()], Selection::default(), WAIT, now);
+        assert_eq!(version(&mut objects, now).as_deref(), Some("5"));
+        objects.forget();
+        assert_eq!(version(&mut objects, now), None);
+        objects.follow(vec![informer], Selection::default(), WAIT, now);
+        assert_eq!(version(&mut objects, now).as_deref(), Some("5"));
     }
 
     #[test]

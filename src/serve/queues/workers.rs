@@ -118,6 +118,9 @@ const ANSWER_BYTES_MAX: usize = 8 << 20;
 /// Keys that are put back in one turn of the lock.
 const PUT_BACK_AT_ONCE: usize = 1024;
 
+/// Keys that are added in one turn of the lock.
+const ADDED_AT_ONCE: usize = 256;
+
 /// How long the keeper sleeps where nothing is due.
 const IDLE: Duration = Duration::from_secs(3600);
 
@@ -233,43 +236,34 @@ impl Workers {
 
     /// The next keys that are ready now.
     fn take(self: &Arc<Self>, ask: &Ask) -> Result<Taken, QueueError> {
-        let now = Instant::now();
-        let mut leases = Vec::new();
-        {
-            let mut state = self.lock();
-            self.advance(&mut state, now);
-            while leases.len() < ask.max {
-                match state.work.lease(ask.length, now) {
-                    Ok(Some(leased)) => leases.push(leased),
-                    Ok(None) => break,
-                    Err(_) if leases.is_empty() => {
-                        return Err(QueueError::TooManyLeases { max: self.shared.config.leases_max });
-                    }
-                    Err(_) => break,
-                }
-            }
-            self.changed(&mut state);
-        }
-        let mut taken = Taken { queue: self.clone(), given: Vec::with_capacity(leases.len()) };
+        let mut taken = Taken { queue: self.clone(), given: Vec::new() };
         let mut bytes = 0;
-        let mut leases = leases.into_iter();
-        for leased in leases.by_ref() {
+        // One by one: a key that is leased and given back because of the bytes would lose its turn.
+        while taken.given.len() < ask.max && bytes < ANSWER_BYTES_MAX {
+            let (leased, now) = {
+                let mut state = self.lock();
+                let now = Instant::now();
+                self.advance(&mut state, now);
+                let leased = state.work.lease(ask.length, now);
+                self.changed(&mut state);
+                (leased, now)
+            };
+            let leased = match leased {
+                Ok(Some(leased)) => leased,
+                Err(_) if taken.given.is_empty() => {
+                    return Err(QueueError::TooManyLeases { max: self.shared.config.leases_max });
+                }
+                Ok(None) | Err(_) => break,
+            };
             let index = usize::from(leased.resource);
             // Before the worker can read anything.
             for own in self.leading_to(index) {
                 self.objects(own).leased(leased.token.slot, (index, leased.key.clone()));
             }
             let object = self.objects(index).get(&leased.key, now);
-            bytes += object.as_ref().map_or(0, |object| object.json().len());
+            bytes += object.as_ref().map_or(0, |object| object.json_len());
             let resource = self.feed(index).resource.clone().unwrap_or_default();
             taken.given.push(Given { leased, resource, object });
-            if bytes >= ANSWER_BYTES_MAX {
-                break;
-            }
-        }
-        let rest: Vec<_> = leases.collect();
-        for leased in rest.iter().rev() {
-            let _ = self.release(&leased.token);
         }
         taken.given.iter().for_each(|given| self.meter.leased(given.leased.waited));
         Ok(taken)
@@ -439,22 +433,27 @@ impl Workers {
 
     // === for feeds ===
 
-    /// Adds keys from the front until there is no room. Returns whether all were added.
-    pub(super) fn add_all(&self, index: usize, changed: &mut VecDeque<Changed>) -> bool {
-        let now = Instant::now();
+    /// Adds keys from the front until there is no room, but at most as many as one turn of the lock allows. Returns whether there is room
+    /// for the next one.
+    pub(super) fn add_some(&self, index: usize, changed: &mut VecDeque<Changed>) -> bool {
         let mut state = self.lock();
-        let mut added = 0;
-        while let Some(next) = changed.front() {
+        let now = Instant::now();
+        let (mut added, mut has_room) = (0, true);
+        for _ in 0..ADDED_AT_ONCE {
+            let Some(next) = changed.front() else { break };
             match state.work.add((index_of(index), &next.key), &next.uid, next.priority, now) {
                 Ok(Added::Queued | Added::Afterwards) => added += 1,
                 Ok(Added::Already | Added::AlreadyAfterwards) => {}
-                Err(_) => break,
+                Err(_) => {
+                    has_room = false;
+                    break;
+                }
             }
             changed.pop_front();
         }
         self.meter.added(added);
         self.changed(&mut state);
-        changed.is_empty()
+        has_room
     }
 
     /// Waits until a key can be added.
