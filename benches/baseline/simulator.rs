@@ -103,9 +103,7 @@ impl Simulator {
 
     /// Begins to change every `step`-th object, one after the other.
     pub(crate) fn begin_every(&mut self, resource: &str, rhythm: Rhythm, step: usize) -> anyhow::Result<()> {
-        let Rhythm { ticks, events_per_tick, interval } = rhythm;
-        let interval = interval.as_micros();
-        self.process.send(&format!("change {resource} {ticks} {events_per_tick} {interval} {step} 0"))
+        self.begin_walk(resource, rhythm, step, 0)
     }
 
     /// Begins to change every seventh object, one after the other. Each `turns`-th change also sets the label `turn`.
@@ -115,9 +113,19 @@ impl Simulator {
         rhythm: Rhythm,
         turns: usize,
     ) -> anyhow::Result<()> {
+        self.begin_walk(resource, rhythm, 7, turns)
+    }
+
+    fn begin_walk(
+        &mut self,
+        resource: &str,
+        rhythm: Rhythm,
+        step: usize,
+        turns: usize,
+    ) -> anyhow::Result<()> {
         let Rhythm { ticks, events_per_tick, interval } = rhythm;
         let interval = interval.as_micros();
-        self.process.send(&format!("change {resource} {ticks} {events_per_tick} {interval} 7 {turns}"))
+        self.process.send(&format!("change {resource} {ticks} {events_per_tick} {interval} {step} {turns}"))
     }
 
     /// Changes each of the first `count` objects once, so that all have the annotation and all later frames have one

@@ -225,9 +225,10 @@ async fn tend(lists: Weak<CompressedLists>) {
 }
 
 fn read(list: Arc<SharedList>) -> FramesBody {
-    FramesBody::new(futures_util::stream::unfold((list, 0), async |(list, at)| {
-        let block = list.block(at).await?;
-        Some((block.map(framed), (list, at + 1)))
+    let begun = (list, Instant::now(), 0);
+    FramesBody::new(futures_util::stream::unfold(begun, async |(list, began, at)| {
+        let block = list.block(at, began).await?;
+        Some((block.map(framed), (list, began, at + 1)))
     }))
 }
 
@@ -247,24 +248,24 @@ impl SharedList {
         now.saturating_duration_since(self.since) < joined_for
     }
 
-    /// A block, made if it is the next one; `None` after the last.
-    async fn block(self: &Arc<Self>, at: usize) -> Option<io::Result<Bytes>> {
-        if let Some(made) = self.made(at) {
+    /// A block, made if it is the next one; `None` after the last. The reader has begun at a time.
+    async fn block(self: &Arc<Self>, at: usize, began: Instant) -> Option<io::Result<Bytes>> {
+        if let Some(made) = self.made(at, began) {
             return made;
         }
         // In a task of its own, as hyper does not poll the answer of a client that has closed its HTTP/2 window. Otherwise all readers
         // of this list would wait for that client.
         let making = tokio::spawn({
             let list = self.clone();
-            async move { list.make(at).await }
+            async move { list.make(at, began).await }
         });
         making.await.unwrap_or_else(|error| Some(Err(io::Error::other(error))))
     }
 
     /// Makes a block, unless another reader has made it meanwhile.
-    async fn make(&self, at: usize) -> Option<io::Result<Bytes>> {
+    async fn make(&self, at: usize, began: Instant) -> Option<io::Result<Bytes>> {
         let mut maker = self.maker.lock().await;
-        if let Some(made) = self.made(at) {
+        if let Some(made) = self.made(at, began) {
             return made;
         }
         let next = maker.next().await;
@@ -288,12 +289,12 @@ impl SharedList {
     }
 
     /// A block that is there, or that the list has ended; `None` if the block has yet to be made.
-    fn made(&self, at: usize) -> Option<Option<io::Result<Bytes>>> {
+    fn made(&self, at: usize, began: Instant) -> Option<Option<io::Result<Bytes>>> {
         let made = self.lock();
         match (made.blocks.get(at), made.end) {
             (_, Some(Err(kind))) => Some(Some(Err(kind.into()))),
             (None, Some(Ok(()))) => Some(None),
-            _ if self.since.elapsed() >= READ_FOR => Some(Some(Err(io::ErrorKind::TimedOut.into()))),
+            _ if began.elapsed() >= READ_FOR => Some(Some(Err(io::ErrorKind::TimedOut.into()))),
             (Some(block), _) => Some(Some(Ok(block.clone()))),
             (None, None) => None,
         }

@@ -144,9 +144,10 @@ async fn move_on(
     let (mut cursor, mut hash) = (known.cursor, known.hash);
     loop {
         let permit = turns.take().await;
+        let len_max = selection.looks_in(TURN_CHANGES);
         let batch = match matcher.index() {
-            Some(index) => index.changes_after(cursor, TURN_CHANGES),
-            None => informer.reader.changes_after(cursor, TURN_CHANGES),
+            Some(index) => index.changes_after(cursor, len_max),
+            None => informer.reader.changes_after(cursor, len_max),
         }?;
         let changes = batch.changes.iter().take_while(|change| change.revision <= to.revision);
         changes.for_each(|change| take(change, &matcher, &mut hash));

@@ -94,8 +94,8 @@ fn whole_path(path: &str) -> Result<(), ApiError> {
                 "the path has a segment \".\" or \"..\", which is not followed",
             ));
         }
-        let Ok(decoded) = percent_decode_str(&path).decode_utf8() else { return Ok(()) };
-        path = Cow::Owned(decoded.into_owned());
+        // Other bytes than UTF-8 must not end the search.
+        path = Cow::Owned(percent_decode_str(&path).decode_utf8_lossy().into_owned());
     }
     Ok(())
 }
@@ -183,6 +183,7 @@ mod tests {
             "/%252e%252e/x",
             "/a/..\\b",
             "/a/%2e%2e%5cb",
+            "/a/%ff/%2e%2e/b",
         ] {
             assert!(whole_path(path).is_err(), "{path}");
         }

@@ -65,7 +65,10 @@ pub(super) async fn index(
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let at = IndexTarget::parse(ROUTE, &uri)?;
-    let params = Params::parse(query.as_deref(), &[SELECTION, PROJECTION, &["value"]])?;
+    let of_values: &[&[&str]] = &[SELECTION, PROJECTION, &["value"]];
+    // The list of indexes selects no objects.
+    let accepted_params = if at.path.is_some() { of_values } else { &[&["namespace"] as &[&str]] };
+    let params = Params::parse(query.as_deref(), accepted_params)?;
     let target = server.target(&at.resource, &params, Instant::now() + WAIT).await?;
     ready(&server, &target).await?;
     let _ends = EndsWithClient::begin(&load);

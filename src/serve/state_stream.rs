@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Buf as _;
 use futures_util::stream::unfold;
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep_until};
 
 use super::body::FramesBody;
 use super::negotiate::accepted;
@@ -76,6 +76,8 @@ struct StateStream<T> {
     ends_at: Option<Instant>,
     /// When the last step began.
     stepped_at: Instant,
+    /// Whether something may have changed since.
+    is_changed: bool,
     permit: SubscriberPermit,
 }
 
@@ -121,7 +123,8 @@ impl Asked {
         permit.follower().comes_from(origin);
         let stepped_at = Instant::now();
         let ends_at = timeout.map(|timeout| stepped_at + timeout);
-        let stream = StateStream { server, state, format, coalesce, ends_at, stepped_at, permit };
+        let is_changed = false;
+        let stream = StateStream { server, state, format, coalesce, ends_at, stepped_at, is_changed, permit };
         let first = first.map(|message| stream.render(&message));
         let body = unfold((stream, first), async |(mut stream, next)| {
             let frames = match next {
@@ -143,21 +146,29 @@ impl<T: WatchedState> StateStream<T> {
         let ends_at = self.ends_at.unwrap_or(now + Duration::from_secs(u32::MAX.into()));
         let drain = self.server.drain.clone();
         loop {
-            tokio::select! {
-                biased;
-                () = drain.cancelled() => return None,
-                () = sleep_until(ends_at) => return None,
-                () = self.state.changed() => {}
-                () = sleep_until(quiet_until) => return Some(self.heartbeat()),
+            if !self.is_changed {
+                tokio::select! {
+                    biased;
+                    () = drain.cancelled() => return None,
+                    () = sleep_until(ends_at) => return None,
+                    () = self.state.changed() => self.is_changed = true,
+                    () = sleep_until(quiet_until) => return Some(self.heartbeat()),
+                }
             }
             // The first change after a pause is sent at once.
             let step_at = ends_at.min(self.stepped_at + self.coalesce.max(self.state.pause()));
-            if timeout_at(step_at, drain.cancelled()).await.is_ok() {
-                return None;
+            tokio::select! {
+                biased;
+                () = drain.cancelled() => return None,
+                () = sleep_until(step_at) => {}
+                () = sleep_until(quiet_until) => return Some(self.heartbeat()),
             }
+            self.is_changed = false;
             self.stepped_at = Instant::now();
             match self.state.step().await {
                 Ok(Some(message)) => return Some(self.render(&message)),
+                // Steps that find nothing new must not keep a client without a sign of life.
+                Ok(None) if self.stepped_at >= quiet_until => return Some(self.heartbeat()),
                 Ok(None) => {}
                 Err(Over) => return None,
             }

@@ -1,5 +1,6 @@
 //! The target of a request: its informers and its selection.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::http::Uri;
@@ -241,10 +242,13 @@ fn place(
 /// Removes informers of other namespaces, and refuses a namespace that no informer follows.
 fn narrow(informers: Vec<Arc<Informer>>, namespaces: &[String]) -> Result<Vec<Arc<Informer>>, ApiError> {
     let covers = |informer: &Informer, namespace: &String| informer.spec.scope.covers(namespace);
-    for namespace in namespaces {
-        for informer in &informers {
-            let resource = &informer.spec.resource;
-            let mut same = informers.iter().filter(|other| other.spec.resource == *resource);
+    // A request may repeat a namespace thousands of times, and a resource may have an informer for each namespace.
+    let namespaces: BTreeSet<&String> = namespaces.iter().collect();
+    let mut resources: Vec<_> = informers.iter().map(|informer| &informer.spec.resource).collect();
+    resources.dedup();
+    for namespace in &namespaces {
+        for resource in &resources {
+            let mut same = informers.iter().filter(|other| other.spec.resource == **resource);
             if !same.clone().any(|other| covers(other, namespace)) {
                 let mut followed = Vec::new();
                 followed.extend(same.by_ref().map(|other| other.spec.scope.to_string()));
