@@ -149,9 +149,11 @@ impl Multiplex {
                 out.put_bytes(&close_frame(code, ""));
             }
             out.cut();
+            let mut turns = Vec::new();
             if out.has_remaining() {
-                if self.write(&mut socket, &mut out).await.is_err() {
-                    return;
+                match self.write(&mut socket, &mut out).await {
+                    Ok(meanwhile) => turns = meanwhile,
+                    Err(_) => return,
                 }
                 heartbeat.reset();
             }
@@ -159,6 +161,10 @@ impl Multiplex {
                 // An error means that the client has closed already.
                 let _ = socket.shutdown().await;
                 return;
+            }
+            if !turns.is_empty() {
+                turns.into_iter().for_each(|turn| self.take(turn, &mut out));
+                continue;
             }
             let mut buffer = [0; READ_BYTES];
             tokio::select! {
@@ -173,16 +179,25 @@ impl Multiplex {
         }
     }
 
-    /// Writes all of it, and notes if it has to wait for the client.
-    async fn write(&mut self, socket: &mut Box<dyn Socket>, out: &mut Frames) -> io::Result<()> {
+    /// Writes all of it, and notes if it has to wait for the client. Returns the turns that subscriptions have had meanwhile, at most one
+    /// of each: while it holds an index that is being built, or waits for its turn, others wait for it.
+    async fn write(&mut self, socket: &mut Box<dyn Socket>, out: &mut Frames) -> io::Result<Vec<Turn>> {
         if let Some(written) = socket.write_all_buf(out).now_or_never() {
-            return written;
+            return written.map(|()| Vec::new());
         }
-        let followers: Vec<_> = self.streams.values().filter_map(|entry| entry.follower.as_ref()).collect();
+        let Self { streams, turns, .. } = self;
+        let followers: Vec<_> = streams.values().filter_map(|entry| entry.follower.as_ref()).collect();
         followers.iter().for_each(|follower| follower.writes(true));
-        socket.write_all_buf(out).await?;
+        let (mut writing, mut had) = (std::pin::pin!(socket.write_all_buf(out)), Vec::new());
+        loop {
+            tokio::select! {
+                biased;
+                written = &mut writing => break written?,
+                Some(turn) = turns.next(), if !turns.is_empty() => had.push(turn),
+            }
+        }
         followers.iter().for_each(|follower| follower.writes(false));
-        Ok(())
+        Ok(had)
     }
 
     /// Takes what a subscription has to send, and lets it go on.

@@ -268,6 +268,31 @@ async fn a_multiplexed_client_that_falls_behind_gets_the_latest_states() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_does_not_read_holds_up_no_index() {
+    // The subscriptions build indexes one after the other, while the first state waits for the client.
+    let server = TestServer::start(&["pods"]).await;
+    server.cluster.bulk_load("pods", 10_000, 3_500).unwrap();
+    server.caught_up("pods").await;
+    let mut client = Client::open(&server).await;
+    let subscribe = |id: String, params: Value| {
+        let message = json!({"subscribe": {"id": id, "resources": "pods", "params": params}});
+        Message::text(message.to_string())
+    };
+    client.0.feed(subscribe("all".to_owned(), json!({}))).await.unwrap();
+    for number in 0..12 {
+        let params = json!({"fieldSelector": format!("spec.none{number}=x")});
+        client.0.feed(subscribe(number.to_string(), params)).await.unwrap();
+    }
+    client.0.flush().await.unwrap();
+    eventually("a client that delays its stream", || {
+        server.hub.followers(Instant::now()).iter().any(|follower| follower.is_writing)
+    })
+    .await;
+    let path = "/v1/snapshot/pods?fieldSelector=spec.other%3Dx";
+    assert_eq!(in_time("an answer that needs an index", server.get(path)).await.status(), 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_request_without_websocket_handshake_is_refused() {
     let server = server().await;
     let plain = server.get("/v1/ws").await;

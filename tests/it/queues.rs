@@ -879,7 +879,7 @@ async fn invalid_dependents_are_refused() {
         (json!([{"resource": "configmaps"}]), "watch[1].enqueue[0].resource", "without enqueue"),
         (json!([{"resource": "pods", "path": "a..b"}]), "watch[1].enqueue[0].path", "empty"),
         (json!([{"resource": "pods", "path": "a", "by": "owner"}]), "watch[1].enqueue[0].path", "one of"),
-        (json!([{"resource": "pods", "by": "chance"}]), "body", "owner"),
+        (json!([{"resource": "pods", "by": "chance"}]), "watch[1].enqueue[0].by", "owner"),
         (json!(vec![json!({"resource": "pods"}); 9]), "watch[1].enqueue", "at most 8"),
     ] {
         let refused = declare(&server, "new", &watch(enqueue.clone())).await;
