@@ -35,18 +35,16 @@ const COUNTED_AT_ONCE_MAX: usize = 20_000;
 const ANSWER_BYTES: usize = 256;
 const COUNT_BYTES: usize = 28;
 
-/// How many objects have each value at a path.
+/// What an answer says of its counts. It ends in `values`, a list of [`ValueCount`]s, sorted by value.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct CountedValues<'a> {
-    resource: &'a str,
+struct Heading {
+    resource: String,
     path: String,
     resource_version: String,
-    /// Sorted.
-    values: Vec<ValueCount<'a>>,
 }
 
-#[derive(Serialize)]
+/// How many objects have a value. As JSON: `{"value":VALUE,"count":COUNT}`.
 struct ValueCount<'a> {
     value: &'a str,
     count: usize,
@@ -59,8 +57,8 @@ struct CountedTexts {
     texts: String,
     /// The place of each value in the text, and its count.
     counts: Vec<(Range<usize>, usize)>,
-    /// The first bytes of each value, and its place among the counts: as little as can be sorted.
-    order: Vec<(u128, usize)>,
+    /// How many bytes all values begin with alike.
+    common: usize,
 }
 
 /// The counts that a stream tells.
@@ -107,34 +105,43 @@ pub(super) async fn counts(
         versions.push(version.to_string());
     }
     let resource_version = if versions.len() == 1 { versions.remove(0) } else { String::new() };
-    // Room for all of it: an answer that grows is copied again and again.
-    let mut json =
-        Vec::with_capacity(ANSWER_BYTES + counted.texts.len() + COUNT_BYTES * counted.counts.len());
-    let values = counted.sums();
-    let counts = CountedValues { resource, path: path.to_string(), resource_version, values };
-    serde_json::to_writer(&mut json, &counts).expect("texts and numbers are valid JSON");
+    let heading = Heading { resource: resource.to_owned(), path: path.to_string(), resource_version };
+    let json = if counted.counts.len() > COUNTED_AT_ONCE_MAX {
+        // To sort a hundred thousand values takes many turns' time.
+        let made = tokio::task::spawn_blocking(move || counted.answer(&heading)).await;
+        made.map_err(|_| ApiError::unavailable("the values could not be sorted", 1))?
+    } else {
+        counted.answer(&heading)
+    };
     Ok(([(CONTENT_TYPE, "application/json")], json).into_response())
 }
 
 impl CountedTexts {
     fn add(&mut self, value: &str, count: usize) {
+        let common =
+            if self.counts.is_empty() { value.as_bytes() } else { &self.texts.as_bytes()[..self.common] };
+        self.common = common.iter().zip(value.as_bytes()).take_while(|(one, other)| one == other).count();
         let begin = self.texts.len();
         self.texts.push_str(value);
-        self.order.push((first_bytes(value), self.counts.len()));
         self.counts.push((begin..self.texts.len(), count));
     }
 
     /// The counts of each value added up, sorted by value.
-    fn sums(&mut self) -> Vec<ValueCount<'_>> {
-        let Self { texts, counts, order } = self;
-        let of = |at: usize| &texts[counts[at].0.clone()];
-        order.sort_unstable_by_key(|(first, _)| *first);
-        for alike in order.chunk_by_mut(|(first, _), (other, _)| first == other) {
-            alike.sort_unstable_by_key(|(_, at)| of(*at));
+    fn sums(&self) -> Vec<ValueCount<'_>> {
+        let of = |at: usize| &self.texts[self.counts[at].0.clone()];
+        // As little as can be sorted: the first bytes in which values differ, and the place among the counts.
+        let first = |at: usize| u128::from(first_bytes(&of(at).as_bytes()[self.common..])) << 64;
+        let mut order: Vec<u128> = (0..self.counts.len()).map(|at| first(at) | at as u128).collect();
+        order.sort_unstable();
+        let place = |ordered: u128| (ordered & u128::from(u64::MAX)) as usize;
+        for alike in order.chunk_by_mut(|one, other| one >> 64 == other >> 64) {
+            if alike.len() > 1 {
+                alike.sort_unstable_by_key(|ordered| of(place(*ordered)));
+            }
         }
-        let mut sums: Vec<ValueCount<'_>> = Vec::with_capacity(counts.len());
-        for (_, at) in order {
-            let (value, count) = (of(*at), counts[*at].1);
+        let mut sums: Vec<ValueCount<'_>> = Vec::with_capacity(order.len());
+        for ordered in order {
+            let (value, count) = (of(place(ordered)), self.counts[place(ordered)].1);
             match sums.last_mut() {
                 Some(last) if last.value == value => last.count += count,
                 Some(_) | None => sums.push(ValueCount { value, count }),
@@ -142,14 +149,33 @@ impl CountedTexts {
         }
         sums
     }
+
+    /// The JSON of an answer. The names of the members of each sum are copied and not serialized: there are ten thousands of them.
+    fn answer(&self, heading: &Heading) -> Vec<u8> {
+        const VALID: &str = "texts and numbers are valid JSON";
+        // Room for all of it: a text that grows is copied again and again.
+        let mut json = Vec::with_capacity(ANSWER_BYTES + self.texts.len() + COUNT_BYTES * self.counts.len());
+        serde_json::to_writer(&mut json, heading).expect(VALID);
+        json.pop();
+        json.extend_from_slice(br#","values":["#);
+        for (at, sum) in self.sums().iter().enumerate() {
+            json.extend_from_slice(if at > 0 { br#",{"value":"# } else { br#"{"value":"# });
+            serde_json::to_writer(&mut json, sum.value).expect(VALID);
+            json.extend_from_slice(br#","count":"#);
+            serde_json::to_writer(&mut json, &sum.count).expect(VALID);
+            json.push(b'}');
+        }
+        json.extend_from_slice(b"]}");
+        json
+    }
 }
 
 /// The first bytes of a text as a number, in the order of texts. To compare two of them reads neither text.
-fn first_bytes(text: &str) -> u128 {
-    let mut bytes = [0; 16];
+fn first_bytes(text: &[u8]) -> u64 {
+    let mut bytes = [0; 8];
     let len = text.len().min(bytes.len());
-    bytes[..len].copy_from_slice(&text.as_bytes()[..len]);
-    u128::from_be_bytes(bytes)
+    bytes[..len].copy_from_slice(&text[..len]);
+    u64::from_be_bytes(bytes)
 }
 
 /// The index of a path, built now if there is none. `None` if too many others are in use.
@@ -326,7 +352,16 @@ mod tests {
                 texts.add(value, *count);
             }
             let sums: Vec<_> = texts.sums().iter().map(|sum| (sum.value, sum.count)).collect();
-            prop_assert_eq!(sums, expected.into_iter().collect::<Vec<_>>());
+            let expected: Vec<_> = expected.into_iter().collect();
+            prop_assert_eq!(&sums, &expected);
+            let heading = Heading { resource: "pods".into(), path: "a".into(), resource_version: "1".into() };
+            let answer: Value = serde_json::from_slice(&texts.answer(&heading)).unwrap();
+            let values: Vec<_> =
+                expected.iter().map(|(value, count)| json!({"value": value, "count": count})).collect();
+            prop_assert_eq!(
+                answer,
+                json!({"resource": "pods", "path": "a", "resourceVersion": "1", "values": values})
+            );
         }
     }
 }
