@@ -33,11 +33,12 @@ pub enum Holding {
     Exact,
 }
 
-/// All states that are held.
+/// All states that are held, and answers that were made of them.
 #[derive(Debug, Default)]
 pub struct Generations {
     movable: Mutex<VecDeque<Held>>,
     exact: Mutex<VecDeque<Held>>,
+    answers: Mutex<VecDeque<(Instant, Weak<dyn LetGo>)>>,
 }
 
 #[derive(Debug)]
@@ -47,15 +48,24 @@ struct Held {
     /// The bytes that had been replaced in its informer's cache until then. All states of the informer that are held keep at most what was
     /// replaced since the oldest of them.
     replaced: u64,
-    slot: Weak<Slot>,
+    slot: Weak<Slot<Candidates>>,
 }
 
 #[derive(Debug)]
-struct Slot(Mutex<Option<Candidates>>);
+struct Slot<T>(Mutex<Option<T>>);
 
 /// A state, for as long as it may be held.
 #[derive(Clone, Debug)]
-pub struct HeldState(Arc<Slot>);
+pub struct HeldState(Arc<Slot<Candidates>>);
+
+/// What is left of an answer that was made before it is sent, for as long as it may be held: as long as the state of a list.
+#[derive(Debug)]
+pub struct HeldAnswer<T>(Arc<Slot<T>>);
+
+/// Gives up what is held.
+trait LetGo: std::fmt::Debug + Send + Sync {
+    fn let_go(&self);
+}
 
 impl Generations {
     /// Holds the current state of an informer from `now` on.
@@ -78,8 +88,29 @@ impl Generations {
         HeldState(slot)
     }
 
-    /// Drops states that were held for too long. To be called about once a second.
+    /// Holds an answer from `now` on. A client that takes nothing of it, such as one of HTTP/2 with a closed window, would keep it for
+    /// as long as it is connected.
+    pub fn hold_answer<T: std::fmt::Debug + Send + 'static>(&self, answer: T, now: Instant) -> HeldAnswer<T> {
+        let slot = Arc::new(Slot(Mutex::new(Some(answer))));
+        let for_all: Arc<dyn LetGo> = slot.clone();
+        let mut answers = lock(&self.answers);
+        answers.push_back((now, Arc::downgrade(&for_all)));
+        while answers.front().is_some_and(|(_, slot)| slot.strong_count() == 0) {
+            answers.pop_front();
+        }
+        HeldAnswer(slot)
+    }
+
+    /// Drops states and answers that were held for too long. To be called about once a second.
     pub fn tend(&self, now: Instant) {
+        let mut answers = lock(&self.answers);
+        while let Some((since, _)) = answers.front()
+            && now.saturating_duration_since(*since) >= EXACT_HELD_MAX
+            && let Some((_, slot)) = answers.pop_front()
+        {
+            slot.upgrade().inspect(|slot| slot.let_go());
+        }
+        drop(answers);
         for holding in [Holding::Movable, Holding::Exact] {
             let (queue, held_max) = self.queue(holding);
             let mut held = lock(queue);
@@ -102,9 +133,20 @@ impl Generations {
 
 impl Held {
     fn let_go(&self) {
-        if let Some(slot) = self.slot.upgrade() {
-            *lock(&slot.0) = None;
-        }
+        self.slot.upgrade().inspect(|slot| slot.let_go());
+    }
+}
+
+impl<T: std::fmt::Debug + Send> LetGo for Slot<T> {
+    fn let_go(&self) {
+        *lock(&self.0) = None;
+    }
+}
+
+impl<T> HeldAnswer<T> {
+    /// Takes something of the rest; `None` once it was dropped.
+    pub fn with<R>(&self, take: impl FnOnce(&mut T) -> R) -> Option<R> {
+        lock(&self.0.0).as_mut().map(take)
     }
 }
 
@@ -135,6 +177,25 @@ mod tests {
             "x".repeat(1 << 20)
         );
         Decoder::new(Resource::new(ResourceParts::default()), options).object(&text).unwrap()
+    }
+
+    #[test]
+    fn an_answer_is_held_as_long_as_the_state_of_a_list() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let now = runtime.block_on(async { Instant::now() });
+        let (generations, payload) = (Generations::default(), Arc::new(()));
+        let (first, second) = (
+            generations.hold_answer(payload.clone(), now),
+            generations.hold_answer(payload.clone(), now + Duration::from_secs(1)),
+        );
+        generations.tend(now + EXACT_HELD_MAX - Duration::from_secs(1));
+        assert_eq!((first.with(|_| 1), second.with(|_| 2)), (Some(1), Some(2)));
+        generations.tend(now + EXACT_HELD_MAX);
+        assert_eq!((first.with(|_| 1), second.with(|_| 2)), (None, Some(2)));
+        assert_eq!(Arc::strong_count(&payload), 2);
+        drop(second);
+        generations.hold_answer((), now);
+        assert_eq!(lock(&generations.answers).len(), 1, "answers that were sent are forgotten");
     }
 
     #[test]

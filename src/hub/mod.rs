@@ -36,7 +36,7 @@ pub use demand::{Demand, Names, SubscribeError};
 pub use event::{Event, EventKind, Payload, ResetReason};
 pub use follower::{Follower, FollowerSummary, Origin, Stage};
 pub use form::Form;
-pub use generations::{Generations, HeldState, Holding};
+pub use generations::{Generations, HeldAnswer, HeldState, Holding};
 pub use informer::{InUse, Informer, InformerId};
 pub use informer_spec::{Content, ContentDigest, InformerSpec, Scope, Started};
 pub use join::{JOINED_MAX, Join, RelatedInformer};

@@ -189,29 +189,34 @@ impl JoinedList {
         let (turns, bytes_max) = (server.turns.clone(), server.config.batch_bytes_max);
         let list = ListEncoder::new(format, "List", "v1", None, None);
         let damages_before = damages();
-        let state = Some((self.objects.into_iter(), list));
-        FramesBody::new(unfold(state, move |state| {
+        let held = server.hub.generations().hold_answer(self.objects.into_iter(), Instant::now());
+        FramesBody::new(unfold(Some((held, list)), move |state| {
             let (turns, form) = (turns.clone(), form.clone());
             async move {
-                let (mut objects, mut list) = state?;
+                let (held, mut list) = state?;
                 let mut frames = Frames::new();
                 let permit = turns.take().await;
-                let mut next = objects.next();
-                while let Some(object) = next {
-                    let part = form.part_of(&object);
-                    list.object(part.as_ref().unwrap_or(&object).json(), &mut frames);
-                    next = if frames.remaining() < bytes_max { objects.next() } else { break };
-                }
+                let is_over = held.with(|objects| {
+                    let mut next = objects.next();
+                    while let Some(object) = next {
+                        let part = form.part_of(&object);
+                        list.object(part.as_ref().unwrap_or(&object).json(), &mut frames);
+                        next = if frames.remaining() < bytes_max { objects.next() } else { break };
+                    }
+                    objects.as_slice().is_empty()
+                });
                 drop(permit);
+                let Some(is_over) = is_over else {
+                    return Some((Err(io::Error::new(io::ErrorKind::TimedOut, "too slow")), None));
+                };
                 if damages() != damages_before {
                     return Some((Err(io::Error::other(Damaged)), None));
                 }
-                let is_over = objects.as_slice().is_empty();
                 if is_over {
                     list.end(&mut frames);
                 }
                 frames.cut();
-                Some((Ok(frames), (!is_over).then_some((objects, list))))
+                Some((Ok(frames), (!is_over).then_some((held, list))))
             }
         }))
     }
