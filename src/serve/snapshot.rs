@@ -19,7 +19,7 @@ use super::negotiate::{accepted, coding, compresses};
 use super::pagination::Continue;
 use super::params::Params;
 use super::target::{self, PROJECTION, SELECTION, Target};
-use super::waiting::{self, Awaited, PREFERENCE_APPLIED};
+use super::waiting::{self, Awaited, ContentAt, PREFERENCE_APPLIED};
 use super::{ApiError, Server, join};
 use crate::encode::{Coding, Frames, ListEncoder, ListFormat};
 use crate::hub::{Candidates, Informer, ResumeToken, Selection};
@@ -55,7 +55,7 @@ struct ListAnswer {
     states: Vec<Candidates>,
     selection: Arc<Selection>,
     /// The hashes of the selected objects, by informer; empty if the answer has no tag.
-    contents: Vec<ContentHash>,
+    contents: Vec<ContentAt>,
     tag: Option<HeaderValue>,
     shape: Shape,
 }
@@ -234,7 +234,8 @@ impl ListAnswer {
         let hash = form.content_hash(&object);
         let of = |state: &Candidates| {
             let held = state.snapshot.get(object.key()).is_some_and(|held| Arc::ptr_eq(held, &object));
-            if held { hash } else { ContentHash::default() }
+            let hash = if held { hash } else { ContentHash::default() };
+            ContentAt { cursor: state.snapshot.cursor, hash }
         };
         self.contents = self.states.iter().map(of).collect();
         // Of a part, the version is in the bytes and not in the hash.
@@ -255,7 +256,7 @@ impl ListAnswer {
             let Some(content) = content else { return };
             // An informer's name in tokens contains a digest of which objects it holds, and with which content.
             shown.push_str(&format!("\n{} {content}", informer.spec.token_name()));
-            self.contents.push(content);
+            self.contents.push(ContentAt { cursor: state.snapshot.cursor, hash: content });
         }
         self.tag = HeaderValue::from_str(&format!("W/\"{}\"", ContentHash::of(shown.as_bytes()))).ok();
     }

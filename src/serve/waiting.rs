@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 
 use super::content::Contents;
 use super::{ApiError, metrics};
-use crate::cache::{Mark, ScopeWake};
+use crate::cache::{Cursor, Mark, ScopeWake};
 use crate::hub::{Informer, InformerId, Matcher, Selection};
 use crate::k8s::ContentHash;
 
@@ -29,8 +29,8 @@ const PREFER: HeaderName = HeaderName::from_static("prefer");
 /// Names the preferences that the answer honours (RFC 7240, section 3).
 pub(super) const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 
-/// The hash of each selection that requests wait for, as it changes.
-type Followed = HashMap<(InformerId, Arc<Selection>), Arc<watch::Sender<ContentHash>>>;
+/// The content of each selection that requests wait for, as it changes.
+type Followed = HashMap<(InformerId, Arc<Selection>), Arc<watch::Sender<Published>>>;
 
 /// The requests that wait.
 pub(super) struct Waiting {
@@ -64,8 +64,22 @@ impl Drop for WaitPermit {
 pub(super) struct Awaited {
     pub(super) informers: Vec<Arc<Informer>>,
     pub(super) selection: Arc<Selection>,
-    /// The hash of the selected objects of each informer when the request began to wait.
-    pub(super) contents: Vec<ContentHash>,
+    /// The selected objects of each informer when the request began to wait.
+    pub(super) contents: Vec<ContentAt>,
+}
+
+/// The hash of the selected objects at one place in a cache's history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ContentAt {
+    pub(super) cursor: Cursor,
+    pub(super) hash: ContentHash,
+}
+
+/// What the task that follows a selection has last seen.
+struct Published {
+    content: ContentAt,
+    /// The latest place that a waiting request has seen. It may be beyond that of the task.
+    requests_at: Cursor,
 }
 
 /// What wakes the task that follows a selection.
@@ -137,12 +151,12 @@ impl Waiting {
         let Awaited { informers, selection, contents } = awaited;
         let followed = informers.iter().zip(&contents);
         let mut receivers: Vec<_> =
-            followed.map(|(informer, hash)| self.follow(informer, &selection, *hash)).collect();
+            followed.map(|(informer, content)| self.follow(informer, &selection, *content)).collect();
         drop((informers, selection));
-        let changes = receivers.iter_mut().zip(contents).map(|(receiver, hash)| {
+        let changes = receivers.iter_mut().zip(contents).map(|(receiver, awaited)| {
             Box::pin(async move {
                 // It closes when its informer ends: then the request looks for another one.
-                let _ = receiver.wait_for(|now| *now != hash).await;
+                let _ = receiver.wait_for(|published| published.is_news_for(&awaited)).await;
             })
         });
         let change = select_all(changes);
@@ -153,19 +167,24 @@ impl Waiting {
         }
     }
 
-    /// The hash of the selected objects as it changes, from one task for all requests.
+    /// The selected objects as they change, from one task for all requests.
     fn follow(
         self: &Arc<Self>,
         informer: &Arc<Informer>,
         selection: &Arc<Selection>,
-        hash: ContentHash,
-    ) -> watch::Receiver<ContentHash> {
+        content: ContentAt,
+    ) -> watch::Receiver<Published> {
         let key = (informer.id(), selection.clone());
         let mut followed = self.lock();
         if let Some(sender) = followed.get(&key) {
-            return sender.subscribe();
+            let receiver = sender.subscribe();
+            sender.send_if_modified(|published| {
+                published.joins(content.cursor);
+                false
+            });
+            return receiver;
         }
-        let (sender, receiver) = watch::channel(hash);
+        let (sender, receiver) = watch::channel(Published { content, requests_at: content.cursor });
         let sender = Arc::new(sender);
         followed.insert(key, sender.clone());
         let follower = Follower {
@@ -188,7 +207,34 @@ struct Follower {
     waiting: Arc<Waiting>,
     informer: Arc<Informer>,
     selection: Arc<Selection>,
-    sender: Arc<watch::Sender<ContentHash>>,
+    sender: Arc<watch::Sender<Published>>,
+}
+
+impl Published {
+    /// Takes in a request that has seen the cache at this place.
+    fn joins(&mut self, at: Cursor) {
+        if is_before(self.requests_at, at) {
+            self.requests_at = at;
+        }
+    }
+
+    /// Takes what the task has seen. Returns whether the requests have to look at it. A request that has seen more than the task so
+    /// far may wait at another content: the task does not see each state.
+    fn moves_to(&mut self, content: ContentAt) -> bool {
+        let differs = self.content.hash != content.hash || is_before(self.content.cursor, self.requests_at);
+        self.content = content;
+        differs
+    }
+
+    /// Whether a request at this content has something else to see. What the task has seen before is nothing new.
+    fn is_news_for(&self, awaited: &ContentAt) -> bool {
+        self.content.hash != awaited.hash && !is_before(self.content.cursor, awaited.cursor)
+    }
+}
+
+/// Whether a place in a cache's history is before another.
+fn is_before(one: Cursor, other: Cursor) -> bool {
+    (one.history, one.revision) < (other.history, other.revision)
 }
 
 impl Follower {
@@ -198,8 +244,8 @@ impl Follower {
         let mut wake = Wake::of(&self.informer, &matcher);
         loop {
             wake.saw();
-            let Some(hash) = self.hash(&matcher).await else { break };
-            self.sender.send_if_modified(|known| std::mem::replace(known, hash) != hash);
+            let Some(content) = self.content(&matcher).await else { break };
+            self.sender.send_if_modified(|published| published.moves_to(content));
             tokio::select! {
                 () = self.sender.closed() => {
                     let mut followed = self.waiting.lock();
@@ -215,13 +261,14 @@ impl Follower {
         self.waiting.lock().remove(&(self.informer.id(), self.selection.clone()));
     }
 
-    /// The hash of the objects that are selected now. `None` if the informer has ended.
-    async fn hash(&self, matcher: &Matcher) -> Option<ContentHash> {
+    /// The objects that are selected now. `None` if the informer has ended.
+    async fn content(&self, matcher: &Matcher) -> Option<ContentAt> {
         if self.informer.is_over() {
             return None;
         }
         let mut state = matcher.candidates();
-        self.waiting.contents.of(&self.informer, &self.selection, &mut state).await
+        let hash = self.waiting.contents.of(&self.informer, &self.selection, &mut state).await?;
+        Some(ContentAt { cursor: state.snapshot.cursor, hash })
     }
 }
 
@@ -265,6 +312,30 @@ impl Wake {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::Revision;
+
+    fn at(revision: u64, content: &str) -> ContentAt {
+        let cursor = Cursor { history: 0, revision: Revision(revision) };
+        ContentAt { cursor, hash: ContentHash::of(content.as_bytes()) }
+    }
+
+    /// A request that has seen a later state than the task was answered at once with what it had, and asked again, until the task had
+    /// seen that state, too.
+    #[test]
+    fn a_request_ahead_of_the_task_waits_for_it_and_misses_nothing() {
+        let mut published = Published { content: at(1, "a"), requests_at: at(1, "a").cursor };
+        let awaited = at(3, "b");
+        published.joins(awaited.cursor);
+        assert!(!published.is_news_for(&awaited), "the request has seen more than the task");
+        assert!(published.moves_to(at(2, "c")) && !published.is_news_for(&awaited));
+        assert!(published.moves_to(at(3, "b")) && !published.is_news_for(&awaited));
+        assert!(published.moves_to(at(4, "a")) && published.is_news_for(&awaited));
+        // What the task has seen before may be what has come again, over the state that the request has seen.
+        let awaited = at(6, "b");
+        published.joins(awaited.cursor);
+        assert!(published.moves_to(at(7, "a")) && published.is_news_for(&awaited));
+        assert!(!published.moves_to(at(8, "a")), "every request has looked at it");
+    }
 
     fn seconds(values: &[&'static str]) -> Result<Option<u64>, String> {
         let mut headers = HeaderMap::new();
