@@ -22,7 +22,7 @@ use tower::ServiceExt as _;
 
 use super::acknowledged::Progress;
 use super::body::{EXACT_LENGTH, FramesBody, ServeBody};
-use super::load::{EndsWithClient, Load, UnderWay};
+use super::load::{EndsWithClient, FollowsState, Load, UnderWay};
 use super::peer::{ConnectionPermit, Peer};
 use super::pipe::pipe;
 use super::protocol::{Begun, Spoken, recognize};
@@ -75,16 +75,19 @@ pub(super) struct Served {
 /// The socket as hyper sees it.
 type Io<S> = TokioIo<Begun<StallGuard<S>>>;
 
-/// A body that counts its request as answered when it ends. What it still has to look at is work for its client alone.
+/// A body that counts its request as answered when it ends. What it still has to look at is work for its client alone, unless it follows
+/// a state: its heartbeats show whether the client has left.
 struct Counted {
     body: ServeBody,
-    _ends: EndsWithClient,
+    _ends: Option<EndsWithClient>,
     _under_way: UnderWay,
 }
 
 impl Counted {
-    fn new(body: ServeBody, under_way: UnderWay) -> Self {
-        Self { body, _ends: EndsWithClient::begin(under_way.load()), _under_way: under_way }
+    fn answer(response: http::Response<ServeBody>, under_way: UnderWay) -> http::Response<Self> {
+        let follows = response.extensions().get::<FollowsState>().is_some();
+        let ends = (!follows).then(|| EndsWithClient::begin(under_way.load()));
+        response.map(|body| Self { body, _ends: ends, _under_way: under_way })
     }
 }
 
@@ -156,9 +159,7 @@ impl Served {
             let (served, taker, under_way) = (served.clone(), taker.clone(), UnderWay::begin(&load));
             async move {
                 match served.answer(request, under_way.load()).await {
-                    Answer::Whole(response) => {
-                        Ok::<_, Infallible>(response.map(|body| Counted::new(body, under_way)))
-                    }
+                    Answer::Whole(response) => Ok::<_, Infallible>(Counted::answer(response, under_way)),
                     Answer::Session(response, session) => {
                         // As on an API server, a stream ends when its client closes its half.
                         drop(under_way);
@@ -226,7 +227,7 @@ impl Served {
                         response.map(|()| ServeBody::Frames(FramesBody::new(body)))
                     }
                 };
-                Ok::<_, Infallible>(response.map(|body| Counted::new(body, under_way)))
+                Ok::<_, Infallible>(Counted::answer(response, under_way))
             }
         });
         let mut connection = std::pin::pin!(http.serve_connection(io, service));
@@ -505,8 +506,13 @@ mod tests {
             assert_eq!(patience(&load, async |_| ()).await, 5);
         }
         assert_eq!(patience(&load, async |_| ()).await, 60);
-        let body = ServeBody::Axum(Body::empty());
-        let _counted = Counted::new(body, UnderWay::begin(&load));
+        let mut response = http::Response::new(ServeBody::Axum(Body::empty()));
+        response.extensions_mut().insert(FollowsState);
+        let follows = Counted::answer(response, UnderWay::begin(&load));
+        assert_eq!(patience(&load, async |_| ()).await, 60, "a response that follows a state");
+        drop(follows);
+        let response = http::Response::new(ServeBody::Axum(Body::empty()));
+        let _counted = Counted::answer(response, UnderWay::begin(&load));
         assert_eq!(patience(&load, async |_| ()).await, 5, "a response that has begun");
         let (mut client, server) = tokio::io::duplex(1 << 10);
         client.shutdown().await.unwrap();

@@ -17,6 +17,10 @@ pub(super) struct Load {
 /// A request while it ends soon after its client has closed its half.
 pub(super) struct EndsWithClient(Arc<Load>);
 
+/// Marks, in a response's extensions, an answer that follows a state, and so does not end soon after its client has closed its half.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FollowsState;
+
 /// A request until its answer has ended.
 pub(super) struct UnderWay(Arc<Load>);
 

@@ -10,7 +10,7 @@ use std::io;
 use std::sync::Arc;
 
 use axum::extract::{Extension, RawQuery, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bytes::Buf as _;
 use futures_util::FutureExt as _;
@@ -110,10 +110,12 @@ pub(super) async fn multiplex(
     State(server): State<Server>,
     RawQuery(query): RawQuery,
     peer: Option<Extension<Peer>>,
+    method: Method,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     Params::parse(query.as_deref(), &[])?;
-    if !websocket::is_upgrade(&headers) {
+    // A handshake is a GET (RFC 6455, section 4.1); axum's router also gives us a HEAD.
+    if method == Method::HEAD || !websocket::is_upgrade(&headers) {
         let message =
             "expected a WebSocket handshake (Upgrade: websocket); single streams are at /v1/watch/RESOURCES";
         return Err(ApiError::new(StatusCode::UPGRADE_REQUIRED, "UpgradeRequired", message));

@@ -6,7 +6,7 @@
 use std::io;
 use std::time::Duration;
 
-use axum::extract::Request;
+use axum::extract::{Extension, Request};
 use axum::http::{HeaderMap, HeaderValue, Method, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Buf as _;
@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 
 use super::body::FramesBody;
+use super::load::FollowsState;
 use super::negotiate::accepted;
 use super::params::Params;
 use super::peer::Peer;
@@ -134,7 +135,7 @@ impl Asked {
             stream.permit.follower().sent(1, frames.remaining());
             Some((Ok::<_, io::Error>(frames), (stream, None)))
         });
-        (headers, FramesBody::new(body).into_response()).into_response()
+        (headers, Extension(FollowsState), FramesBody::new(body).into_response()).into_response()
     }
 }
 

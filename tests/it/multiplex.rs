@@ -3,11 +3,13 @@
 use futures_util::{SinkExt as _, StreamExt as _};
 use informerd::testing::hub::Stage;
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_tungstenite::tungstenite::{Error, Message};
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
+use crate::support::client::{exchange, head};
 use crate::support::server::TestServer;
 use crate::support::{eventually, in_time, mk_pod};
 
@@ -297,6 +299,15 @@ async fn a_request_without_websocket_handshake_is_refused() {
     let server = server().await;
     let plain = server.get("/v1/ws").await;
     assert_eq!(plain.status(), 426);
+    let handshake = [
+        ("Upgrade", "websocket"),
+        ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
+        ("Sec-WebSocket-Version", "13"),
+    ];
+    let mut socket = TcpStream::connect(server.address).await.unwrap();
+    let request = head("HEAD", "/v1/ws", "localhost", &handshake, "Upgrade");
+    socket.write_all(request.as_bytes()).await.unwrap();
+    assert_eq!(exchange(socket, "HEAD", b"").await.status(), 426, "a HEAD is no handshake");
     let url = format!("ws://{}/v1/ws?resources=pods", server.address);
     let Err(Error::Http(refused)) = tokio_tungstenite::connect_async(url).await else {
         panic!("a parameter was accepted");
