@@ -71,7 +71,11 @@ fn prepare(log: &config::Log) -> anyhow::Result<telemetry::Metrics> {
 }
 
 fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(future)
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let ended = runtime.block_on(future);
+    // Does not wait for threads, in which an exec plugin may hang.
+    runtime.shutdown_background();
+    ended
 }
 
 fn print(bytes: &[u8]) -> anyhow::Result<()> {

@@ -121,19 +121,22 @@ pub(super) struct Verifier {
 
 impl Doubts {
     pub(super) fn raise(&self, doubt: Doubt) {
-        self.rewritten.store(doubt == Doubt::Rewritten, Ordering::Relaxed);
+        self.rewritten.fetch_or(doubt == Doubt::Rewritten, Ordering::Relaxed);
         self.raised.notify_one();
     }
 
     /// Waits until there is one.
     pub(super) async fn raised(&self) -> Doubt {
         self.raised.notified().await;
-        if self.rewritten.load(Ordering::Relaxed) { Doubt::Rewritten } else { Doubt::Differs }
+        if self.rewritten.swap(false, Ordering::Relaxed) { Doubt::Rewritten } else { Doubt::Differs }
     }
 
-    /// Withdraws a report, as everything was just listed.
+    /// Withdraws a report of differences, as everything was just listed. A list in the same history does not replace content under
+    /// the same version, so a report of that stays.
     pub(super) fn settle(&self) {
-        let _ = self.raised.notified().now_or_never();
+        if !self.rewritten.load(Ordering::Relaxed) {
+            let _ = self.raised.notified().now_or_never();
+        }
     }
 }
 
@@ -412,5 +415,26 @@ impl VerifyError {
             }
             Self::OtherTime | Self::Behind(_) | Self::Late => VerifyOutcome::Abandoned,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_withdraws_differences_and_not_other_content_under_one_version() {
+        let doubts = Doubts::default();
+        let next = || doubts.raised().now_or_never();
+        doubts.raise(Doubt::Differs);
+        doubts.settle();
+        assert_eq!(next(), None);
+        doubts.raise(Doubt::Rewritten);
+        doubts.raise(Doubt::Differs);
+        doubts.settle();
+        assert_eq!(next(), Some(Doubt::Rewritten));
+        doubts.raise(Doubt::Differs);
+        assert_eq!(next(), Some(Doubt::Differs));
+        assert_eq!(next(), None);
     }
 }

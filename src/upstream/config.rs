@@ -53,6 +53,9 @@ pub struct Config {
     pub source: UpstreamSource,
     /// Time for TCP and TLS together.
     pub connect_timeout: Duration,
+    /// Time for an exec plugin to answer when credentials are renewed; reflectors wait for it. At the start it may ask a person, and
+    /// has no limit.
+    pub plugin_timeout: Duration,
     /// Time from a request to the head of its answer. The API server itself gives up on a list after 60 s.
     pub response_timeout: Duration,
     /// The same for a watch, which is answered before the first event. It is longer than the 15 s for which priority and
@@ -72,13 +75,14 @@ pub struct Config {
 }
 
 impl Config {
-    /// The defaults: connect 10 s, response 70 s (watch 20 s), idle 30 s, a ping after 15 s and its answer in
+    /// The defaults: connect 10 s, plugin 60 s, response 70 s (watch 20 s), idle 30 s, a ping after 15 s and its answer in
     /// 15 s, pages of at most 512 MiB. 500 objects reach that only
     /// if nearly all have the largest size that etcd accepts (1.5 MiB of protobuf).
     pub fn new(source: UpstreamSource) -> Self {
         Self {
             source,
             connect_timeout: Duration::from_secs(10),
+            plugin_timeout: Duration::from_secs(60),
             response_timeout: Duration::from_secs(70),
             watch_response_timeout: Duration::from_secs(20),
             idle_timeout: Duration::from_secs(30),

@@ -13,8 +13,8 @@ use std::time::{Duration, SystemTime};
 use arc_swap::ArcSwap;
 use http::StatusCode;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use tokio::sync::Mutex;
-use tokio::time::Instant;
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
 use super::connector::{self, Connected, Pings, Pools, Unknown};
@@ -40,6 +40,8 @@ pub(super) struct Sessions {
     config: Option<Config>,
     /// When the client was last renewed. Locked during a renewal.
     renewed: Mutex<Option<Instant>>,
+    /// Held while a client is built. An exec plugin that never answers cannot be ended, and must not be started again and again.
+    building: Arc<Semaphore>,
 }
 
 /// One `kube::Client`.
@@ -56,13 +58,16 @@ pub(super) struct Session {
 
 impl Sessions {
     pub(super) async fn open(config: Config) -> Result<Self, UpstreamError> {
-        let session = build(&config).await?;
-        Ok(Self { current: ArcSwap::from_pointee(session), config: Some(config), renewed: Mutex::new(None) })
+        let building = Arc::new(Semaphore::new(1));
+        let session = build(&config, building.clone().try_acquire_owned().ok()).await?;
+        let current = ArcSwap::from_pointee(session);
+        Ok(Self { current, config: Some(config), renewed: Mutex::new(None), building })
     }
 
     pub(super) fn over(kube: kube::Client) -> Self {
         let session = Session::new(Connected { kube, pools: Arc::new(Unknown) }, "");
-        Self { current: ArcSwap::from_pointee(session), config: None, renewed: Mutex::new(None) }
+        let (current, building) = (ArcSwap::from_pointee(session), Arc::new(Semaphore::new(1)));
+        Self { current, config: None, renewed: Mutex::new(None), building }
     }
 
     /// The current client; a new one if its certificate is about to expire.
@@ -125,7 +130,13 @@ impl Sessions {
             return None;
         }
         *renewed = Some(Instant::now());
-        match build(config).await {
+        let Ok(permit) = self.building.clone().try_acquire_owned() else {
+            warn!("the exec plugin that was started before still runs: the credentials cannot be read again");
+            return None;
+        };
+        let late = || Err(UpstreamError::Config(Box::new(SourceError::Late(config.plugin_timeout))));
+        let built = timeout(config.plugin_timeout, build(config, Some(permit))).await;
+        match built.unwrap_or_else(|_| late()) {
             Ok(session) => {
                 info!(reason = reason.as_str(), "read the address and the credentials again");
                 metrics::renewed(reason);
@@ -162,7 +173,8 @@ impl Renewal {
     }
 }
 
-async fn build(config: &Config) -> Result<Session, UpstreamError> {
+/// Holds the permit until the client is built, even if the caller has given up.
+async fn build(config: &Config, permit: Option<OwnedSemaphorePermit>) -> Result<Session, UpstreamError> {
     // More than one crypto provider may be compiled in. If one is installed already, it is kept.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut kube = load(&config.source).await.map_err(UpstreamError::Config)?;
@@ -175,7 +187,11 @@ async fn build(config: &Config) -> Result<Session, UpstreamError> {
     let pings = (!config.http1_only)
         .then_some(Pings { interval: config.ping_interval, timeout: config.ping_timeout });
     // Building may run an exec plugin, which blocks.
-    let built = tokio::task::spawn_blocking(move || connector::connect(kube, pings)).await;
+    let connect = move || {
+        let _permit = permit;
+        connector::connect(kube, pings)
+    };
+    let built = tokio::task::spawn_blocking(connect).await;
     match built {
         Ok(connected) => {
             connected.map(|connected| Session::new(connected, &server)).map_err(UpstreamError::Config)
@@ -199,6 +215,9 @@ enum SourceError {
          the kubeconfig is used"
     )]
     NotInPod,
+    /// Reading the credentials takes too long.
+    #[error("the exec plugin did not answer within {} s", .0.as_secs_f32())]
+    Late(Duration),
     /// A kubeconfig without that context.
     #[error("{kubeconfig} has no context {context:?}; it has {known}")]
     UnknownContext { kubeconfig: String, context: String, known: String },
@@ -252,5 +271,57 @@ fn default_kubeconfig() -> Option<PathBuf> {
     match std::env::var_os("KUBECONFIG") {
         Some(path) if !path.is_empty() => Some(path.into()),
         _ => std::env::home_dir().map(|home| home.join(".kube/config")).filter(|path| path.exists()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A kubeconfig whose exec plugin answers until there is a file `hangs`, into which it writes a line at each start.
+    fn kubeconfig(directory: &Path) -> PathBuf {
+        let hangs = directory.join("hangs");
+        let script = format!(
+            "if [ -e {0} ]; then echo started >> {0}; exec sleep 20; fi; echo '{1}'",
+            hangs.display(),
+            r#"{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"a"}}"#
+        );
+        let kubeconfig = serde_json::json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "a",
+            "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
+            "clusters": [{"name": "a", "cluster": {"server": "http://127.0.0.1:1"}}],
+            "users": [{"name": "a", "user": {"exec": {
+                "apiVersion": "client.authentication.k8s.io/v1",
+                "command": "sh",
+                "args": ["-c", script],
+                "interactiveMode": "Never",
+            }}}],
+        });
+        let path = directory.join("kubeconfig");
+        std::fs::write(&path, kubeconfig.to_string()).unwrap();
+        path
+    }
+
+    #[test]
+    fn an_exec_plugin_that_hangs_is_given_up_and_not_started_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let source = UpstreamSource::Kubeconfig { path: Some(kubeconfig(directory.path())), context: None };
+        let config = Config { plugin_timeout: Duration::from_millis(100), ..Config::new(source) };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let hangs = directory.path().join("hangs");
+        runtime.block_on(async {
+            let sessions = Sessions::open(config).await.unwrap();
+            let session = sessions.current().await;
+            std::fs::write(&hangs, "").unwrap();
+            assert!(sessions.renew(&session, Renewal::Unauthorized).await.is_none(), "the plugin hangs");
+            // As if the least time between two renewals were over.
+            *sessions.renewed.lock().await = None;
+            assert!(sessions.renew(&session, Renewal::Unauthorized).await.is_none(), "it still hangs");
+        });
+        assert_eq!(std::fs::read_to_string(&hangs).unwrap(), "started\n", "at the first renewal alone");
+        // As the program does: it does not wait for the plugin.
+        runtime.shutdown_background();
     }
 }
