@@ -70,15 +70,15 @@ impl Elector {
         }
     }
 
-    /// Runs until `drain`, then releases the Lease.
-    pub(super) async fn run(mut self, drain: CancellationToken) {
+    /// Runs until `leaving`, then releases the Lease: another replica leads while this one still serves its streams.
+    pub(super) async fn run(mut self, leaving: CancellationToken) {
         loop {
             self.attempt().await;
             let now = Instant::now();
             let next = now + self.election.pause(rand::random(), now);
             tokio::select! {
                 () = self.wait(next) => {}
-                () = drain.cancelled() => break,
+                () = leaving.cancelled() => break,
             }
         }
         // First of all: no key is given after this.

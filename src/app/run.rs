@@ -106,7 +106,7 @@ impl App {
         }
         info!(listen = %config.listen, address = shown(address), admin = shown(admin_address), "listening");
         let http_config = http_config(&config);
-        let (queues, elector) = start_queues(&config, &client, &hub, &drain).await;
+        let (queues, elector) = start_queues(&config, &client, &hub, (&leaving, &drain)).await;
         let health = http::Admin {
             hub: hub.clone(),
             queues,
@@ -324,7 +324,7 @@ async fn start_queues(
     config: &config::Serve,
     client: &upstream::Client,
     hub: &Hub,
-    drain: &CancellationToken,
+    (leaving, drain): (&CancellationToken, &CancellationToken),
 ) -> (http::Queues, Option<JoinHandle<()>>) {
     let process = rand::random();
     let Some(wanted) = config.election.as_ref().filter(|_| config.queue_mode != config::QueueMode::Off)
@@ -335,7 +335,7 @@ async fn start_queues(
     let queue_config = queue_config(config, process, Some(candidate.clone()));
     let queues = http::Queues::new(hub.clone(), queue_config, drain.clone());
     let elector = election::Elector::new(client.clone(), queues.clone(), &candidate, wanted);
-    let elector = tokio::spawn(elector.run(drain.clone()).instrument(info_span!("election")));
+    let elector = tokio::spawn(elector.run(leaving.clone()).instrument(info_span!("election")));
     (queues, Some(elector))
 }
 

@@ -70,7 +70,7 @@ struct Entry {
     /// Hash of the object's uid; zero if it is unknown.
     uid: u64,
     place: KeyPlace,
-    /// What the worker said about the last failed attempt.
+    /// What the worker said about the last attempt of a key that is set aside.
     error: Option<Box<str>>,
     links: Links,
     /// Failed attempts in a row.
@@ -513,7 +513,6 @@ impl WorkQueue {
         let entry = &mut self.entries[slot as usize];
         if held.counts {
             entry.attempts = entry.attempts.saturating_add(1);
-            entry.error = Some(cut(error).into());
         }
         let used_up = attempts_max.is_some_and(|max| entry.attempts >= max);
         if let Some(priority) = held.again {
@@ -526,6 +525,8 @@ impl WorkQueue {
         }
         if used_up {
             entry.place = KeyPlace::Failed { since: now };
+            // Of a key that is tried again nobody sees it, and each could take a kilobyte.
+            entry.error = Some(cut(error).into());
             self.failed.insert((now, slot));
             return Retried::Failed;
         }
@@ -541,7 +542,7 @@ impl WorkQueue {
     fn put_back_slot(&mut self, since: u64, slot: u32, now: Instant) {
         self.failed.remove(&(since, slot));
         let entry = &mut self.entries[slot as usize];
-        (entry.attempts, entry.priority) = (0, Priority::Normal);
+        (entry.attempts, entry.priority, entry.error) = (0, Priority::Normal, None);
         let now = self.at(now);
         self.make_ready(slot, now);
     }

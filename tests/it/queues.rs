@@ -342,6 +342,9 @@ async fn a_full_queue_stops_reading_and_loses_nothing() {
     }
     server.cluster.delete("pods", "one", "p29").unwrap();
     until(&server, "depth", 3).await;
+    let message = async || server.get("/v1/queues/q").await.json()["resources"][0]["message"].clone();
+    let full = json!("the queue is full: it has 3 keys, of which 0 have failed");
+    in_time("the queue says that it is full", async { while message().await != full {} }).await;
     let mut seen = std::collections::BTreeMap::new();
     while seen.len() < 29 || seen.contains_key("one/p29") {
         let (key, object) = lease_and_finish(&server).await;
@@ -352,6 +355,7 @@ async fn a_full_queue_stops_reading_and_loses_nothing() {
             seen.remove(&key)
         };
     }
+    in_time("the queue says that it has room", async { while !message().await.is_null() {} }).await;
     assert!(seen.keys().eq((0..29).map(|number| format!("one/p{number:02}")).collect::<Vec<_>>().iter()));
 }
 

@@ -239,7 +239,7 @@ impl Feed {
 async fn add(queue: &Workers, index: usize, mut changed: VecDeque<Changed>) {
     while !changed.is_empty() {
         if !queue.add_some(index, &mut changed) {
-            queue.room().await;
+            queue.room(index).await;
         } else if !changed.is_empty() {
             yield_now().await;
         }

@@ -456,17 +456,26 @@ impl Workers {
         has_room
     }
 
-    /// Waits until a key can be added.
-    pub(super) async fn room(&self) {
+    /// Waits until a key of a resource can be added. Meanwhile the resource says so: keys that are set aside take room until somebody
+    /// puts them back, and nothing else tells why no key comes.
+    pub(super) async fn room(&self, index: usize) {
         super::super::metrics::limit_hit("queue_keys_max");
+        let before = self.feed(index).message.clone();
         loop {
             let mut room = std::pin::pin!(self.room.notified());
             room.as_mut().enable();
-            if self.lock().work.has_room() {
-                return;
-            }
+            let Summary { failed, .. } = match self.lock().work {
+                ref work if work.has_room() => break,
+                ref work => work.summary(Instant::now()),
+            };
+            let max = self.shared.config.keys_max;
+            self.waits(
+                index,
+                &format!("the queue is full: it has {max} keys, of which {failed} have failed"),
+            );
             room.await;
         }
+        self.feed(index).message = before;
     }
 
     /// The resource of a watch. Waits until it is found.
