@@ -7,8 +7,8 @@ pub mod app {
 }
 pub mod cache {
     pub use crate::cache::{
-        ChangeKind, Config, Delta, IndexBuilder, Packer, Packing, Phase, Reader, ReflectorStats, Snapshot,
-        Summary, Writer, cache,
+        Backlog, ChangeKind, Config, Delta, IndexBuilder, Packer, Packing, Phase, Reader, ReflectorStats,
+        Snapshot, Summary, Writer, cache,
     };
 }
 pub mod config {

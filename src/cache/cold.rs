@@ -3,26 +3,60 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::{Revision, Snapshot};
+use super::{Backlog, Revision, Snapshot};
 use crate::k8s::{Dictionary, Key};
 
 /// Keys of objects that may be cold, with the bytes of their JSON.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Cold {
     pub(super) keys: VecDeque<(Key, usize)>,
     pub(super) bytes: usize,
+    /// With fewer bytes it may be that nothing of them is packed.
+    packed_from: usize,
+    /// Where these bytes wait, with those of other caches.
+    backlog: Arc<Backlog>,
+}
+
+impl Drop for Cold {
+    fn drop(&mut self) {
+        self.backlog.remove(self.bytes);
+    }
 }
 
 impl Cold {
+    pub(super) fn new(packed_from: usize, backlog: Arc<Backlog>) -> Self {
+        Self { keys: VecDeque::new(), bytes: 0, packed_from, backlog }
+    }
+
+    /// Whether as much waits as is surely packed.
+    pub(super) fn is_to_pack(&self) -> bool {
+        self.bytes >= self.packed_from
+    }
+
+    pub(super) fn backlog(&self) -> &Arc<Backlog> {
+        &self.backlog
+    }
+
     pub(super) fn push(&mut self, key: &Key, bytes: usize) {
         self.keys.push_back((key.clone(), bytes));
         self.bytes += bytes;
+        self.backlog.add(bytes);
     }
 
     pub(super) fn pop(&mut self) -> Option<Key> {
         let (key, bytes) = self.keys.pop_front()?;
         self.bytes -= bytes;
+        self.backlog.remove(bytes);
+        // The memory of a first list's keys.
+        if self.keys.is_empty() {
+            self.keys = VecDeque::new();
+        }
         Some(key)
+    }
+
+    /// Forgets all of them.
+    pub(super) fn clear(&mut self) {
+        *self = Self::new(self.packed_from, self.backlog.clone());
     }
 
     /// Notes all objects of a store that could be packed: those that are not packed, or by a dictionary that is retired.

@@ -25,6 +25,7 @@
 //! and waits for newer changes, as it has everything up to there.
 
 mod backfill;
+mod backlog;
 mod catch_up;
 mod change;
 mod cold;
@@ -46,6 +47,7 @@ mod tombstone;
 mod uses;
 
 pub use backfill::{Backfill, BackfillAnswer, BackfillChange, Gone};
+pub use backlog::Backlog;
 pub use catch_up::{CatchUp, CatchUpEntry};
 pub use change::{Change, ChangeKind, Commit, Delta};
 pub use cursor::{Cursor, Located, Lost, Revision};

@@ -10,6 +10,7 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 
+use super::backlog::Backlog;
 use super::cold::Cold;
 use super::shared::Shared;
 use super::state::State;
@@ -58,6 +59,8 @@ pub struct Packer {
     packing: Packing,
     /// Those that objects may still be packed with, oldest first. The last one is used.
     dictionaries: Vec<Weak<Dictionary>>,
+    /// Those whose objects are being packed anew.
+    retired: Vec<Weak<Dictionary>>,
     /// The one in use. Without one, the next is trained from what is cold.
     current: Option<Arc<Dictionary>>,
     /// Its press, while there is something to do.
@@ -121,15 +124,16 @@ impl State {
 
 impl Writer {
     /// From now on cold objects are noted, and this packs them.
-    pub fn packer(&self, packing: Packing) -> Packer {
+    pub fn packer(&self, packing: Packing, backlog: Arc<Backlog>) -> Packer {
         let mut state = self.shared().write();
-        state.cold = Some(Cold::default());
+        state.cold = Some(Cold::new(packing.train_bytes_min, backlog));
         state.note_all(None);
         drop(state);
         Packer {
             shared: self.shared().clone(),
             packing,
             dictionaries: Vec::new(),
+            retired: Vec::new(),
             current: None,
             press: None,
             labels: HashSet::new(),
@@ -137,6 +141,24 @@ impl Writer {
             ratio_at_first: None,
             seen: Seen::default(),
         }
+    }
+}
+
+impl Writer {
+    /// The backlog, while it is full and objects of a first list of this cache are to be packed: then the list waits. What others leave
+    /// behind does not hold it up.
+    pub fn full_backlog(&self) -> Option<Arc<Backlog>> {
+        let state = self.shared().read();
+        let waits = |cold: &&Cold| cold.is_to_pack() && cold.backlog().is_full();
+        let cold = state.cold.as_ref().filter(|_| !state.synced).filter(waits)?;
+        Some(cold.backlog().clone())
+    }
+}
+
+impl Drop for Packer {
+    /// What is not packed yet stays as it is.
+    fn drop(&mut self) {
+        self.shared.write().cold = None;
     }
 }
 
@@ -170,7 +192,7 @@ impl Packer {
             (is_small && self.current.is_none(), state.cold.as_ref().map_or(0, |cold| cold.keys.len()))
         };
         if is_small && noted > 0 {
-            self.shared.write().cold = Some(Cold::default());
+            self.shared.write().cold.iter_mut().for_each(Cold::clear);
         }
         if self.is_small && !is_small {
             self.shared.write().note_all(None);
@@ -181,8 +203,8 @@ impl Packer {
     /// Whether packed bytes were found damaged since it was last asked: then nothing that is held can be relied on, and
     /// everything has to be fetched again.
     pub fn is_damaged(&mut self) -> bool {
-        let damaged = self.alive().iter().filter(|dictionary| dictionary.take_damaged()).count();
-        damaged > 0
+        let known = self.dictionaries.iter().chain(&self.retired).filter_map(Weak::upgrade);
+        known.filter(|dictionary| dictionary.take_damaged()).count() > 0
     }
 
     /// Packs some cold objects: some milliseconds, but for a step that trains a dictionary. Returns whether it did
@@ -253,15 +275,16 @@ impl Packer {
         let samples: Vec<_> = self.samples().iter().map(|object| object.json()).collect();
         if samples.is_empty() {
             // Nothing of it is there any more.
-            self.shared.write().cold.replace(Cold::default());
+            self.shared.write().cold.iter_mut().for_each(Cold::clear);
             return false;
         }
         let dictionary = Arc::new(Dictionary::train(&samples, self.packing.dictionary_bytes));
         drop(samples);
         let alive = self.alive();
         self.dictionaries.retain(|one| one.strong_count() > 0);
+        self.retired.retain(|one| one.strong_count() > 0);
         let retired = (alive.len() >= self.packing.dictionaries_max).then(|| {
-            self.dictionaries.remove(0);
+            self.retired.push(self.dictionaries.remove(0));
             alive[0].clone()
         });
         self.dictionaries.push(Arc::downgrade(&dictionary));

@@ -1,5 +1,6 @@
 //! A packed cache against an unpacked one: readers see no difference.
 
+use futures_util::FutureExt as _;
 use proptest::prelude::*;
 use tokio::time::Instant;
 
@@ -37,6 +38,10 @@ fn object(name: u8, version: u64, style: u8) -> Object {
         "status": {"text": text, "phase": format!("p{}", version % 2)},
     });
     Decoder::new(Resource::new(ResourceParts::default()), options).object(&json.to_string()).unwrap()
+}
+
+fn backlog(bytes_max: usize) -> Arc<Backlog> {
+    Arc::new(Backlog::new(bytes_max))
 }
 
 fn new_cache() -> (Writer, Reader, Instant) {
@@ -169,7 +174,7 @@ proptest! {
     ) {
         let (mut plain, plain_reader, now) = new_cache();
         let (mut writer, reader, _) = new_cache();
-        let mut packer = writer.packer(EAGER);
+        let mut packer = writer.packer(EAGER, backlog(Backlog::BYTES_MAX));
         let (mut version, mut cursors) = (0, Vec::new());
         let mut builders: Vec<IndexBuilder> = Vec::new();
         let first = (Event::List { names: first, style, fails: false }, 1);
@@ -201,7 +206,7 @@ proptest! {
 
 fn listed(names: std::ops::Range<u8>, style: u8) -> (Writer, Reader, Packer) {
     let (mut writer, reader, _) = new_cache();
-    let mut packer = writer.packer(EAGER);
+    let mut packer = writer.packer(EAGER, backlog(Backlog::BYTES_MAX));
     writer.commit(vec![Delta::PassBegin]);
     for name in names {
         writer.commit(vec![Delta::PassItem(object(name, 1 + u64::from(name), style))]);
@@ -301,4 +306,61 @@ fn damaged_objects_are_fetched_again() {
     while packer.step() {}
     assert_eq!(reader.mark().history, 1);
     assert_eq!(reader.snapshot().get(old.key()).unwrap().json(), old.json());
+}
+
+/// The objects of a first list that are not packed yet are bounded; so is the wait where nothing packs them any more.
+#[test]
+fn a_first_list_waits_for_the_packer() {
+    let (mut writer, reader, _) = new_cache();
+    let items = |names: std::ops::Range<u8>| {
+        names.map(|name| Delta::PassItem(object(name, 1 + u64::from(name), 0))).collect::<Vec<_>>()
+    };
+    // Another cache of the process has brought as much as may wait, and waits for more to train a dictionary from.
+    let backlog = backlog(4000);
+    let (mut other_writer, ..) = new_cache();
+    let _other_packer = other_writer.packer(Packing { train_bytes_min: 1 << 20, ..EAGER }, backlog.clone());
+    other_writer.commit(vec![Delta::PassBegin]);
+    other_writer.commit(items(0..15));
+    assert!(other_writer.full_backlog().is_none(), "it has nothing that is packed");
+    let mut packer = writer.packer(EAGER, backlog.clone());
+    writer.commit(vec![Delta::PassBegin]);
+    writer.commit(items(0..2));
+    assert!(writer.full_backlog().is_none());
+    writer.commit(items(2..15));
+    assert!(writer.full_backlog().is_some());
+    let mut packed = Box::pin(backlog.packed().notified());
+    packed.as_mut().enable();
+    while packer.step() {}
+    assert!(writer.full_backlog().is_none() && packed.now_or_never().is_some());
+    writer.commit(items(15..30));
+    assert!(writer.full_backlog().is_some());
+    let mut packed = Box::pin(backlog.packed().notified());
+    packed.as_mut().enable();
+    drop(packer);
+    assert!(writer.full_backlog().is_none() && packed.now_or_never().is_some(), "nobody packs any more");
+    // After the first list nothing waits: what changes is in the journal.
+    let mut packer = writer.packer(EAGER, backlog.clone());
+    writer.commit(vec![Delta::PassEnd(100.into())]);
+    assert!(writer.full_backlog().is_none());
+    while packer.step() {}
+    assert_eq!(reader.snapshot().len(), 30);
+}
+
+#[test]
+fn damage_to_an_object_of_a_retired_dictionary_is_found() {
+    let (mut writer, reader, mut packer) = listed(0..40, 0);
+    writer.commit(vec![Delta::PassEnd(100.into())]);
+    let first = Arc::downgrade(reader.snapshot().get(&Key::new("", "o7")).unwrap().dictionary().unwrap());
+    // A second dictionary retires the first, whose objects are not packed anew yet.
+    (packer.packing.dictionaries_max, packer.current) = (1, None);
+    let changed = (20..40).map(|name| Delta::Apply(object(name, 100 + u64::from(name), 1)));
+    writer.commit(changed.collect());
+    assert!(packer.train());
+    let old = reader.snapshot().get(&Key::new("", "o7")).unwrap().clone();
+    assert!(packer.dictionaries.iter().all(|one| !one.ptr_eq(&first)));
+    assert!(first.upgrade().is_some_and(|first| Arc::ptr_eq(old.dictionary().unwrap(), &first)));
+    let swap = Swap { key: old.key().clone(), old: old.clone(), new: Arc::new(old.damaged()) };
+    packer.shared.write().swap(vec![swap]);
+    let held = reader.snapshot().get(old.key()).unwrap().clone();
+    assert!(held.try_json().is_err() && packer.is_damaged());
 }

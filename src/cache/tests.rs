@@ -159,7 +159,12 @@ impl Replica {
         let (writer, reader) = new_cache(config);
         let packing =
             Packing { train_bytes_min: 1500, dictionary_bytes: 1024, look_bytes: 2000, ..Packing::DEFAULT };
-        Self { packer: writer.packer(packing), writer, reader, seen: 0 }
+        Self {
+            packer: writer.packer(packing, Arc::new(Backlog::new(Backlog::BYTES_MAX))),
+            writer,
+            reader,
+            seen: 0,
+        }
     }
 
     fn list(&mut self, upstream: &Upstream) {

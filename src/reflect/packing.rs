@@ -10,7 +10,7 @@ use tracing::{error, warn};
 
 use super::verify::Doubts;
 use super::watching::Doubt;
-use crate::cache::{Packer, Packing};
+use crate::cache::{Backlog, Packer, Packing, Writer};
 
 /// Time between two looks for objects to pack, while the first list is under way: what a list brings in this time is held
 /// unpacked.
@@ -29,6 +29,28 @@ pub struct Pack {
     pub packing: Packing,
     /// Whose turn it is: one cache at a time, however many there are.
     pub turn: Arc<Semaphore>,
+    /// What waits to be packed, of all caches.
+    pub backlog: Arc<Backlog>,
+}
+
+impl Pack {
+    /// Packing for the caches of a process.
+    pub fn new(packing: Packing) -> Self {
+        let backlog = Arc::new(Backlog::new(Backlog::BYTES_MAX));
+        Self { packing, turn: Arc::new(Semaphore::new(1)), backlog }
+    }
+}
+
+/// Waits until a first list may go on: lists bring objects faster than they are packed.
+pub(super) async fn room(writer: &Writer) {
+    while let Some(backlog) = writer.full_backlog() {
+        let mut packed = std::pin::pin!(backlog.packed().notified());
+        packed.as_mut().enable();
+        // It may have been packed before this listened.
+        if writer.full_backlog().is_some() {
+            packed.await;
+        }
+    }
 }
 
 /// Packs one cache; `None` packs nothing.

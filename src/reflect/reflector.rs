@@ -138,7 +138,7 @@ impl Reflector {
     /// Packs objects that have not changed for a while.
     #[must_use]
     pub fn packed(mut self, pack: Pack) -> Self {
-        self.packer = Some((self.pump.writer.packer(pack.packing), pack.turn));
+        self.packer = Some((self.pump.writer.packer(pack.packing, pack.backlog), pack.turn));
         self
     }
 
@@ -173,6 +173,7 @@ impl Pump {
             if self.commit() {
                 self.doubts.raise(Doubt::Differs);
             }
+            packing::room(&self.writer).await;
             self.writer.set_condition(machine.condition());
             step = match step {
                 Step::Sleep(delay) => self.sleep(delay, &mut machine).await,
@@ -345,6 +346,8 @@ impl Pump {
                 // Let woken tasks run first. While they are busy, further events accumulate into one commit.
                 tokio::task::yield_now().await;
             }
+            // Meanwhile the rest of the list waits in the socket.
+            packing::room(&self.writer).await;
             let end = if doubtful { Some(WatchEnd::Doubted(Doubt::Disorder)) } else { end };
             if let Some(end) = end {
                 if shows_a_dead_path(&end, is_pinged) {

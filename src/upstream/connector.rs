@@ -69,6 +69,10 @@ const STREAMS_MAX: usize = 90;
 const STREAM_WINDOW: u32 = 4 << 20;
 const CONNECTION_WINDOW: u32 = 16 << 20;
 
+/// Bytes of hyper's buffer for what a connection with HTTP/1.1 has sent. It grows while a list comes, to 400 KiB if it may, and a watch
+/// keeps it for as long as it is open.
+const READ_BUFFER_BYTES: usize = 64 << 10;
+
 /// kube's bodies are complete in memory. A streamed body travels as an extension of the request.
 type Outgoing = Either<Body, Reader>;
 
@@ -316,6 +320,7 @@ impl Generation {
             http1: Pool::builder(TokioExecutor::new())
                 .pool_timer(TokioTimer::new())
                 .pool_idle_timeout(POOL_IDLE)
+                .http1_max_buf_size(READ_BUFFER_BYTES)
                 .build(connectors.http1.clone()),
             watches: Mutex::default(),
         }
@@ -352,6 +357,7 @@ fn pinged(connector: Connector, pings: Pings) -> Pool<Connector, Outgoing> {
         .http2_initial_max_send_streams(STREAMS_MAX)
         .http2_initial_stream_window_size(STREAM_WINDOW)
         .http2_initial_connection_window_size(CONNECTION_WINDOW)
+        .http1_max_buf_size(READ_BUFFER_BYTES)
         .build(connector)
 }
 

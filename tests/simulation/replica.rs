@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use informerd::testing::cache::{self, IndexBuilder, Packer, Packing, Phase, Reader};
+use informerd::testing::cache::{self, Backlog, IndexBuilder, Packer, Packing, Phase, Reader};
 use informerd::testing::hub::{
     self, Event, Hub, Informer, InformerSpec, Live, LivePlace, LivePosition, LiveSubscriber, Member,
     Resumable, Round, Selection, Subscriber, Told,
@@ -182,7 +182,7 @@ pub(crate) fn resource(index: usize) -> Resource {
 impl Maker {
     fn start(&self, spec: &InformerSpec, seed: u64, polls: &Arc<AtomicU64>) -> Started {
         let (writer, reader) = cache::cache(self.profile.cache, Instant::now());
-        let packer = self.packing.map(|packing| writer.packer(packing));
+        let packer = self.packing.map(|packing| writer.packer(packing, Arc::new(Backlog::new(usize::MAX))));
         let config = ReflectorConfig {
             target: Target {
                 resource: spec.resource.clone(),

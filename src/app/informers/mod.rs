@@ -157,7 +157,7 @@ impl Informers {
         let verify = config.verify_interval.map(|interval| Verify { interval, turn });
         let initial_list = config.initial_list;
         let pack = match config.cache_packing {
-            CachePacking::Auto => Some(Pack { packing: Packing::DEFAULT, turn: Arc::new(Semaphore::new(1)) }),
+            CachePacking::Auto => Some(Pack::new(Packing::DEFAULT)),
             CachePacking::Off => None,
         };
         let mut informers = Self {

@@ -1,0 +1,43 @@
+//! What first lists have brought that is yet to be packed, in all caches of a process.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::sync::Notify;
+
+/// Bounds the JSON that waits to be packed. Lists bring objects faster than they are packed, and the memory that they take meanwhile
+/// would be several times what the caches take in the end.
+#[derive(Debug)]
+pub struct Backlog {
+    bytes_max: usize,
+    bytes: AtomicUsize,
+    packed: Notify,
+}
+
+impl Backlog {
+    /// Half of what first syncs are to take beyond what the caches take in the end: what was unpacked is not given back at once.
+    pub const BYTES_MAX: usize = 32 << 20;
+
+    /// A backlog in which so many bytes of JSON may wait, and those of one object more.
+    pub fn new(bytes_max: usize) -> Self {
+        Self { bytes_max, bytes: AtomicUsize::new(0), packed: Notify::new() }
+    }
+
+    pub(super) fn add(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Takes out what was packed, or is not to be packed any more.
+    pub(super) fn remove(&self, bytes: usize) {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.packed.notify_waiters();
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes.load(Ordering::Relaxed) > self.bytes_max
+    }
+
+    /// Wakes whom it is given to when something was taken out.
+    pub fn packed(&self) -> &Notify {
+        &self.packed
+    }
+}
