@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sha1::{Digest as _, Sha1};
 
-use crate::k8s::{DropPaths, Resource};
+use crate::k8s::{DropPaths, FieldPath, LAST_APPLIED, Resource};
 
 /// The description of an informer: which objects it follows, how much of them its cache holds, and why it runs.
 #[derive(Clone, Debug)]
@@ -123,8 +123,15 @@ impl InformerSpec {
 
     /// Whether the field at a dotted path is kept in its objects.
     pub fn holds(&self, field: &str) -> bool {
-        let metadata = matches!(field.split('.').next(), Some("metadata" | "kind" | "apiVersion"));
-        (metadata || !self.content.metadata_only) && !self.content.dropped.drops(field)
+        let names = FieldPath::new(field).segments();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let is_kept = match *names {
+            ["metadata", "managedFields", ..] => self.content.managed_fields,
+            ["metadata", "annotations", LAST_APPLIED, ..] => self.content.last_applied,
+            ["metadata" | "kind" | "apiVersion", ..] => true,
+            _ => !self.content.metadata_only,
+        };
+        is_kept && !self.content.dropped.drops(field)
     }
 
     /// The resource with the kind of its objects, bookmarks and lists: the resource's own kind, or `PartialObjectMetadata`.
@@ -244,6 +251,20 @@ mod tests {
         for (index, name) in names.iter().enumerate() {
             assert_eq!(names.iter().position(|one| one == name), Some(index), "{name}");
         }
+    }
+
+    #[test]
+    fn a_member_that_is_left_out_of_all_objects_is_not_held() {
+        const LAST: &str = r"metadata.annotations.kubectl\.kubernetes\.io/last-applied-configuration";
+        let mut spec = spec();
+        for field in ["metadata.managedFields.manager", LAST] {
+            assert!(!spec.holds(field), "{field}");
+        }
+        assert!(spec.holds("metadata.annotations.a") && spec.holds("spec.nodeName"));
+        (spec.content.managed_fields, spec.content.last_applied) = (true, true);
+        spec.content.metadata_only = true;
+        assert!(spec.holds("metadata.managedFields.manager") && spec.holds(LAST));
+        assert!(spec.holds("kind") && !spec.holds("spec.nodeName"));
     }
 
     #[test]

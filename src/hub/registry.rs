@@ -195,6 +195,9 @@ impl Hub {
         for informer in &gone {
             registry.retire(informer);
         }
+        drop(registry);
+        // A graph may have searched them, and no longer follows them.
+        self.0.waiting.send_modify(|_| ());
         true
     }
 
@@ -268,6 +271,18 @@ impl Hub {
     /// All informers, in the order in which they were added.
     pub fn informers(&self) -> Vec<Arc<Informer>> {
         self.read().informers.clone()
+    }
+
+    /// The informers of a resource; none if it is not followed. A name cannot tell `deployments` of `apps/v1` from those of a group
+    /// `v1.apps`, which anybody who may define resources can make.
+    pub fn followed(&self, group: &str, version: &str, plural: &str) -> Vec<Arc<Informer>> {
+        let is_meant = |informer: &&Arc<Informer>| {
+            let resource = &informer.spec.resource;
+            (resource.group(), resource.version(), resource.plural()) == (group, version, plural)
+        };
+        let found: Vec<_> = self.read().informers.iter().filter(is_meant).cloned().collect();
+        found.iter().for_each(|informer| informer.touch());
+        found
     }
 
     /// The informers of a name as kubectl accepts it: one, or one for each followed namespace.

@@ -212,10 +212,11 @@ impl Selection {
     ) -> Box<dyn Iterator<Item = &'a Arc<Object>> + Send + 'a> {
         if let (Some(name), [] | [_]) = (&self.name, &*self.namespaces) {
             let key = Key::new(self.namespaces.first().map_or("", String::as_str), name);
+            let object = snapshot.get(&key);
             // Without a namespace, namespaced objects of this name are searched for below.
-            if let Some(object) = snapshot.get(&key) {
+            if object.is_some() || !self.namespaces.is_empty() {
                 let wanted = after.is_none_or(|after| key > *after);
-                return Box::new(wanted.then_some(object).into_iter());
+                return Box::new(object.filter(|_| wanted).into_iter());
             }
         }
         if self.namespaces.is_empty() {

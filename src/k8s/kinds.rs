@@ -43,7 +43,8 @@ pub const BUILT_IN: &[BuiltIn] = &[
     namespaced("resourcequotas", "", &["quota", "resourcequota"]),
     namespaced("secrets", "", &["secret"]).selected_by(&[plain("type")]),
     namespaced("serviceaccounts", "", &["sa", "serviceaccount"]),
-    namespaced("services", "", &["svc", "service"]),
+    namespaced("services", "", &["svc", "service"])
+        .selected_by(&[plain("spec.clusterIP"), plain("spec.type")]),
     cluster("mutatingadmissionpolicies", "admissionregistration.k8s.io", &["mutatingadmissionpolicy"]),
     cluster(
         "mutatingadmissionpolicybindings",
@@ -86,7 +87,13 @@ pub const BUILT_IN: &[BuiltIn] = &[
     )]),
     cluster("certificatesigningrequests", "certificates.k8s.io", &["csr", "certificatesigningrequest"])
         .selected_by(&[plain("spec.signerName")]),
-    cluster("clustertrustbundles", "certificates.k8s.io", &["clustertrustbundle"]),
+    cluster("clustertrustbundles", "certificates.k8s.io", &["clustertrustbundle"])
+        .selected_by(&[plain("spec.signerName")]),
+    namespaced("podcertificaterequests", "certificates.k8s.io", &["podcertificaterequest"]).selected_by(&[
+        plain("spec.signerName"),
+        plain("spec.podName"),
+        plain("spec.nodeName"),
+    ]),
     namespaced("leasecandidates", "coordination.k8s.io", &["leasecandidate"]),
     namespaced("leases", "coordination.k8s.io", &["lease"]),
     namespaced("endpointslices", "discovery.k8s.io", &["endpointslice"]),
@@ -150,16 +157,17 @@ const EVENTS: &[FieldLabel] = &[
     plain("type"),
 ];
 
+/// `AddFieldLabelConversionsForEvent` of `pkg/apis/events/v1`: the names of this group, and `source`.
 const NEW_EVENTS: &[FieldLabel] = &[
-    ("involvedObject.kind", Some("regarding.kind"), ""),
-    ("involvedObject.namespace", Some("regarding.namespace"), ""),
-    ("involvedObject.name", Some("regarding.name"), ""),
-    ("involvedObject.uid", Some("regarding.uid"), ""),
-    ("involvedObject.apiVersion", Some("regarding.apiVersion"), ""),
-    ("involvedObject.resourceVersion", Some("regarding.resourceVersion"), ""),
-    ("involvedObject.fieldPath", Some("regarding.fieldPath"), ""),
+    plain("regarding.kind"),
+    plain("regarding.namespace"),
+    plain("regarding.name"),
+    plain("regarding.uid"),
+    plain("regarding.apiVersion"),
+    plain("regarding.resourceVersion"),
+    plain("regarding.fieldPath"),
     plain("reason"),
-    ("reportingComponent", Some("reportingController"), ""),
+    plain("reportingController"),
     ("source", Some("deprecatedSource.component"), ""),
     plain("type"),
 ];

@@ -1,5 +1,6 @@
 //! JSON merge patches (RFC 7386) between two states of an object.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, MapAccess, Visitor};
@@ -20,8 +21,15 @@ enum Level {
     Within,
 }
 
-/// A merge patch would have to set a member to `null`, which removes it.
-struct SetsNull;
+/// Depth to which objects are compared. Each level reads what is below it again, on a thread with a bounded stack, and tenants write
+/// objects of ten thousand levels where a definition has a free-form field.
+const DEPTH_MAX: usize = 32;
+
+/// Members of an object from which on they are looked up by a hash.
+const HASHED_FROM: usize = 16;
+
+/// No patch is made: it would have to set a member to `null`, which removes it, or to go deeper than [`DEPTH_MAX`].
+struct NoPatch;
 
 /// The patch that turns `before` into `after`, with the members that identify the object. `None` if no patch can, or if it
 /// would not be shorter than the object.
@@ -30,11 +38,18 @@ pub fn merge_patch(before: &Object, after: &Object) -> Option<String> {
     let (before, after) = (before.try_json().ok()?, after.try_json().ok()?);
     let (before, after) = (std::str::from_utf8(&before).ok()?, std::str::from_utf8(&after).ok()?);
     let mut out = String::with_capacity(512);
-    put(&members(before), &members(after), Level::Root, &mut out).ok()?;
+    put(&members(before), &members(after), (Level::Root, DEPTH_MAX), &mut out).ok()?;
     (out.len() < after.len()).then_some(out)
 }
 
-fn put(before: &[Member<'_>], after: &[Member<'_>], level: Level, out: &mut String) -> Result<(), SetsNull> {
+/// Writes the patch between the members of two objects, which may go so many levels deeper.
+fn put(
+    before: &[Member<'_>],
+    after: &[Member<'_>],
+    (level, depth): (Level, usize),
+    out: &mut String,
+) -> Result<(), NoPatch> {
+    let (old_values, new_values) = (Lookup::new(before), Lookup::new(after));
     out.push('{');
     let start = out.len();
     let begin = |raw: &str, out: &mut String| {
@@ -45,7 +60,7 @@ fn put(before: &[Member<'_>], after: &[Member<'_>], level: Level, out: &mut Stri
         out.push(':');
     };
     for Member { key, value } in after {
-        let old = before.iter().find(|old| old.key.text == key.text).map(|old| old.value);
+        let old = old_values.get(&key.text);
         let forced = match level {
             Level::Root => IN_ROOT.contains(&&*key.text),
             Level::Metadata => IN_METADATA.contains(&&*key.text),
@@ -59,14 +74,14 @@ fn put(before: &[Member<'_>], after: &[Member<'_>], level: Level, out: &mut Stri
         match old {
             Some(old) if is_object(old) && is_object(value) => {
                 let level = if is_metadata { Level::Metadata } else { Level::Within };
-                put(&members(old), &members(value), level, out)?;
+                let depth = depth.checked_sub(1).ok_or(NoPatch)?;
+                put(&members(old), &members(value), (level, depth), out)?;
             }
-            _ if sets_null(value) => return Err(SetsNull),
+            _ if sets_null(value, depth) => return Err(NoPatch),
             _ => out.push_str(value),
         }
     }
-    for Member { key, .. } in before.iter().filter(|old| after.iter().all(|new| new.key.text != old.key.text))
-    {
+    for Member { key, .. } in before.iter().filter(|old| new_values.get(&old.key.text).is_none()) {
         begin(key.raw, out);
         out.push_str("null");
     }
@@ -78,12 +93,40 @@ fn is_object(json: &str) -> bool {
     json.starts_with('{')
 }
 
-/// Whether a value cannot be set by a patch: `null`, or an object with such a member. Arrays are set as they are.
-fn sets_null(json: &str) -> bool {
+/// Whether a value cannot be set by a patch: `null`, or an object with such a member, or one that may have such a member deeper than
+/// this. Arrays are set as they are.
+fn sets_null(json: &str, depth: usize) -> bool {
     json == "null"
         || is_object(json)
             && json.contains("null")
-            && members(json).iter().any(|member| sets_null(member.value))
+            && match depth.checked_sub(1) {
+                Some(depth) => members(json).iter().any(|member| sets_null(member.value, depth)),
+                None => true,
+            }
+}
+
+/// The values of an object's members by key. Of the first few each is compared.
+enum Lookup<'m, 'a> {
+    Few(&'m [Member<'a>]),
+    Many(HashMap<&'m str, &'a str>),
+}
+
+impl<'m, 'a> Lookup<'m, 'a> {
+    fn new(members: &'m [Member<'a>]) -> Self {
+        if members.len() < HASHED_FROM {
+            return Self::Few(members);
+        }
+        Self::Many(members.iter().map(|member| (&*member.key.text, member.value)).collect())
+    }
+
+    fn get(&self, key: &str) -> Option<&'a str> {
+        match self {
+            Self::Few(members) => {
+                members.iter().find(|member| member.key.text == key).map(|member| member.value)
+            }
+            Self::Many(values) => values.get(key).copied(),
+        }
+    }
 }
 
 /// A member of an object: key and raw JSON.
@@ -98,6 +141,20 @@ fn members(json: &str) -> Vec<Member<'_>> {
     let mut reader = serde_json::Deserializer::from_str(json);
     // The decoder has read the object before, so this cannot fail.
     let _ = Members(&mut members).deserialize(&mut reader);
+    let last: HashMap<&str, usize> = match members.len() {
+        0..HASHED_FROM => HashMap::new(),
+        _ => {
+            members.iter().enumerate().map(|(at, member): (_, &Member<'_>)| (&*member.key.text, at)).collect()
+        }
+    };
+    let is_last = |at: usize| match members.len() {
+        0..HASHED_FROM => members[at + 1..].iter().all(|later| later.key.text != members[at].key.text),
+        _ => last.get(&*members[at].key.text) == Some(&at),
+    };
+    let mut kept: Vec<bool> = (0..members.len()).map(is_last).collect();
+    drop(last);
+    kept.reverse();
+    members.retain(|_| kept.pop().unwrap_or(true));
     members
 }
 
@@ -121,7 +178,6 @@ impl<'de> Visitor<'de> for Members<'_, 'de> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = map.next_key()?.map(MemberKey::new) {
             let value = map.next_value::<&RawValue>()?.get();
-            self.0.retain(|earlier| earlier.key.text != key.text);
             self.0.push(Member { key, value });
         }
         Ok(())
@@ -206,5 +262,37 @@ mod tests {
         // A patch cannot set a null, except within an array.
         assert_eq!(merge_patch(&object(1, &json!({})), &object(2, &json!({"a": {"b": null}}))), None);
         assert!(merge_patch(&object(1, &json!({})), &object(2, &json!({"a": [null]}))).is_some());
+    }
+
+    fn of_spec(version: u64, spec: &str) -> Object {
+        let options =
+            DecodeOptions { drop_managed_fields: true, drop_last_applied: true, object_bytes_max: 8 << 20 };
+        let metadata = format!(r#"{{"name":"p","uid":"u","resourceVersion":"{version}"}}"#);
+        let padding = "x".repeat(500);
+        let text = format!(r#"{{"kind":"Pod","metadata":{metadata},"padding":"{padding}","spec":{spec}}}"#);
+        Decoder::new(Resource::new(ResourceParts::default()), options).object(&text).unwrap()
+    }
+
+    #[test]
+    fn objects_deeper_than_the_stack_have_no_patch() {
+        let deep = |inner: &str| format!("{}{inner}{}", r#"{"a":"#.repeat(100_000), "}".repeat(100_000));
+        assert_eq!(merge_patch(&of_spec(1, &deep("1")), &of_spec(2, &deep("2"))), None);
+        assert_eq!(merge_patch(&of_spec(1, "{}"), &of_spec(2, &deep("null"))), None);
+        // Within the bound, and beside what changes.
+        let shallow = |inner: &str| format!("{}{inner}{}", r#"{"a":"#.repeat(20), "}".repeat(20));
+        assert!(merge_patch(&of_spec(1, &shallow("1")), &of_spec(2, &shallow("2"))).is_some());
+        let beside = |value: u8| format!(r#"{{"b":{value},"a":{}}}"#, deep("null"));
+        assert!(merge_patch(&of_spec(1, &beside(1)), &of_spec(2, &beside(2))).is_some());
+    }
+
+    #[test]
+    fn objects_of_many_members_are_compared_by_key_and_the_last_duplicate_counts() {
+        let members = |changed: &str| {
+            let all: Vec<_> = (0..60_000).map(|at| format!(r#""k{at}":0"#)).collect();
+            format!(r#"{{"k7":5,{},{changed}}}"#, all.join(","))
+        };
+        let patch = merge_patch(&of_spec(1, &members(r#""gone":1"#)), &of_spec(2, &members(r#""k8":9"#)));
+        let patch: Value = serde_json::from_str(&patch.unwrap()).unwrap();
+        assert_eq!(patch["spec"], json!({"k8": 9, "gone": null}));
     }
 }

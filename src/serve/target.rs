@@ -183,10 +183,13 @@ fn held(
 ) -> Result<(), ApiError> {
     for path in paths {
         if let Some(informer) = informers.iter().find(|informer| !informer.spec.holds(&path)) {
-            let what = if informer.spec.content.dropped.drops(&path) {
-                format!("everything but {} is", informer.spec.content.dropped)
-            } else {
+            let content = &informer.spec.content;
+            let what = if content.dropped.drops(&path) {
+                format!("everything but {} is", content.dropped)
+            } else if content.metadata_only {
                 "only their metadata is".to_owned()
+            } else {
+                "everything but managedFields and the last applied configuration is".to_owned()
             };
             let why = format!("{path} is not held: of {} {what}", informer.spec.resource);
             return Err(ApiError::invalid(name, params.get(name).unwrap_or(&path), &why));

@@ -5,6 +5,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use crate::k8s::FieldPath;
+
 /// Members that are removed from an object before it is stored, as dotted paths: `.data`, `.status.conditions`.
 ///
 /// A path begins with a dot and names one member after the other. At an array it continues in each element
@@ -44,11 +46,11 @@ impl DropPaths {
         self.0.is_none()
     }
 
-    /// Whether the path of a field selector names a dropped member, or one within it.
+    /// Whether the path of a field selector names a dropped member, or one within it. A dot within a name is written `\.`.
     pub fn drops(&self, field: &str) -> bool {
         let mut branch = self.root();
-        for name in field.split('.') {
-            match branch.and_then(|branch| branch.get(name)) {
+        for name in FieldPath::new(field).segments() {
+            match branch.and_then(|branch| branch.get(&name)) {
                 Some(Cut::Whole) => return true,
                 Some(Cut::Within(inner)) => branch = Some(inner),
                 None => return false,

@@ -150,8 +150,11 @@ fn identity_and_labels_cannot_be_dropped() {
 
 #[test]
 fn a_dropped_field_is_recognized() {
-    let paths: DropPaths = ".data,.status.conditions".parse().unwrap();
+    let paths: DropPaths =
+        r#".data,.status.conditions,.metadata.annotations["example.com/note"]"#.parse().unwrap();
     for (field, dropped) in [
+        (r"metadata.annotations.example\.com/note", true),
+        ("metadata.annotations.example.com/note", false),
         ("data", true),
         ("data.x.y", true),
         ("status.conditions.x", true),
@@ -161,6 +164,19 @@ fn a_dropped_field_is_recognized() {
     ] {
         assert_eq!(paths.drops(field), dropped, "{field}");
     }
+}
+
+#[test]
+fn nested_arrays_are_searched_for_what_is_dropped_to_a_bounded_depth() {
+    let dropped: DropPaths = ".spec.values.secret".parse().unwrap();
+    let read = |depth: usize| {
+        let values = format!("{}{{\"secret\":1,\"b\":2}}{}", "[".repeat(depth), "]".repeat(depth));
+        let text =
+            format!(r#"{{"metadata":{{"name":"a","resourceVersion":"7"}},"spec":{{"values":{values}}}}}"#);
+        String::from_utf8(decoder().dropping(dropped.clone()).object(&text).unwrap().json().to_vec()).unwrap()
+    };
+    assert!(!read(8).contains("secret") && read(8).contains(r#""b":2"#));
+    assert!(read(100_000).contains("secret"));
 }
 
 #[test]

@@ -2,12 +2,13 @@
 //!
 //! Source: `k8s.io/kubernetes/pkg/printers/internalversion`; each function names the one it mirrors.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
 use super::context::Context;
-use super::text::{join, labels, list_with_more, or_none};
+use super::text::{and_more, join, labels, or_none};
 use super::tree::Tree;
 
 /// `printService`.
@@ -67,20 +68,26 @@ pub(super) fn load_balancer(object: &Tree<'_>) -> String {
 
 /// `printEndpoints`.
 pub(super) fn endpoints(endpoints: &Tree<'_>, context: &Context) -> Vec<Value> {
-    let mut all = Vec::new();
+    const SHOWN_MAX: usize = 3;
+    // Each address has each port of its subset: only counted, but for those that are shown.
+    let (mut shown, mut count) = (Vec::new(), 0);
     for subset in endpoints.list("subsets") {
-        let addresses = subset.list("addresses").iter().map(|address| address.text("ip"));
-        let ports = subset.list("ports");
+        let (addresses, ports) = (subset.list("addresses"), subset.list("ports"));
+        count += addresses.len() * ports.len().max(1);
+        let left = SHOWN_MAX - shown.len();
         if ports.is_empty() {
-            all.extend(addresses.clone().map(str::to_owned));
+            addresses.iter().take(left).for_each(|address| shown.push(address.text("ip").to_owned()));
         }
-        for port in ports {
-            let port = port.int("port");
-            all.extend(addresses.clone().map(|ip| host_and_port(ip, port)));
-        }
+        let pairs = ports.iter().flat_map(|port| addresses.iter().map(move |address| (address, port)));
+        pairs
+            .take(left)
+            .for_each(|(address, port)| shown.push(host_and_port(address.text("ip"), port.int("port"))));
     }
-    let text =
-        if endpoints.list("subsets").is_empty() { "<none>".to_owned() } else { list_with_more(&all, 3, ",") };
+    let text = if endpoints.list("subsets").is_empty() {
+        "<none>".to_owned()
+    } else {
+        and_more(shown.join(","), count - shown.len())
+    };
     vec![endpoints.text("metadata.name").into(), text.into(), context.age(endpoints).into()]
 }
 
@@ -191,14 +198,17 @@ pub(super) fn persistent_volume_claim(claim: &Tree<'_>, context: &Context) -> Ve
 
 /// `printResourceQuota`.
 pub(super) fn resource_quota(quota: &Tree<'_>, context: &Context) -> Vec<Value> {
-    let (used, hard) = (quota.at("status.used"), quota.at("status.hard"));
-    let mut names: Vec<&str> = hard.entries().iter().map(|(name, _)| &**name).collect();
-    names.sort_unstable();
+    // By name: a quota may count thousands of kinds.
+    let by_name = |path| -> BTreeMap<&str, &Tree<'_>> {
+        quota.at(path).entries().iter().map(|(name, value)| (&**name, value)).collect()
+    };
+    let (used, hard) = (by_name("status.used"), by_name("status.hard"));
     let (mut requests, mut limits) = (String::new(), String::new());
-    for name in names {
+    for (name, hard) in hard {
         let column = if name.starts_with("limits.") { &mut limits } else { &mut requests };
         let separator = if column.is_empty() { "" } else { ", " };
-        let (used, hard) = (quantity(used, name), quantity(hard, name));
+        let used = used.get(name).map_or("0".into(), |used| used.plain());
+        let hard = if hard.is_there() { hard.plain() } else { "0".into() };
         // Writing to a string cannot fail.
         let _ = write!(column, "{separator}{name}: {used}/{hard}");
     }

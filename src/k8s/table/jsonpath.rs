@@ -212,11 +212,21 @@ fn quoted(text: &str, quote: char) -> Option<(String, &str)> {
 
 // === evaluation ===
 
+/// Values that a step may find, and elements that a filter may look at: a column shows a few. Some steps find a value several times
+/// (`..`, unions), and several such steps multiply.
+const FOUND_MAX: usize = 10_000;
+
 fn walk<'t, 'a>(nodes: &'t [Node], mut values: Vec<&'t Tree<'a>>) -> Found<'t, 'a> {
     for node in nodes {
         values = step(node, &values)?;
     }
     Ok(values)
+}
+
+/// The values, if they are not too many.
+fn bounded<'t, 'a>(values: impl Iterator<Item = &'t Tree<'a>>) -> Found<'t, 'a> {
+    let found: Vec<_> = values.take(FOUND_MAX + 1).collect();
+    if found.len() > FOUND_MAX { Err(Mismatch) } else { Ok(found) }
 }
 
 fn step<'t, 'a>(node: &'t Node, values: &[&'t Tree<'a>]) -> Found<'t, 'a> {
@@ -226,11 +236,11 @@ fn step<'t, 'a>(node: &'t Node, values: &[&'t Tree<'a>]) -> Found<'t, 'a> {
             let entry = |value: &'t Tree<'a>| value.entries().iter().rev().find(|(key, _)| key == name);
             Ok(there.filter_map(entry).map(|(_, value)| value).collect())
         }
-        Node::Wildcard => Ok(there.flat_map(children).collect()),
+        Node::Wildcard => bounded(there.flat_map(children)),
         Node::Recursive => {
             let mut found = Vec::new();
             for value in there {
-                descend(value, &mut found);
+                descend(value, &mut found)?;
             }
             Ok(found)
         }
@@ -239,6 +249,7 @@ fn step<'t, 'a>(node: &'t Node, values: &[&'t Tree<'a>]) -> Found<'t, 'a> {
             for value in there {
                 let Tree::List(items) = value else { return Err(Mismatch) };
                 found.extend(slice(items, *start, end.filter(|_| !is_single), *is_single, *step)?);
+                found = bounded(found.into_iter())?;
             }
             Ok(found)
         }
@@ -246,13 +257,18 @@ fn step<'t, 'a>(node: &'t Node, values: &[&'t Tree<'a>]) -> Found<'t, 'a> {
             let mut found = Vec::new();
             for path in paths {
                 found.extend(walk(path, values.to_vec())?);
+                found = bounded(found.into_iter())?;
             }
             Ok(found)
         }
         Node::Filter { left, operator, right } => {
-            let mut found = Vec::new();
+            let (mut found, mut looked_at) = (Vec::new(), 0);
             for value in values {
                 let Tree::List(items) = value else { return Err(Mismatch) };
+                looked_at += items.len();
+                if looked_at > FOUND_MAX {
+                    return Err(Mismatch);
+                }
                 for item in items {
                     if passes(item, left, operator, right)? {
                         found.push(item);
@@ -277,11 +293,15 @@ fn children<'t, 'a>(value: &'t Tree<'a>) -> Box<dyn Iterator<Item = &'t Tree<'a>
 }
 
 /// The value and all below it that have something below them.
-fn descend<'t, 'a>(value: &'t Tree<'a>, found: &mut Vec<&'t Tree<'a>>) {
+fn descend<'t, 'a>(value: &'t Tree<'a>, found: &mut Vec<&'t Tree<'a>>) -> Result<(), Mismatch> {
     if children(value).next().is_some() {
+        if found.len() == FOUND_MAX {
+            return Err(Mismatch);
+        }
         found.push(value);
-        children(value).for_each(|child| descend(child, found));
+        children(value).try_for_each(|child| descend(child, found))?;
     }
+    Ok(())
 }
 
 fn slice<'t, 'a>(

@@ -250,6 +250,35 @@ fn an_object_that_is_too_deep_shows_only_its_name() {
 }
 
 #[test]
+fn endpoints_of_many_addresses_and_ports_are_counted() {
+    let many = |name: &str, value: &str, count: usize| {
+        let all: Vec<_> = (1..=count).map(|at| json!({name: format!("{value}{at}")})).collect();
+        Value::from(all)
+    };
+    let ports: Vec<_> = (1..=12_000).map(|port| json!({"port": port})).collect();
+    let subsets = json!([
+        {"addresses": many("ip", "10.0.0.", 2)},
+        {"addresses": many("ip", "10.0.1.", 25_000), "ports": ports},
+        {"addresses": []},
+    ]);
+    let shown = "10.0.0.1,10.0.0.2,10.0.1.1:1 + 299999999 more...";
+    check("endpoints", 30, "Endpoints", json!({"metadata": {"name": "a"}, "subsets": subsets}), shown);
+}
+
+#[test]
+fn column_paths_that_find_too_much_find_nothing() {
+    let deep = format!("{}1{}", r#"{"a":"#.repeat(100), "}".repeat(100));
+    let tree: tree::Tree<'_> = serde_json::from_str(&deep).unwrap();
+    let pair: tree::Tree<'_> = serde_json::from_str(r#"{"a":[[1,2],[3,4]]}"#).unwrap();
+    let find = |path: &str, tree: &tree::Tree<'_>| {
+        jsonpath::Path::parse(path).unwrap().find(tree).map_err(|_| ()).map(|found| found.len())
+    };
+    assert_eq!(find("..a..a..a..a..a..a", &tree), Err(()));
+    assert_eq!(find(&format!(".a{}", "[0,0]".repeat(2)), &pair), Ok(4));
+    assert_eq!(find("..a", &tree).map(|found| found > 0), Ok(true));
+}
+
+#[test]
 fn invalid_column_paths_are_refused() {
     let parse = jsonpath::Path::parse;
     for path in [

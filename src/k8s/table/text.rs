@@ -46,10 +46,12 @@ pub(super) fn containers(pod_spec: &Tree<'_>) -> (String, String) {
 /// `a,b,c + 2 more...`: at most so many of the items.
 pub(super) fn list_with_more(items: &[String], shown_max: usize, separator: &str) -> String {
     let shown = items[..items.len().min(shown_max)].join(separator);
-    match items.len().checked_sub(shown_max) {
-        None | Some(0) => shown,
-        Some(more) => format!("{shown} + {more} more..."),
-    }
+    and_more(shown, items.len().saturating_sub(shown_max))
+}
+
+/// The shown items, and how many more there are.
+pub(super) fn and_more(shown: String, more: usize) -> String {
+    if more == 0 { shown } else { format!("{shown} + {more} more...") }
 }
 
 /// Joined by commas.

@@ -93,6 +93,11 @@ pub(super) fn wants_table(headers: &HeaderMap) -> bool {
     clauses(headers).first().is_some_and(|clause| clause.is_json() && clause.converted() == Some("Table"))
 }
 
+/// Whether a client accepts a table at all.
+pub(super) fn takes_table(headers: &HeaderMap) -> bool {
+    clauses(headers).iter().any(|clause| clause.is_json() && clause.converted() == Some("Table"))
+}
+
 /// The entries of `Accept`, the best first.
 pub(super) fn clauses(headers: &HeaderMap) -> Vec<Clause> {
     let values = headers.get_all(ACCEPT).into_iter().filter_map(|value| value.to_str().ok());

@@ -20,10 +20,15 @@ pub(super) const SYNC_WAIT: Duration = Duration::from_secs(5);
 /// The complete informer that holds the objects of a path.
 pub(super) async fn informer(server: &Server, target: &PathTarget) -> Result<Arc<Informer>, ApiError> {
     let deadline = Instant::now() + SYNC_WAIT;
-    let found = server.hub.find(&target.resource_name(), deadline).await.map_err(|error| refused(&error))?;
+    let PathTarget { group, version, resource: plural, .. } = target;
+    let mut found = server.hub.followed(group, version, plural);
+    if found.is_empty() {
+        // Perhaps it starts on demand.
+        found = server.hub.find(&target.resource_name(), deadline).await.map_err(|error| refused(&error))?;
+    }
     let resource = found[0].spec.resource.clone();
-    // The hub also accepts short names and kinds, which a path must not use.
-    let exact = resource.plural() == target.resource;
+    // The hub also accepts short names, kinds, parts of a group, and capitals, which a path must not use.
+    let exact = (resource.group(), resource.version(), resource.plural()) == (group, version, plural);
     let placed = match (resource.namespaced(), &target.namespace, &target.name) {
         (true, None, Some(_)) | (false, Some(_), _) => false,
         (true | false, _, _) => true,

@@ -79,6 +79,10 @@ async fn columns(server: &Server, informer: &Informer, headers: &HeaderMap) -> O
     if informer.spec.resource.is_built_in() {
         return None;
     }
+    // To read the definition costs more than most answers.
+    if !negotiate::takes_table(headers) {
+        return None;
+    }
     let held = held_columns(server, informer);
     if held.is_some() || !negotiate::wants_table(headers) {
         return held;

@@ -129,6 +129,17 @@ async fn case_33_missing_objects_and_resources_are_404() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_path_names_a_resource_by_its_exact_group_version_and_plural() {
+    let server = TestServer::start(&["deployments"]).await;
+    server.caught_up("deployments").await;
+    assert_eq!(server.get("/apis/apps/v1/deployments").await.status(), 200);
+    // The hub takes names as kubectl does: without a version, with part of a group, in capitals.
+    for path in ["/api/apps/deployments", "/apis/Apps/v1/deployments", "/apis/v1/apps/deployments"] {
+        status(&server.get(path).await, 404, "NotFound");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn case_34_pages_show_one_state_despite_writes() {
     let server = server().await;
     let (mut found, mut versions, mut counts, mut token) =

@@ -5,12 +5,23 @@ use informerd::testing::upstream::{Client, Config, UpstreamSource};
 
 use crate::support::envtest::{Envtest, Options, Version};
 
+/// Field labels of events, which the two groups name differently; without those that 1.20 does not have yet.
+const EVENT_LABELS: [&str; 7] = [
+    "regarding.name",
+    "regarding.fieldPath",
+    "involvedObject.name",
+    "involvedObject.uid",
+    "reportingController",
+    "reason",
+    "type",
+];
+
 async fn check(version: Version) {
     let Some(api) = Envtest::start(version, Options::default()).await else { return };
     let source = UpstreamSource::Kubeconfig { path: Some(api.kubeconfig_path()), context: None };
     let client = Client::connect(Config::new(source)).await.unwrap();
     let discovery = client.discover().await.unwrap();
-    let mut compared = 0;
+    let (mut compared, mut labels) = (0, 0);
     for resource in discovery.resources().filter(|resource| resource.is_built_in()) {
         let name = resource.canonical();
         let kind = built_in(resource.plural(), resource.group());
@@ -23,8 +34,18 @@ async fn check(version: Version) {
             let meant = discovery.resolve(word).unwrap().canonical();
             assert_eq!(built_in_named(word, None).map(BuiltIn::canonical), Some(meant), "{word}");
         }
+        for label in EVENT_LABELS.iter().filter(|_| version == Version::V1_20 && name.starts_with("events")) {
+            let knows = kind.fields.iter().any(|(known, ..)| known == label);
+            let prefix =
+                if parts.group.is_empty() { "/api".to_owned() } else { format!("/apis/{}", parts.group) };
+            let path = format!("{prefix}/{}/events?limit=1&fieldSelector={label}%3Dx", parts.version);
+            let accepted = client.document(&path, "application/json").await;
+            assert_eq!(accepted.is_ok(), knows, "{name}: {label}: {:?}", accepted.err());
+            labels += 1;
+        }
         compared += 1;
     }
+    assert!(version != Version::V1_20 || labels >= EVENT_LABELS.len(), "{labels} labels");
     assert!(compared >= 8, "only {compared} kinds were compared");
 }
 
