@@ -1,9 +1,9 @@
 #!/bin/sh
 # A file for each object in ./objects, the token in ./token.
 while true; do
-  token=$(cat token 2>/dev/null) || rm -rf objects
+  token=$(cat token 2>/dev/null); [ "$token" ] || rm -rf objects
   mkdir -p objects
-  curl -sN "http://localhost:8090/v1/watch/pods?transport=ndjson${token:+&resume=$token}" |
+  curl -sN --speed-limit 1 --speed-time 60 "http://localhost:8090/v1/watch/pods?transport=ndjson${token:+&resume=$token}" |
   jq -r --unbuffered '.object as {$metadata} | [.type, "\($metadata.namespace // "-")_\($metadata.name // "-")",
     $metadata.annotations["informerd.dev/resume"] // "-", (.object | tojson)] | join(" ")' |
   while read -r type file resume object; do

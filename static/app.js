@@ -33,6 +33,8 @@ const CHANGES_LEN_MAX = 24; // changed paths listed per event
 const JSON_LINES_MAX = 5_000; // beyond this the object is shown without color
 const RETRY_MS_MIN = 1_000;
 const RETRY_MS_MAX = 30_000;
+/** Removed rows that a table keeps beyond as many as it shows, while it is not drawn. */
+const DEAD_ROWS_MAX = 1000;
 const NARROW_PX = 820; // a table narrower than this leaves out the columns marked `low: 1`
 const GRAPH_ROW_MAX = 12; // boxes in a row of the graph; the last one counts further nodes
 const BOX = { width: 156, height: 36, gap: 10, rise: 34 }; // of the graph, in pixels
@@ -239,7 +241,10 @@ class Feed {
 
   drain() {
     const end = performance.now() + SLICE_MS;
-    while (this.head < this.queue.length && performance.now() < end) this.apply(this.queue[this.head++]);
+    while (this.head < this.queue.length && performance.now() < end) {
+      // One event that cannot be shown must not end the feed.
+      try { this.apply(this.queue[this.head++]); } catch (error) { console.error(error); }
+    }
     if (this.head < this.queue.length) {
       this.channel.port2.postMessage(0);
     } else {
@@ -509,6 +514,7 @@ class Table {
     this.rows = new Map();
     this.order = []; // all rows, sorted at the last rebuild; removed rows stay until the next one
     this.added = [];
+    this.dead = 0; // removed rows that are still in `order` or `added`
     this.view = []; // the rows of `order` that pass the filter
     this.epoch = 0;
     this.moved = true; // `order` or `view` is out of date
@@ -583,8 +589,19 @@ class Table {
     if (!row) return;
     this.rows.delete(key);
     row.alive = false;
+    this.dead += 1;
+    // A hidden tab draws nothing, but must not keep each row that came and went.
+    if (this.dead > this.rows.size + DEAD_ROWS_MAX) this.bury();
     this.moved = true;
     this.schedule();
+  }
+
+  /** Forgets removed rows. */
+  bury() {
+    this.order = this.order.filter((row) => row.alive);
+    this.added = this.added.filter((row) => row.alive);
+    this.view = this.view.filter((row) => row.alive);
+    this.dead = 0;
   }
 
   setFilter(input) {
@@ -614,6 +631,7 @@ class Table {
     const { column, direction } = this.sort;
     this.order = this.order.filter((row) => row.alive).concat(this.added.filter((row) => row.alive));
     this.added = [];
+    this.dead = 0;
     // The rows are nearly sorted already, so the engine's merge sort costs little more than one pass.
     this.order.sort((a, b) => {
       const [x, y] = [a.sorts[column], b.sorts[column]];
@@ -816,7 +834,9 @@ function diff(from, to, path = '', out = []) {
   const nested = from !== null && to !== null && typeof from === 'object' && typeof to === 'object' && Array.isArray(from) === Array.isArray(to);
   if (!nested) { out.push({ path, from, to }); return out; }
   const names = Array.isArray(to) ? [...Array(Math.max(from.length, to.length)).keys()] : new Set([...Object.keys(from), ...Object.keys(to)]);
-  for (const name of names) diff(from[name], to[name], pathOf(path, name), out);
+  // A label may be called `constructor`, which every object inherits.
+  const own = (value, name) => (Object.hasOwn(value, name) ? value[name] : undefined);
+  for (const name of names) diff(own(from, name), own(to, name), pathOf(path, name), out);
   return out;
 }
 
@@ -979,6 +999,7 @@ class Graph {
     this.root = $('graph');
     this.picture = $('graph-picture');
     this.path = null;
+    this.retryMs = RETRY_MS_MIN;
     // The graph is requested only while it is open.
     this.root.addEventListener('toggle', () => this.load());
   }
@@ -998,6 +1019,7 @@ class Graph {
   }
 
   load() {
+    clearTimeout(this.retry);
     this.stream?.close();
     this.stream = null;
     if (!this.root.open || !this.path) return;
@@ -1007,6 +1029,7 @@ class Graph {
       const { nodes, edges, ...rest } = JSON.parse(event.data).object;
       this.nodes = new Map(nodes.map((node) => [node.id, node]));
       this.edges = new Map(edges.map((edge) => [this.edgeKey(edge), edge]));
+      this.retryMs = RETRY_MS_MIN;
       this.draw(rest, true);
     });
     stream.addEventListener('PATCHED', (event) => {
@@ -1030,7 +1053,10 @@ class Graph {
     const { stream } = this;
     const said = await fetch(this.path.replace('/v1/watch-graph/', '/v1/graph/'))
       .then((answer) => answer.json()).catch((error) => error);
-    if (this.stream === stream) this.say(`The graph could not be read: ${said.message ?? 'try again'}`);
+    if (this.stream !== stream) return;
+    this.say(`The graph could not be read${said.message ? `: ${said.message}` : ''}. Trying again.`);
+    this.retry = setTimeout(() => this.stream === stream && this.load(), this.retryMs * (0.75 + Math.random() / 2));
+    this.retryMs = Math.min(this.retryMs * 2, RETRY_MS_MAX);
   }
 
   say(text) {

@@ -335,14 +335,17 @@ impl Index {
         let after = after.as_ref().map(|values| values.get(slot));
         let key = step.before.or(step.after).map(|object| object.key());
         let Some(key) = key else { return };
-        let mut told: Vec<&Arc<str>> = Vec::new();
-        for value in before.into_iter().chain(after).flat_map(|values| values.iter()) {
-            if told.contains(&value) {
-                continue;
-            }
-            told.push(value);
-            let (was, is) =
-                [before, after].map(|values| values.is_some_and(|one| one.contains(value))).into();
+        // Each value once, with whether the object had it and has it. Sorted, as a tenant may write tens of thousands of values.
+        let had = before.into_iter().flat_map(|values| values.iter()).map(|value| (value, true, false));
+        let has = after.into_iter().flat_map(|values| values.iter()).map(|value| (value, false, true));
+        let mut all: Vec<(&Arc<str>, bool, bool)> = had.chain(has).collect();
+        all.sort_unstable_by(|(one, ..), (other, ..)| one.cmp(other));
+        all.dedup_by(|(value, was, is), (kept, kept_was, kept_is)| {
+            let is_same = value == kept;
+            (*kept_was, *kept_is) = (*kept_was || is_same && *was, *kept_is || is_same && *is);
+            is_same
+        });
+        for (value, was, is) in all {
             self.touch(value, step.revision);
             if is {
                 self.entries += usize::from(self.posting_mut(value).keys.insert(key.clone()));

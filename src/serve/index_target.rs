@@ -25,7 +25,7 @@ impl IndexTarget {
     pub(super) fn parse(route: &str, uri: &Uri) -> Result<Self, ApiError> {
         let mut segments = target::segments(target::path_after(route, uri))?.into_iter();
         let (resource, path, value) = (segments.next().unwrap_or_default(), segments.next(), segments.next());
-        if segments.next().is_some() || resource.contains(',') {
+        if segments.next().is_some() || resource.contains([',', '/', '%']) {
             let accepted = format!(
                 "expected {route}RESOURCE[/PATH[/VALUE]]; a / within a path or a value is %2F, or give ?value="
             );

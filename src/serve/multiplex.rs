@@ -209,8 +209,7 @@ impl Multiplex {
         match turn.next {
             Next::Closed(reason) => {
                 self.streams.remove(&turn.id);
-                let closed = serde_json::json!({"id": turn.id, "type": "CLOSED", "reason": reason});
-                text_frame(&closed.to_string(), out);
+                text_frame(&closed(&turn.id, reason), out);
             }
             Next::Stream(stream) => {
                 entry.follower.get_or_insert_with(|| stream.follower().clone());
@@ -367,4 +366,9 @@ fn error_event(id: Option<&str>, error: &ApiError) -> String {
     let status = error.status().to_line();
     let status = String::from_utf8_lossy(status.trim_ascii_end());
     format!(r#"{{{label}"type":"ERROR","object":{status}}}"#)
+}
+
+/// The end of a subscription. As in all messages of one, `type` follows `id`: a client can tell what to do from the first bytes.
+fn closed(id: &str, reason: &str) -> String {
+    format!(r#"{{"id":{},"type":"CLOSED","reason":"{reason}"}}"#, serde_json::Value::from(id))
 }

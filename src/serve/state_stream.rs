@@ -123,6 +123,8 @@ impl Asked {
         let Self { format, coalesce, timeout, origin, .. } = self;
         permit.follower().comes_from(origin);
         let stepped_at = Instant::now();
+        // It waits for changes from now on, as a stream in a live view does.
+        permit.follower().joined(stepped_at);
         let ends_at = timeout.map(|timeout| stepped_at + timeout);
         let is_changed = false;
         let stream = StateStream { server, state, format, coalesce, ends_at, stepped_at, is_changed, permit };

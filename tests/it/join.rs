@@ -324,3 +324,33 @@ async fn an_invalid_join_parameter_of_a_stream_is_refused() {
         assert!(refused.text().contains(part), "{target}: {}", refused.text());
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chain_of_owners_longer_than_the_stack_is_followed() {
+    const LEN: usize = 20_000;
+    let server = TestServer::start(&["pods", "configmaps"]).await;
+    let owner = |object: &Value, kind: &str| {
+        let metadata = &object["metadata"];
+        json!([{"apiVersion": "v1", "kind": kind, "name": metadata["name"], "uid": metadata["uid"]}])
+    };
+    let mut owners = json!([]);
+    for number in 0..LEN {
+        let metadata = json!({"name": format!("c{number}"), "namespace": "shop", "ownerReferences": owners});
+        let created = server.cluster.create("configmaps", json!({"metadata": metadata})).unwrap();
+        owners = owner(&created, "ConfigMap");
+    }
+    let mut pod = mk_pod("shop", "a", "web");
+    pod["metadata"]["ownerReferences"] = owners;
+    server.cluster.create("pods", pod).unwrap();
+    server.caught_up("pods").await;
+    server.caught_up("configmaps").await;
+    let mut stream = Stream::sse(server.address, "/v1/watch/pods?join=owners", None).await.unwrap();
+    let mut count = 0;
+    in_time("the first state", async {
+        while stream.next().await.unwrap().kind != "SYNCED" {
+            count += 1;
+        }
+    })
+    .await;
+    assert_eq!(count, LEN + 1);
+}

@@ -1,8 +1,9 @@
 //! `/v1/index/…`: indexes, counts by value, objects by value.
 
+use informerd::testing::hub::Stage;
 use serde_json::{Value, json};
-
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
 use crate::support::client::{Stream, StreamEvent, exchange, head};
 use crate::support::server::TestServer;
@@ -196,6 +197,8 @@ async fn a_stream_of_counts_sends_changed_counts_only() {
     let server = pods().await;
     let mut nodes = Counts::open(&server, "/v1/watch-index/pods/spec.nodeName?coalesceMs=1").await;
     let mut slow = Counts::open(&server, "/v1/watch-index/pods/spec.nodeName?coalesceMs=300").await;
+    let followers = server.hub.followers(Instant::now());
+    assert!(followers.iter().all(|follower| follower.stage == Stage::Live), "they wait for changes");
     assert_eq!(nodes.counts, json!({"n1": 2, "n2": 1}));
     // A change that does not concern the node, then one that does.
     server.cluster.patch("pods", "one", "p0", &json!({"status": {"phase": "Failed"}})).unwrap();

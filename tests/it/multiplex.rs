@@ -35,7 +35,13 @@ impl Client {
         in_time("a message", async {
             loop {
                 match self.0.next().await.expect("a close frame comes first").expect("a frame") {
-                    Message::Text(text) => return Ok(serde_json::from_str(&text).unwrap()),
+                    Message::Text(text) => {
+                        let message: Value = serde_json::from_str(&text).unwrap();
+                        // The page reads the head of a message alone.
+                        let head = r#","type":"CLOSED","reason":""#;
+                        assert!(message["type"] != "CLOSED" || text.contains(head), "{text}");
+                        return Ok(message);
+                    }
                     Message::Close(frame) => return Err(frame.unwrap().code.into()),
                     Message::Binary(_) | Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => {}
                 }

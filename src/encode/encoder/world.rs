@@ -57,7 +57,13 @@ impl Encoder {
                 }
                 continue;
             }
-            let Some(key) = event.payload.key() else { continue };
+            let Some(key) = event.payload.key() else {
+                // A bookmark without a position takes back the tokens of before: its client has to start over if it is cut off now.
+                if self.sources.iter().any(|source| source.position == Resumable::No) {
+                    world.complete.clear();
+                }
+                continue;
+            };
             let body = self.body(event);
             if let Some(state) = &mut world.state {
                 match event.kind {

@@ -1,6 +1,6 @@
 //! The related objects that edges lead to.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
@@ -252,54 +252,61 @@ impl EdgeEnds {
     }
 
     /// Sets the owners of an end, as [`EdgeEnds::owned`] returned them.
-    pub(super) fn set_owners(&mut self, id: u32, now: &BTreeSet<u32>) {
+    /// Sets the owners of an end. Returns whether it has lost one.
+    pub(super) fn set_owners(&mut self, id: u32, now: &BTreeSet<u32>) -> bool {
         let before: BTreeSet<u32> = self.lists.ids(&self.get(id).owners).iter().copied().collect();
         if *now == before {
-            return;
+            return false;
         }
         for new in now.difference(&before) {
             let owned = &mut self.owned[*new as usize];
             self.lists.add(&mut owned.below, id);
             self.touched.insert(owned.end);
         }
+        let mut has_lost = false;
         for gone in before.difference(now) {
             self.lists.remove(&mut self.owned[*gone as usize].below, id);
             self.drop_unused_owned(*gone);
+            has_lost = true;
         }
         let owners = &mut self.ends[id as usize].owners;
         self.lists.clear(owners);
         now.iter().for_each(|owner| self.lists.add(owners, *owner));
+        has_lost
     }
 
     /// Whether an end is an owner of a selected object, or an owner of such an owner. Objects may own each other in a circle, so that
-    /// owners alone prove nothing.
-    pub(super) fn is_owner(&self, id: u32) -> bool {
-        self.is_owner_beside(id, &mut BTreeSet::new())
+    /// owners alone prove nothing. Without recursion, as tenants write chains of any length. `known` are ends of which it was found so;
+    /// the caller clears it when one loses an owner.
+    pub(super) fn is_owner(&self, id: u32, known: &mut HashSet<u32>) -> bool {
+        let (mut seen, mut left) = (HashSet::from([id]), vec![id]);
+        while let Some(at) = left.pop() {
+            let Some(owned) = self.owned_now(at) else { continue };
+            if owned.selected > 0 || known.contains(&at) {
+                known.insert(id);
+                return true;
+            }
+            let below = self.lists.ids(&owned.below).iter().copied();
+            left.extend(below.filter(|below| seen.insert(*below)));
+        }
+        false
     }
 
-    fn is_owner_beside(&self, id: u32, seen: &mut BTreeSet<u32>) -> bool {
-        if !seen.insert(id) {
-            return false;
-        }
+    /// What the object that an end has now owns; `None` if nothing.
+    fn owned_now(&self, id: u32) -> Option<&Owned> {
         let end = self.get(id);
-        let Some(object) = end.object() else { return false };
         let all = self.lists.ids(&end.owned);
         if all.is_empty() {
-            return false;
+            return None;
         }
-        let uid = ContentHash::of(object.uid().as_bytes());
-        let Some(owned) = all.iter().map(|id| &self.owned[*id as usize]).find(|owned| owned.uid == uid)
-        else {
-            return false;
-        };
-        owned.selected > 0
-            || self.lists.ids(&owned.below).iter().any(|below| self.is_owner_beside(*below, seen))
+        let uid = ContentHash::of(end.object()?.uid().as_bytes());
+        all.iter().map(|id| &self.owned[*id as usize]).find(|owned| owned.uid == uid)
     }
 
     /// Whether an edge leads to an end.
-    pub(super) fn is_linked(&self, id: u32) -> bool {
+    pub(super) fn is_linked(&self, id: u32, known: &mut HashSet<u32>) -> bool {
         let end = self.get(id);
-        end.named > 0 || !matches!(end.compared, IdList::Empty) || self.is_owner(id)
+        end.named > 0 || !matches!(end.compared, IdList::Empty) || self.is_owner(id, known)
     }
 
     /// Gives back what a first state needed beyond what it left.

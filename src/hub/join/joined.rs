@@ -4,7 +4,7 @@
 //! as an owner, or because one of the two selects or names the other. An owner that is held has edges to its own owners. A
 //! related object is shown while it exists and an edge leads to it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
@@ -258,10 +258,11 @@ impl Joined {
             self.link(id, states);
         }
         self.new.clear();
-        let dirty = self.settle_owners(states);
+        let mut known = HashSet::new();
+        let dirty = self.settle_owners(states, &mut known);
         let mut told = Vec::new();
         for id in dirty {
-            let is_linked = self.ends.is_linked(id);
+            let is_linked = self.ends.is_linked(id, &mut known);
             let end = self.ends.get_mut(id);
             let after = end.object().filter(|_| is_linked).cloned();
             let was_shown = std::mem::replace(&mut end.is_shown, after.is_some());
@@ -448,14 +449,14 @@ impl Joined {
     }
 
     /// Gives owners that are held edges to their own owners, and takes them from those that are not. Returns the related objects that
-    /// may be shown in another way than before.
-    fn settle_owners(&mut self, states: &[StateAt]) -> BTreeSet<u32> {
+    /// may be shown in another way than before. `known` are those of which it is known in the end that they are owners.
+    fn settle_owners(&mut self, states: &[StateAt], known: &mut HashSet<u32>) -> BTreeSet<u32> {
         let join = self.join.clone();
         let mut dirty = BTreeSet::new();
         while let Some(id) = self.ends.touched.pop_first() {
             dirty.insert(id);
             let wanted = match self.ends.get(id).object() {
-                Some(object) if self.ends.is_owner(id) => join.owners(object),
+                Some(object) if self.ends.is_owner(id, known) => join.owners(object),
                 Some(_) | None => Vec::new(),
             };
             let mut owners = BTreeSet::new();
@@ -463,7 +464,9 @@ impl Joined {
                 let end = self.ends.end(relation, &key, states);
                 owners.insert(self.ends.owned(end, uid));
             }
-            self.ends.set_owners(id, &owners);
+            if self.ends.set_owners(id, &owners) {
+                known.clear();
+            }
         }
         dirty
     }

@@ -411,8 +411,10 @@ impl Source {
             *next += 1;
             let event = if let Some(gone) = backfill.gone.get(at) {
                 let Gone { key, uid, version } = gone.clone();
-                if self.matcher.selection().form.patch {
-                    // Cut off here, the client would come back without an object of which another replica sends a patch.
+                let form = &self.matcher.selection().form;
+                if form.patch || form.coalesce.is_some() {
+                    // Cut off here, the client would come back without an object of which another replica sends a patch. One that gets
+                    // changes in batches would take the deletions alone for a state.
                     self.position = Resumable::No;
                 }
                 self.matcher
