@@ -9,8 +9,8 @@ use serde_json::value::RawValue;
 
 use super::Frames;
 use super::list::PARTIAL_HEAD;
-use crate::k8s::ResourceVersion;
 use crate::k8s::table::{Completed, Row, Table, Timestamp};
+use crate::k8s::{ResourceVersion, escaped};
 
 /// How much of its object a row contains: the parameter `includeObject`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -118,7 +118,7 @@ impl TableEncoder {
             self.text.push_str("null");
         } else {
             // Strings and numbers can always be written as JSON.
-            self.text.push_str(&serde_json::to_string(self.table.columns()).unwrap_or_default());
+            self.text.push_str(&escaped(serde_json::to_string(self.table.columns()).unwrap_or_default()));
         }
         self.has_told_columns = true;
         self.has_rows = false;
@@ -188,7 +188,7 @@ impl TableEncoder {
     fn begin_row(&mut self, cells: &serde_json::Value, out: &mut Frames) {
         self.text.clear();
         let comma = if self.has_rows { "," } else { "" };
-        self.add(format_args!(r#"{comma}{{"cells":{cells}"#));
+        self.add(format_args!(r#"{comma}{{"cells":{}"#, escaped(cells.to_string())));
         self.has_rows = true;
         out.put(&self.text);
     }
@@ -236,6 +236,20 @@ mod tests {
         let columns = text.find(r#"[{"name""#).zip(text.find(r#","rows""#));
         let short = columns.map(|(start, end)| format!("{}…{}", &text[..start], &text[end..]));
         assert_eq!(short.unwrap_or(text), expected);
+    }
+
+    #[test]
+    fn the_text_of_cells_is_escaped_as_the_api_server_escapes_it() {
+        let mut out = Frames::new();
+        let secret = Bytes::from("{\"metadata\":{\"name\":\"a\"},\"type\":\"a\u{2028}<b>\"}");
+        TableEncoder::new(table("secrets"), IncludeObject::None, TableVersion::V1).single(
+            &ResourceVersion::from(7),
+            &secret,
+            NOW,
+            &mut out,
+        );
+        let text = String::from_utf8(out.to_vec()).unwrap();
+        assert!(text.contains(r#"["a","a\u2028\u003cb\u003e",0,"\u003cunknown\u003e"]"#), "{text}");
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub use press::Press;
 pub use resource_version::ResourceVersion;
 pub use selector::{FieldSelector, LabelSelector, SELECTOR_TERMS_MAX, Term, Terms, Test};
 pub use selector_set::SelectorSet;
-pub use status::{Cause, Details, Status};
+pub use status::{Cause, Details, Status, escaped};
 pub use watch_event::WatchEvent;
 
 /// The annotation that marks the bookmark at the end of a streaming list (U18).

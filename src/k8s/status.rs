@@ -129,16 +129,21 @@ impl Status {
 
     /// The JSON on one line, with a line feed at its end, escaped as the API server does (U36).
     pub fn to_line(&self) -> Vec<u8> {
-        let mut line = serde_json::to_string(self).expect("a Status has string keys only");
-        // These characters occur within strings only.
-        for plain in ['<', '>', '&', '\u{2028}', '\u{2029}', '\u{85}'] {
-            if line.contains(plain) {
-                line = line.replace(plain, &format!("\\u{:04x}", u32::from(plain)));
-            }
-        }
+        let mut line = escaped(serde_json::to_string(self).expect("a Status has string keys only"));
         line.push('\n');
         line.into_bytes()
     }
+}
+
+/// JSON with the escapes of the API server, which Go's encoder writes, and one more, so that each line is one for every client.
+pub fn escaped(mut json: String) -> String {
+    // These characters occur within strings only.
+    for plain in ['<', '>', '&', '\u{2028}', '\u{2029}', '\u{85}'] {
+        if json.contains(plain) {
+            json = json.replace(plain, &format!("\\u{:04x}", u32::from(plain)));
+        }
+    }
+    json
 }
 
 #[cfg(test)]

@@ -78,6 +78,9 @@ pub(super) async fn index(
     let mut values: Vec<String> = params.all("value").map(str::to_owned).collect();
     values.extend(at.value);
     if values.is_empty() {
+        if let Some(fields) = params.get("fields") {
+            return Err(ApiError::invalid("fields", fields, "expected a value, too: counts have no objects"));
+        }
         return counts::counts(&server, &at.resource, path, target).await;
     }
     let selection = target.selection.and(Term { path, test: Test::In(sorted(values)?.into()) });

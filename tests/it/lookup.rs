@@ -255,6 +255,8 @@ async fn folded_counts_equal_the_counts_of_the_state() {
 async fn an_invalid_request_for_counts_is_refused_by_parameter() {
     let server = pods().await;
     for (target, field) in [
+        ("/v1/watch-index/pods%2Fone/spec.nodeName", "path"),
+        ("/v1/index/pods/spec.nodeName?fields=spec", "fields"),
         ("/v1/watch-index/pods", "path"),
         ("/v1/watch-index/pods/spec.nodeName/n1", "path"),
         ("/v1/watch-index/pods/spec..nodeName", "path"),
