@@ -424,6 +424,36 @@ fn each_client_gets_the_changes_of_its_filter_and_a_bookmark() {
     });
 }
 
+#[test]
+fn deletions_of_a_backfill_alone_are_no_state_for_a_client_that_gets_changes_in_batches() {
+    paused(|| {
+        for interval in [None, Some(Duration::from_millis(10))] {
+            let mut upstream = Upstream::default();
+            ["a", "b", "c", "d", "e"].into_iter().for_each(|name| upstream.put(name, true));
+            let mut selection = Selection::default();
+            selection.form.coalesce = interval;
+            let mut client = Client::new(selection);
+            client.connect(&Life::new(&upstream));
+            while !client.pull(usize::MAX) {}
+            let token = client.token.clone();
+            ["a", "b", "c", "d"].into_iter().for_each(|name| upstream.delete(name));
+            upstream.put("f", true);
+            let life = Life::new(&upstream);
+            client.connect(&life);
+            life.answer(&upstream);
+            // A batch has three events.
+            client.told = 0;
+            while client.told == 0 {
+                client.pull(usize::MAX);
+            }
+            let expected = if interval.is_some() { Some(Resumable::No) } else { token };
+            assert_eq!((client.state.len(), &client.token), (2, &expected), "{interval:?}");
+            while !client.pull(usize::MAX) {}
+            assert_eq!(client.state, client.expected(&life));
+        }
+    });
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_client_whose_backfill_is_not_answered_starts_over() {
     let (upstream, mut clients) = outlived();
