@@ -339,7 +339,7 @@ impl Index {
         let had = before.into_iter().flat_map(|values| values.iter()).map(|value| (value, true, false));
         let has = after.into_iter().flat_map(|values| values.iter()).map(|value| (value, false, true));
         let mut all: Vec<(&Arc<str>, bool, bool)> = had.chain(has).collect();
-        all.sort_unstable_by(|(one, ..), (other, ..)| one.cmp(other));
+        all.sort_unstable_by_key(|(value, ..)| *value);
         all.dedup_by(|(value, was, is), (kept, kept_was, kept_is)| {
             let is_same = value == kept;
             (*kept_was, *kept_is) = (*kept_was || is_same && *was, *kept_is || is_same && *is);

@@ -298,7 +298,7 @@ mod tests {
         let mut encoder = TableEncoder::new(table, IncludeObject::None, TableVersion::V1);
         let pod = Bytes::from_static(br#"{"metadata":{"name":"p"},"status":{"phase":"Failed"}}"#);
         let head = r#"{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"9"},"columnDefinitions":"#;
-        let row = r#"{"cells":["p","0/0","Failed","0","<unknown>","<none>","<none>","<none>","<none>"],"conditions":[{"type":"Completed","status":"True","reason":"Failed","message":"The pod failed."}],"object":null}"#;
+        let row = r#"{"cells":["p","0/0","Failed","0","\u003cunknown\u003e","\u003cnone\u003e","\u003cnone\u003e","\u003cnone\u003e","\u003cnone\u003e"],"conditions":[{"type":"Completed","status":"True","reason":"Failed","message":"The pod failed."}],"object":null}"#;
         check(|out| encoder.single(&version, &pod, NOW, out), &format!(r#"{head}…,"rows":[{row}]}}"#));
         check(|out| encoder.single(&version, &pod, NOW, out), &format!(r#"{head}null,"rows":[{row}]}}"#));
         check(
@@ -320,7 +320,7 @@ mod tests {
         check(
             |out| encoder.single(&version, &map, NOW, out),
             &format!(
-                r#"{head}…,"rows":[{{"cells":["a",0,"<unknown>"],"object":{partial}{{"name":"a"}}}}}}]}}"#
+                r#"{head}…,"rows":[{{"cells":["a",0,"\u003cunknown\u003e"],"object":{partial}{{"name":"a"}}}}}}]}}"#
             ),
         );
         check(

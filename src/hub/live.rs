@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::event::{Event, EventKind, Payload};
 use super::gathering::Gathering;
 use super::lane::Lane;
-use super::live_place::{LivePlace, LivePosition, Member, Round, Told, is_beyond, nothing_between};
+use super::live_place::{Group, LivePlace, LivePosition, Member, Round, Told};
 use super::project::{ChangeValues, loses_order, position_after, project_read_change};
 use super::routes::Route;
 use super::shared_batch::SharedBatch;
@@ -47,6 +47,8 @@ pub struct Live<M: Member> {
     members: Slab<Entry<M>>,
     /// When a view or member is due.
     timers: BTreeSet<(Instant, Timer)>,
+    /// Views whose condition was costly at the last changes.
+    costly: Vec<usize>,
 }
 
 /// A selection of some informers, with its members.
@@ -63,16 +65,6 @@ struct View<M: Member> {
     seen: (usize, u64),
     pending: Vec<Event>,
     gathering: Option<Gathering>,
-}
-
-/// Members of a view that get the same bytes.
-pub struct Group<M: Member> {
-    kind: M::Kind,
-    ordered: bool,
-    /// Their encoder.
-    pub encoder: M::Encoder,
-    /// Their keys.
-    pub members: Vec<usize>,
 }
 
 struct Entry<M> {
@@ -103,6 +95,7 @@ impl<M: Member> Live<M> {
             views_by_selection: HashMap::new(),
             members: Slab::new(),
             timers: BTreeSet::new(),
+            costly: Vec::new(),
         }
     }
 
@@ -258,16 +251,7 @@ impl<M: Member> Live<M> {
             return false;
         }
         let met = |((lane, matcher, _), source): (&(usize, Matcher, Route), &LivePosition)| {
-            let lane = &self.lanes[*lane];
-            if source.holds_beyond.is_some() && lane.relists != lane.informer.reader.mark().relists {
-                return false;
-            }
-            // The position of a stream never goes back.
-            if source.cursor.revision > lane.cursor.revision || is_beyond(&source.position, &lane.position) {
-                return false;
-            }
-            let (from, to) = (source.cursor, lane.cursor);
-            from == to || nothing_between(matcher, &lane.informer.reader, from, to, place.ordered)
+            self.lanes[*lane].meets(source, matcher, place.ordered)
         };
         view.sources.iter().zip(&place.sources).all(met)
     }
@@ -377,6 +361,10 @@ impl<M: Member> Live<M> {
                 return Round { leaving, more: true, ..Round::default() };
             }
         }
+        let leaving = self.costly_members();
+        if !leaving.is_empty() {
+            return Round { leaving, more: true, ..Round::default() };
+        }
         let lane = &mut self.lanes[key];
         if mark.revision <= lane.cursor.revision {
             return Round::default();
@@ -389,6 +377,14 @@ impl<M: Member> Live<M> {
             return Round { leaving, more: true, ..Round::default() };
         }
         self.take(key, &batch, mark, now)
+    }
+
+    /// The members of views whose condition has become costly with the last changes.
+    fn costly_members(&mut self) -> Vec<usize> {
+        let costly = std::mem::take(&mut self.costly);
+        let views = costly.into_iter().filter_map(|view| self.views.get(view));
+        let groups = views.filter(|view| view.selection.is_costly()).flat_map(|view| view.groups.iter());
+        groups.flat_map(|group| group.members.iter().copied()).collect()
     }
 
     /// Ordered members for which a batch would break the order of changes. Their streams end by themselves.
@@ -412,7 +408,7 @@ impl<M: Member> Live<M> {
 
     /// Projects a batch for all views that it concerns, and moves the lane to its end.
     fn take(&mut self, lane_key: usize, batch: &Arc<SharedBatch>, mark: Mark, now: Instant) -> Round {
-        let (lane, views) = (&mut self.lanes[lane_key], &mut self.views);
+        let (lane, views, costly) = (&mut self.lanes[lane_key], &mut self.views, &mut self.costly);
         let paths = lane.informer.reader.paths();
         let before = (lane.cursor, lane.position.clone());
         let (mut touched, mut gathers) = (Vec::new(), Vec::new());
@@ -430,6 +426,9 @@ impl<M: Member> Live<M> {
                 let matcher = &mut view.sources[source].1;
                 matcher.refresh_to(&paths);
                 let projected = project_read_change(matcher, change, &values);
+                if view.selection.is_costly() && !costly.contains(&key) {
+                    costly.push(key);
+                }
                 if let Some(gathering) = &mut view.gathering {
                     // The object has a held change already: hold this one, too, as the last state may differ from the first.
                     if projected.is_some() || gathering.has(source, change.object.key()) {
@@ -573,13 +572,6 @@ impl<M: Member> Live<M> {
         let position = positions[0].clone();
         let payload = Payload::Mark { positions, reason: None };
         Event { source: 0, kind: EventKind::Bookmark, payload, position, is_amid: false }
-    }
-}
-
-impl<M: Member> Group<M> {
-    /// The kind of its members.
-    pub fn kind(&self) -> M::Kind {
-        self.kind
     }
 }
 

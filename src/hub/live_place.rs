@@ -107,6 +107,23 @@ pub struct Round {
     pub is_behind: bool,
 }
 
+/// Members of a view that get the same bytes.
+pub struct Group<M: Member> {
+    pub(super) kind: M::Kind,
+    pub(super) ordered: bool,
+    /// Their encoder.
+    pub encoder: M::Encoder,
+    /// Their keys.
+    pub members: Vec<usize>,
+}
+
+impl<M: Member> Group<M> {
+    /// The kind of its members.
+    pub fn kind(&self) -> M::Kind {
+        self.kind
+    }
+}
+
 /// Whether a position is beyond another one, or cannot be compared with it.
 pub(super) fn is_beyond(position: &Resumable, other: &Resumable) -> bool {
     position.partial_cmp(other).is_none_or(Ordering::is_gt)

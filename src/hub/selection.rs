@@ -30,6 +30,9 @@ pub struct Selection {
     pub form: Form,
 }
 
+/// Cost of an evaluation of a condition above which a stream has a task of its own: some ten milliseconds a batch.
+const LIVE_COST_MAX: Duration = Duration::from_micros(25);
+
 /// Cost of a look at an object with a condition, relative to one without: what it reads is cut from the object's JSON.
 const CONDITION_WEIGHT: usize = 64;
 /// Time of a look at an object without a condition.
@@ -128,6 +131,12 @@ impl Selection {
             (None, true) => 1,
         };
         (plain / weight).max(1)
+    }
+
+    /// Whether its condition costs too much to be evaluated in a live loop, with which other streams wait: a batch of changes has hundreds
+    /// of states.
+    pub(super) fn is_costly(&self) -> bool {
+        self.condition.as_ref().is_some_and(|condition| condition.cost() > LIVE_COST_MAX)
     }
 
     /// The namespaces it is restricted to; empty for all.

@@ -247,6 +247,9 @@ impl Source {
     /// Its position, if it is live and has caught up.
     pub(in crate::hub) fn live_position(&self) -> Option<LivePosition> {
         let live = matches!(self.phase, Phase::Live) && !self.resync_due && !self.informer.is_over();
+        // It has to start over, which only its own reader does.
+        let skipped = |token: &crate::k8s::ResourceVersion| self.informer.reader.skipped_since(token);
+        let live = live && !self.holds_beyond.as_ref().is_some_and(skipped);
         let here = || LivePosition {
             informer: self.informer.clone(),
             cursor: self.cursor,

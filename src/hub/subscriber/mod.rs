@@ -108,8 +108,8 @@ impl Subscriber {
         let now = Instant::now();
         let Subscription { informers, mut selection, join, from, resync, timeout } = subscription;
         // A patch needs the state that it is made from. A client that holds events from beyond its token may have
-        // deleted that object, or have it in a later state, and this replica may not be as far.
-        selection.form.patch &= !matches!(from, StartAt::Bookmark(_));
+        // deleted that object, or have it in a later state, and this replica may not be as far. One that begins without objects has none.
+        selection.form.patch &= !matches!(from, StartAt::Bookmark(_) | StartAt::Now);
         let join = join.map(|join| {
             let whole = Form { coalesce: selection.form.coalesce, ..Form::default() };
             Box::new(JoinReader::new(join, std::mem::replace(&mut selection.form, whole)))
@@ -238,7 +238,7 @@ impl Subscriber {
                 tokio::task::yield_now().await;
                 continue;
             }
-            self.wait().await;
+            self.wait(now).await;
         }
     }
 
@@ -286,6 +286,10 @@ impl Subscriber {
         if !live || over || rests || self.drain.is_cancelled() || self.join.is_some() {
             return None;
         }
+        // A view would evaluate it for many changes in one go, and others wait for that.
+        if self.selection.is_costly() {
+            return None;
+        }
         let sources = self.sources.iter().map(Source::live_position).collect::<Option<Vec<_>>>()?;
         let gathers = self.selection.form.coalesce.is_some();
         if gathers && sources.iter().any(|source| source.holds_beyond.is_some()) {
@@ -331,8 +335,8 @@ impl Subscriber {
         live && self.resync.is_none() && self.selection.is_all()
     }
 
-    /// Waits until there may be a delivery.
-    async fn wait(&mut self) {
+    /// Waits until there may be a delivery, as of `now`: a moment that has come since is not waited for.
+    async fn wait(&mut self, now: Instant) {
         let mut at = self.heartbeat_at;
         let next = match &self.state {
             SubscriberState::Starting { until, .. } => *until,
@@ -341,9 +345,10 @@ impl Subscriber {
             SubscriberState::Resetting { until, .. } => *until,
             SubscriberState::Snapshot | SubscriberState::Resumed | SubscriberState::Ended(_) => None,
         };
-        let gathers_until = self.gathers_until(Instant::now());
-        for other in [self.deadline, self.drain_at, self.resync_at, next, gathers_until].into_iter().flatten()
-        {
+        let gathers_until = self.gathers_until(now);
+        // While changes are gathered nothing is pulled, and so nothing is sent anew.
+        let resync_at = self.resync_at.filter(|_| gathers_until.is_none());
+        for other in [self.deadline, self.drain_at, resync_at, next, gathers_until].into_iter().flatten() {
             at = at.min(other);
         }
         let draining = self.drain_at.is_some();

@@ -25,7 +25,9 @@ impl Subscriber {
     /// Starts, once every cache is complete and the token can be followed.
     pub(super) fn start(&mut self, now: Instant) {
         let SubscriberState::Starting { from, until, histories } = &self.state else { return };
-        if !self.sources.iter().all(Source::synced) {
+        // The time to wait for a token begins once all caches are complete; until then only their commits wake it.
+        let is_joined = self.join.as_ref().is_none_or(|join| join.synced());
+        if !self.sources.iter().all(Source::synced) || !is_joined {
             return;
         }
         let (from, waited) = (from.clone(), until.is_some_and(|until| now >= until));

@@ -21,6 +21,7 @@ mod joined;
 mod live;
 mod ordered;
 mod resuming;
+mod waiting;
 
 const NAMES: usize = 5;
 
