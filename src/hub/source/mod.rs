@@ -43,6 +43,8 @@ pub(super) struct Source {
     left_at: ResourceVersion,
     /// Whether a resync is due, which begins once the client has caught up.
     resync_due: bool,
+    /// Whether it has read from behind the journal since this was last asked: objects that came and went meanwhile were passed over.
+    pub(super) has_passed_over: bool,
     /// Whether the client must get every change in order, or the stream ends.
     ordered: bool,
 }
@@ -203,6 +205,7 @@ impl Source {
             holds_beyond: None,
             left_at: ResourceVersion::ZERO,
             resync_due: false,
+            has_passed_over: false,
             ordered,
         }
     }

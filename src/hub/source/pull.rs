@@ -335,6 +335,7 @@ impl Source {
                 return Err(ResetReason::Lagged);
             }
             self.phase = Phase::CatchUp;
+            self.has_passed_over = true;
             return Ok(None);
         };
         self.located_by = None;

@@ -311,6 +311,13 @@ impl Subscriber {
         live.then(|| self.sources.iter().map(passed).collect())?
     }
 
+    /// Whether it has read from behind the journal since this was last asked. Its events then are of the last states alone, and there may
+    /// be none: an object that was created and deleted meanwhile is not told.
+    pub fn take_passed_over(&mut self) -> bool {
+        let taken = self.sources.iter_mut().map(|source| std::mem::take(&mut source.has_passed_over));
+        taken.fold(false, |any, one| any | one)
+    }
+
     /// The error with which the stream ends, if any.
     pub fn refusal(&self) -> Option<&Status> {
         self.refusal.as_ref()

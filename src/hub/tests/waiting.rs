@@ -83,3 +83,25 @@ async fn a_stream_with_a_costly_condition_has_a_task_of_its_own() {
         assert_eq!(subscriber.live_place().is_some(), is_live, "{depth}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_catch_up_of_one_event_is_known_to_have_passed_over_others() {
+    let mut life = Life::new(&one_pod());
+    let asked = subscription(&life, Selection::default(), StartAt::Start);
+    let mut subscriber = life.hub.subscribe(asked).unwrap();
+    while ready(&mut subscriber).is_some() {}
+    // The journal holds all of it.
+    life.writer.commit(vec![Delta::Apply(object("a", 1, 2, false))]);
+    while ready(&mut subscriber).is_some() {}
+    assert!(!subscriber.take_passed_over());
+    // It holds the last four changes only. One object came and went.
+    life.writer.commit(vec![Delta::Apply(object("b", 2, 3, true)), Delta::Delete(object("b", 2, 4, true))]);
+    life.writer.commit((5..10).map(|version| Delta::Apply(object("a", 1, version, true))).collect());
+    let events = ready(&mut subscriber).unwrap();
+    assert_eq!(events.len(), 1);
+    assert_eq!(
+        (events[0].kind, &events[0].position, events[0].is_amid),
+        (EventKind::Modified, &9.into(), false)
+    );
+    assert!(subscriber.take_passed_over() && !subscriber.take_passed_over());
+}

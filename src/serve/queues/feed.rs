@@ -127,7 +127,9 @@ impl Feed {
         loop {
             // A subscription has batches without a pause while a first state or a backlog lasts. Others must have their turn, too.
             yield_now().await;
-            match subscriber.next().await {
+            let delivery = subscriber.next().await;
+            self.skipped |= subscriber.take_passed_over();
+            match delivery {
                 Delivery::Events(events) => {
                     self.take(&events).await;
                     self.catch_up(&subscriber).await;
@@ -155,7 +157,7 @@ impl Feed {
     /// subscription goes on from its cursor.
     async fn take(&mut self, events: &[Event]) {
         let mut changed = VecDeque::with_capacity(events.len());
-        // A catch-up, a first state and a relist bring each object in its last state.
+        // A first state and a relist bring each object in its last state, as a catch-up does.
         self.skipped |= events.iter().any(|event| event.is_amid || event.position == Resumable::No);
         for event in events {
             self.note(event, &mut changed);
