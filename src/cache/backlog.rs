@@ -36,7 +36,7 @@ impl Backlog {
         self.bytes.load(Ordering::Relaxed) > self.bytes_max
     }
 
-    /// Wakes whom it is given to when something was taken out.
+    /// Notifies its waiters each time objects leave the backlog.
     pub fn packed(&self) -> &Notify {
         &self.packed
     }

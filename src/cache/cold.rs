@@ -11,7 +11,7 @@ use crate::k8s::{Dictionary, Key};
 pub(super) struct Cold {
     pub(super) keys: VecDeque<(Key, usize)>,
     pub(super) bytes: usize,
-    /// With fewer bytes it may be that nothing of them is packed.
+    /// Bytes from which a dictionary is trained. With fewer, these objects may stay unpacked.
     packed_from: usize,
     /// Where these bytes wait, with those of other caches.
     backlog: Arc<Backlog>,
@@ -28,7 +28,7 @@ impl Cold {
         Self { keys: VecDeque::new(), bytes: 0, packed_from, backlog }
     }
 
-    /// Whether as much waits as is surely packed.
+    /// Whether the packer will pack some of these objects.
     pub(super) fn is_to_pack(&self) -> bool {
         self.bytes >= self.packed_from
     }

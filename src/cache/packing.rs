@@ -142,11 +142,9 @@ impl Writer {
             seen: Seen::default(),
         }
     }
-}
 
-impl Writer {
-    /// The backlog, while it is full and objects of a first list of this cache are to be packed: then the list waits. What others leave
-    /// behind does not hold it up.
+    /// The backlog, while it is full and the packer has objects of this cache's first list to pack: the list has to wait then. Objects that
+    /// other caches leave in the backlog do not hold it up.
     pub fn full_backlog(&self) -> Option<Arc<Backlog>> {
         let state = self.shared().read();
         let waits = |cold: &&Cold| cold.is_to_pack() && cold.backlog().is_full();

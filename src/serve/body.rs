@@ -94,6 +94,14 @@ impl FramesBody {
     }
 }
 
+/// Why an answer breaks off whose state, or whose rest, was held for too long.
+pub(super) fn too_slow() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::TimedOut,
+        "the client is too slow: the rest of the answer is no longer held",
+    )
+}
+
 /// Time for the body of a request to arrive: enough for slow links, too short to hold many connections.
 const JSON_TIMEOUT: Duration = Duration::from_secs(10);
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Buf as _;
 
-use super::body::FramesBody;
+use super::body::{FramesBody, too_slow};
 use super::turns::Turns;
 use crate::encode::Frames;
 use crate::hub::{Candidates, Form, Generations, HeldState, Holding, Informer, Matcher, Selection};
@@ -199,7 +199,7 @@ impl Listing {
         {
             let selection = matcher.selection();
             let plain = if selection.selects() { LOOKED_AT_MAX } else { PASSED_MAX };
-            let state = state.get().ok_or_else(|| io::Error::new(io::ErrorKind::TimedOut, "too slow"))?;
+            let state = state.get().ok_or_else(too_slow)?;
             let after = place.after.take();
             for object in matcher.reach(&state, after.as_ref()) {
                 passed += 1;

@@ -256,7 +256,7 @@ fn pieces_body(
         });
         match taken {
             Some((bytes, is_over)) => Some((Ok(bytes), (!is_over).then_some(held))),
-            None => Some((Err(io::Error::new(io::ErrorKind::TimedOut, "too slow")), None)),
+            None => Some((Err(body::too_slow()), None)),
         }
     })
 }

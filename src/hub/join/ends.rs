@@ -251,8 +251,7 @@ impl EdgeEnds {
         }
     }
 
-    /// Sets the owners of an end, as [`EdgeEnds::owned`] returned them.
-    /// Sets the owners of an end. Returns whether it has lost one.
+    /// Sets the owners of an end, as [`EdgeEnds::owned`] returned them. Returns whether it has lost one.
     pub(super) fn set_owners(&mut self, id: u32, now: &BTreeSet<u32>) -> bool {
         let before: BTreeSet<u32> = self.lists.ids(&self.get(id).owners).iter().copied().collect();
         if *now == before {
@@ -276,8 +275,8 @@ impl EdgeEnds {
     }
 
     /// Whether an end is an owner of a selected object, or an owner of such an owner. Objects may own each other in a circle, so that
-    /// owners alone prove nothing. Without recursion, as tenants write chains of any length. `known` are ends of which it was found so;
-    /// the caller clears it when one loses an owner.
+    /// owners alone prove nothing. It does not recurse, as tenants write chains of any length. `known` has ends that were found to be such
+    /// owners. The caller clears it when an end loses an owner.
     pub(super) fn is_owner(&self, id: u32, known: &mut HashSet<u32>) -> bool {
         let (mut seen, mut left) = (HashSet::from([id]), vec![id]);
         while let Some(at) = left.pop() {

@@ -449,7 +449,7 @@ impl Joined {
     }
 
     /// Gives owners that are held edges to their own owners, and takes them from those that are not. Returns the related objects that
-    /// may be shown in another way than before. `known` are those of which it is known in the end that they are owners.
+    /// may be shown in another way than before. `known` gets those that were found to be owners.
     fn settle_owners(&mut self, states: &[StateAt], known: &mut HashSet<u32>) -> BTreeSet<u32> {
         let join = self.join.clone();
         let mut dirty = BTreeSet::new();

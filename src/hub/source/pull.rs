@@ -14,7 +14,7 @@ use super::super::token::TokenKind;
 use super::super::{Candidates, Config, Resumable};
 use super::{BatchBuilder, Difference, Finding, LOOKED_AT_MAX, Phase, Pulled, Source};
 use crate::cache::{Batch, CatchUpEntry, Cursor, Gone, IndexCatchUp, Lost, Revision, UsedIndex};
-use crate::k8s::{Key, Object};
+use crate::k8s::{Key, Object, ResourceVersion};
 
 /// A part of a catch-up.
 struct Piece {
@@ -248,7 +248,7 @@ impl Source {
     pub(in crate::hub) fn live_position(&self) -> Option<LivePosition> {
         let live = matches!(self.phase, Phase::Live) && !self.resync_due && !self.informer.is_over();
         // It has to start over, which only its own reader does.
-        let skipped = |token: &crate::k8s::ResourceVersion| self.informer.reader.skipped_since(token);
+        let skipped = |token: &ResourceVersion| self.informer.reader.skipped_since(token);
         let live = live && !self.holds_beyond.as_ref().is_some_and(skipped);
         let here = || LivePosition {
             informer: self.informer.clone(),

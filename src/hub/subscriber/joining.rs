@@ -72,8 +72,8 @@ impl Subscriber {
         }
     }
 
-    /// Where the stream begins in its own informers, as far as a join says: `None` while a related cache is not complete, or has not
-    /// reached the token.
+    /// Where the stream begins in its own informers, as far as a join says: `None` while a related cache has not reached the token.
+    /// All related caches are complete.
     ///
     /// # Errors
     /// The state of a stream that cannot continue from its token.
@@ -83,9 +83,6 @@ impl Subscriber {
         waited: bool,
     ) -> Result<Option<StartAt>, SubscriberState> {
         let Some(join) = &mut self.join else { return Ok(Some(from.clone())) };
-        if !join.synced() {
-            return Ok(None);
-        }
         let token = match from {
             StartAt::Start | StartAt::Ordered(_) => return Ok(Some(from.clone())),
             StartAt::Now => {

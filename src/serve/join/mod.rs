@@ -26,7 +26,7 @@ use crate::cache::Snapshot;
 use crate::encode::{Coding, Frames, ListEncoder, ListFormat};
 use crate::hub::{Form, Informer, InformerId, JOINED_MAX, ResumeToken};
 use crate::k8s::{ContentHash, Damaged, Key, Object, Owner, damages, owners};
-use crate::serve::body::FramesBody;
+use crate::serve::body::{FramesBody, too_slow};
 use crate::serve::compressed::{self, Compress};
 use crate::serve::content::none_match;
 use crate::serve::graph::owned_by;
@@ -207,7 +207,7 @@ impl JoinedList {
                 });
                 drop(permit);
                 let Some(is_over) = is_over else {
-                    return Some((Err(io::Error::new(io::ErrorKind::TimedOut, "too slow")), None));
+                    return Some((Err(too_slow()), None));
                 };
                 if damages() != damages_before {
                     return Some((Err(io::Error::other(Damaged)), None));
