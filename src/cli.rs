@@ -206,13 +206,9 @@ impl CheckArgs {
         let Self { config, output, verify, against, settings } = self;
         let serve = ConfigLayers { file: config, settings }.load()?;
         let exposure = serve.exposure();
-        let on_demand = serve.on_demand;
-        let (wildcards, named): (Vec<_>, Vec<_>) =
-            on_demand.patterns.iter().cloned().partition(config::Pattern::is_wildcard);
-        let named = named.iter().map(|pattern| on_demand.spec(pattern.as_str()));
         Ok(Check {
-            watches: serve.watches.into_iter().chain(named).collect(),
-            wildcards,
+            watches: serve.watches,
+            on_demand: serve.on_demand,
             upstream: serve.upstream,
             election: serve.election,
             exposure,

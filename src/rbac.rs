@@ -70,8 +70,10 @@ pub fn manifest(
     let mut cluster = Rules::new();
     let mut namespaces: BTreeMap<&str, Rules> = BTreeMap::new();
     let mut definitions = BTreeSet::new();
+    let mut assumed = BTreeSet::new();
     for watch in watches {
-        let (plural, group, namespaced) = resolve(&watch.resource)?;
+        let (plural, group, scope) = resolve(&watch.resource)?;
+        let namespaced = scope != Scope::Cluster;
         if !namespaced && !watch.namespaces.is_empty() && !watch.namespaces_are_default {
             return Err(RbacError::ClusterScoped(watch.resource.clone(), plural));
         }
@@ -84,6 +86,9 @@ pub fn manifest(
         if watch.namespaces.is_empty() || !namespaced {
             add(&mut cluster);
         } else {
+            if scope == Scope::Unknown && watch.namespaces_are_default {
+                assumed.insert(format!("{plural}.{group}"));
+            }
             watch.namespaces.iter().for_each(|namespace| add(namespaces.entry(namespace).or_default()));
         }
     }
@@ -101,14 +106,36 @@ pub fn manifest(
         objects.push(role("Role", name, Some(namespace), rules) + &lease.map_or_else(String::new, election));
         objects.push(binding("Role", name, Some(namespace), account));
     }
-    Ok(objects.join("---\n"))
+    Ok(remark(&assumed) + &objects.join("---\n"))
 }
 
-/// Plural, group, and whether the resource is namespaced (assumed if it is not built in).
-fn resolve(typed: &str) -> Result<(String, String, bool), RbacError> {
+/// Names the resources whose scope only the cluster knows.
+fn remark(assumed: &BTreeSet<String>) -> String {
+    if assumed.is_empty() {
+        return String::new();
+    }
+    let names: Vec<&str> = assumed.iter().map(String::as_str).collect();
+    format!(
+        "# Taken to be namespaced, which only the cluster knows: {}.\n\
+         # One that is not needs its rule in a ClusterRole: informerd rbac prints that if no default namespace is set.\n",
+        names.join(", ")
+    )
+}
+
+/// Where the objects of a resource are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scope {
+    Namespaced,
+    Cluster,
+    /// Not built in: only the cluster knows.
+    Unknown,
+}
+
+/// Plural, group and scope.
+fn resolve(typed: &str) -> Result<(String, String, Scope), RbacError> {
     let lower = typed.to_ascii_lowercase();
     if lower == "*" {
-        return Ok(("*".to_owned(), "*".to_owned(), true));
+        return Ok(("*".to_owned(), "*".to_owned(), Scope::Unknown));
     }
     let (word, rest) = lower.split_once('.').unwrap_or((&lower, ""));
     // Versions and groups both look like labels: `deployments.v1.apps`, `pods.v1`.
@@ -122,8 +149,11 @@ fn resolve(typed: &str) -> Result<(String, String, bool), RbacError> {
         _ => None,
     });
     match found {
-        Some(kind) => Ok((kind.plural.to_owned(), kind.group.to_owned(), kind.namespaced)),
-        None if !group.is_empty() => Ok((word.to_owned(), group.to_owned(), true)),
+        Some(kind) => {
+            let scope = if kind.namespaced { Scope::Namespaced } else { Scope::Cluster };
+            Ok((kind.plural.to_owned(), kind.group.to_owned(), scope))
+        }
+        None if !group.is_empty() => Ok((word.to_owned(), group.to_owned(), Scope::Unknown)),
         None => Err(RbacError::UnknownResource(typed.to_owned())),
     }
 }
@@ -298,6 +328,23 @@ subjects:
             "- apiGroups: [\"*\"]\n  resources: [\"*\"]",
         ] {
             assert!(made.contains(rule), "{rule} not in\n{made}");
+        }
+    }
+
+    #[test]
+    fn a_resource_whose_scope_is_unknown_is_named_where_the_default_namespaces_limit_it() {
+        let remark = |yaml: &str| {
+            let made = made(yaml).unwrap();
+            made.lines().take_while(|line| line.starts_with('#')).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let told = remark("{namespaces: [web], watch: [{resource: widgets.example.com}, {resource: pods}]}");
+        assert!(told.first().is_some_and(|line| line.ends_with(": widgets.example.com.")), "{told:?}");
+        for clear in [
+            "watch: [{resource: widgets.example.com}]",
+            "watch: [{resource: widgets.example.com, namespaces: [web]}]",
+            "{namespaces: [web], watch: [{resource: pods}, {resource: nodes}]}",
+        ] {
+            assert_eq!(remark(clear), [""; 0], "{clear}");
         }
     }
 

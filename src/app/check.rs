@@ -144,7 +144,8 @@ async fn examine(config: &config::Check) -> Vec<Finding> {
         let why = format!("{}; its kinds cannot be watched until it answers", broken.reason);
         findings.push(Finding::new(&format!("API {}", broken.group_version), Ok(why)));
     }
-    findings.extend(config.wildcards.iter().map(on_demand));
+    let wildcards = config.on_demand.patterns.iter().filter(|pattern| pattern.is_wildcard());
+    findings.extend(wildcards.map(on_demand));
     if let Some(election) = &config.election {
         findings.extend(election_permissions(&client, &election.lease).await);
     }
@@ -163,7 +164,10 @@ async fn watched(config: &config::Check, client: &Client, discovery: &Discovery)
         }
     };
     let mut seen: Vec<Resource> = Vec::new();
-    for spec in &config.watches {
+    let named = config.on_demand.patterns.iter().filter(|pattern| !pattern.is_wildcard());
+    let named: Vec<_> = named.map(|pattern| config.on_demand.spec(pattern.as_str())).collect();
+    let watches = config.watches.iter().map(|spec| (spec, false));
+    for (spec, may_start) in watches.chain(named.iter().map(|spec| (spec, true))) {
         let resource = match discovery.resolve(&spec.resource) {
             Ok(resource) => resource,
             Err(error) => {
@@ -171,6 +175,10 @@ async fn watched(config: &config::Check, client: &Client, discovery: &Discovery)
                 continue;
             }
         };
+        if may_start && seen.iter().any(|other| other.canonical() == resource.canonical()) {
+            // It is watched anyway, and never has to be started.
+            continue;
+        }
         if let Err(why) = fits(spec, &resource, &seen) {
             findings.push(Finding::refused(&spec.to_string(), why));
             continue;

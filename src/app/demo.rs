@@ -1,10 +1,12 @@
 //! `informerd demo`: an embedded cluster in which things happen, followed by informerd over a socket.
 
 use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
 use super::run::{App, Hangup, Signals};
 use crate::sim::{ApiServer, Cluster, ClusterConfig, Scenario};
@@ -28,7 +30,7 @@ const POD_BYTES: usize = 5 << 10;
 /// Serves the embedded cluster until a signal ends it.
 ///
 /// # Errors
-/// If a listener could not be bound, or the kubeconfig not be written.
+/// If a listener could not be bound, or the file of `--kubeconfig-out` not be written.
 pub async fn demo(config: config::Demo, metrics: telemetry::Metrics) -> anyhow::Result<()> {
     let signals = Signals::new(Hangup::Ends)?;
     let seed = config.seed.unwrap_or_else(rand::random);
@@ -42,27 +44,42 @@ pub async fn demo(config: config::Demo, metrics: telemetry::Metrics) -> anyhow::
     let api_server = ApiServer::bind(cluster, config.api_listen)
         .await
         .with_context(|| format!("cannot listen on {} (--api-listen)", config.api_listen))?;
-    let kubeconfig = config.kubeconfig_out.clone().unwrap_or_else(|| {
-        std::env::temp_dir().join(format!("informerd-demo-{}.kubeconfig", std::process::id()))
-    });
-    std::fs::write(&kubeconfig, api_server.kubeconfig())
-        .with_context(|| format!("cannot write {} (--kubeconfig-out)", kubeconfig.display()))?;
+    let kubeconfig = write_kubeconfig(&config, &api_server)?;
     tokio::spawn(metrics.clone().upkeep());
     let cancel = CancellationToken::new();
     tokio::spawn(scenario.run(cancel.clone()));
     let app =
         App::start(config.serve(api_server.url(), &RESOURCES), Arc::new(move || metrics.render())).await?;
-    print(&app, &config, &kubeconfig.display().to_string())?;
+    print(&app, &config, seed, kubeconfig.as_deref())?;
     let ended = app.run(signals).await;
     cancel.cancel();
-    if config.kubeconfig_out.is_none() {
-        let _ = std::fs::remove_file(&kubeconfig);
+    if let (Some(kubeconfig), None) = (kubeconfig, config.kubeconfig_out) {
+        let _ = std::fs::remove_file(kubeconfig);
     }
     ended
 }
 
+/// Writes a kubeconfig for the embedded cluster. A container image may have no folder for temporary files: then there is none, unless one
+/// is asked for.
+fn write_kubeconfig(config: &config::Demo, api_server: &ApiServer) -> anyhow::Result<Option<PathBuf>> {
+    let asked = config.kubeconfig_out.clone();
+    let path = asked.unwrap_or_else(|| {
+        std::env::temp_dir().join(format!("informerd-demo-{}.kubeconfig", std::process::id()))
+    });
+    match (std::fs::write(&path, api_server.kubeconfig()), &config.kubeconfig_out) {
+        (Ok(()), _) => Ok(Some(path)),
+        (Err(error), None) => {
+            warn!(path = %path.display(), %error, "no kubeconfig for the embedded cluster; --kubeconfig-out names another file");
+            Ok(None)
+        }
+        (Err(error), Some(_)) => {
+            Err(error).with_context(|| format!("cannot write {} (--kubeconfig-out)", path.display()))
+        }
+    }
+}
+
 /// What to try.
-fn print(app: &App, config: &config::Demo, kubeconfig: &str) -> anyhow::Result<()> {
+fn print(app: &App, config: &config::Demo, seed: u64, kubeconfig: Option<&Path>) -> anyhow::Result<()> {
     let (curl, base) = match app.address {
         Some(address) => ("curl".to_owned(), format!("http://{address}")),
         None => {
@@ -96,14 +113,19 @@ fn print(app: &App, config: &config::Demo, kubeconfig: &str) -> anyhow::Result<(
         writeln!(out, "  kubectl --server {base} get deployments -A")?;
         writeln!(out, "  kubectl --server {base} get pods -A --watch")?;
     }
+    if let Some(kubeconfig) = kubeconfig {
+        writeln!(
+            out,
+            "\nand changes the embedded cluster itself, which the page and the streams show at once:\n"
+        )?;
+        writeln!(out, "  export KUBECONFIG={}", kubeconfig.display())?;
+        writeln!(out, "  kubectl -n shop scale deployment web --replicas 5")?;
+        writeln!(out, "  kubectl -n shop delete pod -l app=web")?;
+    }
     writeln!(
         out,
-        "\nand changes the embedded cluster itself, which the page and the streams show at once:\n"
+        "\nCtrl-C ends it; --seed {seed} plays it again. Warnings are logged; --log info tells more.\n"
     )?;
-    writeln!(out, "  export KUBECONFIG={kubeconfig}")?;
-    writeln!(out, "  kubectl -n shop scale deployment web --replicas 5")?;
-    writeln!(out, "  kubectl -n shop delete pod -l app=web")?;
-    writeln!(out, "\nCtrl-C ends it. Warnings are logged; --log info tells more.\n")?;
     out.flush()?;
     Ok(())
 }

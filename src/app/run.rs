@@ -54,12 +54,16 @@ pub type Render = Arc<dyn Fn() -> String + Send + Sync>;
 /// # Errors
 /// If a listener could not be bound, or the configuration of the API server not be read.
 pub async fn serve(config: config::Serve, metrics: telemetry::Metrics) -> anyhow::Result<()> {
-    let signals = Signals::new(Hangup::Reloads)?;
+    let mut signals = Signals::new(Hangup::Reloads)?;
     for (field, value) in config.loggable() {
         info!(field, value, "configuration");
     }
     tokio::spawn(metrics.clone().upkeep());
-    let app = App::start(config, Arc::new(move || metrics.render())).await?;
+    // A start may wait for an exec plugin.
+    let app = tokio::select! {
+        app = App::start(config, Arc::new(move || metrics.render())) => app?,
+        () = signals.stop() => return Ok(()),
+    };
     app.run(signals).await
 }
 
@@ -98,6 +102,8 @@ impl App {
             true => Hub::with_demand(hub_config(&config), drain.clone(), demand_door),
             false => Hub::new(hub_config(&config), drain.clone()),
         };
+        // Before the listeners answer, so that readiness waits for the watches from the first probe on.
+        let informers = informers::Informers::new(&config, client.clone(), hub.clone(), cancel.clone());
         let (address, admin_address) = (data.address(), admin.as_ref().and_then(http::Bound::address));
         let shown =
             |address: Option<SocketAddr>| address.map_or("none".to_owned(), |address| address.to_string());
@@ -132,7 +138,7 @@ impl App {
             tokio::spawn(reloader.run(cancel.clone()).instrument(info_span!("reload")));
         }
         let inbox = informers::Inbox { demands, reloads };
-        let informers = tokio::spawn(informers::run(config, client, hub.clone(), inbox, cancel.clone()));
+        let informers = tokio::spawn(informers.run(inbox));
         Ok(Self {
             hub,
             address,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::error::ConfigError;
 use super::links::LinkSpec;
-use super::on_demand::{OnDemand, Pattern};
+use super::on_demand::OnDemand;
 use super::queues::{QueueElection, QueueMode};
 use super::setting::Reload;
 use super::settings::{DemoArguments, ServeSettings};
@@ -101,10 +101,10 @@ pub struct Demo {
 /// The configuration of `check`.
 #[derive(Clone, Debug)]
 pub struct Check {
-    /// What would be watched, or might be on demand.
+    /// What would be watched.
     pub watches: Vec<WatchSpec>,
-    /// On-demand patterns that match more than one resource.
-    pub wildcards: Vec<Pattern>,
+    /// What clients might start.
+    pub on_demand: OnDemand,
     /// Which API server.
     pub upstream: UpstreamSource,
     /// Whether watches go over HTTP/1.1 even where the API server knows HTTP/2.

@@ -36,6 +36,9 @@ pub enum QuantityError {
     /// Not a [`Count`].
     #[error("expected a whole number like 10000")]
     Count,
+    /// A [`Count`] that is too large.
+    #[error("expected at most {COUNT_MAX}")]
+    CountMax,
     /// Not a [`Size`].
     #[error("expected a size like 65536, 64KiB, 16MiB or 1GiB")]
     Size,
@@ -43,6 +46,9 @@ pub enum QuantityError {
     #[error("expected a time with its unit like 250ms, 30s, 5m, 1h or 1m30s")]
     Span,
 }
+
+/// The largest [`Count`]: more than any machine has of anything, and less than tokio's semaphores can hold.
+const COUNT_MAX: usize = 1_000_000_000_000;
 
 /// Units of size, largest first, so that the largest exact one is shown.
 const SIZES: [(&str, usize); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
@@ -70,7 +76,11 @@ impl FromStr for Count {
 
     fn from_str(text: &str) -> Result<Self, QuantityError> {
         let digits: String = text.trim().chars().filter(|character| *character != '_').collect();
-        digits.parse().map(Self).map_err(|_| QuantityError::Count)
+        match digits.parse::<u128>() {
+            Ok(count) if count > COUNT_MAX as u128 => Err(QuantityError::CountMax),
+            Ok(count) => Ok(Self(count as usize)),
+            Err(_) => Err(QuantityError::Count),
+        }
     }
 }
 
@@ -191,6 +201,10 @@ mod tests {
         assert_eq!(shown::<Count>("10_000"), "10000");
         for text in ["", "-1", "1.5", "many"] {
             assert_eq!(shown::<Count>(text), "expected a whole number like 10000", "{text}");
+        }
+        // A semaphore of tokio would panic.
+        for text in ["1000000000001", "18446744073709551616"] {
+            assert_eq!(shown::<Count>(text), "expected at most 1000000000000", "{text}");
         }
     }
 

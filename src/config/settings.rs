@@ -2,7 +2,7 @@
 
 use super::ConfigError;
 use super::expand::Environment;
-use super::setting::{Given, Origin, Setting};
+use super::setting::{Given, Origin, Setting, Value as _};
 use super::table::{DemoSettings, GeneralFile, GeneralSettings, LimitSettings, augment, is_of_demo};
 
 /// All settings of `serve`, as one source gives them.
@@ -59,7 +59,9 @@ impl ServeSettings {
 /// Whether a layer chooses a cluster at one of these places.
 fn chooses_cluster(given: &GeneralSettings, counts: impl Fn(Origin) -> bool) -> bool {
     let GeneralSettings { kubeconfig, in_cluster, server, .. } = given;
-    let origins = [origin(kubeconfig), origin(in_cluster), origin(server)];
+    // `--in-cluster=false` leaves the choice to the others.
+    let in_cluster = in_cluster.as_ref().filter(|given| given.value.plain()).map(|given| given.origin);
+    let origins = [origin(kubeconfig), in_cluster, origin(server)];
     origins.into_iter().flatten().any(counts)
 }
 

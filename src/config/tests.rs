@@ -1,4 +1,4 @@
-use super::setting::{Reload, camel_case};
+use super::setting::{Form, Reload, camel_case};
 use super::watch::FileWatch;
 use super::*;
 use std::path::Path;
@@ -136,6 +136,10 @@ fn only_one_cluster_can_be_chosen() {
     assert_eq!(config.upstream.to_string(), "kubeconfig /a context b");
     let config = made(&["--in-cluster"], PODS).unwrap();
     assert_eq!(config.upstream, UpstreamSource::InCluster);
+    let config = made(&["--in-cluster=false"], &format!("{PODS}kubeconfig: /a\n")).unwrap();
+    assert_eq!(config.upstream.to_string(), "kubeconfig /a", "false chooses no cluster");
+    let config = made(&["--in-cluster=false"], &format!("{PODS}inCluster: true\n")).unwrap();
+    assert_eq!(config.upstream, UpstreamSource::Infer);
     refused(&["--in-cluster", "--server=http://a"], PODS, "--server and --in-cluster cannot both be given");
     refused(&["--server=localhost:8001"], PODS, r#"--server "localhost:8001": expected http://HOST"#);
     let secret = UpstreamSource::Server { url: "https://me:secret@host:1".to_owned() };
@@ -289,6 +293,12 @@ fn reason(setting: &Setting) -> String {
     if within.is_empty() { format!("{}{after}", before.trim()) } else { format!("{before}({within}){after}") }
 }
 
+/// The value after a flag. That of a switch may be left out, and needs the sign.
+fn shown_value(form: Form) -> String {
+    let name = form.value_name();
+    if form == Form::Switch { format!("[={name}]") } else { format!(" {name}") }
+}
+
 /// The text of docs/settings.md.
 fn page() -> String {
     let mut page = "# Settings\n\n\
@@ -316,9 +326,9 @@ fn page() -> String {
             Reload::Restart => "restart",
         };
         page.push_str(&format!(
-            "| `{} {}`<br>`{}`{key} | {default} | {reload} | {} |\n",
+            "| `{}{}`<br>`{}`{key} | {default} | {reload} | {} |\n",
             setting.flag(),
-            setting.form.value_name(),
+            shown_value(setting.form),
             setting.variable(),
             reason(setting).replace('|', "\\|")
         ));

@@ -249,7 +249,7 @@ fn without_gone(page: &str, names: &BTreeSet<String>) -> String {
         let Some((name, _)) = rest.split_once('"') else { return true };
         match metric {
             // Reflectors count by resource, not by informer.
-            "informerd_reflector_backoff_seconds" => {
+            "informerd_reflector_backoff_seconds" | "informerd_verify_last_run_timestamp_seconds" => {
                 names.iter().any(|known| known.split('/').next() == Some(name))
             }
             _ if metric.split('_').nth(1) == Some("cache") && !metric.ends_with("_total") => {

@@ -19,10 +19,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response, Uri, Version};
+use http::{Request, Response, Version};
 use http_body::{Frame, SizeHint};
 use http_body_util::Either;
 use hyper::body::Incoming;
@@ -30,16 +28,15 @@ use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilde
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy::Client as Pool;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::{Body, ClientBuilder, ConfigExt};
-use percent_encoding::percent_decode_str;
 use rustls::pki_types::ServerName;
 use tokio::time::Instant;
 use tower::{BoxError, Service, ServiceBuilder};
 use tower_http::decompression::DecompressionLayer;
 
 use super::dialer::{Dialer, dialer};
+use super::proxy::{socks, tunnel};
 use super::replay::{Reader, Replay};
 
 /// Idle time after which TCP probes a connection, and then every [`KEEPALIVE_INTERVAL`].
@@ -135,7 +132,7 @@ pub(super) fn connect(config: kube::Config, pings: Option<Pings>) -> Result<Conn
             let https = config.rustls_https_connector_with_connector(http)?;
             over(dialer(tunnel(proxy, https)), config, None)
         }
-        Some("socks5") => over(dialer(SocksV5::new(proxy, http)), config, None),
+        Some("socks5") => over(dialer(socks(proxy, http)), config, None),
         Some(_) | None => Err(kube::Error::ProxyProtocolUnsupported { proxy_url: Box::new(proxy) }.into()),
     }
 }
@@ -200,20 +197,6 @@ fn https(
     }
     let builder = builder.enable_http1();
     Ok(if http2 { builder.enable_http2().wrap_connector(dialer) } else { builder.wrap_connector(dialer) })
-}
-
-/// CONNECT through a proxy, with the user name and password in its address, if any.
-fn tunnel<C>(proxy: Uri, connector: C) -> Tunnel<C> {
-    let userinfo = proxy.authority().and_then(|authority| authority.as_str().split_once('@'));
-    // In an address they are percent-encoded; the proxy expects them decoded.
-    let decoded = userinfo.map(|(userinfo, _)| percent_decode_str(userinfo).collect::<Vec<u8>>());
-    let header =
-        decoded.map(|userinfo| HeaderValue::from_str(&format!("Basic {}", STANDARD.encode(userinfo))));
-    let tunnel = Tunnel::new(proxy, connector);
-    match header {
-        Some(Ok(header)) => tunnel.with_auth(header),
-        Some(Err(_)) | None => tunnel,
-    }
 }
 
 /// What connects, for all requests and for watches.

@@ -16,6 +16,7 @@ mod discovery;
 mod error;
 mod leases;
 mod metrics;
+mod proxy;
 mod replay;
 mod session;
 

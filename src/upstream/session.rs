@@ -19,7 +19,7 @@ use tracing::{info, warn};
 
 use super::connector::{self, Connected, Pings, Pools, Unknown};
 use super::metrics::{self, Renewal};
-use super::{Config, UpstreamError, UpstreamSource};
+use super::{Config, UpstreamError, UpstreamSource, proxy};
 
 /// Least time between two renewals, however many reflectors get 401.
 const RENEWAL_INTERVAL_MIN: Duration = Duration::from_secs(5);
@@ -255,7 +255,10 @@ async fn of_kubeconfig(
         return Err(SourceError::UnknownContext { kubeconfig, context: context.to_owned(), known }.into());
     }
     let options = KubeConfigOptions { context: context.map(str::to_owned), ..Default::default() };
-    Ok(kube::Config::from_custom_kubeconfig(kubeconfig, &options).await?)
+    let declared = proxy::declared(&kubeconfig, context);
+    let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await?;
+    config.proxy_url = proxy::Variables::of_process().proxy(declared.as_deref(), &config.cluster_url)?;
+    Ok(config)
 }
 
 /// The address without a password.

@@ -124,25 +124,60 @@ fn an_invalid_environment_variable_is_reported_by_name() {
     assert!(stdout.contains("from http://127.0.0.1:1"), "{stdout}");
 }
 
-#[test]
-fn the_demo_prints_commands_to_try_and_no_log_lines_after_them() {
+/// The lines that the demo prints, and what it logged until then.
+fn demo(environment: &[(&str, &str)]) -> (Vec<String>, String) {
     use std::io::BufRead as _;
     let mut command = support::informerd();
     command.args(["demo", "--listen=127.0.0.1:0", "--admin-listen=off", "--rate=50", "--log-format=text"]);
     let mut demo = command
+        .envs(environment.iter().copied())
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped())
         .spawn()
         .expect("the binary exists");
     let lines = std::io::BufReader::new(demo.stdout.take().unwrap()).lines().map(Result::unwrap);
-    let banner: Vec<String> = lines.take_while(|line| !line.starts_with("Ctrl-C")).collect();
+    let mut banner = Vec::new();
+    for line in lines {
+        let last = line.starts_with("Ctrl-C");
+        banner.push(line);
+        if last {
+            break;
+        }
+    }
+    demo.kill().unwrap();
+    (banner, String::from_utf8(demo.wait_with_output().unwrap().stderr).unwrap())
+}
+
+#[test]
+fn the_demo_prints_commands_to_try_and_no_log_lines_after_them() {
+    let (banner, log) = demo(&[]);
     let page = banner.iter().find_map(|line| line.trim().strip_prefix("the page")).expect("the page").trim();
     let server = page.trim_end_matches('/');
     assert!(banner.iter().any(|line| line.contains(&format!("kubectl --server {server} get"))), "{banner:?}");
-    assert!(banner.len() < 24, "fits a terminal: {}", banner.len());
-    demo.kill().unwrap();
-    let log = String::from_utf8(demo.wait_with_output().unwrap().stderr).unwrap();
+    assert!(banner.iter().any(|line| line.contains("export KUBECONFIG=")), "{banner:?}");
+    assert!(banner.last().unwrap().contains("--seed "), "{banner:?}");
+    assert!(banner.len() < 25, "fits a terminal: {}", banner.len());
     assert_eq!(log, "", "a log line would push the banner away");
+}
+
+#[test]
+fn the_demo_runs_without_a_folder_for_temporary_files_as_in_an_empty_image() {
+    let (banner, log) = demo(&[("TMPDIR", "/does/not/exist")]);
+    assert!(banner.iter().any(|line| line.contains("the page")), "{banner:?} {log}");
+    assert!(!banner.iter().any(|line| line.contains("KUBECONFIG")), "{banner:?}");
+    assert!(log.contains("--kubeconfig-out names another file"), "{log}");
+}
+
+#[test]
+fn what_is_watched_may_also_be_allowed_on_demand() {
+    let (_runtime, api) = api_server();
+    let server = format!("--server={}", api.url());
+    let Output { status, stdout, .. } =
+        informerd(&["check", &server, "--watch=po", "--on-demand=pods,services"], &[]);
+    let report = String::from_utf8(stdout).unwrap();
+    assert!(status.success(), "{report}");
+    assert_eq!(report.matches("list pods in all namespaces").count(), 1, "{report}");
+    assert!(report.contains("list services in all namespaces"), "{report}");
 }
 
 /// A simulated API server for a process to connect to.

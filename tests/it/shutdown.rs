@@ -1,7 +1,9 @@
 //! Shutdown: unready first, then streams end as their transport requires, and everything within the drain timeout.
 
+use std::process::Stdio;
 use std::time::Duration;
 
+use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -9,7 +11,7 @@ use tokio::time::Instant;
 use crate::support::client::{self, Item, Stream, Transport, head};
 use crate::support::recorder::Recorder;
 use crate::support::server::TestServer;
-use crate::support::{TRANSPORTS, eventually, in_time, mk_pod};
+use crate::support::{TRANSPORTS, eventually, in_time, informerd, mk_pod};
 
 const WATCH: &str = "/v1/watch/pods";
 
@@ -155,4 +157,33 @@ async fn an_idle_connection_does_not_delay_the_shutdown() {
     while recorder.step().await {}
     let mut rest = Vec::new();
     in_time("the end", idle.read_to_end(&mut rest)).await.unwrap();
+}
+
+#[tokio::test]
+async fn sigterm_ends_a_start_that_waits_for_an_exec_plugin() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, started) = (folder.path().join("kubeconfig"), folder.path().join("started"));
+    let kubeconfig = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "a",
+        "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
+        "clusters": [{"name": "a", "cluster": {"server": "http://127.0.0.1:1"}}],
+        "users": [{"name": "a", "user": {"exec": {
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "command": "sh",
+            "args": ["-c", format!("touch {}; exec sleep 20", started.display())],
+            "interactiveMode": "Never",
+        }}}],
+    });
+    std::fs::write(&path, kubeconfig.to_string()).unwrap();
+    let mut command = tokio::process::Command::from(informerd());
+    command.args(["serve", "--watch=pods", "--listen=127.0.0.1:0", "--admin-listen=off", "--kubeconfig"]);
+    let mut child = command.arg(&path).stderr(Stdio::null()).kill_on_drop(true).spawn().unwrap();
+    eventually("the plugin", || started.exists()).await;
+    let pid = child.id().expect("it runs").to_string();
+    assert!(std::process::Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    let began = Instant::now();
+    assert!(in_time("the end", child.wait()).await.unwrap().success());
+    assert!(began.elapsed() < Duration::from_secs(15), "not only when the plugin has ended");
 }

@@ -61,8 +61,8 @@ pub(super) struct Inbox {
     pub(super) reloads: mpsc::Receiver<Reload>,
 }
 
-/// The task's state.
-struct Informers {
+/// The state of the task that runs the informers.
+pub(super) struct Informers {
     on_demand: config::OnDemand,
     discovery_interval: Duration,
     hub: Hub,
@@ -90,48 +90,6 @@ struct Informers {
     metrics: Metrics,
 }
 
-/// Runs informers until cancelled.
-///
-/// # Errors
-/// A configuration that cannot be followed, found by the first discovery: one resource twice, or a namespace for a
-/// cluster-scoped one.
-pub(super) async fn run(
-    config: config::Serve,
-    client: Client,
-    hub: Hub,
-    mut inbox: Inbox,
-    cancel: CancellationToken,
-) -> anyhow::Result<()> {
-    let mut informers = Informers::new(config, client.clone(), hub, cancel.clone());
-    let mut discovering: JoinSet<Discovered> = JoinSet::new();
-    loop {
-        if Instant::now() >= informers.ask_at && discovering.is_empty() {
-            let client = client.clone();
-            informers.asked_at = Some(Instant::now());
-            discovering.spawn(async move {
-                let version = client.document("/version", "application/json");
-                tokio::join!(client.discover(), version)
-            });
-        }
-        if Instant::now() >= informers.tick_at {
-            informers.tick();
-        }
-        let wake_at = informers.wake_at(discovering.is_empty());
-        tokio::select! {
-            () = cancel.cancelled() => break,
-            Some(Ok((discovery, version))) = discovering.join_next() => {
-                informers.note_version(version);
-                informers.discovered(discovery).await?;
-            }
-            Some(Ok((id, generation))) = informers.completing.join_next() => informers.complete(id, generation).await,
-            said = inbox.next() => informers.hear(said).await,
-            () = sleep_until(wake_at) => {}
-        }
-    }
-    informers.stop().await;
-    Ok(())
-}
-
 /// What the API server serves, and its version document.
 type Discovered = (Result<Discovery, UpstreamError>, Result<Vec<u8>, UpstreamError>);
 
@@ -152,7 +110,8 @@ impl Inbox {
 }
 
 impl Informers {
-    fn new(config: config::Serve, client: Client, hub: Hub, cancel: CancellationToken) -> Self {
+    /// Informers that do not run yet. The hub is told at once which watches it has to wait for.
+    pub(super) fn new(config: &config::Serve, client: Client, hub: Hub, cancel: CancellationToken) -> Self {
         let turn = Arc::new(Semaphore::new(1));
         let verify = config.verify_interval.map(|interval| Verify { interval, turn });
         let initial_list = config.initial_list;
@@ -161,10 +120,10 @@ impl Informers {
             CachePacking::Off => None,
         };
         let mut informers = Self {
-            on_demand: config.on_demand,
+            on_demand: config.on_demand.clone(),
             discovery_interval: config.discovery_interval,
             hub,
-            maker: Maker { client, limits: config.limits, initial_list, verify, pack, cancel },
+            maker: Maker { client, limits: config.limits.clone(), initial_list, verify, pack, cancel },
             groups: Vec::new(),
             next_id: 0,
             discovery: None,
@@ -180,11 +139,47 @@ impl Informers {
             completing: JoinSet::new(),
             metrics: Metrics::new(),
         };
-        for spec in config.watches {
-            informers.push(spec, Started::Configuration, true);
+        for spec in &config.watches {
+            informers.push(spec.clone(), Started::Configuration, true);
         }
         informers.tell_pending();
         informers
+    }
+
+    /// Runs informers until cancelled.
+    ///
+    /// # Errors
+    /// A configuration that cannot be followed, found by the first discovery: one resource twice, or a namespace for a
+    /// cluster-scoped one.
+    pub(super) async fn run(mut self, mut inbox: Inbox) -> anyhow::Result<()> {
+        let (client, cancel) = (self.maker.client.clone(), self.maker.cancel.clone());
+        let mut discovering: JoinSet<Discovered> = JoinSet::new();
+        loop {
+            if Instant::now() >= self.ask_at && discovering.is_empty() {
+                let client = client.clone();
+                self.asked_at = Some(Instant::now());
+                discovering.spawn(async move {
+                    let version = client.document("/version", "application/json");
+                    tokio::join!(client.discover(), version)
+                });
+            }
+            if Instant::now() >= self.tick_at {
+                self.tick();
+            }
+            let wake_at = self.wake_at(discovering.is_empty());
+            tokio::select! {
+                () = cancel.cancelled() => break,
+                Some(Ok((discovery, version))) = discovering.join_next() => {
+                    self.note_version(version);
+                    self.discovered(discovery).await?;
+                }
+                Some(Ok((id, generation))) = self.completing.join_next() => self.complete(id, generation).await,
+                said = inbox.next() => self.hear(said).await,
+                () = sleep_until(wake_at) => {}
+            }
+        }
+        self.stop().await;
+        Ok(())
     }
 
     fn push(&mut self, spec: WatchSpec, started: Started, awaited: bool) -> usize {
@@ -393,12 +388,15 @@ impl Informers {
 
     /// Replaces the informers of a watch by their successors, which are complete.
     async fn complete(&mut self, id: u64, generation: u64) {
-        let Some(group) = self.groups.iter_mut().find(|group| group.id == id) else { return };
+        let Some(index) = self.groups.iter().position(|group| group.id == id) else { return };
+        let group = &mut self.groups[index];
         let Some(next) = group.next.take_if(|next| next.generation == generation) else { return };
         let (resource, successors) = next.into_parts();
         info!(informer = %resource, "informer is replaced");
         let (old, new) = group.succeed(successors).await;
         self.hub.swap(&old, new);
+        // Those that stay may have to keep other indexes.
+        self.redescribe(index, &resource).await;
         self.metrics.replaced();
         self.tell_pending();
     }

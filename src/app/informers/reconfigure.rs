@@ -39,8 +39,10 @@ impl Informers {
             }
         }
         changes.removed = self.remove_all_but(&kept).await;
-        let patterns_changed = on_demand_was.patterns != self.on_demand.patterns;
-        changes.changed += usize::from(patterns_changed || on_demand_was.idle != self.on_demand.idle);
+        if on_demand_was != self.on_demand {
+            changes.changed += 1;
+            self.describe_demanded();
+        }
         self.tell_catalog();
         self.settle().await;
         if self.groups.iter().any(|group| group.current.is_empty()) {
@@ -49,6 +51,13 @@ impl Informers {
         }
         self.tell_pending();
         Ok(changes)
+    }
+
+    /// Gives the watches that clients started what the configuration now says of them.
+    fn describe_demanded(&mut self) {
+        for group in self.groups.iter_mut().filter(|group| group.started == Started::Demand) {
+            group.spec = self.on_demand.spec(&group.spec.resource);
+        }
     }
 
     /// The group of a watch: that of the same resource, or else of the same name.
@@ -65,7 +74,7 @@ impl Informers {
         })
     }
 
-    /// Stops informers that are no longer configured. Those that clients may start continue as on-demand ones.
+    /// Stops informers that are no longer configured, and those that clients started and may no longer start.
     async fn remove_all_but(&mut self, kept: &[u64]) -> usize {
         let mut removed = 0;
         let mut groups = Vec::new();

@@ -21,7 +21,7 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn new(hub: Hub, config: QueueConfig, drain: CancellationToken) -> Self {
-        let places = Semaphore::new(config.workers_max.min(Semaphore::MAX_PERMITS));
+        let places = Semaphore::new(config.workers_max);
         Self { hub, config, tasks: TaskTracker::new(), drain, places }
     }
 }

@@ -181,6 +181,38 @@ async fn streams_get_the_objects_in_their_new_form_after_a_reload() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn informers_that_clients_started_are_changed_by_a_reload_too() {
+    let configured = Configured::start(cluster(), "{watch: [{resource: nodes}], onDemand: [pods]}").await;
+    let address = configured.server.address;
+    let mut stream = Stream::sse(address, "/v1/watch/pods/default/web-0", None).await.unwrap();
+    let before = stream.until("SYNCED").await.remove(0);
+    assert!(before.object["metadata"]["managedFields"].is_null());
+    configured.put("{watch: [{resource: nodes}], onDemand: [pods], keepManagedFields: true}");
+    let after = change(&mut stream).await;
+    assert!(after.object["metadata"]["managedFields"].is_array());
+    configured.put(
+        "{watch: [{resource: nodes}], onDemand: [pods], keepManagedFields: true, namespaces: [default, web]}",
+    );
+    configured.follows(&["nodes", "pods/default", "pods/web"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_reload_may_change_the_namespaces_and_the_indexes() {
+    let cluster = cluster();
+    cluster.create("namespaces", json!({"metadata": {"name": "web"}})).unwrap();
+    let configured = Configured::start(cluster, "watch: [{resource: pods, namespaces: [default]}]").await;
+    configured.put("watch: [{resource: pods, namespaces: [default, web], indexes: [spec.nodeName]}]");
+    configured.follows(&["pods/default", "pods/web"]).await;
+    eventually("the index in both namespaces", || {
+        let informers = configured.server.hub.informers();
+        informers
+            .iter()
+            .all(|one| one.reader.indexes().iter().any(|index| index.path.to_string() == "spec.nodeName"))
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn streams_of_counts_and_graphs_end_when_their_informer_is_replaced() {
     let configured = Configured::start(cluster(), "watch: [{resource: pods}, {resource: nodes}]").await;
     let mut streams = Vec::new();

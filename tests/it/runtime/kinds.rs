@@ -1,8 +1,10 @@
 //! Kinds that are created, deleted and changed at run time.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use informerd::testing::config::UpstreamSource;
+use informerd::testing::app::App;
+use informerd::testing::config::{Listen, UpstreamSource};
 use informerd::testing::sim::{ApiServer, Cluster};
 use serde_json::{Value, json};
 
@@ -52,6 +54,19 @@ async fn a_kind_created_later_is_followed_from_then_on() {
     assert_eq!(list["items"].as_array().unwrap().len(), 1);
     informerd.synced().await;
     assert_eq!(client::get(informerd.admin, "/readyz", &[]).await.text(), "ok");
+}
+
+/// On one thread: nothing runs between the start and the first look.
+#[tokio::test]
+async fn readiness_waits_for_the_watches_from_the_start() {
+    let url = "http://127.0.0.1:1".to_owned();
+    let mut config = serve_config(UpstreamSource::Server { url }, &["pods"]);
+    (config.listen, config.admin_listen) = (Listen::Tcp(ANY_PORT), None);
+    let app = App::start(config, Arc::new(String::new)).await.unwrap();
+    let pending = app.hub.pending();
+    assert_eq!(pending.len(), 1, "{pending:?}");
+    assert!(pending[0].awaited && pending[0].name == "pods", "{pending:?}");
+    app.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
