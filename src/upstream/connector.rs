@@ -35,6 +35,7 @@ use tokio::time::Instant;
 use tower::{BoxError, Service, ServiceBuilder};
 use tower_http::decompression::DecompressionLayer;
 
+use super::credentials::Credentials;
 use super::dialer::{Dialer, dialer};
 use super::proxy::{socks, tunnel};
 use super::replay::{Reader, Replay};
@@ -167,7 +168,7 @@ fn over(dialer: Dialer, config: kube::Config, pings: Option<Pings>) -> Result<Co
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .layer(gzip)
-        .option_layer(credentials)
+        .option_layer(credentials.as_ref().map(Credentials::of))
         .layer(config.extra_headers_layer()?)
         .map_err(BoxError::from)
         .service(connections);

@@ -11,6 +11,7 @@ mod backoff;
 mod client;
 mod config;
 mod connector;
+mod credentials;
 mod dialer;
 mod discovery;
 mod error;

@@ -1,4 +1,9 @@
 //! The proxy through which the API server is reached, and its credentials.
+//!
+//! kube's own reading of the variables is off (its features `http-proxy` and `socks5`): it compares `NO_PROXY` with the address of the proxy, and
+//! refuses values that kubectl takes.
+
+use std::net::IpAddr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -27,7 +32,7 @@ impl Variables {
     }
 
     /// The proxy to a server. One that the kubeconfig names always counts, as in kubectl: `NO_PROXY` limits `HTTPS_PROXY` alone.
-    /// kube compares `NO_PROXY` with the address of the proxy, not with that of the server.
+    /// A server on this machine is reached without one.
     ///
     /// Source: `k8s.io/client-go/tools/clientcmd/client_config.go` (`proxy-url`), `golang.org/x/net/http/httpproxy`.
     ///
@@ -48,6 +53,11 @@ impl Variables {
     }
 
     fn applies(&self, server: &Uri) -> bool {
+        let host = server.host().unwrap_or_default();
+        let is_loopback = |address: IpAddr| address.is_loopback();
+        if host == "localhost" || bare(host).parse().is_ok_and(is_loopback) {
+            return false;
+        }
         let port = server.port_u16().unwrap_or(if server.scheme_str() == Some("http") { 80 } else { 443 });
         let entries = self.no_proxy.split(',').map(str::trim);
         // hyper-util takes the sign for names, not for addresses.
@@ -64,10 +74,17 @@ impl Variables {
 fn host_of(entry: &str, port: u16) -> Option<&str> {
     let entry = entry.strip_prefix("*.").unwrap_or(entry);
     match entry.rsplit_once(':') {
-        // More than one colon: an IPv6 address.
-        Some((host, of_port)) if !host.contains(':') => (of_port.parse() == Ok(port)).then_some(host),
-        Some(_) | None => Some(entry),
+        // More than one colon: an IPv6 address, whose brackets belong to a port.
+        Some((host, of_port)) if !host.contains(':') || host.ends_with(']') => {
+            (of_port.parse() == Ok(port)).then_some(bare(host))
+        }
+        Some(_) | None => Some(bare(entry)),
     }
+}
+
+/// An IPv6 address without its brackets.
+fn bare(host: &str) -> &str {
+    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
 /// The `proxy-url` of the cluster that a context of a kubeconfig names.
@@ -133,6 +150,13 @@ mod tests {
             ("api.example.com:443", "https://api.example.com:6443", true),
             ("api.example.com:443", "https://api.example.com", false),
             ("fd00::/8", "https://[fd00::1]:6443", false),
+            ("[fd00::1]", "https://[fd00::1]:6443", false),
+            ("[fd00::1]:6443", "https://[fd00::1]:6443", false),
+            ("[fd00::1]:443", "https://[fd00::1]:6443", true),
+            ("localhost,10.0.0.1,", "https://10.0.0.1:6443", false),
+            ("", "https://127.0.0.1:6443", false),
+            ("", "https://[::1]:6443", false),
+            ("", "https://localhost:6443", false),
             ("*", "https://10.0.0.1:6443", false),
         ] {
             let https_proxy = "http://proxy.example.org:3128".to_owned();
