@@ -104,14 +104,17 @@ impl Generations {
 
     /// Drops states and answers that were held for too long. To be called about once a second.
     pub fn tend(&self, now: Instant) {
+        // An answer may have a hundred thousand objects: new ones do not wait until those of an old one are gone.
+        let mut over = Vec::new();
         let mut answers = lock(&self.answers);
         while let Some((since, _)) = answers.front()
             && now.saturating_duration_since(*since) >= EXACT_HELD_MAX
             && let Some((_, slot)) = answers.pop_front()
         {
-            slot.upgrade().inspect(|slot| slot.let_go());
+            over.push(slot);
         }
         drop(answers);
+        over.iter().filter_map(Weak::upgrade).for_each(|slot| slot.let_go());
         for holding in [Holding::Movable, Holding::Exact] {
             let (queue, held_max) = self.queue(holding);
             let mut held = lock(queue);
@@ -140,7 +143,8 @@ impl Held {
 
 impl<T: std::fmt::Debug + Send> LetGo for Slot<T> {
     fn let_go(&self) {
-        *lock(&self.0) = None;
+        let held = lock(&self.0).take();
+        drop(held);
     }
 }
 

@@ -21,6 +21,7 @@ use super::event::{Event, EventKind, Payload};
 use super::gathering::Gathering;
 use super::lane::Lane;
 use super::live_place::{Group, LivePlace, LivePosition, Member, Round, Told};
+use super::live_view::View;
 use super::project::{ChangeValues, loses_order, position_after, project_read_change};
 use super::routes::Route;
 use super::shared_batch::SharedBatch;
@@ -47,24 +48,8 @@ pub struct Live<M: Member> {
     members: Slab<Entry<M>>,
     /// When a view or member is due.
     timers: BTreeSet<(Instant, Timer)>,
-    /// Views whose condition was costly at the last changes.
-    costly: Vec<usize>,
-}
-
-/// A selection of some informers, with its members.
-struct View<M: Member> {
-    selection: Arc<Selection>,
-    /// Lanes in the order of the subscription, each with its matcher and route.
-    sources: Vec<(usize, Matcher, Route)>,
-    groups: Vec<Group<M>>,
-    members: usize,
-    heartbeat_at: Instant,
-    bookmark_at: Instant,
-    armed: Instant,
-    /// The last change that was projected for it.
-    seen: (usize, u64),
-    pending: Vec<Event>,
-    gathering: Option<Gathering>,
+    /// Views that stopped amid the last changes.
+    stopped: Vec<usize>,
 }
 
 struct Entry<M> {
@@ -95,7 +80,7 @@ impl<M: Member> Live<M> {
             views_by_selection: HashMap::new(),
             members: Slab::new(),
             timers: BTreeSet::new(),
-            costly: Vec::new(),
+            stopped: Vec::new(),
         }
     }
 
@@ -209,6 +194,7 @@ impl<M: Member> Live<M> {
             seen: (usize::MAX, 0),
             pending: Vec::new(),
             gathering,
+            stopped: None,
         }));
         self.views_by_selection.insert(name, key);
         Some(key)
@@ -247,7 +233,7 @@ impl<M: Member> Live<M> {
     /// Whether no change of a view's selection lies between a subscriber and the view.
     fn is_met(&self, view: usize, place: &LivePlace) -> bool {
         let view = &self.views[view];
-        if view.tells_at().is_some() {
+        if view.tells_at().is_some() || view.stopped.is_some() {
             return false;
         }
         let met = |((lane, matcher, _), source): (&(usize, Matcher, Route), &LivePosition)| {
@@ -276,7 +262,8 @@ impl<M: Member> Live<M> {
         let sources = view.sources.iter().enumerate().map(|(source, (lane, ..))| {
             let (lane, holds_beyond) = (&self.lanes[*lane], holds_beyond.next().flatten());
             let held = view.gathering.as_ref().and_then(|gathering| gathering.place(source));
-            let (cursor, position) = held.unwrap_or_else(|| (lane.cursor, lane.position.clone()));
+            let place = held.or_else(|| view.stopped_at(source));
+            let (cursor, position) = place.unwrap_or_else(|| (lane.cursor, lane.position.clone()));
             LivePosition { informer: lane.informer.clone(), cursor, position, holds_beyond }
         });
         let place = LivePlace {
@@ -361,7 +348,7 @@ impl<M: Member> Live<M> {
                 return Round { leaving, more: true, ..Round::default() };
             }
         }
-        let leaving = self.costly_members();
+        let leaving = self.members_of_stopped();
         if !leaving.is_empty() {
             return Round { leaving, more: true, ..Round::default() };
         }
@@ -379,11 +366,11 @@ impl<M: Member> Live<M> {
         self.take(key, &batch, mark, now)
     }
 
-    /// The members of views whose condition has become costly with the last changes.
-    fn costly_members(&mut self) -> Vec<usize> {
-        let costly = std::mem::take(&mut self.costly);
-        let views = costly.into_iter().filter_map(|view| self.views.get(view));
-        let groups = views.filter(|view| view.selection.is_costly()).flat_map(|view| view.groups.iter());
+    /// The members of views that stopped amid the last changes.
+    fn members_of_stopped(&mut self) -> Vec<usize> {
+        let views = std::mem::take(&mut self.stopped).into_iter().filter_map(|view| self.views.get(view));
+        // A view of now may have the number of one that is gone.
+        let groups = views.filter(|view| view.stopped.is_some()).flat_map(|view| view.groups.iter());
         groups.flat_map(|group| group.members.iter().copied()).collect()
     }
 
@@ -408,7 +395,7 @@ impl<M: Member> Live<M> {
 
     /// Projects a batch for all views that it concerns, and moves the lane to its end.
     fn take(&mut self, lane_key: usize, batch: &Arc<SharedBatch>, mark: Mark, now: Instant) -> Round {
-        let (lane, views, costly) = (&mut self.lanes[lane_key], &mut self.views, &mut self.costly);
+        let (lane, views, stopped) = (&mut self.lanes[lane_key], &mut self.views, &mut self.stopped);
         let paths = lane.informer.reader.paths();
         let before = (lane.cursor, lane.position.clone());
         let (mut touched, mut gathers) = (Vec::new(), Vec::new());
@@ -420,14 +407,14 @@ impl<M: Member> Live<M> {
                     return;
                 }
                 view.seen = (lane_key, change.revision.0);
-                if view.is_everything() {
+                if view.is_everything() || view.stopped.is_some() {
                     return;
                 }
                 let matcher = &mut view.sources[source].1;
                 matcher.refresh_to(&paths);
                 let projected = project_read_change(matcher, change, &values);
-                if view.selection.is_costly() && !costly.contains(&key) {
-                    costly.push(key);
+                if view.stops_after(source, change, before.0) {
+                    stopped.push(key);
                 }
                 if let Some(gathering) = &mut view.gathering {
                     // The object has a held change already: hold this one, too, as the last state may differ from the first.
@@ -474,7 +461,7 @@ impl<M: Member> Live<M> {
             }
             self.arm(view);
         }
-        let more = mark.revision > cursor.revision;
+        let more = mark.revision > cursor.revision || !self.stopped.is_empty();
         let is_behind = more && self.lanes[lane_key].informer.has_batch_after(cursor);
         Round { told, leaving, more, is_behind }
     }
@@ -482,6 +469,9 @@ impl<M: Member> Live<M> {
     /// What the members of a view get of the changes that it holds, if anything.
     fn tell_held(&mut self, key: usize, now: Instant) -> Option<Told> {
         let (view, lanes) = (&mut self.views[key], &self.lanes);
+        if view.stopped.is_some() {
+            return None;
+        }
         let sources = &view.sources;
         let events = view.gathering.as_mut()?.tell(now, |source| {
             let (lane, matcher, _) = &sources[source];
@@ -529,6 +519,13 @@ impl<M: Member> Live<M> {
     }
 
     fn due_of(&mut self, key: usize, now: Instant) -> Option<Told> {
+        if self.views[key].stopped.is_some() {
+            // Its members leave at once, and are not where the lane is.
+            let at = now + AMID_RELIST_WAIT;
+            self.views[key].armed = at;
+            self.timers.insert((at, Timer::View(key)));
+            return None;
+        }
         self.refresh(key);
         let is_due = now >= self.views[key].bookmark_at;
         let tells_at = self.views[key].tells_at();
@@ -572,24 +569,6 @@ impl<M: Member> Live<M> {
         let position = positions[0].clone();
         let payload = Payload::Mark { positions, reason: None };
         Event { source: 0, kind: EventKind::Bookmark, payload, position, is_amid: false }
-    }
-}
-
-impl<M: Member> View<M> {
-    /// Whether it selects everything of one informer, so that its batches are shared.
-    fn is_everything(&self) -> bool {
-        self.sources.len() == 1 && self.selection.is_all()
-    }
-
-    /// When it tells the changes that it holds, if any.
-    fn tells_at(&self) -> Option<Instant> {
-        self.gathering.as_ref().and_then(Gathering::tells_at)
-    }
-
-    /// When something is due for its members.
-    fn due_at(&self) -> Instant {
-        let at = self.heartbeat_at.min(self.bookmark_at);
-        self.tells_at().map_or(at, |tells_at| at.min(tells_at))
     }
 }
 

@@ -18,6 +18,7 @@ mod join;
 mod lane;
 mod live;
 mod live_place;
+mod live_view;
 mod metrics;
 mod pacer;
 mod project;

@@ -30,8 +30,10 @@ pub struct Selection {
     pub form: Form,
 }
 
-/// Cost of an evaluation of a condition above which a stream has a task of its own: some ten milliseconds a batch.
-const LIVE_COST_MAX: Duration = Duration::from_micros(25);
+/// Cost of an evaluation of a condition above which a stream leaves its live view: some 25 ms a batch.
+const LIVE_COST_MAX: Duration = Duration::from_micros(50);
+/// Cost up to which a stream joins a live view. It is lower, so that streams do not come and go with each object that costs more than most.
+const JOIN_COST_MAX: Duration = Duration::from_micros(25);
 
 /// Cost of a look at an object with a condition, relative to one without: what it reads is cut from the object's JSON.
 const CONDITION_WEIGHT: usize = 64;
@@ -136,7 +138,16 @@ impl Selection {
     /// Whether its condition costs too much to be evaluated in a live loop, with which other streams wait: a batch of changes has hundreds
     /// of states.
     pub(super) fn is_costly(&self) -> bool {
-        self.condition.as_ref().is_some_and(|condition| condition.cost() > LIVE_COST_MAX)
+        self.costs_more_than(LIVE_COST_MAX)
+    }
+
+    /// Whether a stream stays out of live views because of what its condition costs.
+    pub(super) fn stays_out(&self) -> bool {
+        self.costs_more_than(JOIN_COST_MAX)
+    }
+
+    fn costs_more_than(&self, max: Duration) -> bool {
+        self.condition.as_ref().is_some_and(|condition| condition.cost() > max)
     }
 
     /// The namespaces it is restricted to; empty for all.

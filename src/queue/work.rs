@@ -197,7 +197,7 @@ impl WorkQueue {
             }
             KeyPlace::Failed { since } => {
                 let since = *since;
-                (entry.attempts, entry.priority) = (0, priority);
+                (entry.attempts, entry.priority, entry.error) = (0, priority, None);
                 self.failed.remove(&(since, slot));
                 self.make_ready(slot, now);
                 Ok(Added::Queued)

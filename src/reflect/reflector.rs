@@ -459,6 +459,7 @@ impl Pump {
         self.metrics.committed(&commit);
         if commit.history_lost {
             warn!("the API server's versions went back: readers start over");
+            self.doubts.settle_all();
         }
         commit.doubtful > 0
     }

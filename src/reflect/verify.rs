@@ -132,11 +132,17 @@ impl Doubts {
     }
 
     /// Withdraws a report of differences, as everything was just listed. A list in the same history does not replace content under
-    /// the same version, so a report of that stays.
+    /// the same version, so a report of that stays until [`Doubts::settle_all`].
     pub(super) fn settle(&self) {
         if !self.rewritten.load(Ordering::Relaxed) {
             let _ = self.raised.notified().now_or_never();
         }
+    }
+
+    /// Withdraws every report, as a new history has begun, which replaces all content.
+    pub(super) fn settle_all(&self) {
+        self.rewritten.store(false, Ordering::Relaxed);
+        let _ = self.raised.notified().now_or_never();
     }
 }
 
@@ -435,6 +441,11 @@ mod tests {
         assert_eq!(next(), Some(Doubt::Rewritten));
         doubts.raise(Doubt::Differs);
         assert_eq!(next(), Some(Doubt::Differs));
+        assert_eq!(next(), None);
+        // A new history replaces all content, also where the report came while its list was under way.
+        doubts.raise(Doubt::Rewritten);
+        doubts.settle();
+        doubts.settle_all();
         assert_eq!(next(), None);
     }
 }

@@ -1,6 +1,6 @@
 //! The related objects that edges lead to.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
@@ -251,42 +251,63 @@ impl EdgeEnds {
         }
     }
 
-    /// Sets the owners of an end, as [`EdgeEnds::owned`] returned them. Returns whether it has lost one.
-    pub(super) fn set_owners(&mut self, id: u32, now: &BTreeSet<u32>) -> bool {
+    /// Sets the owners of an end, as [`EdgeEnds::owned`] returned them. Removes from `known` what may be no owner any more without it.
+    pub(super) fn set_owners(&mut self, id: u32, now: &BTreeSet<u32>, known: &mut HashSet<u32>) {
         let before: BTreeSet<u32> = self.lists.ids(&self.get(id).owners).iter().copied().collect();
         if *now == before {
-            return false;
+            return;
         }
         for new in now.difference(&before) {
             let owned = &mut self.owned[*new as usize];
             self.lists.add(&mut owned.below, id);
             self.touched.insert(owned.end);
         }
-        let mut has_lost = false;
+        let mut lost = Vec::new();
         for gone in before.difference(now) {
-            self.lists.remove(&mut self.owned[*gone as usize].below, id);
+            let Owned { end, below, .. } = &mut self.owned[*gone as usize];
+            lost.push(*end);
+            self.lists.remove(below, id);
             self.drop_unused_owned(*gone);
-            has_lost = true;
         }
         let owners = &mut self.ends[id as usize].owners;
         self.lists.clear(owners);
         now.iter().for_each(|owner| self.lists.add(owners, *owner));
-        has_lost
+        lost.into_iter().for_each(|end| self.doubt(end, known));
+    }
+
+    /// Removes an end and the owners above it from those that are known to be owners. One that is not known is on no path by which others are.
+    fn doubt(&self, end: u32, known: &mut HashSet<u32>) {
+        let mut left = vec![end];
+        while let Some(at) = left.pop() {
+            if known.remove(&at) {
+                let above = self.lists.ids(&self.get(at).owners).iter();
+                left.extend(above.map(|owner| self.owned[*owner as usize].end));
+            }
+        }
     }
 
     /// Whether an end is an owner of a selected object, or an owner of such an owner. Objects may own each other in a circle, so that
     /// owners alone prove nothing. It does not recurse, as tenants write chains of any length. `known` has ends that were found to be such
-    /// owners. The caller clears it when an end loses an owner.
+    /// owners, each with all below it on the path by which it is one.
     pub(super) fn is_owner(&self, id: u32, known: &mut HashSet<u32>) -> bool {
-        let (mut seen, mut left) = (HashSet::from([id]), vec![id]);
-        while let Some(at) = left.pop() {
+        // Each end that was seen, with the one above it from which it was reached.
+        let (mut seen, mut left) = (HashMap::from([(id, id)]), vec![id]);
+        while let Some(mut at) = left.pop() {
             let Some(owned) = self.owned_now(at) else { continue };
             if owned.selected > 0 || known.contains(&at) {
-                known.insert(id);
+                known.insert(at);
+                while at != id {
+                    at = seen[&at];
+                    known.insert(at);
+                }
                 return true;
             }
-            let below = self.lists.ids(&owned.below).iter().copied();
-            left.extend(below.filter(|below| seen.insert(*below)));
+            for below in self.lists.ids(&owned.below) {
+                seen.entry(*below).or_insert_with(|| {
+                    left.push(*below);
+                    at
+                });
+            }
         }
         false
     }

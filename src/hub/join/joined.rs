@@ -464,9 +464,7 @@ impl Joined {
                 let end = self.ends.end(relation, &key, states);
                 owners.insert(self.ends.owned(end, uid));
             }
-            if self.ends.set_owners(id, &owners) {
-                known.clear();
-            }
+            self.ends.set_owners(id, &owners, known);
         }
         dirty
     }

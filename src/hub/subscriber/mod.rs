@@ -287,7 +287,7 @@ impl Subscriber {
             return None;
         }
         // A view would evaluate it for many changes in one go, and others wait for that.
-        if self.selection.is_costly() {
+        if self.selection.stays_out() {
             return None;
         }
         let sources = self.sources.iter().map(Source::live_position).collect::<Option<Vec<_>>>()?;
@@ -353,8 +353,9 @@ impl Subscriber {
             SubscriberState::Snapshot | SubscriberState::Resumed | SubscriberState::Ended(_) => None,
         };
         let gathers_until = self.gathers_until(now);
-        // While changes are gathered nothing is pulled, and so nothing is sent anew.
-        let resync_at = self.resync_at.filter(|_| gathers_until.is_none());
+        // While changes are gathered nothing is pulled, and so nothing is sent anew. Neither is it before a first state.
+        let is_live = matches!(self.state, SubscriberState::Live);
+        let resync_at = self.resync_at.filter(|_| is_live && gathers_until.is_none());
         for other in [self.deadline, self.drain_at, resync_at, next, gathers_until].into_iter().flatten() {
             at = at.min(other);
         }

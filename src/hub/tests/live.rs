@@ -183,6 +183,39 @@ async fn members_of_a_replaced_informer_leave() {
     assert_eq!(live.advance(informer, Instant::now()).leaving, [key]);
 }
 
+/// A condition is measured when it is evaluated first, which may be in a live view.
+#[tokio::test(start_paused = true)]
+async fn a_view_whose_condition_turns_out_to_be_costly_stops_there_and_its_members_leave() {
+    for coalesce in [None, Some(GATHERED)] {
+        let (mut upstream, mut life, mut live) = started();
+        let mut selection = Selection::default().with_condition(Some(looping(3)));
+        selection.form.coalesce = coalesce;
+        let key = join(&mut live, caught_up_with(&life, selection, None)).ok().expect("it joins");
+        ["a", "b", "c"].iter().for_each(|name| upstream.put(name, true));
+        life.watch(&upstream, 3);
+        let first = live.advance(life.hub.informers()[0].id(), Instant::now());
+        assert!(first.more);
+        let mut told = sent(&mut live, first);
+        if coalesce.is_none() {
+            assert_eq!(told.remove(0), (1, vec![(EventKind::Modified, "a".to_owned())]));
+        }
+        assert_eq!(told, []);
+        tokio::time::advance(Duration::from_secs(61)).await;
+        assert_eq!(due(&mut live), [], "a bookmark of a place where the members are not");
+        let leaving = live.advance(life.hub.informers()[0].id(), Instant::now()).leaving;
+        assert_eq!(leaving, [key]);
+        let (Follower(left), place) = live.leave(key);
+        let mut left = left.leave(&place);
+        let mut all = Vec::new();
+        while let Some(events) = ready(&mut left) {
+            all.extend(events.into_iter().filter(|event| event.kind != EventKind::Bookmark));
+        }
+        let all: Vec<_> = all.iter().filter_map(|event| event.payload.key()).map(Key::name).collect();
+        let expected: &[&str] = if coalesce.is_some() { &["a", "b", "c"] } else { &["b", "c"] };
+        assert_eq!(all, expected, "each change once");
+    }
+}
+
 /// The events that are due now.
 fn due(live: &mut Live<Follower>) -> Vec<(usize, Vec<(EventKind, String)>)> {
     let round = live.due(Instant::now());

@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::cache::{self, BackfillRequests, Delta, Writer};
 use crate::k8s::{
-    DecodeOptions, Decoder, FieldSelector, Identity, Key, LabelSelector, Object, Resource, ResourceParts,
-    ResourceVersion,
+    Condition, DecodeOptions, Decoder, FieldSelector, Identity, Key, LabelSelector, Object, Resource,
+    ResourceParts, ResourceVersion,
 };
 
 mod joined;
@@ -58,6 +58,12 @@ struct Event {
     uid: u64,
     /// The label; `None` for a deletion.
     app: Option<bool>,
+}
+
+/// A condition that is true of every object, and takes 10 to the power of `depth` steps.
+fn looping(depth: usize) -> Condition {
+    let open: String = (0..depth).map(|at| format!("[0,1,2,3,4,5,6,7,8,9].all(x{at}, ")).collect();
+    Condition::parse(&format!("{open}object.metadata.name != ''{}", ")".repeat(depth))).unwrap()
 }
 
 /// The events that a subscriber delivers without waiting.

@@ -295,6 +295,30 @@ async fn a_client_ahead_of_one_cache_that_starts_over_does_not_go_back() {
     }
 }
 
+/// Time passes by itself only while everything waits: a stream that spins never ends this test.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_waits_to_start_over_waits_for_no_resync() {
+    let mut upstream = Upstream::default();
+    upstream.put("a", true);
+    let mut life = Life::new(&upstream);
+    let mut nodes = second(&life);
+    nodes.commit(list(20, []));
+    let token = [("pods".to_owned(), ResourceVersion::from(1)), ("nodes".to_owned(), 30.into())];
+    let (informers, from) = (life.hub.informers(), StartAt::Token(token.into_iter().collect()));
+    let (selection, resync) = (Selection::default(), Some(Duration::from_secs(1)));
+    let subscription = Subscription { informers, selection, join: None, from, resync, timeout: None };
+    let mut subscriber = life.hub.subscribe(subscription).unwrap();
+    assert_eq!(taken(&mut subscriber), []);
+    let head = nodes.version_requests();
+    head.answer(head.next().expect("asked"), Some(30.into()));
+    assert_eq!(taken(&mut subscriber).len(), 1);
+    life.writer.commit(vec![Delta::OtherHistory]);
+    life.writer.commit(list(9, []));
+    let began = Instant::now();
+    while subscriber.next().await.events().first().is_none_or(|event| event.kind != EventKind::Reset) {}
+    assert_eq!(began.elapsed(), life.hub.config().resume_wait);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_token_of_a_cache_with_another_selection_starts_over() {
     let selecting = |label_selector: &str| {

@@ -1,7 +1,7 @@
 //! What a subscriber waits for. Time passes by itself only while everything waits, so one that spins never ends these tests.
 
 use super::*;
-use crate::k8s::{Condition, Links};
+use crate::k8s::Links;
 
 fn subscription(life: &Life, selection: Selection, from: StartAt) -> Subscription {
     Subscription { informers: life.hub.informers(), selection, join: None, from, resync: None, timeout: None }
@@ -69,14 +69,9 @@ async fn a_client_that_begins_without_objects_gets_no_patches() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_with_a_costly_condition_has_a_task_of_its_own() {
-    let loops = |depth: usize| {
-        let open: String = (0..depth).map(|at| format!("[0,1,2,3,4,5,6,7,8,9].all(x{at}, ")).collect();
-        format!("{open}object.metadata.name != ''{}", ")".repeat(depth))
-    };
     for (depth, is_live) in [(0, true), (3, false)] {
         let life = Life::new(&one_pod());
-        let condition = Condition::parse(&loops(depth)).unwrap();
-        let selection = Selection::default().with_condition(Some(condition));
+        let selection = Selection::default().with_condition(Some(looping(depth)));
         let mut subscriber = life.hub.subscribe(subscription(&life, selection, StartAt::Start)).unwrap();
         assert_eq!(kinds(&mut subscriber).await, [EventKind::Added, EventKind::Synced]);
         assert!(ready(&mut subscriber).is_none());
