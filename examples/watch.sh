@@ -3,7 +3,7 @@
 while true; do
   token=$(cat token 2>/dev/null); [ "$token" ] || rm -rf objects
   mkdir -p objects
-  curl -sN --speed-limit 1 --speed-time 60 "http://localhost:8090/v1/watch/pods?transport=ndjson${token:+&resume=$token}" |
+  curl -sN --speed-limit 1 --speed-time 150 "http://localhost:8090/v1/watch/pods?transport=ndjson${token:+&resume=$token}" |
   jq -r --unbuffered '.object as {$metadata} | [.type, "\($metadata.namespace // "-")_\($metadata.name // "-")",
     $metadata.annotations["informerd.dev/resume"] // "-", (.object | tojson)] | join(" ")' |
   while read -r type file resume object; do

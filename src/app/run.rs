@@ -387,6 +387,7 @@ fn http_config(config: &config::Serve) -> http::Config {
         snapshot_pages_bytes_max: limits.snapshot_pages_bytes_max,
         snapshot_pages_ttl: limits.snapshot_pages_ttl,
         waiting_requests_max: limits.waiting_requests_max,
+        world_states_bytes_max: limits.world_states_bytes_max,
         drain_timeout: config.drain_timeout,
         batch_bytes_max: limits.batch_bytes_max,
         allow_origins: config.allow_origins.iter().map(Origin::as_str).map(str::to_owned).collect(),

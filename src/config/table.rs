@@ -217,6 +217,9 @@ macro_rules! limits {
                 snapshot_pages_ttl: Span = Duration::from_secs(300), Restart, least Duration::from_secs(1);
                 /// Requests that wait for a change at once (Prefer: wait) [default {default}: one on each connection]; more are answered 503
                 waiting_requests_max: Count = 10_000, Restart, least 1;
+                /// Memory for the states that streams of /v1/world with state=full put into their messages, together [default {default}: eight of the
+                /// largest states]; a stream that finds no room ends with code 503
+                world_states_bytes_max: Size = 256 << 20, Restart, least 0;
                 /// Work queues [default {default}: a controller has a few]; more are answered 503
                 queues_max: Count = 100, Restart, least 1;
                 /// Keys in each work queue [default {default}: about 150 MiB]; at the limit the queue reads no further until there is

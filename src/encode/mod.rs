@@ -12,7 +12,7 @@ mod table;
 mod ws;
 
 pub use coding::{Checksum, Coding};
-pub use encoder::{Encoder, EncoderKind, Format, Framing, Kubernetes};
+pub use encoder::{Encoder, EncoderKind, Format, Framing, Kubernetes, StateRoom};
 pub use frames::Frames;
 pub use list::{ListEncoder, ListFormat, partial};
 pub use table::{IncludeObject, TableEncoder, TableVersion};

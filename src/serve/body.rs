@@ -105,6 +105,13 @@ pub(super) fn too_slow() -> io::Error {
 /// Time for the body of a request to arrive: enough for slow links, too short to hold many connections.
 const JSON_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The error of a body that is no such JSON as `accepted` says. Shows how it begins.
+pub(super) fn wrong_json(field: &str, body: &[u8], accepted: &str) -> ApiError {
+    // The error takes as many characters of a value.
+    let begin = &body[..body.len().min(200)];
+    ApiError::invalid(field, &String::from_utf8_lossy(begin), accepted)
+}
+
 /// Reads the body of a request that is JSON of at most `bytes_max` bytes.
 ///
 /// # Errors

@@ -29,6 +29,8 @@ pub struct Config {
     pub snapshot_pages_ttl: Duration,
     /// Requests that wait for a change (`Prefer: wait`) at once.
     pub waiting_requests_max: usize,
+    /// Bytes of objects that streams of `/v1/world` with `state=full` hold together.
+    pub world_states_bytes_max: usize,
     /// Time for connections to end at shutdown.
     pub drain_timeout: Duration,
     /// Bytes of objects that are written at once.

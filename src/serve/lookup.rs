@@ -1,17 +1,16 @@
 //! `/v1/index/…`: the values at a path, how many objects have each, and the objects by value.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io;
 use std::sync::Arc;
 
-use axum::body::{Body, Bytes};
+use axum::body::Bytes;
 use axum::extract::{Extension, RawQuery, Request, State};
 use axum::http::{HeaderMap, Uri, header};
 use axum::response::{IntoResponse, Response};
-use futures_util::stream::{Stream, unfold};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
+use super::held_body::held_body;
 use super::index_target::{IndexTarget, WAIT, distinct, index_path, ready};
 use super::list_body::{ListPosition, Listing};
 use super::load::{EndsWithClient, Load};
@@ -20,7 +19,7 @@ use super::params::Params;
 use super::target::{PROJECTION, SELECTION, Target};
 use super::{ApiError, Server, body, counts, snapshot};
 use crate::encode::{Frames, ListEncoder, ListFormat};
-use crate::hub::{HeldAnswer, Informer, Selection};
+use crate::hub::{Informer, Selection};
 use crate::k8s::{IndexPath, IndexPaths, Term, Test};
 
 /// Its route.
@@ -128,7 +127,7 @@ pub(super) async fn lookup(
     let body = body::json(request, BODY_BYTES_MAX).await?;
     let accepted = r#"expected {"values":["…"]}"#;
     let lookup: Lookup = serde_json::from_slice(&body)
-        .map_err(|error| ApiError::invalid("body", "(JSON)", &format!("{accepted}: {error}")))?;
+        .map_err(|error| body::wrong_json("body", &body, &format!("{accepted}: {error}")))?;
     let params = Params::parse(query.as_deref(), &[SELECTION, PROJECTION])?;
     let target = server.target(&at.resource, &params, Instant::now() + WAIT).await?;
     ready(&server, &target).await?;
@@ -230,57 +229,5 @@ async fn by_value(
         pieces.push_back(Bytes::from_static(b"]}"));
     }
     pieces.push_back(Bytes::from_static(b"]}\n"));
-    let held = server.hub.generations().hold_answer(pieces, Instant::now());
-    let body = Body::from_stream(pieces_body(held, server.config.batch_bytes_max));
-    Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
-}
-
-/// The pieces of an answer, copied together to about so many bytes at a time.
-fn pieces_body(
-    held: HeldAnswer<VecDeque<Bytes>>,
-    bytes_max: usize,
-) -> impl Stream<Item = io::Result<Bytes>> + Send + 'static {
-    unfold(Some(held), move |held| async move {
-        let held = held?;
-        let taken = held.with(|pieces| {
-            let (mut taken, mut count) = (0, 0);
-            while taken < bytes_max
-                && let Some(piece) = pieces.get(count)
-            {
-                taken += piece.len();
-                count += 1;
-            }
-            let mut together = Vec::with_capacity(taken);
-            pieces.drain(..count).for_each(|piece| together.extend_from_slice(&piece));
-            (Bytes::from(together), pieces.is_empty())
-        });
-        match taken {
-            Some((bytes, is_over)) => Some((Ok(bytes), (!is_over).then_some(held))),
-            None => Some((Err(body::too_slow()), None)),
-        }
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use futures_util::TryStreamExt as _;
-
-    use super::*;
-    use crate::hub::Generations;
-
-    #[tokio::test]
-    async fn an_answer_is_sent_in_batches_and_breaks_off_when_it_was_held_too_long() {
-        let generations = Generations::default();
-        let now = Instant::now();
-        let held = || generations.hold_answer(["ab", "cd", "efg", "h"].map(Bytes::from).into(), now);
-        let batches: Vec<Bytes> = pieces_body(held(), 3).try_collect().await.unwrap();
-        assert_eq!(batches, ["abcd", "efg", "h"]);
-        let mut slow = Box::pin(pieces_body(held(), 3));
-        assert_eq!(slow.try_next().await.unwrap(), Some("abcd".into()));
-        generations.tend(now + Duration::from_secs(3600));
-        assert_eq!(slow.try_next().await.unwrap_err().kind(), io::ErrorKind::TimedOut);
-        assert_eq!(slow.try_next().await.unwrap(), None);
-    }
+    Ok(([(header::CONTENT_TYPE, "application/json")], held_body(server, pieces)).into_response())
 }

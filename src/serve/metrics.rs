@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use crate::encode::Format;
 
 /// Limits and rules that can refuse a client; the label values of `informerd_http_limit_hits_total`.
-const LIMITS: [&str; 29] = [
+const LIMITS: [&str; 30] = [
     "connections_max",
     "admin_connections_max",
     "subscribers_max",
@@ -18,6 +18,7 @@ const LIMITS: [&str; 29] = [
     "snapshot_pages_max",
     "snapshot_pages_bytes_max",
     "waiting_requests_max",
+    "world_states_bytes_max",
     "turns_waiting_max",
     "graph_nodes_max",
     "graph_edges_max",
@@ -39,7 +40,8 @@ const LIMITS: [&str; 29] = [
 ];
 
 /// Why streams end; the label values of `informerd_http_stream_closes_total`.
-const CLOSES: [&str; 7] = ["client", "shutdown", "timeout", "removed", "regrouped", "expired", "too_large"];
+const CLOSES: [&str; 8] =
+    ["client", "shutdown", "timeout", "removed", "regrouped", "expired", "too_large", "no_room"];
 
 /// The transports of streams.
 const TRANSPORTS: [&str; 5] = ["sse", "ndjson", "websocket", "kubernetes", "kubernetes-websocket"];

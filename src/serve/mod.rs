@@ -18,6 +18,7 @@ mod crowd;
 mod dashboard;
 mod graph;
 mod guard;
+mod held_body;
 mod host;
 mod hub_error;
 mod in_process;

@@ -20,6 +20,7 @@ use super::queues::Queues;
 use super::target::Target;
 use super::turns::Turns;
 use super::waiting::Waiting;
+use crate::encode::StateRoom;
 use crate::hub::Hub;
 
 /// The requests to the API server that clients can cause directly.
@@ -64,6 +65,8 @@ pub(super) struct Inner {
     pub(super) loops: Arc<LiveLoops>,
     /// What streams with related objects follow.
     pub(super) joins: Joins,
+    /// The state room, for the states that streams put into their messages.
+    pub(super) states: StateRoom,
 }
 
 impl std::ops::Deref for Server {
@@ -93,6 +96,7 @@ impl Server {
         let waiting =
             Waiting::new(config.waiting_requests_max, contents.clone(), tasks.clone(), drain.clone());
         let compressed = Arc::default();
+        let states = StateRoom::new(config.world_states_bytes_max);
         Self(Arc::new(Inner {
             hub,
             config,
@@ -108,6 +112,7 @@ impl Server {
             turns,
             loops,
             joins: Joins::default(),
+            states,
         }))
     }
 

@@ -16,7 +16,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::metrics::StreamObserver;
+use super::metrics::{StreamObserver, limit_hit};
 use super::peer::{ConnectionPermit, Peer};
 use super::socket::Socket;
 use super::turns::Turns;
@@ -130,12 +130,22 @@ impl WatchStream {
                 last = true;
             }
         }
-        if let Some(status) = self.encoder.failure().filter(|_| !last) {
-            self.observer.closed("too_large");
+        if let Some(status) = self.encoder.take_failure().filter(|_| !last) {
+            // 1009: too big; 1013: try again later.
+            let (why, code) = if status.code == 413 { ("too_large", 1009) } else { ("no_room", 1013) };
+            self.observer.closed(why);
+            if status.code != 413 {
+                limit_hit("world_states_bytes_max");
+            }
+            // The message that goes beyond the limit is not sent.
+            frames = Frames::new();
             self.encoder.error(&status, &mut frames);
+            if status.code != 413 {
+                // Those that find no room together are not to come back together.
+                self.encoder.retry(rand::random_range(RETRY_MS), &mut frames);
+            }
             if self.format.is_websocket() {
-                // 1009: too big.
-                frames.put_bytes(&close_frame(1009, "too_large"));
+                frames.put_bytes(&close_frame(code, why));
             }
             last = true;
         }

@@ -76,12 +76,12 @@ pub(super) async fn world(
     asked.target.selection.form.coalesce.get_or_insert(WORLD_COALESCE);
     let from = from(&request.headers, &params, format)?;
     let full = match params.get("state") {
-        None => false,
-        Some("full") => true,
+        None => None,
+        Some("full") => Some(server.states.clone()),
         Some(other) => return Err(ApiError::invalid("state", other, "expected full")),
     };
     // Each message has the whole state, so that nothing is gained by a difference. An EventSource sends its token unasked.
-    let from = if full { StartAt::Start } else { from };
+    let from = if full.is_some() { StartAt::Start } else { from };
     let resumed = matches!(from, StartAt::Token(_) | StartAt::Bookmark(_));
     asked.answer(&server, &request, from, format, |encoder| encoder.of_world(resumed, full)).await
 }

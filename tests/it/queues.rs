@@ -297,7 +297,7 @@ async fn invalid_queue_requests_are_refused_by_field() {
             400,
             "requeueAfterSeconds",
         ),
-        ("POST", "q/requeue", json!({"name": "a"}), 400, "body"),
+        ("POST", "q/requeue", json!({"name": "a"}), 400, "body: invalid value \"{"),
         ("POST", "q/retry", json!({"lease": "x", "error": "e".repeat(70_000)}), 413, "more than 65536 bytes"),
     ] {
         let refused = send(server.address, method, &format!("/v1/queues/{target}"), &body).await;

@@ -212,6 +212,30 @@ async fn a_world_state_beyond_the_limit_ends_the_stream() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn world_states_that_exceed_the_room_for_all_end_until_there_is_room() {
+    let server =
+        TestServer::start_with(&["pods"], |config| config.limits.world_states_bytes_max = 150_000).await;
+    let mut pod = mk_pod("shop", "large", "web");
+    pod["metadata"]["annotations"] = json!({"noise": "x".repeat(100_000)});
+    server.cluster.create("pods", pod).unwrap();
+    server.caught_up("pods").await;
+    let path = "/v1/world/pods?state=full";
+    let mut first = Stream::ndjson(server.address, path, None).await.unwrap();
+    assert_eq!(message(&mut first).await.unwrap()["state"].as_array().map(Vec::len), Some(1));
+    let mut second = Stream::ndjson(server.address, path, None).await.unwrap();
+    let refused = message(&mut second).await.unwrap();
+    assert_eq!((&refused["type"], &refused["object"]["code"]), (&"ERROR".into(), &503.into()));
+    // The other stream goes on.
+    server.cluster.create("pods", mk_pod("shop", "small", "web")).unwrap();
+    assert_eq!(message(&mut first).await.unwrap()["state"].as_array().map(Vec::len), Some(2));
+    server.cluster.delete("pods", "shop", "small").unwrap();
+    drop(first);
+    eventually("the end of both", || server.hub.subscribers() == 0).await;
+    let mut third = Stream::ndjson(server.address, path, None).await.unwrap();
+    assert_eq!(message(&mut third).await.unwrap()["state"].as_array().map(Vec::len), Some(1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_invalid_world_request_is_refused_by_parameter() {
     let server = TestServer::start(&["pods"]).await;
     for (target, field) in [

@@ -503,6 +503,7 @@ fn http(hub: &Hub, drain: &CancellationToken, graph_selects: bool) -> InProcess 
         snapshot_pages_bytes_max: 1 << 20,
         snapshot_pages_ttl: Duration::from_secs(60),
         waiting_requests_max: 10,
+        world_states_bytes_max: 32 << 20,
         drain_timeout: Duration::from_secs(1),
         batch_bytes_max: 64 << 10,
         allow_origins: Vec::new(),

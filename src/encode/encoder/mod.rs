@@ -20,6 +20,7 @@ mod world_state;
 
 pub use framing::Framing;
 use framing::{chunk_of, framed};
+pub use world_state::StateRoom;
 use world_state::World;
 
 /// The format of a stream.

@@ -5,7 +5,7 @@
 
 use bytes::{Buf as _, Bytes};
 
-use super::world_state::{World, WorldState};
+use super::world_state::{StateRoom, World, WorldState};
 use super::{Body, Encoder, Format};
 use crate::encode::{Frames, ws};
 use crate::hub::{BOOKMARK_PART, Event, EventKind, Payload, Resumable};
@@ -19,24 +19,34 @@ const UPDATES: &str = "UPDATES";
 
 impl Encoder {
     /// Puts each batch into one message: `{"type":"UPDATES","updates":[…],"resume":"…","more":false}`. With `resumed` the client holds objects
-    /// already; with `full` each complete message has the whole state, too.
+    /// already; with `full` each complete message has the whole state, too, which takes room there.
     #[must_use]
-    pub fn of_world(mut self, resumed: bool, full: bool) -> Self {
-        let state = full.then(WorldState::default);
+    pub fn of_world(mut self, resumed: bool, full: Option<StateRoom>) -> Self {
+        let state = full.map(WorldState::new);
         self.world = Some(Box::new(World { complete: String::new(), resets: !resumed, state }));
         self
     }
 
-    /// Why the stream cannot go on.
-    pub fn failure(&self) -> Option<Status> {
-        let state = self.world.as_ref()?.state.as_ref()?;
-        let message = || {
-            let max = STATE_BYTES_MAX >> 20;
-            format!(
-                "the state has more than {max} MiB: select fewer objects or fields, or leave out state=full"
-            )
+    /// Why the stream cannot go on: 413 for a state that is too large, 503 if the states of all streams leave no room for it. The state is
+    /// given up then.
+    pub fn take_failure(&mut self) -> Option<Status> {
+        let world = self.world.as_mut()?;
+        let state = world.state.as_ref()?;
+        let what = "select fewer objects or fields, or leave out state=full";
+        let failure = if state.bytes > STATE_BYTES_MAX {
+            let message = format!("the state has more than {} MiB: {what}", STATE_BYTES_MAX >> 20);
+            Status::failure(413, "RequestEntityTooLarge", message)
+        } else if state.is_refused {
+            let max = state.room().bytes_max();
+            let message = format!(
+                "the states of all streams would have more than {max} bytes: {what}, or come back later"
+            );
+            Status::failure(503, "ServiceUnavailable", message)
+        } else {
+            return None;
         };
-        (state.bytes > STATE_BYTES_MAX).then(|| Status::failure(413, "RequestEntityTooLarge", message()))
+        world.state = None;
+        Some(failure)
     }
 
     /// Appends the message of a batch.
@@ -53,7 +63,7 @@ impl Encoder {
                 world.complete.clear();
                 world.resets = true;
                 if let Some(state) = &mut world.state {
-                    *state = WorldState::default();
+                    state.clear();
                 }
                 continue;
             }

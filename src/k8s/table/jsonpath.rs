@@ -3,6 +3,7 @@
 //! Source: `k8s.io/client-go/util/jsonpath`, whose evaluation this follows, its limits and surprises included: a dot
 //! in a quoted key separates, a filter over anything but a list is an error, and so is a comparison of unlike values.
 
+use std::cell::Cell;
 use std::cmp::Ordering;
 use std::fmt::Write as _;
 
@@ -57,7 +58,7 @@ impl Path {
 
     /// All values at the path, in order.
     pub(super) fn find<'t, 'a>(&'t self, object: &'t Tree<'a>) -> Found<'t, 'a> {
-        walk(&self.0, vec![object])
+        walk(&self.0, vec![object], &Looks(Cell::new(LOOKS_MAX)))
     }
 }
 
@@ -212,35 +213,59 @@ fn quoted(text: &str, quote: char) -> Option<(String, &str)> {
 
 // === evaluation ===
 
-/// Values that a step may find, and elements that a filter may look at: a column shows a few. Some steps find a value several times
-/// (`..`, unions), and several such steps multiply.
-const FOUND_MAX: usize = 10_000;
+/// Values that the evaluation of a path may look at: a column shows a few. Some steps find a value several times (`..`, unions), several such
+/// steps multiply, and a filter evaluates its paths for each element.
+const LOOKS_MAX: usize = 20_000;
 
-fn walk<'t, 'a>(nodes: &'t [Node], mut values: Vec<&'t Tree<'a>>) -> Found<'t, 'a> {
+/// Entries of a map that are searched for the price of one look.
+const ENTRIES_A_LOOK: usize = 16;
+
+/// The looks that the evaluation of a path has left.
+struct Looks(Cell<usize>);
+
+impl Looks {
+    fn take(&self, looks: usize) -> Result<(), Mismatch> {
+        let left = self.0.get().checked_sub(looks);
+        self.0.set(left.unwrap_or(0));
+        left.map(drop).ok_or(Mismatch)
+    }
+
+    fn are_over(&self) -> bool {
+        self.0.get() == 0
+    }
+}
+
+fn walk<'t, 'a>(nodes: &'t [Node], mut values: Vec<&'t Tree<'a>>, looks: &Looks) -> Found<'t, 'a> {
     for node in nodes {
-        values = step(node, &values)?;
+        values = step(node, &values, looks)?;
     }
     Ok(values)
 }
 
-/// The values, if they are not too many.
-fn bounded<'t, 'a>(values: impl Iterator<Item = &'t Tree<'a>>) -> Found<'t, 'a> {
-    let found: Vec<_> = values.take(FOUND_MAX + 1).collect();
-    if found.len() > FOUND_MAX { Err(Mismatch) } else { Ok(found) }
-}
-
-fn step<'t, 'a>(node: &'t Node, values: &[&'t Tree<'a>]) -> Found<'t, 'a> {
+fn step<'t, 'a>(node: &'t Node, values: &[&'t Tree<'a>], looks: &Looks) -> Found<'t, 'a> {
     let there = values.iter().copied().filter(|value| value.is_there());
     match node {
         Node::Field(name) => {
-            let entry = |value: &'t Tree<'a>| value.entries().iter().rev().find(|(key, _)| key == name);
-            Ok(there.filter_map(entry).map(|(_, value)| value).collect())
+            let mut found = Vec::new();
+            for value in there {
+                let entries = value.entries();
+                looks.take(1 + entries.len() / ENTRIES_A_LOOK)?;
+                found.extend(entries.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value));
+            }
+            Ok(found)
         }
-        Node::Wildcard => bounded(there.flat_map(children)),
+        Node::Wildcard => {
+            let mut found = Vec::new();
+            for child in there.flat_map(children) {
+                looks.take(1)?;
+                found.push(child);
+            }
+            Ok(found)
+        }
         Node::Recursive => {
             let mut found = Vec::new();
             for value in there {
-                descend(value, &mut found)?;
+                descend(value, &mut found, looks)?;
             }
             Ok(found)
         }
@@ -248,29 +273,27 @@ fn step<'t, 'a>(node: &'t Node, values: &[&'t Tree<'a>]) -> Found<'t, 'a> {
             let mut found = Vec::new();
             for value in there {
                 let Tree::List(items) = value else { return Err(Mismatch) };
-                found.extend(slice(items, *start, end.filter(|_| !is_single), *is_single, *step)?);
-                found = bounded(found.into_iter())?;
+                let items = slice(items, *start, end.filter(|_| !is_single), *is_single, *step)?;
+                looks.take(1 + items.len())?;
+                found.extend(items);
             }
             Ok(found)
         }
         Node::Union(paths) => {
             let mut found = Vec::new();
             for path in paths {
-                found.extend(walk(path, values.to_vec())?);
-                found = bounded(found.into_iter())?;
+                looks.take(values.len())?;
+                found.extend(walk(path, values.to_vec(), looks)?);
             }
             Ok(found)
         }
         Node::Filter { left, operator, right } => {
-            let (mut found, mut looked_at) = (Vec::new(), 0);
+            let mut found = Vec::new();
             for value in values {
                 let Tree::List(items) = value else { return Err(Mismatch) };
-                looked_at += items.len();
-                if looked_at > FOUND_MAX {
-                    return Err(Mismatch);
-                }
                 for item in items {
-                    if passes(item, left, operator, right)? {
+                    looks.take(1)?;
+                    if passes(item, left, operator, right, looks)? {
                         found.push(item);
                     }
                 }
@@ -293,13 +316,15 @@ fn children<'t, 'a>(value: &'t Tree<'a>) -> Box<dyn Iterator<Item = &'t Tree<'a>
 }
 
 /// The value and all below it that have something below them.
-fn descend<'t, 'a>(value: &'t Tree<'a>, found: &mut Vec<&'t Tree<'a>>) -> Result<(), Mismatch> {
+fn descend<'t, 'a>(
+    value: &'t Tree<'a>,
+    found: &mut Vec<&'t Tree<'a>>,
+    looks: &Looks,
+) -> Result<(), Mismatch> {
+    looks.take(1)?;
     if children(value).next().is_some() {
-        if found.len() == FOUND_MAX {
-            return Err(Mismatch);
-        }
         found.push(value);
-        children(value).try_for_each(|child| descend(child, found))?;
+        children(value).try_for_each(|child| descend(child, found, looks))?;
     }
     Ok(())
 }
@@ -332,8 +357,17 @@ fn slice<'t, 'a>(
     Ok(items[start as usize..end as usize].iter().step_by(step).collect())
 }
 
-fn passes(item: &Tree<'_>, left: &[Node], operator: &str, right: &[Node]) -> Result<bool, Mismatch> {
-    let lefts = walk(left, vec![item]);
+fn passes(
+    item: &Tree<'_>,
+    left: &[Node],
+    operator: &str,
+    right: &[Node],
+    looks: &Looks,
+) -> Result<bool, Mismatch> {
+    let lefts = walk(left, vec![item], looks);
+    if looks.are_over() {
+        return Err(Mismatch);
+    }
     if operator == "exists" {
         return Ok(lefts.is_ok_and(|found| !found.is_empty()));
     }
@@ -343,7 +377,7 @@ fn passes(item: &Tree<'_>, left: &[Node], operator: &str, right: &[Node]) -> Res
         [left] => left,
         [..] => return Err(Mismatch),
     };
-    let rights = walk(right, vec![item])?;
+    let rights = walk(right, vec![item], looks)?;
     let right = match rights[..] {
         [] => return Ok(false),
         [right] => right,

@@ -135,7 +135,7 @@ pub(super) struct ReleaseBody {
 }
 
 /// The body of `requeue`: one failed key, or all.
-#[derive(Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct RequeueBody {
     #[serde(default)]
@@ -152,7 +152,8 @@ impl QueueInfo {
         let summary = queue.summary();
         let watches = queue.spec().watch.iter().zip(queue.feeds());
         let resources = watches.map(|(watch, feed)| {
-            let FeedState { resource, synced, message, .. } = feed;
+            let message = queue.message(&feed, summary.failed);
+            let FeedState { resource, synced, .. } = feed;
             ResourceInfo { resource: resource.unwrap_or_else(|| watch.resource.clone()), synced, message }
         });
         Self {

@@ -304,6 +304,7 @@ fn retry(workers: &Workers, body: &RetryBody) -> Result<Response, ApiError> {
 }
 
 fn requeue(workers: &Workers, body: RequeueBody) -> Result<Response, ApiError> {
+    let given = body.clone();
     let count = match (body.all, body.resource, body.name) {
         (true, None, None) if body.namespace.is_empty() => workers.put_back_all(),
         (false, Some(resource), Some(name)) => {
@@ -316,7 +317,8 @@ fn requeue(workers: &Workers, body: RequeueBody) -> Result<Response, ApiError> {
         }
         _ => {
             let accepted = r#"expected {"all":true} or {"resource":"…","namespace":"…","name":"…"}"#;
-            return Err(ApiError::invalid("body", "(JSON)", accepted));
+            let given = serde_json::to_string(&given).unwrap_or_default();
+            return Err(ApiError::invalid("body", &given, accepted));
         }
     };
     Ok(uncached(axum::Json(serde_json::json!({"requeued": count}))))
@@ -348,9 +350,9 @@ async fn read<T: DeserializeOwned>(request: Request, accepted: &str) -> Result<T
     let parsed = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
         let field = if path == "." { "body" } else { &path };
-        ApiError::invalid(field, "(JSON)", &format!("expected an object like {accepted}: {}", error.inner()))
+        body::wrong_json(field, &body, &format!("expected an object like {accepted}: {}", error.inner()))
     })?;
-    let after = |error| ApiError::invalid("body", "(JSON)", &format!("expected one object: {error}"));
+    let after = |error| body::wrong_json("body", &body, &format!("expected one object: {error}"));
     json.end().map_err(after)?;
     Ok(parsed)
 }

@@ -59,6 +59,14 @@ pub(super) struct FeedState {
     pub(super) synced: bool,
     /// What it waits for, in a sentence.
     pub(super) message: Option<String>,
+    /// How many feeds wait for room for a key of it: its own, and those of objects that it depends on.
+    full: usize,
+}
+
+/// A feed that waits for room for a key.
+struct WaitsForRoom<'a> {
+    queue: &'a Workers,
+    index: usize,
 }
 
 /// A key to add. The uid is empty where it is not known.
@@ -68,6 +76,19 @@ pub(super) struct Changed {
     /// Its state after the change; `None` if it is gone.
     pub(super) object: Option<Arc<Object>>,
     pub(super) priority: Priority,
+}
+
+impl<'a> WaitsForRoom<'a> {
+    fn begin(queue: &'a Workers, index: usize) -> Self {
+        queue.feed(index).full += 1;
+        Self { queue, index }
+    }
+}
+
+impl Drop for WaitsForRoom<'_> {
+    fn drop(&mut self) {
+        self.queue.feed(self.index).full -= 1;
+    }
 }
 
 impl Changed {
@@ -456,26 +477,28 @@ impl Workers {
         has_room
     }
 
-    /// Waits until a key of a resource can be added. Meanwhile the resource says so: keys that are set aside take room until somebody
-    /// puts them back, and nothing else tells why no key comes.
+    /// Waits until a key of a resource can be added.
     pub(super) async fn room(&self, index: usize) {
         super::super::metrics::limit_hit("queue_keys_max");
-        let before = self.feed(index).message.clone();
+        let _waits = WaitsForRoom::begin(self, index);
         loop {
             let mut room = std::pin::pin!(self.room.notified());
             room.as_mut().enable();
-            let Summary { failed, .. } = match self.lock().work {
-                ref work if work.has_room() => break,
-                ref work => work.summary(Instant::now()),
-            };
-            let max = self.shared.config.keys_max;
-            self.waits(
-                index,
-                &format!("the queue is full: it has {max} keys, of which {failed} have failed"),
-            );
+            if self.lock().work.has_room() {
+                return;
+            }
             room.await;
         }
-        self.feed(index).message = before;
+    }
+
+    /// What a resource waits for, in a sentence. Where the queue is full, keys that are set aside take room until somebody puts them back,
+    /// and nothing else tells why no key comes. `failed` is their number.
+    pub(super) fn message(&self, feed: &FeedState, failed: usize) -> Option<String> {
+        if feed.full == 0 {
+            return feed.message.clone();
+        }
+        let max = self.shared.config.keys_max;
+        Some(format!("the queue is full: it has {max} keys, of which {failed} have failed"))
     }
 
     /// The resource of a watch. Waits until it is found.
