@@ -117,7 +117,7 @@ fn remark(assumed: &BTreeSet<String>) -> String {
     let names: Vec<&str> = assumed.iter().map(String::as_str).collect();
     format!(
         "# Taken to be namespaced, which only the cluster knows: {}.\n\
-         # One that is not needs its rule in a ClusterRole: informerd rbac prints that if no default namespace is set.\n",
+         # Objects outside of namespaces need the rule in a ClusterRole: informerd rbac prints it there if no default namespace is set.\n",
         names.join(", ")
     )
 }

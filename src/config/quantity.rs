@@ -47,7 +47,7 @@ pub enum QuantityError {
     Span,
 }
 
-/// The largest [`Count`]: more than any machine has of anything, and less than tokio's semaphores can hold.
+/// The largest [`Count`]. No limit needs to be larger, and tokio's semaphores panic at 2^61.
 const COUNT_MAX: usize = 1_000_000_000_000;
 
 /// Units of size, largest first, so that the largest exact one is shown.

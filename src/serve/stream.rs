@@ -131,22 +131,9 @@ impl WatchStream {
             }
         }
         if let Some(status) = self.encoder.take_failure().filter(|_| !last) {
-            // 1009: too big; 1013: try again later.
-            let (why, code) = if status.code == 413 { ("too_large", 1009) } else { ("no_room", 1013) };
-            self.observer.closed(why);
-            if status.code != 413 {
-                limit_hit("world_states_bytes_max");
-            }
             // The message that goes beyond the limit is not sent.
             frames = Frames::new();
-            self.encoder.error(&status, &mut frames);
-            if status.code != 413 {
-                // Those that find no room together are not to come back together.
-                self.encoder.retry(rand::random_range(RETRY_MS), &mut frames);
-            }
-            if self.format.is_websocket() {
-                frames.put_bytes(&close_frame(code, why));
-            }
+            self.refuse(&status, &mut frames);
             last = true;
         }
         if damages() != self.damages && !last {
@@ -162,6 +149,24 @@ impl WatchStream {
         self.observer.bytes(out.remaining() - before);
         self.subscriber.follower().sent(0, out.remaining() - before);
         last
+    }
+
+    /// Ends a stream whose state is too large, or finds no room.
+    fn refuse(&mut self, status: &Status, frames: &mut Frames) {
+        self.encoder.error(status, frames);
+        // 1013: try again later; 1009: too big.
+        let (why, code) = if status.code == 503 {
+            limit_hit("world_states_bytes_max");
+            // Streams that find no room together are not to come back together.
+            self.encoder.retry(rand::random_range(RETRY_MS), frames);
+            ("no_room", 1013)
+        } else {
+            ("too_large", 1009)
+        };
+        self.observer.closed(why);
+        if self.format.is_websocket() {
+            frames.put_bytes(&close_frame(code, why));
+        }
     }
 
     /// The stream with a connection that it takes over. Appends what it begins with.

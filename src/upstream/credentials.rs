@@ -4,6 +4,7 @@
 //! while the plugin still runs, and the next request would start another. A plugin that hangs would then be started again with
 //! every request. Here the credentials are made by a task of their own, for which the requests wait.
 
+use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
@@ -14,12 +15,8 @@ use kube::client::Body;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Layer, Service, ServiceExt as _};
 
-/// The value of `Authorization`; `None` if there is none.
-type Header = Result<Option<HeaderValue>, Refused>;
-
-/// Why there are no credentials, for all requests that waited for them.
-#[derive(Clone, Debug)]
-struct Refused(Arc<BoxError>);
+/// The value of `Authorization`, `None` if there is none, for all requests that wait for it.
+type Header = Result<Option<HeaderValue>, Arc<dyn Error + Send + Sync>>;
 
 /// Adds credentials to requests.
 #[derive(Clone)]
@@ -34,18 +31,6 @@ pub(super) struct Credentials {
 pub(super) struct Authorized<S> {
     credentials: Credentials,
     service: S,
-}
-
-impl std::fmt::Display for Refused {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl std::error::Error for Refused {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.0.source()
-    }
 }
 
 // === impl Credentials ===
@@ -69,7 +54,7 @@ impl Credentials {
         Self { source: BoxCloneSyncService::new(source), flight: Arc::default() }
     }
 
-    /// Must be called within a runtime.
+    /// The value of the header. Must be called within a runtime: credentials that are not there yet are made by a task.
     fn header(&self) -> BoxFuture<'static, Header> {
         let mut flight = self.flight.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(flight) = flight.as_ref().filter(|flight| flight.peek().is_none()) {
@@ -89,7 +74,7 @@ impl Credentials {
 }
 
 fn told(answer: Result<Response<Option<HeaderValue>>, BoxError>) -> Header {
-    answer.map(Response::into_body).map_err(|error| Refused(Arc::new(error)))
+    answer.map(Response::into_body).map_err(Arc::from)
 }
 
 impl<S> Layer<S> for Credentials {
@@ -134,7 +119,7 @@ where
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let header = self.credentials.header();
-        // The one that is ready is taken along, and its clone stays.
+        // A clone need not be ready. So the service that is ready goes along, and the clone takes its place.
         let clone = self.service.clone();
         let mut service = std::mem::replace(&mut self.service, clone);
         async move {
@@ -157,7 +142,8 @@ mod tests {
 
     use super::*;
 
-    /// Credentials of an exec plugin whose first token has expired. From the second start on it notes each start, and waits for a file.
+    /// Credentials of an exec plugin whose first token has expired. From the second start on it notes each start, and waits for a file, at
+    /// most 20 s.
     fn expired(directory: &std::path::Path) -> Credentials {
         let answer = |token: &str, expiry: &str| {
             format!(
@@ -165,7 +151,11 @@ mod tests {
             )
         };
         let script = format!(
-            "cd {}; if [ ! -e first ]; then touch first; echo '{}'; exit; fi;              echo started >> starts; until [ -e go ]; do sleep 0.02; done; echo '{}'",
+            "cd {}
+            if [ ! -e first ]; then touch first; echo '{}'; exit; fi
+            echo started >> starts
+            tries=0; until [ -e go ] || [ $tries -ge 1000 ]; do tries=$((tries + 1)); sleep 0.02; done
+            echo '{}'",
             directory.display(),
             answer("old", "1970-01-01T00:00:00Z"),
             answer("new", "2999-01-01T00:00:00Z"),

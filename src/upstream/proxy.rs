@@ -65,6 +65,7 @@ impl Variables {
             return false;
         }
         let excepted: Vec<&str> = entries.filter_map(|entry| host_of(entry, port)).collect();
+        // It only says whether there is a proxy: any address will do.
         let matcher = Matcher::builder().all("http://proxy").no(excepted.join(",")).build();
         matcher.intercept(server).is_some()
     }

@@ -19,7 +19,7 @@ const UPDATES: &str = "UPDATES";
 
 impl Encoder {
     /// Puts each batch into one message: `{"type":"UPDATES","updates":[…],"resume":"…","more":false}`. With `resumed` the client holds objects
-    /// already; with `full` each complete message has the whole state, too, which takes room there.
+    /// already; with `full` each complete message has the whole state, too, for which the stream takes room there.
     #[must_use]
     pub fn of_world(mut self, resumed: bool, full: Option<StateRoom>) -> Self {
         let state = full.map(WorldState::new);

@@ -353,7 +353,7 @@ impl Subscriber {
             SubscriberState::Snapshot | SubscriberState::Resumed | SubscriberState::Ended(_) => None,
         };
         let gathers_until = self.gathers_until(now);
-        // While changes are gathered nothing is pulled, and so nothing is sent anew. Neither is it before a first state.
+        // A resync waits while changes are gathered and before a first state: then `pull_live` is not called.
         let is_live = matches!(self.state, SubscriberState::Live);
         let resync_at = self.resync_at.filter(|_| is_live && gathers_until.is_none());
         for other in [self.deadline, self.drain_at, resync_at, next, gathers_until].into_iter().flatten() {

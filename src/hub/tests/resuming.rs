@@ -225,19 +225,29 @@ async fn a_client_that_waits_while_the_versions_go_back_starts_over() {
     }
 }
 
+/// A client whose token is that of the pods, and of a version of the nodes that the API server has confirmed and the cache has not reached.
+fn ahead_of_nodes(upstream: &Upstream, resync: Option<Duration>) -> (Life, cache::Writer, Subscriber) {
+    let life = Life::new(upstream);
+    let mut nodes = second(&life);
+    nodes.commit(list(20, []));
+    let token =
+        [("pods".to_owned(), upstream.version.into()), ("nodes".to_owned(), ResourceVersion::from(30))];
+    let (informers, from) = (life.hub.informers(), StartAt::Token(token.into_iter().collect()));
+    let selection = Selection::default();
+    let subscription = Subscription { informers, selection, join: None, from, resync, timeout: None };
+    let mut subscriber = life.hub.subscribe(subscription).unwrap();
+    assert_eq!(taken(&mut subscriber), []);
+    let head = nodes.version_requests();
+    head.answer(head.next().expect("asked"), Some(30.into()));
+    assert_eq!(taken(&mut subscriber).len(), 1);
+    (life, nodes, subscriber)
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_client_ahead_of_one_cache_gets_changes_of_the_others_meanwhile() {
     let mut upstream = Upstream::default();
     upstream.put("a", true);
-    let mut life = Life::new(&upstream);
-    let mut writer = second(&life);
-    writer.commit(list(20, []));
-    let token = [("pods".to_owned(), ResourceVersion::from(1)), ("nodes".to_owned(), 30.into())];
-    let mut subscriber = subscribe(&life, Selection::default(), StartAt::Token(token.into_iter().collect()));
-    assert_eq!(taken(&mut subscriber), []);
-    let head = writer.version_requests();
-    head.answer(head.next().expect("asked"), Some(30.into()));
-    assert_eq!(taken(&mut subscriber).len(), 1);
+    let (mut life, mut writer, mut subscriber) = ahead_of_nodes(&upstream, None);
     upstream.put("b", true);
     life.watch(&upstream, 1);
     assert_eq!(taken(&mut subscriber), [(EventKind::Added, "b".to_owned(), 2.into())]);
@@ -300,18 +310,7 @@ async fn a_client_ahead_of_one_cache_that_starts_over_does_not_go_back() {
 async fn a_client_that_waits_to_start_over_waits_for_no_resync() {
     let mut upstream = Upstream::default();
     upstream.put("a", true);
-    let mut life = Life::new(&upstream);
-    let mut nodes = second(&life);
-    nodes.commit(list(20, []));
-    let token = [("pods".to_owned(), ResourceVersion::from(1)), ("nodes".to_owned(), 30.into())];
-    let (informers, from) = (life.hub.informers(), StartAt::Token(token.into_iter().collect()));
-    let (selection, resync) = (Selection::default(), Some(Duration::from_secs(1)));
-    let subscription = Subscription { informers, selection, join: None, from, resync, timeout: None };
-    let mut subscriber = life.hub.subscribe(subscription).unwrap();
-    assert_eq!(taken(&mut subscriber), []);
-    let head = nodes.version_requests();
-    head.answer(head.next().expect("asked"), Some(30.into()));
-    assert_eq!(taken(&mut subscriber).len(), 1);
+    let (mut life, _nodes, mut subscriber) = ahead_of_nodes(&upstream, Some(Duration::from_secs(1)));
     life.writer.commit(vec![Delta::OtherHistory]);
     life.writer.commit(list(9, []));
     let began = Instant::now();

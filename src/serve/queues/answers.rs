@@ -135,7 +135,7 @@ pub(super) struct ReleaseBody {
 }
 
 /// The body of `requeue`: one failed key, or all.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct RequeueBody {
     #[serde(default)]

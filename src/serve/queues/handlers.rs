@@ -152,7 +152,7 @@ pub(in crate::serve) async fn answer(
         _ => {
             let accepted = r#"{"all":true} or {"resource":"…","namespace":"…","name":"…"}"#;
             let body = read(request, accepted).await?;
-            requeue(&*workers()?, body)
+            requeue(&*workers()?, &body)
         }
     }
 }
@@ -303,13 +303,12 @@ fn retry(workers: &Workers, body: &RetryBody) -> Result<Response, ApiError> {
     Ok(uncached(axum::Json(told)))
 }
 
-fn requeue(workers: &Workers, body: RequeueBody) -> Result<Response, ApiError> {
-    let given = body.clone();
-    let count = match (body.all, body.resource, body.name) {
+fn requeue(workers: &Workers, body: &RequeueBody) -> Result<Response, ApiError> {
+    let count = match (body.all, &body.resource, &body.name) {
         (true, None, None) if body.namespace.is_empty() => workers.put_back_all(),
         (false, Some(resource), Some(name)) => {
-            let key = Key::new(&body.namespace, &name);
-            if !workers.put_back(&resource, &key) {
+            let key = Key::new(&body.namespace, name);
+            if !workers.put_back(resource, &key) {
                 let message = format!("{resource} {:?} is not among the failed keys", key.as_str());
                 return Err(ApiError::not_found(message));
             }
@@ -317,7 +316,7 @@ fn requeue(workers: &Workers, body: RequeueBody) -> Result<Response, ApiError> {
         }
         _ => {
             let accepted = r#"expected {"all":true} or {"resource":"…","namespace":"…","name":"…"}"#;
-            let given = serde_json::to_string(&given).unwrap_or_default();
+            let given = serde_json::to_string(body).unwrap_or_default();
             return Err(ApiError::invalid("body", &given, accepted));
         }
     };

@@ -169,30 +169,34 @@ async fn a_changed_informer_is_served_until_replaced_and_then_sends_the_differen
 
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_get_the_objects_in_their_new_form_after_a_reload() {
-    let configured = Configured::start(cluster(), "watch: [{resource: pods}]").await;
-    let address = configured.server.address;
-    let mut stream = Stream::sse(address, "/v1/watch/pods/default/web-0", None).await.unwrap();
-    let before = stream.until("SYNCED").await.remove(0);
-    configured.put("watch: [{resource: pods, keepManagedFields: true}]");
-    let after = change(&mut stream).await;
-    assert_eq!((&*after.kind, check::version(&after.object)), ("MODIFIED", check::version(&before.object)));
-    assert!(before.object["metadata"]["managedFields"].is_null());
-    assert!(after.object["metadata"]["managedFields"].is_array());
+    for (before, after) in [
+        ("watch: [{resource: pods}]", "watch: [{resource: pods, keepManagedFields: true}]"),
+        // The informer that a client started changes, too.
+        (
+            "{watch: [{resource: nodes}], onDemand: [pods]}",
+            "{watch: [{resource: nodes}], onDemand: [pods], keepManagedFields: true}",
+        ),
+    ] {
+        let configured = Configured::start(cluster(), before).await;
+        let address = configured.server.address;
+        let mut stream = Stream::sse(address, "/v1/watch/pods/default/web-0", None).await.unwrap();
+        let before = stream.until("SYNCED").await.remove(0);
+        configured.put(after);
+        let after = change(&mut stream).await;
+        assert_eq!(
+            (&*after.kind, check::version(&after.object)),
+            ("MODIFIED", check::version(&before.object))
+        );
+        assert!(before.object["metadata"]["managedFields"].is_null());
+        assert!(after.object["metadata"]["managedFields"].is_array());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn informers_that_clients_started_are_changed_by_a_reload_too() {
+async fn an_informer_that_a_client_started_gets_the_namespaces_of_a_reload() {
     let configured = Configured::start(cluster(), "{watch: [{resource: nodes}], onDemand: [pods]}").await;
-    let address = configured.server.address;
-    let mut stream = Stream::sse(address, "/v1/watch/pods/default/web-0", None).await.unwrap();
-    let before = stream.until("SYNCED").await.remove(0);
-    assert!(before.object["metadata"]["managedFields"].is_null());
-    configured.put("{watch: [{resource: nodes}], onDemand: [pods], keepManagedFields: true}");
-    let after = change(&mut stream).await;
-    assert!(after.object["metadata"]["managedFields"].is_array());
-    configured.put(
-        "{watch: [{resource: nodes}], onDemand: [pods], keepManagedFields: true, namespaces: [default, web]}",
-    );
+    answered(configured.server.address, "/v1/snapshot/pods", 200).await;
+    configured.put("{watch: [{resource: nodes}], onDemand: [pods], namespaces: [default, web]}");
     configured.follows(&["nodes", "pods/default", "pods/web"]).await;
 }
 
