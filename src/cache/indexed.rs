@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::index::Index;
-use super::scope::value_scope;
+use super::scope::Scope;
 use super::shared::Shared;
 use super::tombstone::Tombstone;
 use super::uses::Counts;
@@ -413,10 +414,10 @@ impl UsedIndex {
         Some(IndexCatchUp { piece, departed_after: revision, state })
     }
 
-    /// A wake-up at each commit that touches the value; `None` for several values.
-    pub fn wake(&self) -> Option<ScopeWake> {
+    /// A wake-up at each commit that touches the value, as that of [`Reader::wake_scoped`]; `None` for several values.
+    pub fn wake(&self, wake: Arc<Notify>) -> Option<ScopeWake> {
         let [value] = &*self.term.values else { return None };
-        Some(Shared::wake_at(&self.shared, value_scope(&self.term.path, value)))
+        Some(Shared::wake_at(&self.shared, Scope::value(&self.term.path, value), wake))
     }
 }
 

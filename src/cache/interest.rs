@@ -3,12 +3,12 @@
 //! A reader that follows a few objects of a large cache is not woken by changes of others, and reads nothing of the journal if
 //! none of its own changed. One wake-up serves all its objects, in as many caches as it likes.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use super::scope::{EVERYTHING, scope_of, value_scope};
+use super::scope::Scope;
 use super::shared::{Reader, Shared};
 use super::{Cursor, Snapshot};
 use crate::k8s::{IndexPath, Key};
@@ -22,7 +22,7 @@ pub struct Interest {
     shared: Arc<Shared>,
     wake: Arc<Notify>,
     /// How often each was added.
-    scopes: HashMap<Arc<str>, u32>,
+    scopes: BTreeMap<Scope, u32>,
     /// Number of the objects that the reader remembers itself.
     objects: usize,
 }
@@ -44,7 +44,7 @@ impl Interest {
     /// Follows a part of the cache. Changes before now are not noticed. A part that is added twice has to be removed twice.
     pub fn add(&mut self, part: Part<'_>) {
         let scope = part.scope();
-        let count = self.scopes.entry(scope.clone()).or_default();
+        let count = self.scopes.entry(scope).or_default();
         *count += 1;
         if *count == 1 {
             self.listen(scope);
@@ -55,21 +55,17 @@ impl Interest {
     /// [`Interest::remove_remembered`] for each before it drops the interest. Changes before now are not noticed.
     pub fn add_remembered(&mut self, object: &Key) {
         self.objects += 1;
-        self.listen(object.text().clone());
+        self.listen(Scope::object(object));
     }
 
     /// Follows no longer an object of [`Interest::add_remembered`].
     pub fn remove_remembered(&mut self, object: &Key) {
         self.objects -= 1;
-        self.forget(object.text());
+        self.forget(Scope::object(object));
     }
 
-    fn listen(&self, scope: Arc<str>) {
-        let mut waiting = self.shared.scoped.lock();
-        waiting.listen(scope.clone(), self.wake.clone());
-        let mut state = self.shared.write();
-        let now = state.store.cursor.revision;
-        state.touched.begin(scope, now);
+    fn listen(&self, scope: Scope) {
+        self.shared.listen(scope, self.wake.clone());
     }
 
     /// Follows a part no longer.
@@ -79,7 +75,7 @@ impl Interest {
         *count -= 1;
         if *count == 0 {
             self.scopes.remove(&scope);
-            self.forget(&scope);
+            self.forget(scope);
         }
     }
 
@@ -88,28 +84,26 @@ impl Interest {
     pub fn look<'a>(&'a self, cursor: Cursor, objects: impl Iterator<Item = &'a Key>) -> (Snapshot, bool) {
         let state = self.shared.read();
         let head = state.store.cursor;
-        let is_quiet = |scope: &Arc<str>| state.touched.is_quiet_since(scope, cursor.revision);
+        let is_quiet = |scope: Scope| state.touched.is_quiet_since(scope, cursor.revision);
         let is_short = self.scopes.len() + self.objects <= QUIET_SCOPES_MAX;
-        let all_quiet = || is_short && self.scopes.keys().chain(objects.map(Key::text)).all(is_quiet);
+        let all_quiet =
+            || is_short && self.scopes.keys().copied().chain(objects.map(Scope::object)).all(is_quiet);
         let quiet = head.history == cursor.history && (head.revision == cursor.revision || all_quiet());
         (state.store.clone(), quiet)
     }
 
-    fn forget(&self, scope: &Arc<str>) {
-        let mut waiting = self.shared.scoped.lock();
-        if waiting.unlisten(scope, &self.wake) {
-            self.shared.write().touched.end(scope);
-        }
+    fn forget(&self, scope: Scope) {
+        self.shared.forget(scope, &self.wake);
     }
 }
 
 impl Part<'_> {
-    fn scope(self) -> Arc<str> {
+    fn scope(self) -> Scope {
         match self {
-            Self::Object(key) => key.text().clone(),
-            Self::Namespace(namespace) => scope_of(namespace, None),
-            Self::Value(path, value) => value_scope(path, value),
-            Self::Everything => EVERYTHING.into(),
+            Self::Object(key) => Scope::object(key),
+            Self::Namespace(namespace) => Scope::namespace(namespace),
+            Self::Value(path, value) => Scope::value(path, value),
+            Self::Everything => Scope::EVERYTHING,
         }
     }
 }
@@ -117,7 +111,7 @@ impl Part<'_> {
 impl Drop for Interest {
     fn drop(&mut self) {
         for scope in std::mem::take(&mut self.scopes).into_keys() {
-            self.forget(&scope);
+            self.forget(scope);
         }
     }
 }
@@ -126,6 +120,6 @@ impl Reader {
     /// An interest in no object yet, with the wake-up of its reader. The reader is woken by each commit that touches the interest,
     /// when versions went back, and at [`Reader::rouse`]: by the last two only once it follows something.
     pub fn interest(&self, wake: Arc<Notify>) -> Interest {
-        Interest { shared: self.shared.clone(), wake, scopes: HashMap::new(), objects: 0 }
+        Interest { shared: self.shared.clone(), wake, scopes: BTreeMap::new(), objects: 0 }
     }
 }

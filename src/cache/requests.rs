@@ -187,6 +187,9 @@ impl VersionRequests {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use futures_util::FutureExt as _;
     use tokio::time::Instant;
 
     use super::super::{Config, Delta, cache};
@@ -197,15 +200,14 @@ mod tests {
         let (mut writer, reader) = cache(limits, Instant::now());
         writer.commit(vec![Delta::PassBegin, Delta::PassEnd(5.into())]);
         let (head, wake) = (writer.version_requests(), reader.wake());
-        let mut scoped = reader.wake_scoped("web", None);
+        let scoped = reader.wake_scoped("web", None, Arc::default());
         scoped.saw();
         assert_eq!(head.next(), None);
         assert!(!reader.request_version(&9.into()));
         let asked = head.next().expect("asked");
         head.answer(asked, Some(9.into()));
         assert!(wake.has_changed().expect("it exists"));
-        let scoped = scoped.receiver().expect("a receiver");
-        assert!(!scoped.has_changed().expect("it exists"));
+        assert!(scoped.woken().now_or_never().is_none());
         assert!(reader.request_version(&9.into()) && !reader.request_version(&10.into()));
         // A cache that reaches the version by itself requests nothing.
         writer.commit(vec![Delta::Bookmark(10.into())]);

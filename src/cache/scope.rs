@@ -5,59 +5,85 @@
 //! head without looking at the changes between.
 
 use std::collections::HashMap;
+use std::collections::hash_map::DefaultHasher;
+use std::fmt::{self, Write as _};
+use std::hash::Hasher as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 use super::Revision;
 use crate::k8s::{IndexPath, Key};
 
+/// What a reader follows, as the hash of its text: tens of thousands of readers follow some dozen scopes each.
+///
+/// Two scopes with the same hash are one. A change of either wakes the readers of both, and those of the other find nothing new in
+/// the journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Scope(u64);
+
 /// The last change of each scope that has a reader. Behind the cache's lock.
 #[derive(Debug, Default)]
 pub(super) struct Touched {
-    last: HashMap<Arc<str>, Revision>,
+    last: HashMap<Scope, Revision>,
     /// Scopes that were touched since [`Touched::take_dirty`].
-    dirty: Vec<Arc<str>>,
+    dirty: Vec<Scope>,
 }
 
 /// The wake-ups of the scopes. Outside of the cache's lock, as readers must not be woken under it.
 #[derive(Debug, Default)]
 pub(super) struct Wakes(Mutex<Waiting>);
 
-/// The readers of each scope.
+/// The readers of each scope. A reader of many scopes has one wake-up for all of them.
 #[derive(Debug, Default)]
-pub(super) struct Waiting {
-    /// Readers of one scope.
-    pub(super) single: HashMap<Arc<str>, watch::Sender<()>>,
-    /// Readers of many scopes, each with one wake-up for all of them.
-    many: HashMap<Arc<str>, Vec<Arc<Notify>>>,
-}
+pub(super) struct Waiting(HashMap<Scope, Vec<Arc<Notify>>>);
 
-/// The scope of all objects. No namespace or name is written like it.
-pub(super) const EVERYTHING: &str = "*";
+impl Scope {
+    /// All objects.
+    pub(super) const EVERYTHING: Self = Self(0);
 
-/// The text of a scope: `namespace/`, or an object's key.
-pub(super) fn scope_of(namespace: &str, name: Option<&str>) -> Arc<str> {
-    match name {
-        Some(name) => Key::new(namespace, name).as_str().into(),
-        None => format!("{namespace}/").into(),
+    /// An object, which may not exist.
+    pub(super) fn object(key: &Key) -> Self {
+        Self::of(format_args!("{}", key.as_str()))
+    }
+
+    /// The objects of a namespace.
+    pub(super) fn namespace(namespace: &str) -> Self {
+        Self::of(format_args!("{namespace}/"))
+    }
+
+    /// The objects with a value at a path.
+    pub(super) fn value(path: &IndexPath, value: &str) -> Self {
+        // No namespace or name begins like this.
+        Self::of(format_args!("={path}={value}"))
+    }
+
+    fn of(text: fmt::Arguments<'_>) -> Self {
+        let mut hashed = Hashed(DefaultHasher::new());
+        let _ = hashed.write_fmt(text);
+        Self(hashed.0.finish())
     }
 }
 
-/// The text of the scope of objects with a value at a path. No namespace or name begins like it.
-pub(super) fn value_scope(path: &IndexPath, value: &str) -> Arc<str> {
-    format!("={path}={value}").into()
+/// Hashes a text while it is written, so that it is not held.
+struct Hashed(DefaultHasher);
+
+impl fmt::Write for Hashed {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.write(text.as_bytes());
+        Ok(())
+    }
 }
 
 impl Touched {
     /// Begins to record a scope's changes. Earlier ones are unknown.
-    pub(super) fn begin(&mut self, scope: Arc<str>, now: Revision) {
+    pub(super) fn begin(&mut self, scope: Scope, now: Revision) {
         self.last.entry(scope).or_insert(now);
     }
 
     /// Stops recording a scope's changes.
-    pub(super) fn end(&mut self, scope: &str) {
-        self.last.remove(scope);
+    pub(super) fn end(&mut self, scope: Scope) {
+        self.last.remove(&scope);
     }
 
     /// Records a change of an object.
@@ -65,38 +91,35 @@ impl Touched {
         if self.last.is_empty() {
             return;
         }
-        let text = key.as_str();
-        let namespace = text.find('/').map(|slash| &text[..=slash]);
-        for scope in namespace.into_iter().chain([text, EVERYTHING]) {
-            if let Some((scope, _)) = self.last.get_key_value(scope) {
-                let scope = scope.clone();
-                self.last.insert(scope.clone(), revision);
-                if self.dirty.last() != Some(&scope) {
-                    self.dirty.push(scope);
-                }
-            }
+        let namespace = (!key.namespace().is_empty()).then(|| Scope::namespace(key.namespace()));
+        for scope in namespace.into_iter().chain([Scope::object(key), Scope::EVERYTHING]) {
+            self.touch(scope, revision);
         }
     }
 
     /// Records a change of an object that has or had a value at a path.
     pub(super) fn note_value(&mut self, path: &IndexPath, value: &str, revision: Revision) {
-        if self.last.is_empty() {
-            return;
+        if !self.last.is_empty() {
+            self.touch(Scope::value(path, value), revision);
         }
-        let scope = value_scope(path, value);
+    }
+
+    fn touch(&mut self, scope: Scope, revision: Revision) {
         if let Some(last) = self.last.get_mut(&scope) {
             *last = revision;
-            self.dirty.push(scope);
+            if self.dirty.last() != Some(&scope) {
+                self.dirty.push(scope);
+            }
         }
     }
 
     /// Whether nothing in a scope changed after a revision. `false` for a scope that is not recorded.
-    pub(super) fn is_quiet_since(&self, scope: &str, revision: Revision) -> bool {
-        self.last.get(scope).is_some_and(|last| *last <= revision)
+    pub(super) fn is_quiet_since(&self, scope: Scope, revision: Revision) -> bool {
+        self.last.get(&scope).is_some_and(|last| *last <= revision)
     }
 
     /// Takes the scopes that were touched since the last call.
-    pub(super) fn take_dirty(&mut self) -> Vec<Arc<str>> {
+    pub(super) fn take_dirty(&mut self) -> Vec<Scope> {
         std::mem::take(&mut self.dirty)
     }
 }
@@ -107,53 +130,65 @@ impl Wakes {
     }
 
     /// Wakes the readers of these scopes.
-    pub(super) fn wake(&self, scopes: &[Arc<str>]) {
+    pub(super) fn wake(&self, scopes: &[Scope]) {
         if scopes.is_empty() {
             return;
         }
         let waiting = self.lock();
         for scope in scopes {
-            if let Some(wake) = waiting.single.get(scope) {
-                wake.send_replace(());
-            }
-            waiting.many.get(scope).into_iter().flatten().for_each(|wake| wake.notify_one());
+            waiting.0.get(scope).into_iter().flatten().for_each(|wake| wake.notify_one());
         }
     }
 
     /// Wakes the readers of all scopes.
     pub(super) fn wake_all(&self) {
-        let waiting = self.lock();
-        waiting.single.values().for_each(|wake| wake.send_replace(()));
-        waiting.many.values().flatten().for_each(|wake| wake.notify_one());
+        self.lock().0.values().flatten().for_each(|wake| wake.notify_one());
     }
 }
 
 impl Waiting {
-    /// Whether a scope has a reader.
-    pub(super) fn has(&self, scope: &str) -> bool {
-        self.single.contains_key(scope) || self.many.contains_key(scope)
-    }
-
-    /// Adds a reader of many scopes to one of them.
-    pub(super) fn listen(&mut self, scope: Arc<str>, wake: Arc<Notify>) {
-        let wakes = self.many.entry(scope).or_default();
-        // Most have one reader.
-        if wakes.is_empty() {
-            wakes.reserve_exact(1);
+    /// Adds a reader to a scope.
+    pub(super) fn listen(&mut self, scope: Scope, wake: Arc<Notify>) {
+        let wakes = self.0.entry(scope).or_default();
+        // Most have one reader, or few.
+        if wakes.len() == wakes.capacity() {
+            wakes.reserve_exact(wakes.len() / 4 + 1);
         }
         wakes.push(wake);
     }
 
-    /// Removes a reader of many scopes from one of them, and returns whether the scope has no other reader.
-    pub(super) fn unlisten(&mut self, scope: &str, wake: &Arc<Notify>) -> bool {
-        if let Some(wakes) = self.many.get_mut(scope) {
-            if let Some(at) = wakes.iter().position(|other| Arc::ptr_eq(other, wake)) {
-                wakes.swap_remove(at);
-            }
-            if wakes.is_empty() {
-                self.many.remove(scope);
-            }
+    /// Removes a reader from a scope, and returns whether the scope has no other.
+    pub(super) fn unlisten(&mut self, scope: Scope, wake: &Arc<Notify>) -> bool {
+        let Some(wakes) = self.0.get_mut(&scope) else { return true };
+        if let Some(at) = wakes.iter().position(|other| Arc::ptr_eq(other, wake)) {
+            wakes.swap_remove(at);
         }
-        !self.has(scope)
+        let is_empty = wakes.is_empty();
+        if is_empty {
+            self.0.remove(&scope);
+        }
+        is_empty
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scopes_of_other_texts_are_others() {
+        let path = IndexPath::Label("app".into());
+        let scopes = [
+            Scope::EVERYTHING,
+            Scope::namespace("a"),
+            Scope::namespace("a1"),
+            Scope::object(&Key::new("a", "1")),
+            Scope::object(&Key::new("", "a")),
+            Scope::value(&path, "a"),
+            Scope::value(&path, "a1"),
+        ];
+        for (at, scope) in scopes.iter().enumerate() {
+            assert!(scopes[..at].iter().all(|other| other != scope), "{at}");
+        }
     }
 }

@@ -7,16 +7,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use futures_util::FutureExt as _;
+use tokio::sync::futures::Notified;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::catch_up::CatchUp;
 use super::inquiries::Inquiries;
-use super::scope::{Wakes, scope_of};
+use super::scope::{Scope, Wakes};
 use super::state::{GivenOut, State};
 use super::uses::Uses;
 use super::{Change, Commit, Config, Cursor, Delta, Located, Lost, ReflectorStats, Revision, Snapshot};
-use crate::k8s::{Object, ResourceVersion};
+use crate::k8s::{Key, Object, ResourceVersion};
 
 /// Makes a cache. Until the API server is heard, its age counts from `now`.
 pub fn cache(config: Config, now: Instant) -> (Writer, Reader) {
@@ -75,9 +77,8 @@ pub struct Reader {
 #[derive(Debug)]
 pub struct ScopeWake {
     shared: Arc<Shared>,
-    scope: Arc<str>,
-    /// `None` only while it is being dropped.
-    wake: Option<watch::Receiver<()>>,
+    scope: Scope,
+    wake: Arc<Notify>,
 }
 
 /// How far a cache is. Readers are woken with it.
@@ -241,15 +242,13 @@ impl Writer {
 
 impl ScopeWake {
     /// Marks commits so far as seen. Call it before reading, or a commit may be missed.
-    pub fn saw(&mut self) {
-        if let Some(wake) = &mut self.wake {
-            wake.borrow_and_update();
-        }
+    pub fn saw(&self) {
+        let _ = self.wake.notified().now_or_never();
     }
 
-    /// The receiver to wait on. Its sender lives as long as this.
-    pub fn receiver(&mut self) -> Option<&mut watch::Receiver<()>> {
-        self.wake.as_mut()
+    /// Waits for a commit that was not seen yet.
+    pub fn woken(&self) -> Notified<'_> {
+        self.wake.notified()
     }
 
     /// The head, with its position, if nothing of the scope lies between it and a cursor.
@@ -257,21 +256,14 @@ impl ScopeWake {
         let state = self.shared.read();
         let head = state.store.cursor;
         let quiet =
-            head.history == cursor.history && state.touched.is_quiet_since(&self.scope, cursor.revision);
+            head.history == cursor.history && state.touched.is_quiet_since(self.scope, cursor.revision);
         quiet.then(|| (head, state.store.position.clone()))
     }
 }
 
 impl Drop for ScopeWake {
     fn drop(&mut self) {
-        let mut wakes = self.shared.scoped.lock();
-        drop(self.wake.take());
-        if wakes.single.get(&self.scope).is_some_and(|wake| wake.receiver_count() == 0) {
-            wakes.single.remove(&self.scope);
-            if !wakes.has(&self.scope) {
-                self.shared.write().touched.end(&self.scope);
-            }
-        }
+        self.shared.forget(self.scope, &self.wake);
     }
 }
 
@@ -310,9 +302,13 @@ impl Reader {
     }
 
     /// A wake-up for a reader of one namespace, of one object in it, or of one cluster-scoped object. It wakes at each commit
-    /// that touches this scope, when versions went back, and at [`Reader::rouse`].
-    pub fn wake_scoped(&self, namespace: &str, name: Option<&str>) -> ScopeWake {
-        Shared::wake_at(&self.shared, scope_of(namespace, name))
+    /// that touches this scope, when versions went back, and at [`Reader::rouse`]. `wake` may be that of others of the same reader.
+    pub fn wake_scoped(&self, namespace: &str, name: Option<&str>, wake: Arc<Notify>) -> ScopeWake {
+        let scope = match name {
+            Some(name) => Scope::object(&Key::new(namespace, name)),
+            None => Scope::namespace(namespace),
+        };
+        Shared::wake_at(&self.shared, scope, wake)
     }
 
     /// Wakes every waiting reader without a commit.
@@ -474,14 +470,26 @@ impl Shared {
     }
 
     /// A wake-up at each commit that touches a scope.
-    pub(super) fn wake_at(shared: &Arc<Self>, scope: Arc<str>) -> ScopeWake {
-        let mut wakes = shared.scoped.lock();
-        let wake = wakes.single.entry(scope.clone()).or_default().subscribe();
-        let mut state = shared.write();
+    pub(super) fn wake_at(shared: &Arc<Self>, scope: Scope, wake: Arc<Notify>) -> ScopeWake {
+        shared.listen(scope, wake.clone());
+        ScopeWake { shared: shared.clone(), scope, wake }
+    }
+
+    /// Wakes a reader from now on at each commit that touches a scope.
+    pub(super) fn listen(&self, scope: Scope, wake: Arc<Notify>) {
+        let mut waiting = self.scoped.lock();
+        waiting.listen(scope, wake);
+        let mut state = self.write();
         let now = state.store.cursor.revision;
-        state.touched.begin(scope.clone(), now);
-        drop(state);
-        ScopeWake { shared: shared.clone(), scope, wake: Some(wake) }
+        state.touched.begin(scope, now);
+    }
+
+    /// Wakes a reader no longer at commits that touch a scope.
+    pub(super) fn forget(&self, scope: Scope, wake: &Arc<Notify>) {
+        let mut waiting = self.scoped.lock();
+        if waiting.unlisten(scope, wake) {
+            self.write().touched.end(scope);
+        }
     }
 
     pub(super) fn write(&self) -> RwLockWriteGuard<'_, State> {

@@ -1,6 +1,7 @@
 //! An informer as its readers see it.
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -23,6 +24,8 @@ pub struct InformerId(u64);
 pub struct Informer {
     /// Its description.
     pub spec: InformerSpec,
+    /// See [`InformerSpec::token_name`].
+    token_name: Arc<str>,
     /// The cache.
     pub reader: cache::Reader,
     /// Indexes that are kept as long as the informer.
@@ -70,7 +73,9 @@ impl Informer {
             building: tokio::sync::Mutex::default(),
             batches: SharedBatches::default(),
         };
-        Self { spec, reader, pinned: Vec::new(), tokens_valid_after: None, shared: Arc::new(shared) }
+        let token_name = spec.token_name().into();
+        let (pinned, shared) = (Vec::new(), Arc::new(shared));
+        Self { spec, token_name, reader, pinned, tokens_valid_after: None, shared }
     }
 
     /// Keeps indexes as long as the informer.
@@ -83,7 +88,7 @@ impl Informer {
     /// Another description of this informer.
     #[must_use]
     pub fn described(&self, spec: InformerSpec) -> Self {
-        Self { spec, ..self.clone() }
+        Self { token_name: spec.token_name().into(), spec, ..self.clone() }
     }
 
     /// Another informer over the same cache, without subscribers.
@@ -101,6 +106,11 @@ impl Informer {
     pub fn is_older(&self, limit: Duration, now: Instant) -> bool {
         let age = self.reader.age(now);
         age > limit && self.reader.condition().quiet_max.is_none_or(|quiet_max| age > quiet_max)
+    }
+
+    /// Its name in resume tokens ([`InformerSpec::token_name`]).
+    pub fn token_name(&self) -> &Arc<str> {
+        &self.token_name
     }
 
     /// The identity of the informer.
@@ -181,6 +191,14 @@ impl Informer {
     pub(super) fn end(&self, retirement: Retirement) {
         let _ = self.shared.retirement.set(retirement);
         self.reader.rouse();
+    }
+}
+
+impl Deref for InUse {
+    type Target = Arc<Informer>;
+
+    fn deref(&self) -> &Arc<Informer> {
+        &self.0
     }
 }
 

@@ -484,6 +484,11 @@ impl SubscriberPermit {
         self.hub.drain()
     }
 
+    /// Whether the process ends.
+    pub(super) fn is_draining(&self) -> bool {
+        self.hub.0.drain.is_cancelled()
+    }
+
     /// The states that subscribers hold.
     pub(super) fn generations(&self) -> Arc<Generations> {
         self.hub.0.generations.clone()

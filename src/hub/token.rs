@@ -116,9 +116,9 @@ impl ResumeToken {
     }
 }
 
-impl<P: Into<Resumable>> FromIterator<(String, P)> for ResumeToken {
-    fn from_iter<T: IntoIterator<Item = (String, P)>>(parts: T) -> Self {
-        let parts = parts.into_iter().map(|(name, position)| (name, position.into()));
+impl<N: AsRef<str>, P: Into<Resumable>> FromIterator<(N, P)> for ResumeToken {
+    fn from_iter<T: IntoIterator<Item = (N, P)>>(parts: T) -> Self {
+        let parts = parts.into_iter().map(|(name, position)| (name.as_ref().to_owned(), position.into()));
         Self { parts: parts.collect(), kind: None }
     }
 }

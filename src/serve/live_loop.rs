@@ -144,7 +144,7 @@ impl LiveLoops {
                 Ok(()) => return,
                 // The stream continues by itself, and tries again.
                 Err(TrySendError::Full(back)) => {
-                    return self.release(back.stream.leave(&back.place), Frames::new(), false);
+                    return self.release(back.stream.leave(&back.place));
                 }
                 // That loop has just ended.
                 Err(TrySendError::Closed(back)) => joining = back,
@@ -165,14 +165,14 @@ impl LiveLoops {
         self.tasks.spawn(unconstrained(live_loop.run()));
     }
 
-    /// Lets a stream continue in a task of its own, with the bytes that are left to write.
-    fn release(self: &Arc<Self>, stream: Box<Attached>, rest: Frames, last: bool) {
-        self.tasks.spawn(self.clone().follow(stream, rest, last));
+    /// Lets a stream continue in a task of its own.
+    fn release(self: &Arc<Self>, stream: Box<Attached>) {
+        self.tasks.spawn(self.clone().follow(stream));
     }
 
     /// Lets a stream write by itself, in this task, until it ends or has caught up. Takes it in then.
-    pub(super) async fn follow(self: Arc<Self>, stream: Box<Attached>, rest: Frames, last: bool) {
-        if let Some((place, kind, stream)) = stream.run(rest, last, &self.drain).await {
+    pub(super) async fn follow(self: Arc<Self>, stream: Box<Attached>) {
+        if let Some((place, kind, stream)) = stream.run(&self.drain).await {
             self.join(place, LiveStream::new(*stream, kind));
         }
     }
@@ -284,7 +284,7 @@ impl LiveLoop {
     /// Writes a round to the members of each view.
     async fn send(&mut self, round: Round) {
         for key in round.leaving {
-            self.release(key, Frames::new(), false);
+            self.release(key, Frames::new());
         }
         let mut written = 0;
         for (view, told) in &round.told {
@@ -336,7 +336,7 @@ impl LiveLoop {
                 Leave::With(rest) => {
                     let mut frames = Frames::new();
                     frames.share(rest);
-                    self.release(key, frames, false);
+                    self.release(key, frames);
                 }
             }
         }
@@ -372,9 +372,11 @@ impl LiveLoop {
         stream
     }
 
-    fn release(&mut self, key: usize, rest: Frames, last: bool) {
-        let stream = self.take_out(key);
-        self.loops.release(stream, rest, last);
+    /// Lets a stream continue in a task of its own, with the bytes that are left to write.
+    fn release(&mut self, key: usize, rest: Frames) {
+        let mut stream = self.take_out(key);
+        stream.frames = rest;
+        self.loops.release(stream);
     }
 
     /// Takes in the streams that wait to join.
@@ -414,7 +416,7 @@ impl LiveLoop {
                 ids.iter().filter(|id| !self.live.follows(**id)).for_each(|id| {
                     self.commits.remove(id);
                 });
-                self.loops.release(stream, Frames::new(), false);
+                self.loops.release(stream);
             }
         }
     }
@@ -439,11 +441,10 @@ impl LiveLoop {
             Poll::Pending => {}
             Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
                 let mut stream = self.take_out(key);
-                let mut frames = Frames::new();
-                let last = stream.said(buffer.filled(), &mut frames);
-                self.loops.release(stream, frames, last);
+                stream.said(buffer.filled());
+                self.loops.release(stream);
             }
-            Poll::Ready(Ok(())) if member.stream.ended_half() => self.release(key, Frames::new(), false),
+            Poll::Ready(Ok(())) if member.stream.ended_half() => self.release(key, Frames::new()),
             // The client has left.
             Poll::Ready(_) => drop(self.take_out(key)),
         }
@@ -453,10 +454,10 @@ impl LiveLoop {
     fn dissolve(mut self) {
         self.joining.close();
         while let Ok(Joining { place, stream }) = self.joining.try_recv() {
-            self.loops.release(stream.leave(&place), Frames::new(), false);
+            self.loops.release(stream.leave(&place));
         }
         for key in self.live.keys() {
-            self.release(key, Frames::new(), false);
+            self.release(key, Frames::new());
         }
     }
 }

@@ -12,7 +12,7 @@ use super::peer::ConnectionPermit;
 use super::socket::Socket;
 use super::stream::{Attached, ClientHalf, WatchStream};
 use super::turns::Turns;
-use crate::encode::{Checksum, EncoderKind, FrameParser, Framing};
+use crate::encode::{Checksum, EncoderKind, FrameParser, Frames, Framing};
 use crate::hub::{LivePlace, LiveSubscriber};
 
 /// A stream that has caught up, without what it needs only to read and encode by itself: its view does both for it.
@@ -35,7 +35,7 @@ pub(super) struct LiveStream {
 impl LiveStream {
     /// A stream that joins a live view; `kind` is that of its encoder.
     pub(super) fn new(stream: Attached, kind: EncoderKind) -> Self {
-        let Attached { socket, stream, framing, parser, half, connected } = stream;
+        let Attached { socket, stream, framing, parser, half, connected, .. } = stream;
         let WatchStream { subscriber, encoder, observer, turns, damages, .. } = stream;
         subscriber.follower().joined(Instant::now());
         let (subscriber, checksum) = (subscriber.into_live(), encoder.checksum());
@@ -75,7 +75,8 @@ impl LiveStream {
         encoder.advance_to(place.sources.iter().map(|source| &source.position));
         let (format, subscriber) = (kind.format(), subscriber.leave(place));
         let stream = WatchStream { subscriber, encoder, observer, format, turns, damages };
-        Box::new(Attached { socket, stream, framing, parser, half, connected })
+        let (frames, last) = (Frames::new(), false);
+        Box::new(Attached { socket, stream, framing, parser, half, connected, frames, last })
     }
 
     /// Streams with the same kind and framing get the same bytes of a view.

@@ -177,30 +177,35 @@ pub(super) fn request(route: &'static str, method: &'static str, code: u16, bega
     histogram!("informerd_http_request_duration_seconds", "route" => route).record(began.elapsed());
 }
 
+/// The name of the transport of a format.
+fn transport(format: Format) -> &'static str {
+    match format {
+        Format::Sse => "sse",
+        Format::Ndjson => "ndjson",
+        Format::WebSocket => "websocket",
+        Format::Kubernetes(kubernetes) if kubernetes.messages => "kubernetes-websocket",
+        Format::Kubernetes(_) => "kubernetes",
+    }
+}
+
 /// Counts one stream, and its end when it is dropped.
 pub(super) struct StreamObserver {
-    transport: &'static str,
+    format: Format,
     reason: &'static str,
     sent: metrics::Counter,
 }
 
 impl StreamObserver {
     pub(super) fn new(format: Format) -> Self {
-        let transport = match format {
-            Format::Sse => "sse",
-            Format::Ndjson => "ndjson",
-            Format::WebSocket => "websocket",
-            Format::Kubernetes(kubernetes) if kubernetes.messages => "kubernetes-websocket",
-            Format::Kubernetes(_) => "kubernetes",
-        };
+        let transport = transport(format);
         gauge!("informerd_http_streams", "transport" => transport).increment(1.0);
         let sent = counter!("informerd_http_stream_bytes_total", "transport" => transport);
-        Self { transport, reason: "client", sent }
+        Self { format, reason: "client", sent }
     }
 
     /// The transport's name.
     pub(super) fn transport(&self) -> &'static str {
-        self.transport
+        transport(self.format)
     }
 
     pub(super) fn bytes(&self, count: usize) {
@@ -219,8 +224,8 @@ impl StreamObserver {
 
 impl Drop for StreamObserver {
     fn drop(&mut self) {
-        gauge!("informerd_http_streams", "transport" => self.transport).decrement(1.0);
-        let (transport, reason) = (self.transport, self.reason);
+        let (transport, reason) = (self.transport(), self.reason);
+        gauge!("informerd_http_streams", "transport" => transport).decrement(1.0);
         counter!("informerd_http_stream_closes_total", "transport" => transport, "reason" => reason)
             .increment(1);
     }

@@ -215,7 +215,7 @@ impl ListAnswer {
         headers.insert(header::VARY, HeaderValue::from_static("Accept, Accept-Encoding"));
         let positions = self.informers.iter().zip(&self.states);
         let token: ResumeToken = positions
-            .map(|(informer, state)| (informer.spec.token_name(), state.snapshot.position.clone()))
+            .map(|(informer, state)| (informer.token_name(), state.snapshot.position.clone()))
             .collect();
         if let Ok(token) = HeaderValue::from_str(&token.to_string()) {
             headers.insert("informerd-resume", token);
@@ -255,7 +255,7 @@ impl ListAnswer {
             let content = server.contents.of(informer, &self.selection, state).await;
             let Some(content) = content else { return };
             // An informer's name in tokens contains a digest of which objects it holds, and with which content.
-            shown.push_str(&format!("\n{} {content}", informer.spec.token_name()));
+            shown.push_str(&format!("\n{} {content}", informer.token_name()));
             self.contents.push(ContentAt { cursor: state.snapshot.cursor, hash: content });
         }
         self.tag = HeaderValue::from_str(&format!("W/\"{}\"", ContentHash::of(shown.as_bytes()))).ok();
@@ -353,7 +353,7 @@ impl ListAnswer {
             return None;
         };
         let resume = headers.get("informerd-resume")?;
-        let names: Vec<_> = self.informers.iter().map(|informer| informer.spec.token_name()).collect();
+        let names: Vec<_> = self.informers.iter().map(|informer| informer.token_name()).collect();
         let list = format!("/v1 {format:?} {names:?}");
         let json_bytes = self.states.iter().map(|state| state.snapshot.bytes).sum();
         let key = ListKey { list, selection: self.selection.clone(), coding };

@@ -6,13 +6,15 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::http::{Extensions, Uri};
 use bytes::Buf as _;
 use futures_util::FutureExt as _;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncWriteExt as _, ReadBuf};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -55,6 +57,10 @@ pub(super) struct Attached {
     pub(super) half: ClientHalf,
     /// Counts the connection.
     pub(super) connected: ConnectionPermit,
+    /// What is to be written next.
+    pub(super) frames: Frames,
+    /// Whether the stream ends with that.
+    pub(super) last: bool,
 }
 
 /// The client's half of a connection.
@@ -113,10 +119,17 @@ impl WatchStream {
 
     /// Waits for the next delivery and appends it. Returns whether it was the last one. Cancel-safe: nothing is lost.
     pub(super) async fn next(&mut self, framing: Framing, out: &mut Frames) -> bool {
+        let delivery = self.subscriber.next().await;
+        self.append(delivery, framing, out)
+    }
+
+    /// Appends a delivery, and returns whether it is the last one. Not part of [`WatchStream::next`], whose variables are part of each
+    /// stream that waits.
+    fn append(&mut self, delivery: Delivery, framing: Framing, out: &mut Frames) -> bool {
         let before = out.remaining();
         let mut frames = Frames::new();
         let mut last = false;
-        match self.subscriber.next().await {
+        match delivery {
             Delivery::Shared(batches) => {
                 batches.iter().for_each(|batch| out.share(self.encoder.shared(batch, framing)));
             }
@@ -169,19 +182,19 @@ impl WatchStream {
         }
     }
 
-    /// The stream with a connection that it takes over. Appends what it begins with.
+    /// The stream with a connection that it takes over. What it begins with follows `frames`.
     pub(super) fn attach(
         self,
         socket: Box<dyn Socket>,
         framing: Framing,
         connected: ConnectionPermit,
-        out: &mut Frames,
+        mut frames: Frames,
     ) -> Box<Attached> {
         // Only the client of a WebSocket sends something.
         let parser = self.format.is_websocket().then(Box::default);
-        self.encoder.begin(framing, out);
+        self.encoder.begin(framing, &mut frames);
         let half = ClientHalf::Open;
-        Box::new(Attached { socket, stream: self, framing, parser, half, connected })
+        Box::new(Attached { socket, stream: self, framing, parser, half, connected, frames, last: false })
     }
 
     /// Appends the end of the stream, with its reason.
@@ -217,25 +230,23 @@ impl WatchStream {
 }
 
 impl Attached {
-    /// Writes these frames and, unless they are the last, all that follow. Returns the stream with its place once it has caught up,
-    /// so that a live loop can write to it; `EncoderKind` says with which others. Returns `None` when it has ended. During a drain it
-    /// goes on until it ends.
+    /// Writes its frames and, unless they are the last, all that follow. Returns the stream with its place once it has caught up, so that
+    /// a live loop can write to it; `EncoderKind` says with which others. Returns `None` when it has ended. During a drain it goes on
+    /// until it ends.
     pub(super) async fn run(
         mut self: Box<Self>,
-        mut frames: Frames,
-        mut last: bool,
         drain: &CancellationToken,
     ) -> Option<(LivePlace, EncoderKind, Box<Self>)> {
         loop {
-            frames.cut();
-            if frames.has_remaining() {
+            self.frames.cut();
+            if self.frames.has_remaining() {
                 self.writes(true);
-                if self.send_all(&mut frames).await.is_err() {
+                if self.send_all().await.is_err() {
                     return None;
                 }
                 self.writes(false);
             }
-            if last {
+            if self.last {
                 // The client of a WebSocket closes after a close frame. An error means that it has closed already.
                 let _ = self.socket.shutdown().await;
                 return None;
@@ -253,32 +264,46 @@ impl Attached {
                 return Some((place, kind, self));
             }
             if self.stream.subscriber.is_in_bulk() {
-                match self.write_bulk(&mut frames).await {
-                    Ok(Some(ended)) => {
-                        last = ended;
-                        continue;
-                    }
+                match self.write_bulk().await {
+                    Ok(true) => continue,
                     // There is no delivery yet.
-                    Ok(None) => {}
+                    Ok(false) => {}
                     Err(_) => return None,
                 }
             }
-            if !frames.has_remaining() {
-                // While it waits it keeps no buffer: that of a first state had room for hundreds of slices.
-                frames = Frames::new();
-                self.stream.encoder.rest();
-            }
-            let mut buffer = [0; READ_BYTES];
-            tokio::select! {
-                biased;
-                ended = self.stream.next(self.framing, &mut frames) => last = ended,
-                count = self.socket.read(&mut buffer), if self.half == ClientHalf::Open => match count {
-                    Ok(0) if self.may_still_read() => self.half = ClientHalf::Ended,
-                    Ok(0) | Err(_) => return None,
-                    Ok(count) => last = self.said(&buffer[..count], &mut frames),
-                },
+            self.rest();
+            if self.wait().await.is_err() {
+                return None;
             }
         }
+    }
+
+    /// Gives back what it does not need while it waits. The buffer of a first state had room for hundreds of slices.
+    fn rest(&mut self) {
+        if !self.frames.has_remaining() {
+            self.frames = Frames::new();
+            self.stream.encoder.rest();
+        }
+    }
+
+    /// Waits for the next delivery, or for what the client says, and appends it.
+    ///
+    /// # Errors
+    /// The client has left.
+    async fn wait(&mut self) -> io::Result<()> {
+        let (socket, half) = (&mut *self.socket, self.half);
+        tokio::select! {
+            biased;
+            delivery = self.stream.subscriber.next() => {
+                self.last = self.stream.append(delivery, self.framing, &mut self.frames);
+            }
+            heard = poll_fn(|context| hear(socket, context)), if half == ClientHalf::Open => match heard? {
+                (0, _) if self.may_still_read() => self.half = ClientHalf::Ended,
+                (0, _) => return Err(io::ErrorKind::ConnectionAborted.into()),
+                (count, bytes) => self.said(&bytes[..count]),
+            },
+        }
+        Ok(())
     }
 
     /// Whether a client whose half has ended may still read. The client of a WebSocket says when it leaves.
@@ -290,10 +315,8 @@ impl Attached {
     /// gets, and then the next write fails.
     async fn still_reads(&mut self) -> bool {
         for pause in [LEFT_WITHIN, Duration::ZERO] {
-            let (mut probe, mut frames) = (Frames::new(), Frames::new());
-            self.stream.encoder.probe(&mut probe);
-            self.stream.encoder.append(probe, self.framing, &mut frames);
-            if self.send_all(&mut frames).await.is_err() {
+            self.probe();
+            if self.send_all().await.is_err() {
                 return false;
             }
             tokio::time::sleep(pause).await;
@@ -301,26 +324,34 @@ impl Attached {
         true
     }
 
-    /// Writes one batch of a first state or a catch-up, and returns whether the stream ends with it; `None` if there is none yet.
-    /// It writes in turns, each for as long as the socket takes bytes, so that a thousand new clients do not delay live events.
-    async fn write_bulk(&mut self, frames: &mut Frames) -> io::Result<Option<bool>> {
+    /// Appends bytes that are nothing to a client.
+    fn probe(&mut self) {
+        let mut probe = Frames::new();
+        self.stream.encoder.probe(&mut probe);
+        self.stream.encoder.append(probe, self.framing, &mut self.frames);
+    }
+
+    /// Writes one batch of a first state or a catch-up; `false` if there is none yet. It writes in turns, each for as long as the socket
+    /// takes bytes, so that a thousand new clients do not delay live events.
+    async fn write_bulk(&mut self) -> io::Result<bool> {
         let turns = self.stream.turns.clone();
-        let mut last = None;
+        let mut is_taken = false;
         loop {
             let turn = turns.take().await;
-            if last.is_none() {
-                last = self.stream.next(self.framing, frames).now_or_never();
-                frames.cut();
+            if !is_taken {
+                let next = self.stream.next(self.framing, &mut self.frames).now_or_never();
+                (is_taken, self.last) = (next.is_some(), next.unwrap_or(false));
+                self.frames.cut();
             }
-            while frames.has_remaining() {
-                match self.send(frames).now_or_never() {
+            while self.frames.has_remaining() {
+                match self.send().now_or_never() {
                     Some(sent) => sent?,
                     None => break,
                 }
             }
             drop(turn);
-            if !frames.has_remaining() {
-                return Ok(last);
+            if !self.frames.has_remaining() {
+                return Ok(is_taken);
             }
             self.writes(true);
             poll_fn(|context| self.socket.poll_writable(context)).await?;
@@ -328,17 +359,17 @@ impl Attached {
         }
     }
 
-    /// Writes bytes from the beginning of frames, once the socket takes some.
-    async fn send(&mut self, frames: &mut Frames) -> io::Result<()> {
-        match poll_fn(|context| self.socket.poll_send(context, frames)).await? {
+    /// Writes bytes from the beginning of its frames, once the socket takes some.
+    async fn send(&mut self) -> io::Result<()> {
+        match poll_fn(|context| self.socket.poll_send(context, &mut self.frames)).await? {
             0 => Err(io::ErrorKind::WriteZero.into()),
             _ => Ok(()),
         }
     }
 
-    async fn send_all(&mut self, frames: &mut Frames) -> io::Result<()> {
-        while frames.has_remaining() {
-            self.send(frames).await?;
+    async fn send_all(&mut self) -> io::Result<()> {
+        while self.frames.has_remaining() {
+            self.send().await?;
         }
         Ok(())
     }
@@ -353,12 +384,21 @@ impl Attached {
         self.stream.subscriber.rest_until(at);
     }
 
-    /// Handles bytes from the client, and returns whether they end the stream.
-    pub(super) fn said(&mut self, bytes: &[u8], out: &mut Frames) -> bool {
-        let Some(parser) = &mut self.parser else { return false };
+    /// Handles bytes from the client. They may end the stream.
+    pub(super) fn said(&mut self, bytes: &[u8]) {
+        let Some(parser) = &mut self.parser else { return };
         parser.push(bytes);
-        answer(parser, out)
+        self.last |= answer(parser, &mut self.frames);
     }
+}
+
+/// Reads bytes from a client: their number, and the buffer. It is on the stack, and not a part of each stream that waits.
+fn hear(socket: &mut dyn Socket, context: &mut Context<'_>) -> Poll<io::Result<(usize, [u8; READ_BYTES])>> {
+    let mut bytes = [0; READ_BYTES];
+    let mut buffer = ReadBuf::new(&mut bytes);
+    ready!(Pin::new(socket).poll_read(context, &mut buffer))?;
+    let count = buffer.filled().len();
+    Poll::Ready(Ok((count, bytes)))
 }
 
 /// Answers the frames of a WebSocket's client, and returns whether they end the stream. Its messages are ignored, as

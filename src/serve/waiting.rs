@@ -281,10 +281,14 @@ impl Wake {
             _ => return Self::Any(reader.wake()),
         };
         if let Some(name) = &selection.name {
-            return Self::Scoped(reader.wake_scoped(namespace.unwrap_or_default(), Some(name)));
+            return Self::Scoped(reader.wake_scoped(
+                namespace.unwrap_or_default(),
+                Some(name),
+                Arc::default(),
+            ));
         }
-        let by_value = matcher.index().and_then(|index| index.wake());
-        let scoped = by_value.or_else(|| Some(reader.wake_scoped(namespace?, None)));
+        let by_value = matcher.index().and_then(|index| index.wake(Arc::default()));
+        let scoped = by_value.or_else(|| Some(reader.wake_scoped(namespace?, None, Arc::default())));
         scoped.map_or_else(|| Self::Any(reader.wake()), Self::Scoped)
     }
 
@@ -297,15 +301,14 @@ impl Wake {
     }
 
     async fn woken(&mut self) {
-        let ended = match self {
-            Self::Scoped(wake) => match wake.receiver() {
-                Some(receiver) => receiver.changed().await.is_err(),
-                None => true,
-            },
-            Self::Any(receiver) => receiver.changed().await.is_err(),
-        };
-        // A cache keeps its wake-ups for as long as it has readers.
-        debug_assert!(!ended);
+        match self {
+            Self::Scoped(wake) => wake.woken().await,
+            Self::Any(receiver) => {
+                let ended = receiver.changed().await.is_err();
+                // A cache keeps its wake-ups for as long as it has readers.
+                debug_assert!(!ended);
+            }
+        }
     }
 }
 

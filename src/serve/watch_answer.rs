@@ -29,13 +29,13 @@ impl WatchAnswer {
         self,
         socket: Box<dyn Socket>,
         framing: Framing,
-        mut frames: Frames,
+        frames: Frames,
         read: &[u8],
         connected: ConnectionPermit,
     ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        let mut attached = self.stream.attach(socket, framing, connected, &mut frames);
-        let last = attached.said(read, &mut frames);
-        Box::pin(self.loops.follow(attached, frames, last))
+        let mut attached = self.stream.attach(socket, framing, connected, frames);
+        attached.said(read);
+        Box::pin(self.loops.follow(attached))
     }
 }
 

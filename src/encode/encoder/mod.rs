@@ -1,6 +1,7 @@
 //! Encodes events as SSE, NDJSON, WebSocket messages, and lines of the API server's own watch.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -82,7 +83,8 @@ pub type Clock = fn() -> Timestamp;
 
 #[derive(Debug)]
 struct EncodedSource {
-    name: String,
+    /// Its name in tokens.
+    name: Arc<str>,
     /// The resource as which its objects are shown.
     shown: Resource,
     /// Where a client that is cut off after the last event resumes.
@@ -150,7 +152,8 @@ impl EncoderKind {
 impl Encoder {
     /// An encoder for a subscription to these informers, in its order.
     pub fn new<'a>(format: Format, informers: impl IntoIterator<Item = &'a Informer>) -> Self {
-        let sources = informers.into_iter().map(EncodedSource::new).collect();
+        let mut sources: Vec<_> = informers.into_iter().map(EncodedSource::new).collect();
+        sources.shrink_to_fit();
         Self {
             format,
             coding: Coding::Identity,
@@ -500,7 +503,7 @@ impl Encoder {
 
 impl EncodedSource {
     fn new(informer: &Informer) -> Self {
-        Self { name: informer.spec.token_name(), shown: informer.spec.shown(), position: Resumable::No }
+        Self { name: informer.token_name().clone(), shown: informer.spec.shown(), position: Resumable::No }
     }
 
     /// A bookmark as the API server writes it.

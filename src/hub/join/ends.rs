@@ -1,55 +1,60 @@
 //! The related objects that edges lead to.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
-use std::hash::{BuildHasher as _, RandomState};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use hashbrown::HashTable;
 use slab::Slab;
 
-use super::Uid;
+use super::hash_index::{Digest, Hash, HashIndex};
 use super::id_lists::{IdList, IdLists, short};
 use super::state::StateAt;
-use crate::k8s::{ContentHash, Key, Object};
+use super::{Uid, uid_of};
+use crate::k8s::{Key, Object};
 
 /// The ends of a stream's edges. Tens of thousands of streams hold some dozen each, so that every byte of one counts.
 #[derive(Default)]
 pub(super) struct EdgeEnds {
     ends: Slab<EdgeEnd>,
     /// The ends by relation and key.
-    by_key: HashTable<u32>,
-    hasher: RandomState,
+    index: HashIndex,
+    /// The keys of ends that do not exist.
+    absent: BTreeMap<u32, Key>,
+    /// For ends that are held as owners, the [`Owned`]s of their own owners, if they have any.
+    owners: BTreeMap<u32, IdList>,
     owned: Slab<Owned>,
     /// The lists of ends, of [`Owned`]s and of selected objects.
     pub(super) lists: IdLists,
-    /// Ends that changed, or the edges to which changed.
-    pub(super) touched: BTreeSet<u32>,
-    /// What to follow from now on, and no longer: a relation and the key of an object.
-    pub(super) begun: Vec<(usize, Key)>,
-    pub(super) ended: Vec<(usize, Key)>,
+    /// What the current step has to look at. `None` between two steps.
+    step: Option<Box<StepOfEnds>>,
 }
+
+/// What a step has to look at. Of a stream that rests, nothing.
+#[derive(Default)]
+struct StepOfEnds {
+    /// Ends that changed, or the edges to which changed.
+    touched: BTreeSet<u32>,
+    /// What to follow from now on, and no longer.
+    begun: Vec<RelatedKey>,
+    ended: Vec<RelatedKey>,
+}
+
+/// A relation, and the key of an object.
+type RelatedKey = (usize, Key);
 
 /// An object of a related informer that an edge leads to.
 pub(super) struct EdgeEnd {
-    state: EndState,
-    relation: u16,
-    /// Whether the client has it, in its state.
-    pub(super) is_shown: bool,
+    /// What was last taken of it; `None` if it does not exist.
+    object: Option<Arc<Object>>,
     /// Number of edges by name.
     named: u32,
     /// The selected objects of edges by comparison.
     pub(super) compared: IdList,
     /// The [`Owned`]s that it is the owner of, one for each uid.
     owned: IdList,
-    /// The [`Owned`]s of its owners, while it is held as an owner.
-    owners: IdList,
-}
-
-/// What was last taken of a related object.
-enum EndState {
-    Object(Arc<Object>),
-    /// It does not exist.
-    Absent(Box<Key>),
+    relation: u16,
+    digest: Digest,
+    /// Whether the client has it, in its state.
+    pub(super) is_shown: bool,
 }
 
 /// The edges to an owner with a uid.
@@ -65,43 +70,16 @@ struct Owned {
 
 impl EdgeEnd {
     pub(super) fn object(&self) -> Option<&Arc<Object>> {
-        match &self.state {
-            EndState::Object(object) => Some(object),
-            EndState::Absent(_) => None,
-        }
-    }
-
-    pub(super) fn key(&self) -> &Key {
-        match &self.state {
-            EndState::Object(object) => object.key(),
-            EndState::Absent(key) => key,
-        }
+        self.object.as_ref()
     }
 
     pub(super) fn relation(&self) -> usize {
         usize::from(self.relation)
     }
 
-    /// Takes its state, and returns the object of before.
-    fn take(&mut self, object: Option<&Arc<Object>>) -> Option<Arc<Object>> {
-        let state = match object {
-            Some(object) => EndState::Object(object.clone()),
-            None => EndState::Absent(Box::new(self.key().clone())),
-        };
-        match std::mem::replace(&mut self.state, state) {
-            EndState::Object(before) => Some(before),
-            EndState::Absent(_) => None,
-        }
-    }
-
-    /// Whether no edge leads to it or from it, and the client does not have it.
+    /// Whether no edge leads to it, and the client does not have it.
     fn is_unused(&self) -> bool {
-        let is_empty = |list: &IdList| matches!(list, IdList::Empty);
-        self.named == 0
-            && is_empty(&self.compared)
-            && is_empty(&self.owned)
-            && is_empty(&self.owners)
-            && !self.is_shown
+        self.named == 0 && self.compared.is_empty() && self.owned.is_empty() && !self.is_shown
     }
 }
 
@@ -122,12 +100,33 @@ impl EdgeEnds {
         self.ends.iter().map(|(id, end)| (short(id), end))
     }
 
+    pub(super) fn key(&self, id: u32) -> &Key {
+        self.key_of(id, self.get(id))
+    }
+
+    fn key_of<'a>(&'a self, id: u32, end: &'a EdgeEnd) -> &'a Key {
+        match &end.object {
+            Some(object) => object.key(),
+            None => &self.absent[&id],
+        }
+    }
+
+    fn hash(&self, id: u32) -> Hash {
+        Hash::of(self.get(id).relation(), self.key(id))
+    }
+
+    /// The [`Owned`]s of the owners of an end that is held as an owner.
+    fn owners(&self, id: u32) -> &[u32] {
+        self.owners.get(&id).map_or(&[], |owners| self.lists.ids(owners))
+    }
+
     pub(super) fn find(&self, relation: usize, key: &Key) -> Option<u32> {
-        let is_it = |at: &u32| {
-            let end = self.get(*at);
-            end.relation() == relation && end.key() == key
+        let hash = Hash::of(relation, key);
+        let is_it = |id, end: &EdgeEnd| {
+            let may_be = end.digest == hash.digest() && end.relation() == relation;
+            may_be && self.key_of(id, end) == key
         };
-        self.by_key.find(self.hasher.hash_one((relation, key)), is_it).copied()
+        self.index.find(&self.ends, hash, is_it)
     }
 
     /// The end of an edge, taken from its informer's state if no edge led to it yet.
@@ -135,86 +134,116 @@ impl EdgeEnds {
         if let Some(id) = self.find(relation, key) {
             return id;
         }
-        let state = match states[relation].get(key) {
-            Some(object) => EndState::Object(object.clone()),
-            None => EndState::Absent(Box::new(key.clone())),
-        };
-        let end = EdgeEnd {
-            state,
-            relation: u16::try_from(relation).expect("a join has few relations"),
-            is_shown: false,
-            named: 0,
-            compared: IdList::Empty,
-            owned: IdList::Empty,
-            owners: IdList::Empty,
-        };
+        let object = states[relation].get(key).cloned();
         // The object's own key is shared.
-        let key = end.key().clone();
-        let id = short(self.ends.insert(end));
-        let (ends, hasher) = (&self.ends, &self.hasher);
-        let hash_of = |at: &u32| {
-            let end = &ends[*at as usize];
-            hasher.hash_one((end.relation(), end.key()))
-        };
-        self.by_key.insert_unique(hasher.hash_one((relation, &key)), id, hash_of);
-        self.begun.push((relation, key));
-        self.touched.insert(id);
+        let key = object.as_ref().map_or(key, |object| object.key()).clone();
+        let is_absent = object.is_none();
+        let id = short(self.ends.insert(EdgeEnd {
+            object,
+            named: 0,
+            compared: IdList::default(),
+            owned: IdList::default(),
+            relation: u16::try_from(relation).expect("a join has few relations"),
+            digest: Hash::of(relation, &key).digest(),
+            is_shown: false,
+        }));
+        if is_absent {
+            self.absent.insert(id, key.clone());
+        }
+        let mut index = std::mem::take(&mut self.index);
+        index.insert(&self.ends, id, |id| self.hash(id));
+        self.index = index;
+        let step = self.step();
+        step.begun.push((relation, key));
+        step.touched.insert(id);
         id
+    }
+
+    fn step(&mut self) -> &mut StepOfEnds {
+        self.step.get_or_insert_default()
+    }
+
+    /// Has the current step look at an end.
+    pub(super) fn touch(&mut self, id: u32) {
+        self.step().touched.insert(id);
+    }
+
+    /// The next end that the step has to look at.
+    pub(super) fn next_touched(&mut self) -> Option<u32> {
+        self.step.as_mut()?.touched.pop_first()
+    }
+
+    /// What to follow from now on, and no longer.
+    pub(super) fn take_follows(&mut self) -> (Vec<RelatedKey>, Vec<RelatedKey>) {
+        let Some(mut step) = self.step.take() else { return Default::default() };
+        let taken = (std::mem::take(&mut step.begun), std::mem::take(&mut step.ended));
+        self.step = Some(step).filter(|step| !step.touched.is_empty());
+        taken
     }
 
     /// Takes the states of the ends that were touched. Returns the objects of before of those that the client has.
     pub(super) fn refresh(&mut self, states: &[StateAt]) -> Vec<(u32, Arc<Object>)> {
         let mut before = Vec::new();
-        for id in &self.touched {
-            let end = &mut self.ends[*id as usize];
-            let object = states[end.relation()].get(end.key()).cloned();
-            let was = end.take(object.as_ref());
-            if end.is_shown {
-                before.extend(was.map(|was| (*id, was)));
+        let touched: Vec<_> = self.step.iter().flat_map(|step| &step.touched).copied().collect();
+        for id in touched {
+            let relation = self.get(id).relation();
+            let object = states[relation].get(self.key(id)).cloned();
+            let was = self.take(id, object);
+            if self.get(id).is_shown {
+                before.extend(was.map(|was| (id, was)));
             }
         }
         before
     }
 
+    /// Takes the state of an end, and returns the object of before.
+    fn take(&mut self, id: u32, object: Option<Arc<Object>>) -> Option<Arc<Object>> {
+        match object {
+            Some(_) => drop(self.absent.remove(&id)),
+            None => {
+                let key = self.key(id).clone();
+                self.absent.insert(id, key);
+            }
+        }
+        std::mem::replace(&mut self.get_mut(id).object, object)
+    }
+
     /// Forgets an end if nothing needs it.
     pub(super) fn drop_unused(&mut self, id: u32) {
-        if !self.get(id).is_unused() {
+        if !self.get(id).is_unused() || self.owners.contains_key(&id) {
             return;
         }
+        let key = self.key(id).clone();
+        self.index.remove(self.hash(id), id);
         let end = self.ends.remove(id as usize);
-        let hash = self.hasher.hash_one((end.relation(), end.key()));
-        if let Ok(entry) = self.by_key.find_entry(hash, |at| *at == id) {
-            entry.remove();
-        }
-        self.ended.push((end.relation(), end.key().clone()));
+        self.absent.remove(&id);
+        self.step().ended.push((end.relation(), key));
     }
 
     pub(super) fn link_name(&mut self, id: u32) {
         self.get_mut(id).named += 1;
-        self.touched.insert(id);
+        self.touch(id);
     }
 
     pub(super) fn unlink_name(&mut self, id: u32) {
         self.get_mut(id).named -= 1;
-        self.touched.insert(id);
+        self.touch(id);
     }
 
     /// Sets the selected objects that an end is linked with by comparison.
     pub(super) fn set_compared(&mut self, id: u32, ids: impl IntoIterator<Item = u32>) {
-        let end = &mut self.ends[id as usize];
-        self.lists.clear(&mut end.compared);
-        ids.into_iter().for_each(|other| self.lists.add(&mut end.compared, other));
-        self.touched.insert(id);
+        self.lists.replace(&mut self.ends[id as usize].compared, ids);
+        self.touch(id);
     }
 
     pub(super) fn link_compared(&mut self, id: u32, selected: u32) {
         self.lists.add(&mut self.ends[id as usize].compared, selected);
-        self.touched.insert(id);
+        self.touch(id);
     }
 
     pub(super) fn unlink_compared(&mut self, id: u32, selected: u32) {
         self.lists.remove(&mut self.ends[id as usize].compared, selected);
-        self.touched.insert(id);
+        self.touch(id);
     }
 
     /// The edges to an owner with a uid. What is returned has to get an edge.
@@ -223,7 +252,7 @@ impl EdgeEnds {
         if let Some(id) = owned.iter().find(|id| self.owned[**id as usize].uid == uid) {
             return *id;
         }
-        let id = short(self.owned.insert(Owned { uid, end, selected: 0, below: IdList::Empty }));
+        let id = short(self.owned.insert(Owned { uid, end, selected: 0, below: IdList::default() }));
         self.lists.add(&mut self.ends[end as usize].owned, id);
         id
     }
@@ -232,7 +261,8 @@ impl EdgeEnds {
     pub(super) fn link_owner(&mut self, id: u32) {
         let owned = &mut self.owned[id as usize];
         owned.selected += 1;
-        self.touched.insert(owned.end);
+        let end = owned.end;
+        self.touch(end);
     }
 
     /// Removes an edge from a selected object to an owner.
@@ -243,9 +273,9 @@ impl EdgeEnds {
 
     fn drop_unused_owned(&mut self, id: u32) {
         let Owned { end, selected, below, .. } = &self.owned[id as usize];
-        let end = *end;
-        self.touched.insert(end);
-        if *selected == 0 && matches!(below, IdList::Empty) {
+        let (end, is_unused) = (*end, *selected == 0 && below.is_empty());
+        self.touch(end);
+        if is_unused {
             self.owned.remove(id as usize);
             self.lists.remove(&mut self.ends[end as usize].owned, id);
         }
@@ -253,14 +283,15 @@ impl EdgeEnds {
 
     /// Sets the owners of an end, as [`EdgeEnds::owned`] returned them. Removes from `known` what may be no owner any more without it.
     pub(super) fn set_owners(&mut self, id: u32, now: &BTreeSet<u32>, known: &mut HashSet<u32>) {
-        let before: BTreeSet<u32> = self.lists.ids(&self.get(id).owners).iter().copied().collect();
+        let before: BTreeSet<u32> = self.owners(id).iter().copied().collect();
         if *now == before {
             return;
         }
         for new in now.difference(&before) {
             let owned = &mut self.owned[*new as usize];
             self.lists.add(&mut owned.below, id);
-            self.touched.insert(owned.end);
+            let end = owned.end;
+            self.touch(end);
         }
         let mut lost = Vec::new();
         for gone in before.difference(now) {
@@ -269,9 +300,11 @@ impl EdgeEnds {
             self.lists.remove(below, id);
             self.drop_unused_owned(*gone);
         }
-        let owners = &mut self.ends[id as usize].owners;
-        self.lists.clear(owners);
-        now.iter().for_each(|owner| self.lists.add(owners, *owner));
+        let mut owners = self.owners.remove(&id).unwrap_or_default();
+        self.lists.replace(&mut owners, now.iter().copied());
+        if !owners.is_empty() {
+            self.owners.insert(id, owners);
+        }
         lost.into_iter().for_each(|end| self.doubt(end, known));
     }
 
@@ -280,7 +313,7 @@ impl EdgeEnds {
         let mut left = vec![end];
         while let Some(at) = left.pop() {
             if known.remove(&at) {
-                let above = self.lists.ids(&self.get(at).owners).iter();
+                let above = self.owners(at).iter();
                 left.extend(above.map(|owner| self.owned[*owner as usize].end));
             }
         }
@@ -319,14 +352,14 @@ impl EdgeEnds {
         if all.is_empty() {
             return None;
         }
-        let uid = ContentHash::of(end.object()?.uid().as_bytes());
+        let uid = uid_of(end.object()?.uid());
         all.iter().map(|id| &self.owned[*id as usize]).find(|owned| owned.uid == uid)
     }
 
     /// Whether an edge leads to an end.
     pub(super) fn is_linked(&self, id: u32, known: &mut HashSet<u32>) -> bool {
         let end = self.get(id);
-        end.named > 0 || !matches!(end.compared, IdList::Empty) || self.is_owner(id, known)
+        end.named > 0 || !end.compared.is_empty() || self.is_owner(id, known)
     }
 
     /// Gives back what a first state needed beyond what it left.
@@ -334,10 +367,8 @@ impl EdgeEnds {
         self.ends.shrink_to_fit();
         self.owned.shrink_to_fit();
         self.lists.shrink();
-        let (ends, hasher) = (&self.ends, &self.hasher);
-        self.by_key.shrink_to(0, |at| {
-            let end = &ends[*at as usize];
-            hasher.hash_one((end.relation(), end.key()))
-        });
+        let mut index = std::mem::take(&mut self.index);
+        index.shrink(&self.ends, |id| self.hash(id));
+        self.index = index;
     }
 }

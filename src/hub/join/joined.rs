@@ -4,14 +4,13 @@
 //! as an owner, or because one of the two selects or names the other. An owner that is held has edges to its own owners. A
 //! related object is shown while it exists and an edge leads to it.
 
-use std::collections::{BTreeSet, HashSet};
-use std::hash::{BuildHasher as _, RandomState};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-use hashbrown::HashTable;
 use slab::Slab;
 
 use super::ends::EdgeEnds;
+use super::hash_index::{Digest, Hash, HashIndex};
 use super::id_lists::{IdList, short};
 use super::state::StateAt;
 use super::{Join, References};
@@ -22,9 +21,17 @@ pub(super) struct Joined {
     join: Arc<Join>,
     selected: Slab<Selected>,
     /// Its selected objects by source and key.
-    selected_by_key: HashTable<u32>,
-    hasher: RandomState,
+    index: HashIndex,
+    /// The selectors of selected objects that have any.
+    selectors: BTreeMap<u32, Box<[OwnSelector]>>,
     ends: EdgeEnds,
+    /// What the current step has to look at. `None` between two steps.
+    step: Option<Box<StepOfSelected>>,
+}
+
+/// What a step has to look at, beside the ends of edges.
+#[derive(Default)]
+struct StepOfSelected {
     /// Selected objects whose edges are to be computed anew.
     changed: BTreeSet<u32>,
     /// Those among them whose related objects by index are to be found.
@@ -38,14 +45,14 @@ pub(super) struct Joined {
 /// A selected object.
 struct Selected {
     object: Arc<Object>,
-    /// The related objects that it names.
-    named: Box<[u32]>,
+    /// The related objects that it names. Many name two, such as their node and namespace.
+    named: IdList<2>,
     /// The edges to its owners ([`EdgeEnds::owned`]).
     owners: IdList,
     /// The related objects that name or select it, or that it selects.
     compared: IdList,
-    selectors: Box<[OwnSelector]>,
     source: u16,
+    digest: Digest,
 }
 
 /// A selector of a selected object: the relation, the namespace of what is selected (empty for all), and the selector.
@@ -81,14 +88,19 @@ impl Joined {
         Self {
             join,
             selected: Slab::new(),
-            selected_by_key: HashTable::new(),
-            hasher: RandomState::new(),
+            index: HashIndex::default(),
+            selectors: BTreeMap::new(),
             ends: EdgeEnds::default(),
-            changed: BTreeSet::new(),
-            new: BTreeSet::new(),
-            compared: BTreeSet::new(),
-            follows: Vec::new(),
+            step: None,
         }
+    }
+
+    fn step(&mut self) -> &mut StepOfSelected {
+        self.step.get_or_insert_default()
+    }
+
+    pub(super) fn join(&self) -> &Arc<Join> {
+        &self.join
     }
 
     /// The number of objects, selected and related.
@@ -107,47 +119,46 @@ impl Joined {
     }
 
     fn find_selected(&self, source: usize, key: &Key) -> Option<u32> {
-        let is_it = |id: &u32| self.selected[*id as usize].is(source, key);
-        self.selected_by_key.find(self.hasher.hash_one((source, key)), is_it).copied()
+        let hash = Hash::of(source, key);
+        let is_it = |_, selected: &Selected| {
+            let may_be = selected.digest == hash.digest() && selected.source() == source;
+            may_be && selected.object.key() == key
+        };
+        self.index.find(&self.selected, hash, is_it)
     }
 
     /// Takes an object that is selected.
     pub(super) fn select(&mut self, source: usize, object: &Arc<Object>) {
         if let Some(id) = self.find_selected(source, object.key()) {
             self.selected[id as usize].object = object.clone();
-            self.changed.insert(id);
+            self.step().changed.insert(id);
             return;
         }
         let id = short(self.selected.insert(Selected {
             object: object.clone(),
-            named: Box::default(),
-            owners: IdList::Empty,
-            compared: IdList::Empty,
-            selectors: Box::default(),
+            named: IdList::default(),
+            owners: IdList::default(),
+            compared: IdList::default(),
             source: u16::try_from(source).expect("a stream has few sources"),
+            digest: Hash::of(source, object.key()).digest(),
         }));
-        let (selected, hasher) = (&self.selected, &self.hasher);
-        let hash_of = |id: &u32| {
-            let selected = &selected[*id as usize];
-            hasher.hash_one((selected.source(), selected.object.key()))
-        };
-        self.selected_by_key.insert_unique(hasher.hash_one((source, object.key())), id, hash_of);
-        self.changed.insert(id);
-        self.new.insert(id);
+        let selected = &self.selected;
+        self.index.insert(selected, id, |id| selected[id as usize].hash());
+        let step = self.step();
+        step.changed.insert(id);
+        step.new.insert(id);
         self.follow_around(source, object.key(), true);
     }
 
     /// Takes it that an object is not selected any longer.
     pub(super) fn unselect(&mut self, source: usize, key: &Key) {
-        let is_it = |id: &u32| self.selected[*id as usize].is(source, key);
-        let Ok(entry) = self.selected_by_key.find_entry(self.hasher.hash_one((source, key)), is_it) else {
-            return;
-        };
-        let (id, _) = entry.remove();
+        let Some(id) = self.find_selected(source, key) else { return };
         let mut gone = self.selected.remove(id as usize);
-        self.changed.remove(&id);
-        self.new.remove(&id);
-        for end in gone.named {
+        self.index.remove(gone.hash(), id);
+        let step = self.step();
+        step.changed.remove(&id);
+        step.new.remove(&id);
+        for end in self.ends.lists.clear(&mut gone.named) {
             self.ends.unlink_name(end);
         }
         for owner in self.ends.lists.clear(&mut gone.owners) {
@@ -157,7 +168,7 @@ impl Joined {
             self.ends.unlink_compared(end, id);
         }
         self.follow_around(source, key, false);
-        for (relation, namespace, _) in gone.selectors {
+        for (relation, namespace, _) in self.selectors.remove(&id).unwrap_or_default() {
             self.follow_namespace(relation, &namespace, false);
         }
     }
@@ -170,7 +181,7 @@ impl Joined {
                 relation.names.iter().enumerate().filter(|(_, link)| link.selected.contains(&source))
             {
                 let part = FollowedPart::Named(link, key.name().to_owned());
-                self.follows.push(Follow { relation: at, part, begins });
+                self.step().follows.push(Follow { relation: at, part, begins });
             }
             if relation.selectors.iter().any(|(_, selected)| selected.contains(&source)) {
                 let namespaced = relation.informer.spec.resource.namespaced();
@@ -184,15 +195,16 @@ impl Joined {
             "" => FollowedPart::Everything,
             _ => FollowedPart::Namespace(namespace.to_owned()),
         };
-        self.follows.push(Follow { relation, part, begins });
+        self.step().follows.push(Follow { relation, part, begins });
     }
 
     /// Notes that an object of a related informer changed.
     pub(super) fn changed(&mut self, relation: usize, key: &Key) {
-        let end = self.ends.find(relation, key);
-        self.ends.touched.extend(end);
+        if let Some(end) = self.ends.find(relation, key) {
+            self.ends.touch(end);
+        }
         if self.join.relations[relation].compares() {
-            self.compared.insert((relation, key.clone()));
+            self.step().compared.insert((relation, key.clone()));
         }
     }
 
@@ -201,49 +213,52 @@ impl Joined {
         let ids = self.ends.iter().filter(|(_, end)| end.relation() == relation).map(|(id, _)| id);
         let ids: Vec<_> = ids.collect();
         if self.join.relations[relation].compares() {
-            self.changed.extend(self.selected.iter().map(|(id, _)| short(id)));
-            self.new.extend(self.selected.iter().map(|(id, _)| short(id)));
-            self.compared.extend(ids.iter().map(|id| (relation, self.ends.get(*id).key().clone())));
+            let selected: Vec<_> = self.selected.iter().map(|(id, _)| short(id)).collect();
+            let keys: Vec<_> = ids.iter().map(|id| (relation, self.ends.key(*id).clone())).collect();
+            let step = self.step();
+            step.changed.extend(&selected);
+            step.new.extend(selected);
+            step.compared.extend(keys);
         }
-        self.ends.touched.extend(ids);
+        ids.into_iter().for_each(|id| self.ends.touch(id));
     }
 
     /// The names of selected objects that are new, for a link by name of a relation.
     pub(super) fn new_names(&self, relation: usize, link: usize) -> BTreeSet<&str> {
         let link = &self.join.relations[relation].names[link];
-        let new = self.new.iter().map(|id| &self.selected[*id as usize]);
+        let new = self.step.iter().flat_map(|step| &step.new).map(|id| &self.selected[*id as usize]);
         let meant = new.filter(|selected| link.selected.contains(&selected.source()));
         meant.map(|selected| selected.object.key().name()).collect()
     }
 
     /// Adds related objects that may name selected ones.
     pub(super) fn compare(&mut self, relation: usize, keys: impl IntoIterator<Item = Key>) {
-        self.compared.extend(keys.into_iter().map(|key| (relation, key)));
+        self.step().compared.extend(keys.into_iter().map(|key| (relation, key)));
     }
 
     /// What to follow from now on, and no longer.
     pub(super) fn take_follows(&mut self) -> Vec<Follow> {
         let follow =
             |begins| move |(relation, key)| Follow { relation, part: FollowedPart::Object(key), begins };
-        let begun = std::mem::take(&mut self.ends.begun).into_iter().map(follow(true));
-        let ended = std::mem::take(&mut self.ends.ended).into_iter().map(follow(false));
+        let (begun, ended) = self.ends.take_follows();
+        let step = self.step.take().unwrap_or_default();
+        debug_assert!(step.changed.is_empty() && step.new.is_empty() && step.compared.is_empty());
+        let parts = step.follows;
         // An end may have begun and ended in one step, but not the other way around.
-        std::mem::take(&mut self.follows).into_iter().chain(begun).chain(ended).collect()
+        let begun = begun.into_iter().map(follow(true));
+        parts.into_iter().chain(begun).chain(ended.into_iter().map(follow(false))).collect()
     }
 
     /// The related objects that are followed, each with its relation.
     pub(super) fn followed(&self) -> impl Iterator<Item = (usize, &Key)> {
-        self.ends.iter().map(|(_, end)| (end.relation(), end.key()))
+        self.ends.iter().map(|(id, end)| (end.relation(), self.ends.key(id)))
     }
 
     /// Gives back what a first state needed beyond what it left.
     pub(super) fn shrink(&mut self) {
         self.selected.shrink_to_fit();
-        let (selected, hasher) = (&self.selected, &self.hasher);
-        self.selected_by_key.shrink_to(0, |id| {
-            let selected = &selected[*id as usize];
-            hasher.hash_one((selected.source(), selected.object.key()))
-        });
+        let selected = &self.selected;
+        self.index.shrink(selected, |id| selected[id as usize].hash());
         self.ends.shrink();
     }
 
@@ -251,13 +266,19 @@ impl Joined {
     pub(super) fn settle(&mut self, states: &[StateAt]) -> Vec<RelatedUpdate> {
         // The states of before of ends that the client has, in the order of their ids.
         let before = self.ends.refresh(states);
-        for (relation, key) in std::mem::take(&mut self.compared) {
+        let (compared, changed) = match &mut self.step {
+            Some(step) => (std::mem::take(&mut step.compared), std::mem::take(&mut step.changed)),
+            None => Default::default(),
+        };
+        for (relation, key) in compared {
             self.compare_related(relation, &key, states);
         }
-        for id in std::mem::take(&mut self.changed) {
+        for id in changed {
             self.link(id, states);
         }
-        self.new.clear();
+        if let Some(step) = &mut self.step {
+            step.new.clear();
+        }
         let mut known = HashSet::new();
         let dirty = self.settle_owners(states, &mut known);
         let mut told = Vec::new();
@@ -301,17 +322,18 @@ impl Joined {
         named.iter().for_each(|end| self.ends.link_name(*end));
         owned.iter().for_each(|owner| self.ends.link_owner(*owner));
         let selected = &mut self.selected[id as usize];
-        for end in std::mem::replace(&mut selected.named, named.into_iter().collect()) {
-            self.ends.unlink_name(end);
-        }
-        let before = self.ends.lists.clear(&mut selected.owners);
-        owned.iter().for_each(|owner| self.ends.lists.add(&mut selected.owners, *owner));
-        before.into_iter().for_each(|owner| self.ends.unlink_owner(owner));
+        let names_before = self.ends.lists.replace(&mut selected.named, named);
+        let owners_before = self.ends.lists.replace(&mut selected.owners, owned);
+        names_before.into_iter().for_each(|end| self.ends.unlink_name(end));
+        owners_before.into_iter().for_each(|owner| self.ends.unlink_owner(owner));
         for (relation, namespace, _) in &selectors {
             self.follow_namespace(*relation, namespace, true);
         }
-        let selected = &mut self.selected[id as usize];
-        for (relation, namespace, _) in std::mem::replace(&mut selected.selectors, selectors.into()) {
+        let before = match selectors.is_empty() {
+            true => self.selectors.remove(&id),
+            false => self.selectors.insert(id, selectors.into()),
+        };
+        for (relation, namespace, _) in before.unwrap_or_default() {
             self.follow_namespace(relation, &namespace, false);
         }
         let found = self.compared_with(id, states);
@@ -334,16 +356,17 @@ impl Joined {
                 }
             }
         }
-        for (at, namespace, terms) in &selected.selectors {
+        for (at, namespace, terms) in self.selectors.get(&id).into_iter().flatten() {
             let selecting =
                 states[*at].in_namespace(namespace).into_iter().filter(|related| terms.matches(related));
             found.extend(selecting.map(|related| (*at, related.key().clone())));
         }
         // Names depend on the key alone: of a selected object that is not new they are known, and of a new one they are compared.
-        for end in self.ends.lists.ids(&selected.compared).iter().map(|end| self.ends.get(*end)) {
+        for id in self.ends.lists.ids(&selected.compared) {
+            let end = self.ends.get(*id);
             let names = |related| self.names(end.relation(), related, selected.source(), object.key());
             if end.object().is_some_and(|related| names(related)) {
-                found.insert((end.relation(), end.key().clone()));
+                found.insert((end.relation(), self.ends.key(*id).clone()));
             }
         }
         found
@@ -389,8 +412,8 @@ impl Joined {
             }
             if relation.selects() {
                 let near = self.selected_near(key.namespace());
-                let is_linked = near.filter(|(_, selected)| {
-                    let mut own = selected.selectors.iter();
+                let is_linked = near.filter(|(id, selected)| {
+                    let mut own = self.selectors.get(id).into_iter().flatten();
                     self.selects(at, states[at].history(), related, selected)
                         || own.any(|(to, namespace, terms)| {
                             let reaches = namespace.is_empty() || namespace == key.namespace();
@@ -444,8 +467,7 @@ impl Joined {
         before.difference(&now).for_each(|gone| self.ends.unlink_compared(*gone, id));
         now.difference(&before).for_each(|new| self.ends.link_compared(*new, id));
         // All at once: to remove one id takes a walk along the list.
-        self.ends.lists.clear(compared);
-        now.into_iter().for_each(|end| self.ends.lists.add(compared, end));
+        self.ends.lists.replace(&mut self.selected[id as usize].compared, now);
     }
 
     /// Gives owners that are held edges to their own owners, and takes them from those that are not. Returns the related objects that
@@ -453,7 +475,7 @@ impl Joined {
     fn settle_owners(&mut self, states: &[StateAt], known: &mut HashSet<u32>) -> BTreeSet<u32> {
         let join = self.join.clone();
         let mut dirty = BTreeSet::new();
-        while let Some(id) = self.ends.touched.pop_first() {
+        while let Some(id) = self.ends.next_touched() {
             dirty.insert(id);
             let wanted = match self.ends.get(id).object() {
                 Some(object) if self.ends.is_owner(id, known) => join.owners(object),
@@ -471,8 +493,8 @@ impl Joined {
 }
 
 impl Selected {
-    fn is(&self, source: usize, key: &Key) -> bool {
-        self.source() == source && self.object.key() == key
+    fn hash(&self) -> Hash {
+        Hash::of(self.source(), self.object.key())
     }
 
     fn source(&self) -> usize {

@@ -1,20 +1,18 @@
 //! The steps of a stream with a join. No async, no clock.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use futures_util::future::{BoxFuture, FutureExt as _};
 use tokio::sync::{Notify, watch};
 
 use super::Join;
 use super::joined::{Follow, FollowedPart, Joined, RelatedUpdate};
 use super::state::{READ_LEN, StateAt, changes_between, undo};
-use crate::cache::{ChangeKind, Cursor, IndexTerm, Interest, Located, Mark, Part, Snapshot};
+use crate::cache::{ChangeKind, Cursor, IndexTerm, Interest, Located, Mark, Part};
 use crate::hub::event::{Event, EventKind, Payload, ResetReason};
 use crate::hub::informer::{InUse, Retirement};
 use crate::hub::source::Source;
 use crate::hub::{CloseReason, Form, Informer, Resumable, ResumeToken};
-use crate::k8s::{Key, Object, ResourceVersion};
+use crate::k8s::{Key, Object};
 
 /// Largest number of objects of a stream with a join, selected and related. The stream holds a reference to each, and its edges.
 pub const JOINED_MAX: usize = 100_000;
@@ -39,19 +37,16 @@ pub(in crate::hub) enum JoinError {
 
 /// The related objects of one stream, and its positions in their informers.
 pub(in crate::hub) struct JoinReader {
-    join: Arc<Join>,
     joined: Joined,
     /// The form in which objects are shown. The sources of the stream deliver whole objects, as links may be in any part of them.
     form: Form,
-    related: Vec<Related>,
+    related: Box<[Related]>,
     /// The client's token: where it resumes in the stream's own informers, and in the related ones. Empty until a bookmark has them.
-    told: Vec<Resumable>,
-    /// The versions at which related objects were deleted, in the current step.
-    gone: HashMap<(usize, Key), ResourceVersion>,
+    told: Box<[Resumable]>,
     wake: Arc<Notify>,
     /// Wakes at each commit of a related informer, until the stream begins.
-    commits: Vec<watch::Receiver<Mark>>,
-    rebuild: Option<Rebuild>,
+    commits: Box<[watch::Receiver<Mark>]>,
+    rebuild: Option<Box<Rebuild>>,
     /// Whether something that is followed since the last step may have changed before.
     again: bool,
     /// Whether it waits for a RESET.
@@ -60,12 +55,11 @@ pub(in crate::hub) struct JoinReader {
 
 /// A position in a related informer.
 struct Related {
-    informer: Arc<Informer>,
+    /// Kept, if it runs on demand.
+    informer: InUse,
     interest: Interest,
     cursor: Cursor,
     position: Resumable,
-    /// Keeps the informer, if it runs on demand.
-    _in_use: InUse,
 }
 
 /// The events of selected objects in a step.
@@ -83,17 +77,18 @@ struct Rebuild {
 }
 
 impl JoinReader {
-    pub(in crate::hub) fn new(join: Arc<Join>, form: Form) -> Self {
-        let wake = Arc::new(Notify::new());
+    /// The reader of a stream whose wake-up is `wake`.
+    pub(in crate::hub) fn new(join: Arc<Join>, form: Form, wake: Arc<Notify>) -> Self {
         let related = join.informers().map(|informer| {
             let (cursor, position) = informer.head();
             let interest = informer.reader.interest(wake.clone());
-            Related { informer: informer.clone(), interest, cursor, position, _in_use: informer.in_use() }
+            Related { informer: informer.in_use(), interest, cursor, position }
         });
-        let (related, joined) = (related.collect(), Joined::new(join.clone()));
+        let related = related.collect();
         let commits = join.informers().map(|informer| informer.reader.wake()).collect();
-        let (told, gone, rebuild, again, lost) = (Vec::new(), HashMap::new(), None, false, false);
-        Self { join, joined, form, related, told, gone, wake, commits, rebuild, again, lost }
+        let joined = Joined::new(join);
+        let (told, rebuild, again, lost) = (Box::default(), None, false, false);
+        Self { joined, form, related, told, wake, commits, rebuild, again, lost }
     }
 
     /// Marks all commits so far as seen. To be called before reading.
@@ -103,21 +98,14 @@ impl JoinReader {
         }
     }
 
-    /// What wakes it: a change of a related object, or anything before the stream begins.
-    pub(in crate::hub) fn wakes(&mut self) -> Vec<BoxFuture<'_, ()>> {
-        // Its informer is held, so the channel does not close.
-        let commits = self.commits.iter_mut().map(|commits| commits.changed().map(drop).boxed());
-        commits.chain([self.wake.notified().boxed()]).collect()
-    }
-
-    /// Waits for a change of a related object. That is all that wakes it once it has begun.
-    pub(in crate::hub) async fn woken(&self) {
-        self.wake.notified().await;
+    /// The commits of related informers that it waits for, until the stream begins, beside the stream's wake-up.
+    pub(in crate::hub) fn commits(&mut self) -> impl Iterator<Item = &mut watch::Receiver<Mark>> {
+        self.commits.iter_mut()
     }
 
     /// The related informers, and where the client resumes in each.
     pub(in crate::hub) fn positions(&self) -> impl Iterator<Item = (&Arc<Informer>, &Resumable)> {
-        self.related.iter().map(|related| (&related.informer, &related.position))
+        self.related.iter().map(|related| (&*related.informer, &related.position))
     }
 
     /// Whether the caches of the related informers are complete.
@@ -147,8 +135,8 @@ impl JoinReader {
     /// Begins anew, with the first state. Forgets everything, as the client does.
     pub(in crate::hub) fn clear(&mut self) {
         self.forget_objects();
-        self.joined = Joined::new(self.join.clone());
-        (self.commits, self.rebuild, self.again, self.lost) = (Vec::new(), None, false, false);
+        self.joined = Joined::new(self.joined.join().clone());
+        (self.commits, self.rebuild, self.again, self.lost) = (Box::default(), None, false, false);
         for related in &mut self.related {
             related.interest = related.informer.reader.interest(self.wake.clone());
             (related.cursor, related.position) = related.informer.head();
@@ -164,7 +152,7 @@ impl JoinReader {
     pub(in crate::hub) fn locate(&self, token: &ResumeToken) -> Located {
         let mut found = Located::At(Cursor::default());
         for Related { informer, .. } in &self.related {
-            let Some(position) = token.get(&informer.spec.token_name()) else { return Located::Lost };
+            let Some(position) = token.get(informer.token_name()) else { return Located::Lost };
             match locate(informer, position) {
                 Located::At(_) => {}
                 Located::Ahead => found = Located::Ahead,
@@ -176,26 +164,27 @@ impl JoinReader {
 
     /// The related informers.
     pub(in crate::hub) fn related_informers(&self) -> impl Iterator<Item = &Arc<Informer>> {
-        self.related.iter().map(|related| &related.informer)
+        self.related.iter().map(|related| &*related.informer)
     }
 
     /// Continues from the versions of a token, or from now. The sources of the stream stand at theirs.
     pub(in crate::hub) fn begin(&mut self, token: Option<&ResumeToken>) {
         for Related { informer, cursor, position, .. } in &mut self.related {
             (*cursor, *position) = informer.head();
-            if let Some(told) = token.and_then(|token| token.get(&informer.spec.token_name()))
+            if let Some(told) = token.and_then(|token| token.get(informer.token_name()))
                 && let Located::At(at) = locate(informer, told)
             {
                 (*cursor, *position) = (at, told.clone());
             }
         }
-        self.commits = Vec::new();
-        self.rebuild = Some(Rebuild { source: 0, last: None });
+        self.commits = Box::default();
+        self.rebuild = Some(Box::new(Rebuild { source: 0, last: None }));
     }
 
     /// Takes a part of what was selected where the stream continues, and returns whether that was all.
     pub(in crate::hub) fn rebuild(&mut self, sources: &mut [Source]) -> Result<bool, JoinError> {
-        let Some(Rebuild { source, last }) = self.rebuild.take() else { return Ok(true) };
+        let Some(rebuild) = self.rebuild.take() else { return Ok(true) };
+        let Rebuild { source, last } = *rebuild;
         let lost = || JoinError::Lost(ResetReason::TokenTooOld);
         let piece = sources[source].selected_at_cursor(last.as_ref(), UNDONE_MAX).ok_or_else(lost)?;
         for object in &piece.objects {
@@ -205,10 +194,11 @@ impl JoinReader {
         self.joined.settle(&states);
         self.follow();
         self.bounded()?;
-        self.rebuild = match piece.last {
+        let next = match piece.last {
             Some(last) => Some(Rebuild { source, last: Some(last) }),
             None => Some(Rebuild { source: source + 1, last: None }).filter(|_| source + 1 < sources.len()),
         };
+        self.rebuild = next.map(Box::new);
         if self.rebuild.is_none() {
             self.joined.shrink();
         }
@@ -264,7 +254,7 @@ impl JoinReader {
                     .iter()
                     .map(|related| if is_reset { Resumable::No } else { related.position.clone() }),
             );
-            self.told.clone_from(positions);
+            self.told = positions.as_slice().into();
             if event.kind == EventKind::Synced {
                 self.joined.shrink();
             }
@@ -276,7 +266,7 @@ impl JoinReader {
 
     /// Notes the versions of a bookmark that follows the events of a step.
     pub(in crate::hub) fn tell(&mut self, positions: &[Resumable]) {
-        positions.clone_into(&mut self.told);
+        self.told = positions.into();
     }
 
     /// Whether a bookmark has to follow events: only it has a token of all informers.
@@ -364,53 +354,55 @@ impl JoinReader {
         let related = self.related.iter().map(|related| &related.position);
         let positions = own.iter().chain(related).enumerate();
         self.told.len() == own.len() + self.related.len()
-            && positions.zip(&self.told).all(|((at, position), told)| at == event.source || position == told)
+            && positions.zip(&*self.told).all(|((at, position), told)| at == event.source || position == told)
     }
 
     /// The current states of the related informers, with what changed in them noted.
     fn states(&mut self) -> Result<Vec<StateAt>, JoinError> {
-        (self.again, self.gone) = (false, HashMap::new());
-        let mut snapshots = Vec::new();
+        self.again = false;
+        let mut states = Vec::new();
         for at in 0..self.related.len() {
             let related = &self.related[at];
             let is_short = self.joined.related_len() <= QUIET_MAX;
             let followed = self.joined.followed().take_while(|_| is_short);
             let objects = followed.filter(|(relation, _)| *relation == at);
             let (snapshot, is_quiet) = related.interest.look(related.cursor, objects.map(|(_, key)| key));
-            self.advance(at, &snapshot, is_quiet && is_short)?;
-            snapshots.push(snapshot);
+            let mut state = StateAt::now(snapshot);
+            self.advance(at, &mut state, is_quiet && is_short)?;
+            states.push(state);
         }
-        for (at, snapshot) in snapshots.iter_mut().enumerate() {
+        for (at, state) in states.iter_mut().enumerate() {
             let terms = self.new_terms(at);
             if terms.is_empty() {
                 continue;
             }
             let (newer, keys) = self.related[at].informer.reader.find(&terms);
-            self.advance(at, &newer, false)?;
+            state.advance_to(newer);
+            self.advance(at, state, false)?;
             self.joined.compare(at, keys.into_iter().flatten().flatten());
-            *snapshot = newer;
         }
-        Ok(snapshots.into_iter().map(StateAt::now).collect())
+        Ok(states)
     }
 
     /// Moves to a later state of a related informer, and notes what changed until then.
-    fn advance(&mut self, at: usize, to: &Snapshot, is_quiet: bool) -> Result<(), JoinError> {
+    fn advance(&mut self, at: usize, to: &mut StateAt, is_quiet: bool) -> Result<(), JoinError> {
         let related = &mut self.related[at];
-        let from = std::mem::replace(&mut related.cursor, to.cursor);
-        related.position = to.position.clone().into();
-        if from.history != to.cursor.history {
+        let cursor = to.cursor();
+        let from = std::mem::replace(&mut related.cursor, cursor);
+        related.position = to.current_version().clone().into();
+        if from.history != cursor.history {
             return Err(JoinError::Lost(ResetReason::HistoryLost));
         }
-        if is_quiet || from == to.cursor {
+        if is_quiet || from == cursor {
             return Ok(());
         }
-        match changes_between(&related.informer.reader, from, to.cursor, READ_MAX) {
+        match changes_between(&related.informer.reader, from, cursor, READ_MAX) {
             Some(changes) => {
                 for change in changes {
                     let key = change.object.key();
                     self.joined.changed(at, key);
                     if change.kind == ChangeKind::Deleted {
-                        self.gone.insert((at, key.clone()), change.version.clone());
+                        to.note_deleted(key, &change.version);
                     }
                 }
             }
@@ -421,7 +413,7 @@ impl JoinReader {
 
     /// The terms by which the objects of a related informer are found that name new selected ones.
     fn new_terms(&self, at: usize) -> Vec<IndexTerm> {
-        let names = self.join.relations[at].names.iter().enumerate();
+        let names = self.joined.join().relations[at].names.iter().enumerate();
         let terms = names.map(|(link, name)| {
             let values = self.joined.new_names(at, link).into_iter().map(str::to_owned).collect();
             IndexTerm { path: name.path.clone(), values }
@@ -456,8 +448,7 @@ impl JoinReader {
                     // It exists, and nothing selected is linked with it any longer.
                     Payload::Object(shown)
                 } else {
-                    let version = self.gone.get(&(relation, key));
-                    Payload::ObjectAt(shown, version.unwrap_or(states[relation].current_version()).clone())
+                    Payload::ObjectAt(shown, states[relation].deleted_at(&key).clone())
                 };
                 put(EventKind::Deleted, payload);
             }
@@ -472,7 +463,7 @@ impl JoinReader {
                 FollowedPart::Object(key) => Err(key),
                 FollowedPart::Namespace(namespace) => Ok(Part::Namespace(namespace)),
                 FollowedPart::Named(link, name) => {
-                    Ok(Part::Value(&self.join.relations[relation].names[*link].path, name))
+                    Ok(Part::Value(&self.joined.join().relations[relation].names[*link].path, name))
                 }
                 FollowedPart::Everything => Ok(Part::Everything),
             };
@@ -513,8 +504,8 @@ impl Drop for JoinReader {
 /// Whether an informer has not reached the version of a token, so that its state would take the client back. The token may be of an
 /// informer that it replaced, or of one with other content.
 pub(in crate::hub) fn is_behind(informer: &Informer, token: &ResumeToken) -> bool {
-    let name = informer.spec.token_name();
-    let position = token.get(&name).or_else(|| token.get_of_other_content(&name));
+    let name = informer.token_name();
+    let position = token.get(name).or_else(|| token.get_of_other_content(name));
     let version = position.and_then(Resumable::version);
     version.is_some_and(|version| informer.reader.locate(version) == Located::Ahead)
 }

@@ -13,6 +13,8 @@ pub(super) const READ_LEN: usize = 1024;
 pub(super) struct StateAt {
     snapshot: Snapshot,
     undone: Undone,
+    /// The versions at which objects were deleted on the way to it, as far as they were noted.
+    deleted: HashMap<Key, ResourceVersion>,
 }
 
 /// What objects were before some changes; `None` for one that did not exist.
@@ -48,11 +50,31 @@ pub(in crate::hub) fn changes_between(
 
 impl StateAt {
     pub(super) fn now(snapshot: Snapshot) -> Self {
-        Self { snapshot, undone: Undone::new() }
+        Self::before(snapshot, Undone::new())
     }
 
     pub(super) fn before(snapshot: Snapshot, undone: Undone) -> Self {
-        Self { snapshot, undone }
+        Self { snapshot, undone, deleted: HashMap::new() }
+    }
+
+    /// Moves to a later state of now.
+    pub(super) fn advance_to(&mut self, snapshot: Snapshot) {
+        self.snapshot = snapshot;
+    }
+
+    /// Notes the version at which an object was last deleted.
+    pub(super) fn note_deleted(&mut self, key: &Key, version: &ResourceVersion) {
+        self.deleted.insert(key.clone(), version.clone());
+    }
+
+    /// The version at which an object that does not exist was deleted, or that of the current state.
+    pub(super) fn deleted_at(&self, key: &Key) -> &ResourceVersion {
+        self.deleted.get(key).unwrap_or(&self.snapshot.position)
+    }
+
+    /// The place of the current state, from before any change was undone.
+    pub(super) fn cursor(&self) -> Cursor {
+        self.snapshot.cursor
     }
 
     /// The version of the current state, from before any change was undone.

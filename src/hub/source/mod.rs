@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::event::{Event, EventKind, ResetReason};
@@ -12,7 +12,7 @@ use super::join::{changes_between, undo};
 use super::live_place::LivePosition;
 use super::token::TokenKind;
 use super::{Candidates, CloseReason, Config, Informer, Matcher, Resumable, Selection};
-use crate::cache::{Backfill, BackfillAnswer, Cursor, Located, Mark, Revision, ScopeWake, UsedIndex};
+use crate::cache::{Backfill, BackfillAnswer, Cursor, Located, Mark, Revision, ScopeWake};
 use crate::k8s::{Key, Object, ResourceVersion};
 
 mod pull;
@@ -26,7 +26,7 @@ pub(super) struct Source {
     matcher: Matcher,
     generations: Arc<Generations>,
     wake: watch::Receiver<Mark>,
-    /// The wake-up of its scope, if only one namespace, object or value is selected.
+    /// The scope whose changes wake its subscriber, if only one namespace, object or value is selected.
     scope: Option<ScopeWake>,
     phase: Phase,
     cursor: Cursor,
@@ -125,14 +125,6 @@ pub(super) struct PastObjects {
     pub(super) last: Option<Key>,
 }
 
-/// The wake-up that a source waits for.
-pub(super) enum Wake<'a> {
-    /// Any commit.
-    All(&'a mut watch::Receiver<Mark>),
-    /// A commit that touches its scope.
-    Scope(&'a mut watch::Receiver<()>),
-}
-
 /// The result of a pull.
 pub(super) enum Pulled {
     /// The batch is full; there may be more.
@@ -186,10 +178,11 @@ impl Source {
         informer: Arc<Informer>,
         selection: &Arc<Selection>,
         generations: Arc<Generations>,
+        waker: &Arc<Notify>,
         ordered: bool,
     ) -> Self {
         let matcher = Matcher::new(selection.clone(), &informer.reader);
-        let (wake, scope) = (informer.reader.wake(), scope_wake(&informer, &matcher));
+        let (wake, scope) = (informer.reader.wake(), scope_wake(&informer, &matcher, waker));
         let (cursor, position) = (Cursor::default(), Resumable::No);
         Self {
             informer,
@@ -215,30 +208,26 @@ impl Source {
         position: &LivePosition,
         selection: &Arc<Selection>,
         generations: Arc<Generations>,
+        waker: &Arc<Notify>,
         ordered: bool,
         left_at: ResourceVersion,
     ) -> Self {
         let LivePosition { informer, cursor, position, holds_beyond } = position.clone();
         let phase = Phase::Live;
-        let new = Self::new(informer, selection, generations, ordered);
+        let new = Self::new(informer, selection, generations, waker, ordered);
         Self { phase, cursor, position, holds_beyond, left_at, ..new }
     }
 
     /// Marks all commits so far as seen. To be called before reading.
     pub(super) fn saw(&mut self) {
         self.wake.borrow_and_update();
-        if let Some(scope) = &mut self.scope {
-            scope.saw();
-        }
     }
 
-    /// The wake-up to wait for. Before a source reads the journal, any commit may matter, even one that only moves the position.
-    pub(super) fn wake(&mut self) -> Wake<'_> {
-        let scope = self.scope.as_mut().filter(|_| matches!(self.phase, Phase::Live));
-        match scope.and_then(ScopeWake::receiver) {
-            Some(scope) => Wake::Scope(scope),
-            None => Wake::All(&mut self.wake),
-        }
+    /// The commits to wait for, beside the wake-up of its subscriber. Before a source reads the journal, any commit may matter, even one
+    /// that only moves the position. `None` where those that touch its scope are enough: they cause the wake-up.
+    pub(super) fn commits(&mut self) -> Option<&mut watch::Receiver<Mark>> {
+        let is_scoped = self.scope.is_some() && matches!(self.phase, Phase::Live);
+        (!is_scoped).then_some(&mut self.wake)
     }
 
     /// Whether its cache is complete.
@@ -302,7 +291,7 @@ impl Source {
     }
 
     /// Continues with another informer, once the client has everything of this one.
-    pub(super) fn succeed(&mut self, successor: &Arc<Informer>) -> Succession {
+    pub(super) fn succeed(&mut self, successor: &Arc<Informer>, waker: &Arc<Notify>) -> Succession {
         let old = self.matcher.candidates();
         let idle = matches!(self.phase, Phase::Idle);
         let ahead = matches!(self.phase, Phase::Ahead { .. });
@@ -314,7 +303,7 @@ impl Source {
         self.matcher = Matcher::new(self.matcher.selection().clone(), &successor.reader);
         let new = self.matcher.candidates();
         self.wake = successor.reader.wake();
-        self.scope = scope_wake(successor, &self.matcher);
+        self.scope = scope_wake(successor, &self.matcher, waker);
         self.informer = successor.clone();
         (self.located_by, self.finding) = (None, None);
         if idle {
@@ -524,18 +513,15 @@ impl Source {
     }
 }
 
-/// The scoped wake-up of a source that selects only one namespace, object or indexed value.
-fn scope_wake(informer: &Informer, matcher: &Matcher) -> Option<ScopeWake> {
+/// The scope of a source that selects only one namespace, object or indexed value, with the wake-up of its subscriber.
+fn scope_wake(informer: &Informer, matcher: &Matcher, waker: &Arc<Notify>) -> Option<ScopeWake> {
     let namespaced = informer.spec.resource.namespaced();
     let selection = matcher.selection();
+    let wake = |namespace: &str, name| Some(informer.reader.wake_scoped(namespace, name, waker.clone()));
     match (selection.namespaces(), &selection.name) {
-        ([namespace], name @ Some(_)) if namespaced => {
-            Some(informer.reader.wake_scoped(namespace, name.as_deref()))
-        }
-        ([], Some(name)) if !namespaced => Some(informer.reader.wake_scoped("", Some(name))),
-        ([namespace], None) if namespaced && matcher.index().is_none() => {
-            Some(informer.reader.wake_scoped(namespace, None))
-        }
-        _ => matcher.index().and_then(UsedIndex::wake),
+        ([namespace], name @ Some(_)) if namespaced => wake(namespace, name.as_deref()),
+        ([], Some(name)) if !namespaced => wake("", Some(name)),
+        ([namespace], None) if namespaced && matcher.index().is_none() => wake(namespace, None),
+        _ => matcher.index().and_then(|index| index.wake(waker.clone())),
     }
 }

@@ -48,7 +48,7 @@ impl Subscriber {
                 events
             }
             Err(error) => {
-                let mut batch = BatchBuilder::new(&self.config);
+                let mut batch = BatchBuilder::new(self.permit.config());
                 self.lose_join(error, now, &mut batch);
                 // The first state follows in the next batch.
                 self.unfinished = true;
@@ -106,8 +106,8 @@ impl Subscriber {
         }
         let (mut own, mut located) = (Vec::new(), vec![join.locate(token)]);
         for source in &self.sources {
-            let name = source.informer.spec.token_name();
-            let Some(position) = token.get(&name) else { return Err(resetting(ResetReason::TokenOfOthers)) };
+            let name = source.informer.token_name();
+            let Some(position) = token.get(name) else { return Err(resetting(ResetReason::TokenOfOthers)) };
             located.push(locate(&source.informer, position));
             own.push((name, position.clone()));
         }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::super::Resumable;
@@ -51,15 +52,16 @@ impl LiveSubscriber {
         let Self { resync, resync_at, deadline, left_at, permit } = self;
         let LivePlace { sources, selection, ordered, heartbeat_at, bookmark_at, gather_until, .. } = place;
         let mut left_at = left_at.into_iter();
+        let wake = Arc::<Notify>::default();
         let source = |position| {
             let left_at = left_at.next().unwrap_or(ResourceVersion::ZERO);
-            Source::at(position, selection, permit.generations(), *ordered, left_at)
+            Source::at(position, selection, permit.generations(), &wake, *ordered, left_at)
         };
         let sources: Vec<_> = sources.iter().map(source).collect();
         // A view may be amid what a relist found, where no bookmark has its place.
         let caught_up = sources.iter().all(|source| *source.position() != Resumable::No);
-        let idle =
-            Subscriber::idle(selection.clone(), sources, SubscriberState::Live, permit, Instant::now());
+        let state = SubscriberState::Live;
+        let idle = Subscriber::idle(selection.clone(), sources, wake, state, permit, Instant::now());
         Subscriber {
             caught_up,
             ordered: *ordered,

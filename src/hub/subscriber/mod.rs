@@ -5,17 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{FutureExt, select_all};
+use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep, sleep_until};
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::event::{Event, EventKind, Payload, ResetReason};
 use super::follower::{Follower, Stage};
 use super::join::JoinReader;
 use super::live_place::LivePlace;
 use super::registry::{Hub, SubscriberPermit};
-use super::source::{Source, Wake};
+use super::source::Source;
 use super::subscription::{Delivery, StartAt, Subscription};
-use super::{CloseReason, Config, Form, Informer, InformerId, Resumable, Selection, SubscribeError};
+use super::{CloseReason, Form, Informer, InformerId, Resumable, Selection, SubscribeError};
 use crate::cache::Cursor;
 use crate::k8s::Status;
 
@@ -32,11 +33,11 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// A connected client. It has no queue, only a cursor for each informer.
 pub struct Subscriber {
     sources: Vec<Source>,
+    /// Wakes it where something of its own changed in a part of a cache: one wake-up for all that it follows.
+    wake: Arc<Notify>,
     /// The related objects, where they are asked for.
     join: Option<Box<JoinReader>>,
     selection: Arc<Selection>,
-    config: Config,
-    drain: CancellationToken,
     state: SubscriberState,
     /// Sources whose informer was replaced, and which the transport has not been told of yet.
     replaced: Vec<usize>,
@@ -68,14 +69,14 @@ pub struct Subscriber {
     /// Whether the client must get every change in order, or the stream ends.
     ordered: bool,
     /// The error with which the stream ends, if any.
-    refusal: Option<Status>,
+    refusal: Option<Box<Status>>,
     permit: SubscriberPermit,
 }
 
 enum SubscriberState {
     /// Waits for the caches to be complete, and for the token's version or the changes since. `histories` is what
     /// [`Subscriber::histories`] was when the client came.
-    Starting { from: StartAt, until: Option<Instant>, histories: u64 },
+    Starting { from: Box<StartAt>, until: Option<Instant>, histories: u64 },
     /// Sends RESET, once no cache is behind the client, at `until` at the latest.
     Resetting { reason: ResetReason, until: Option<Instant> },
     /// Sends the snapshots; SYNCED follows.
@@ -110,19 +111,20 @@ impl Subscriber {
         // A patch needs the state that it is made from. A client that holds events from beyond its token may have
         // deleted that object, or have it in a later state, and this replica may not be as far. One that begins without objects has none.
         selection.form.patch &= !matches!(from, StartAt::Bookmark(_) | StartAt::Now);
+        let wake = Arc::<Notify>::default();
         let join = join.map(|join| {
             let whole = Form { coalesce: selection.form.coalesce, ..Form::default() };
-            Box::new(JoinReader::new(join, std::mem::replace(&mut selection.form, whole)))
+            Box::new(JoinReader::new(join, std::mem::replace(&mut selection.form, whole), wake.clone()))
         });
         let selection = Arc::new(selection);
         assert!(!informers.is_empty(), "a subscription has at least one informer");
         let ordered = matches!(from, StartAt::Ordered(_));
         let generations = permit.generations();
-        let source = |informer| Source::new(informer, &selection, generations.clone(), ordered);
+        let source = |informer| Source::new(informer, &selection, generations.clone(), &wake, ordered);
         let sources: Vec<_> = informers.into_iter().map(source).collect();
-        let state = SubscriberState::Starting { from, until: None, histories: 0 };
+        let state = SubscriberState::Starting { from: Box::new(from), until: None, histories: 0 };
         let deadline = timeout.map(|timeout| now + timeout);
-        let idle = Self::idle(selection, sources, state, permit, now);
+        let idle = Self::idle(selection, sources, wake, state, permit, now);
         let mut subscriber = Self { join, ordered, resync, deadline, ..idle };
         let known = subscriber.histories();
         if let SubscriberState::Starting { histories, .. } = &mut subscriber.state {
@@ -137,16 +139,19 @@ impl Subscriber {
     fn idle(
         selection: Arc<Selection>,
         sources: Vec<Source>,
+        wake: Arc<Notify>,
         state: SubscriberState,
         permit: SubscriberPermit,
         now: Instant,
     ) -> Self {
-        let (config, drain) = (*permit.config(), permit.drain());
+        let config = permit.config();
         Self {
             sources,
+            wake,
             join: None,
+            heartbeat_at: now + config.heartbeat_interval,
+            bookmark_at: now + config.bookmark_interval,
             selection,
-            config,
             state,
             replaced: Vec::new(),
             voids_token: false,
@@ -157,14 +162,11 @@ impl Subscriber {
             resync_at: None,
             deadline: None,
             drain_at: None,
-            heartbeat_at: now + config.heartbeat_interval,
             gather_until: now,
             alone_until: now,
-            bookmark_at: now + config.bookmark_interval,
             timer: None,
-            drained: Box::pin(drain.clone().cancelled_owned()),
+            drained: Box::pin(permit.drain().cancelled_owned()),
             look_at: now,
-            drain,
             ordered: false,
             refusal: None,
             permit,
@@ -181,65 +183,76 @@ impl Subscriber {
     pub async fn next(&mut self) -> Delivery {
         loop {
             let now = Instant::now();
-            self.note(now);
-            // Marked as seen before reading, so that a commit in between wakes it again.
-            for source in &mut self.sources {
-                source.saw();
-            }
-            if let Some(join) = &mut self.join {
-                join.saw();
-            }
-            if let Some(reason) = self.over(now) {
-                if self.caught_up && matches!(self.state, SubscriberState::Live) {
-                    self.state = SubscriberState::Ended(reason);
-                    return Delivery::Events(vec![self.bookmark(EventKind::Bookmark)]);
-                }
-                return Delivery::Closed(reason);
-            }
-            let batches = self.pull_shared(now);
-            if !batches.is_empty() {
-                self.heartbeat_at = now + self.config.heartbeat_interval;
-                let events = batches.iter().map(|batch| batch.len() as u64).sum();
-                self.permit.metrics().events.increment(events);
-                self.permit.follower().sent(events as usize, 0);
-                return Delivery::Shared(batches);
-            }
-            let mut events = if self.gathers_until(now).is_some() { Vec::new() } else { self.pull(now) };
-            if let Some(source) = self.replaced.pop() {
-                // No events of the new informer were pulled yet.
-                return Delivery::Replaced { source, informer: self.sources[source].informer.clone() };
-            }
-            if let Some(interval) = self.selection.form.coalesce
-                && !events.is_empty()
-            {
-                self.gather_until = now + interval;
-            }
-            // Also after changes, as a stream that is never quiet needs its token, too. Not in the middle of a catch-up, as at
-            // a bookmark the client must hold a state that the cache had.
-            if now >= self.bookmark_at && self.caught_up && matches!(self.state, SubscriberState::Live) {
-                self.bookmark_at = now + self.config.bookmark_interval;
-                events.push(self.bookmark(EventKind::Bookmark));
-            }
-            if events.is_empty() && matches!(self.state, SubscriberState::Ended(_)) {
-                continue;
-            }
-            if !events.is_empty() {
-                self.heartbeat_at = now + self.config.heartbeat_interval;
-                self.permit.metrics().events.increment(events.len() as u64);
-                self.permit.follower().sent(events.len(), 0);
-                return Delivery::Events(events);
-            }
-            if now >= self.heartbeat_at {
-                self.heartbeat_at = now + self.config.heartbeat_interval;
-                return Delivery::Heartbeat;
+            if let Some(delivery) = self.delivery(now) {
+                return delivery;
             }
             if self.unfinished {
                 // Much was read and nothing of it matched: let other tasks run.
                 tokio::task::yield_now().await;
-                continue;
+            } else {
+                self.wait(now).await;
             }
-            self.wait(now).await;
         }
+    }
+
+    /// The next delivery, if there is one now. A function of its own, as its variables would be part of each stream that waits.
+    fn delivery(&mut self, now: Instant) -> Option<Delivery> {
+        self.note(now);
+        // Marked as seen before reading, so that a commit in between wakes it again.
+        let _ = self.wake.notified().now_or_never();
+        for source in &mut self.sources {
+            source.saw();
+        }
+        if let Some(join) = &mut self.join {
+            join.saw();
+        }
+        if let Some(reason) = self.over(now) {
+            if self.caught_up && matches!(self.state, SubscriberState::Live) {
+                self.state = SubscriberState::Ended(reason);
+                return Some(Delivery::Events(vec![self.bookmark(EventKind::Bookmark)]));
+            }
+            return Some(Delivery::Closed(reason));
+        }
+        let batches = self.pull_shared(now);
+        if !batches.is_empty() {
+            self.heartbeat_at = now + self.permit.config().heartbeat_interval;
+            let events = batches.iter().map(|batch| batch.len() as u64).sum();
+            self.permit.metrics().events.increment(events);
+            self.permit.follower().sent(events as usize, 0);
+            return Some(Delivery::Shared(batches));
+        }
+        let mut events = if self.gathers_until(now).is_some() { Vec::new() } else { self.pull(now) };
+        if let Some(source) = self.replaced.pop() {
+            // No events of the new informer were pulled yet.
+            return Some(Delivery::Replaced { source, informer: self.sources[source].informer.clone() });
+        }
+        if let Some(interval) = self.selection.form.coalesce
+            && !events.is_empty()
+        {
+            self.gather_until = now + interval;
+        }
+        // Also after changes, as a stream that is never quiet needs its token, too. Not in the middle of a catch-up, as at
+        // a bookmark the client must hold a state that the cache had.
+        if now >= self.bookmark_at && self.caught_up && matches!(self.state, SubscriberState::Live) {
+            self.bookmark_at = now + self.permit.config().bookmark_interval;
+            events.push(self.bookmark(EventKind::Bookmark));
+        }
+        if let SubscriberState::Ended(reason) = self.state
+            && events.is_empty()
+        {
+            return Some(Delivery::Closed(reason));
+        }
+        if !events.is_empty() {
+            self.heartbeat_at = now + self.permit.config().heartbeat_interval;
+            self.permit.metrics().events.increment(events.len() as u64);
+            self.permit.follower().sent(events.len(), 0);
+            return Some(Delivery::Events(events));
+        }
+        if now >= self.heartbeat_at {
+            self.heartbeat_at = now + self.permit.config().heartbeat_interval;
+            return Some(Delivery::Heartbeat);
+        }
+        None
     }
 
     /// The subscriber in figures.
@@ -283,7 +296,7 @@ impl Subscriber {
         let live = matches!(self.state, SubscriberState::Live) && self.caught_up && self.replaced.is_empty();
         let rests = now < self.alone_until;
         // At shutdown each stream ends at a moment of its own.
-        if !live || over || rests || self.drain.is_cancelled() || self.join.is_some() {
+        if !live || over || rests || self.permit.is_draining() || self.join.is_some() {
             return None;
         }
         // A view would evaluate it for many changes in one go, and others wait for that.
@@ -320,7 +333,7 @@ impl Subscriber {
 
     /// The error with which the stream ends, if any.
     pub fn refusal(&self) -> Option<&Status> {
-        self.refusal.as_ref()
+        self.refusal.as_deref()
     }
 
     /// Whether it has much to send at once: a first state, or a catch-up.
@@ -364,22 +377,23 @@ impl Subscriber {
         if timer.is_elapsed() || timer.deadline() > at {
             timer.as_mut().reset(at);
         }
-        // The common cases, one informer and one with a join that has begun, need no allocation.
+        // The common cases need no allocation: one informer, and parts of any.
         let any = async {
             if gathers_until.is_some() {
                 return std::future::pending().await;
             }
-            match (&mut *self.sources, &mut self.join) {
-                ([source], None) => woken(source).await,
-                ([source], Some(join)) if join.is_begun() => tokio::select! {
-                    biased;
-                    () = woken(source) => {}
-                    () = join.woken() => {}
-                },
-                (sources, join) => {
-                    let related = join.iter_mut().flat_map(|join| join.wakes());
-                    let own = sources.iter_mut().map(|source| woken(source).boxed());
-                    drop(select_all(own.chain(related)).await);
+            // Its informers are held, so the channels do not close.
+            let is_one = self.sources.len() == 1 && self.join.is_none();
+            let own = self.sources.iter_mut().filter_map(Source::commits);
+            let related = self.join.iter_mut().flat_map(|join| join.commits());
+            let mut commits = own.chain(related);
+            match commits.next() {
+                None => self.wake.notified().await,
+                Some(commits) if is_one => drop(commits.changed().await),
+                Some(first) => {
+                    let all =
+                        std::iter::once(first).chain(commits).map(|one| one.changed().map(drop).boxed());
+                    drop(select_all(all.chain([self.wake.notified().boxed()])).await);
                 }
             }
         };
@@ -406,7 +420,7 @@ impl Subscriber {
         if looks {
             self.look_at = now + LOOK_INTERVAL;
         }
-        if looks && self.drain.is_cancelled() {
+        if looks && self.permit.is_draining() {
             // Spread, so that thousands of clients do not reconnect at once.
             let spread = self.permit.drain_spread();
             let at = *self.drain_at.get_or_insert_with(|| now + spread.mul_f64(rand::random::<f64>()));
@@ -443,12 +457,4 @@ impl Subscriber {
 
 fn resetting(reason: ResetReason) -> SubscriberState {
     SubscriberState::Resetting { reason, until: None }
-}
-
-/// Waits until a source may have events. The source holds its informer, so the channel does not close.
-async fn woken(source: &mut Source) {
-    let _ = match source.wake() {
-        Wake::All(wake) => wake.changed().await,
-        Wake::Scope(wake) => wake.changed().await,
-    };
 }

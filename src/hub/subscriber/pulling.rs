@@ -22,8 +22,8 @@ impl Subscriber {
         let mut bytes = 0;
         // Batches that were made for earlier subscribers may be small; they are sent together.
         while shares
-            && bytes < self.config.batch_bytes_max
-            && let Some(batch) = source.pull_shared(&self.config)
+            && bytes < self.permit.config().batch_bytes_max
+            && let Some(batch) = source.pull_shared(self.permit.config())
         {
             bytes += batch.bytes();
             batches.push(batch);
@@ -46,7 +46,7 @@ impl Subscriber {
     /// Pulls the next events of selected objects.
     fn pull_selected(&mut self, now: Instant) -> Vec<Event> {
         (self.caught_up, self.unfinished) = (false, false);
-        let mut batch = BatchBuilder::new(&self.config);
+        let mut batch = BatchBuilder::new(self.permit.config());
         if matches!(self.state, SubscriberState::Starting { .. }) {
             self.succeed_idle();
         }
@@ -87,7 +87,7 @@ impl Subscriber {
 
     /// Ends the stream with an error.
     pub(super) fn end(&mut self, reason: CloseReason, status: Status) {
-        self.refusal = Some(status);
+        self.refusal = Some(Box::new(status));
         self.state = SubscriberState::Ended(reason);
     }
 
@@ -95,7 +95,7 @@ impl Subscriber {
     pub(super) fn reset(&mut self, mut reason: ResetReason, now: Instant, batch: &mut BatchBuilder) {
         if reason != ResetReason::TokenAhead && self.sources.iter().any(Source::is_ahead) {
             let held = if let SubscriberState::Resetting { until, .. } = self.state { until } else { None };
-            let until = held.unwrap_or(now + self.config.resume_wait);
+            let until = held.unwrap_or(now + self.permit.config().resume_wait);
             if now < until {
                 self.state = SubscriberState::Resetting { reason, until: Some(until) };
                 return;
@@ -210,7 +210,7 @@ impl Subscriber {
     fn succeed(&mut self, index: usize, successor: &Arc<Informer>) {
         let begun = !matches!(self.state, SubscriberState::Starting { .. });
         let before = self.histories();
-        match self.sources[index].succeed(successor) {
+        match self.sources[index].succeed(successor, &self.wake) {
             Succession::NotYet => return,
             // The difference has no order.
             Succession::Difference | Succession::DifferenceOfContent | Succession::StartOver

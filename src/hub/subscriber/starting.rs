@@ -30,7 +30,7 @@ impl Subscriber {
         if !self.sources.iter().all(Source::synced) || !is_joined {
             return;
         }
-        let (from, waited) = (from.clone(), until.is_some_and(|until| now >= until));
+        let (from, waited) = (StartAt::clone(from), until.is_some_and(|until| now >= until));
         if *histories != self.histories() && self.refuse_of_before(&from) {
             return;
         }
@@ -38,7 +38,7 @@ impl Subscriber {
             Ok(Some(from)) => from,
             Ok(None) => {
                 if let SubscriberState::Starting { until, .. } = &mut self.state {
-                    until.get_or_insert(now + self.config.resume_wait);
+                    until.get_or_insert(now + self.permit.config().resume_wait);
                 }
                 return;
             }
@@ -66,7 +66,7 @@ impl Subscriber {
             StartAt::Bookmark(token) => (token, TokenKind::Bookmark),
             StartAt::Ordered(begin) => return self.start_ordered(&begin, now),
         };
-        let until = *until.get_or_insert(now + self.config.resume_wait);
+        let until = *until.get_or_insert(now + self.permit.config().resume_wait);
         if let Some(next) = self.resume(&token, token_kind, now >= until) {
             self.state = next;
         }
@@ -125,7 +125,7 @@ impl Subscriber {
                     self.state = SubscriberState::Live;
                 }
                 // The API server itself would be silent until it reaches the version, even if its versions went back.
-                Located::Ahead if now < *until.get_or_insert(now + self.config.resume_wait) => {}
+                Located::Ahead if now < *until.get_or_insert(now + self.permit.config().resume_wait) => {}
                 Located::Ahead | Located::Lost => {
                     let status = Status::watch_too_old(version, &reader.complete_since());
                     self.end(CloseReason::Expired, status);
@@ -147,10 +147,10 @@ impl Subscriber {
             return Some(resetting(ResetReason::TokenOfOthers));
         }
         for source in &self.sources {
-            let name = source.informer.spec.token_name();
-            let Some(position) = token.get(&name) else {
+            let name = source.informer.token_name();
+            let Some(position) = token.get(name) else {
                 of_others = true;
-                let version = token.get_of_other_content(&name).and_then(Resumable::version);
+                let version = token.get_of_other_content(name).and_then(Resumable::version);
                 ahead |= version.is_some_and(|version| source.is_behind(version));
                 places.push(None);
                 continue;

@@ -115,7 +115,7 @@ impl JoinedList {
         }
         let selected = select(server, &target).await?;
         let token =
-            selected.iter().map(|one| (one.informer.spec.token_name(), one.state.position.clone())).collect();
+            selected.iter().map(|one| (one.informer.token_name(), one.state.position.clone())).collect();
         let mut informers: Vec<_> = selected.iter().map(|one| one.informer.clone()).collect();
         let mut states: HashMap<InformerId, Snapshot> =
             selected.iter().map(|one| (one.informer.id(), one.state.clone())).collect();
@@ -163,7 +163,7 @@ impl JoinedList {
             drop(permit);
             tokio::task::yield_now().await;
         }
-        let names: BTreeSet<_> = self.informers.iter().map(|informer| informer.spec.token_name()).collect();
+        let names: BTreeSet<_> = self.informers.iter().map(|informer| informer.token_name()).collect();
         let shown = format!("join {format:?} {form:?} {names:?} {hash}");
         let mut headers = HeaderMap::new();
         if let Ok(tag) = HeaderValue::from_str(&format!("W/\"{}\"", ContentHash::of(shown.as_bytes()))) {

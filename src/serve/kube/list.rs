@@ -157,7 +157,7 @@ impl ListAnswer {
             return compressed::compress(self.into_body(server, shape, held, table).await, coding, turns);
         }
         let key = ListKey {
-            list: format!("/api {shape:?} {:?}", self.informer.spec.token_name()),
+            list: format!("/api {shape:?} {:?}", self.informer.token_name()),
             selection: self.selection.clone(),
             coding,
         };
