@@ -123,8 +123,8 @@ impl WatchStream {
         self.append(delivery, framing, out)
     }
 
-    /// Appends a delivery, and returns whether it is the last one. Not part of [`WatchStream::next`], whose variables are part of each
-    /// stream that waits.
+    /// Appends a delivery, and returns whether it is the last one. A function of its own, as its variables would be part of each stream
+    /// that waits.
     fn append(&mut self, delivery: Delivery, framing: Framing, out: &mut Frames) -> bool {
         let before = out.remaining();
         let mut frames = Frames::new();
