@@ -21,7 +21,7 @@ pub(super) struct HashIndex(Option<Box<HashTable<u32>>>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hash(u64);
 
-/// A part of a [`Hash`] that an item keeps, so that the keys of most others need not be read while all are looked at.
+/// A part of a hash that an item keeps, so that the keys of most others need not be read while all are looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Digest(u8);
 
