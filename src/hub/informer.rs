@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::shared_batch::{SharedBatch, SharedBatches};
 use super::{CloseReason, Config, InformerSpec, Resumable};
 use crate::cache::{self, Cursor};
-use crate::k8s::ResourceVersion;
+use crate::k8s::{Resource, ResourceVersion};
 
 /// Identifies an informer across its descriptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,7 +25,9 @@ pub struct Informer {
     /// Its description.
     pub spec: InformerSpec,
     /// See [`InformerSpec::token_name`].
-    token_name: Arc<str>,
+    token_name: Box<str>,
+    /// See [`InformerSpec::shown`].
+    shown: Resource,
     /// The cache.
     pub reader: cache::Reader,
     /// Indexes that are kept as long as the informer.
@@ -73,9 +75,9 @@ impl Informer {
             building: tokio::sync::Mutex::default(),
             batches: SharedBatches::default(),
         };
-        let token_name = spec.token_name().into();
+        let (token_name, shown) = (spec.token_name().into(), spec.shown());
         let (pinned, shared) = (Vec::new(), Arc::new(shared));
-        Self { spec, token_name, reader, pinned, tokens_valid_after: None, shared }
+        Self { spec, token_name, shown, reader, pinned, tokens_valid_after: None, shared }
     }
 
     /// Keeps indexes as long as the informer.
@@ -88,7 +90,7 @@ impl Informer {
     /// Another description of this informer.
     #[must_use]
     pub fn described(&self, spec: InformerSpec) -> Self {
-        Self { token_name: spec.token_name().into(), spec, ..self.clone() }
+        Self { token_name: spec.token_name().into(), shown: spec.shown(), spec, ..self.clone() }
     }
 
     /// Another informer over the same cache, without subscribers.
@@ -109,8 +111,13 @@ impl Informer {
     }
 
     /// Its name in resume tokens ([`InformerSpec::token_name`]).
-    pub fn token_name(&self) -> &Arc<str> {
+    pub fn token_name(&self) -> &str {
         &self.token_name
+    }
+
+    /// The resource with the kind of its objects, bookmarks and lists ([`InformerSpec::shown`]).
+    pub fn shown(&self) -> &Resource {
+        &self.shown
     }
 
     /// The identity of the informer.

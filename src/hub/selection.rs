@@ -51,8 +51,9 @@ pub struct Matcher {
     paths: Arc<IndexPaths>,
     /// The slot of each term's path; `None` if objects are read for this selection alone.
     slots: Option<Vec<usize>>,
-    index: Option<UsedIndex>,
-    used: Option<UsedPaths>,
+    /// In boxes, as most streams have neither.
+    index: Option<Box<UsedIndex>>,
+    used: Option<Box<UsedPaths>>,
 }
 
 /// The objects of one state that may match.
@@ -251,7 +252,8 @@ impl Selection {
 impl Matcher {
     /// Applies a selection to an informer's objects.
     pub fn new(selection: Arc<Selection>, reader: &Reader) -> Self {
-        let used = selection.selects().then(|| reader.use_paths(&selection.terms.paths())).flatten();
+        let used =
+            selection.selects().then(|| reader.use_paths(&selection.terms.paths())).flatten().map(Box::new);
         Self::with(selection, reader, used)
     }
 
@@ -260,10 +262,10 @@ impl Matcher {
         Self::with(selection, reader, None)
     }
 
-    fn with(selection: Arc<Selection>, reader: &Reader, used: Option<UsedPaths>) -> Self {
+    fn with(selection: Arc<Selection>, reader: &Reader, used: Option<Box<UsedPaths>>) -> Self {
         let paths = reader.paths();
         let slots = selection.terms.slots_in(&paths);
-        let index = best_index(&selection, reader);
+        let index = best_index(&selection, reader).map(Box::new);
         Self { selection, reader: reader.clone(), paths, slots, index, used }
     }
 
@@ -274,7 +276,7 @@ impl Matcher {
 
     /// The index that answers one of its terms.
     pub fn index(&self) -> Option<&UsedIndex> {
-        self.index.as_ref()
+        self.index.as_deref()
     }
 
     /// Updates to the paths that are in use now. To be called before objects are read.

@@ -109,7 +109,7 @@ impl Member for Listener {
     }
 
     fn encoder(&self, informers: &[Arc<Informer>]) -> Encoder {
-        self.stream.kind().0.encoder(informers.iter().map(|informer| &**informer))
+        self.stream.kind().0.encoder(informers)
     }
 
     fn advance(encoder: &mut Encoder, positions: &[Resumable]) {

@@ -70,7 +70,7 @@ impl LiveStream {
             connected,
         } = self;
         subscriber.follower().left(Instant::now());
-        let mut encoder = kind.encoder(place.sources.iter().map(|source| &*source.informer));
+        let mut encoder = kind.encoder(place.sources.iter().map(|source| &source.informer));
         encoder.said_elsewhere(checksum);
         encoder.advance_to(place.sources.iter().map(|source| &source.position));
         let (format, subscriber) = (kind.format(), subscriber.leave(place));

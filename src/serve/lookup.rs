@@ -99,7 +99,7 @@ async fn objects(
     server.turns.index(informers, &selection).await;
     let states = Listing::current(informers, &selection);
     let version = (states.len() == 1).then(|| states[0].snapshot.position.clone());
-    let shown = informers[0].spec.shown();
+    let shown = informers[0].shown();
     let (kind, api_version) = (format!("{}List", shown.kind()), shown.api_version());
     let list = ListEncoder::new(format, &kind, &api_version, version.as_ref(), None);
     let (generations, turns) = (server.hub.generations(), server.turns.clone());

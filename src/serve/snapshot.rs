@@ -319,7 +319,7 @@ impl ListAnswer {
     /// The kind of the list, and its API version.
     fn kind(&self) -> (String, String) {
         if self.is_one_resource() {
-            let shown = self.informers[0].spec.shown();
+            let shown = self.informers[0].shown();
             (format!("{}List", shown.kind()), shown.api_version())
         } else {
             ("List".to_owned(), "v1".to_owned())

@@ -144,7 +144,7 @@ impl WatchRequest {
         let Self { target: Target { informers, selection, .. }, join, timeout, resync } = self;
         server.turns.index(&informers, &selection).await;
         let all = informers.iter().chain(join.iter().flat_map(|join| join.informers()));
-        let mut encoder = shape(Encoder::new(format, all.map(|informer| &**informer)));
+        let mut encoder = shape(Encoder::new(format, all));
         if matches!(from, StartAt::Bookmark(_)) {
             encoder = encoder.after_bookmark();
         }

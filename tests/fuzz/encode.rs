@@ -43,7 +43,7 @@ pub(crate) fn check(object: &Object) {
 fn event(format: Format, kind: EventKind, payload: Payload, version: &str) {
     let limits = cache::Config { journal_len_max: 1, journal_bytes_max: 1, tombstones_len_max: 1 };
     let (_, reader) = cache::cache(limits, Instant::now());
-    let informer = Informer::new(InformerSpec::new(resource(), Scope::All), reader);
+    let informer = Arc::new(Informer::new(InformerSpec::new(resource(), Scope::All), reader));
     let mut frames = Frames::new();
     let event =
         Event { source: 0, kind, payload, position: ResourceVersion::new("9").into(), is_amid: false };

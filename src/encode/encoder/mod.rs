@@ -13,7 +13,7 @@ use crate::hub::{
     ResumeToken, SharedBatch, TokenKind,
 };
 use crate::k8s::table::Timestamp;
-use crate::k8s::{INITIAL_EVENTS_END, Object, Resource, ResourceVersion, Status};
+use crate::k8s::{INITIAL_EVENTS_END, Object, ResourceVersion, Status};
 
 mod framing;
 mod world;
@@ -57,7 +57,6 @@ pub struct EncoderKind {
 }
 
 /// Turns the events of a subscription into frames. Keeps the position of each informer, for the tokens.
-#[derive(Debug)]
 pub struct Encoder {
     format: Format,
     coding: Coding,
@@ -65,9 +64,7 @@ pub struct Encoder {
     checksum: Checksum,
     sources: Vec<EncodedSource>,
     /// The member `"id"` of each event, with a comma, where several subscriptions share a connection; otherwise empty.
-    label: String,
-    /// The member `"resume"` of an event with an id, with a comma.
-    resume: String,
+    label: Box<str>,
     /// Whether the client may hold events from beyond each token, until it starts over.
     holds_beyond: bool,
     /// Reused for each prefix.
@@ -81,12 +78,8 @@ pub struct Encoder {
 /// A clock, handed in as this room has none.
 pub type Clock = fn() -> Timestamp;
 
-#[derive(Debug)]
 struct EncodedSource {
-    /// Its name in tokens.
-    name: Arc<str>,
-    /// The resource as which its objects are shown.
-    shown: Resource,
+    informer: Arc<Informer>,
     /// Where a client that is cut off after the last event resumes.
     position: Resumable,
 }
@@ -135,7 +128,7 @@ impl Format {
 
 impl EncoderKind {
     /// An encoder of this kind for a subscription to these informers, in its order.
-    pub fn encoder<'a>(self, informers: impl IntoIterator<Item = &'a Informer>) -> Encoder {
+    pub fn encoder<'a>(self, informers: impl IntoIterator<Item = &'a Arc<Informer>>) -> Encoder {
         let encoder = Encoder::new(self.format, informers).compressed(self.coding);
         match self.token_kind {
             TokenKind::PerEvent => encoder,
@@ -151,7 +144,7 @@ impl EncoderKind {
 
 impl Encoder {
     /// An encoder for a subscription to these informers, in its order.
-    pub fn new<'a>(format: Format, informers: impl IntoIterator<Item = &'a Informer>) -> Self {
+    pub fn new<'a>(format: Format, informers: impl IntoIterator<Item = &'a Arc<Informer>>) -> Self {
         let mut sources: Vec<_> = informers.into_iter().map(EncodedSource::new).collect();
         sources.shrink_to_fit();
         Self {
@@ -159,8 +152,7 @@ impl Encoder {
             coding: Coding::Identity,
             checksum: Checksum::default(),
             sources,
-            label: String::new(),
-            resume: String::new(),
+            label: Box::default(),
             holds_beyond: false,
             prefix: String::new(),
             tables: None,
@@ -180,7 +172,7 @@ impl Encoder {
     #[must_use]
     pub fn resumed_from(mut self, token: &ResumeToken) -> Self {
         for source in self.sources.iter_mut().filter(|_| self.world.is_none()) {
-            if let Some(position) = token.get(&source.name) {
+            if let Some(position) = token.get(source.informer.token_name()) {
                 source.position = position.clone();
             }
         }
@@ -190,7 +182,7 @@ impl Encoder {
     /// Puts an id into each event, by which a client tells subscriptions on one connection apart, and its resume token.
     #[must_use]
     pub fn labelled(mut self, id: &str) -> Self {
-        self.label = format!(r#""id":{},"#, serde_json::Value::from(id));
+        self.label = format!(r#""id":{},"#, serde_json::Value::from(id)).into();
         self
     }
 
@@ -235,9 +227,8 @@ impl Encoder {
     }
 
     /// Replaces the informer of a source.
-    pub fn replace(&mut self, source: usize, informer: &Informer) {
-        let position = self.sources[source].position.clone();
-        self.sources[source] = EncodedSource { position, ..EncodedSource::new(informer) };
+    pub fn replace(&mut self, source: usize, informer: &Arc<Informer>) {
+        self.sources[source].informer = informer.clone();
     }
 
     /// Appends an ERROR event that says why the stream ends. It has no token, as it brings nothing new.
@@ -245,11 +236,10 @@ impl Encoder {
         let mut json = status.to_line();
         json.pop();
         self.prefix.clear();
-        self.resume.clear();
         if self.format == Format::Sse {
             self.prefix.push_str("event: ERROR\ndata: ");
         }
-        self.put_envelope("ERROR", Body::Whole(json.into()), out);
+        self.put_envelope("ERROR", None, Body::Whole(json.into()), out);
         out.cut();
     }
 
@@ -318,7 +308,7 @@ impl Encoder {
 
     /// Gives back what it reuses from event to event. For streams that wait.
     pub fn rest(&mut self) {
-        (self.prefix, self.resume) = (String::new(), String::new());
+        self.prefix = String::new();
     }
 
     /// Appends frames that this encoder has made, compressed and framed.
@@ -417,19 +407,21 @@ impl Encoder {
             write_event_token(&self.sources, event, self.holds_beyond, &mut self.prefix);
             self.prefix.push_str("\ndata: ");
         }
-        if self.is_labelled() {
-            self.resume.clear();
-            self.resume.push_str("\"resume\":\"");
-            write_event_token(&self.sources, event, self.holds_beyond, &mut self.resume);
-            self.resume.push_str("\",");
-        }
-        self.put_envelope(kind, body, out);
+        let told = self.is_labelled().then_some(event);
+        self.put_envelope(kind, told, body, out);
     }
 
-    /// Appends `{"type":…,"object":…}` after the prefix, framed.
-    fn put_envelope(&mut self, kind: &str, body: Body, out: &mut Frames) {
+    /// Appends `{"type":…,"object":…}` after the prefix, framed, with the token of an event whose envelope holds it.
+    fn put_envelope(&mut self, kind: &str, told: Option<&Event>, body: Body, out: &mut Frames) {
         let before = self.prefix.len();
-        let _ = write!(self.prefix, r#"{{{}{}"type":"{kind}","object":"#, self.label, self.resume);
+        self.prefix.push('{');
+        self.prefix.push_str(&self.label);
+        if let Some(event) = told {
+            self.prefix.push_str("\"resume\":\"");
+            write_event_token(&self.sources, event, self.holds_beyond, &mut self.prefix);
+            self.prefix.push_str("\",");
+        }
+        let _ = write!(self.prefix, r#""type":"{kind}","object":"#);
         if self.format.is_websocket() {
             ws::text_header(self.prefix.len() - before + body.len() + 1, out);
         }
@@ -443,7 +435,7 @@ impl Encoder {
     }
 
     fn body(&self, event: &Event) -> Body {
-        let shown = &self.sources[event.source].shown;
+        let shown = self.sources[event.source].informer.shown();
         let partial = matches!(self.format, Format::Kubernetes(kubernetes) if kubernetes.metadata);
         let at = |object: &Object, version: &ResourceVersion| {
             if partial {
@@ -493,7 +485,10 @@ impl Encoder {
         }
         let annotations = serde_json::Value::Object(annotations);
         let (kind, api_version, version) = match &*self.sources {
-            [source] => (source.shown.kind(), source.shown.api_version(), source.position.written().json()),
+            [source] => {
+                let shown = source.informer.shown();
+                (shown.kind(), shown.api_version(), source.position.written().json())
+            }
             _ => ("List", "v1".to_owned(), String::new()),
         };
         let metadata = format!(r#"{{"resourceVersion":"{version}","annotations":{annotations}}}"#);
@@ -502,13 +497,14 @@ impl Encoder {
 }
 
 impl EncodedSource {
-    fn new(informer: &Informer) -> Self {
-        Self { name: informer.token_name().clone(), shown: informer.spec.shown(), position: Resumable::No }
+    fn new(informer: &Arc<Informer>) -> Self {
+        Self { informer: informer.clone(), position: Resumable::No }
     }
 
     /// A bookmark as the API server writes it.
     fn bookmark(&self, format: Kubernetes, ends_initial: bool) -> Bytes {
-        let shown = if format.metadata { self.shown.metadata_only() } else { self.shown.clone() };
+        let shown = self.informer.shown();
+        let shown = if format.metadata { shown.metadata_only() } else { shown.clone() };
         let (kind, api_version, version) =
             (shown.kind(), shown.api_version(), self.position.written().json());
         let annotations = match ends_initial {
@@ -571,7 +567,7 @@ fn table_of(tables: &mut TableEncoder, now: Timestamp, source: &EncodedSource, e
         Payload::ObjectAt(object, version) => at(object, version),
         Payload::ObjectSince { object, since, .. } => at(object, since),
         Payload::Identity { key, uid, version } => {
-            let json = Object::identity(&source.shown, key, uid, version);
+            let json = Object::identity(source.informer.shown(), key, uid, version);
             tables.single(version, &json, now, &mut frames);
         }
         Payload::Mark { .. } => {
@@ -595,6 +591,6 @@ fn write_token(sources: &[EncodedSource], out: &mut String) {
         if index > 0 {
             out.push(',');
         }
-        let _ = ResumeToken::write_part(&source.name, &source.position, out);
+        let _ = ResumeToken::write_part(source.informer.token_name(), &source.position, out);
     }
 }

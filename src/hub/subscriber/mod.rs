@@ -1,11 +1,11 @@
 //! A subscriber: the snapshot, then every change, pulled when the transport can take more.
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{FutureExt, select_all};
-use tokio::sync::Notify;
+use futures_util::future::{BoxFuture, FutureExt, SelectAll, select, select_all};
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
@@ -17,7 +17,7 @@ use super::registry::{Hub, SubscriberPermit};
 use super::source::Source;
 use super::subscription::{Delivery, StartAt, Subscription};
 use super::{CloseReason, Form, Informer, InformerId, Resumable, Selection, SubscribeError};
-use crate::cache::Cursor;
+use crate::cache::{Cursor, Mark};
 use crate::k8s::Status;
 
 mod joining;
@@ -87,6 +87,15 @@ enum SubscriberState {
     Live,
     /// The last bookmark was sent.
     Ended(CloseReason),
+}
+
+/// The commits that a subscriber waits for. The common cases need no allocation: parts of any number of informers, and all of one.
+enum Commits<'a> {
+    /// Its wake-up alone tells it what it follows.
+    WakeUp,
+    One(&'a mut watch::Receiver<Mark>),
+    /// Those of several informers, beside its wake-up.
+    Several(SelectAll<BoxFuture<'a, ()>>),
 }
 
 // === impl Hub ===
@@ -357,6 +366,33 @@ impl Subscriber {
 
     /// Waits until there may be a delivery, as of `now`: a moment that has come since is not waited for.
     async fn wait(&mut self, now: Instant) {
+        self.set_timer(now);
+        let is_draining = self.drain_at.is_some();
+        let gathers = self.gathers_until(now).is_some();
+        let commits = Commits::of(&mut self.sources, self.join.as_deref_mut());
+        let wake = &self.wake;
+        // Its informers are held, so the channels do not close.
+        let change = async {
+            match commits {
+                Commits::WakeUp => wake.notified().await,
+                Commits::One(commits) => drop(commits.changed().await),
+                Commits::Several(commits) => drop(select(commits, pin!(wake.notified())).await),
+            }
+        };
+        let timer = self.timer.as_mut().expect("it was set above");
+        // Afterwards everything is checked, whatever has woken it. A fixed order, so that any run can be repeated.
+        tokio::select! {
+            biased;
+            () = change, if !gathers => {}
+            () = timer.as_mut() => {}
+            // After this, the moment of this stream's end is set.
+            () = self.drained.as_mut(), if !is_draining => self.look_at = Instant::now(),
+        }
+    }
+
+    /// Sets the timer to the next moment at which something is to be done. A function of its own, as its variables would be part of each
+    /// stream that waits.
+    fn set_timer(&mut self, now: Instant) {
         let mut at = self.heartbeat_at;
         let next = match &self.state {
             SubscriberState::Starting { until, .. } => *until,
@@ -372,38 +408,9 @@ impl Subscriber {
         for other in [self.deadline, self.drain_at, resync_at, next, gathers_until].into_iter().flatten() {
             at = at.min(other);
         }
-        let draining = self.drain_at.is_some();
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(at)));
         if timer.is_elapsed() || timer.deadline() > at {
             timer.as_mut().reset(at);
-        }
-        // The common cases need no allocation: one informer, and parts of any.
-        let any = async {
-            if gathers_until.is_some() {
-                return std::future::pending().await;
-            }
-            // Its informers are held, so the channels do not close.
-            let is_one = self.sources.len() == 1 && self.join.is_none();
-            let own = self.sources.iter_mut().filter_map(Source::commits);
-            let related = self.join.iter_mut().flat_map(|join| join.commits());
-            let mut commits = own.chain(related);
-            match commits.next() {
-                None => self.wake.notified().await,
-                Some(commits) if is_one => drop(commits.changed().await),
-                Some(first) => {
-                    let all =
-                        std::iter::once(first).chain(commits).map(|one| one.changed().map(drop).boxed());
-                    drop(select_all(all.chain([self.wake.notified().boxed()])).await);
-                }
-            }
-        };
-        // Afterwards everything is checked, whatever has woken it. A fixed order, so that any run can be repeated.
-        tokio::select! {
-            biased;
-            () = any => {}
-            () = timer.as_mut() => {}
-            // After this, the moment of this stream's end is set.
-            () = self.drained.as_mut(), if !draining => self.look_at = Instant::now(),
         }
     }
 
@@ -452,6 +459,24 @@ impl Subscriber {
     fn positions(&self) -> Vec<Resumable> {
         let related = self.join.iter().flat_map(|join| join.positions().map(|(_, position)| position));
         self.sources.iter().map(Source::position).chain(related).cloned().collect()
+    }
+}
+
+// === impl Commits ===
+
+impl<'a> Commits<'a> {
+    fn of(sources: &'a mut [Source], join: Option<&'a mut JoinReader>) -> Self {
+        let is_one = sources.len() == 1 && join.is_none();
+        let own = sources.iter_mut().filter_map(Source::commits);
+        let mut commits = own.chain(join.into_iter().flat_map(|join| join.commits()));
+        match commits.next() {
+            None => Self::WakeUp,
+            Some(commits) if is_one => Self::One(commits),
+            Some(first) => {
+                let all = std::iter::once(first).chain(commits);
+                Self::Several(select_all(all.map(|commits| commits.changed().map(drop).boxed())))
+            }
+        }
     }
 }
 

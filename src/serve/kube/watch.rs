@@ -59,7 +59,7 @@ pub(super) async fn watch(
         resync: None,
         timeout: Some(timeout.unwrap_or_else(drawn).min(TIMEOUT_MAX)),
     };
-    let mut encoder = Encoder::new(format, [&*informer]);
+    let mut encoder = Encoder::new(format, [&informer]);
     if let Some(table) = table {
         encoder = encoder.with_tables(table, tables::now);
     }
