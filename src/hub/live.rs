@@ -448,6 +448,7 @@ impl<M: Member> Live<M> {
         for (view, _) in &told {
             views[*view].heartbeat_at = now + self.config.heartbeat_interval;
         }
+        self.owe_positions(&told, now);
         gathers.sort_unstable();
         gathers.dedup();
         let mut leaving = Vec::new();
@@ -464,6 +465,19 @@ impl<M: Member> Live<M> {
         let more = mark.revision > cursor.revision || !self.stopped.is_empty();
         let is_behind = more && self.lanes[lane_key].informer.has_batch_after(cursor);
         Round { told, leaving, more, is_behind }
+    }
+
+    /// Lets a bookmark follow soon where the last of these events has no position. Behind it in a relist were changes that do not concern
+    /// the view, and a member that is cut off would start over.
+    fn owe_positions(&mut self, told: &[(usize, Told)], now: Instant) {
+        for (view, told) in told {
+            if let Told::Events(events) = told
+                && events.last().is_some_and(|last| last.position == Resumable::No)
+            {
+                self.views[*view].bookmark_at = self.views[*view].bookmark_at.min(now + AMID_RELIST_WAIT);
+                self.arm(*view);
+            }
+        }
     }
 
     /// What the members of a view get of the changes that it holds, if anything.

@@ -45,6 +45,8 @@ pub(super) struct Source {
     resync_due: bool,
     /// Whether it has read from behind the journal since this was last asked: objects that came and went meanwhile were passed over.
     pub(super) has_passed_over: bool,
+    /// Whether the last event that the client was given of it had no position.
+    pub(super) lacks_position: bool,
     /// Whether the client must get every change in order, or the stream ends.
     ordered: bool,
 }
@@ -199,6 +201,7 @@ impl Source {
             left_at: ResourceVersion::ZERO,
             resync_due: false,
             has_passed_over: false,
+            lacks_position: false,
             ordered,
         }
     }

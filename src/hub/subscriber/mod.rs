@@ -242,7 +242,9 @@ impl Subscriber {
         }
         // Also after changes, as a stream that is never quiet needs its token, too. Not in the middle of a catch-up, as at
         // a bookmark the client must hold a state that the cache had.
-        if now >= self.bookmark_at && self.caught_up && matches!(self.state, SubscriberState::Live) {
+        let is_due = self.owes_position(&events) || now >= self.bookmark_at;
+        if is_due && self.caught_up && matches!(self.state, SubscriberState::Live) {
+            self.sources.iter_mut().for_each(|source| source.lacks_position = false);
             self.bookmark_at = now + self.permit.config().bookmark_interval;
             events.push(self.bookmark(EventKind::Bookmark));
         }
@@ -436,6 +438,23 @@ impl Subscriber {
             }
         }
         self.deadline.is_some_and(|deadline| now >= deadline).then_some(CloseReason::Timeout)
+    }
+
+    /// Whether the client is owed a position: these events are the last there are, and the last of a source had none. Behind them in a relist
+    /// or a catch-up were changes that do not concern the client. It would start over if it were cut off before the next bookmark.
+    fn owes_position(&mut self, events: &[Event]) -> bool {
+        for event in events {
+            if let Payload::Mark { positions, .. } = &event.payload {
+                for (source, position) in self.sources.iter_mut().zip(positions) {
+                    source.lacks_position = *position == Resumable::No;
+                }
+            } else if let Some(source) = self.sources.get_mut(event.source) {
+                // Positions of related objects are told by the bookmark that follows them.
+                source.lacks_position = event.position == Resumable::No;
+            }
+        }
+        let lacks = self.sources.iter().any(|source| source.lacks_position);
+        lacks && self.sources.iter().all(|source| *source.position() != Resumable::No)
     }
 
     fn bookmark(&self, kind: EventKind) -> Event {

@@ -175,6 +175,20 @@ async fn heartbeats_timeouts_and_bookmarks_of_a_view_are_due_on_time() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_bookmark_follows_a_relist_whose_last_changes_do_not_concern_a_view() {
+    let (mut upstream, mut life, mut live) = started();
+    join(&mut live, caught_up(&life, "app=true", None)).ok().expect("it joins");
+    upstream.put("a", true);
+    upstream.put("b", false);
+    life.relist(&upstream);
+    assert_eq!(round(&life, &mut live), [(1, vec![(EventKind::Modified, "a".to_owned())])]);
+    assert!(live.next_due().is_some_and(|at| at <= Instant::now() + Duration::from_secs(1)));
+    tokio::time::advance(Duration::from_secs(1)).await;
+    let due = live.due(Instant::now());
+    assert_eq!(sent(&mut live, due), [(1, vec![(EventKind::Bookmark, String::new())])]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn members_of_a_replaced_informer_leave() {
     let (upstream, mut life, mut live) = started();
     let key = join(&mut live, caught_up(&life, "app=true", None)).ok().expect("it joins");

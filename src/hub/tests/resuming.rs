@@ -125,6 +125,22 @@ async fn a_client_that_is_cut_off_within_a_relists_changes_starts_over() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_bookmark_follows_a_relist_whose_last_changes_do_not_concern_the_client() {
+    let mut upstream = Upstream::default();
+    (0..3).for_each(|number| upstream.put(&format!("x{number}"), number == 0));
+    let mut life = Life::new(&upstream);
+    let labels = LabelSelector::parse("app=true").expect("a selector");
+    let selection = Selection::new(Vec::new(), None, &labels, &FieldSelector::default());
+    let mut subscriber = subscribe(&life, selection, event(3));
+    assert_eq!(taken(&mut subscriber), [(EventKind::Bookmark, String::new(), 3.into())]);
+    (0..3).for_each(|number| upstream.put(&format!("x{number}"), number == 0));
+    life.relist(&upstream);
+    let expected =
+        [(EventKind::Modified, "x0".to_owned(), 0.into()), (EventKind::Bookmark, String::new(), 6.into())];
+    assert_eq!(taken(&mut subscriber), expected, "a client that is cut off now would start over");
+}
+
 /// A second informer in the same hub.
 fn second(life: &Life) -> cache::Writer {
     let (writer, reader) = cache::cache(LIMITS, Instant::now());
