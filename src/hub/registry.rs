@@ -374,12 +374,12 @@ impl Hub {
         let max = self.0.config.subscribers_max;
         let taken = self.0.subscribers.fetch_add(1, Ordering::Relaxed);
         let follower = self.0.followers.add(Instant::now());
-        let permit = SubscriberPermit { hub: self.clone(), informers, follower };
+        let permit = SubscriberPermit { hub: self.clone(), informers: informers.into(), follower };
         if taken >= max {
             self.0.metrics.refused.increment(1);
             // It was not counted for the informers yet.
             let mut permit = permit;
-            permit.informers.clear();
+            permit.informers = Box::default();
             return Err(SubscribeError::Full { max });
         }
         permit.informers.iter().for_each(|informer| informer.joined());
@@ -449,7 +449,7 @@ impl Registry {
 /// Counts a subscriber until it is dropped.
 pub struct SubscriberPermit {
     hub: Hub,
-    informers: Vec<Arc<Informer>>,
+    informers: Box<[Arc<Informer>]>,
     follower: Arc<Follower>,
 }
 

@@ -73,8 +73,8 @@ impl LiveStream {
         let mut encoder = kind.encoder(place.sources.iter().map(|source| &source.informer));
         encoder.said_elsewhere(checksum);
         encoder.advance_to(place.sources.iter().map(|source| &source.position));
-        let (format, subscriber) = (kind.format(), subscriber.leave(place));
-        let stream = WatchStream { subscriber, encoder, observer, format, turns, damages };
+        let subscriber = subscriber.leave(place);
+        let stream = WatchStream { subscriber, encoder, observer, turns, damages };
         let (frames, last) = (Frames::new(), false);
         Box::new(Attached { socket, stream, framing, parser, half, connected, frames, last })
     }

@@ -33,7 +33,6 @@ pub(super) struct WatchStream {
     pub(super) subscriber: Subscriber,
     pub(super) encoder: Encoder,
     pub(super) observer: StreamObserver,
-    pub(super) format: Format,
     pub(super) turns: Arc<Turns>,
     /// How many objects could not be unpacked before it.
     pub(super) damages: u64,
@@ -63,6 +62,9 @@ pub(super) struct Attached {
     pub(super) last: bool,
 }
 
+// There are tens of thousands, most of them idle. One that is larger takes the allocator's next size, which is 640.
+const _: () = assert!(size_of::<Attached>() <= 512);
+
 /// The client's half of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClientHalf {
@@ -74,9 +76,9 @@ pub(super) enum ClientHalf {
 }
 
 impl WatchStream {
-    pub(super) fn new(subscriber: Subscriber, encoder: Encoder, format: Format, turns: Arc<Turns>) -> Self {
-        let observer = StreamObserver::new(format);
-        Self { subscriber, encoder, observer, format, turns, damages: damages() }
+    pub(super) fn new(subscriber: Subscriber, encoder: Encoder, turns: Arc<Turns>) -> Self {
+        let observer = StreamObserver::new(encoder.format());
+        Self { subscriber, encoder, observer, turns, damages: damages() }
     }
 
     /// Notes the request that the stream answers, for the operator. Tokens are left out, as they change with each reconnect.
@@ -177,7 +179,7 @@ impl WatchStream {
             ("too_large", 1009)
         };
         self.observer.closed(why);
-        if self.format.is_websocket() {
+        if self.encoder.format().is_websocket() {
             frames.put_bytes(&close_frame(code, why));
         }
     }
@@ -191,7 +193,7 @@ impl WatchStream {
         mut frames: Frames,
     ) -> Box<Attached> {
         // Only the client of a WebSocket sends something.
-        let parser = self.format.is_websocket().then(Box::default);
+        let parser = self.encoder.format().is_websocket().then(Box::default);
         self.encoder.begin(framing, &mut frames);
         let half = ClientHalf::Open;
         Box::new(Attached { socket, stream: self, framing, parser, half, connected, frames, last: false })
@@ -208,7 +210,7 @@ impl WatchStream {
                 }
             }
             // A watch of the API server has no error but 410; otherwise it just ends.
-            CloseReason::Removed if matches!(self.format, Format::Kubernetes(_)) => {}
+            CloseReason::Removed if matches!(self.encoder.format(), Format::Kubernetes(_)) => {}
             CloseReason::Removed => {
                 let names: Vec<_> =
                     self.subscriber.informers().map(|informer| informer.spec.name.as_str()).collect();
@@ -220,7 +222,7 @@ impl WatchStream {
         }
         if self.encoder.is_labelled() {
             // Other subscriptions of the connection go on.
-        } else if self.format.is_websocket() {
+        } else if self.encoder.format().is_websocket() {
             // 1001: the server goes away; 1000: the stream is complete.
             let code = if reason == CloseReason::Shutdown { 1001 } else { 1000 };
             frames.put_bytes(&close_frame(code, reason.as_str()));

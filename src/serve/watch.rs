@@ -155,7 +155,7 @@ impl WatchRequest {
         let subscription = Subscription { informers, selection, join, from, resync, timeout };
         let subscriber =
             server.hub.subscribe(subscription).map_err(|error| hub_error::not_subscribed(&error))?;
-        Ok(WatchStream::new(subscriber, encoder, format, server.turns.clone()))
+        Ok(WatchStream::new(subscriber, encoder, server.turns.clone()))
     }
 }
 

@@ -62,7 +62,7 @@ pub struct Encoder {
     coding: Coding,
     /// What it has said, before compression.
     checksum: Checksum,
-    sources: Vec<EncodedSource>,
+    sources: Box<[EncodedSource]>,
     /// The member `"id"` of each event, with a comma, where several subscriptions share a connection; otherwise empty.
     label: Box<str>,
     /// Whether the client may hold events from beyond each token, until it starts over.
@@ -145,8 +145,7 @@ impl EncoderKind {
 impl Encoder {
     /// An encoder for a subscription to these informers, in its order.
     pub fn new<'a>(format: Format, informers: impl IntoIterator<Item = &'a Arc<Informer>>) -> Self {
-        let mut sources: Vec<_> = informers.into_iter().map(EncodedSource::new).collect();
-        sources.shrink_to_fit();
+        let sources = informers.into_iter().map(EncodedSource::new).collect();
         Self {
             format,
             coding: Coding::Identity,

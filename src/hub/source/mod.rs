@@ -47,6 +47,8 @@ pub(super) struct Source {
     pub(super) has_passed_over: bool,
     /// Whether the last event that the client was given of it had no position.
     pub(super) lacks_position: bool,
+    /// Whether its informer was replaced, and the transport has not been told of it yet.
+    pub(super) is_replaced: bool,
     /// Whether the client must get every change in order, or the stream ends.
     ordered: bool,
 }
@@ -202,6 +204,7 @@ impl Source {
             resync_due: false,
             has_passed_over: false,
             lacks_position: false,
+            is_replaced: false,
             ordered,
         }
     }
@@ -216,9 +219,9 @@ impl Source {
         left_at: ResourceVersion,
     ) -> Self {
         let LivePosition { informer, cursor, position, holds_beyond } = position.clone();
-        let phase = Phase::Live;
+        let (phase, lacks_position) = (Phase::Live, position == Resumable::No);
         let new = Self::new(informer, selection, generations, waker, ordered);
-        Self { phase, cursor, position, holds_beyond, left_at, ..new }
+        Self { phase, cursor, position, holds_beyond, left_at, lacks_position, ..new }
     }
 
     /// Marks all commits so far as seen. To be called before reading.

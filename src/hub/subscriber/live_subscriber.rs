@@ -1,7 +1,6 @@
 //! A subscriber while a live view reads for it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -11,14 +10,13 @@ use super::super::follower::Follower;
 use super::super::live_place::LivePlace;
 use super::super::registry::SubscriberPermit;
 use super::super::source::Source;
-use super::{Subscriber, SubscriberState};
+use super::{Resync, Subscriber, SubscriberState};
 use crate::k8s::ResourceVersion;
 
 /// A member of a live view. The view reads the caches for it, so it has no matcher, no wake-up and no timer, and its place is that of
 /// the view: there may be ten thousand, most of them idle.
 pub struct LiveSubscriber {
-    resync: Option<Duration>,
-    resync_at: Option<Instant>,
+    resync: Option<Box<Resync>>,
     deadline: Option<Instant>,
     /// For each source the version with which a replacement of the informer last deleted an object; empty if none did.
     left_at: Box<[ResourceVersion]>,
@@ -28,10 +26,10 @@ pub struct LiveSubscriber {
 impl Subscriber {
     /// The subscriber as a member of a live view, which it joins at the place of [`Subscriber::live_place`].
     pub fn into_live(self) -> LiveSubscriber {
-        let Self { sources, resync, resync_at, deadline, permit, .. } = self;
+        let Self { sources, resync, deadline, permit, .. } = self;
         let none_left = sources.iter().all(|source| source.left_at().is_zero());
         let left_at = sources.iter().filter(|_| !none_left).map(|source| source.left_at().clone());
-        LiveSubscriber { resync, resync_at, deadline, left_at: left_at.collect(), permit }
+        LiveSubscriber { resync, deadline, left_at: left_at.collect(), permit }
     }
 }
 
@@ -49,7 +47,7 @@ impl LiveSubscriber {
     /// The subscriber that goes on by itself, from the place to which its view has brought it. The view has sent heartbeats and
     /// bookmarks, too.
     pub fn leave(self, place: &LivePlace) -> Subscriber {
-        let Self { resync, resync_at, deadline, left_at, permit } = self;
+        let Self { resync, deadline, left_at, permit } = self;
         let LivePlace { sources, selection, ordered, heartbeat_at, bookmark_at, gather_until, .. } = place;
         let mut left_at = left_at.into_iter();
         let wake = Arc::<Notify>::default();
@@ -57,7 +55,7 @@ impl LiveSubscriber {
             let left_at = left_at.next().unwrap_or(ResourceVersion::ZERO);
             Source::at(position, selection, permit.generations(), &wake, *ordered, left_at)
         };
-        let sources: Vec<_> = sources.iter().map(source).collect();
+        let sources: Box<[_]> = sources.iter().map(source).collect();
         // A view may be amid what a relist found, where no bookmark has its place.
         let caught_up = sources.iter().all(|source| *source.position() != Resumable::No);
         let state = SubscriberState::Live;
@@ -66,7 +64,6 @@ impl LiveSubscriber {
             caught_up,
             ordered: *ordered,
             resync,
-            resync_at,
             deadline,
             heartbeat_at: *heartbeat_at,
             bookmark_at: *bookmark_at,

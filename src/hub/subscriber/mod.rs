@@ -32,28 +32,28 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A connected client. It has no queue, only a cursor for each informer.
 pub struct Subscriber {
-    sources: Vec<Source>,
+    sources: Box<[Source]>,
     /// Wakes it where something of its own changed in a part of a cache: one wake-up for all that it follows.
     wake: Arc<Notify>,
     /// The related objects, where they are asked for.
     join: Option<Box<JoinReader>>,
     selection: Arc<Selection>,
     state: SubscriberState,
-    /// Sources whose informer was replaced, and which the transport has not been told of yet.
-    replaced: Vec<usize>,
     /// Whether an informer was replaced by one with other content, so that the client must not keep the token of its last bookmark.
     voids_token: bool,
     /// The source that is pulled first.
-    turn: usize,
+    turn: u32,
     /// Whether the last pull took everything.
     caught_up: bool,
     /// Whether the last pull stopped before it had read everything.
     unfinished: bool,
-    resync: Option<Duration>,
-    resync_at: Option<Instant>,
+    resync: Option<Box<Resync>>,
+    /// When it ends.
     deadline: Option<Instant>,
-    /// When this stream ends because the process does.
-    drain_at: Option<Instant>,
+    /// Why it ends then.
+    deadline_reason: CloseReason,
+    /// Whether it has noticed that the process ends.
+    is_draining: bool,
     heartbeat_at: Instant,
     /// Until when changes are gathered after the last batch, where that is asked for.
     gather_until: Instant,
@@ -98,6 +98,13 @@ enum Commits<'a> {
     Several(SelectAll<BoxFuture<'a, ()>>),
 }
 
+/// That the client is given the whole state again from time to time.
+struct Resync {
+    interval: Duration,
+    /// The next time. `None` before the first state, and amid it.
+    at: Option<Instant>,
+}
+
 // === impl Hub ===
 
 impl Hub {
@@ -130,10 +137,11 @@ impl Subscriber {
         let ordered = matches!(from, StartAt::Ordered(_));
         let generations = permit.generations();
         let source = |informer| Source::new(informer, &selection, generations.clone(), &wake, ordered);
-        let sources: Vec<_> = informers.into_iter().map(source).collect();
+        let sources = informers.into_iter().map(source).collect();
         let state = SubscriberState::Starting { from: Box::new(from), until: None, histories: 0 };
         let deadline = timeout.map(|timeout| now + timeout);
         let idle = Self::idle(selection, sources, wake, state, permit, now);
+        let resync = resync.map(|interval| Box::new(Resync { interval, at: None }));
         let mut subscriber = Self { join, ordered, resync, deadline, ..idle };
         let known = subscriber.histories();
         if let SubscriberState::Starting { histories, .. } = &mut subscriber.state {
@@ -147,7 +155,7 @@ impl Subscriber {
     /// A subscriber without a join, a resync and an end. Its heartbeats and bookmarks are due from `now` on.
     fn idle(
         selection: Arc<Selection>,
-        sources: Vec<Source>,
+        sources: Box<[Source]>,
         wake: Arc<Notify>,
         state: SubscriberState,
         permit: SubscriberPermit,
@@ -162,15 +170,14 @@ impl Subscriber {
             bookmark_at: now + config.bookmark_interval,
             selection,
             state,
-            replaced: Vec::new(),
             voids_token: false,
             turn: 0,
             caught_up: false,
             unfinished: false,
             resync: None,
-            resync_at: None,
             deadline: None,
-            drain_at: None,
+            deadline_reason: CloseReason::Timeout,
+            is_draining: false,
             gather_until: now,
             alone_until: now,
             timer: None,
@@ -231,7 +238,8 @@ impl Subscriber {
             return Some(Delivery::Shared(batches));
         }
         let mut events = if self.gathers_until(now).is_some() { Vec::new() } else { self.pull(now) };
-        if let Some(source) = self.replaced.pop() {
+        if let Some(source) = self.replaced() {
+            self.sources[source].is_replaced = false;
             // No events of the new informer were pulled yet.
             return Some(Delivery::Replaced { source, informer: self.sources[source].informer.clone() });
         }
@@ -271,6 +279,22 @@ impl Subscriber {
         self.permit.follower()
     }
 
+    /// A source whose informer was replaced, which the transport has not been told of yet.
+    fn replaced(&self) -> Option<usize> {
+        self.sources.iter().position(|source| source.is_replaced)
+    }
+
+    fn resync_at(&self) -> Option<Instant> {
+        self.resync.as_ref().and_then(|resync| resync.at)
+    }
+
+    /// Sets the moment of the next resync, as of `now`.
+    fn set_resync(&mut self, now: Instant) {
+        if let Some(resync) = &mut self.resync {
+            resync.at = Some(now + resync.interval);
+        }
+    }
+
     /// Notes how it is served, for the operator.
     fn note(&self, now: Instant) {
         let stage = match self.state {
@@ -295,7 +319,8 @@ impl Subscriber {
     /// Until when changes are gathered, where the client has all there was.
     fn gathers_until(&self, now: Instant) -> Option<Instant> {
         self.selection.form.coalesce?;
-        let rests = self.caught_up && matches!(self.state, SubscriberState::Live) && self.replaced.is_empty();
+        let rests =
+            self.caught_up && matches!(self.state, SubscriberState::Live) && self.replaced().is_none();
         Some(self.gather_until).filter(|at| rests && now < *at)
     }
 
@@ -303,8 +328,8 @@ impl Subscriber {
     pub fn live_place(&self) -> Option<LivePlace> {
         let now = Instant::now();
         // A stream whose end or resync is due does that first.
-        let over = self.deadline.into_iter().chain(self.resync_at).any(|at| now >= at);
-        let live = matches!(self.state, SubscriberState::Live) && self.caught_up && self.replaced.is_empty();
+        let over = self.deadline.into_iter().chain(self.resync_at()).any(|at| now >= at);
+        let live = matches!(self.state, SubscriberState::Live) && self.caught_up && self.replaced().is_none();
         let rests = now < self.alone_until;
         // At shutdown each stream ends at a moment of its own.
         if !live || over || rests || self.permit.is_draining() || self.join.is_some() {
@@ -321,7 +346,7 @@ impl Subscriber {
             return None;
         }
         let (selection, ordered) = (self.selection.clone(), self.ordered);
-        let leave_at = self.deadline.into_iter().chain(self.resync_at).min();
+        let leave_at = self.deadline.into_iter().chain(self.resync_at()).min();
         let (heartbeat_at, bookmark_at) = (self.heartbeat_at, self.bookmark_at);
         let gather_until = self.gather_until;
         Some(LivePlace { sources, selection, ordered, leave_at, heartbeat_at, bookmark_at, gather_until })
@@ -331,7 +356,7 @@ impl Subscriber {
     /// catch-up, where there is no such place.
     pub fn passed(&self) -> Option<Vec<(InformerId, Cursor)>> {
         let passed = |source: &Source| Some((source.informer.id(), source.passed()?));
-        let live = matches!(self.state, SubscriberState::Live) && self.replaced.is_empty();
+        let live = matches!(self.state, SubscriberState::Live) && self.replaced().is_none();
         live.then(|| self.sources.iter().map(passed).collect())?
     }
 
@@ -369,7 +394,7 @@ impl Subscriber {
     /// Waits until there may be a delivery, as of `now`: a moment that has come since is not waited for.
     async fn wait(&mut self, now: Instant) {
         self.set_timer(now);
-        let is_draining = self.drain_at.is_some();
+        let is_draining = self.is_draining;
         let gathers = self.gathers_until(now).is_some();
         let commits = Commits::of(&mut self.sources, self.join.as_deref_mut());
         let wake = &self.wake;
@@ -406,8 +431,8 @@ impl Subscriber {
         let gathers_until = self.gathers_until(now);
         // A resync waits while changes are gathered and before a first state: then `pull_live` is not called.
         let is_live = matches!(self.state, SubscriberState::Live);
-        let resync_at = self.resync_at.filter(|_| is_live && gathers_until.is_none());
-        for other in [self.deadline, self.drain_at, resync_at, next, gathers_until].into_iter().flatten() {
+        let resync_at = self.resync_at().filter(|_| is_live && gathers_until.is_none());
+        for other in [self.deadline, resync_at, next, gathers_until].into_iter().flatten() {
             at = at.min(other);
         }
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(at)));
@@ -425,19 +450,18 @@ impl Subscriber {
         if let Some(reason) = self.sources.iter().find_map(Source::ended).or_else(related) {
             return Some(reason);
         }
-        let looks = self.drain_at.is_some() || now >= self.look_at;
-        if looks {
+        if !self.is_draining && now >= self.look_at {
             self.look_at = now + LOOK_INTERVAL;
-        }
-        if looks && self.permit.is_draining() {
-            // Spread, so that thousands of clients do not reconnect at once.
-            let spread = self.permit.drain_spread();
-            let at = *self.drain_at.get_or_insert_with(|| now + spread.mul_f64(rand::random::<f64>()));
-            if now >= at {
-                return Some(CloseReason::Shutdown);
+            self.is_draining = self.permit.is_draining();
+            if self.is_draining {
+                // Spread, so that thousands of clients do not reconnect at once.
+                let at = now + self.permit.drain_spread().mul_f64(rand::random::<f64>());
+                if self.deadline.is_none_or(|deadline| at <= deadline) {
+                    (self.deadline, self.deadline_reason) = (Some(at), CloseReason::Shutdown);
+                }
             }
         }
-        self.deadline.is_some_and(|deadline| now >= deadline).then_some(CloseReason::Timeout)
+        self.deadline.is_some_and(|deadline| now >= deadline).then_some(self.deadline_reason)
     }
 
     /// Whether the client is owed a position: these events are the last there are, and the last of a source had none. Behind them in a relist

@@ -36,7 +36,7 @@ impl Subscriber {
 
     pub(super) fn pull(&mut self, now: Instant) -> Vec<Event> {
         let events = self.pull_selected(now);
-        if !self.replaced.is_empty() {
+        if self.replaced().is_some() {
             // The transport hears of the replacement first. Changes of related objects are taken with the next events.
             return events;
         }
@@ -50,7 +50,7 @@ impl Subscriber {
         if matches!(self.state, SubscriberState::Starting { .. }) {
             self.succeed_idle();
         }
-        if !self.replaced.is_empty() {
+        if self.replaced().is_some() {
             return batch.events;
         }
         self.start(now);
@@ -69,7 +69,7 @@ impl Subscriber {
             let synced = self.bookmark(EventKind::Synced);
             batch.push(synced);
             self.state = SubscriberState::Live;
-            self.resync_at = self.resync.map(|resync| now + resync);
+            self.set_resync(now);
         }
         if matches!(self.state, SubscriberState::Resumed | SubscriberState::Live)
             && self.rebuild(now, &mut batch)
@@ -112,7 +112,9 @@ impl Subscriber {
             is_amid: false,
         });
         self.state = SubscriberState::Snapshot;
-        self.resync_at = None;
+        if let Some(resync) = &mut self.resync {
+            resync.at = None;
+        }
     }
 
     /// Whether all first states are sent; `None` if one was lost, so that the stream starts over or ends.
@@ -140,13 +142,13 @@ impl Subscriber {
     }
 
     fn pull_live(&mut self, now: Instant, batch: &mut BatchBuilder) {
-        if self.resync_at.is_some_and(|at| now >= at) {
+        if self.resync_at().is_some_and(|at| now >= at) {
             self.sources.iter_mut().for_each(Source::ask_resync);
-            self.resync_at = self.resync.map(|resync| now + resync);
+            self.set_resync(now);
         }
         let count = self.sources.len();
         for offset in 0..count {
-            let index = (self.turn + offset) % count;
+            let index = (self.turn as usize + offset) % count;
             let source = &mut self.sources[index];
             let behind = source.is_catching_up();
             source.begin_resync(now);
@@ -170,7 +172,7 @@ impl Subscriber {
                 Ok(Pulled::Done) => {
                     if let Some(successor) = self.sources[index].successor() {
                         // Only after the pulled events, which are of the old informer; then it comes first.
-                        self.turn = index;
+                        self.turn = index as u32;
                         if batch.events.is_empty() {
                             self.succeed(index, &successor);
                         }
@@ -180,7 +182,7 @@ impl Subscriber {
                 Ok(Pulled::More) => {
                     self.unfinished = true;
                     // The next source comes first, so that a busy one does not starve the others.
-                    self.turn = (index + 1) % count;
+                    self.turn = ((index + 1) % count) as u32;
                     return;
                 }
                 Err(reason) => {
@@ -192,7 +194,7 @@ impl Subscriber {
         self.caught_up = true;
         if matches!(self.state, SubscriberState::Resumed) {
             self.state = SubscriberState::Live;
-            self.resync_at = self.resync.map(|resync| now + resync);
+            self.set_resync(now);
             let bookmark = self.bookmark(EventKind::Bookmark);
             batch.push(bookmark);
         }
@@ -234,7 +236,7 @@ impl Subscriber {
             *histories = histories.wrapping_sub(before).wrapping_add(after);
         }
         self.permit.moved(index, successor);
-        self.replaced.push(index);
+        self.sources[index].is_replaced = true;
         let misses = |namespace: &String| !successor.spec.scope.covers(namespace);
         if self.selection.namespaces().iter().any(misses) {
             self.state = SubscriberState::Ended(CloseReason::Removed);

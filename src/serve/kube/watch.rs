@@ -64,7 +64,7 @@ pub(super) async fn watch(
         encoder = encoder.with_tables(table, tables::now);
     }
     let subscriber = server.hub.subscribe(subscription).map_err(|error| hub_error::not_subscribed(&error))?;
-    let stream = WatchStream::new(subscriber, encoder, format, server.turns.clone());
+    let stream = WatchStream::new(subscriber, encoder, server.turns.clone());
     stream.comes_from(&request.uri, &request.extensions);
     let (status, headers) = match handshake {
         Some(handshake) => (StatusCode::SWITCHING_PROTOCOLS, handshake.headers()),
