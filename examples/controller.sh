@@ -14,7 +14,8 @@ reconcile() { # FILE PHASE; no phase if the pod is deleted
 
 mkdir -p pods
 while true; do
-  if ! items=$(call POST /lease '{"max": 10, "waitSeconds": 20}'); then
+  # One key at a time: each request starts a process, and amid ten keys the leases of the last ones could run out.
+  if ! items=$(call POST /lease '{"max": 1, "waitSeconds": 20}'); then
     # 404: after a restart, informerd does not have the queues of its clients.
     call PUT '' "$spec" > answer.$$ 2>&1 || { cat answer.$$; sleep 1; }
     rm -f answer.$$
