@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
-use axum::body::{Body, Bytes};
 use axum::extract::{RawQuery, Request, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
@@ -17,7 +16,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::held_body::held_body;
+use super::held_body::whole_body;
 use super::index_target::{IndexTarget, WAIT, distinct, index_path, ready};
 use super::list_body::Listing;
 use super::params::Params;
@@ -36,8 +35,6 @@ const COUNTED_AT_ONCE_MAX: usize = 20_000;
 /// Bytes of an answer around its counts, and those of a count around its value, unless they are unusually long.
 const ANSWER_BYTES: usize = 256;
 const COUNT_BYTES: usize = 28;
-/// Largest answer that is sent as it is, in bytes: about a socket's buffer. A larger one is held for a limited time.
-const WHOLE_BYTES_MAX: usize = 64 << 10;
 
 /// What an answer says of its counts. It ends in `values`, a list of [`ValueCount`]s, sorted by value.
 #[derive(Serialize)]
@@ -117,14 +114,7 @@ pub(super) async fn counts(
     } else {
         counted.answer(&heading)
     };
-    let json = Bytes::from(json);
-    let body = if json.len() <= WHOLE_BYTES_MAX {
-        Body::from(json)
-    } else {
-        let piece = |at: usize| json.slice(at..json.len().min(at + WHOLE_BYTES_MAX));
-        held_body(server, (0..json.len()).step_by(WHOLE_BYTES_MAX).map(piece).collect())
-    };
-    Ok(([(CONTENT_TYPE, "application/json")], body).into_response())
+    Ok(([(CONTENT_TYPE, "application/json")], whole_body(server, json)).into_response())
 }
 
 impl CountedTexts {

@@ -11,6 +11,22 @@ use super::Server;
 use super::body::too_slow;
 use crate::hub::HeldAnswer;
 
+/// Largest answer that is sent as it is, in bytes: about a socket's buffer. A larger one is held for a limited time.
+const WHOLE_BYTES_MAX: usize = 64 << 10;
+
+/// The body of an answer that was made whole.
+pub(super) fn whole_body(server: &Server, answer: Vec<u8>) -> Body {
+    if answer.len() <= WHOLE_BYTES_MAX {
+        return Body::from(answer);
+    }
+    held_body(server, pieces_of(&answer.into()))
+}
+
+fn pieces_of(answer: &Bytes) -> VecDeque<Bytes> {
+    let piece = |at: usize| answer.slice(at..answer.len().min(at + WHOLE_BYTES_MAX));
+    (0..answer.len()).step_by(WHOLE_BYTES_MAX).map(piece).collect()
+}
+
 /// The body of an answer in pieces. It breaks off for a client that does not take it in time: over HTTP/2 nothing else ends a request whose
 /// client keeps its window closed.
 pub(super) fn held_body(server: &Server, pieces: VecDeque<Bytes>) -> Body {
@@ -52,6 +68,16 @@ mod tests {
 
     use super::*;
     use crate::hub::Generations;
+
+    #[test]
+    fn the_pieces_of_an_answer_are_the_answer() {
+        for len in [WHOLE_BYTES_MAX + 1, 2 * WHOLE_BYTES_MAX, 3 * WHOLE_BYTES_MAX - 1] {
+            let answer: Vec<u8> = (0..len).map(|at| at as u8).collect();
+            let pieces = pieces_of(&answer.clone().into());
+            assert_eq!(pieces.len(), len.div_ceil(WHOLE_BYTES_MAX));
+            assert_eq!(pieces.into_iter().flatten().collect::<Vec<_>>(), answer);
+        }
+    }
 
     #[tokio::test]
     async fn an_answer_is_sent_in_batches_and_breaks_off_when_it_was_held_too_long() {

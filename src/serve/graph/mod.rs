@@ -15,6 +15,7 @@ use axum::response::{IntoResponse, Response};
 use self::request::{PARAMS, Request};
 pub(super) use self::search::owned_by;
 pub(super) use self::stream::watch;
+use super::held_body::whole_body;
 use super::load::{EndsWithClient, Load};
 use super::params::Params;
 use super::target::{self, SELECTION};
@@ -36,6 +37,7 @@ pub(super) async fn graph(
         let name = request.target.selection.name.as_deref().unwrap_or_default();
         return Err(ApiError::no_object(&request.target.informers[0].spec.resource, name));
     }
-    let headers = [(header::CACHE_CONTROL, "no-cache")];
-    Ok((headers, axum::Json(graph)).into_response())
+    let headers = [(header::CACHE_CONTROL, "no-cache"), (header::CONTENT_TYPE, "application/json")];
+    let json = serde_json::to_vec(&graph).expect("a graph has only text as keys");
+    Ok((headers, whole_body(&server, json)).into_response())
 }
