@@ -467,8 +467,8 @@ impl<M: Member> Live<M> {
         Round { told, leaving, more, is_behind }
     }
 
-    /// Lets a bookmark follow soon where the last of these events has no position. Behind it in a relist were changes that do not concern
-    /// the view, and a member that is cut off would start over.
+    /// Lets a bookmark follow soon where the last of these events has no position: the changes behind it in the relist do not concern the
+    /// view. Without a bookmark a member that is cut off would start over.
     fn owe_positions(&mut self, told: &[(usize, Told)], now: Instant) {
         for (view, told) in told {
             if let Told::Events(events) = told

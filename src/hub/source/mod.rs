@@ -45,9 +45,9 @@ pub(super) struct Source {
     resync_due: bool,
     /// Whether it has read from behind the journal since this was last asked: objects that came and went meanwhile were passed over.
     pub(super) has_passed_over: bool,
-    /// Whether the last event that the client was given of it had no position.
+    /// Whether the last of its events that the client got had no position.
     pub(super) lacks_position: bool,
-    /// Whether its informer was replaced, and the transport has not been told of it yet.
+    /// Whether its informer was replaced, and the transport does not know that yet.
     pub(super) is_replaced: bool,
     /// Whether the client must get every change in order, or the stream ends.
     ordered: bool,

@@ -98,10 +98,10 @@ enum Commits<'a> {
     Several(SelectAll<BoxFuture<'a, ()>>),
 }
 
-/// That the client is given the whole state again from time to time.
+/// The client gets the whole state again from time to time.
 struct Resync {
     interval: Duration,
-    /// The next time. `None` before the first state, and amid it.
+    /// The next time. `None` until the first state is sent.
     at: Option<Instant>,
 }
 
@@ -464,8 +464,8 @@ impl Subscriber {
         self.deadline.is_some_and(|deadline| now >= deadline).then_some(self.deadline_reason)
     }
 
-    /// Whether the client is owed a position: these events are the last there are, and the last of a source had none. Behind them in a relist
-    /// or a catch-up were changes that do not concern the client. It would start over if it were cut off before the next bookmark.
+    /// Whether the client lacks a position that is known now, behind these events: the last event of a source had none, and the changes
+    /// behind it, in a relist or a catch-up, do not concern the client. Without a bookmark it would start over if it were cut off.
     fn owes_position(&mut self, events: &[Event]) -> bool {
         for event in events {
             if let Payload::Mark { positions, .. } = &event.payload {
