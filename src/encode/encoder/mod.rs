@@ -135,11 +135,6 @@ impl EncoderKind {
             TokenKind::Bookmark => encoder.after_bookmark(),
         }
     }
-
-    /// The format of its streams.
-    pub fn format(self) -> Format {
-        self.format
-    }
 }
 
 impl Encoder {
@@ -406,16 +401,16 @@ impl Encoder {
             write_event_token(&self.sources, event, self.holds_beyond, &mut self.prefix);
             self.prefix.push_str("\ndata: ");
         }
-        let told = self.is_labelled().then_some(event);
-        self.put_envelope(kind, told, body, out);
+        let with_token = self.is_labelled().then_some(event);
+        self.put_envelope(kind, with_token, body, out);
     }
 
-    /// Appends `{"type":…,"object":…}` after the prefix, framed, with the token of an event whose envelope holds it.
-    fn put_envelope(&mut self, kind: &str, told: Option<&Event>, body: Body, out: &mut Frames) {
+    /// Appends `{"type":…,"object":…}` after the prefix, framed. If an event is given, its token is a member, too.
+    fn put_envelope(&mut self, kind: &str, event: Option<&Event>, body: Body, out: &mut Frames) {
         let before = self.prefix.len();
         self.prefix.push('{');
         self.prefix.push_str(&self.label);
-        if let Some(event) = told {
+        if let Some(event) = event {
             self.prefix.push_str("\"resume\":\"");
             write_event_token(&self.sources, event, self.holds_beyond, &mut self.prefix);
             self.prefix.push_str("\",");

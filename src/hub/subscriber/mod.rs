@@ -48,7 +48,7 @@ pub struct Subscriber {
     /// Whether the last pull stopped before it had read everything.
     unfinished: bool,
     resync: Option<Box<Resync>>,
-    /// When it ends.
+    /// When the stream ends, by its timeout or by a drain.
     deadline: Option<Instant>,
     /// Why it ends then.
     deadline_reason: CloseReason,
