@@ -12,6 +12,7 @@ use super::index::{Indexes, Step};
 use super::journal::Journal;
 use super::pass::{Outcome, Pass};
 use super::scope::Touched;
+use super::store::in_filling_order;
 use super::tombstone::Tombstone;
 use super::{Change, ChangeKind, Commit, Config, Cursor, Delta, Located, Revision, Snapshot, Stored};
 use crate::k8s::{Dictionary, Key, Object, ResourceVersion};
@@ -244,7 +245,7 @@ impl State {
             }
             commit.count(ChangeKind::Deleted);
         }
-        for object in changed {
+        for object in in_filling_order(changed) {
             self.store.count_in(object);
             let stored = Stored { object: object.clone(), revision };
             let old = self.store.objects.insert(object.key().clone(), stored);
@@ -340,7 +341,7 @@ impl State {
         let (key, uid) = (object.key(), object.uid());
         let departure = || {
             let (position, reached) = (position.clone(), reached.clone());
-            let (key, uid, version) = (key.clone(), uid.into(), version.clone());
+            let (key, uid, version) = (key.clone(), uid.clone().into(), version.clone());
             Arc::new(Tombstone { revision, position, created, key, uid, version, reached })
         };
         let step = Step { revision, before: previous.as_ref(), after: Some(&object), departure: &departure };

@@ -42,6 +42,14 @@ fn new_cache(config: Config) -> (Writer, Reader) {
 type State = BTreeMap<String, (u64, u64)>;
 
 #[test]
+fn the_objects_of_a_first_list_are_inserted_so_that_leaves_are_full() {
+    let objects = ["b", "e", "a", "d", "c"].map(|name| Arc::new(object(name, 1, 1)));
+    let order = super::store::in_filling_order(&objects);
+    let names: Vec<_> = order.iter().map(|object| object.key().name()).collect();
+    assert_eq!(names, ["a", "c", "e", "b", "d"]);
+}
+
+#[test]
 fn versions_of_which_something_was_forgotten_stay_lost() {
     let relist = |writer: &mut Writer, items: &[(&str, u64)], version: u64| {
         let items = items.iter().map(|(name, version)| Delta::PassItem(object(name, 1, *version)));
