@@ -11,12 +11,12 @@ use crate::simulator::Simulator;
 const GROUP: &str = "joins";
 /// Size of a pod's JSON, in bytes.
 const POD_BYTES: usize = 5000;
-const REST: Duration = Duration::from_secs(15);
+/// jemalloc returns pages that are no longer needed in at most two rounds of ten seconds, as a round spares the last 1,024 pages.
+const REST: Duration = Duration::from_secs(30);
 const RESOURCES: [&str; 6] = ["pods", "nodes", "namespaces", "services", "replicasets", "deployments"];
 
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let (pods, few, many, per_second) = bench.pick((100_000, 100, 10_000, 2_000), (1_000, 5, 50, 400));
-    // Within this time the allocator returns memory that only the first states needed.
     let rest = bench.pick(REST, Duration::ZERO);
     let mut simulator = Simulator::start()?;
     simulator.load("pods", pods, POD_BYTES)?;

@@ -15,6 +15,8 @@ use crate::simulator::{Rhythm, Simulator};
 
 const MEGABYTE: f64 = 1e6;
 const GROUP: &str = "packing";
+/// jemalloc returns pages that are no longer needed in at most two rounds of ten seconds, as a round spares the last 1,024 pages.
+const REST: Duration = Duration::from_secs(30);
 
 /// The results with one setting.
 struct Figures {
@@ -81,7 +83,7 @@ fn measure(
 ) -> anyhow::Result<Figures> {
     let (server, took) = Server::start(&simulator.url, kinds, &["--cache-packing", packing])?;
     let synced = server.usage()?;
-    sleep(Duration::from_secs(bench.pick(20, 2)));
+    sleep(bench.pick(REST, Duration::from_secs(2)));
     let steady = server.usage()?;
     let sum = |name: &str| -> anyhow::Result<f64> {
         Ok(server.informers()?.iter().filter_map(|informer| informer[name].as_f64()).sum())
@@ -116,7 +118,7 @@ fn measure(
         simulator.end()?;
         let wanted = before + (ticks * 100) as f64;
         wait_until("the changes", || changes().is_ok_and(|now| now >= wanted))?;
-        sleep(Duration::from_secs(bench.pick(20, 1)));
+        sleep(bench.pick(REST, Duration::from_secs(1)));
         after_changes = server.usage()?.rss;
     }
     Ok(Figures { seconds: took.as_secs_f64(), synced, steady, json, held, after_changes, reads })

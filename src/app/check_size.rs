@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::cache::Packing;
 use crate::config::{Limits, WatchSpec};
-use crate::k8s::{DecodeOptions, Decoder, Dictionary, Object, Press};
+use crate::k8s::{CommonLabels, DecodeOptions, Decoder, Dictionary, Object, Press};
 use crate::upstream::{Client, PageRequest, Target};
 
 /// Number of objects by which the size of the others is estimated.
@@ -107,9 +107,9 @@ impl Size {
 fn packed(sample: &[Arc<Object>]) -> usize {
     let half = |parity: usize| sample.iter().skip(parity).step_by(2).cloned().collect::<Vec<_>>();
     let (training, measured) = (half(0), half(1));
-    let samples: Vec<_> = training.iter().map(|object| object.json()).collect();
+    let samples: Vec<_> = training.iter().filter_map(|object| object.text_to_pack()).collect();
     let dictionary = Dictionary::train(&samples, Packing::DEFAULT.dictionary_bytes);
-    let pressed = Press::new(Arc::new(dictionary)).pack(&measured, |labels: &str| labels.into());
+    let pressed = Press::new(Arc::new(dictionary)).pack(&measured, &mut CommonLabels::default());
     let held = |(object, pressed): (&Arc<Object>, Option<Arc<Object>>)| {
         pressed.map_or(object.held_bytes(), |pressed| pressed.held_bytes())
     };

@@ -524,7 +524,7 @@ mod tests {
     fn holding(reader: &Reader, values: &[String]) -> BTreeMap<String, (String, String)> {
         let held = |object: &Arc<Object>| {
             let version = object.resource_version().to_string();
-            (object.key().as_str().to_owned(), (object.uid().to_owned(), version))
+            (object.key().as_str().to_owned(), (object.uid().into_owned(), version))
         };
         reader.snapshot().after(None).filter(|object| has(object, values)).map(held).collect()
     }

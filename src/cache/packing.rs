@@ -7,7 +7,6 @@
 //! Objects of the first list are cold from the start, and packed while the list is under way. Those of a later list may
 //! become changes, which are sent unpacked.
 
-use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 
 use super::backlog::Backlog;
@@ -15,17 +14,13 @@ use super::cold::Cold;
 use super::shared::Shared;
 use super::state::State;
 use super::{Reader, Writer};
-use crate::k8s::{Dictionary, Key, Object, Press};
+use crate::k8s::{CommonLabels, Dictionary, Key, Object, Press};
 
 /// Objects of one step, at most: some milliseconds.
 const STEP_LEN_MAX: usize = 128;
 
 /// Bytes of JSON of one step, at most, but for one object.
 const STEP_BYTES_MAX: usize = 1 << 20;
-
-/// Number of texts of labels that are remembered, so that objects of one owner share theirs. Lists are sorted by name, so
-/// that such objects follow each other.
-const LABELS_LEN_MAX: usize = 1024;
 
 /// How packing is done.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +60,7 @@ pub struct Packer {
     current: Option<Arc<Dictionary>>,
     /// Its press, while there is something to do.
     press: Option<Press>,
-    labels: HashSet<Arc<str>>,
+    labels: CommonLabels,
     /// Whether all objects together are too few for a dictionary.
     is_small: bool,
     /// The ratio of packed to unpacked bytes in thousandths, at first and since the last look.
@@ -136,7 +131,7 @@ impl Writer {
             retired: Vec::new(),
             current: None,
             press: None,
-            labels: HashSet::new(),
+            labels: CommonLabels::default(),
             is_small: false,
             ratio_at_first: None,
             seen: Seen::default(),
@@ -220,8 +215,7 @@ impl Packer {
         let Some(current) = &self.current else { return false };
         let press = self.press.get_or_insert_with(|| Press::new(current.clone()));
         let plain: Vec<_> = batch.iter().map(|(_, object)| Object::plain(object.clone())).collect();
-        let labels = &mut self.labels;
-        let packed = press.pack(&plain, |text| share(labels, text));
+        let packed = press.pack(&plain, &mut self.labels);
         let mut swaps = Vec::with_capacity(batch.len());
         for (((key, old), plain), packed) in batch.into_iter().zip(plain).zip(packed) {
             self.seen.before += plain.json_len();
@@ -270,7 +264,7 @@ impl Packer {
 
     /// Trains a dictionary from what is cold. If all places are taken, the objects of the oldest are packed anew.
     fn train(&mut self) -> bool {
-        let samples: Vec<_> = self.samples().iter().map(|object| object.json()).collect();
+        let samples: Vec<_> = self.samples().iter().filter_map(|object| object.text_to_pack()).collect();
         if samples.is_empty() {
             // Nothing of it is there any more.
             self.shared.write().cold.iter_mut().for_each(Cold::clear);
@@ -287,6 +281,8 @@ impl Packer {
         });
         self.dictionaries.push(Arc::downgrade(&dictionary));
         (self.current, self.press) = (Some(dictionary), None);
+        // It holds the dictionary before.
+        self.labels = CommonLabels::default();
         (self.ratio_at_first, self.seen) = (None, Seen::default());
         self.note_dictionaries();
         if self.dictionaries.len() > 1 || retired.is_some() {
@@ -339,19 +335,6 @@ impl std::fmt::Debug for Packer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Packer({} dictionaries)", self.dictionaries.len())
     }
-}
-
-/// The shared text of labels.
-fn share(labels: &mut HashSet<Arc<str>>, text: &str) -> Arc<str> {
-    if let Some(shared) = labels.get(text) {
-        return shared.clone();
-    }
-    if labels.len() >= LABELS_LEN_MAX {
-        labels.clear();
-    }
-    let shared: Arc<str> = text.into();
-    labels.insert(shared.clone());
-    shared
 }
 
 #[cfg(test)]

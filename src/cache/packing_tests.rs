@@ -82,7 +82,7 @@ fn terms() -> [IndexTerm; 2] {
 fn compare(one: &Reader, other: &Reader, cursors: &[Cursor]) {
     let json = |reader: &Reader| {
         let objects = reader.snapshot();
-        let object = |object: &Arc<Object>| (object.json(), object.content_hash(), object.uid().to_owned());
+        let object = |object: &Arc<Object>| (object.json(), object.content_hash(), object.uid().into_owned());
         objects.after(None).map(object).collect::<Vec<_>>()
     };
     assert_eq!(json(one), json(other));

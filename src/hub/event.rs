@@ -1,5 +1,6 @@
 //! Events: what a subscription yields.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -106,13 +107,16 @@ pub enum ResetReason {
 impl Payload {
     /// Namespace and name of its object.
     pub fn key(&self) -> Option<&Key> {
-        self.identity().map(|(key, _)| key)
+        if let Self::Identity { key, .. } = self {
+            return Some(key);
+        }
+        self.object().map(|object| object.key())
     }
 
     /// The key and the uid of its object.
-    pub fn identity(&self) -> Option<(&Key, &str)> {
+    pub fn identity(&self) -> Option<(&Key, Cow<'_, str>)> {
         if let Self::Identity { key, uid, .. } = self {
-            return Some((key, uid));
+            return Some((key, Cow::Borrowed(uid)));
         }
         self.object().map(|object| (object.key(), object.uid()))
     }

@@ -384,7 +384,7 @@ mod tests {
             r#"{{"kind":"Pod","apiVersion":"v1","metadata":{{"name":"p","namespace":"n","uid":"u1","resourceVersion":"7"{rest_of_metadata}}}{rest}}}"#
         );
         assert_eq!(std::str::from_utf8(&cut.json()).unwrap(), expected, "{mask}");
-        assert_eq!((cut.uid(), &*cut.resource_version().to_string()), ("u1", "7"));
+        assert_eq!((&*cut.uid(), &*cut.resource_version().to_string()), ("u1", "7"));
         let (before, after) = cut.json_around_version();
         assert_eq!(cut.json()[before.len()..cut.json().len() - after.len()], *b"7");
     }

@@ -39,7 +39,7 @@ pub use name::{Key, Resource, ResourceParts, is_built_in_group};
 pub use object::Object;
 pub(crate) use object::read_labels;
 pub use packed::{Damaged, Dictionary, damages};
-pub use press::Press;
+pub use press::{CommonLabels, Press};
 pub use resource_version::ResourceVersion;
 pub use selector::{FieldSelector, LabelSelector, SELECTOR_TERMS_MAX, Term, Terms, Test};
 pub use selector_set::SelectorSet;

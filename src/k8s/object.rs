@@ -32,7 +32,7 @@ pub struct Object {
     pub(super) resource_version: ResourceVersion,
     pub(super) body: Body,
     /// The hash of the JSON, once somebody asked for it.
-    pub(super) content_hash: OnceLock<ContentHash>,
+    pub(super) content_hash: OnceLock<Box<ContentHash>>,
     /// The text of `metadata.uid`, without its quotes.
     pub(super) uid: Span,
     /// The text of `metadata.resourceVersion`, without its quotes.
@@ -41,6 +41,10 @@ pub struct Object {
     pub(super) labels: Span,
     pub(super) values: ValuesCell,
 }
+
+// There are hundreds of thousands. One that is larger takes, with the counts of its `Arc`, the allocator's next size, which is 160.
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<Object>() <= 112);
 
 /// The JSON of an object.
 #[derive(Clone)]
@@ -72,9 +76,9 @@ impl Object {
     }
 
     /// `metadata.uid`: tells it from other objects that have or had this key.
-    pub fn uid(&self) -> &str {
+    pub fn uid(&self) -> Cow<'_, str> {
         match &self.body {
-            Body::Plain(json) => text(json, self.uid),
+            Body::Plain(json) => text(json, self.uid).into(),
             Body::Packed(packed) => packed.uid(),
         }
     }
@@ -99,7 +103,7 @@ impl Object {
     pub fn try_json(&self) -> Result<Bytes, Damaged> {
         match &self.body {
             Body::Plain(json) => Ok(json.clone()),
-            Body::Packed(packed) => packed.unpack(),
+            Body::Packed(packed) => packed.unpack(self.uid.start),
         }
     }
 
@@ -125,6 +129,13 @@ impl Object {
             Body::Plain(_) => None,
             Body::Packed(packed) => Some(packed.dictionary()),
         }
+    }
+
+    /// The JSON without the text of the uid, of which a dictionary is made and which is packed; `None` if it is packed already.
+    pub fn text_to_pack(&self) -> Option<Vec<u8>> {
+        let Body::Plain(json) = &self.body else { return None };
+        let Span { start, end } = self.uid;
+        Some([&json[..start as usize], &json[end as usize..]].concat())
     }
 
     /// The same object, not packed.
@@ -179,7 +190,7 @@ impl Object {
         };
         put("name", self.key.name());
         put("namespace", self.key.namespace());
-        let uid = put("uid", self.uid());
+        let uid = put("uid", &self.uid());
         let version = put("resourceVersion", &self.resource_version.to_string());
         json.push_str("}}");
         let object = self.with_body(Body::Plain(json.into()));
@@ -189,7 +200,7 @@ impl Object {
     /// The hash of the JSON. Computed when it is first asked for, about a nanosecond a byte: that is as much as the object's
     /// decoding, which those who never ask must not pay.
     pub fn content_hash(&self) -> ContentHash {
-        *self.content_hash.get_or_init(|| ContentHash::of(&self.json()))
+        **self.content_hash.get_or_init(|| Box::new(ContentHash::of(&self.json())))
     }
 
     /// Whether the hash is known, so that it costs nothing.

@@ -1,15 +1,20 @@
 //! The JSON of objects packed with zstd and a dictionary, which makes a tenth of their JSON or less where objects of a kind are alike.
 //!
 //! Why zstd: it is the codec of that ratio which unpacks a few kilobytes in microseconds, it takes a dictionary, and it is
-//! compiled into informerd already for the compression of answers. Frames carry a checksum of the JSON (XXH64), so that damaged
-//! bytes are noticed; the dictionary's number and the length are left out, as the object knows both.
+//! compiled into informerd already for the compression of answers. The frames hold no checksum, length or number of a dictionary: what
+//! stands before a frame has the checksum, and the object knows the others. The object's uid, of which zstd can save little, is cut out
+//! of the JSON and stands before the frame as 16 bytes, where it is read without unpacking.
 
+use std::borrow::{Borrow, Cow};
 use std::cell::RefCell;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
+use triomphe::ThinArc;
+use uuid::Uuid;
 use zstd::dict::{DecoderDictionary, from_samples};
 use zstd::zstd_safe::DCtx;
 
@@ -34,15 +39,26 @@ pub struct Dictionary {
 /// The JSON of an object, packed.
 #[derive(Clone)]
 pub(super) struct Packed {
-    dictionary: Arc<Dictionary>,
-    /// The text of the uid, then a zstd frame.
-    data: Arc<[u8]>,
-    /// The JSON object `metadata.labels`: objects of one owner share it.
-    labels: Arc<str>,
-    /// Bytes of the JSON.
-    len: u32,
-    uid_len: u32,
+    /// The length of the uid's text, or [`UUID`]; the uid; then a zstd frame of the JSON without the uid's text.
+    data: ThinArc<Head, u8>,
+    common: Common,
 }
+
+/// What is known of the JSON of a packed object.
+struct Head {
+    /// Its bytes.
+    len: u32,
+    /// Its CRC-32, which finds what was damaged.
+    checksum: u32,
+}
+
+/// What packed objects have in common, as those of one owner do: the dictionary, and the JSON object `metadata.labels`. Two are the same
+/// when their labels are: it is for a set of those with one dictionary.
+#[derive(Clone)]
+pub(super) struct Common(ThinArc<Arc<Dictionary>, u8>);
+
+/// In the place of the length of a uid: it is held as the 16 bytes of a UUID, as API servers give them.
+const UUID: u8 = u8::MAX;
 
 /// Packed bytes that do not unpack to what was packed. They were read back once when they were packed, so the process'
 /// memory has changed since.
@@ -61,7 +77,7 @@ struct Unpacker {
     context: DCtx<'static>,
     /// What was unpacked last, as an object is matched, hashed and written one after the other. The data is held, so that
     /// its address stays its own.
-    last: Option<(Arc<[u8]>, Bytes)>,
+    last: Option<(ThinArc<Head, u8>, Bytes)>,
 }
 
 thread_local! {
@@ -73,9 +89,10 @@ thread_local! {
 impl Dictionary {
     /// Makes a dictionary of at most `bytes_max` bytes from the JSON of objects of one kind. If they hold too little text for zstd
     /// to choose from ([`CHOICE_MIN`]), the text of the first ones is the dictionary.
-    pub fn train(samples: &[Bytes], bytes_max: usize) -> Self {
-        let has_choice = samples.iter().map(Bytes::len).sum::<usize>() >= CHOICE_MIN * bytes_max;
-        let chosen = has_choice.then(|| from_samples(samples, bytes_max).ok()).flatten();
+    pub fn train(samples: &[impl AsRef<[u8]>], bytes_max: usize) -> Self {
+        let samples: Vec<&[u8]> = samples.iter().map(AsRef::as_ref).collect();
+        let has_choice = samples.iter().map(|sample| sample.len()).sum::<usize>() >= CHOICE_MIN * bytes_max;
+        let chosen = has_choice.then(|| from_samples(&samples, bytes_max).ok()).flatten();
         let bytes = chosen.unwrap_or_else(|| {
             let mut text = Vec::with_capacity(bytes_max);
             for sample in samples {
@@ -113,55 +130,105 @@ impl fmt::Debug for Dictionary {
     }
 }
 
-// === impl Packed ===
+// === impl Common ===
 
-impl Packed {
-    /// The JSON of an object in a zstd frame, made with this dictionary; `None` if a length is beyond what a `u32` holds.
-    pub(super) fn new(
-        dictionary: Arc<Dictionary>,
-        uid: &str,
-        frame: &[u8],
-        labels: Arc<str>,
-        len: usize,
-    ) -> Option<Self> {
-        Some(Self {
-            dictionary,
-            data: [uid.as_bytes(), frame].concat().into(),
-            labels,
-            len: u32::try_from(len).ok()?,
-            uid_len: u32::try_from(uid.len()).ok()?,
-        })
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.len as usize
-    }
-
-    pub(super) fn held_bytes(&self) -> usize {
-        self.data.len()
-    }
-
-    pub(super) fn uid(&self) -> &str {
-        std::str::from_utf8(&self.data[..self.uid_len as usize]).unwrap_or_default()
-    }
-
-    pub(super) fn labels(&self) -> &str {
-        &self.labels
+impl Common {
+    pub(super) fn new(dictionary: Arc<Dictionary>, labels: &str) -> Self {
+        Self(ThinArc::from_header_and_slice(dictionary, labels.as_bytes()))
     }
 
     pub(super) fn dictionary(&self) -> &Arc<Dictionary> {
-        &self.dictionary
+        &self.0.header.header
     }
 
-    /// The JSON. An object that is asked for again by the same thread is not unpacked twice.
-    pub(super) fn unpack(&self) -> Result<Bytes, Damaged> {
+    fn labels(&self) -> &str {
+        std::str::from_utf8(&self.0.slice).unwrap_or_default()
+    }
+}
+
+impl Borrow<str> for Common {
+    fn borrow(&self) -> &str {
+        self.labels()
+    }
+}
+
+impl PartialEq for Common {
+    fn eq(&self, other: &Self) -> bool {
+        self.labels() == other.labels()
+    }
+}
+
+impl Eq for Common {}
+
+impl Hash for Common {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.labels().hash(state);
+    }
+}
+
+// === impl Packed ===
+
+impl Packed {
+    /// The JSON of an object: its zstd frame, made with the dictionary in `common`, is of the JSON without the text of the uid. `None` if a
+    /// length is beyond what is held of it.
+    pub(super) fn new(common: Common, uid: &str, frame: &[u8], json: &[u8]) -> Option<Self> {
+        let head = Head { len: u32::try_from(json.len()).ok()?, checksum: crc32fast::hash(json) };
+        let is_canonical = |uuid: &Uuid| *uuid.hyphenated().encode_lower(&mut Uuid::encode_buffer()) == *uid;
+        let uuid = Uuid::try_parse(uid).ok().filter(is_canonical);
+        let data = match &uuid {
+            Some(uuid) => [&[UUID][..], uuid.as_bytes(), frame].concat(),
+            None => {
+                let uid_len = u8::try_from(uid.len()).ok().filter(|len| *len != UUID)?;
+                [&[uid_len], uid.as_bytes(), frame].concat()
+            }
+        };
+        Some(Self { data: ThinArc::from_header_and_slice(head, &data), common })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.head().len as usize
+    }
+
+    pub(super) fn held_bytes(&self) -> usize {
+        size_of::<Head>() + self.data.slice.len()
+    }
+
+    pub(super) fn uid(&self) -> Cow<'_, str> {
+        self.parts().map(|(uid, _)| uid).unwrap_or_default()
+    }
+
+    /// The uid and the frame; `None` where damaged bytes have neither.
+    fn parts(&self) -> Option<(Cow<'_, str>, &[u8])> {
+        let (form, rest) = self.data.slice.split_first()?;
+        if *form == UUID {
+            let (uuid, frame) = rest.split_first_chunk()?;
+            return Some((Uuid::from_bytes(*uuid).hyphenated().to_string().into(), frame));
+        }
+        let (uid, frame) = rest.split_at_checked(usize::from(*form))?;
+        Some((std::str::from_utf8(uid).ok()?.into(), frame))
+    }
+
+    fn head(&self) -> &Head {
+        &self.data.header.header
+    }
+
+    pub(super) fn labels(&self) -> &str {
+        self.common.labels()
+    }
+
+    pub(super) fn dictionary(&self) -> &Arc<Dictionary> {
+        self.common.dictionary()
+    }
+
+    /// The JSON, with the text of the uid at this place. An object that is asked for again by the same thread is not unpacked twice.
+    pub(super) fn unpack(&self, uid_at: u32) -> Result<Bytes, Damaged> {
         UNPACKER.with_borrow_mut(|unpacker| {
             if let Some((data, json)) = &unpacker.last
-                && Arc::ptr_eq(data, &self.data)
+                && std::ptr::eq(data.as_ptr(), self.data.as_ptr())
             {
                 return Ok(json.clone());
             }
-            let json = Bytes::from(self.unpack_with(&mut unpacker.context)?);
+            let json = Bytes::from(self.unpack_with(&mut unpacker.context, uid_at)?);
             if json.len() <= REMEMBERED_BYTES_MAX {
                 unpacker.last = Some((self.data.clone(), json.clone()));
             }
@@ -170,37 +237,39 @@ impl Packed {
     }
 
     /// The JSON, unpacked even if this thread has just done so.
-    pub(super) fn unpack_anew(&self) -> Result<Vec<u8>, Damaged> {
-        UNPACKER.with_borrow_mut(|unpacker| self.unpack_with(&mut unpacker.context))
+    pub(super) fn unpack_anew(&self, uid_at: u32) -> Result<Vec<u8>, Damaged> {
+        UNPACKER.with_borrow_mut(|unpacker| self.unpack_with(&mut unpacker.context, uid_at))
     }
 
-    fn unpack_with(&self, context: &mut DCtx<'static>) -> Result<Vec<u8>, Damaged> {
-        let frame = &self.data[self.uid_len as usize..];
+    fn unpack_with(&self, context: &mut DCtx<'static>, uid_at: u32) -> Result<Vec<u8>, Damaged> {
+        self.try_unpack(context, uid_at as usize).ok_or_else(|| {
+            self.dictionary().damaged.store(true, Ordering::Release);
+            DAMAGES.fetch_add(1, Ordering::AcqRel);
+            Damaged
+        })
+    }
+
+    /// The JSON; `None` if the packed bytes are damaged.
+    fn try_unpack(&self, context: &mut DCtx<'static>, uid_at: usize) -> Option<Vec<u8>> {
+        let (uid, frame) = self.parts()?;
         let mut json = Vec::with_capacity(self.len());
-        let unpacked = context.decompress_using_ddict(&mut json, frame, self.dictionary.decoder.as_ddict());
-        // The checksum finds what was damaged. The other two are what the rest of the program relies on.
-        let whole = unpacked.is_ok_and(|len| len == self.len());
-        if whole && std::str::from_utf8(&json).is_ok() {
-            return Ok(json);
+        context.decompress_using_ddict(&mut json, frame, self.dictionary().decoder.as_ddict()).ok()?;
+        if uid_at > json.len() {
+            return None;
         }
-        self.dictionary.damaged.store(true, Ordering::Release);
-        DAMAGES.fetch_add(1, Ordering::AcqRel);
-        Err(Damaged)
+        json.splice(uid_at..uid_at, uid.bytes());
+        // Beside the checksum, what the rest of the program relies on.
+        let is_whole = json.len() == self.len() && crc32fast::hash(&json) == self.head().checksum;
+        (is_whole && std::str::from_utf8(&json).is_ok()).then_some(json)
     }
 
-    /// The same with another byte at a place in its frame.
+    /// The same with another byte at a place.
     #[cfg(test)]
     pub(super) fn damaged(&self, at: usize, mask: u8) -> Self {
-        let mut data = self.data.to_vec();
-        let frame = &mut data[self.uid_len as usize..];
-        let at = at % frame.len();
-        frame[at] ^= mask;
-        Self { data: data.into(), ..self.clone() }
-    }
-}
-
-impl fmt::Debug for Packed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Packed({} of {} bytes)", self.data.len(), self.len)
+        let mut data = self.data.slice.to_vec();
+        let at = at % data.len();
+        data[at] ^= mask;
+        let &Head { len, checksum } = self.head();
+        Self { data: ThinArc::from_header_and_slice(Head { len, checksum }, &data), ..self.clone() }
     }
 }

@@ -11,62 +11,86 @@ use std::sync::Arc;
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct ResourceVersion(Repr);
 
+/// 16 bytes: each object and each stream has several.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Repr {
-    Number(Number),
-    Opaque(Arc<str>),
+    Number(u64),
+    Rare(Arc<Rare>),
 }
 
-/// A number of 128 bits. Unlike a `u128` it takes no place of 16 bytes' alignment: each object and each stream has several.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Number {
-    high: u64,
-    low: u64,
+/// What no API server with etcd gives.
+#[derive(PartialEq, Eq, Hash)]
+enum Rare {
+    /// A number above those of [`Repr::Number`].
+    Large(u128),
+    Opaque(Box<str>),
 }
 
 impl ResourceVersion {
     /// The version before every other: no object has it.
-    pub const ZERO: Self = Self(Repr::Number(Number { high: 0, low: 0 }));
+    pub const ZERO: Self = Self(Repr::Number(0));
 
     /// Takes the text of a version. Never fails: what is not a number is opaque.
     pub fn new(text: &str) -> Self {
         let canonical = text == "0" || (!text.starts_with('0') && text.bytes().all(|b| b.is_ascii_digit()));
         match text.parse::<u128>() {
-            Ok(number) if canonical => Self(Repr::Number(number.into())),
-            Ok(_) | Err(_) => Self(Repr::Opaque(text.into())),
+            Ok(number) if canonical => match u64::try_from(number) {
+                Ok(number) => number.into(),
+                Err(_) => Rare::Large(number).into(),
+            },
+            Ok(_) | Err(_) => Rare::Opaque(text.into()).into(),
         }
     }
 
     /// The text between the quotes of a JSON string, escaped, on one line.
     pub fn json(&self) -> String {
-        match &self.0 {
-            Repr::Number(number) => number.to_string(),
-            Repr::Opaque(text) => {
-                let quoted = serde_json::Value::from(&**text).to_string();
-                let mut plain = quoted[1..quoted.len() - 1].to_owned();
-                // Some clients split lines at these (D22).
-                for separator in ['\u{2028}', '\u{2029}', '\u{85}'] {
-                    plain = plain.replace(separator, &format!("\\u{:04x}", u32::from(separator)));
-                }
-                plain
-            }
+        let Some(text) = self.opaque() else { return self.to_string() };
+        let quoted = serde_json::Value::from(text).to_string();
+        let mut plain = quoted[1..quoted.len() - 1].to_owned();
+        // Some clients split lines at these (D22).
+        for separator in ['\u{2028}', '\u{2029}', '\u{85}'] {
+            plain = plain.replace(separator, &format!("\\u{:04x}", u32::from(separator)));
         }
+        plain
     }
 
     /// Whether versions like this one have an order.
     pub fn is_number(&self) -> bool {
-        matches!(self.0, Repr::Number(_))
+        self.opaque().is_none()
     }
 
     /// Whether this is [`ResourceVersion::ZERO`].
     pub fn is_zero(&self) -> bool {
         *self == Self::ZERO
     }
+
+    /// The text, if it is not a number.
+    fn opaque(&self) -> Option<&str> {
+        match &self.0 {
+            Repr::Rare(rare) => rare.opaque(),
+            Repr::Number(_) => None,
+        }
+    }
+}
+
+impl Rare {
+    fn opaque(&self) -> Option<&str> {
+        match self {
+            Self::Opaque(text) => Some(text),
+            Self::Large(_) => None,
+        }
+    }
+}
+
+impl From<Rare> for ResourceVersion {
+    fn from(rare: Rare) -> Self {
+        Self(Repr::Rare(Arc::new(rare)))
+    }
 }
 
 impl From<u64> for ResourceVersion {
     fn from(number: u64) -> Self {
-        Self(Repr::Number(Number { high: 0, low: number }))
+        Self(Repr::Number(number))
     }
 }
 
@@ -74,7 +98,12 @@ impl PartialOrd for ResourceVersion {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         match (&self.0, &other.0) {
             (Repr::Number(a), Repr::Number(b)) => Some(a.cmp(b)),
-            (a, b) => (a == b).then_some(Ordering::Equal),
+            (Repr::Number(_), Repr::Rare(b)) => b.opaque().is_none().then_some(Ordering::Less),
+            (Repr::Rare(a), Repr::Number(_)) => a.opaque().is_none().then_some(Ordering::Greater),
+            (Repr::Rare(a), Repr::Rare(b)) => match (&**a, &**b) {
+                (Rare::Large(a), Rare::Large(b)) => Some(a.cmp(b)),
+                (a, b) => (a == b).then_some(Ordering::Equal),
+            },
         }
     }
 }
@@ -82,8 +111,11 @@ impl PartialOrd for ResourceVersion {
 impl fmt::Display for ResourceVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Repr::Number(number) => write!(f, "{number}"),
-            Repr::Opaque(text) => f.write_str(text),
+            Repr::Number(number) => number.fmt(f),
+            Repr::Rare(rare) => match &**rare {
+                Rare::Large(number) => number.fmt(f),
+                Rare::Opaque(text) => f.write_str(text),
+            },
         }
     }
 }
@@ -91,23 +123,6 @@ impl fmt::Display for ResourceVersion {
 impl fmt::Debug for ResourceVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "rv{self}")
-    }
-}
-
-impl From<u128> for Number {
-    fn from(number: u128) -> Self {
-        let half = |shift: u32| u64::try_from((number >> shift) & u128::from(u64::MAX)).unwrap_or(u64::MAX);
-        Self { high: half(64), low: half(0) }
-    }
-}
-
-impl fmt::Display for Number {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.high {
-            // Almost all are this short, and are written for each event.
-            0 => self.low.fmt(f),
-            high => (u128::from(high) << 64 | u128::from(self.low)).fmt(f),
-        }
     }
 }
 

@@ -197,14 +197,14 @@ impl Checker {
             }
             (EventKind::Deleted, Payload::Object(object)) => {
                 let version = number(object.resource_version());
-                self.remove(event.source, object.key().as_str(), object.uid(), version, view)?;
+                self.remove(event.source, object.key().as_str(), &object.uid(), version, view)?;
                 self.moved(event, before, view)?;
             }
             (
                 EventKind::Deleted,
                 Payload::ObjectAt(object, version) | Payload::ObjectSince { object, version, .. },
             ) => {
-                self.remove(event.source, object.key().as_str(), object.uid(), number(version), view)?;
+                self.remove(event.source, object.key().as_str(), &object.uid(), number(version), view)?;
                 self.moved(event, before, view)?;
             }
             (EventKind::Deleted, Payload::Identity { key, uid, version }) => {

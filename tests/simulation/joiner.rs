@@ -222,7 +222,7 @@ impl Joiner {
                 if let Some(reached) = self.reached.get(&name).filter(|reached| version < *reached) {
                     return Err(format!("P2: {name:?} went back from {reached} to {version}"));
                 }
-                let now = (uid.to_owned(), version.clone(), has_note(object));
+                let now = (uid.into_owned(), version.clone(), has_note(object));
                 if self.held.insert(name.clone(), now.clone()) == Some(now) {
                     return Err(format!("{name:?} came twice"));
                 }
@@ -255,7 +255,7 @@ impl Joiner {
         let states = [0, 1].map(|resource: usize| replica.readers[resource].snapshot());
         let mut there = Held::new();
         let held = |object: &Arc<Object>| {
-            (object.uid().to_owned(), object.resource_version().clone(), has_note(object))
+            (object.uid().into_owned(), object.resource_version().clone(), has_note(object))
         };
         for selected in states[self.selected].after(None) {
             there.insert((self.selected, selected.key().clone()), held(selected));

@@ -352,7 +352,7 @@ impl EdgeEnds {
         if all.is_empty() {
             return None;
         }
-        let uid = uid_of(end.object()?.uid());
+        let uid = uid_of(&end.object()?.uid());
         all.iter().map(|id| &self.owned[*id as usize]).find(|owned| owned.uid == uid)
     }
 

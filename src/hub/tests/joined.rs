@@ -438,13 +438,13 @@ impl Seen {
             }
             (Payload::Object(object), kind) => {
                 let version = object.resource_version().clone();
-                if held == Some((uid.to_owned(), version.clone())) {
+                if held == Some((uid.clone().into_owned(), version.clone())) {
                     self.wrong.push(format!("{name:?} was sent twice"));
                 }
                 if held.is_some() && kind == EventKind::Added {
                     self.wrong.push(format!("{name:?} was added, but the client has it"));
                 }
-                self.state.insert(name, (uid.to_owned(), version));
+                self.state.insert(name, (uid.into_owned(), version));
             }
             (payload, kind) => panic!("{kind:?} {payload:?}"),
         }

@@ -292,7 +292,7 @@ impl Client {
             if let Some((_, before)) = self.state.get(&key) {
                 assert!(version >= *before, "P2: {key} went back from {before} to {version}");
             }
-            self.state.insert(key, (object.uid().to_owned(), version));
+            self.state.insert(key, (object.uid().into_owned(), version));
         };
         match (event.kind, &event.payload) {
             (EventKind::Added | EventKind::Modified, Payload::Object(object)) => put(object),

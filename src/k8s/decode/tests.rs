@@ -28,7 +28,7 @@ fn everything_but_the_dropped_parts_is_kept_byte_for_byte() {
         r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","namespace":"n","uid":"u-1","resourceVersion":"7","labels":{"x":"y","q":"\"e\u0041"},"managedFields":[{"a":{"}":1}}],"z":1.50},"spec":{"n":1e3,"b":123456789012345678901234567890,"s":"\u003c\/"}}"#,
         r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","namespace":"n","uid":"u-1","resourceVersion":"7","labels":{"x":"y","q":"\"e\u0041"},"z":1.50},"spec":{"n":1e3,"b":123456789012345678901234567890,"s":"\u003c\/"}}"#,
     );
-    assert_eq!((object.key().as_str(), object.uid()), ("n/a", "u-1"));
+    assert_eq!((object.key().as_str(), &*object.uid()), ("n/a", "u-1"));
     assert_eq!(object.resource_version(), &ResourceVersion::new("7"));
     assert_eq!(object.labels(), [("x".into(), "y".into()), ("q".into(), "\"eA".into())]);
     let field = |path: &str| IndexPath::Field(FieldPath::new(path));

@@ -193,7 +193,7 @@ impl<'a> Search<'a> {
                 found.extend(objects.into_iter().map(|object| (source.clone(), object, link.path())));
             }
         }
-        let owned = Term { path: owner_uids(), test: Test::In(vec![object.uid().to_owned()].into()) };
+        let owned = Term { path: owner_uids(), test: Test::In(vec![object.uid().into_owned()].into()) };
         let is_near = |informer: &&Arc<Informer>| {
             let reaches = namespace.is_empty() || informer.spec.scope.covers(namespace);
             // What is in a namespace owns nothing outside of it.
@@ -332,7 +332,7 @@ impl<'a> Search<'a> {
                 kind: resource.kind().to_owned(),
                 namespace: key.namespace().to_owned(),
                 name: key.name().to_owned(),
-                uid: object.uid().to_owned(),
+                uid: object.uid().into_owned(),
                 resource_version: object.resource_version().to_string(),
                 selected,
             }

@@ -116,7 +116,7 @@ impl Objects {
         }
         let given = std::mem::take(&mut self.from_before).into_iter();
         // In a restored cluster an object may have another content at the same version.
-        let state = |object: &Arc<Object>| (object.uid().to_owned(), object.json());
+        let state = |object: &Arc<Object>| (object.uid().into_owned(), object.json());
         let is_outdated = |(key, object): (Key, Option<Arc<Object>>)| {
             let found = self.find(&key, now).map(|(found, _)| state(&found));
             (found != object.as_ref().map(state)).then_some(key)
