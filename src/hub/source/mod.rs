@@ -117,7 +117,13 @@ impl Difference {
                     && *is.resource_version() <= old.position
                     && (self.is_same_content || !is_known())
             }
-            (_, None) => false,
+            (Some(was), None) => match self.new.snapshot.get(was.key()) {
+                Some(is) if is.resource_version() == was.resource_version() => was.uid() != is.uid(),
+                Some(is) => is.resource_version() < was.resource_version(),
+                // An object that was there at a version can be gone only at a later one.
+                None => self.are_same_objects && *was.resource_version() >= self.new.snapshot.position,
+            },
+            (None, None) => false,
         }
     }
 }

@@ -778,6 +778,38 @@ fn a_stream_starts_over_where_the_new_informer_has_another_history() {
 }
 
 #[test]
+fn a_stream_starts_over_where_its_object_is_not_in_another_history() {
+    // Found by the simulation, seed 1732466: the client was sent a deletion at the version of the state that it had. An object that was
+    // there at a version can be gone only at a later one. The restored cluster has it not at all, or in an earlier state that the client
+    // does not select.
+    for is_there in [false, true] {
+        paused(|| {
+            let (mut upstream, mut restored) = (Upstream::default(), Upstream::default());
+            ["a", "b"].iter().for_each(|name| upstream.put(name, true));
+            upstream.put("b", true);
+            restored.put("a", true);
+            restored.put("b", !is_there);
+            if is_there {
+                restored.put("c", false);
+            } else {
+                restored.delete("b");
+            }
+            assert_eq!(restored.version, upstream.version);
+            let mut life = Life::new(&upstream);
+            let labels = LabelSelector::parse("app=true").unwrap();
+            let selection = Selection::new(Vec::new(), None, &labels, &FieldSelector::default());
+            let mut client = Client::new(selection);
+            client.connect(&life);
+            while !client.pull(usize::MAX) {}
+            life.replace_by_same(&restored);
+            while !client.pull(usize::MAX) {}
+            let expected = (1, &client.expected(&life));
+            assert_eq!((client.resets, &client.state), expected, "is there: {is_there}");
+        });
+    }
+}
+
+#[test]
 fn a_stream_to_which_an_unchanged_object_returns_starts_over() {
     paused(|| {
         let mut upstream = Upstream::default();
