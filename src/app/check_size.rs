@@ -16,6 +16,10 @@ const SAMPLE_LEN: u32 = 500;
 /// `memory`: 5,587 bytes for an object of 4,845.
 const OBJECT_OVERHEAD: usize = 742;
 
+/// The same for a packed object. Source: docs/benchmarks.md, `packing`: 100,000 similar pods take 143 MB, of which the process takes 15
+/// and their packed JSON 80. Of a million such pods each takes less.
+const PACKED_OVERHEAD: usize = 500;
+
 /// Fewest objects in a sample whose packed size says something.
 const PACKED_LEN_MIN: usize = 100;
 
@@ -92,12 +96,13 @@ impl Size {
             return "no objects now".to_owned();
         }
         let least = if is_least { "more than " } else { "" };
-        let memory = |each: usize| megabytes(objects * (each + OBJECT_OVERHEAD));
-        let packed = packed
-            .map_or_else(String::new, |packed| format!(", {} with --cache-packing=auto", memory(packed)));
+        let memory = |each: usize| megabytes(objects * each);
+        let packed = packed.map_or_else(String::new, |packed| {
+            format!(", {} with --cache-packing=auto", memory(packed + PACKED_OVERHEAD))
+        });
         format!(
             "{least}{objects} objects of about {json} bytes: {least}{} of memory{packed}; and at most {} for recent changes",
-            memory(json),
+            memory(json + OBJECT_OVERHEAD),
             megabytes(journal_bytes_max)
         )
     }
@@ -131,10 +136,10 @@ mod tests {
 
     #[test]
     fn the_estimate_has_count_size_and_memory() {
-        let size = Size { objects: 100_000, is_least: false, json: 4_845, packed: Some(870) };
+        let size = Size { objects: 100_000, is_least: false, json: 4_845, packed: Some(798) };
         assert_eq!(
             size.sentence(64 << 20),
-            "100000 objects of about 4845 bytes: 559 MB of memory, 161 MB with --cache-packing=auto; and at most 67 MB for \
+            "100000 objects of about 4845 bytes: 559 MB of memory, 130 MB with --cache-packing=auto; and at most 67 MB for \
              recent changes"
         );
         let size = Size { objects: 500, is_least: true, json: 1_000, packed: None };
