@@ -94,6 +94,7 @@ async fn kubectl_writes_and_the_scenario_follows() {
     let applied = kubectl.run(&apply).await;
     assert_eq!(applied.matches(" created").count(), 3, "{applied}");
     let ready = "get deploy mine -o jsonpath={.status.readyReplicas}";
+    let image = "get pods -l app=mine -o jsonpath={.items[*].spec.containers[0].image}";
     kubectl.until(ready, "2").await;
     std::fs::write(&file, MANIFEST.replace("mine:1", "mine:2").replace("size: 1", "size: 2")).unwrap();
     let applied = kubectl.run(&apply).await;
@@ -105,8 +106,7 @@ async fn kubectl_writes_and_the_scenario_follows() {
     kubectl.run("rollout status deploy/mine --timeout=30s").await;
     kubectl.run("scale deploy mine --replicas=3").await;
     kubectl.until(ready, "3").await;
-    let images = kubectl.run("get pods -l app=mine -o jsonpath={.items[*].spec.containers[0].image}").await;
-    assert_eq!(images, "mine:2 mine:2 mine:2");
+    assert_eq!(kubectl.run(image).await, "mine:2 mine:2 mine:2");
 
     kubectl.run("label cm mine x=y").await;
     kubectl.run("annotate wd mine x=y").await;
@@ -119,9 +119,10 @@ async fn kubectl_writes_and_the_scenario_follows() {
     let server_side = kubectl.run(&format!("{apply} --server-side --force-conflicts")).await;
     assert_eq!(server_side.matches(" serverside-applied").count(), 3, "{server_side}");
 
+    // The forced apply has set the image and two replicas again. Until the pods are those, the scenario deletes others.
+    kubectl.until(image, "mine:2 mine:2").await;
     let pod = kubectl.run("get pods -l app=mine -o jsonpath={.items[0].metadata.name}").await;
     kubectl.run(&format!("delete pod {pod}")).await;
-    // The forced apply has set two replicas again.
     kubectl.until(ready, "2").await;
     assert!(!kubectl.run("get pods -l app=mine -o name").await.contains(&pod));
     kubectl.run(&format!("delete -f {}", file.display())).await;
