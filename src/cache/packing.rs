@@ -272,6 +272,8 @@ impl Packer {
         }
         let dictionary = Arc::new(Dictionary::train(&samples, self.packing.dictionary_bytes));
         drop(samples);
+        // They hold the dictionary before, which would count as alive.
+        self.labels = CommonLabels::default();
         let alive = self.alive();
         self.dictionaries.retain(|one| one.strong_count() > 0);
         self.retired.retain(|one| one.strong_count() > 0);
@@ -281,8 +283,6 @@ impl Packer {
         });
         self.dictionaries.push(Arc::downgrade(&dictionary));
         (self.current, self.press) = (Some(dictionary), None);
-        // It holds the dictionary before.
-        self.labels = CommonLabels::default();
         (self.ratio_at_first, self.seen) = (None, Seen::default());
         self.note_dictionaries();
         if self.dictionaries.len() > 1 || retired.is_some() {
