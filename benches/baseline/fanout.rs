@@ -1,5 +1,5 @@
-//! Events to many clients, compared with a plain loop that writes the same bytes to as many sockets, and with axum
-//! and a broadcast channel for the same events.
+//! Events to many clients, compared with a plain loop that writes the same bytes to as many sockets, with one such loop on each
+//! core, and with axum and a broadcast channel for the same events.
 
 use std::time::{Duration, Instant};
 
@@ -38,6 +38,7 @@ const OBJECTS: usize = 1000;
 /// From this number of clients on, fewer events are sent in a second.
 const MANY_CLIENTS: usize = 5000;
 const PLAIN: &str = "plain write loop";
+const PLAIN_ON_EACH_CORE: &str = "a plain write loop on each core";
 const AXUM: &str = "axum Sse";
 
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
@@ -97,14 +98,19 @@ pub(crate) fn compare(
     let readers = Readers::connect(server.address, clients, Some(&path), shape.measure)?;
     // Each stream begins with a bookmark.
     readers.wait_for(clients as u64)?;
-    let plain = Peer::plain()?;
-    let plain_readers = Readers::connect(plain.address, clients, None, Measure::Count)?;
-    plain.connected(clients)?;
-    let axum = Peer::axum()?;
-    let axum_readers = Readers::connect(axum.address, clients, Some(axum_sse::PATH), Measure::Count)?;
-    axum.connected(clients)?;
+    let contenders = [
+        (PLAIN, Peer::plain()?, None),
+        (PLAIN_ON_EACH_CORE, Peer::plain_on_each_core()?, None),
+        (AXUM, Peer::axum()?, Some(axum_sse::PATH)),
+    ];
+    let mut others = Vec::new();
+    for (name, peer, path) in contenders {
+        let readers = Readers::connect(peer.address, clients, path, Measure::Count)?;
+        peer.connected(clients)?;
+        others.push((name, peer, readers, Vec::new()));
+    }
     let frames = shape.rhythm.events() * clients;
-    let (mut ours, mut limit, mut usual, mut frame_bytes) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    let (mut ours, mut frame_bytes) = (Vec::new(), 0);
     for _ in 0..bench.pick(3, 1) {
         let bytes_before = readers.seen()?.bytes;
         let mut spacing = Duration::ZERO;
@@ -116,8 +122,9 @@ pub(crate) fn compare(
         })?);
         frame_bytes = usize::try_from(readers.seen()?.bytes - bytes_before)? / frames;
         let load = Load { rhythm: shape.rhythm, spacing, frame_bytes };
-        limit.push(sample(&plain_readers, frames, || plain.usage(), || plain.frames(&load))?);
-        usual.push(sample(&axum_readers, frames, || axum.usage(), || axum.frames(&load))?);
+        for (_, peer, readers, samples) in &mut others {
+            samples.push(sample(readers, frames, || peer.usage(), || peer.frames(&load))?);
+        }
     }
     let case = format!("{clients} clients, {} ({frame_bytes} B)", shape.name);
     let figures: [Figure<Sample>; 3] = [
@@ -127,9 +134,9 @@ pub(crate) fn compare(
     ];
     for (metric, unit, figure) in figures {
         let middle = |of: &[Sample]| median(of.iter().map(figure).collect());
-        for (what, of) in [(PLAIN, &limit), (AXUM, &usual)] {
+        for (what, _, _, samples) in &others {
             let row = Row::new(group, &*case).value(metric, middle(&ours), unit);
-            bench.report.add(row.against(what, middle(of)));
+            bench.report.add(row.against(what, middle(samples)));
         }
     }
     Ok(())

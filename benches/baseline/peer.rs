@@ -57,6 +57,14 @@ impl Peer {
         Self::start("plain")
     }
 
+    /// As many loops as there are cores. Each writes to its share of the connected sockets.
+    pub(crate) fn plain_on_each_core() -> anyhow::Result<Self> {
+        let peer = Self::plain()?;
+        let cores = std::thread::available_parallelism()?;
+        peer.ask(&format!("loops {cores}"))?;
+        Ok(peer)
+    }
+
     /// A loop that answers every request with the same bytes.
     pub(crate) fn responder(answer_bytes: usize) -> anyhow::Result<Self> {
         let peer = Self::start("responder")?;

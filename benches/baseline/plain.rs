@@ -44,14 +44,19 @@ pub(crate) fn run_writer() -> anyhow::Result<()> {
         }
     });
     let mut content = Vec::new();
+    let mut loops = 1;
     for line in std::io::stdin().lock().lines() {
         let line = line?;
         let mut sockets = sockets.lock().unwrap_or_else(PoisonError::into_inner);
         let words: Vec<_> = line.split(' ').collect();
         match *words {
             ["count"] => println!("{}", sockets.len()),
+            ["loops", count] => {
+                loops = count.parse()?;
+                println!("{loops}");
+            }
             ["frames", ref load @ ..] => {
-                write_frames(&mut sockets, &Load::parse(load)?)?;
+                write_side_by_side(&mut sockets, loops, &Load::parse(load)?)?;
                 println!("written");
             }
             ["stream", bytes] => {
@@ -65,6 +70,16 @@ pub(crate) fn run_writer() -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Writes all frames with several loops, each on a thread of its own and for its share of the sockets.
+fn write_side_by_side(sockets: &mut [TcpStream], loops: usize, load: &Load) -> anyhow::Result<()> {
+    let share = sockets.len().div_ceil(loops).max(1);
+    std::thread::scope(|scope| {
+        let write = |sockets| scope.spawn(move || write_frames(sockets, load));
+        let loops: Vec<_> = sockets.chunks_mut(share).map(write).collect();
+        loops.into_iter().try_for_each(|one| one.join().expect("a loop does not panic"))
+    })
 }
 
 /// Writes all frames that are due with one write to each socket, until none is left. Like informerd, it batches as
