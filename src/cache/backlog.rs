@@ -14,8 +14,9 @@ pub struct Backlog {
 }
 
 impl Backlog {
-    /// Half of what first syncs are to take beyond what the caches take in the end: what was unpacked is not given back at once.
-    pub const BYTES_MAX: usize = 32 << 20;
+    /// Three eighths of what first syncs are to take beyond what the caches take in the end, as freed memory is not given back at
+    /// once.
+    pub const BYTES_MAX: usize = 24 << 20;
 
     /// A backlog in which so many bytes of JSON may wait, and those of one object more.
     pub fn new(bytes_max: usize) -> Self {

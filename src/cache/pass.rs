@@ -1,31 +1,27 @@
 //! A pass: a list on its way into the cache.
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
+use std::collections::HashSet;
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
+
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
 
 use super::Snapshot;
 use crate::k8s::{Key, Object, ResourceVersion};
 
 /// The objects that a list has named so far. Unchanged objects cost only their key, so that a relist of a large cluster
-/// needs no second copy of it.
+/// needs no second copy of it. Others cost one pointer, so that the first list of one takes little more than the cache.
 #[derive(Debug, Default)]
 pub(super) struct Pass {
-    named: HashMap<Key, Named>,
+    /// Objects that differ from the cache's, by their keys.
+    differing: HashTable<Arc<Object>>,
+    /// Keys of objects that the cache has as the list has them.
+    same: HashSet<Key>,
+    hasher: RandomState,
     /// Whether the API server gave an older answer before this list.
     pub(super) doubted: bool,
-}
-
-/// An object of the list, compared with the cache.
-#[derive(Debug)]
-enum Named {
-    /// New, or at another version.
-    Changed(Arc<Object>),
-    /// The same version of the same object.
-    Same,
-    /// The same version of the same object, but with other bytes. Either another release of the API server writes it
-    /// differently, which is no change; or the version is of a history that a restore took back.
-    Rewritten(Arc<Object>),
 }
 
 /// The result of a complete pass, in the order of its commit: deletions, then changes.
@@ -39,54 +35,56 @@ pub(super) struct Outcome {
     pub(super) changed: Vec<Arc<Object>>,
 }
 
-impl Named {
-    fn object(&self) -> Option<&Arc<Object>> {
-        match self {
-            Self::Changed(object) | Self::Rewritten(object) => Some(object),
-            Self::Same => None,
-        }
-    }
-}
-
 impl Pass {
     /// Adds an object of the list. Of two with the same key the newer one counts, as a streaming list may contain live events.
     pub(super) fn item(&mut self, object: Object, store: &Snapshot) {
         let stored = store.objects.get(object.key()).map(|stored| &stored.object);
-        if let Some(before) = self.named.get(object.key()) {
-            let before = before.object().or(stored);
-            if before.is_some_and(|before| object.resource_version() <= before.resource_version()) {
-                return;
-            }
-        }
-        let same = stored.filter(|stored| {
-            stored.resource_version() == object.resource_version() && stored.uid() == object.uid()
-        });
-        let key = object.key().clone();
-        let named = match same {
-            None => Named::Changed(Arc::new(object)),
-            Some(stored) if stored.json() == object.json() => Named::Same,
-            Some(_) => Named::Rewritten(Arc::new(object)),
+        let hash_of = |held: &Arc<Object>| self.hasher.hash_one(held.key());
+        let hash = self.hasher.hash_one(object.key());
+        let entry = self.differing.entry(hash, |held| held.key() == object.key(), hash_of);
+        let before = match &entry {
+            Entry::Occupied(held) => Some(held.get()),
+            Entry::Vacant(_) => stored.filter(|_| self.same.contains(object.key())),
         };
-        self.named.insert(key, named);
+        if before.is_some_and(|before| object.resource_version() <= before.resource_version()) {
+            return;
+        }
+        let key = object.key().clone();
+        if stored.is_some_and(|stored| is_of_version(stored, &object) && stored.json() == object.json()) {
+            if let Entry::Occupied(held) = entry {
+                held.remove();
+            }
+            self.same.insert(key);
+        } else {
+            entry.insert(Arc::new(object));
+            self.same.remove(&key);
+        }
     }
 
-    /// The object with a key, where the cache does not have it.
+    /// The object with a key, where it differs from the cache's.
     pub(super) fn get(&self, key: &Key) -> Option<&Arc<Object>> {
-        self.named.get(key).and_then(Named::object)
+        self.differing.find(self.hasher.hash_one(key), |held| held.key() == key)
     }
 
     /// Replaces an object with the same one, packed, if it is still there.
     pub(super) fn swap(&mut self, key: &Key, old: &Arc<Object>, new: Arc<Object>) {
-        if let Some(Named::Changed(object)) = self.named.get_mut(key)
-            && Arc::ptr_eq(object, old)
-        {
+        let hash = self.hasher.hash_one(key);
+        if let Some(object) = self.differing.find_mut(hash, |held| Arc::ptr_eq(held, old)) {
             *object = new;
         }
     }
 
     /// Removes an object that was deleted while the list was under way.
     pub(super) fn gone(&mut self, key: &Key) {
-        self.named.remove(key);
+        let hash = self.hasher.hash_one(key);
+        if let Ok(held) = self.differing.find_entry(hash, |held| held.key() == key) {
+            held.remove();
+        }
+        self.same.remove(key);
+    }
+
+    fn names(&self, key: &Key) -> bool {
+        self.same.contains(key) || self.get(key).is_some()
     }
 
     /// Whether the API server's versions went back behind what the cache holds (an etcd restored from a backup, another
@@ -99,39 +97,43 @@ impl Pass {
     /// make the cache and its readers right in either case.
     pub(super) fn is_of_other_history(&self, store: &Snapshot, version: &ResourceVersion) -> bool {
         let seen = &store.position;
-        let contradicts = |named: &Named| match named {
-            Named::Same => false,
-            Named::Rewritten(_) => self.doubted,
-            Named::Changed(object) => {
-                let is_known = object.resource_version() <= seen;
-                let held = store.objects.get(object.key()).map(|stored| &stored.object);
-                let is_older = held.is_some_and(|held| object.resource_version() < held.resource_version());
-                is_older || self.doubted && is_known
+        let contradicts = |object: &Arc<Object>| {
+            if is_rewritten(object, store) {
+                return self.doubted;
             }
+            let is_known = object.resource_version() <= seen;
+            let held = store.objects.get(object.key()).map(|stored| &stored.object);
+            let is_older = held.is_some_and(|held| object.resource_version() < held.resource_version());
+            is_older || self.doubted && is_known
         };
-        let is_missing = |key: &Key| !self.named.contains_key(key);
-        let lacks = self.doubted && version == seen && store.objects.keys().any(is_missing);
-        version < seen || lacks || self.named.values().any(contradicts)
+        let lacks = self.doubted && version == seen && store.objects.keys().any(|key| !self.names(key));
+        version < seen || lacks || self.differing.iter().any(contradicts)
     }
 
     /// Ends the pass. In another history an object may have another state under the same version.
     pub(super) fn end(self, store: &Snapshot, is_other: bool) -> Outcome {
-        let changed = self.named.values().filter_map(|named| match named {
-            Named::Changed(object) => Some(object.clone()),
-            Named::Rewritten(object) if is_other => Some(object.clone()),
-            Named::Same | Named::Rewritten(_) => None,
-        });
-        let mut changed: Vec<_> = changed.collect();
-        changed.sort_by(|a, b| {
+        let unnamed = store.objects.iter().filter(|(key, _)| !self.names(key));
+        let mut gone: Vec<_> = unnamed.map(|(_, stored)| (stored.object.clone(), None)).collect();
+        let mut changed = Vec::with_capacity(self.differing.len());
+        changed.extend(self.differing.into_iter().filter(|object| is_other || !is_rewritten(object, store)));
+        changed.sort_unstable_by(|a, b| {
             let order = a.resource_version().partial_cmp(b.resource_version());
             order.unwrap_or(Ordering::Equal).then_with(|| a.key().cmp(b.key()))
         });
-        let unnamed = store.objects.iter().filter(|(key, _)| !self.named.contains_key(*key));
-        let unnamed = unnamed.map(|(_, stored)| (stored.object.clone(), None));
-        let replaced = changed.iter().filter_map(|object| {
+        gone.extend(changed.iter().filter_map(|object| {
             let old = &store.objects.get(object.key())?.object;
             (old.uid() != object.uid()).then(|| (old.clone(), Some(object.resource_version().clone())))
-        });
-        Outcome { gone: unnamed.chain(replaced).collect(), changed }
+        }));
+        Outcome { gone, changed }
     }
+}
+
+/// Whether the cache has the same version of the same object, but with other bytes. Either another release of the API server
+/// writes it differently, which is no change; or the version is of a history that a restore took back.
+fn is_rewritten(object: &Object, store: &Snapshot) -> bool {
+    store.objects.get(object.key()).is_some_and(|stored| is_of_version(&stored.object, object))
+}
+
+fn is_of_version(stored: &Object, object: &Object) -> bool {
+    stored.resource_version() == object.resource_version() && stored.uid() == object.uid()
 }

@@ -183,7 +183,7 @@ impl State {
         }
         let Outcome { changed, gone } = pass.end(&self.store, back);
         if !self.synced || back {
-            self.begin_history(&changed, &gone, version, commit);
+            self.begin_history(changed, &gone, version, commit);
             commit.history_lost = back;
             return;
         }
@@ -233,7 +233,7 @@ impl State {
     /// Begins a history, with the first list or after versions went back. Cursors from before are lost.
     fn begin_history(
         &mut self,
-        changed: &[Arc<Object>],
+        mut changed: Vec<Arc<Object>>,
         gone: &[(Arc<Object>, Option<ResourceVersion>)],
         version: ResourceVersion,
         commit: &mut Commit,
@@ -245,7 +245,7 @@ impl State {
             }
             commit.count(ChangeKind::Deleted);
         }
-        for object in in_filling_order(changed) {
+        for object in in_filling_order(&mut changed) {
             self.store.count_in(object);
             let stored = Stored { object: object.clone(), revision };
             let old = self.store.objects.insert(object.key().clone(), stored);

@@ -94,9 +94,9 @@ impl Snapshot {
 ///
 /// A full leaf of the map is split in the middle. Inserted by rising key, all leaves would stay half full, and the map would take twice
 /// the memory. In this order the first half makes half-full leaves, which the second half fills without a split.
-pub(super) fn in_filling_order(objects: &[Arc<Object>]) -> Vec<&Arc<Object>> {
-    let mut sorted: Vec<_> = objects.iter().collect();
-    sorted.sort_unstable_by(|a, b| a.key().cmp(b.key()));
-    let every_other = |from| sorted.iter().skip(from).step_by(2).copied();
-    every_other(0).chain(every_other(1)).collect()
+pub(super) fn in_filling_order(objects: &mut [Arc<Object>]) -> impl Iterator<Item = &Arc<Object>> {
+    objects.sort_unstable_by(|a, b| a.key().cmp(b.key()));
+    let sorted = &*objects;
+    let every_other = |from| sorted.iter().skip(from).step_by(2);
+    every_other(0).chain(every_other(1))
 }

@@ -43,9 +43,9 @@ type State = BTreeMap<String, (u64, u64)>;
 
 #[test]
 fn the_objects_of_a_first_list_are_inserted_so_that_leaves_are_full() {
-    let objects = ["b", "e", "a", "d", "c"].map(|name| Arc::new(object(name, 1, 1)));
-    let order = super::store::in_filling_order(&objects);
-    let names: Vec<_> = order.iter().map(|object| object.key().name()).collect();
+    let mut objects = ["b", "e", "a", "d", "c"].map(|name| Arc::new(object(name, 1, 1)));
+    let order = super::store::in_filling_order(&mut objects);
+    let names: Vec<_> = order.map(|object| object.key().name()).collect();
     assert_eq!(names, ["a", "c", "e", "b", "d"]);
 }
 
