@@ -10,11 +10,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::{ChangeKind, Cursor, Revision, Snapshot};
-use crate::k8s::{Identity, Key, Object, ResourceVersion};
+use crate::k8s::{Key, Object, ResourceVersion};
 
 /// Largest number of versions that one cache requests in its life. The clients of a stopped informerd have few different
 /// versions, and made-up tokens must not load the API server.
 const REQUESTED_LEN_MAX: usize = 16;
+
+/// Number of objects that one turn of a comparison looks at.
+const TURN_LEN: usize = 2048;
 
 /// The changes from a version before the cache's history up to a place within it.
 #[derive(Debug)]
@@ -60,6 +63,22 @@ pub enum BackfillAnswer {
     Requested,
     /// Start over.
     Unknown,
+}
+
+/// Finds what changed between a version and a state of the store, in turns and without the cache's lock.
+#[derive(Debug)]
+pub struct BackfillBuilder {
+    version: ResourceVersion,
+    /// The uids of the objects that were there at the version, less those that the store still has.
+    there: HashMap<Key, Box<str>>,
+    store: Snapshot,
+    /// The last key of the store that was compared.
+    last: Option<Key>,
+    changed: Vec<BackfillChange>,
+    /// Objects of the store that were not there, with their versions.
+    replaced: HashMap<Key, ResourceVersion>,
+    is_done: bool,
+    is_contradicted: bool,
 }
 
 /// The requested versions and their answers.
@@ -110,14 +129,8 @@ impl Backfills {
         self.requested.push((version.clone(), BackfillAnswer::Requested));
     }
 
-    /// Takes the answer: who was there. Tells what is known now; nothing if it was not requested.
-    pub(super) fn answer(
-        &mut self,
-        version: &ResourceVersion,
-        there: Option<Vec<Identity>>,
-        store: &Snapshot,
-    ) -> BackfillAnswer {
-        let backfill = there.and_then(|there| Backfill::between(version, there, store));
+    /// Takes the answer; `None` where what changed since is not known. Tells what is known now; nothing if it was not requested.
+    pub(super) fn answer(&mut self, version: &ResourceVersion, backfill: Option<Backfill>) -> BackfillAnswer {
         let answer =
             backfill.map_or(BackfillAnswer::Unknown, |backfill| BackfillAnswer::Known(Arc::new(backfill)));
         let requested = self.requested.iter_mut().find(|(requested, _)| requested == version);
@@ -131,34 +144,63 @@ impl Backfills {
     }
 }
 
-// === impl Backfill ===
+// === impl BackfillBuilder ===
 
-impl Backfill {
-    /// What changed from a version, at which these objects were there, up to a state of the store. `None` where the two
-    /// contradict each other.
-    fn between(version: &ResourceVersion, there: Vec<Identity>, store: &Snapshot) -> Option<Self> {
-        let mut there: HashMap<Key, Box<str>> = there.into_iter().map(|one| (one.key, one.uid)).collect();
-        let mut changed = Vec::new();
-        let mut replaced = HashMap::new();
-        for object in store.after(None) {
-            let order = object.resource_version().partial_cmp(version)?;
-            let same = there.get(object.key()).is_some_and(|uid| **uid == *object.uid());
+impl BackfillBuilder {
+    /// Compares a state of the store with the objects that were there at a version.
+    pub(super) fn new(version: ResourceVersion, there: HashMap<Key, Box<str>>, store: Snapshot) -> Self {
+        let (changed, replaced) = (Vec::new(), HashMap::new());
+        Self { version, there, store, last: None, changed, replaced, is_done: false, is_contradicted: false }
+    }
+
+    /// Compares for one turn. Returns whether turns are left.
+    pub fn turn(&mut self) -> bool {
+        if self.is_done {
+            return false;
+        }
+        self.is_done = true;
+        let mut last = None;
+        let mut left = TURN_LEN;
+        for stored in self.store.stored_after(self.last.as_ref()).take(TURN_LEN) {
+            left -= 1;
+            let object = &stored.object;
+            last = Some(object.key());
+            let Some(order) = object.resource_version().partial_cmp(&self.version) else {
+                self.is_contradicted = true;
+                return false;
+            };
+            let same = self.there.get(object.key()).is_some_and(|uid| **uid == *object.uid());
             if same {
-                there.remove(object.key());
+                self.there.remove(object.key());
             } else {
-                replaced.insert(object.key().clone(), object.resource_version().clone());
+                self.replaced.insert(object.key().clone(), object.resource_version().clone());
             }
             match order {
                 Ordering::Greater => {
                     let kind = if same { ChangeKind::Modified } else { ChangeKind::Added };
-                    changed.push(BackfillChange { kind, object: object.clone() });
+                    self.changed.push(BackfillChange { kind, object: object.clone() });
                 }
                 Ordering::Less | Ordering::Equal if same => {}
                 // The stored object is older than the version but is not in the list: the list is of another history (etcd was
                 // restored from a backup meanwhile).
-                Ordering::Less | Ordering::Equal => return None,
+                Ordering::Less | Ordering::Equal => {
+                    self.is_contradicted = true;
+                    return false;
+                }
             }
         }
+        self.last = last.cloned();
+        self.is_done = left > 0;
+        !self.is_done
+    }
+
+    /// What changed, after the last turn. `None` where the list and the store contradict each other.
+    pub(super) fn end(mut self) -> Option<Backfill> {
+        while self.turn() {}
+        if self.is_contradicted {
+            return None;
+        }
+        let Self { there, store, mut changed, mut replaced, .. } = self;
         changed.sort_by(|a: &BackfillChange, b: &BackfillChange| {
             let order = a.object.resource_version().partial_cmp(b.object.resource_version());
             order.unwrap_or(Ordering::Equal)
@@ -169,6 +211,6 @@ impl Backfill {
         });
         let mut gone: Vec<_> = gone.collect();
         gone.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-        Some(Self { gone, changed, cursor: store.cursor, position: store.position.clone() })
+        Some(Backfill { gone, changed, cursor: store.cursor, position: store.position.clone() })
     }
 }

@@ -46,7 +46,7 @@ mod store;
 mod tombstone;
 mod uses;
 
-pub use backfill::{Backfill, BackfillAnswer, BackfillChange, Gone};
+pub use backfill::{Backfill, BackfillAnswer, BackfillBuilder, BackfillChange, Gone};
 pub use backlog::Backlog;
 pub use catch_up::{CatchUp, CatchUpEntry};
 pub use change::{Change, ChangeKind, Commit, Delta};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 
-use super::Snapshot;
+use super::{Revision, Snapshot};
 use crate::k8s::{Key, Object, ResourceVersion};
 
 /// The objects that a list has named so far. Unchanged objects cost only their key, so that a relist of a large cluster
@@ -20,8 +20,21 @@ pub(super) struct Pass {
     /// Keys of objects that the cache has as the list has them.
     same: HashSet<Key>,
     hasher: RandomState,
+    look: Look,
     /// Whether the API server gave an older answer before this list.
     pub(super) doubted: bool,
+}
+
+/// How far the cache was looked through for objects that the list does not name.
+#[derive(Debug, Default)]
+struct Look {
+    /// The cache's revision. At another one, looking begins again.
+    revision: Revision,
+    /// The last key that was looked at.
+    last: Option<Key>,
+    is_done: bool,
+    /// The objects' keys, in order.
+    unnamed: Vec<Key>,
 }
 
 /// The result of a complete pass, in the order of its commit: deletions, then changes.
@@ -76,11 +89,43 @@ impl Pass {
 
     /// Removes an object that was deleted while the list was under way.
     pub(super) fn gone(&mut self, key: &Key) {
+        self.look = Look::default();
         let hash = self.hasher.hash_one(key);
         if let Ok(held) = self.differing.find_entry(hash, |held| held.key() == key) {
             held.remove();
         }
         self.same.remove(key);
+    }
+
+    /// Looks whether the list, now complete, names the cache's next `len_max` objects. Returns whether objects are left.
+    pub(super) fn look(&mut self, store: &Snapshot, len_max: usize) -> bool {
+        let revision = store.cursor.revision;
+        if self.look.revision != revision {
+            self.look = Look { revision, ..Look::default() };
+        }
+        if self.look.is_done {
+            return false;
+        }
+        let mut last = None;
+        let mut left = len_max;
+        let mut unnamed = std::mem::take(&mut self.look.unnamed);
+        for stored in store.stored_after(self.look.last.as_ref()).take(len_max) {
+            left -= 1;
+            let key = stored.object.key();
+            if !self.names(key) {
+                unnamed.push(key.clone());
+            }
+            last = Some(key);
+        }
+        self.look.unnamed = unnamed;
+        self.look.is_done = left > 0;
+        self.look.last = last.cloned().or(self.look.last.take());
+        !self.look.is_done
+    }
+
+    /// The cache's objects that the list does not name, once all were looked at. One that it has named since is left out.
+    fn unnamed(&self) -> impl Iterator<Item = &Key> {
+        self.look.unnamed.iter().filter(|key| !self.names(key))
     }
 
     fn names(&self, key: &Key) -> bool {
@@ -95,7 +140,8 @@ impl Pass {
     /// of another history, and so it is if an object is missing in a list at the very version of the cache. If none differs, the
     /// two histories can only differ in objects at newer versions, or in missing ones. Applied as changes and deletions, these
     /// make the cache and its readers right in either case.
-    pub(super) fn is_of_other_history(&self, store: &Snapshot, version: &ResourceVersion) -> bool {
+    pub(super) fn is_of_other_history(&mut self, store: &Snapshot, version: &ResourceVersion) -> bool {
+        self.look(store, usize::MAX);
         let seen = &store.position;
         let contradicts = |object: &Arc<Object>| {
             if is_rewritten(object, store) {
@@ -106,14 +152,15 @@ impl Pass {
             let is_older = held.is_some_and(|held| object.resource_version() < held.resource_version());
             is_older || self.doubted && is_known
         };
-        let lacks = self.doubted && version == seen && store.objects.keys().any(|key| !self.names(key));
+        let lacks = self.doubted && version == seen && self.unnamed().next().is_some();
         version < seen || lacks || self.differing.iter().any(contradicts)
     }
 
     /// Ends the pass. In another history an object may have another state under the same version.
-    pub(super) fn end(self, store: &Snapshot, is_other: bool) -> Outcome {
-        let unnamed = store.objects.iter().filter(|(key, _)| !self.names(key));
-        let mut gone: Vec<_> = unnamed.map(|(_, stored)| (stored.object.clone(), None)).collect();
+    pub(super) fn end(mut self, store: &Snapshot, is_other: bool) -> Outcome {
+        self.look(store, usize::MAX);
+        let unnamed = self.unnamed().filter_map(|key| store.objects.get(key));
+        let mut gone: Vec<_> = unnamed.map(|stored| (stored.object.clone(), None)).collect();
         let mut changed = Vec::with_capacity(self.differing.len());
         changed.extend(self.differing.into_iter().filter(|object| is_other || !is_rewritten(object, store)));
         changed.sort_unstable_by(|a, b| {
@@ -136,4 +183,75 @@ fn is_rewritten(object: &Object, store: &Snapshot) -> bool {
 
 fn is_of_version(stored: &Object, object: &Object) -> bool {
     stored.resource_version() == object.resource_version() && stored.uid() == object.uid()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::cache::{Config, Delta, Reader, Writer, cache};
+    use crate::k8s::{DecodeOptions, Decoder, Resource, ResourceParts};
+
+    fn object(name: u8, version: u64) -> Object {
+        let options =
+            DecodeOptions { drop_managed_fields: true, drop_last_applied: true, object_bytes_max: 1 << 20 };
+        let text =
+            format!(r#"{{"metadata":{{"name":"o{name:03}","uid":"{name}","resourceVersion":"{version}"}}}}"#);
+        Decoder::new(Resource::new(ResourceParts::default()), options).object(&text).unwrap()
+    }
+
+    fn filled(names: &BTreeSet<u8>) -> (Writer, Reader) {
+        let config = Config { journal_len_max: 4, journal_bytes_max: 1 << 20, tombstones_len_max: 4 };
+        let (mut writer, reader) = cache(config, Instant::now());
+        let items = names.iter().map(|name| Delta::PassItem(object(*name, 1)));
+        let deltas = [Delta::PassBegin].into_iter().chain(items).chain([Delta::PassEnd(1.into())]);
+        writer.commit(deltas.collect());
+        (writer, reader)
+    }
+
+    proptest! {
+        /// A list names objects and takes some back, before the cache is looked through, in between and afterwards.
+        #[test]
+        fn looking_in_turns_finds_what_the_list_does_not_name(
+            held in prop::collection::btree_set(0..40u8, 0..40),
+            steps in prop::collection::vec((0..3u8, 0..40u8, 1..3u64), 0..60),
+        ) {
+            let store = filled(&held).1.snapshot();
+            let (mut pass, mut named) = (Pass::default(), BTreeSet::new());
+            for (what, name, version) in steps {
+                match what {
+                    0 => {
+                        pass.item(object(name, version), &store);
+                        named.insert(name);
+                    }
+                    1 => {
+                        pass.gone(object(name, 1).key());
+                        named.remove(&name);
+                    }
+                    _ => drop(pass.look(&store, usize::from(name / 8))),
+                }
+            }
+            let gone = pass.end(&store, false).gone;
+            let found: Vec<_> = gone.iter().map(|(object, _)| object.key().clone()).collect();
+            let expected: Vec<_> =
+                held.difference(&named).map(|name| object(*name, 1).key().clone()).collect();
+            prop_assert_eq!(found, expected);
+        }
+    }
+
+    #[test]
+    fn a_cache_that_has_changed_is_looked_through_again() {
+        let (mut writer, reader) = filled(&[1, 2, 3].into());
+        let mut pass = Pass::default();
+        pass.item(object(2, 1), &reader.snapshot());
+        while pass.look(&reader.snapshot(), 2) {}
+        writer.commit(vec![Delta::Apply(object(0, 2))]);
+        let gone = pass.end(&reader.snapshot(), false).gone;
+        let found: Vec<_> = gone.iter().map(|(object, _)| object.key().name()).collect();
+        assert_eq!(found, ["o000", "o001", "o003"]);
+    }
 }

@@ -12,13 +12,14 @@
 //! that version is of this history: the API server, asked for its version, has been there ([`Reader::request_version`]).
 
 use std::cmp::Ordering;
+use std::collections::HashMap;
 
 use tokio::sync::watch;
 
-use super::BackfillAnswer;
 use super::shared::{Mark, Reader, Writer};
 use super::state::State;
-use crate::k8s::{Identity, ResourceVersion};
+use super::{BackfillAnswer, BackfillBuilder};
+use crate::k8s::{Key, ResourceVersion};
 
 /// The end that answers [`Reader::request_backfill`]. Separate from the [`Writer`], so that a list of a past version and the
 /// watch do not wait for each other.
@@ -132,14 +133,15 @@ impl BackfillRequests {
         self.reader.shared.read().backfills.next().cloned()
     }
 
-    /// Answers with the objects that existed at exactly this version; `None` if the API server does not tell. Costs the store
-    /// and the answer under the lock. Returns what is known now.
-    pub fn answer(&self, version: &ResourceVersion, there: Option<Vec<Identity>>) -> BackfillAnswer {
-        let answer = {
-            let mut state = self.reader.shared.write();
-            let state = &mut *state;
-            state.backfills.answer(version, there, &state.store)
-        };
+    /// Compares the cache with the objects that existed at exactly this version: their keys and uids.
+    pub fn compare(&self, version: &ResourceVersion, there: HashMap<Key, Box<str>>) -> BackfillBuilder {
+        BackfillBuilder::new(version.clone(), there, self.reader.snapshot())
+    }
+
+    /// Answers with what a comparison found; `None` if the API server does not tell. Returns what is known now.
+    pub fn answer(&self, version: &ResourceVersion, compared: Option<BackfillBuilder>) -> BackfillAnswer {
+        let backfill = compared.and_then(BackfillBuilder::end);
+        let answer = self.reader.shared.write().backfills.answer(version, backfill);
         self.reader.shared.wake_waiting();
         answer
     }

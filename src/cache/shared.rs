@@ -199,6 +199,12 @@ impl Writer {
         commit
     }
 
+    /// Prepares the end of a list of which every object was committed: looks for objects of the cache that the list does not name,
+    /// for one turn. Returns whether turns are left. [`Delta::PassEnd`] takes them all at once otherwise.
+    pub fn look_for_unnamed(&mut self) -> bool {
+        self.shared.write().look_for_unnamed()
+    }
+
     pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }

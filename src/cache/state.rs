@@ -26,6 +26,9 @@ const GAPS_LEN_MAX: usize = 64;
 /// client's list and the watch that follows it.
 const LISTED_LEN_MAX: usize = 1000;
 
+/// Number of the cache's objects that are looked at under the lock in one turn, before the end of a list.
+const LOOK_LEN_MAX: usize = 2048;
+
 /// The versions of a deletion: see [`Change`].
 struct Removal {
     version: ResourceVersion,
@@ -175,7 +178,7 @@ impl State {
         }
     }
 
-    fn end_pass(&mut self, pass: Pass, version: ResourceVersion, commit: &mut Commit) {
+    fn end_pass(&mut self, mut pass: Pass, version: ResourceVersion, commit: &mut Commit) {
         let back = self.synced && (self.outdated || pass.is_of_other_history(&self.store, &version));
         if pass.doubted {
             // The API server's answer for an earlier version may be of either history.
@@ -440,6 +443,11 @@ impl State {
         if let Some(cold) = &mut self.cold {
             cold.note_all(&self.store, self.journal.base_revision(), retired);
         }
+    }
+
+    /// Prepares the end of a list: looks for some objects that it does not name. Returns whether objects are left.
+    pub(super) fn look_for_unnamed(&mut self) -> bool {
+        self.pass.as_mut().is_some_and(|pass| pass.look(&self.store, LOOK_LEN_MAX))
     }
 
     /// The first list, while it is under way.

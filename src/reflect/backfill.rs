@@ -3,6 +3,7 @@
 //!
 //! It runs beside the pump, so that the watch does not wait while a large list of a past version arrives.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use tracing::{debug, info};
 
 use super::metrics::{BackfillLists, BackfillOutcome};
 use crate::cache::{BackfillAnswer, BackfillRequests};
-use crate::k8s::{DecodeError, Identity, ResourceVersion, identities};
+use crate::k8s::{DecodeError, Key, ResourceVersion, identities};
 use crate::upstream::{AsOf, Client, PageRequest, Target, UpstreamError};
 
 /// Time after the first list in which past versions are requested. Clients of a stopped informerd return within seconds;
@@ -81,14 +82,7 @@ impl Backfiller {
         let there =
             timeout(LIST_TIMEOUT, self.list(version, client)).await.unwrap_or(Err(BackfillError::Late));
         let outcome = match there {
-            Ok(there) => match self.requests.answer(version, Some(there)) {
-                BackfillAnswer::Known(backfill) => {
-                    let (gone, changed) = (backfill.gone.len(), backfill.changed.len());
-                    info!(%version, gone, changed, "changes since a version from before the start are known");
-                    BackfillOutcome::Known
-                }
-                BackfillAnswer::Requested | BackfillAnswer::Unknown => BackfillOutcome::Contradicted,
-            },
+            Ok(there) => self.compare(version, there).await,
             Err(error) => {
                 debug!(%version, error = &error as &dyn std::error::Error, "a past version could not be listed");
                 self.requests.answer(version, None);
@@ -105,8 +99,28 @@ impl Backfiller {
         self.metrics.count(outcome);
     }
 
-    async fn list(&self, version: &ResourceVersion, client: &Client) -> Result<Vec<Identity>, BackfillError> {
-        let mut there = Vec::new();
+    async fn compare(&self, version: &ResourceVersion, there: HashMap<Key, Box<str>>) -> BackfillOutcome {
+        let mut comparison = self.requests.compare(version, there);
+        while comparison.turn() {
+            tokio::task::yield_now().await;
+        }
+        match self.requests.answer(version, Some(comparison)) {
+            BackfillAnswer::Known(backfill) => {
+                let (gone, changed) = (backfill.gone.len(), backfill.changed.len());
+                info!(%version, gone, changed, "changes since a version from before the start are known");
+                BackfillOutcome::Known
+            }
+            BackfillAnswer::Requested | BackfillAnswer::Unknown => BackfillOutcome::Contradicted,
+        }
+    }
+
+    /// The keys and uids of the objects that existed at a version.
+    async fn list(
+        &self,
+        version: &ResourceVersion,
+        client: &Client,
+    ) -> Result<HashMap<Key, Box<str>>, BackfillError> {
+        let mut there = HashMap::new();
         let mut request = PageRequest {
             limit: PAGE_LEN,
             continue_token: None,
@@ -119,7 +133,7 @@ impl Backfiller {
             if page.resource_version != *version {
                 return Err(BackfillError::OtherVersion);
             }
-            there.extend(page.identities);
+            there.extend(page.identities.into_iter().map(|one| (one.key, one.uid)));
             if there.len() > IDENTITIES_LEN_MAX {
                 return Err(BackfillError::TooLong);
             }

@@ -148,7 +148,7 @@ impl Reflector {
         let doubts = pump.doubts.clone();
         let span =
             info_span!("reflector", resource = %pump.target.resource, namespace = pump.target.namespace);
-        // The pump can be dropped at any await: a commit has none.
+        // The pump can be dropped at any await. A commit shows all or nothing.
         let all = join5(
             pump.drive(&client),
             backfiller.drive(&client),
@@ -170,7 +170,7 @@ impl Pump {
         let (mut machine, mut step) = Machine::start(self.config, moment, &mut self.deltas);
         loop {
             // The watch may have ended with the events that make the cache doubtful: then a later one finds out.
-            if self.commit() {
+            if self.commit().await {
                 self.doubts.raise(Doubt::Differs);
             }
             packing::room(&self.writer).await;
@@ -341,7 +341,7 @@ impl Pump {
                 self.writer.set_condition(machine.condition());
             }
             let told = !self.deltas.is_empty();
-            let doubtful = self.commit();
+            let doubtful = self.commit().await;
             if told {
                 // Let woken tasks run first. While they are busy, further events accumulate into one commit.
                 tokio::task::yield_now().await;
@@ -451,7 +451,21 @@ impl Pump {
     }
 
     /// Commits the deltas, and returns whether one of them makes the cache doubtful.
-    fn commit(&mut self) -> bool {
+    async fn commit(&mut self) -> bool {
+        if let Some(at) = self.deltas.iter().position(|delta| matches!(delta, Delta::PassEnd(_))) {
+            let end = self.deltas.split_off(at);
+            let doubtful = self.commit_at_once();
+            // Readers would wait while all objects are looked at.
+            while self.writer.look_for_unnamed() {
+                tokio::task::yield_now().await;
+            }
+            self.deltas = end;
+            return self.commit_at_once() || doubtful;
+        }
+        self.commit_at_once()
+    }
+
+    fn commit_at_once(&mut self) -> bool {
         if self.deltas.is_empty() {
             return false;
         }

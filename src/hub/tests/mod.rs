@@ -1,7 +1,7 @@
 //! Clients with selections against an informerd that restarts: wherever they are cut off, they end with the objects
 //! of a new stream.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::cache::{self, BackfillRequests, Delta, Writer};
 use crate::k8s::{
-    Condition, DecodeOptions, Decoder, FieldSelector, Identity, Key, LabelSelector, Object, Resource,
-    ResourceParts, ResourceVersion,
+    Condition, DecodeOptions, Decoder, FieldSelector, Key, LabelSelector, Object, Resource, ResourceParts,
+    ResourceVersion,
 };
 
 mod joined;
@@ -88,7 +88,7 @@ impl Upstream {
         }
     }
 
-    fn identities_at(&self, version: &ResourceVersion) -> Vec<Identity> {
+    fn uids_at(&self, version: &ResourceVersion) -> HashMap<Key, Box<str>> {
         let mut there = BTreeMap::new();
         let until = |event: &&Event| ResourceVersion::from(event.version) <= *version;
         for event in self.events.iter().take_while(until) {
@@ -97,12 +97,8 @@ impl Upstream {
                 None => there.remove(&event.name),
             };
         }
-        let identity = |(name, uid): (&String, u64)| Identity {
-            key: Key::new("web", name),
-            uid: uid.to_string().into(),
-            version: None,
-        };
-        there.into_iter().map(identity).collect()
+        let entry = |(name, uid): (&String, u64)| (Key::new("web", name), uid.to_string().into());
+        there.into_iter().map(entry).collect()
     }
 }
 
@@ -204,7 +200,8 @@ impl Life {
 
     fn answer(&self, upstream: &Upstream) {
         while let Some(version) = self.backfills.next() {
-            self.backfills.answer(&version, Some(upstream.identities_at(&version)));
+            let comparison = self.backfills.compare(&version, upstream.uids_at(&version));
+            self.backfills.answer(&version, Some(comparison));
         }
         self.tell_head(Some(&upstream.version.into()));
     }
