@@ -163,16 +163,22 @@ impl Pass {
         let mut gone: Vec<_> = unnamed.map(|stored| (stored.object.clone(), None)).collect();
         let mut changed = Vec::with_capacity(self.differing.len());
         changed.extend(self.differing.into_iter().filter(|object| is_other || !is_rewritten(object, store)));
-        changed.sort_unstable_by(|a, b| {
-            let order = a.resource_version().partial_cmp(b.resource_version());
-            order.unwrap_or(Ordering::Equal).then_with(|| a.key().cmp(b.key()))
-        });
+        changed.sort_unstable_by(|a, b| in_order(a, b));
         gone.extend(changed.iter().filter_map(|object| {
             let old = &store.objects.get(object.key())?.object;
             (old.uid() != object.uid()).then(|| (old.clone(), Some(object.resource_version().clone())))
         }));
         Outcome { gone, changed }
     }
+}
+
+/// Numbers before versions that have no order. Without this a number and another one could each be before the other, by way of a
+/// version between them, and a sort panics then.
+fn in_order(a: &Object, b: &Object) -> Ordering {
+    let (one, other) = (a.resource_version(), b.resource_version());
+    let is_number = other.is_number().cmp(&one.is_number());
+    let version = || one.partial_cmp(other).unwrap_or(Ordering::Equal);
+    is_number.then_with(version).then_with(|| a.key().cmp(b.key()))
 }
 
 /// Whether the cache has the same version of the same object, but with other bytes. Either another release of the API server
@@ -197,6 +203,10 @@ mod tests {
     use crate::k8s::{DecodeOptions, Decoder, Resource, ResourceParts};
 
     fn object(name: u8, version: u64) -> Object {
+        at_version(name, &version.to_string())
+    }
+
+    fn at_version(name: u8, version: &str) -> Object {
         let options =
             DecodeOptions { drop_managed_fields: true, drop_last_applied: true, object_bytes_max: 1 << 20 };
         let text =
@@ -253,5 +263,20 @@ mod tests {
         let gone = pass.end(&reader.snapshot(), false).gone;
         let found: Vec<_> = gone.iter().map(|(object, _)| object.key().name()).collect();
         assert_eq!(found, ["o000", "o001", "o003"]);
+    }
+
+    #[test]
+    fn numbers_rise_among_versions_that_have_no_order() {
+        let (_, reader) = filled(&[].into());
+        let mut pass = Pass::default();
+        for name in 0..=u8::MAX {
+            let version = if name % 3 == 0 { format!("x{name}") } else { name.wrapping_mul(37).to_string() };
+            pass.item(at_version(name, &version), &reader.snapshot());
+        }
+        let changed = pass.end(&reader.snapshot(), false).changed;
+        let versions: Vec<_> = changed.iter().map(|object| object.resource_version()).collect();
+        let numbers: Vec<_> = versions.iter().filter(|version| version.is_number()).collect();
+        assert!(numbers.is_sorted(), "{numbers:?}");
+        assert_eq!(versions.len(), 256);
     }
 }
