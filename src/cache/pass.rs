@@ -12,7 +12,7 @@ use super::{Revision, Snapshot};
 use crate::k8s::{Key, Object, ResourceVersion};
 
 /// The objects that a list has named so far. Unchanged objects cost only their key, so that a relist of a large cluster
-/// needs no second copy of it. Others cost one pointer, so that the first list of one takes little more than the cache.
+/// needs no second copy of it. Others cost one pointer, so that the first list of a large cluster takes little more than the cache.
 #[derive(Debug, Default)]
 pub(super) struct Pass {
     /// Objects that differ from the cache's, by their keys.
@@ -172,8 +172,8 @@ impl Pass {
     }
 }
 
-/// Numbers before versions that have no order. Without this a number and another one could each be before the other, by way of a
-/// version between them, and a sort panics then.
+/// Rising numbers, then versions that have no order, by key. A sort may panic without a total order: numbers among each other by
+/// version, but numbers and others by key, is none.
 fn in_order(a: &Object, b: &Object) -> Ordering {
     let (one, other) = (a.resource_version(), b.resource_version());
     let is_number = other.is_number().cmp(&one.is_number());
