@@ -208,7 +208,6 @@ impl Pump {
         let step = self.feed(machine, input).expect("a page is followed by a step");
         if matches!(step, Step::Watch { .. }) {
             info!(resource_version = %machine.version(), "listed");
-            self.doubts.settle();
         }
         // Decoding a page takes a while; let other tasks run before the next one.
         tokio::task::yield_now().await;
@@ -337,7 +336,6 @@ impl Pump {
             }
             if listing && !machine.is_streaming_list() {
                 info!(resource_version = %machine.version(), "listed");
-                self.doubts.settle();
                 self.writer.set_condition(machine.condition());
             }
             let told = !self.deltas.is_empty();
@@ -460,6 +458,8 @@ impl Pump {
                 tokio::task::yield_now().await;
             }
             self.deltas = end;
+            // Now and not before the turns: a comparison that ended amid them was with the cache before this list.
+            self.doubts.settle();
             return self.commit_at_once() || doubtful;
         }
         self.commit_at_once()
