@@ -75,10 +75,9 @@ impl State {
 }
 
 impl State {
-    /// The object with a key, where it changed after a revision.
-    pub(super) fn recent_after(&self, key: &Key, revision: Revision) -> Option<CatchUpEntry> {
-        let stored = self.store.objects.get(key).filter(|stored| stored.revision > revision)?;
-        self.recent_entry(stored.revision, self.recent.get(&stored.revision)?)
+    /// The object that changed last at a revision.
+    pub(super) fn recent_at(&self, revision: Revision) -> Option<CatchUpEntry> {
+        self.recent_entry(revision, self.recent.get(&revision)?)
     }
 
     fn recent_entry(&self, revision: Revision, recent: &Recent) -> Option<CatchUpEntry> {

@@ -6,18 +6,22 @@
 
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::ops::Bound;
 use std::sync::Arc;
 
+use imbl::OrdSet;
+
+use super::key_set::KeySet;
 use super::tombstone::Tombstone;
-use super::{Revision, Snapshot};
+use super::{Revision, Snapshot, Stored};
 use crate::k8s::{IndexPath, IndexPaths, Key, Object, ResourceVersion};
 
 /// Number of keys of one value up to which they are kept in a sorted list; beyond it, in a tree. Nearly all values have
-/// fewer.
-const FEW: usize = 64;
+/// fewer. Tests have few objects.
+const FEW: usize = if cfg!(test) { 1 } else { 64 };
 
 /// Approximate cost of an index entry without its key, in bytes.
-const ENTRY_BYTES: usize = 48;
+const ENTRY_BYTES: usize = 56;
 /// Approximate cost of a value, in bytes.
 const VALUE_BYTES: usize = 184;
 /// What a departure costs, about, in bytes: that of a deletion is shared with the cache's tombstone.
@@ -65,18 +69,19 @@ struct Posting {
     departures: VecDeque<Arc<Tombstone>>,
 }
 
-/// Sorted keys.
+/// The keys of the objects that have a value, sorted, and when these objects changed last.
 #[derive(Debug)]
 enum Keys {
-    Few(Vec<Key>),
-    Many(BTreeSet<Key>),
+    Few(Vec<(Key, Revision)>),
+    /// The revisions are sorted by themselves. Those of objects that did not change since the first list may be missing.
+    Many(OrdSet<Key>, BTreeSet<Revision>),
 }
 
 /// One committed step as the indexes see it.
 pub(super) struct Step<'a> {
     pub(super) revision: Revision,
-    /// The state before; `None` if there was none.
-    pub(super) before: Option<&'a Arc<Object>>,
+    /// The state before, and when it came; `None` if there was none.
+    pub(super) before: Option<(&'a Arc<Object>, Revision)>,
     /// The state after; `None` for a deletion.
     pub(super) after: Option<&'a Arc<Object>>,
     /// Makes what is remembered where the object left a value.
@@ -90,49 +95,75 @@ impl Default for Keys {
 }
 
 impl Keys {
-    fn insert(&mut self, key: Key) -> bool {
+    /// Adds a key, or notes that its object changed, which had changed last at `before`. Returns whether the key is new.
+    fn insert(&mut self, key: &Key, before: Option<Revision>, now: Revision) -> bool {
         match self {
-            Self::Few(keys) => match keys.binary_search(&key) {
-                Ok(_) => false,
+            Self::Few(keys) => match keys.binary_search_by(|(one, _)| one.cmp(key)) {
+                Ok(at) => {
+                    keys[at].1 = now;
+                    false
+                }
                 Err(at) if keys.len() < FEW => {
-                    keys.insert(at, key);
+                    keys.insert(at, (key.clone(), now));
                     true
                 }
                 Err(_) => {
-                    let mut many: BTreeSet<Key> = keys.drain(..).collect();
-                    many.insert(key);
-                    *self = Self::Many(many);
+                    let (mut many, mut recent): (OrdSet<Key>, BTreeSet<Revision>) = keys.drain(..).unzip();
+                    many.insert(key.clone());
+                    recent.insert(now);
+                    *self = Self::Many(many, recent);
                     true
                 }
             },
-            Self::Many(keys) => keys.insert(key),
+            Self::Many(keys, recent) => {
+                before.map(|before| recent.remove(&before));
+                recent.insert(now);
+                // A key that is there stays, as the nodes on the way to it would be copied if a reader holds them.
+                !keys.contains(key) && keys.insert(key.clone()).is_none()
+            }
         }
     }
 
-    fn remove(&mut self, key: &Key) -> bool {
+    /// Removes a key whose object had changed last at this revision. Returns whether it was there.
+    fn remove(&mut self, key: &Key, before: Revision) -> bool {
         match self {
-            Self::Few(keys) => match keys.binary_search(key) {
+            Self::Few(keys) => match keys.binary_search_by(|(one, _)| one.cmp(key)) {
                 Ok(at) => {
                     keys.remove(at);
                     true
                 }
                 Err(_) => false,
             },
-            Self::Many(keys) => keys.remove(key),
+            Self::Many(keys, recent) => {
+                recent.remove(&before);
+                keys.remove(key).is_some()
+            }
         }
     }
 
     fn len(&self) -> usize {
         match self {
             Self::Few(keys) => keys.len(),
-            Self::Many(keys) => keys.len(),
+            Self::Many(keys, _) => keys.len(),
         }
     }
 
-    fn extend_into(&self, out: &mut Vec<Key>) {
+    fn contains(&self, key: &Key) -> bool {
         match self {
-            Self::Few(keys) => out.extend(keys.iter().cloned()),
-            Self::Many(keys) => out.extend(keys.iter().cloned()),
+            Self::Few(keys) => keys.binary_search_by(|(one, _)| one.cmp(key)).is_ok(),
+            Self::Many(keys, _) => keys.contains(key),
+        }
+    }
+
+    /// Adds to `out` the first `len_max` of the revisions after another one, or more.
+    fn recent_after(&self, revision: Revision, len_max: usize, out: &mut Vec<Revision>) {
+        match self {
+            Self::Few(keys) => {
+                out.extend(keys.iter().map(|(_, recent)| *recent).filter(|one| *one > revision))
+            }
+            Self::Many(_, recent) => {
+                out.extend(recent.range((Bound::Excluded(revision), Bound::Unbounded)).take(len_max));
+            }
         }
     }
 }
@@ -176,7 +207,9 @@ impl Indexes {
             // From the objects themselves: those of before may be what was wrong.
             index.values.clear();
             index.entries = 0;
-            store.after(None).for_each(|object| index.insert(object, &self.paths));
+            for Stored { object, revision } in store.stored_after(None) {
+                index.insert(object, *revision, &self.paths);
+            }
         }
     }
 
@@ -255,29 +288,47 @@ impl Index {
         self.postings(values).map(|posting| posting.keys.len()).sum()
     }
 
-    /// The keys of the objects that have one of these values, sorted, without duplicates.
-    pub(super) fn keys(&self, values: &[String]) -> Vec<Key> {
-        let mut keys = Vec::new();
-        self.postings(values).for_each(|posting| posting.keys.extend_into(&mut keys));
-        if values.len() > 1 {
-            keys.sort_unstable();
-            keys.dedup();
+    /// The keys of the objects that have one of these values.
+    pub(super) fn keys(&self, values: &[String]) -> KeySet {
+        let (mut few, mut many) = (Vec::new(), Vec::new());
+        for posting in self.postings(values) {
+            match &posting.keys {
+                Keys::Few(keys) => few.extend(keys.iter().map(|(key, _)| key.clone())),
+                Keys::Many(keys, _) => many.push(keys.clone()),
+            }
         }
-        keys
+        KeySet::new(few, many)
     }
 
-    /// The changes of the journal after a revision that touch one of these values, oldest first, without duplicates.
-    pub(super) fn changes_after(&self, values: &[String], revision: Revision) -> Vec<Revision> {
-        let mut changes = Vec::new();
-        for posting in self.postings(values) {
+    /// Whether the object with a key has one of these values.
+    pub(super) fn has(&self, values: &[String], key: &Key) -> bool {
+        self.postings(values).any(|posting| posting.keys.contains(key))
+    }
+
+    /// The first `len_max` changes of the journal after a revision that touch one of these values, oldest first, without duplicates.
+    pub(super) fn changes_after(
+        &self,
+        values: &[String],
+        revision: Revision,
+        len_max: usize,
+    ) -> Vec<Revision> {
+        let changes = self.postings(values).flat_map(|posting| {
             let at = posting.changes.partition_point(|change| *change <= revision);
-            changes.extend(posting.changes.range(at..));
-        }
-        if values.len() > 1 {
-            changes.sort_unstable();
-            changes.dedup();
-        }
-        changes
+            posting.changes.range(at..).take(len_max).copied()
+        });
+        first_of(changes.collect(), len_max)
+    }
+
+    /// When the objects that have one of these values changed last: the first `len_max` of these revisions after another one, each once.
+    pub(super) fn recent_after(
+        &self,
+        values: &[String],
+        revision: Revision,
+        len_max: usize,
+    ) -> Vec<Revision> {
+        let mut recent = Vec::new();
+        self.postings(values).for_each(|posting| posting.keys.recent_after(revision, len_max, &mut recent));
+        first_of(recent, len_max)
     }
 
     /// The revision after which a reader has all departures of these values to learn of, where they are all remembered:
@@ -319,22 +370,24 @@ impl Index {
         })
     }
 
-    /// Adds an object of the store, which may be in it already.
-    pub(super) fn insert(&mut self, object: &Arc<Object>, paths: &IndexPaths) {
+    /// Adds an object of the store, which changed last at this revision. It may be in it already.
+    pub(super) fn insert(&mut self, object: &Arc<Object>, revision: Revision, paths: &IndexPaths) {
         let Some(slot) = paths.slot(&self.path) else { return };
         for value in object.values(paths).get(slot).iter() {
-            self.entries += usize::from(self.posting_mut(value).keys.insert(object.key().clone()));
+            let is_new = self.posting_mut(value).keys.insert(object.key(), None, revision);
+            self.entries += usize::from(is_new);
         }
     }
 
     fn take(&mut self, step: &Step<'_>, paths: &IndexPaths, touched: &mut impl FnMut(&IndexPath, &str)) {
         let Some(slot) = paths.slot(&self.path) else { return };
-        let before = step.before.map(|object| object.values(paths));
+        let before = step.before.map(|(object, _)| object.values(paths));
         let after = step.after.map(|object| object.values(paths));
         let before = before.as_ref().map(|values| values.get(slot));
         let after = after.as_ref().map(|values| values.get(slot));
-        let key = step.before.or(step.after).map(|object| object.key());
+        let key = step.before.map(|(object, _)| object).or(step.after).map(|object| object.key());
         let Some(key) = key else { return };
+        let came_at = step.before.map(|(_, revision)| revision);
         // Each value once, with whether the object had it and has it. Sorted, as a tenant may write tens of thousands of values.
         let had = before.into_iter().flat_map(|values| values.iter()).map(|value| (value, true, false));
         let has = after.into_iter().flat_map(|values| values.iter()).map(|value| (value, false, true));
@@ -348,9 +401,13 @@ impl Index {
         for (value, was, is) in all {
             self.touch(value, step.revision);
             if is {
-                self.entries += usize::from(self.posting_mut(value).keys.insert(key.clone()));
-            } else if was && let Some(posting) = self.values.get_mut(value) {
-                self.entries -= usize::from(posting.keys.remove(key));
+                let before = came_at.filter(|_| was);
+                let is_new = self.posting_mut(value).keys.insert(key, before, step.revision);
+                self.entries += usize::from(is_new);
+            } else if let Some(came_at) = came_at
+                && let Some(posting) = self.values.get_mut(value)
+            {
+                self.entries -= usize::from(posting.keys.remove(key, came_at));
                 posting.departures.push_back((step.departure)());
                 let value = self.shared(value);
                 self.departures.push_back((step.revision, value));
@@ -416,4 +473,12 @@ impl Index {
     fn postings<'a>(&'a self, values: &'a [String]) -> impl Iterator<Item = &'a Posting> {
         values.iter().filter_map(|value| self.values.get(value.as_str()))
     }
+}
+
+/// The first of these revisions, in order and each once.
+fn first_of(mut revisions: Vec<Revision>, len_max: usize) -> Vec<Revision> {
+    revisions.sort_unstable();
+    revisions.dedup();
+    revisions.truncate(len_max);
+    revisions
 }

@@ -8,8 +8,10 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::index::Index;
+use super::key_set::KeySet;
 use super::scope::Scope;
 use super::shared::Shared;
+use super::state::State;
 use super::tombstone::Tombstone;
 use super::uses::Counts;
 use super::{Batch, CatchUp, Cursor, Reader, Revision, ScopeWake, Snapshot, Stored, ValueCounts};
@@ -26,6 +28,9 @@ const IDLE_MAX: Duration = Duration::from_secs(600);
 
 /// Bytes of JSON that one turn of building an index reads: about a millisecond.
 const TURN_BYTES: usize = 512 << 10;
+
+/// Departures from the values of a term that are looked at in one turn, at most.
+const DEPARTURES_MAX: usize = if cfg!(test) { 8 } else { 4096 };
 
 /// A condition that an index answers: one of these values at a path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -95,7 +100,7 @@ pub struct IndexCatchUp {
     /// Where to continue with departures.
     pub departed_after: Revision,
     /// With the last piece the state that the reader then has everything of, and the keys that have one of the values.
-    pub state: Option<(Snapshot, Vec<Key>)>,
+    pub state: Option<(Snapshot, KeySet)>,
 }
 
 /// The largest number of indexes is reached, and all of them are in use.
@@ -191,9 +196,9 @@ impl Reader {
         over.iter().for_each(|path| self.drop_index(&mut counts, path));
     }
 
-    /// The current state, and for each term the sorted keys of the objects that have one of its values; `None` where no complete
-    /// index answers it. All of one moment.
-    pub fn find(&self, terms: &[IndexTerm]) -> (Snapshot, Vec<Option<Vec<Key>>>) {
+    /// The current state, and for each term the keys of the objects that have one of its values; `None` where no complete index answers
+    /// it. All of one moment.
+    pub fn find(&self, terms: &[IndexTerm]) -> (Snapshot, Vec<Option<KeySet>>) {
         let state = self.shared.read();
         let found = terms.iter().map(|term| {
             let index = state.indexes.get(&term.path).filter(|index| index.complete)?;
@@ -269,7 +274,7 @@ impl IndexBuilder {
             // Objects that changed meanwhile are in it already. Packing an object is no change.
             let held = store.objects.get(object.key());
             if is_same_history && held.is_some_and(|held| held.revision == *revision) {
-                index.insert(object, &paths);
+                index.insert(object, *revision, &paths);
             }
         }
         match objects.last() {
@@ -297,8 +302,8 @@ impl UsedIndex {
         state.indexes.get(&self.term.path).map_or(0, |index| index.count(&self.term.values))
     }
 
-    /// The current state, and the sorted keys of the objects that have one of the values. The cost grows with these keys.
-    pub fn snapshot(&self) -> (Snapshot, Vec<Key>) {
+    /// The current state, and the keys of the objects that have one of the values. The cost grows with the values, not with these keys.
+    pub fn snapshot(&self) -> (Snapshot, KeySet) {
         let state = self.shared.read();
         let keys = state.indexes.get(&self.term.path).map(|index| index.keys(&self.term.values));
         (state.store.clone(), keys.unwrap_or_default())
@@ -344,7 +349,7 @@ impl UsedIndex {
         if cursor.revision < index.begun {
             return None;
         }
-        let revisions = index.changes_after(&self.term.values, cursor.revision);
+        let revisions = index.changes_after(&self.term.values, cursor.revision, len_max.saturating_add(1));
         let caught_up = revisions.len() <= len_max;
         let changes: Option<Vec<_>> =
             revisions.iter().take(len_max).map(|revision| state.journal().get(*revision).cloned()).collect();
@@ -369,7 +374,9 @@ impl UsedIndex {
 
     /// As [`Reader::catch_up_to_state`], what has or had one of the values alone: objects that changed after `cursor`,
     /// and those that left after `departed_after`, by rising revision. A reader that has begun so may end with
-    /// [`Reader::catch_up_to_state`], but not the other way round. `None` where departures are no longer remembered.
+    /// [`Reader::catch_up_to_state`], but not the other way round. `None` where departures are no longer remembered, or are too many.
+    ///
+    /// The cost grows with `len_max` and with the departures, not with the objects that have one of the values.
     pub fn catch_up_to_state(
         &self,
         cursor: Cursor,
@@ -383,24 +390,11 @@ impl UsedIndex {
             return None;
         }
         let values = &self.term.values;
-        let keys = index.keys(values);
-        // An object that was deleted and created again, even with the same uid, is another one: a reader that has neither event
-        // needs both.
-        let is_back = |departure: &Tombstone| {
-            keys.binary_search(&departure.key).is_ok()
-                && state.created(&departure.key) == Some(departure.created)
-        };
-        // The last departure of each object, unless it came back: then its last change says all.
-        let mut departures: HashMap<(&Key, Revision), &Arc<Tombstone>> = HashMap::new();
-        for departure in index.departures_after(values, departed_after).filter(|one| !is_back(one)) {
-            let last = departures.entry((&departure.key, departure.created)).or_insert(departure);
-            if departure.revision > last.revision {
-                *last = departure;
-            }
-        }
-        let changed = keys.iter().filter_map(|key| state.recent_after(key, cursor.revision));
-        let gone = departures.into_values().map(|departure| departure.entry());
-        let mut entries: Vec<_> = changed.chain(gone).collect();
+        let gone = departures(index, values, departed_after, &state)?;
+        let recent = index.recent_after(values, cursor.revision, len_max.saturating_add(1));
+        let changed = recent.iter().filter_map(|revision| state.recent_at(*revision));
+        let mut entries: Vec<_> =
+            changed.chain(gone.into_iter().map(|departure| departure.entry())).collect();
         entries.sort_unstable_by_key(|entry| entry.revision);
         let done = entries.len() <= len_max;
         entries.truncate(len_max);
@@ -410,7 +404,7 @@ impl UsedIndex {
         };
         let reached = Cursor { revision: revision.max(cursor.revision), ..cursor };
         let piece = CatchUp { entries, cursor: reached, position, done };
-        let state = done.then(|| (state.store.clone(), keys));
+        let state = done.then(|| (state.store.clone(), index.keys(values)));
         Some(IndexCatchUp { piece, departed_after: revision, state })
     }
 
@@ -419,6 +413,33 @@ impl UsedIndex {
         let [value] = &*self.term.values else { return None };
         Some(Shared::wake_at(&self.shared, Scope::value(&self.term.path, value), wake))
     }
+}
+
+/// The departures from some values after a revision, of each object the last one. `None` if there are too many to look at in one turn.
+fn departures<'a>(
+    index: &'a Index,
+    values: &'a [String],
+    after: Revision,
+    state: &State,
+) -> Option<Vec<&'a Arc<Tombstone>>> {
+    let all: Vec<_> = index.departures_after(values, after).take(DEPARTURES_MAX + 1).collect();
+    if all.len() > DEPARTURES_MAX {
+        return None;
+    }
+    // An object that was deleted and created again, even with the same uid, is another one: a reader that has neither event
+    // needs both.
+    let mut last: HashMap<(&Key, Revision), &Arc<Tombstone>> = HashMap::with_capacity(all.len());
+    for departure in all {
+        let held = last.entry((&departure.key, departure.created)).or_insert(departure);
+        if departure.revision > held.revision {
+            *held = departure;
+        }
+    }
+    // If it came back, its last change says all.
+    let is_back = |departure: &Tombstone| {
+        index.has(values, &departure.key) && state.created(&departure.key) == Some(departure.created)
+    };
+    Some(last.into_values().filter(|departure| !is_back(departure)).collect())
 }
 
 #[cfg(test)]
@@ -457,7 +478,7 @@ mod tests {
         let Some(used) = reader.use_index(&term) else { return };
         let (snapshot, keys) = used.snapshot();
         let expected = snapshot.after(None).filter(|object| has(object, &term.values));
-        assert_eq!(keys, expected.map(|object| object.key().clone()).collect::<Vec<_>>());
+        assert!(keys.iter().eq(expected.map(|object| object.key())));
         for cursor in cursors {
             let Some(found) = used.changes_after(*cursor, 100) else { continue };
             let all = reader.changes_after(*cursor, 100).expect("the index knows no more than the journal");

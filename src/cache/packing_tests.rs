@@ -101,7 +101,9 @@ fn compare(one: &Reader, other: &Reader, cursors: &[Cursor]) {
         assert_eq!(entries(one), entries(other));
     }
     for term in terms() {
-        let keys = |reader: &Reader| reader.use_index(&term).map(|index| index.snapshot().1);
+        let keys = |reader: &Reader| {
+            reader.use_index(&term).map(|index| index.snapshot().1.iter().cloned().collect::<Vec<_>>())
+        };
         assert_eq!(keys(one), keys(other));
     }
 }

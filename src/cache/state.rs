@@ -339,7 +339,6 @@ impl State {
             key: object.key().clone(),
         };
         self.recent.insert(revision, recent);
-        let previous = previous.map(|old| old.object);
         let version = object.resource_version().clone();
         let (key, uid) = (object.key(), object.uid());
         let departure = || {
@@ -347,9 +346,11 @@ impl State {
             let (key, uid, version) = (key.clone(), uid.clone().into(), version.clone());
             Arc::new(Tombstone { revision, position, created, key, uid, version, reached })
         };
-        let step = Step { revision, before: previous.as_ref(), after: Some(&object), departure: &departure };
+        let before = previous.as_ref().map(|old| (&old.object, old.revision));
+        let step = Step { revision, before, after: Some(&object), departure: &departure };
         let (touched, departures_max) = (&mut self.touched, self.config.tombstones_len_max);
         self.indexes.take(&step, departures_max, |path, value| touched.note_value(path, value, revision));
+        let previous = previous.map(|old| old.object);
         self.record(Change { revision, position, kind, object, previous, version, reached }, commit);
     }
 
@@ -386,9 +387,10 @@ impl State {
     fn remove_at(&mut self, object: Arc<Object>, previous: Arc<Object>, at: Removal, commit: &mut Commit) {
         let Removal { version, position, reached } = at;
         let revision = Revision(self.store.cursor.revision.0 + 1);
-        let mut created = BEFORE_ALL;
+        let (mut created, mut came_at) = (BEFORE_ALL, BEFORE_ALL);
         if let Some(old) = self.store.objects.remove(object.key()) {
             self.store.count_out(&old.object);
+            came_at = old.revision;
             created = self.recent.remove(&old.revision).map_or(created, |recent| recent.created);
         }
         // Live readers share its bytes, which the journal counts.
@@ -403,7 +405,8 @@ impl State {
             reached: reached.clone(),
         });
         let departure = || tombstone.clone();
-        let step = Step { revision, before: Some(&previous), after: None, departure: &departure };
+        let before = Some((&previous, came_at));
+        let step = Step { revision, before, after: None, departure: &departure };
         let (touched, departures_max) = (&mut self.touched, self.config.tombstones_len_max);
         self.indexes.take(&step, departures_max, |path, value| touched.note_value(path, value, revision));
         self.tombstones.push_back(tombstone);

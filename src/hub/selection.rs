@@ -9,7 +9,7 @@ use tracing::debug;
 
 use super::Form;
 use super::metrics::Metrics;
-use crate::cache::{IndexTerm, Reader, Snapshot, UsedIndex, UsedPaths};
+use crate::cache::{IndexTerm, KeySet, Reader, Snapshot, UsedIndex, UsedPaths};
 use crate::k8s::{
     Condition, FieldSelector, IndexPath, IndexPaths, IndexValues, Key, LabelSelector, Object, Term, Terms,
     Test,
@@ -61,8 +61,8 @@ pub struct Matcher {
 pub struct Candidates {
     /// The state.
     pub snapshot: Snapshot,
-    /// The keys that an index gave, sorted; `None` for all in scope.
-    keys: Option<Arc<[Key]>>,
+    /// The keys that an index gave; `None` for all in scope.
+    keys: Option<KeySet>,
 }
 
 impl Default for Selection {
@@ -325,7 +325,7 @@ impl Matcher {
         match &self.index {
             Some(index) => {
                 let (snapshot, keys) = index.snapshot();
-                Candidates { snapshot, keys: Some(keys.into()) }
+                Candidates { snapshot, keys: Some(keys) }
             }
             None => Candidates { snapshot: self.reader.snapshot(), keys: None },
         }
@@ -340,8 +340,7 @@ impl Matcher {
         let Some(keys) = &candidates.keys else {
             return self.selection.in_reach(&candidates.snapshot, after);
         };
-        let at = after.map_or(0, |after| keys.partition_point(|key| key <= after));
-        Box::new(keys[at..].iter().filter_map(|key| candidates.snapshot.get(key)))
+        Box::new(keys.after(after).filter_map(|key| candidates.snapshot.get(key)))
     }
 }
 
@@ -351,9 +350,9 @@ impl Candidates {
         Self { snapshot, keys: None }
     }
 
-    /// The objects of a state with these keys, which are sorted.
-    pub fn of_keys(snapshot: Snapshot, keys: Vec<Key>) -> Self {
-        Self { snapshot, keys: Some(keys.into()) }
+    /// The objects of a state with these keys.
+    pub fn of_keys(snapshot: Snapshot, keys: KeySet) -> Self {
+        Self { snapshot, keys: Some(keys) }
     }
 }
 

@@ -7,7 +7,7 @@ use tokio::sync::{Notify, watch};
 use super::Join;
 use super::joined::{Follow, FollowedPart, Joined, RelatedUpdate};
 use super::state::{READ_LEN, StateAt, changes_between, undo};
-use crate::cache::{ChangeKind, Cursor, IndexTerm, Interest, Located, Mark, Part};
+use crate::cache::{ChangeKind, Cursor, IndexTerm, Interest, KeySet, Located, Mark, Part};
 use crate::hub::event::{Event, EventKind, Payload, ResetReason};
 use crate::hub::informer::{InUse, Retirement};
 use crate::hub::source::Source;
@@ -215,8 +215,8 @@ impl JoinReader {
             let changes = changes_between(&informer.reader, *cursor, snapshot.cursor, UNDONE_MAX)?;
             let state = StateAt::before(snapshot, undo(&changes));
             if !terms.is_empty() {
-                let found = keys.into_iter().flatten().flatten();
-                self.joined.compare(at, found.chain(state.undone().cloned()));
+                let found = keys.iter().flatten().flat_map(KeySet::iter);
+                self.joined.compare(at, found.chain(state.undone()).cloned());
             }
             states.push(state);
         }
@@ -379,7 +379,7 @@ impl JoinReader {
             let (newer, keys) = self.related[at].informer.reader.find(&terms);
             state.advance_to(newer);
             self.advance(at, state, false)?;
-            self.joined.compare(at, keys.into_iter().flatten().flatten());
+            self.joined.compare(at, keys.iter().flatten().flat_map(KeySet::iter).cloned());
         }
         Ok(states)
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use tokio::time::Instant;
 
-use crate::cache::{IndexTerm, Snapshot};
+use crate::cache::{IndexTerm, KeySet, Snapshot};
 use crate::hub::{Informer, Selection};
 use crate::k8s::{IndexPath, Key, Link, LinkBy, Object, SelectorSet, Term, Test, built_in_named};
 use crate::serve::params::Params;
@@ -174,7 +174,7 @@ impl RelatedResource {
             if names.is_empty() {
                 continue;
             }
-            in_turns(turns, candidates(&state, keys.as_deref(), None), |object| {
+            in_turns(turns, candidates(&state, keys.as_ref(), None), |object| {
                 let there = if of_namespace { object.key().namespace() } else { "" };
                 if link.names(object).iter().any(|name| names.contains(&Key::new(there, name))) {
                     keep(object);
@@ -183,14 +183,10 @@ impl RelatedResource {
             .await;
         }
         if !wanted.selectors.is_empty() {
-            let keys: Option<BTreeSet<Key>> = match labels {
-                Some(_) => by_label.into_iter().collect::<Option<Vec<_>>>().map(|keys| keys.concat()),
-                None => None,
-            }
-            .map(|keys| keys.into_iter().collect());
-            let keys: Option<Vec<Key>> = keys.map(|keys| keys.into_iter().collect());
+            let by_label = by_label.into_iter().collect::<Option<Vec<_>>>().filter(|_| labels.is_some());
+            let keys = by_label.map(KeySet::union);
             let namespaces = wanted.selectors.namespaces();
-            in_turns(turns, candidates(&state, keys.as_deref(), namespaces.as_deref()), |object| {
+            in_turns(turns, candidates(&state, keys.as_ref(), namespaces.as_deref()), |object| {
                 if !wanted.selectors.selecting(object).is_empty() {
                     keep(object);
                 }
@@ -271,7 +267,7 @@ async fn select_back(
 /// The objects of a state with these keys, or of these namespaces, or all.
 fn candidates<'a>(
     state: &'a Snapshot,
-    keys: Option<&'a [Key]>,
+    keys: Option<&'a KeySet>,
     namespaces: Option<&'a [&'a str]>,
 ) -> Box<dyn Iterator<Item = &'a Arc<Object>> + Send + 'a> {
     match (keys, namespaces) {

@@ -259,8 +259,14 @@ async fn with_value(
         let term = IndexTerm { path: path.clone(), values: vec![value.to_owned()].into() };
         if let Some(index) = informer.reader.use_index(&term) {
             let (snapshot, found) = index.snapshot();
-            let has = |key: &Key| is_near(key) && snapshot.get(key).is_some_and(|object| means(object));
-            keys.extend(found.into_iter().filter(has));
+            for (count, key) in found.iter().enumerate() {
+                if count % SCANNED_AT_ONCE == SCANNED_AT_ONCE - 1 {
+                    tokio::task::yield_now().await;
+                }
+                if is_near(key) && snapshot.get(key).is_some_and(|object| means(object)) {
+                    keys.push(key.clone());
+                }
+            }
             continue;
         }
         // All indexes are in use by others.
