@@ -17,8 +17,8 @@ use super::{Revision, Snapshot, Stored};
 use crate::k8s::{IndexPath, IndexPaths, Key, Object, ResourceVersion};
 
 /// Number of keys of one value up to which they are kept in a sorted list; beyond it, in a tree. Nearly all values have
-/// fewer. Tests have few objects.
-const FEW: usize = if cfg!(test) { 1 } else { 64 };
+/// fewer. Tests and simulations have few objects.
+const FEW: usize = if cfg!(debug_assertions) { 1 } else { 64 };
 
 /// Approximate cost of an index entry without its key, in bytes.
 const ENTRY_BYTES: usize = 56;

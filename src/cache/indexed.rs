@@ -30,7 +30,7 @@ const IDLE_MAX: Duration = Duration::from_secs(600);
 const TURN_BYTES: usize = 512 << 10;
 
 /// Departures from the values of a term that are looked at in one turn, at most.
-const DEPARTURES_MAX: usize = if cfg!(test) { 8 } else { 4096 };
+const DEPARTURES_MAX: usize = if cfg!(debug_assertions) { 8 } else { 4096 };
 
 /// A condition that an index answers: one of these values at a path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

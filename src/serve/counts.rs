@@ -25,7 +25,7 @@ use super::target::Target;
 use super::{ApiError, Server, hub_error};
 use crate::cache::{Cursor, IndexTerm, Mark, UsedIndex, ValueCounts};
 use crate::hub::{Informer, Selection};
-use crate::k8s::{IndexPath, IndexPaths, ResourceVersion, Term, Test};
+use crate::k8s::{IndexPath, IndexPaths, ResourceVersion};
 
 /// The route of the stream.
 const ROUTE: &str = "/v1/watch-index/";
@@ -181,8 +181,7 @@ fn first_bytes(text: &[u8]) -> u64 {
 
 /// The index of a path, built now if there is none. `None` if too many others are in use.
 async fn use_index(server: &Server, informer: &Arc<Informer>, path: &IndexPath) -> Option<UsedIndex> {
-    let probe = Selection::default().and(Term { path: path.clone(), test: Test::In(Vec::new().into()) });
-    server.turns.index(std::slice::from_ref(informer), &probe).await;
+    server.turns.index_at(informer, path).await;
     informer.reader.use_index(&IndexTerm { path: path.clone(), values: Vec::new().into() })
 }
 

@@ -9,7 +9,9 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use super::{ApiError, metrics};
+use crate::cache::IndexTerm;
 use crate::hub::{Informer, Selection};
+use crate::k8s::IndexPath;
 
 /// Number of requests that may wait for a turn. Further ones are refused.
 const WAITING_MAX: usize = 1024;
@@ -110,6 +112,16 @@ impl Turns {
         let Some(wanted) = selection.index_wanted() else { return };
         let is_answered =
             || selection.index_terms().iter().any(|term| informer.reader.use_index(term).is_some());
+        self.build(informer, &wanted.path, is_answered).await;
+    }
+
+    /// Builds the index of a path, unless the informer has it. It may be one of the key, which no selection needs.
+    pub(super) async fn index_at(&self, informer: &Informer, path: &IndexPath) {
+        let any = IndexTerm { path: path.clone(), values: Vec::new().into() };
+        self.build(informer, path, || informer.reader.use_index(&any).is_some()).await;
+    }
+
+    async fn build(&self, informer: &Informer, path: &IndexPath, is_answered: impl Fn() -> bool) {
         if is_answered() {
             return;
         }
@@ -119,7 +131,7 @@ impl Turns {
             return;
         }
         // If all indexes are in use, the objects are scanned.
-        let Ok(mut builder) = informer.reader.build_index(&wanted.path, Instant::now()) else { return };
+        let Ok(mut builder) = informer.reader.build_index(path, Instant::now()) else { return };
         loop {
             let permit = self.take().await;
             let complete = builder.turn();

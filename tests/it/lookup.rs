@@ -221,6 +221,22 @@ async fn a_stream_of_counts_sends_changed_counts_only() {
     );
 }
 
+/// A selection by these two needs no index, but counts do.
+#[tokio::test(flavor = "multi_thread")]
+async fn values_of_the_key_are_counted_too() {
+    let server = pods().await;
+    for (path, value) in [("metadata.namespace", "two"), ("metadata.name", "p9")] {
+        let target = format!("/v1/watch-index/pods/{path}?coalesceMs=1");
+        let mut counts = Counts::open(&server, &target).await;
+        server.cluster.create("pods", mk_pod("two", "p9", "web")).unwrap();
+        counts.step().await;
+        let of_all = counts.counts[value].clone();
+        server.cluster.delete("pods", "two", "p9").unwrap();
+        counts.step().await;
+        assert_eq!(of_all, counts.counts[value].as_u64().unwrap_or(0) + 1, "{path}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn folded_counts_equal_the_counts_of_the_state() {
     let mut server = pods().await;

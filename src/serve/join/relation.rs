@@ -7,8 +7,8 @@ use axum::http::StatusCode;
 use tokio::time::Instant;
 
 use crate::cache::{IndexTerm, KeySet, Snapshot};
-use crate::hub::{Informer, Selection};
-use crate::k8s::{IndexPath, Key, Link, LinkBy, Object, SelectorSet, Term, Test, built_in_named};
+use crate::hub::Informer;
+use crate::k8s::{IndexPath, Key, Link, LinkBy, Object, SelectorSet, built_in_named};
 use crate::serve::params::Params;
 use crate::serve::target::{self, Target};
 use crate::serve::turns::Turns;
@@ -157,9 +157,8 @@ impl RelatedResource {
             values: values.into(),
         };
         terms.extend(labels.clone().into_iter().flatten().map(by_label));
-        for IndexTerm { path, values } in terms.iter().filter(|term| !term.values.is_empty()) {
-            let term = Term { path: path.clone(), test: Test::In(values.clone()) };
-            turns.index(std::slice::from_ref(informer), &Selection::default().and(term)).await;
+        for IndexTerm { path, .. } in terms.iter().filter(|term| !term.values.is_empty()) {
+            turns.index_at(informer, path).await;
         }
         let (state, mut keys) = informer.reader.find(&terms);
         let mut found: BTreeMap<Key, Arc<Object>> = BTreeMap::new();

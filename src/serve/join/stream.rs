@@ -6,8 +6,7 @@ use tokio::time::Instant;
 
 use super::joins::Asked;
 use super::relation::Relations;
-use crate::hub::{Join, RelatedInformer, Selection, Started};
-use crate::k8s::{Term, Test};
+use crate::hub::{Join, RelatedInformer, Started};
 use crate::serve::params::Params;
 use crate::serve::target::{self, Target};
 use crate::serve::{ApiError, Server, metrics};
@@ -33,9 +32,7 @@ pub(in crate::serve) async fn of_stream(
     let links = &server.config.links;
     for informer in related.iter().filter(|one| one.linked).map(|one| &one.informer) {
         for path in Join::index_paths(&target.informers, informer, links) {
-            let term = Term { path, test: Test::In(vec![String::new()].into()) };
-            let selection = Selection::default().and(term);
-            server.turns.index(std::slice::from_ref(informer), &selection).await;
+            server.turns.index_at(informer, &path).await;
         }
     }
     let flags = related.iter().map(|one| (one.informer.id(), one.linked, one.owners));
