@@ -50,6 +50,10 @@ pub(super) struct Index {
     /// The values that each change of the journal touched, oldest first.
     changes: VecDeque<(Revision, Arc<str>)>,
     entries: usize,
+    /// Number of values that an object has. Others are remembered by changes and departures alone.
+    held: usize,
+    /// Bytes of all values' text.
+    text: usize,
     /// The values that an object left, by the revision of the departure, oldest first.
     departures: VecDeque<(Revision, Arc<str>)>,
     /// Departures up to this revision may be forgotten.
@@ -206,7 +210,7 @@ impl Indexes {
             index.departures_begin = version.clone();
             // From the objects themselves: those of before may be what was wrong.
             index.values.clear();
-            index.entries = 0;
+            (index.entries, index.held, index.text) = (0, 0, 0);
             for Stored { object, revision } in store.stored_after(None) {
                 index.insert(object, *revision, &self.paths);
             }
@@ -231,6 +235,8 @@ impl Index {
             values: HashMap::new(),
             changes: VecDeque::new(),
             entries: 0,
+            held: 0,
+            text: 0,
             departures: VecDeque::new(),
             departures_floor: now,
             departures_begin: version,
@@ -239,15 +245,14 @@ impl Index {
 
     /// Its approximate size in bytes.
     pub(super) fn bytes(&self) -> usize {
-        let text: usize = self.values.keys().map(|value| value.len()).sum();
         let logged = self.changes.len() * 2 * size_of::<(Revision, Arc<str>)>();
         let departures = self.departures.len() * DEPARTURE_BYTES;
-        self.entries * ENTRY_BYTES + self.values.len() * VALUE_BYTES + text + logged + departures
+        self.entries * ENTRY_BYTES + self.values.len() * VALUE_BYTES + self.text + logged + departures
     }
 
     /// How many values it has.
     pub(super) fn values(&self) -> usize {
-        self.values.values().filter(|posting| posting.keys.len() > 0).count()
+        self.held
     }
 
     /// How many objects have each value; `None` where there are more values than this.
@@ -374,8 +379,7 @@ impl Index {
     pub(super) fn insert(&mut self, object: &Arc<Object>, revision: Revision, paths: &IndexPaths) {
         let Some(slot) = paths.slot(&self.path) else { return };
         for value in object.values(paths).get(slot).iter() {
-            let is_new = self.posting_mut(value).keys.insert(object.key(), None, revision);
-            self.entries += usize::from(is_new);
+            self.put(value, object.key(), None, revision);
         }
     }
 
@@ -401,19 +405,28 @@ impl Index {
         for (value, was, is) in all {
             self.touch(value, step.revision);
             if is {
-                let before = came_at.filter(|_| was);
-                let is_new = self.posting_mut(value).keys.insert(key, before, step.revision);
-                self.entries += usize::from(is_new);
+                self.put(value, key, came_at.filter(|_| was), step.revision);
             } else if let Some(came_at) = came_at
                 && let Some(posting) = self.values.get_mut(value)
             {
-                self.entries -= usize::from(posting.keys.remove(key, came_at));
+                let was_there = posting.keys.remove(key, came_at);
+                self.entries -= usize::from(was_there);
+                self.held -= usize::from(was_there && posting.keys.len() == 0);
                 posting.departures.push_back((step.departure)());
                 let value = self.shared(value);
                 self.departures.push_back((step.revision, value));
             }
             touched(&self.path, value);
         }
+    }
+
+    /// Puts a key to a value, or notes that its object changed. See [`Keys::insert`].
+    fn put(&mut self, value: &Arc<str>, key: &Key, before: Option<Revision>, now: Revision) {
+        let posting = self.posting_mut(value);
+        let is_new = posting.keys.insert(key, before, now);
+        let is_first = is_new && posting.keys.len() == 1;
+        self.entries += usize::from(is_new);
+        self.held += usize::from(is_first);
     }
 
     fn touch(&mut self, value: &Arc<str>, revision: Revision) {
@@ -454,6 +467,7 @@ impl Index {
         };
         if self.values.get(value).is_some_and(is_empty) {
             self.values.remove(value);
+            self.text -= value.len();
         }
     }
 
@@ -466,6 +480,7 @@ impl Index {
         // Looked up first, as the entry API would clone the reference to the text each time.
         if !self.values.contains_key(value) {
             self.values.insert(value.clone(), Posting::default());
+            self.text += value.len();
         }
         self.values.get_mut(value).expect("it was just put there")
     }

@@ -476,6 +476,9 @@ mod tests {
     fn check(reader: &Reader, cursors: &[Cursor], values: &[&str]) {
         let term = term(values);
         let Some(used) = reader.use_index(&term) else { return };
+        let counts = used.counts(None, 100).unwrap().counts;
+        let [summary] = &*reader.indexes() else { panic!("one index") };
+        assert_eq!(summary.values, counts.len());
         let (snapshot, keys) = used.snapshot();
         let expected = snapshot.after(None).filter(|object| has(object, &term.values));
         assert!(keys.iter().eq(expected.map(|object| object.key())));
