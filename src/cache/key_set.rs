@@ -43,12 +43,30 @@ impl KeySet {
     }
 
     /// The keys after a key (from the start for `None`), sorted, each once.
-    pub fn after(&self, key: Option<&Key>) -> impl Iterator<Item = &Key> {
-        let at = key.map_or(0, |key| self.few.partition_point(|one| one <= key));
-        let few: KeyIter<'_> = Box::new(self.few[at..].iter());
-        let start = || key.map_or(Bound::Unbounded, |key| Bound::Excluded(key.clone()));
-        let many =
-            self.many.iter().map(|set| -> KeyIter<'_> { Box::new(set.range((start(), Bound::Unbounded))) });
+    pub fn after(&self, key: Option<&Key>) -> impl Iterator<Item = &Key> + Send {
+        let start = key.map_or(Bound::Unbounded, |key| Bound::Excluded(key.clone()));
+        self.range((start, Bound::Unbounded))
+    }
+
+    /// The keys of a namespace after a key, sorted, each once. The cost grows with them, not with the keys of other namespaces.
+    pub fn namespace_after(&self, namespace: &str, key: Option<&Key>) -> impl Iterator<Item = &Key> + Send {
+        Key::namespace_range_after(namespace, key).map(|range| self.range(range)).into_iter().flatten()
+    }
+
+    /// The keys between two bounds, which must not exclude each other.
+    fn range(&self, range: (Bound<Key>, Bound<Key>)) -> Merged<'_> {
+        let start = self.few.partition_point(|key| match &range.0 {
+            Bound::Excluded(start) => key <= start,
+            Bound::Included(start) => key < start,
+            Bound::Unbounded => false,
+        });
+        let end = self.few.partition_point(|key| match &range.1 {
+            Bound::Excluded(end) => key < end,
+            Bound::Included(end) => key <= end,
+            Bound::Unbounded => true,
+        });
+        let few: KeyIter<'_> = Box::new(self.few[start..end].iter());
+        let many = self.many.iter().map(|set| -> KeyIter<'_> { Box::new(set.range(range.clone())) });
         Merged::new(std::iter::once(few).chain(many))
     }
 }
@@ -106,8 +124,9 @@ mod tests {
 
     use super::*;
 
+    /// Keys in three namespaces whose ranges lie beside each other.
     fn key(name: u8) -> Key {
-        Key::new("n", &format!("{name:03}"))
+        Key::new(["n", "n-a", "n0"][usize::from(name % 3)], &format!("{name:03}"))
     }
 
     proptest! {
@@ -117,11 +136,17 @@ mod tests {
             many in prop::collection::vec(prop::collection::vec(0..30u8, 0..10), 0..4),
             after in prop::option::of(0..30u8),
         ) {
-            let all: BTreeSet<u8> = few.iter().chain(many.iter().flatten()).copied().collect();
+            let after = after.map(key);
+            let all: BTreeSet<Key> = few.iter().chain(many.iter().flatten()).map(|name| key(*name)).collect();
             let sets = many.into_iter().map(|keys| keys.into_iter().map(key).collect());
-            let set = KeySet::union([KeySet::new(few.into_iter().map(key).collect(), Vec::new()), KeySet::new(Vec::new(), sets.collect())]);
-            let expected = all.into_iter().filter(|name| after.is_none_or(|after| *name > after)).map(key);
-            prop_assert!(set.after(after.map(key).as_ref()).cloned().eq(expected));
+            let few = KeySet::new(few.into_iter().map(key).collect(), Vec::new());
+            let set = KeySet::union([few, KeySet::new(Vec::new(), sets.collect())]);
+            let expected = || all.iter().filter(|key| after.as_ref().is_none_or(|after| *key > after));
+            prop_assert!(set.after(after.as_ref()).eq(expected()));
+            for namespace in ["n", "n-a", "n0", "n1"] {
+                let expected = expected().filter(|key| key.namespace() == namespace);
+                prop_assert!(set.namespace_after(namespace, after.as_ref()).eq(expected));
+            }
         }
     }
 }

@@ -77,14 +77,7 @@ impl Snapshot {
 
     /// The objects of a namespace after a key, in key order. The cost grows with the namespace, not with the cache.
     pub fn namespace_after(&self, namespace: &str, key: Option<&Key>) -> impl Iterator<Item = &Arc<Object>> {
-        let (start, end) = Key::namespace_range(namespace);
-        let start = match (key, start) {
-            (Some(key), Bound::Excluded(first)) if *key > first => Bound::Excluded(key.clone()),
-            (_, start) => start,
-        };
-        // A key beyond the namespace (from a token of another request) must select nothing, and not panic.
-        let empty = matches!((&start, &end), (Bound::Excluded(a), Bound::Excluded(b)) if a >= b);
-        let range = if empty { None } else { Some(self.objects.range((start, end))) };
+        let range = Key::namespace_range_after(namespace, key).map(|range| self.objects.range(range));
         range.into_iter().flatten().map(|(_, stored)| &stored.object)
     }
 }

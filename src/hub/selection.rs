@@ -340,7 +340,12 @@ impl Matcher {
         let Some(keys) = &candidates.keys else {
             return self.selection.in_reach(&candidates.snapshot, after);
         };
-        Box::new(keys.after(after).filter_map(|key| candidates.snapshot.get(key)))
+        let object = |key| candidates.snapshot.get(key);
+        if self.selection.namespaces.is_empty() {
+            return Box::new(keys.after(after).filter_map(object));
+        }
+        let namespaces = self.selection.namespaces.iter();
+        Box::new(namespaces.flat_map(move |one| keys.namespace_after(one, after)).filter_map(object))
     }
 }
 
@@ -361,4 +366,59 @@ fn best_index(selection: &Selection, reader: &Reader) -> Option<UsedIndex> {
     let terms = selection.index_terms();
     let indexes = terms.iter().filter_map(|term| reader.use_index(term));
     indexes.min_by_key(UsedIndex::count)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::cache::{self, Delta};
+    use crate::k8s::{DecodeOptions, Decoder, Resource, ResourceParts};
+
+    /// Namespaces whose ranges of keys lie beside each other.
+    const NAMESPACES: [&str; 4] = ["n", "n-a", "n.b", "n0"];
+
+    fn object((namespace, name, app): (usize, u8, u8)) -> Object {
+        let options =
+            DecodeOptions { drop_managed_fields: true, drop_last_applied: true, object_bytes_max: 1 << 20 };
+        let namespace = NAMESPACES[namespace];
+        let text = format!(
+            r#"{{"metadata":{{"namespace":"{namespace}","name":"o{name}","uid":"{namespace}{name}","resourceVersion":"1","labels":{{"app":"{app}"}}}}}}"#
+        );
+        Decoder::new(Resource::new(ResourceParts::default()), options).object(&text).unwrap()
+    }
+
+    proptest! {
+        /// From the start, and after each of the objects.
+        #[test]
+        fn an_index_gives_the_objects_of_the_namespaces_in_order(
+            held in prop::collection::vec((0..4usize, 0..20u8, 0..3u8), 0..40),
+            asked in prop::collection::vec(0..4usize, 0..4),
+            apps in prop::collection::btree_set(0..3u8, 1..3),
+        ) {
+            let now = tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async { Instant::now() });
+            let config = cache::Config { journal_len_max: 4, journal_bytes_max: 1 << 20, tombstones_len_max: 4 };
+            let (mut writer, reader) = cache::cache(config, now);
+            let items = held.into_iter().map(|one| Delta::PassItem(object(one)));
+            writer.commit([Delta::PassBegin].into_iter().chain(items).chain([Delta::PassEnd(1.into())]).collect());
+            let apps: Vec<_> = apps.iter().map(u8::to_string).collect();
+            let labels = LabelSelector::parse(&format!("app in ({})", apps.join(","))).unwrap();
+            let namespaces = asked.iter().map(|at| NAMESPACES[*at].to_owned()).collect();
+            let selection = Arc::new(Selection::new(namespaces, None, &labels, &FieldSelector::default()));
+            let mut builder = reader.build_index(&selection.index_wanted().unwrap().path, now).unwrap();
+            while !builder.turn() {}
+            let matcher = Matcher::once(selection.clone(), &reader);
+            assert!(matcher.index().is_some());
+            let (state, all) = (matcher.candidates(), reader.snapshot());
+            let starts = std::iter::once(None).chain(all.after(None).map(|object| Some(object.key())));
+            for start in starts {
+                let expected: BTreeSet<_> = selection.objects(&all, start).map(|object| object.key()).collect();
+                prop_assert!(matcher.reach(&state, start).map(|object| object.key()).eq(expected));
+            }
+        }
+    }
 }

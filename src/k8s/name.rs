@@ -238,6 +238,22 @@ impl Key {
             Bound::Excluded(Self(format!("{namespace}0").into())),
         )
     }
+
+    /// The bounds of the keys of a namespace after a key; `None` where no key of the namespace can be after it.
+    pub fn namespace_range_after(
+        namespace: &str,
+        after: Option<&Self>,
+    ) -> Option<(Bound<Self>, Bound<Self>)> {
+        let (start, end) = Self::namespace_range(namespace);
+        let start = match (after, start) {
+            (Some(after), Bound::Excluded(first)) if *after > first => Bound::Excluded(after.clone()),
+            (_, start) => start,
+        };
+        // A key beyond the namespace comes from a token of another request. Ordered maps panic where a range is empty.
+        let is_empty =
+            matches!((&start, &end), (Bound::Excluded(start), Bound::Excluded(end)) if start >= end);
+        (!is_empty).then_some((start, end))
+    }
 }
 
 impl fmt::Display for Key {

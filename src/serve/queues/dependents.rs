@@ -259,11 +259,13 @@ async fn with_value(
         let term = IndexTerm { path: path.clone(), values: vec![value.to_owned()].into() };
         if let Some(index) = informer.reader.use_index(&term) {
             let (snapshot, found) = index.snapshot();
-            for (count, key) in found.iter().enumerate() {
+            let all = namespace.is_empty().then(|| found.iter());
+            let near = (!namespace.is_empty()).then(|| found.namespace_after(namespace, None));
+            for (count, key) in all.into_iter().flatten().chain(near.into_iter().flatten()).enumerate() {
                 if count % SCANNED_AT_ONCE == SCANNED_AT_ONCE - 1 {
                     tokio::task::yield_now().await;
                 }
-                if is_near(key) && snapshot.get(key).is_some_and(|object| means(object)) {
+                if snapshot.get(key).is_some_and(|object| means(object)) {
                     keys.push(key.clone());
                 }
             }
