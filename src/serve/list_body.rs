@@ -30,17 +30,16 @@ pub(super) struct Listing {
     damages: u64,
 }
 
-/// The place of a walk through a listing.
-#[derive(Clone, Debug)]
+/// The place of a walk through a listing. The default is its start.
+#[derive(Clone, Debug, Default)]
 pub(super) struct ListPosition {
     /// The index of the informer.
     pub(super) source: usize,
     /// The last key that was passed.
     pub(super) after: Option<Key>,
+    /// At the end of a page how many objects are left, if that is known.
+    pub(super) left: Option<usize>,
 }
-
-/// The end of a page: its last object, and how many objects are left, if known.
-pub(super) type PageEnd = (ListPosition, Option<usize>);
 
 /// The writer of a list.
 pub(super) trait ListWriter: Send + 'static {
@@ -93,19 +92,23 @@ impl Listing {
     }
 
     /// Where a page of `limit` objects ends; `None` if no object follows it. The number of objects that follow is known only
-    /// without conditions on their content.
-    pub(super) async fn end_of_page(&self, from: &ListPosition, limit: usize) -> Option<PageEnd> {
-        let (mut place, mut left) = (from.clone(), limit);
-        let mut last = None;
-        let first = self.walk(&mut place, |_, _| {
-            left -= 1;
-            left > 0
+    /// without conditions on their content. It is counted for the first page: later ones subtract, as a client that reads many small
+    /// pages would make informerd pass all objects for each of them.
+    pub(super) async fn end_of_page(&self, from: &ListPosition, limit: usize) -> Option<ListPosition> {
+        let (mut place, mut wanted) = (from.clone(), limit);
+        let page = self.walk(&mut place, |_, _| {
+            wanted -= 1;
+            wanted > 0
         });
-        first.await.ok()?;
-        if left > 0 {
+        page.await.ok()?;
+        if wanted > 0 {
             return None;
         }
-        last.get_or_insert(place.clone());
+        let end = place.clone();
+        if let Some(left) = from.left {
+            let left = left.saturating_sub(limit);
+            return (left > 0).then_some(ListPosition { left: Some(left), ..end });
+        }
         let selects = self.matchers.iter().any(|matcher| matcher.selection().selects());
         let counts = !selects && self.states.len() == 1;
         let mut more = 0;
@@ -114,7 +117,7 @@ impl Listing {
             counts
         });
         rest.await.ok()?;
-        (more > 0).then(|| (last, counts.then_some(more))).and_then(|(last, more)| Some((last?, more)))
+        (more > 0).then(|| ListPosition { left: counts.then_some(more), ..end })
     }
 
     /// The hash of all matching objects, with their keys if there are conditions on content. `None` if a state could not be held
@@ -122,7 +125,7 @@ impl Listing {
     pub(super) async fn content(&self) -> Option<(ContentHash, Option<Vec<Key>>)> {
         let selects = self.matchers.iter().any(|matcher| matcher.selection().selects());
         let (mut hash, mut keys) = (ContentHash::default(), selects.then(Vec::new));
-        let mut place = ListPosition { source: 0, after: None };
+        let mut place = ListPosition::default();
         loop {
             let mut hashed = 0;
             let walked = self.walk(&mut place, |object, _| {
@@ -145,7 +148,7 @@ impl Listing {
 
     /// Visits all selected objects, in turns. Tells whether the states could be held until then.
     pub(super) async fn visit(&self, mut visit: impl FnMut(&Object)) -> bool {
-        let mut place = ListPosition { source: 0, after: None };
+        let mut place = ListPosition::default();
         let visited = self.walk(&mut place, |object, _| {
             visit(object);
             true
@@ -156,7 +159,7 @@ impl Listing {
     /// Visits selected objects until the visitor says that it has enough, in turns. Tells whether the states could be held until
     /// then.
     pub(super) async fn visit_until(&self, mut visit: impl FnMut(&Arc<Object>) -> bool) -> bool {
-        let mut place = ListPosition { source: 0, after: None };
+        let mut place = ListPosition::default();
         self.walk(&mut place, |object, _| visit(object)).await.is_ok()
     }
 

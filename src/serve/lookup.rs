@@ -104,7 +104,7 @@ async fn objects(
     let list = ListEncoder::new(format, &kind, &api_version, version.as_ref(), None);
     let (generations, turns) = (server.hub.generations(), server.turns.clone());
     let listing = Listing::new(informers, &selection, states, generations, turns);
-    let place = ListPosition { source: 0, after: None };
+    let place = ListPosition::default();
     let body = listing.into_body(place, usize::MAX, Frames::new(), list, server.config.batch_bytes_max);
     let content_type = match format {
         ListFormat::Json => "application/json",

@@ -10,7 +10,9 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::Config;
+use super::list_body::ListPosition;
 use crate::hub::{Candidates, Informer, InformerId};
+use crate::k8s::Key;
 
 /// How often snapshots are looked for that are not to be held any longer.
 const TEND_INTERVAL: Duration = Duration::from_secs(1);
@@ -57,11 +59,25 @@ pub(super) struct Continue {
     pub(super) source: usize,
     /// The last key of the page before.
     pub(super) after: Option<(String, String)>,
+    /// How many objects were left after it, if that is known.
+    pub(super) left: Option<usize>,
     /// The request it belongs to.
     pub(super) request: u64,
 }
 
 impl Continue {
+    /// The token of the page that begins at a place.
+    pub(super) fn new(id: u64, place: &ListPosition, request: u64) -> Self {
+        let after = place.after.as_ref().map(|key| (key.namespace().to_owned(), key.name().to_owned()));
+        Self { id, source: place.source, after, left: place.left, request }
+    }
+
+    /// Where the page begins.
+    pub(super) fn place(&self) -> ListPosition {
+        let after = self.after.as_ref().map(|(namespace, name)| Key::new(namespace, name));
+        ListPosition { source: self.source, after, left: self.left }
+    }
+
     pub(super) fn to_text(&self) -> String {
         URL_SAFE_NO_PAD.encode(serde_json::to_vec(self).expect("a token has string keys only"))
     }

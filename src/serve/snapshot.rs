@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::body::FramesBody;
 use super::compressed::{self, Compress, ListKey, WholeList};
 use super::content::none_match;
-use super::list_body::{ListPosition, ListWriter, Listing, PageEnd};
+use super::list_body::{ListPosition, ListWriter, Listing};
 use super::load::{EndsWithClient, Load};
 use super::negotiate::{accepted, coding, compresses};
 use super::pagination::Continue;
@@ -23,7 +23,7 @@ use super::waiting::{self, Awaited, ContentAt, PREFERENCE_APPLIED};
 use super::{ApiError, Server, join};
 use crate::encode::{Coding, Frames, ListEncoder, ListFormat};
 use crate::hub::{Candidates, Informer, ResumeToken, Selection};
-use crate::k8s::{ContentHash, Key, Object};
+use crate::k8s::{ContentHash, Object};
 
 const PARAMS: &[&str] = &["resourceVersion", "timeoutSeconds", "limit", "continue", "join"];
 pub(super) const OFFERED: [(&str, ListFormat); 3] = [
@@ -142,7 +142,7 @@ impl Request {
             Some(token) => next_page(server, token, request, &informers, &self.params, self.limit)?,
             None => {
                 server.turns.index(&informers, &selection).await;
-                let place = ListPosition { source: 0, after: None };
+                let place = ListPosition::default();
                 let page = Page { place, limit: self.limit, request, id: None };
                 (page, Listing::current(&informers, &selection))
             }
@@ -176,21 +176,19 @@ fn next_page(
     if params.get("resourceVersion").is_some() {
         return Err(ApiError::bad_request("specifying resourceVersion is not allowed when using continue"));
     }
-    let place = Continue::parse(token)
+    let token = Continue::parse(token)
         .ok_or_else(|| wrong("expected the metadata.continue (or Informerd-Continue) of the page before"))?;
-    if place.request != request {
+    if token.request != request {
         return Err(wrong("expected the token of a page of this same request (path and filters)"));
     }
-    let Some(states) = server.pages.get(place.id, informers, Instant::now()) else {
+    let Some(states) = server.pages.get(token.id, informers, Instant::now()) else {
         let message = "the continue token has expired: start the list over without it";
         return Err(ApiError::new(StatusCode::GONE, "Expired", message));
     };
-    if place.source >= states.len() {
+    if token.source >= states.len() {
         return Err(wrong("expected the token of a page of this same request"));
     }
-    let after = place.after.map(|(namespace, name)| Key::new(&namespace, &name));
-    let (id, place) = (Some(place.id), ListPosition { source: place.source, after });
-    Ok((Page { place, limit, request, id }, states))
+    Ok((Page { place: token.place(), limit, request, id: Some(token.id) }, states))
 }
 
 /// Identifies path and filters of a request, so that a page's token is valid only for the same request.
@@ -393,16 +391,15 @@ impl ListAnswer {
         &self,
         server: &Server,
         page: &Page,
-        end: Option<PageEnd>,
+        end: Option<ListPosition>,
         now: Instant,
     ) -> Option<(String, Option<usize>)> {
-        let Some((place, remaining)) = end else {
+        let Some(end) = end else {
             page.id.iter().for_each(|id| server.pages.finish(*id, now));
             return None;
         };
         let id = server.pages.hold(&self.informers, page.request, &self.states, now);
-        let after = place.after.as_ref().map(|key| (key.namespace().to_owned(), key.name().to_owned()));
-        Some((Continue { id, source: place.source, after, request: page.request }.to_text(), remaining))
+        Some((Continue::new(id, &end, page.request).to_text(), end.left))
     }
 }
 

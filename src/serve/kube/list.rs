@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::super::body::FramesBody;
 use super::super::compressed::{self, Compress, ListKey, WholeList};
-use super::super::list_body::{ListPosition, ListWriter, Listing, PageEnd};
+use super::super::list_body::{ListPosition, ListWriter, Listing};
 use super::super::negotiate::{coding, compresses};
 use super::super::pagination::Continue;
 use super::super::{ApiError, Server};
@@ -24,7 +24,7 @@ use super::{error, resource, tables};
 use crate::cache::Snapshot;
 use crate::encode::{Coding, Frames, ListEncoder, ListFormat, TableEncoder};
 use crate::hub::{Candidates, Informer, Selection};
-use crate::k8s::{Key, Object, ResourceVersion};
+use crate::k8s::{Object, ResourceVersion};
 
 /// The kind whose tables are in the order in which the API server matches: by precedence, then by name.
 ///
@@ -42,7 +42,8 @@ struct ListAnswer {
     /// The version it is shown at.
     version: ResourceVersion,
     selection: Arc<Selection>,
-    after: Option<Key>,
+    /// Where the page begins.
+    place: ListPosition,
     limit: Option<usize>,
     request: u64,
     /// Under which the state is held; `None` for a first page.
@@ -75,12 +76,12 @@ pub(super) async fn list(
     let selection = Arc::new(resource::selection(&informer, target, &mut options)?);
     let ListOrWatch::List { exact, limit, token } = options.verb else { return Err(error::nothing_there()) };
     server.turns.admit()?;
-    let (state, after, id) = match token {
+    let (state, place, id) = match token {
         Some(token) => held_page(server, &token, request, &informer)?,
         None => {
             resource::reached(&informer, &options.asked).await?;
             server.turns.index(from_ref(&informer), &selection).await;
-            (Listing::current(from_ref(&informer), &selection).remove(0), None, None)
+            (Listing::current(from_ref(&informer), &selection).remove(0), ListPosition::default(), None)
         }
     };
     let version = match &options.asked {
@@ -92,7 +93,7 @@ pub(super) async fn list(
     informer.reader.note_listed(&state.snapshot, &version);
     let compress = compresses(headers) && state.snapshot.bytes >= COMPRESSED_BYTES_MIN;
     let shown =
-        ListAnswer { informer: informer.clone(), state, version, selection, after, limit, request, id };
+        ListAnswer { informer: informer.clone(), state, version, selection, place, limit, request, id };
     let coding = if compress { coding(headers) } else { Coding::Identity };
     let mut response = if coding != Coding::Identity {
         compressed::response(shown.into_compressed(server, shape, held, table, coding).await, coding)
@@ -115,21 +116,22 @@ fn at_exactly(snapshot: &Snapshot, asked: &ResourceVersion) -> Result<ResourceVe
     Err(error::list_too_old())
 }
 
-/// The state of a requested page, the key after which the page begins, and the id under which the state is held.
+/// The state of a requested page, where the page begins, and the id under which the state is held.
 fn held_page(
     server: &Server,
     token: &str,
     request: u64,
     informer: &Arc<Informer>,
-) -> Result<(Candidates, Option<Key>, Option<u64>), ApiError> {
-    let place = Continue::parse(token).ok_or_else(|| error::bad_token("it is no token of this server"))?;
-    if place.request != request {
+) -> Result<(Candidates, ListPosition, Option<u64>), ApiError> {
+    let token = Continue::parse(token).ok_or_else(|| error::bad_token("it is no token of this server"))?;
+    if token.request != request {
         return Err(error::bad_token("it belongs to another request"));
     }
-    let held = server.pages.get(place.id, from_ref(informer), Instant::now());
+    let held = server.pages.get(token.id, from_ref(informer), Instant::now());
     let mut held = held.ok_or_else(error::page_expired)?;
-    let after = place.after.map(|(namespace, name)| Key::new(&namespace, &name));
-    Ok((held.remove(0), after, Some(place.id)))
+    // There is one state, whatever a client writes into a token.
+    let place = ListPosition { source: 0, ..token.place() };
+    Ok((held.remove(0), place, Some(token.id)))
 }
 
 /// Identifies the objects that a request asks for, so that a page's token is valid only for the same request.
@@ -183,7 +185,7 @@ impl ListAnswer {
         let (generations, turns) = (server.hub.generations(), server.turns.clone());
         let (informers, states) = (from_ref(&self.informer), vec![self.state.clone()]);
         let listing = Listing::new(informers, &self.selection, states, generations, turns);
-        let place = ListPosition { source: 0, after: self.after.clone() };
+        let place = self.place.clone();
         let end = match self.limit {
             Some(limit) => listing.end_of_page(&place, limit).await,
             None => None,
@@ -215,17 +217,15 @@ impl ListAnswer {
     }
 
     /// The token of the next page, with the number of objects that are left. Holds the state for it.
-    fn next_page(&self, server: &Server, end: Option<PageEnd>) -> Option<(String, Option<usize>)> {
+    fn next_page(&self, server: &Server, end: Option<ListPosition>) -> Option<(String, Option<usize>)> {
         let now = Instant::now();
-        let Some((place, remaining)) = end else {
+        let Some(end) = end else {
             self.id.iter().for_each(|id| server.pages.finish(*id, now));
             return None;
         };
-        let last = place.after?;
         let (informers, states) = (from_ref(&self.informer), from_ref(&self.state));
         let id = server.pages.hold(informers, self.request, states, now);
-        let after = Some((last.namespace().to_owned(), last.name().to_owned()));
-        Some((Continue { id, source: 0, after, request: self.request }.to_text(), remaining))
+        Some((Continue::new(id, &end, self.request).to_text(), end.left))
     }
 }
 
