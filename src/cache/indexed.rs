@@ -165,13 +165,15 @@ impl Reader {
     /// [`IndexesInUse`].
     pub fn build_index(&self, path: &IndexPath, now: Instant) -> Result<IndexBuilder, IndexesInUse> {
         self.expire_indexes(now);
+        // Freed when the locks are released, as an index may be large.
+        let mut dropped = Vec::new();
         let mut counts = self.shared.uses.lock();
         if self.shared.read().indexes.get(path).is_none() {
             while self.shared.read().indexes.all.len() >= INDEXES_MAX {
                 let idle = counts.indexes.iter().filter(|uses| uses.users == 0);
                 let oldest = idle.min_by_key(|uses| uses.idle_since.unwrap_or(now));
                 let oldest = oldest.map(|uses| uses.path.clone()).ok_or(IndexesInUse)?;
-                self.drop_index(&mut counts, &oldest);
+                dropped.extend(self.drop_index(&mut counts, &oldest));
             }
             self.add_paths(&mut counts, std::slice::from_ref(path)).ok_or(IndexesInUse)?;
             counts.index_mut(path);
@@ -193,7 +195,9 @@ impl Reader {
                 over.push(uses.path.clone());
             }
         }
-        over.iter().for_each(|path| self.drop_index(&mut counts, path));
+        let dropped: Vec<_> = over.iter().filter_map(|path| self.drop_index(&mut counts, path)).collect();
+        drop(counts);
+        drop(dropped);
     }
 
     /// The current state, and for each term the keys of the objects that have one of its values; `None` where no complete index answers
@@ -207,14 +211,12 @@ impl Reader {
         (state.store.clone(), found.collect())
     }
 
-    fn drop_index(&self, counts: &mut Counts, path: &IndexPath) {
+    /// Takes an index out. The caller drops it without a lock.
+    fn drop_index(&self, counts: &mut Counts, path: &IndexPath) -> Option<Index> {
         counts.indexes.retain(|uses| uses.path != *path);
         let mut state = self.shared.write();
-        let at = state.indexes.all.iter().position(|index| index.path == *path);
-        let dropped = at.map(|at| state.indexes.all.swap_remove(at));
-        // Dropped outside of the lock, as it may be large.
-        drop(state);
-        drop(dropped);
+        let at = state.indexes.all.iter().position(|index| index.path == *path)?;
+        Some(state.indexes.all.swap_remove(at))
     }
 
     /// The indexes in figures.

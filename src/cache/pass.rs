@@ -46,6 +46,8 @@ pub(super) struct Outcome {
     pub(super) gone: Vec<(Arc<Object>, Option<ResourceVersion>)>,
     /// Changed and new objects by rising resourceVersion, so that the position after each is the object's.
     pub(super) changed: Vec<Arc<Object>>,
+    /// Keys that are no longer needed, maybe a hundred thousand. The caller frees them without the lock.
+    pub(super) spent: HashSet<Key>,
 }
 
 impl Pass {
@@ -168,7 +170,7 @@ impl Pass {
             let old = &store.objects.get(object.key())?.object;
             (old.uid() != object.uid()).then(|| (old.clone(), Some(object.resource_version().clone())))
         }));
-        Outcome { gone, changed }
+        Outcome { gone, changed, spent: self.same }
     }
 }
 

@@ -129,14 +129,16 @@ impl Wakes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes the readers of these scopes.
-    pub(super) fn wake(&self, scopes: &[Scope]) {
+    /// Wakes the readers of these scopes, in any order and with duplicates. Each change of a commit has touched some of the same scopes.
+    pub(super) fn wake(&self, mut scopes: Vec<Scope>) {
         if scopes.is_empty() {
             return;
         }
+        scopes.sort_unstable();
+        scopes.dedup();
         let waiting = self.lock();
         for scope in scopes {
-            waiting.0.get(scope).into_iter().flatten().for_each(|wake| wake.notify_one());
+            waiting.0.get(&scope).into_iter().flatten().for_each(|wake| wake.notify_one());
         }
     }
 

@@ -179,7 +179,7 @@ impl Writer {
         }
         let cursor = state.store.cursor;
         let (synced, relists) = (state.synced, state.relists);
-        let touched = state.touched.take_dirty();
+        let (touched, spent) = (state.touched.take_dirty(), std::mem::take(&mut state.spent));
         // Items of a pass become visible only at its end.
         let shows = before != (synced, cursor, state.store.position.clone(), relists);
         // Released before readers are woken, so that they do not wait for it.
@@ -191,11 +191,12 @@ impl Writer {
                 *mark = Mark { synced, revision, history, commits, relists };
             });
             if cursor.history == before.1.history {
-                self.shared.scoped.wake(&touched);
+                self.shared.scoped.wake(touched);
             } else {
                 self.shared.scoped.wake_all();
             }
         }
+        drop(spent);
         commit
     }
 
@@ -294,7 +295,17 @@ impl Reader {
 
     /// The object that changed last among those held. Costs a scan of all of them if nothing changed since the first list.
     pub fn newest(&self) -> Option<Arc<Object>> {
-        self.shared.read().newest().cloned()
+        let state = self.shared.read();
+        if let Some(newest) = state.changed_last() {
+            return Some(newest.clone());
+        }
+        let store = state.store.clone();
+        // The scan does without the lock.
+        drop(state);
+        store
+            .after(None)
+            .reduce(|a, b| if b.resource_version() > a.resource_version() { b } else { a })
+            .cloned()
     }
 
     /// How far the cache is. Does not take the lock.

@@ -1,7 +1,7 @@
 //! The state behind the lock: store, journal and tombstones together.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use imbl::OrdMap;
@@ -88,6 +88,8 @@ pub(super) struct State {
     /// Whether the next pass begins a new history.
     outdated: bool,
     pass: Option<Pass>,
+    /// Keys that ended lists no longer need, to be freed without the lock.
+    pub(super) spent: Vec<HashSet<Key>>,
     pub(super) backfills: Backfills,
     pub(super) touched: Touched,
     pub(super) indexes: Indexes,
@@ -124,6 +126,7 @@ impl State {
             relists: 0,
             outdated: false,
             pass: None,
+            spent: Vec::new(),
             touched: Touched::default(),
             indexes: Indexes::new(),
             backfills: Backfills::new(),
@@ -184,7 +187,8 @@ impl State {
             // The API server's answer for an earlier version may be of either history.
             self.backfills.close();
         }
-        let Outcome { changed, gone } = pass.end(&self.store, back);
+        let Outcome { changed, gone, spent } = pass.end(&self.store, back);
+        self.spent.push(spent);
         if !self.synced || back {
             self.begin_history(changed, &gone, version, commit);
             commit.history_lost = back;
@@ -282,13 +286,10 @@ impl State {
         (self.synced, self.outdated) = (true, false);
     }
 
-    /// The object that changed last among those held.
-    pub(super) fn newest(&self) -> Option<&Arc<Object>> {
-        if let Some((_, recent)) = self.recent.last_key_value() {
-            return self.store.get(&recent.key);
-        }
-        let objects = self.store.objects.values().map(|stored| &stored.object);
-        objects.reduce(|a, b| if b.resource_version() > a.resource_version() { b } else { a })
+    /// The object that changed last among those held; `None` if none of them changed since the first list.
+    pub(super) fn changed_last(&self) -> Option<&Arc<Object>> {
+        let (_, recent) = self.recent.last_key_value()?;
+        self.store.get(&recent.key)
     }
 
     fn put(&mut self, object: Object, commit: &mut Commit) {

@@ -73,6 +73,8 @@ impl Generations {
         let (replaced, bytes_max) = (state.snapshot.replaced, EXACT_BYTES.max(state.snapshot.held as u64));
         let slot = Arc::new(Slot(Mutex::new(Some(state))));
         let (queue, _) = self.queue(holding);
+        // Let go without the lock: the last holder of a state may free a hundred thousand objects.
+        let mut over = Vec::new();
         let mut held = lock(queue);
         held.push_back(Held { since: now, informer, replaced, slot: Arc::downgrade(&slot) });
         if holding == Holding::Exact {
@@ -80,11 +82,13 @@ impl Generations {
                 let keeps_too_much =
                     one.informer == informer && replaced.saturating_sub(one.replaced) > bytes_max;
                 if keeps_too_much {
-                    one.let_go();
+                    over.push(one.slot.clone());
                 }
                 !keeps_too_much && one.slot.strong_count() > 0
             });
         }
+        drop(held);
+        over.iter().filter_map(Weak::upgrade).for_each(|slot| slot.let_go());
         HeldState(slot)
     }
 
@@ -117,13 +121,16 @@ impl Generations {
         over.iter().filter_map(Weak::upgrade).for_each(|slot| slot.let_go());
         for holding in [Holding::Movable, Holding::Exact] {
             let (queue, held_max) = self.queue(holding);
+            let mut over = Vec::new();
             let mut held = lock(queue);
             while let Some(oldest) = held.front()
                 && now.saturating_duration_since(oldest.since) >= held_max
                 && let Some(oldest) = held.pop_front()
             {
-                oldest.let_go();
+                over.push(oldest.slot);
             }
+            drop(held);
+            over.iter().filter_map(Weak::upgrade).for_each(|slot| slot.let_go());
         }
     }
 
@@ -132,12 +139,6 @@ impl Generations {
             Holding::Movable => (&self.movable, MOVING_HELD_MAX),
             Holding::Exact => (&self.exact, EXACT_HELD_MAX),
         }
-    }
-}
-
-impl Held {
-    fn let_go(&self) {
-        self.slot.upgrade().inspect(|slot| slot.let_go());
     }
 }
 

@@ -376,11 +376,11 @@ impl<M: Member> Live<M> {
 
     /// Ordered members for which a batch would break the order of changes. Their streams end by themselves.
     fn out_of_order(&self, lane: usize, batch: &SharedBatch) -> Vec<usize> {
-        if !batch.changes().iter().any(|change| change.is_amid_relist()) {
+        // Looked for once, not for each member.
+        let Some(amid) = batch.changes().iter().find(|change| change.is_amid_relist()) else {
             return Vec::new();
-        }
-        let breaks =
-            |view: &View<M>| batch.changes().iter().any(|change| loses_order(&view.selection, change));
+        };
+        let breaks = |view: &View<M>| loses_order(&view.selection, amid);
         self.members_where(lane, |view, entry| view.groups[entry.group].ordered && breaks(view))
     }
 

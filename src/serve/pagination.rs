@@ -1,6 +1,7 @@
 //! Snapshots that are held for clients that read in pages.
 
 use std::collections::{HashMap, VecDeque};
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -28,6 +29,13 @@ struct Shelf {
     len_max: usize,
     bytes_max: u64,
     ttl: Duration,
+}
+
+/// The locked shelf, and what was removed from it. The lock is released before that is freed, as fields are dropped in their order: a
+/// snapshot may be the last to hold a hundred thousand objects.
+struct Locked<'a> {
+    places: MutexGuard<'a, Places>,
+    over: Vec<Held>,
 }
 
 #[derive(Default)]
@@ -143,14 +151,21 @@ impl Pages {
 }
 
 impl Shelf {
-    fn lock(&self, now: Instant) -> MutexGuard<'_, Places> {
-        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
-        places.held.retain(|one| now.saturating_duration_since(one.used) < self.ttl);
-        places
+    /// The shelf, without what has expired.
+    fn lock(&self, now: Instant) -> Locked<'_> {
+        let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut locked = Locked { places, over: Vec::new() };
+        while let Some(first) = locked.places.held.front()
+            && now.saturating_duration_since(first.used) >= self.ttl
+        {
+            let first = locked.places.held.pop_front();
+            locked.over.extend(first);
+        }
+        locked
     }
 
     /// Drops snapshots beyond the bounds.
-    fn make_room(&self, places: &mut Places) {
+    fn make_room(&self, places: &mut Locked<'_>) {
         loop {
             let limit = match places.held.len() {
                 ..=1 => return,
@@ -163,7 +178,8 @@ impl Shelf {
             if finished.is_none() {
                 super::metrics::limit_hit(limit);
             }
-            places.held.remove(finished.unwrap_or(0));
+            let over = places.held.remove(finished.unwrap_or(0));
+            places.over.extend(over);
         }
     }
 
@@ -173,6 +189,20 @@ impl Shelf {
         self.make_room(&mut places);
         places.tended = !places.held.is_empty();
         places.tended
+    }
+}
+
+impl Deref for Locked<'_> {
+    type Target = Places;
+
+    fn deref(&self) -> &Places {
+        &self.places
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut Places {
+        &mut self.places
     }
 }
 
