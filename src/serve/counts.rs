@@ -13,7 +13,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use futures_util::future::select_all;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::held_body::whole_body;
@@ -32,6 +32,8 @@ const ROUTE: &str = "/v1/watch-index/";
 /// Largest number of values that are counted under the cache's lock: about a millisecond. With more, the objects are counted,
 /// in turns, and there is no stream.
 const COUNTED_AT_ONCE_MAX: usize = 20_000;
+/// Number of values that a stream looks at in one turn: about a millisecond.
+const LOOKED_AT_MAX: usize = 1_000;
 /// Bytes of an answer around its counts, and those of a count around its value, unless they are unusually long.
 const ANSWER_BYTES: usize = 256;
 const COUNT_BYTES: usize = 28;
@@ -78,6 +80,12 @@ struct Part {
     cursor: Option<Cursor>,
     counts: HashMap<Arc<str>, usize>,
     version: ResourceVersion,
+}
+
+/// A turn of looking at values. A stream may have twenty thousand of them, and looks at each several times.
+#[derive(Default)]
+struct Turn {
+    looked_at: usize,
 }
 
 /// How many objects have each value. Answered by the index if the request selects everything; else the selected objects are
@@ -242,7 +250,7 @@ pub(super) async fn watch(
     let informers = parts.iter().map(|part| part.informer.clone()).collect();
     let permit = server.hub.permit(informers).map_err(|error| hub_error::not_subscribed(&error))?;
     let mut counting = Counting { parts, told: HashMap::new(), begun: false };
-    let Ok(first) = counting.look() else {
+    let Ok(first) = counting.look().await else {
         let message = format!("there are more than {COUNTED_AT_ONCE_MAX} values at {path}");
         return Err(ApiError::bad_request(message));
     };
@@ -267,26 +275,25 @@ impl WatchedState for Counting {
     }
 
     async fn step(&mut self) -> Result<Option<Message>, Over> {
-        self.look()
+        self.look().await
     }
 }
 
 impl Counting {
     /// Looks at what has changed; `None` if no count has. It cannot where an informer was replaced, or where the index has too many
     /// values by now.
-    fn look(&mut self) -> Result<Option<Message>, Over> {
-        let mut touched: BTreeSet<Arc<str>> = BTreeSet::new();
+    async fn look(&mut self) -> Result<Option<Message>, Over> {
+        let (mut touched, mut turn) = (BTreeSet::new(), Turn::default());
         for part in &mut self.parts {
-            part.step(&mut touched)?;
+            part.step(&mut touched, &mut turn).await?;
         }
-        let total =
-            |value: &Arc<str>| -> usize { self.parts.iter().filter_map(|part| part.counts.get(value)).sum() };
         let mut changed: BTreeMap<Arc<str>, usize> = BTreeMap::new();
         for value in touched {
-            let count = total(&value);
+            let count = self.parts.iter().filter_map(|part| part.counts.get(&value)).sum();
             if self.told.get(&value).copied().unwrap_or(0) != count {
                 changed.insert(value, count);
             }
+            turn.looked().await;
         }
         if self.begun && changed.is_empty() {
             return Ok(None);
@@ -300,6 +307,7 @@ impl Counting {
             } else {
                 self.told.remove(&value);
             }
+            turn.looked().await;
         }
         let kind = if self.begun { "PATCHED" } else { "COUNTS" };
         self.begun = true;
@@ -307,19 +315,35 @@ impl Counting {
             [part] => part.version.to_string(),
             _ => String::new(),
         };
-        Ok(Some(Message { kind, object: json!({"resourceVersion": version, "counts": counts}) }))
+        // Moved, as `json!` would copy each value.
+        let counts = ("counts".to_owned(), Value::Object(counts));
+        let object = serde_json::Map::from_iter([counts, ("resourceVersion".to_owned(), version.into())]);
+        Ok(Some(Message { kind, object: Value::Object(object) }))
+    }
+}
+
+impl Turn {
+    /// Notes that a value was looked at. At the end of the turn other tasks run.
+    async fn looked(&mut self) {
+        self.looked_at += 1;
+        if self.looked_at.is_multiple_of(LOOKED_AT_MAX) {
+            tokio::task::yield_now().await;
+        }
     }
 }
 
 impl Part {
     /// Takes what has changed in this informer, and adds the values that it touched.
-    fn step(&mut self, touched: &mut BTreeSet<Arc<str>>) -> Result<(), Over> {
+    async fn step(&mut self, touched: &mut BTreeSet<Arc<str>>, turn: &mut Turn) -> Result<(), Over> {
         if self.informer.is_over() {
             return Err(Over);
         }
         let read = self.index.counts(self.cursor, COUNTED_AT_ONCE_MAX).ok_or(Over)?;
         if read.is_whole {
-            touched.extend(std::mem::take(&mut self.counts).into_keys());
+            for value in std::mem::take(&mut self.counts).into_keys() {
+                touched.insert(value);
+                turn.looked().await;
+            }
         }
         for (value, count) in read.counts {
             if count > 0 {
@@ -328,6 +352,7 @@ impl Part {
                 self.counts.remove(&value);
             }
             touched.insert(value);
+            turn.looked().await;
         }
         (self.cursor, self.version) = (Some(read.cursor), read.position);
         Ok(())
@@ -337,6 +362,7 @@ impl Part {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use serde_json::json;
 
     use super::*;
 

@@ -11,7 +11,8 @@ use axum::http::{HeaderMap, HeaderValue, Method, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Buf as _;
 use futures_util::stream::unfold;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 use tokio::time::{Instant, sleep_until};
 
 use super::body::FramesBody;
@@ -48,11 +49,13 @@ pub(super) trait WatchedState: Send + 'static {
     }
 }
 
-/// A message of a stream.
+/// A message of a stream. As JSON: `{"object":OBJECT,"type":KIND}`.
+#[derive(Serialize)]
 pub(super) struct Message {
-    /// Its type: the name of the event over SSE.
-    pub(super) kind: &'static str,
     pub(super) object: Value,
+    /// The name of the event over SSE.
+    #[serde(rename = "type")]
+    pub(super) kind: &'static str,
 }
 
 /// Why a stream ends: it cannot tell any more what has changed.
@@ -178,12 +181,13 @@ impl<T: WatchedState> StateStream<T> {
         }
     }
 
-    fn render(&self, Message { kind, object }: &Message) -> Frames {
-        let message = json!({"type": kind, "object": object});
+    fn render(&self, message: &Message) -> Frames {
+        let text = serde_json::to_string(message).expect("a JSON value is valid JSON");
+        let kind = message.kind;
         let mut frames = Frames::new();
         match self.format {
-            Format::Sse => frames.put(&format!("event: {kind}\ndata: {message}\n\n")),
-            Format::Ndjson | Format::WebSocket | Format::Kubernetes(_) => frames.put(&format!("{message}\n")),
+            Format::Sse => frames.put(&format!("event: {kind}\ndata: {text}\n\n")),
+            Format::Ndjson | Format::WebSocket | Format::Kubernetes(_) => frames.put(&format!("{text}\n")),
         }
         frames.cut();
         frames
