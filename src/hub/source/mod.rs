@@ -312,6 +312,8 @@ impl Source {
         }
         let is_same_content = self.informer.spec.digest() == successor.spec.digest();
         let are_same_objects = self.informer.spec.selects_as(&successor.spec);
+        // Clients tell objects apart by their kind.
+        let is_same_kind = self.informer.spec.content.metadata_only == successor.spec.content.metadata_only;
         self.matcher = Matcher::new(self.matcher.selection().clone(), &successor.reader);
         let new = self.matcher.candidates();
         self.wake = successor.reader.wake();
@@ -332,7 +334,7 @@ impl Source {
             Resumable::No => true,
             Resumable::At(version) => new.snapshot.position >= *version,
         };
-        let tells_all = is_as_far && self.holds_beyond.is_none();
+        let tells_all = is_as_far && is_same_kind && self.holds_beyond.is_none();
         self.phase = Phase::Difference(Box::new(Difference {
             old,
             new,

@@ -193,6 +193,34 @@ async fn streams_get_the_objects_in_their_new_form_after_a_reload() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn streams_start_over_where_a_reload_changes_the_kind_of_the_objects() {
+    let (whole, metadata) = ("watch: [{resource: pods}]", "watch: [{resource: pods, metadataOnly: true}]");
+    let configured = Configured::start(cluster(), whole).await;
+    let address = configured.server.address;
+    let paths =
+        ["/v1/watch/pods", "/v1/watch/pods?fields=metadata.name&patch=merge", "/v1/watch/pods?join=owners"];
+    let mut streams = Vec::new();
+    for path in paths {
+        let mut stream = Stream::sse(address, path, None).await.unwrap();
+        stream.until("SYNCED").await;
+        streams.push(stream);
+    }
+    for (after, kind) in [(metadata, "PartialObjectMetadata"), (whole, "Pod")] {
+        configured.put(after);
+        // A client that tells objects apart by their kind would hold each of them twice.
+        for stream in &mut streams {
+            let mut event = stream.next().await.unwrap();
+            while event.kind == "BOOKMARK" {
+                event = stream.next().await.unwrap();
+            }
+            assert_eq!((&*event.kind, event.reason()), ("RESET", "Replaced"));
+            let added = stream.until("SYNCED").await.remove(0);
+            assert_eq!((&*added.kind, added.object["kind"].as_str()), ("ADDED", Some(kind)));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_informer_that_a_client_started_gets_the_namespaces_of_a_reload() {
     let configured = Configured::start(cluster(), "{watch: [{resource: nodes}], onDemand: [pods]}").await;
     answered(configured.server.address, "/v1/snapshot/pods", 200).await;
