@@ -208,7 +208,7 @@ fn gauge_subscriptions(admin: &Admin, now: Instant) {
         gauge!("informerd_subscriptions", "state" => stage.as_str()).set(count as f64);
     }
     let lag = followers.iter().map(|one| one.lag).max().unwrap_or_default();
-    gauge!("informerd_subscriptions_behind_seconds_max").set(lag.as_secs_f64());
+    gauge!("informerd_subscriptions_behind_max_seconds").set(lag.as_secs_f64());
 }
 
 /// Sizes are read at each scrape, so that the hot path does not have to maintain them.

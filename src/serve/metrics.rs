@@ -133,7 +133,7 @@ fn describe_caches() {
 fn describe_subscriptions() {
     describe_gauge!("informerd_subscriptions", "Subscriptions by how they are served.");
     describe_gauge!(
-        "informerd_subscriptions_behind_seconds_max",
+        "informerd_subscriptions_behind_max_seconds",
         Unit::Seconds,
         "Time since the slowest subscription last had everything."
     );

@@ -275,6 +275,11 @@ async fn metrics_are_prometheus_text_without_a_series_twice() {
     let _stream = client::Stream::sse(server.address, "/v1/watch/configmaps", None).await.unwrap();
     let page = get(server.admin, "/metrics", &[]).await;
     assert_eq!(page.header("content-type").as_deref(), Some("text/plain; version=0.0.4; charset=utf-8"));
+    let readme = include_str!("../../README.md");
+    for name in page.text().lines().filter_map(|line| line.strip_prefix("# TYPE informerd_")) {
+        let name = format!("informerd_{}", name.split(' ').next().unwrap());
+        assert!(readme.contains(&name), "{name} is served, but the README names another one or none");
+    }
     let series = series(page.text());
     for (name, least) in [
         (r#"informerd_cache_synced{resource="configmaps"}"#, 1.0),
