@@ -30,7 +30,7 @@ pub(crate) fn object(namespace: &str, name: &str, content: &Value) -> Value {
     object
 }
 
-fn owned(mut object: Value, kind: &str, owner: &Value) -> Value {
+pub(crate) fn owned(mut object: Value, kind: &str, owner: &Value) -> Value {
     object["metadata"]["ownerReferences"] = json!([{
         "apiVersion": "apps/v1", "kind": kind, "name": owner["metadata"]["name"], "uid": owner["metadata"]["uid"],
     }]);

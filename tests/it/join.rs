@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use crate::graph::{ALL, listed, object, shop};
+use crate::graph::{ALL, listed, object, owned, shop};
 use crate::support::client::{Stream, StreamEvent, Transport};
 use crate::support::server::TestServer;
 use crate::support::{TRANSPORTS, in_time, mk_pod};
@@ -191,6 +191,9 @@ async fn a_stream_with_join_begins_with_the_snapshot() {
         "services/shop?join=po",
         "services,pods?labelSelector=app%3Ddb&join=nodes",
         "pods?join=nodes&fields=metadata.labels",
+        // The deployments and replicasets are not selected, and as objects of a selected resource no owners.
+        "pods,deployments?labelSelector=app%3Dweb&join=owners",
+        "pods,replicasets?labelSelector=app%3Dweb&join=owners",
     ] {
         let expected = snapshot(&server, target).await;
         for transport in [TRANSPORTS[0], TRANSPORTS[1], TRANSPORTS[2], Transport::Http2] {
@@ -201,6 +204,25 @@ async fn a_stream_with_join_begins_with_the_snapshot() {
             assert_eq!(fold.objects, expected, "{target} over {transport:?}");
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn members_that_only_owners_are_held_without_may_be_asked_for() {
+    let server = TestServer::start_with(&["pods", "replicasets"], |config| {
+        config.watches[1].metadata_only = true;
+    })
+    .await;
+    let set = server.cluster.create("replicasets", object("shop", "web-1", &json!({"spec": {}}))).unwrap();
+    server.cluster.create("pods", owned(mk_pod("shop", "a", "web"), "ReplicaSet", &set)).unwrap();
+    server.caught_up("pods").await;
+    server.caught_up("replicasets").await;
+    let list = server.get("/v1/snapshot/pods?join=owners&fields=spec").await.json();
+    let held = |item: &Value| (item["kind"].clone(), item["spec"].is_object());
+    let held: Vec<_> = list["items"].as_array().unwrap().iter().map(held).collect();
+    assert_eq!(held, [("Pod".into(), true), ("PartialObjectMetadata".into(), false)]);
+    let watch = "/v1/watch/pods?join=owners&fields=spec&changed=spec";
+    let mut stream = Stream::sse(server.address, watch, None).await.unwrap();
+    assert_eq!(stream.until("SYNCED").await.len(), 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -75,7 +75,6 @@ impl Request {
         let damages_before = damages();
         let form = target.selection.form.clone();
         let joined = JoinedList::collect(server, target, &relations, deadline).await?;
-        target::mask(&joined.informers, "fields", &self.params)?;
         let headers = joined.headers(server, self.format, &form).await;
         if damages() != damages_before {
             return Err(ApiError::unavailable("an object could not be read: it is fetched again", 1));
@@ -252,14 +251,19 @@ async fn select(server: &Server, target: &Target) -> Result<Vec<Selected>, ApiEr
     Ok(selected)
 }
 
-/// The owners of selected objects, and theirs, all the way up, as far as they are followed.
+/// The owners of selected objects, and theirs, all the way up, as far as they are followed. As on a watch, which follows the objects of
+/// a selected resource as selected ones, none of them is an owner.
 async fn above(
     server: &Server,
     selected: &[Selected],
     states: &mut HashMap<InformerId, Snapshot>,
     deadline: Instant,
 ) -> Result<Vec<(Arc<Informer>, Arc<Object>)>, ApiError> {
-    let informers = server.hub.informers();
+    let is_selected = |informer: &Informer| {
+        selected.iter().any(|selected| selected.informer.spec.resource == informer.spec.resource)
+    };
+    let mut informers = server.hub.informers();
+    informers.retain(|informer| !is_selected(informer));
     let mut found: BTreeMap<(usize, Key), Arc<Object>> = BTreeMap::new();
     let mut frontier: Vec<_> = selected.iter().flat_map(|one| one.objects.iter().cloned()).collect();
     let mut asked: HashSet<(String, String)> = HashSet::new();

@@ -87,6 +87,12 @@ impl Relations {
             relation.check_held(target).map_err(|why| wrong(&why))?;
             relations.kinds.push(relation);
         }
+        let related = relations.kinds.iter().flat_map(|relation| relation.informers.iter().cloned());
+        let related: Vec<_> = related.collect();
+        // Not of the resources that may only contain owners, as nearly any may: of an owner is shown what is held.
+        for name in ["fields", "changed"] {
+            target::mask(&related, name, params)?;
+        }
         let count = relations.kinds.iter().map(|relation| relation.informers.len()).sum::<usize>();
         let max = server.config.streams_per_connection_max;
         if target.informers.len() + count > max {

@@ -23,9 +23,6 @@ pub(in crate::serve) async fn of_stream(
     }
     let related = related(server, target, params, deadline).await?;
     let informers: Vec<_> = related.iter().map(|one| one.informer.clone()).collect();
-    for name in ["fields", "changed"] {
-        target::mask(&informers, name, params)?;
-    }
     for informer in informers.iter().filter(|informer| informer.spec.started == Started::Demand) {
         target::synced(informer, deadline).await?;
     }
