@@ -112,6 +112,11 @@ pub(super) fn wrong_json(field: &str, body: &[u8], accepted: &str) -> ApiError {
     ApiError::invalid(field, &String::from_utf8_lossy(begin), accepted)
 }
 
+/// Whether JSON is an object. From an array serde would read a struct's members by their order.
+pub(super) fn is_object(json: &[u8]) -> bool {
+    json.trim_ascii_start().starts_with(b"{")
+}
+
 /// Reads the body of a request that is JSON of at most `bytes_max` bytes.
 ///
 /// # Errors

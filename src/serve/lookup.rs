@@ -126,6 +126,9 @@ pub(super) async fn lookup(
     };
     let body = body::json(request, BODY_BYTES_MAX).await?;
     let accepted = r#"expected {"values":["…"]}"#;
+    if !body::is_object(&body) {
+        return Err(body::wrong_json("body", &body, accepted));
+    }
     let lookup: Lookup = serde_json::from_slice(&body)
         .map_err(|error| body::wrong_json("body", &body, &format!("{accepted}: {error}")))?;
     let params = Params::parse(query.as_deref(), &[SELECTION, PROJECTION])?;

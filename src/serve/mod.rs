@@ -99,6 +99,7 @@ fn router(server: Server, admin: Admin) -> Router {
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(tower_http::compression::CompressionLayer::new().compress_when(compressed::CompressWhen))
+        .layer(axum::middleware::map_request(negotiate::without_refusals))
         .with_state(server)
 }
 

@@ -1,7 +1,8 @@
 //! Content negotiation of `/v1`.
 
-use axum::http::HeaderMap;
-use axum::http::header::{ACCEPT, HeaderName};
+use axum::extract::Request;
+use axum::http::header::{ACCEPT, ACCEPT_ENCODING, HeaderName};
+use axum::http::{HeaderMap, HeaderValue};
 
 use crate::encode::Coding;
 
@@ -10,7 +11,7 @@ use crate::encode::Coding;
 /// Shape: `offered` is in our order of preference, which decides between equal weights. Without a header everything is
 /// accepted (RFC 9110 section 12.5.1).
 pub(super) fn accepted<T: Copy>(headers: &HeaderMap, offered: &[(&str, T)]) -> Option<T> {
-    let ranges = ranges(headers, ACCEPT);
+    let ranges = ranges(headers, &ACCEPT);
     if ranges.is_empty() {
         return offered.first().map(|(_, value)| *value);
     }
@@ -31,14 +32,14 @@ pub(super) fn accepted<T: Copy>(headers: &HeaderMap, offered: &[(&str, T)]) -> O
 
 /// Whether a client accepts a compressed answer.
 pub(super) fn compresses(headers: &HeaderMap) -> bool {
-    let codings = ranges(headers, axum::http::header::ACCEPT_ENCODING);
+    let codings = ranges(headers, &ACCEPT_ENCODING);
     codings.iter().any(|(coding, weight)| *weight > 0.0 && matches!(&**coding, "gzip" | "br" | "zstd" | "*"))
 }
 
 /// The coding of a stream. gzip unless zstd is wanted more: each batch is a zstd frame of its own (RFC 8878 section 3 has
 /// clients expect that), which fewer clients were tried with.
 pub(super) fn coding(headers: &HeaderMap) -> Coding {
-    let codings = ranges(headers, axum::http::header::ACCEPT_ENCODING);
+    let codings = ranges(headers, &ACCEPT_ENCODING);
     let named = |name: &str| codings.iter().find(|(coding, _)| coding == name).map(|(_, weight)| *weight);
     let rest = named("*").unwrap_or(0.0);
     let gzip = named("gzip").or(named("x-gzip")).unwrap_or(rest);
@@ -54,15 +55,36 @@ pub(super) fn coding(headers: &HeaderMap) -> Coding {
     }
 }
 
-fn ranges(headers: &HeaderMap, name: HeaderName) -> Vec<(String, f32)> {
+/// Removes from `Accept-Encoding` what refuses an answer as it is: `identity;q=0`, `*;q=0`. Such an answer is sent where informerd has no
+/// coding that the client takes; tower-http would give it the code 406.
+pub(super) async fn without_refusals(mut request: Request) -> Request {
+    let refuses = |(coding, weight): &(String, f32)| *weight <= 0.0 && matches!(&**coding, "identity" | "*");
+    if ranges(request.headers(), &ACCEPT_ENCODING).iter().any(refuses) {
+        let values =
+            request.headers().get_all(ACCEPT_ENCODING).into_iter().filter_map(|value| value.to_str().ok());
+        let kept = values
+            .flat_map(|value| value.split(','))
+            .filter(|part| !range(part).is_some_and(|one| refuses(&one)));
+        let kept = kept.map(str::trim).collect::<Vec<_>>().join(",");
+        request.headers_mut().remove(ACCEPT_ENCODING);
+        if let Some(value) = HeaderValue::from_str(&kept).ok().filter(|value| !value.is_empty()) {
+            request.headers_mut().insert(ACCEPT_ENCODING, value);
+        }
+    }
+    request
+}
+
+fn ranges(headers: &HeaderMap, name: &HeaderName) -> Vec<(String, f32)> {
     let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
-    let range = |part: &str| {
-        let mut pieces = part.split(';').map(str::trim);
-        let range = pieces.next().filter(|range| !range.is_empty())?.to_ascii_lowercase();
-        let weight = pieces.find_map(|piece| piece.strip_prefix("q=")?.parse().ok()).unwrap_or(1.0);
-        Some((range, weight))
-    };
     values.flat_map(|value| value.split(',')).filter_map(range).collect()
+}
+
+/// An entry of a header such as `Accept`, with its weight.
+fn range(part: &str) -> Option<(String, f32)> {
+    let mut pieces = part.split(';').map(str::trim);
+    let range = pieces.next().filter(|range| !range.is_empty())?.to_ascii_lowercase();
+    let weight = pieces.find_map(|piece| piece.strip_prefix("q=")?.parse().ok()).unwrap_or(1.0);
+    Some((range, weight))
 }
 
 fn specificity(range: &str, media_type: &str) -> Option<u8> {
@@ -122,5 +144,21 @@ mod tests {
         assert_eq!(of("identity, gzip;q=0.5"), Coding::Identity);
         assert_eq!(of("br"), Coding::Identity);
         assert_eq!(coding(&HeaderMap::new()), Coding::Identity);
+    }
+
+    #[tokio::test]
+    async fn an_answer_as_it_is_cannot_be_refused() {
+        for (given, kept) in [
+            ("identity;q=0", None),
+            ("*;q=0", None),
+            ("gzip, *;q=0", Some("gzip")),
+            ("deflate, identity;q=0.0, br;q=0.5", Some("deflate,br;q=0.5")),
+            ("gzip;q=0, identity", Some("gzip;q=0, identity")),
+        ] {
+            let request = Request::builder().header(ACCEPT_ENCODING, given).body(axum::body::Body::empty());
+            let request = without_refusals(request.unwrap()).await;
+            let found = request.headers().get(ACCEPT_ENCODING).map(|value| value.to_str().unwrap());
+            assert_eq!(found, kept, "{given}");
+        }
     }
 }

@@ -52,8 +52,11 @@ impl Params {
                 causes.push(Cause { reason: reason.into(), message, field: name.chars().take(80).collect() });
             };
             if !known.contains(&&*name) {
-                let accepted =
-                    format!("unknown parameter (value {shown:?}); accepted are {}", known.join(", "));
+                let accepted = match known.is_empty() {
+                    true => "the path has no parameters".to_owned(),
+                    false => format!("accepted are {}", known.join(", ")),
+                };
+                let accepted = format!("unknown parameter (value {shown:?}); {accepted}");
                 refuse("FieldValueNotSupported", accepted);
             } else if !REPEATABLE.contains(&&*name) && pairs.iter().any(|(other, _)| *other == name) {
                 refuse("FieldValueDuplicate", format!("given more than once (value {shown:?})"));

@@ -216,9 +216,12 @@ fn place(
         return Err(ApiError::invalid("namespace", empty, "expected a namespace's name"));
     }
     if mixed && !(rest.is_empty() && namespaces.is_empty()) {
-        return wrong(
-            "expected no namespace or name where resources of cluster and namespace scope are mixed",
-        );
+        let accepted =
+            "expected no namespace or name where resources of cluster and namespace scope are mixed";
+        return match namespaces.first() {
+            Some(namespace) => Err(ApiError::invalid("namespace", namespace, accepted)),
+            None => wrong(accepted),
+        };
     }
     if !namespaced && !namespaces.is_empty() {
         return Err(ApiError::invalid("namespace", &namespaces[0], "the resource is cluster-scoped"));

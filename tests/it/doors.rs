@@ -382,9 +382,13 @@ async fn the_openapi_document_lists_exactly_the_accepted_parameters() {
     ] {
         let refused = get(address, &format!("{path}?nonsense=1"), &[]).await.json();
         let message = refused["message"].as_str().unwrap().to_owned();
-        let accepted = message.rsplit_once("accepted are ").unwrap().1;
-        let mut accepted: BTreeSet<_> =
-            accepted.split(", ").filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        let mut accepted: BTreeSet<_> = match message.rsplit_once("accepted are ") {
+            Some((_, accepted)) => accepted.split(", ").map(str::to_owned).collect(),
+            None => {
+                assert!(message.ends_with("; the path has no parameters"), "{message}");
+                BTreeSet::new()
+            }
+        };
         // A path has one namespace; the query may have several.
         if documented_as.contains("{namespace}") {
             accepted.remove("namespace");

@@ -100,6 +100,7 @@ async fn many_values_are_looked_up_at_once() {
         ("application/json", "{", 400, "expected"),
         ("application/json", r#"{"values":[]}"#, 400, "1 to 1024"),
         ("application/json", r#"{"value":["a"]}"#, 400, "unknown field"),
+        ("application/json", r#"[["a"]]"#, 400, r#"invalid value \"[[\\\"a\\\"]]\": expected"#),
         ("application/json", "nonsense", 400, r#"invalid value \"nonsense\": expected"#),
     ] {
         let (code, answer) = post(&server, target, kind, body).await;

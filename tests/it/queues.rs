@@ -298,6 +298,15 @@ async fn invalid_queue_requests_are_refused_by_field() {
             "requeueAfterSeconds",
         ),
         ("POST", "q/requeue", json!({"name": "a"}), 400, "body: invalid value \"{"),
+        ("POST", "q/lease", json!([1, 0, 60]), 400, "body: invalid value \"[1,0,60]\": expected an object"),
+        (
+            "PUT",
+            "new",
+            json!({"watch": [{"resource": "pods"}], "leaseSeconds": -1}),
+            400,
+            "leaseSeconds: invalid value \"-1\"",
+        ),
+        ("PUT", "new", json!({"watch": [{"resource": 5}]}), 400, "watch[0].resource: invalid value \"5\""),
         ("POST", "q/retry", json!({"lease": "x", "error": "e".repeat(70_000)}), 413, "more than 65536 bytes"),
     ] {
         let refused = send(server.address, method, &format!("/v1/queues/{target}"), &body).await;

@@ -96,7 +96,15 @@ async fn objects(server: &Server, target: &PathTarget, request: &Parts) -> Resul
     if target.name.is_some() {
         return get::get(server, target, &query, headers).await;
     }
-    let options = ListOptions::parse(&query)?;
+    let options = match ListOptions::parse(&query) {
+        Ok(options) => options,
+        Err(refused) => {
+            // As on an API server, an unknown resource counts first. One that is not followed may be passed through: a newer API server
+            // may know the parameter.
+            resource::informer(server, target).await?;
+            return Err(refused);
+        }
+    };
     match options.verb {
         ListOrWatch::List { .. } => list::list(server, target, options, &query, headers).await,
         ListOrWatch::Watch { .. } => watch::watch(server, target, options, &query, request).await,

@@ -12,7 +12,9 @@ pub enum QueueError {
         name: String,
     },
     /// It was declared otherwise.
-    #[error("queue {name:?} is declared otherwise; GET /v1/queues/{name} shows how, and DELETE removes it")]
+    #[error(
+        "queue {name:?} is declared otherwise; GET /v1/queues/{name} shows how. DELETE removes a queue that a client has declared"
+    )]
     Differs {
         /// The name.
         name: String,

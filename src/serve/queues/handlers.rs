@@ -12,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 use http_body::{Frame, SizeHint};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use serde_path_to_error::{Path, Segment};
 use tokio::time::Instant;
 
 use super::super::load::{EndsWithClient, Load};
@@ -345,15 +346,36 @@ fn token(text: &str) -> Result<LeaseToken, ApiError> {
 /// The JSON body of a request.
 async fn read<T: DeserializeOwned>(request: Request, accepted: &str) -> Result<T, ApiError> {
     let body = body::json(request, BODY_BYTES_MAX).await?;
+    let accepted = format!("expected an object like {accepted}");
+    if !body::is_object(&body) {
+        return Err(body::wrong_json("body", &body, &accepted));
+    }
     let mut json = serde_json::Deserializer::from_slice(&body);
     let parsed = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-        let path = error.path().to_string();
-        let field = if path == "." { "body" } else { &path };
-        body::wrong_json(field, &body, &format!("expected an object like {accepted}: {}", error.inner()))
+        let accepted = format!("{accepted}: {}", error.inner());
+        match value_at(&body, error.path()) {
+            Some(value) => ApiError::invalid(&error.path().to_string(), &value.to_string(), &accepted),
+            None => body::wrong_json("body", &body, &accepted),
+        }
     })?;
     let after = |error| body::wrong_json("body", &body, &format!("expected one object: {error}"));
     json.end().map_err(after)?;
     Ok(parsed)
+}
+
+/// The value at a place of JSON; `None` for the whole of it, and where it has no such place.
+fn value_at(json: &[u8], path: &Path) -> Option<Value> {
+    let mut value: Value = serde_json::from_slice(json).ok()?;
+    let mut is_whole = true;
+    for segment in path {
+        value = match segment {
+            Segment::Seq { index } => value.get_mut(*index)?.take(),
+            Segment::Map { key } => value.get_mut(key)?.take(),
+            Segment::Enum { .. } | Segment::Unknown => return None,
+        };
+        is_whole = false;
+    }
+    (!is_whole).then_some(value)
 }
 
 fn uncached(response: impl IntoResponse) -> Response {

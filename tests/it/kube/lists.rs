@@ -266,6 +266,8 @@ async fn case_40_a_malformed_number_is_a_bad_request() {
             assert_eq!(bad["message"], upstream["message"], "{query}");
         }
         status(&server.get(&format!("{PODS}?watch=1&{query}")).await, 400, "BadRequest");
+        // An unknown resource counts first.
+        status(&server.get(&format!("/api/v1/nothing?{query}")).await, 404, "NotFound");
     }
     assert_eq!(names(&server.get(&format!("{PODS}?limit=-1&unknown=1")).await).len(), 6);
 }

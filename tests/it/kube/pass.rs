@@ -58,8 +58,11 @@ async fn pass_through_reads_forwards_what_the_cache_cannot_answer() {
     let server = start(PassThrough::Reads).await;
     let log = format!("{DEFAULT_PODS}/a/log?container=main");
     let missing = format!("{CONFIG_MAPS}/none");
+    let unknown = format!("{CONFIG_MAPS}?resourceVersionMatch=Later&resourceVersion=5");
     for target in [
         CONFIG_MAPS,
+        // A value that informerd does not know: of a kind that it does not follow, this is for the API server to say.
+        &*unknown,
         &*missing,
         &*log,
         "/openapi/v3",
