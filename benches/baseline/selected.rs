@@ -97,13 +97,26 @@ fn tens(bench: &mut Bench, pods: usize, per_second: usize) -> anyhow::Result<()>
     );
     let idle = Case { name: "no stream", streams: 0, query: String::new(), frames_per_event: 0.0 };
     let base = measure(bench, &mut simulator, &idle, per_second)?;
-    for (name, query) in [("streams of a label each", label), ("streams of a namespace each", namespace)] {
-        for streams in [pods / 1_000, pods / 10] {
-            let frames_per_event = streams as f64 / (pods as f64 / 10.0);
-            let case = Case { name, streams, query: query.clone(), frames_per_event };
-            let outcome = measure(bench, &mut simulator, &case, per_second)?;
-            report(bench, &format!("{streams} {name}"), per_second, &outcome, &base);
-        }
+    // As many deliveries as to a stream for each value, by a hundredth of the streams.
+    let few = (pods / 10).min(100);
+    let each: Vec<_> =
+        (0..pods / 10 / few).map(|at| if at == 0 { String::new() } else { at.to_string() }).collect();
+    let labels = each.iter().map(|at| format!("app-{at}{NUMBER}")).collect::<Vec<_>>().join(",");
+    let labels = format!("{watch}&labelSelector=app%20in%20({labels})");
+    let namespaces = each.iter().map(|at| format!("&namespace=load-{at}{NUMBER}")).collect::<String>();
+    let namespaces = format!("{watch}{namespaces}");
+    let cases = [
+        ("streams of a label each", pods / 1_000, 0.01, &label),
+        ("streams of many labels each, of all in all", few, 1.0, &labels),
+        ("streams of a label each", pods / 10, 1.0, &label),
+        ("streams of a namespace each", pods / 1_000, 0.01, &namespace),
+        ("streams of many namespaces each, of all in all", few, 1.0, &namespaces),
+        ("streams of a namespace each", pods / 10, 1.0, &namespace),
+    ];
+    for (name, streams, frames_per_event, query) in cases {
+        let case = Case { name, streams, query: query.clone(), frames_per_event };
+        let outcome = measure(bench, &mut simulator, &case, per_second)?;
+        report(bench, &format!("{streams} {name}"), per_second, &outcome, &base);
     }
     Ok(())
 }
