@@ -53,6 +53,11 @@ impl KeySet {
         Key::namespace_range_after(namespace, key).map(|range| self.range(range)).into_iter().flatten()
     }
 
+    /// How many ranges [`KeySet::namespace_after`] opens.
+    pub fn ranges(&self) -> usize {
+        1 + self.many.len()
+    }
+
     /// The keys between two bounds, which must not exclude each other.
     fn range(&self, range: (Bound<Key>, Bound<Key>)) -> Merged<'_> {
         let start = self.few.partition_point(|key| match &range.0 {

@@ -273,6 +273,11 @@ impl Hub {
         self.read().informers.clone()
     }
 
+    /// Whether informers may start on demand.
+    pub fn starts_on_demand(&self) -> bool {
+        self.0.demand.is_some()
+    }
+
     /// The informers of a resource; none if it is not followed. A name cannot tell `deployments` of `apps/v1` from those of a group
     /// `v1.apps`, which anybody who may define resources can make.
     pub fn followed(&self, group: &str, version: &str, plural: &str) -> Vec<Arc<Informer>> {

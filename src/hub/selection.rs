@@ -42,6 +42,9 @@ const PLAIN_LOOK: Duration = Duration::from_nanos(250);
 /// Cost of an object in a form that cuts or compares parts of it, relative to a whole one: some 4 us.
 const FORM_WEIGHT: usize = 8;
 
+/// Number of ranges of keys that a walk by index may open for its namespaces.
+const RANGES_MAX: usize = 200;
+
 /// A selection applied to the objects of one informer. Values are read together with those for other selections, and equality
 /// is answered by an index if there is one.
 #[derive(Debug)]
@@ -341,10 +344,11 @@ impl Matcher {
             return self.selection.in_reach(&candidates.snapshot, after);
         };
         let object = |key| candidates.snapshot.get(key);
-        if self.selection.namespaces.is_empty() {
+        let namespaces = self.selection.namespaces.iter();
+        // Of thousands of namespaces and values most ranges may be empty, and an empty one counts for nothing in a turn.
+        if namespaces.len() == 0 || namespaces.len() * keys.ranges() > RANGES_MAX {
             return Box::new(keys.after(after).filter_map(object));
         }
-        let namespaces = self.selection.namespaces.iter();
         Box::new(namespaces.flat_map(move |one| keys.namespace_after(one, after)).filter_map(object))
     }
 }

@@ -251,6 +251,9 @@ pub(super) async fn watch(
     let permit = server.hub.permit(informers).map_err(|error| hub_error::not_subscribed(&error))?;
     let mut counting = Counting { parts, told: HashMap::new(), begun: false };
     let Ok(first) = counting.look().await else {
+        if counting.parts.iter().any(|part| part.informer.is_over()) {
+            return Err(ApiError::unavailable("the informer was replaced meanwhile", 1));
+        }
         let message = format!("there are more than {COUNTED_AT_ONCE_MAX} values at {path}");
         return Err(ApiError::bad_request(message));
     };

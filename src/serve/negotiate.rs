@@ -83,7 +83,8 @@ fn ranges(headers: &HeaderMap, name: &HeaderName) -> Vec<(String, f32)> {
 fn range(part: &str) -> Option<(String, f32)> {
     let mut pieces = part.split(';').map(str::trim);
     let range = pieces.next().filter(|range| !range.is_empty())?.to_ascii_lowercase();
-    let weight = pieces.find_map(|piece| piece.strip_prefix("q=")?.parse().ok()).unwrap_or(1.0);
+    let weight = pieces.find_map(|piece| piece.strip_prefix(['q', 'Q'])?.strip_prefix('=')?.parse().ok());
+    let weight = weight.unwrap_or(1.0);
     Some((range, weight))
 }
 
@@ -150,7 +151,7 @@ mod tests {
     async fn an_answer_as_it_is_cannot_be_refused() {
         for (given, kept) in [
             ("identity;q=0", None),
-            ("*;q=0", None),
+            ("*;Q=0", None),
             ("gzip, *;q=0", Some("gzip")),
             ("deflate, identity;q=0.0, br;q=0.5", Some("deflate,br;q=0.5")),
             ("gzip;q=0, identity", Some("gzip;q=0, identity")),

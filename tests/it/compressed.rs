@@ -111,6 +111,23 @@ async fn joins_at_two_moments(target: &str, accept: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_answer_as_it_is_cannot_be_refused() {
+    let server = TestServer::start(&["pods"]).await;
+    for refusal in ["identity;q=0", "*;Q=0"] {
+        for target in
+            ["/v1/snapshot/pods", "/api/v1/pods", "/v1/watch/pods?timeoutSeconds=1", "/v1/resources"]
+        {
+            let answer = server.get_with(target, &[("Accept-Encoding", refusal)]).await;
+            assert_eq!(
+                (answer.status(), answer.header("content-encoding")),
+                (200, None),
+                "{target} {refusal}"
+            );
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn compressed_and_plain_streams_carry_the_same_events_whenever_they_join() {
     for accept in ["text/event-stream", "application/x-ndjson"] {
         // A view of everything, whose batches are shared, and a view of a selection.

@@ -20,8 +20,16 @@ const HANDSHAKE: [(&str, &str); 3] = [
 
 /// A connection after the handshake, and the answer's head.
 async fn shake_hands(server: &TestServer) -> (TcpStream, String) {
+    shake_hands_with(server, WATCH, &HANDSHAKE).await
+}
+
+async fn shake_hands_with(
+    server: &TestServer,
+    target: &str,
+    headers: &[(&str, &str)],
+) -> (TcpStream, String) {
     let mut socket = TcpStream::connect(server.address).await.unwrap();
-    let request = head("GET", WATCH, "localhost", &HANDSHAKE, "keep-alive, Upgrade");
+    let request = head("GET", target, "localhost", headers, "keep-alive, Upgrade");
     socket.write_all(request.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
     while !answer.ends_with(b"\r\n\r\n") {
@@ -68,6 +76,19 @@ async fn a_watch_answers_the_handshake_of_the_rfc() {
     let (first, payload) = frame(&mut socket).await;
     assert_eq!(first, 0x81, "not a whole, unmasked text message");
     assert!(payload.starts_with(br#"{"type":"BOOKMARK","object":{"#));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_offered_subprotocol_is_chosen() {
+    let server = TestServer::start(&["pods"]).await;
+    let offer = ("Sec-WebSocket-Protocol", "base64.binary.k8s.io");
+    for target in [WATCH, "/api/v1/pods?watch=1", "/v1/ws"] {
+        let headers = [&HANDSHAKE[..], &[offer]].concat();
+        let (_, head) = shake_hands_with(&server, target, &headers).await;
+        assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+        let chosen = "sec-websocket-protocol: base64.binary.k8s.io\r\n";
+        assert!(head.to_lowercase().contains(chosen), "{target}: {head}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -98,12 +98,7 @@ async fn objects(server: &Server, target: &PathTarget, request: &Parts) -> Resul
     }
     let options = match ListOptions::parse(&query) {
         Ok(options) => options,
-        Err(refused) => {
-            // As on an API server, an unknown resource counts first. One that is not followed may be passed through: a newer API server
-            // may know the parameter.
-            resource::informer(server, target).await?;
-            return Err(refused);
-        }
+        Err(refused) => return Err(resource::unless_unknown(server, target, refused)),
     };
     match options.verb {
         ListOrWatch::List { .. } => list::list(server, target, options, &query, headers).await,

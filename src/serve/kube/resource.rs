@@ -48,6 +48,16 @@ pub(super) async fn informer(server: &Server, target: &PathTarget) -> Result<Arc
     Ok(informer.clone())
 }
 
+/// The error of a request with wrong parameters. As on an API server, an unknown resource counts first. A request for a resource that is
+/// not followed may be passed through, as a newer API server may know the parameter. No informer is started or waited for.
+pub(super) fn unless_unknown(server: &Server, target: &PathTarget, refused: ApiError) -> ApiError {
+    if !server.hub.followed(&target.group, &target.version, &target.resource).is_empty() {
+        return refused;
+    }
+    // The resource may be one that starts on demand.
+    if server.hub.starts_on_demand() { refused.uncached() } else { error::nothing_there() }
+}
+
 /// Time between two checks why an informer is not complete.
 const CONDITION_INTERVAL: Duration = Duration::from_millis(100);
 
