@@ -442,7 +442,7 @@ fn departures<'a>(
     }
     let mut last: Vec<_> = last.into_values().filter(|departure| departure.revision <= end).collect();
     last.sort_unstable_by_key(|departure| departure.revision);
-    // If it came back, its last change says all. Both look-ups cost some microseconds, and a piece has few departures.
+    // If it came back, its last change says all. Looked up only for departures that the reader takes.
     let is_back = |departure: &Tombstone| {
         state.created(&departure.key) == Some(departure.created) && index.has(values, &departure.key)
     };

@@ -73,7 +73,6 @@ impl Generations {
         let (replaced, bytes_max) = (state.snapshot.replaced, EXACT_BYTES.max(state.snapshot.held as u64));
         let slot = Arc::new(Slot(Mutex::new(Some(state))));
         let (queue, _) = self.queue(holding);
-        // Let go without the lock: the last holder of a state may free a hundred thousand objects.
         let mut over = Vec::new();
         let mut held = lock(queue);
         held.push_back(Held { since: now, informer, replaced, slot: Arc::downgrade(&slot) });
@@ -88,7 +87,7 @@ impl Generations {
             });
         }
         drop(held);
-        over.iter().filter_map(Weak::upgrade).for_each(|slot| slot.let_go());
+        let_go(&over);
         HeldState(slot)
     }
 
@@ -118,7 +117,7 @@ impl Generations {
             over.push(slot);
         }
         drop(answers);
-        over.iter().filter_map(Weak::upgrade).for_each(|slot| slot.let_go());
+        let_go(&over);
         for holding in [Holding::Movable, Holding::Exact] {
             let (queue, held_max) = self.queue(holding);
             let mut over = Vec::new();
@@ -130,7 +129,7 @@ impl Generations {
                 over.push(oldest.slot);
             }
             drop(held);
-            over.iter().filter_map(Weak::upgrade).for_each(|slot| slot.let_go());
+            let_go(&over);
         }
     }
 
@@ -161,6 +160,11 @@ impl HeldState {
     pub fn get(&self) -> Option<Candidates> {
         lock(&self.0.0).clone()
     }
+}
+
+/// Gives up what these hold. To be called without a lock: the last holder of a state may free a hundred thousand objects.
+fn let_go<T: LetGo + ?Sized>(over: &[Weak<T>]) {
+    over.iter().filter_map(Weak::upgrade).for_each(|slot| slot.let_go());
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

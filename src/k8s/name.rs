@@ -231,7 +231,7 @@ impl Key {
     }
 
     /// The bounds between which all keys of a namespace lie, and no others.
-    pub fn namespace_range(namespace: &str) -> (Bound<Self>, Bound<Self>) {
+    fn namespace_range(namespace: &str) -> (Bound<Self>, Bound<Self>) {
         // '0' is the character after '/'.
         (
             Bound::Excluded(Self(format!("{namespace}/").into())),

@@ -19,7 +19,7 @@ const BEARER_TOKEN: &str = "base64url.bearer.authorization.k8s.io.";
 pub(super) struct Handshake {
     key: String,
     /// The first subprotocol that the client offers. A browser gives up a connection on which none of those that it offers is chosen.
-    /// Web consoles offer `base64.binary.k8s.io`, and an API server accepts any name, which changes nothing in a watch's messages.
+    /// Web consoles offer `base64.binary.k8s.io`, and an API server takes any single name. It changes nothing in a watch's messages.
     protocol: Option<HeaderValue>,
 }
 

@@ -191,7 +191,7 @@ async fn a_stream_with_join_begins_with_the_snapshot() {
         "services/shop?join=po",
         "services,pods?labelSelector=app%3Ddb&join=nodes",
         "pods?join=nodes&fields=metadata.labels",
-        // The deployments and replicasets are not selected, and as objects of a selected resource no owners.
+        // The second resource is selected too, but none of its objects is. A join leaves such objects out.
         "pods,deployments?labelSelector=app%3Dweb&join=owners",
         "pods,replicasets?labelSelector=app%3Dweb&join=owners",
     ] {

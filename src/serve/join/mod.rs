@@ -251,8 +251,8 @@ async fn select(server: &Server, target: &Target) -> Result<Vec<Selected>, ApiEr
     Ok(selected)
 }
 
-/// The owners of selected objects, and theirs, all the way up, as far as they are followed. As on a watch, which follows the objects of
-/// a selected resource as selected ones, none of them is an owner.
+/// The owners of selected objects, and theirs, all the way up, as far as they are followed. Objects of a selected resource are left
+/// out, as on a watch.
 async fn above(
     server: &Server,
     selected: &[Selected],

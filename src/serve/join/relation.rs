@@ -89,7 +89,7 @@ impl Relations {
         }
         let related = relations.kinds.iter().flat_map(|relation| relation.informers.iter().cloned());
         let related: Vec<_> = related.collect();
-        // Not of the resources that may only contain owners, as nearly any may: of an owner is shown what is held.
+        // Possible owners are not checked, as nearly any resource may contain one. An owner is shown with the members that are held.
         for name in ["fields", "changed"] {
             target::mask(&related, name, params)?;
         }

@@ -96,10 +96,8 @@ async fn objects(server: &Server, target: &PathTarget, request: &Parts) -> Resul
     if target.name.is_some() {
         return get::get(server, target, &query, headers).await;
     }
-    let options = match ListOptions::parse(&query) {
-        Ok(options) => options,
-        Err(refused) => return Err(resource::unless_unknown(server, target, refused)),
-    };
+    let options = ListOptions::parse(&query);
+    let options = options.map_err(|refused| resource::unless_unknown(server, target, refused))?;
     match options.verb {
         ListOrWatch::List { .. } => list::list(server, target, options, &query, headers).await,
         ListOrWatch::Watch { .. } => watch::watch(server, target, options, &query, request).await,

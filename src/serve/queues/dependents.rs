@@ -259,9 +259,11 @@ async fn with_value(
         let term = IndexTerm { path: path.clone(), values: vec![value.to_owned()].into() };
         if let Some(index) = informer.reader.use_index(&term) {
             let (snapshot, found) = index.snapshot();
-            let all = namespace.is_empty().then(|| found.iter());
-            let near = (!namespace.is_empty()).then(|| found.namespace_after(namespace, None));
-            for (count, key) in all.into_iter().flatten().chain(near.into_iter().flatten()).enumerate() {
+            let near: Box<dyn Iterator<Item = &Key> + Send> = match namespace.is_empty() {
+                true => Box::new(found.iter()),
+                false => Box::new(found.namespace_after(namespace, None)),
+            };
+            for (count, key) in near.enumerate() {
                 if count % SCANNED_AT_ONCE == SCANNED_AT_ONCE - 1 {
                     tokio::task::yield_now().await;
                 }

@@ -365,17 +365,14 @@ async fn read<T: DeserializeOwned>(request: Request, accepted: &str) -> Result<T
 
 /// The value at a place of JSON; `None` for the whole of it, and where it has no such place.
 fn value_at(json: &[u8], path: &Path) -> Option<Value> {
-    let mut value: Value = serde_json::from_slice(json).ok()?;
-    let mut is_whole = true;
-    for segment in path {
-        value = match segment {
-            Segment::Seq { index } => value.get_mut(*index)?.take(),
-            Segment::Map { key } => value.get_mut(key)?.take(),
-            Segment::Enum { .. } | Segment::Unknown => return None,
-        };
-        is_whole = false;
-    }
-    (!is_whole).then_some(value)
+    path.iter().next()?;
+    let whole: Value = serde_json::from_slice(json).ok()?;
+    let value = path.iter().try_fold(&whole, |value, segment| match segment {
+        Segment::Seq { index } => value.get(*index),
+        Segment::Map { key } => value.get(key),
+        Segment::Enum { .. } | Segment::Unknown => None,
+    });
+    value.cloned()
 }
 
 fn uncached(response: impl IntoResponse) -> Response {
