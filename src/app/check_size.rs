@@ -112,8 +112,7 @@ impl Size {
 fn packed(sample: &[Arc<Object>]) -> usize {
     let half = |parity: usize| sample.iter().skip(parity).step_by(2).cloned().collect::<Vec<_>>();
     let (training, measured) = (half(0), half(1));
-    let samples: Vec<_> = training.iter().filter_map(|object| object.text_to_pack()).collect();
-    let dictionary = Dictionary::train(&samples, Packing::DEFAULT.dictionary_bytes);
+    let Some(dictionary) = Dictionary::train(&training, Packing::DEFAULT.dictionary_bytes) else { return 0 };
     let pressed = Press::new(Arc::new(dictionary)).pack(&measured, &mut CommonLabels::default());
     let held = |(object, pressed): (&Arc<Object>, Option<Arc<Object>>)| {
         pressed.map_or(object.held_bytes(), |pressed| pressed.held_bytes())

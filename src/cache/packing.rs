@@ -264,14 +264,12 @@ impl Packer {
 
     /// Trains a dictionary from what is cold. If all places are taken, the objects of the oldest are packed anew.
     fn train(&mut self) -> bool {
-        let samples: Vec<_> = self.samples().iter().filter_map(|object| object.text_to_pack()).collect();
-        if samples.is_empty() {
+        let Some(dictionary) = Dictionary::train(&self.samples(), self.packing.dictionary_bytes) else {
             // Nothing of it is there any more.
             self.shared.write().cold.iter_mut().for_each(Cold::clear);
             return false;
-        }
-        let dictionary = Arc::new(Dictionary::train(&samples, self.packing.dictionary_bytes));
-        drop(samples);
+        };
+        let dictionary = Arc::new(dictionary);
         // They hold the dictionary before, which would count as alive.
         self.labels = CommonLabels::default();
         let alive = self.alive();

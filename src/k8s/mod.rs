@@ -20,6 +20,7 @@ mod press;
 mod resource_version;
 mod selector;
 mod selector_set;
+mod shorthand;
 mod status;
 pub mod table;
 mod watch_event;

@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 
 use super::json::{MemberKey, Text};
 use super::packed::Packed;
+use super::shorthand::{CommonValues, Held, HeldAt, Shortened, shorten};
 use super::{ContentHash, Damaged, Dictionary, IndexPaths, IndexValues, Key, Resource, ResourceVersion};
 
 /// A place in an object's JSON, in bytes. `u32` because objects are limited to megabytes.
@@ -103,7 +104,7 @@ impl Object {
     pub fn try_json(&self) -> Result<Bytes, Damaged> {
         match &self.body {
             Body::Plain(json) => Ok(json.clone()),
-            Body::Packed(packed) => packed.unpack(self.uid.start),
+            Body::Packed(packed) => packed.unpack(&self.key, &self.resource_version),
         }
     }
 
@@ -131,11 +132,17 @@ impl Object {
         }
     }
 
-    /// The JSON without the text of the uid, of which a dictionary is made and which is packed; `None` if it is packed already.
-    pub fn text_to_pack(&self) -> Option<Vec<u8>> {
+    /// The JSON in shorter forms, but for values that many objects have: what is packed. `None` if the object is packed already.
+    pub(super) fn shortened(&self, common: &CommonValues) -> Option<Shortened> {
         let Body::Plain(json) = &self.body else { return None };
-        let Span { start, end } = self.uid;
-        Some([&json[..start as usize], &json[end as usize..]].concat())
+        let held = Held {
+            key: &self.key,
+            uid: text(json, self.uid),
+            version: &self.resource_version,
+            labels: text(json, self.labels),
+        };
+        let at = HeldAt { uid: self.uid, version: self.version, labels: self.labels };
+        shorten(json, held, at, common)
     }
 
     /// The same object, not packed.

@@ -2,13 +2,14 @@
 //!
 //! Why zstd: it is the codec of that ratio which unpacks a few kilobytes in microseconds, it takes a dictionary, and it is
 //! compiled into informerd already for the compression of answers. The frames hold no checksum, length or number of a dictionary: what
-//! stands before a frame has the checksum, and the object knows the others. The object's uid, of which zstd can save little, is cut out
-//! of the JSON and stands before the frame as 16 bytes, where it is read without unpacking.
+//! stands before a frame has the checksum, and the object knows the others. What is packed is not the JSON but its text in shorter
+//! forms ([`super::shorthand`]). The object's uid stands before it as 16 bytes, where it is read without unpacking.
 
 use std::borrow::{Borrow, Cow};
 use std::cell::RefCell;
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -17,6 +18,10 @@ use triomphe::ThinArc;
 use uuid::Uuid;
 use zstd::dict::{DecoderDictionary, from_samples};
 use zstd::zstd_safe::DCtx;
+
+use super::object::{Body, Object};
+use super::shorthand::{CommonValues, Held, expand};
+use super::{Key, ResourceVersion};
 
 /// Unpacked objects up to this size are remembered by the thread that unpacked them.
 const REMEMBERED_BYTES_MAX: usize = 64 << 10;
@@ -31,6 +36,8 @@ static DAMAGES: AtomicU64 = AtomicU64::new(0);
 /// What the objects of a kind have in common, by which they are packed and unpacked.
 pub struct Dictionary {
     bytes: Box<[u8]>,
+    /// Values of objects that are in its text, or that are frequent enough to be.
+    common_values: CommonValues,
     /// Whether bytes that were packed by it could not be unpacked.
     damaged: AtomicBool,
     decoder: DecoderDictionary<'static>,
@@ -39,7 +46,8 @@ pub struct Dictionary {
 /// The JSON of an object, packed.
 #[derive(Clone)]
 pub(super) struct Packed {
-    /// The length of the uid's text, or [`UUID`]; the uid; then a zstd frame of the JSON without the uid's text.
+    /// The length of the uid's text, or [`UUID`]; the uid; the number of bytes of the values; the values; then a zstd frame of the text
+    /// with marks.
     data: ThinArc<Head, u8>,
     common: Common,
 }
@@ -75,22 +83,36 @@ pub fn damages() -> u64 {
 /// A thread's means to unpack.
 struct Unpacker {
     context: DCtx<'static>,
+    /// Texts with marks, and what [`expand`] uses.
+    text: Vec<u8>,
+    numbered: Vec<Range<usize>>,
     /// What was unpacked last, as an object is matched, hashed and written one after the other. The data is held, so that
     /// its address stays its own.
     last: Option<(ThinArc<Head, u8>, Bytes)>,
 }
 
 thread_local! {
-    static UNPACKER: RefCell<Unpacker> = RefCell::new(Unpacker { context: DCtx::create(), last: None });
+    static UNPACKER: RefCell<Unpacker> = RefCell::new(Unpacker::new());
 }
 
 // === impl Dictionary ===
 
 impl Dictionary {
-    /// Makes a dictionary of at most `bytes_max` bytes from the JSON of objects of one kind. If they hold too little text for zstd
-    /// to choose from ([`CHOICE_MIN`]), the text of the first ones is the dictionary.
-    pub fn train(samples: &[impl AsRef<[u8]>], bytes_max: usize) -> Self {
-        let samples: Vec<&[u8]> = samples.iter().map(AsRef::as_ref).collect();
+    /// Makes a dictionary of at most `bytes_max` bytes from objects of one kind that are not packed. If they hold too little text for
+    /// zstd to choose from ([`CHOICE_MIN`]), the text of the first ones is the dictionary. `None` if all are packed.
+    pub fn train(objects: &[Arc<Object>], bytes_max: usize) -> Option<Self> {
+        let plain = |object: &Arc<Object>| match &object.body {
+            Body::Plain(json) => Some(json.clone()),
+            Body::Packed(_) => None,
+        };
+        let texts: Vec<_> = objects.iter().filter_map(plain).collect();
+        let common_values = CommonValues::of(texts.iter().map(|json| &json[..]));
+        drop(texts);
+        let shortened = objects.iter().filter_map(|object| object.shortened(&common_values));
+        let samples: Vec<_> = shortened.map(|shortened| shortened.text).collect();
+        if samples.is_empty() {
+            return None;
+        }
         let has_choice = samples.iter().map(|sample| sample.len()).sum::<usize>() >= CHOICE_MIN * bytes_max;
         let chosen = has_choice.then(|| from_samples(&samples, bytes_max).ok()).flatten();
         let bytes = chosen.unwrap_or_else(|| {
@@ -101,11 +123,12 @@ impl Dictionary {
             }
             text
         });
-        Self {
+        Some(Self {
             decoder: DecoderDictionary::copy(&bytes),
             bytes: bytes.into(),
+            common_values,
             damaged: AtomicBool::new(false),
-        }
+        })
     }
 
     /// Whether objects that were packed by it were found damaged since this was last asked.
@@ -118,9 +141,14 @@ impl Dictionary {
         &self.bytes
     }
 
-    /// What it costs, about, in bytes: its text twice, and zstd's tables.
+    /// The values that are left in the text.
+    pub(super) fn common_values(&self) -> &CommonValues {
+        &self.common_values
+    }
+
+    /// What it costs, about, in bytes: its text twice, zstd's tables, and common values.
     pub fn held_bytes(&self) -> usize {
-        2 * self.bytes.len() + (27 << 10)
+        2 * self.bytes.len() + (27 << 10) + self.common_values.held_bytes()
     }
 }
 
@@ -169,19 +197,20 @@ impl Hash for Common {
 // === impl Packed ===
 
 impl Packed {
-    /// The JSON of an object: its zstd frame, made with the dictionary in `common`, is of the JSON without the text of the uid. `None` if a
-    /// length is beyond what is held of it.
-    pub(super) fn new(common: Common, uid: &str, frame: &[u8], json: &[u8]) -> Option<Self> {
+    /// The JSON of an object: its values in shorter forms, and the zstd frame of the rest, made with the dictionary in `common`. `None`
+    /// if a length is beyond what is held of it.
+    pub(super) fn new(common: Common, uid: &str, values: &[u8], frame: &[u8], json: &[u8]) -> Option<Self> {
         let head = Head { len: u32::try_from(json.len()).ok()?, checksum: crc32fast::hash(json) };
         let is_canonical = |uuid: &Uuid| *uuid.hyphenated().encode_lower(&mut Uuid::encode_buffer()) == *uid;
         let uuid = Uuid::try_parse(uid).ok().filter(is_canonical);
-        let data = match &uuid {
-            Some(uuid) => [&[UUID][..], uuid.as_bytes(), frame].concat(),
-            None => {
-                let uid_len = u8::try_from(uid.len()).ok().filter(|len| *len != UUID)?;
-                [&[uid_len], uid.as_bytes(), frame].concat()
-            }
+        let (uid_form, uid) = match &uuid {
+            Some(uuid) => (UUID, &uuid.as_bytes()[..]),
+            None => (u8::try_from(uid.len()).ok().filter(|len| *len != UUID)?, uid.as_bytes()),
         };
+        let mut data = [&[uid_form], uid].concat();
+        write_len(values.len(), &mut data);
+        data.extend_from_slice(values);
+        data.extend_from_slice(frame);
         Some(Self { data: ThinArc::from_header_and_slice(head, &data), common })
     }
 
@@ -194,18 +223,18 @@ impl Packed {
     }
 
     pub(super) fn uid(&self) -> Cow<'_, str> {
-        self.parts().map(|(uid, _)| uid).unwrap_or_default()
+        self.uid_and_rest().map(|(uid, _)| uid).unwrap_or_default()
     }
 
-    /// The uid and the frame; `None` where damaged bytes have neither.
-    fn parts(&self) -> Option<(Cow<'_, str>, &[u8])> {
+    /// The uid, and what stands after it; `None` where damaged bytes have neither.
+    fn uid_and_rest(&self) -> Option<(Cow<'_, str>, &[u8])> {
         let (form, rest) = self.data.slice.split_first()?;
         if *form == UUID {
-            let (uuid, frame) = rest.split_first_chunk()?;
-            return Some((Uuid::from_bytes(*uuid).hyphenated().to_string().into(), frame));
+            let (uuid, rest) = rest.split_first_chunk()?;
+            return Some((Uuid::from_bytes(*uuid).hyphenated().to_string().into(), rest));
         }
-        let (uid, frame) = rest.split_at_checked(usize::from(*form))?;
-        Some((std::str::from_utf8(uid).ok()?.into(), frame))
+        let (uid, rest) = rest.split_at_checked(usize::from(*form))?;
+        Some((std::str::from_utf8(uid).ok()?.into(), rest))
     }
 
     fn head(&self) -> &Head {
@@ -220,15 +249,15 @@ impl Packed {
         self.common.dictionary()
     }
 
-    /// The JSON, with the text of the uid at this place. An object that is asked for again by the same thread is not unpacked twice.
-    pub(super) fn unpack(&self, uid_at: u32) -> Result<Bytes, Damaged> {
+    /// The JSON of the object with this key and version. One that is asked for again by the same thread is not unpacked twice.
+    pub(super) fn unpack(&self, key: &Key, version: &ResourceVersion) -> Result<Bytes, Damaged> {
         UNPACKER.with_borrow_mut(|unpacker| {
             if let Some((data, json)) = &unpacker.last
                 && std::ptr::eq(data.as_ptr(), self.data.as_ptr())
             {
                 return Ok(json.clone());
             }
-            let json = Bytes::from(self.unpack_with(&mut unpacker.context, uid_at)?);
+            let json = Bytes::from(unpacker.unpack(self, key, version)?);
             if json.len() <= REMEMBERED_BYTES_MAX {
                 unpacker.last = Some((self.data.clone(), json.clone()));
             }
@@ -237,30 +266,8 @@ impl Packed {
     }
 
     /// The JSON, unpacked even if this thread has just done so.
-    pub(super) fn unpack_anew(&self, uid_at: u32) -> Result<Vec<u8>, Damaged> {
-        UNPACKER.with_borrow_mut(|unpacker| self.unpack_with(&mut unpacker.context, uid_at))
-    }
-
-    fn unpack_with(&self, context: &mut DCtx<'static>, uid_at: u32) -> Result<Vec<u8>, Damaged> {
-        self.try_unpack(context, uid_at as usize).ok_or_else(|| {
-            self.dictionary().damaged.store(true, Ordering::Release);
-            DAMAGES.fetch_add(1, Ordering::AcqRel);
-            Damaged
-        })
-    }
-
-    /// The JSON; `None` if the packed bytes are damaged.
-    fn try_unpack(&self, context: &mut DCtx<'static>, uid_at: usize) -> Option<Vec<u8>> {
-        let (uid, frame) = self.parts()?;
-        let mut json = Vec::with_capacity(self.len());
-        context.decompress_using_ddict(&mut json, frame, self.dictionary().decoder.as_ddict()).ok()?;
-        if uid_at > json.len() {
-            return None;
-        }
-        json.splice(uid_at..uid_at, uid.bytes());
-        // Beside the checksum, what the rest of the program relies on.
-        let is_whole = json.len() == self.len() && crc32fast::hash(&json) == self.head().checksum;
-        (is_whole && std::str::from_utf8(&json).is_ok()).then_some(json)
+    pub(super) fn unpack_anew(&self, key: &Key, version: &ResourceVersion) -> Result<Vec<u8>, Damaged> {
+        UNPACKER.with_borrow_mut(|unpacker| unpacker.unpack(self, key, version))
     }
 
     /// The same with another byte at a place.
@@ -272,4 +279,62 @@ impl Packed {
         let &Head { len, checksum } = self.head();
         Self { data: ThinArc::from_header_and_slice(Head { len, checksum }, &data), ..self.clone() }
     }
+}
+
+// === impl Unpacker ===
+
+impl Unpacker {
+    fn new() -> Self {
+        Self { context: DCtx::create(), text: Vec::new(), numbered: Vec::new(), last: None }
+    }
+
+    fn unpack(&mut self, packed: &Packed, key: &Key, version: &ResourceVersion) -> Result<Vec<u8>, Damaged> {
+        let json = self.try_unpack(packed, key, version);
+        if self.text.capacity() > REMEMBERED_BYTES_MAX {
+            self.text = Vec::new();
+        }
+        json.ok_or_else(|| {
+            packed.dictionary().damaged.store(true, Ordering::Release);
+            DAMAGES.fetch_add(1, Ordering::AcqRel);
+            Damaged
+        })
+    }
+
+    /// The JSON; `None` if the packed bytes are damaged.
+    fn try_unpack(&mut self, packed: &Packed, key: &Key, version: &ResourceVersion) -> Option<Vec<u8>> {
+        let (uid, rest) = packed.uid_and_rest()?;
+        let (values_len, rest) = read_len(rest)?;
+        let (values, frame) = rest.split_at_checked(values_len)?;
+        // A mark is never longer than the text in the place of which it stands.
+        self.text.clear();
+        self.text.reserve(packed.len());
+        let dictionary = packed.dictionary().decoder.as_ddict();
+        self.context.decompress_using_ddict(&mut self.text, frame, dictionary).ok()?;
+        let held = Held { key, uid: &uid, version, labels: packed.labels() };
+        let json = expand(&self.text, values, held, packed.len(), &mut self.numbered)?;
+        // Beside the checksum, what the rest of the program relies on.
+        let is_whole = crc32fast::hash(&json) == packed.head().checksum;
+        (is_whole && std::str::from_utf8(&json).is_ok()).then_some(json)
+    }
+}
+
+/// Writes a length in as few bytes as it needs, seven bits each, the lowest first. Each but the last has the highest bit set.
+fn write_len(mut len: usize, data: &mut Vec<u8>) {
+    while len >= 0x80 {
+        data.push(len as u8 | 0x80);
+        len >>= 7;
+    }
+    data.push(len as u8);
+}
+
+/// The length at the start of the data, and what stands after it.
+fn read_len(data: &[u8]) -> Option<(usize, &[u8])> {
+    let mut len = 0;
+    for (at, byte) in data.iter().enumerate().take(5) {
+        len |= usize::from(byte & 0x7f) << (7 * at);
+        if byte & 0x80 == 0 {
+            return Some((len, &data[at + 1..]));
+        }
+    }
+    None
 }

@@ -10,6 +10,7 @@ use zstd::zstd_safe::CParameter;
 
 use super::object::{Body, Object};
 use super::packed::{Common, Dictionary, Packed};
+use super::shorthand::Shortened;
 
 /// zstd's level: its default, a balance of time and bytes.
 const LEVEL: i32 = 3;
@@ -50,17 +51,18 @@ impl Press {
         let mut frame = Vec::new();
         let mut pack = |object: &Arc<Object>| {
             let Body::Plain(json) = &object.body else { return None };
-            let text = object.text_to_pack()?;
+            let Shortened { text, values } = object.shortened(self.dictionary.common_values())?;
             frame.clear();
             frame.reserve(zstd::zstd_safe::compress_bound(text.len()));
             compressor.compress_to_buffer(&text, &mut frame).ok()?;
             let common = labels.of(&self.dictionary, object.labels_json());
-            let packed = Packed::new(common, &object.uid(), &frame, json)?;
+            let packed = Packed::new(common, &object.uid(), &values, &frame, json)?;
             // Below a fifth, the time to unpack is not worth it.
             if (packed.held_bytes() + OVERHEAD_BYTES) * 5 > json.len() * 4 {
                 return None;
             }
-            let same = packed.unpack_anew(object.uid.start).is_ok_and(|unpacked| unpacked == **json);
+            let unpacked = packed.unpack_anew(&object.key, &object.resource_version);
+            let same = unpacked.is_ok_and(|unpacked| unpacked == **json);
             same.then(|| Arc::new(object.with_body(Body::Packed(packed))))
         };
         objects.iter().map(&mut pack).collect()

@@ -33,9 +33,8 @@ fn pod_of(at: usize, uid: &str, note: &str) -> Arc<Object> {
 }
 
 fn packed_of(objects: &[Arc<Object>]) -> Vec<Option<Arc<Object>>> {
-    let samples: Vec<_> = objects.iter().map(|object| object.json()).collect();
-    let press = Press::new(Arc::new(Dictionary::train(&samples, 4096)));
-    press.pack(objects, &mut CommonLabels::default())
+    let Some(dictionary) = Dictionary::train(objects, 4096) else { return vec![None; objects.len()] };
+    Press::new(Arc::new(dictionary)).pack(objects, &mut CommonLabels::default())
 }
 
 #[test]

@@ -1,0 +1,527 @@
+//! Shorter forms of texts that each object has for itself, so that what zstd packs of an object is what it has in common with others.
+//!
+//! zstd needs a byte for one or two characters of an identifier, and a reference to an earlier text on each side of it. Here
+//! identifiers become their bytes: 16 of a UUID, half of a hexadecimal number, four of a time or an address. They stand one after the
+//! other beside the text. A mark of two bytes takes the place of each, the same in every object. A value that the object has a second
+//! time is a number. Texts that are held beside the packed JSON anyway, as the name, are left out.
+//!
+//! A value that many objects have is better left in the text: the dictionary holds it once.
+
+use std::hash::BuildHasher as _;
+use std::io::Write as _;
+use std::ops::Range;
+
+use hashbrown::{DefaultHashBuilder, HashMap, HashSet, HashTable};
+use memchr::memmem;
+use uuid::Uuid;
+
+use super::object::Span;
+use super::{Key, ResourceVersion};
+
+/// Begins each mark. JSON never has this byte: control characters in strings are escaped.
+const MARK: u8 = 1;
+
+/// The second byte of a mark: which text is left out, or which form a value has.
+mod form {
+    /// The name, as a JSON string.
+    pub(super) const NAME: u8 = b'N';
+    /// The namespace, as a JSON string.
+    pub(super) const NAMESPACE: u8 = b'S';
+    pub(super) const UID: u8 = b'U';
+    pub(super) const VERSION: u8 = b'V';
+    pub(super) const LABELS: u8 = b'L';
+    /// A value that came before. Its number follows as a byte.
+    pub(super) const AGAIN: u8 = b'A';
+    pub(super) const UUID: u8 = b'u';
+    /// `2026-11-27T10:57:30Z`, in 32 bits: see [`super::time_bits`].
+    pub(super) const TIME: u8 = b't';
+    /// The same with microseconds, in 24 bits more: `2026-11-27T10:57:30.000001Z`.
+    pub(super) const MICRO_TIME: u8 = b'm';
+    /// An IPv4 address, in four bytes.
+    pub(super) const ADDRESS: u8 = b'i';
+    /// Hexadecimal digits, two a byte: this and the number of digits above [`super::DIGITS_MIN`].
+    pub(super) const DIGITS: u8 = 0x80;
+}
+
+/// Fewest digits that are worth a mark.
+const DIGITS_MIN: usize = 6;
+
+/// Most digits of which a mark can say the number.
+const DIGITS_MAX: usize = DIGITS_MIN + (u8::MAX - form::DIGITS) as usize;
+
+/// Fewest digits of a number that is hexadecimal: shorter ones are parts of words.
+const HEX_MIN: usize = 8;
+
+/// Most digits of a number that is decimal. Longer ones are patterns, which zstd packs well.
+const DECIMAL_MAX: usize = 19;
+
+/// Number of values that can be referred to.
+const NUMBERED_MAX: usize = u8::MAX as usize;
+
+/// One of this number of objects has a value: then it is common, or three of them if that is more.
+const COMMON_SHARE: usize = 64;
+
+/// Most common values of a dictionary. There are rarely more than a hundred.
+const COMMON_MAX: usize = 1024;
+
+/// Texts of an object that are held beside its packed JSON.
+#[derive(Clone, Copy)]
+pub(super) struct Held<'a> {
+    pub(super) key: &'a Key,
+    pub(super) uid: &'a str,
+    pub(super) version: &'a ResourceVersion,
+    pub(super) labels: &'a str,
+}
+
+/// Where some of them are in the JSON.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HeldAt {
+    pub(super) uid: Span,
+    pub(super) version: Span,
+    pub(super) labels: Span,
+}
+
+/// Values that many objects have, by their hashes. Should two values have one hash, a value is packed less well.
+#[derive(Default)]
+pub(super) struct CommonValues {
+    hashes: HashSet<u64>,
+    hasher: DefaultHashBuilder,
+}
+
+/// An object's JSON in shorter forms.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Shortened {
+    /// The JSON with marks.
+    pub(super) text: Vec<u8>,
+    /// The values, in their order.
+    pub(super) values: Vec<u8>,
+}
+
+/// A value of the JSON and its form.
+enum Value {
+    Uuid(Uuid),
+    Time(u32),
+    MicroTime(u32, u32),
+    Address([u8; 4]),
+    Digits,
+}
+
+/// Writes a [`Shortened`].
+struct Shortener<'a> {
+    json: &'a [u8],
+    common: &'a CommonValues,
+    shortened: Shortened,
+    /// The JSON up to here is written.
+    written: usize,
+    /// Where the values are that were found first, and their places in this.
+    numbered: Vec<Range<usize>>,
+    numbers: HashTable<u8>,
+}
+
+/// Shortens the JSON of an object. `None` for a text that has the byte of marks, which is no JSON.
+pub(super) fn shorten(json: &[u8], held: Held<'_>, at: HeldAt, common: &CommonValues) -> Option<Shortened> {
+    if memchr::memchr(MARK, json).is_some() {
+        return None;
+    }
+    let mut shortener = Shortener {
+        json,
+        common,
+        shortened: Shortened { text: Vec::with_capacity(json.len()), values: Vec::new() },
+        written: 0,
+        numbered: Vec::new(),
+        numbers: HashTable::new(),
+    };
+    for (text, form) in held.places(json, at) {
+        // A label's value may be the name.
+        if text.start >= shortener.written {
+            shortener.values_until(text.start);
+            shortener.mark(text, form);
+        }
+    }
+    shortener.values_until(json.len());
+    shortener.write_until(json.len());
+    Some(shortener.shortened)
+}
+
+/// The JSON, of this length, of which these are the text with marks and the values; `None` if they are damaged.
+///
+/// `numbered` is for reuse.
+pub(super) fn expand(
+    text: &[u8],
+    values: &[u8],
+    held: Held<'_>,
+    len: usize,
+    numbered: &mut Vec<Range<usize>>,
+) -> Option<Vec<u8>> {
+    numbered.clear();
+    let mut json = Vec::with_capacity(len);
+    let (mut text, mut values) = (text, values);
+    while let Some(at) = memchr::memchr(MARK, text) {
+        json.extend_from_slice(&text[..at]);
+        let (form, rest) = text[at + 1..].split_first()?;
+        text = rest;
+        let start = json.len();
+        match *form {
+            form::NAME => quoted(held.key.name(), &mut json),
+            form::NAMESPACE => quoted(held.key.namespace(), &mut json),
+            form::UID => json.extend_from_slice(held.uid.as_bytes()),
+            form::VERSION => write!(json, "{}", held.version).ok()?,
+            form::LABELS => json.extend_from_slice(held.labels.as_bytes()),
+            form::AGAIN => {
+                let (number, rest) = text.split_first()?;
+                text = rest;
+                json.extend_from_within(numbered.get(usize::from(*number))?.clone());
+            }
+            form => {
+                values = write_value(form, values, &mut json)?;
+                if numbered.len() < NUMBERED_MAX {
+                    numbered.push(start..json.len());
+                }
+            }
+        }
+        // Damaged bytes may ask for anything.
+        if json.len() > len {
+            return None;
+        }
+    }
+    json.extend_from_slice(text);
+    (json.len() == len && values.is_empty()).then_some(json)
+}
+
+// === impl Held ===
+
+impl Held<'_> {
+    /// Where the JSON has these texts, in order. Some may overlap.
+    fn places(&self, json: &[u8], at: HeldAt) -> Vec<(Range<usize>, u8)> {
+        let range = |span: Span| span.start as usize..span.end as usize;
+        let mut places = Vec::with_capacity(8);
+        let mut put = |text: &str, at: Range<usize>, form| {
+            // A mark is no shorter than an empty text.
+            if text.len() > 2 && json.get(at.clone()) == Some(text.as_bytes()) {
+                places.push((at, form));
+            }
+        };
+        put(self.uid, range(at.uid), form::UID);
+        put(&self.version.to_string(), range(at.version), form::VERSION);
+        put(self.labels, range(at.labels), form::LABELS);
+        for (text, form) in [(self.key.name(), form::NAME), (self.key.namespace(), form::NAMESPACE)] {
+            if text.is_empty() {
+                continue;
+            }
+            let string = format!("\"{text}\"");
+            let found = memmem::find_iter(json, string.as_bytes());
+            places.extend(found.map(|start| (start..start + string.len(), form)));
+        }
+        places.sort_unstable_by_key(|(at, _)| at.start);
+        places
+    }
+}
+
+// === impl CommonValues ===
+
+impl CommonValues {
+    /// The values that many of these texts have.
+    pub(super) fn of<'a>(texts: impl ExactSizeIterator<Item = &'a [u8]>) -> Self {
+        let mut common = Self::default();
+        let enough = (texts.len() / COMMON_SHARE).max(3);
+        let mut counts: HashMap<u64, usize> = HashMap::new();
+        let mut once = HashSet::new();
+        for text in texts {
+            once.clear();
+            let mut at = 0;
+            while let Some((found, _)) = next_value(text, at..text.len()) {
+                at = found.end;
+                once.insert(common.hasher.hash_one(&text[found]));
+            }
+            for hash in &once {
+                *counts.entry(*hash).or_default() += 1;
+            }
+        }
+        let often = counts.into_iter().filter(|(_, count)| *count >= enough);
+        common.hashes = often.map(|(hash, _)| hash).take(COMMON_MAX).collect();
+        common
+    }
+
+    /// What they cost, about, in bytes.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.hashes.allocation_size()
+    }
+}
+
+// === impl Shortener ===
+
+impl Shortener<'_> {
+    /// Shortens the values up to a place of the JSON.
+    fn values_until(&mut self, end: usize) {
+        let mut at = self.written;
+        while let Some((found, value)) = next_value(self.json, at..end) {
+            at = found.end;
+            let hash = self.common.hasher.hash_one(&self.json[found.clone()]);
+            if !self.common.hashes.contains(&hash) {
+                self.shorten_value(found, &value, hash);
+            }
+        }
+    }
+
+    fn shorten_value(&mut self, found: Range<usize>, value: &Value, hash: u64) {
+        let (json, numbered) = (self.json, &self.numbered);
+        let text = |number: &u8| &json[numbered[usize::from(*number)].clone()];
+        if let Some(&number) = self.numbers.find(hash, |number| text(number) == &json[found.clone()]) {
+            self.mark(found, form::AGAIN);
+            self.shortened.text.push(number);
+            return;
+        }
+        if numbered.len() < NUMBERED_MAX {
+            let hasher = &self.common.hasher;
+            self.numbers.insert_unique(hash, numbered.len() as u8, |number| hasher.hash_one(text(number)));
+            self.numbered.push(found.clone());
+        }
+        let values = &mut self.shortened.values;
+        let form = match value {
+            Value::Uuid(uuid) => {
+                values.extend_from_slice(uuid.as_bytes());
+                form::UUID
+            }
+            Value::Time(time) => {
+                values.extend_from_slice(&time.to_le_bytes());
+                form::TIME
+            }
+            Value::MicroTime(time, micros) => {
+                values.extend_from_slice(&time.to_le_bytes());
+                values.extend_from_slice(&micros.to_le_bytes()[..3]);
+                form::MICRO_TIME
+            }
+            Value::Address(address) => {
+                values.extend_from_slice(address);
+                form::ADDRESS
+            }
+            Value::Digits => {
+                let pair =
+                    |digits: &[u8]| nibble(digits[0]) << 4 | digits.get(1).map_or(0, |digit| nibble(*digit));
+                values.extend(json[found.clone()].chunks(2).map(pair));
+                form::DIGITS + (found.len() - DIGITS_MIN) as u8
+            }
+        };
+        self.mark(found, form);
+    }
+
+    /// Writes a mark in the place of a text.
+    fn mark(&mut self, text: Range<usize>, form: u8) {
+        self.write_until(text.start);
+        self.shortened.text.extend_from_slice(&[MARK, form]);
+        self.written = text.end;
+    }
+
+    fn write_until(&mut self, end: usize) {
+        self.shortened.text.extend_from_slice(&self.json[self.written..end]);
+        self.written = end;
+    }
+}
+
+/// What a character can be part of.
+mod class {
+    pub(super) const DECIMAL: u8 = 1;
+    /// `a` to `f`.
+    pub(super) const HEX: u8 = 2;
+    /// Another letter.
+    pub(super) const LETTER: u8 = 4;
+}
+
+const CLASSES: [u8; 256] = {
+    let mut classes = [0; 256];
+    let mut at = 0;
+    while at < 256 {
+        classes[at] = match at as u8 {
+            b'0'..=b'9' => class::DECIMAL,
+            b'a'..=b'f' => class::HEX,
+            b'g'..=b'z' | b'A'..=b'Z' => class::LETTER,
+            _ => 0,
+        };
+        at += 1;
+    }
+    classes
+};
+
+/// The first value within a range of a text that has a shorter form.
+fn next_value(text: &[u8], within: Range<usize>) -> Option<(Range<usize>, Value)> {
+    let text = &text[..within.end];
+    let class = |at: usize| text.get(at).map_or(0, |byte| CLASSES[usize::from(*byte)]);
+    let mut at = within.start;
+    while at < text.len() {
+        // A word of digits and letters.
+        let (start, mut classes) = (at, class(at));
+        if classes != 0 {
+            loop {
+                at += 1;
+                match class(at) {
+                    0 => break,
+                    other => classes |= other,
+                }
+            }
+            if classes & class::LETTER == 0
+                && let Some((len, value)) = value_of(&text[start..], at - start, classes)
+            {
+                return Some((start..start + len, value));
+            }
+        }
+        at += 1;
+    }
+    None
+}
+
+/// The value at the start of a text whose first word has this length and these classes, and its length.
+fn value_of(text: &[u8], word: usize, classes: u8) -> Option<(usize, Value)> {
+    let next = text.get(word);
+    let value = match (word, next, classes) {
+        (8, Some(b'-'), _) => uuid_in(text).map(|uuid| (36, Value::Uuid(uuid))),
+        (4, Some(b'-'), class::DECIMAL) => time_in(text),
+        (1..=3, Some(b'.'), class::DECIMAL) => address_in(text),
+        _ => None,
+    };
+    let is_digits = match classes {
+        class::DECIMAL => (DIGITS_MIN..=DECIMAL_MAX).contains(&word) && text[0] != b'0',
+        class::HEX => false,
+        _ => (HEX_MIN..=DIGITS_MAX).contains(&word),
+    };
+    value.or_else(|| is_digits.then_some((word, Value::Digits)))
+}
+
+/// A UUID in its canonical form at the start of a text.
+fn uuid_in(text: &[u8]) -> Option<Uuid> {
+    let text = text.get(..36)?;
+    let uuid = Uuid::try_parse_ascii(text).ok()?;
+    let is_canonical = uuid.hyphenated().encode_lower(&mut Uuid::encode_buffer()).as_bytes() == text;
+    is_canonical.then_some(uuid)
+}
+
+/// A time at the start of a text, as Kubernetes writes `Time` and `MicroTime`.
+fn time_in(text: &[u8]) -> Option<(usize, Value)> {
+    let number = |at: usize, len: usize| {
+        let digits = text.get(at..at + len)?;
+        let is_number = digits.iter().all(u8::is_ascii_digit);
+        is_number.then(|| digits.iter().fold(0, |number, digit| number * 10 + u32::from(digit - b'0')))
+    };
+    let is = |at: usize, byte: u8| text.get(at) == Some(&byte);
+    if !(is(4, b'-') && is(7, b'-') && is(10, b'T') && is(13, b':') && is(16, b':')) {
+        return None;
+    }
+    let parts = [number(0, 4)?, number(5, 2)?, number(8, 2)?, number(11, 2)?, number(14, 2)?, number(17, 2)?];
+    let time = time_bits(parts)?;
+    if is(19, b'Z') {
+        return Some((20, Value::Time(time)));
+    }
+    let micros = number(20, 6).filter(|_| is(19, b'.') && is(26, b'Z'))?;
+    Some((27, Value::MicroTime(time, micros)))
+}
+
+/// The bits of each part of a time: years since 2000, month, day, hour, minute, second. A calendar is not needed.
+const TIME_BITS: [u32; 6] = [6, 4, 5, 5, 6, 6];
+const YEAR_MIN: u32 = 2000;
+
+fn time_bits([year, rest @ ..]: [u32; 6]) -> Option<u32> {
+    let mut time = year.checked_sub(YEAR_MIN).filter(|year| year >> TIME_BITS[0] == 0)?;
+    for (part, bits) in rest.into_iter().zip(&TIME_BITS[1..]) {
+        time = time << bits | Some(part).filter(|part| part >> bits == 0)?;
+    }
+    Some(time)
+}
+
+fn write_time(mut time: u32, json: &mut Vec<u8>) {
+    let mut text = *b"2000-00-00T00:00:00";
+    for (bits, at) in TIME_BITS.into_iter().zip([2, 5, 8, 11, 14, 17]).rev() {
+        let part = time & ((1 << bits) - 1);
+        time >>= bits;
+        text[at] += (part / 10) as u8;
+        text[at + 1] += (part % 10) as u8;
+    }
+    json.extend_from_slice(&text);
+}
+
+/// An IPv4 address in its canonical form at the start of a text.
+fn address_in(text: &[u8]) -> Option<(usize, Value)> {
+    let (mut address, mut at) = ([0; 4], 0);
+    for (nth, part) in address.iter_mut().enumerate() {
+        if nth > 0 {
+            if text.get(at) != Some(&b'.') {
+                return None;
+            }
+            at += 1;
+        }
+        let digits = text[at..].iter().take(3).take_while(|byte| byte.is_ascii_digit()).count();
+        let number =
+            text[at..at + digits].iter().fold(0, |number, digit| number * 10 + u32::from(digit - b'0'));
+        let is_canonical = digits > 0 && (digits == 1 || text[at] != b'0');
+        *part = u8::try_from(number).ok().filter(|_| is_canonical)?;
+        at += digits;
+    }
+    Some((at, Value::Address(address)))
+}
+
+fn nibble(digit: u8) -> u8 {
+    match digit {
+        b'0'..=b'9' => digit - b'0',
+        _ => digit - b'a' + 10,
+    }
+}
+
+/// Two digits of each byte.
+const HEX_PAIRS: [[u8; 2]; 256] = {
+    let digits = *b"0123456789abcdef";
+    let mut pairs = [[0; 2]; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        pairs[byte] = [digits[byte >> 4], digits[byte & 15]];
+        byte += 1;
+    }
+    pairs
+};
+
+fn quoted(text: &str, json: &mut Vec<u8>) {
+    json.push(b'"');
+    json.extend_from_slice(text.as_bytes());
+    json.push(b'"');
+}
+
+/// Writes the first of the values, of this form, and returns the others; `None` for damaged bytes.
+fn write_value<'v>(form: u8, values: &'v [u8], json: &mut Vec<u8>) -> Option<&'v [u8]> {
+    match form {
+        form::UUID => {
+            let (uuid, rest) = values.split_first_chunk()?;
+            let uuid = Uuid::from_bytes(*uuid).hyphenated();
+            json.extend_from_slice(uuid.encode_lower(&mut Uuid::encode_buffer()).as_bytes());
+            Some(rest)
+        }
+        form::TIME | form::MICRO_TIME => {
+            let (time, mut rest) = values.split_first_chunk()?;
+            write_time(u32::from_le_bytes(*time), json);
+            if form == form::MICRO_TIME {
+                let (&[low, middle, high], after) = rest.split_first_chunk()?;
+                rest = after;
+                write!(json, ".{:06}", u32::from_le_bytes([low, middle, high, 0])).ok()?;
+            }
+            json.push(b'Z');
+            Some(rest)
+        }
+        form::ADDRESS => {
+            let (&[a, b, c, d], rest) = values.split_first_chunk()?;
+            write!(json, "{a}.{b}.{c}.{d}").ok()?;
+            Some(rest)
+        }
+        form::DIGITS.. => {
+            let len = usize::from(form - form::DIGITS) + DIGITS_MIN;
+            let (digits, rest) = values.split_at_checked(len.div_ceil(2))?;
+            for byte in &digits[..len / 2] {
+                json.extend_from_slice(&HEX_PAIRS[usize::from(*byte)]);
+            }
+            if len % 2 == 1 {
+                json.push(HEX_PAIRS[usize::from(*digits.last()?)][0]);
+            }
+            Some(rest)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+#[path = "shorthand_tests.rs"]
+mod tests;
