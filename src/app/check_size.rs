@@ -69,8 +69,7 @@ pub(super) async fn size(
     let mut decoder = if target.metadata_only { decoder.metadata_only() } else { decoder };
     let page: Page = serde_json::from_slice(&answer.body).map_err(|error| error.to_string())?;
     let listed = decoder.list(&answer.body).map_err(|error| error.to_string())?;
-    let objects: Vec<_> = listed.objects.into_iter().map(Arc::new).collect();
-    let estimate = move || Size::of(&objects, &page.metadata);
+    let estimate = move || Size::of(&listed.objects, &page.metadata);
     // It trains a dictionary.
     let size = tokio::task::spawn_blocking(estimate).await.map_err(|error| error.to_string())?;
     Ok(size.sentence(limits.journal_bytes_max))
@@ -79,7 +78,7 @@ pub(super) async fn size(
 // === impl Size ===
 
 impl Size {
-    fn of(sample: &[Arc<Object>], rest: &Rest) -> Self {
+    fn of(sample: &[Object], rest: &Rest) -> Self {
         let len = sample.len();
         let bytes: usize = sample.iter().map(|object| object.json_len()).sum();
         Self {
@@ -109,12 +108,12 @@ impl Size {
 }
 
 /// The average size of objects, packed: every second one is for training, and the others are measured.
-fn packed(sample: &[Arc<Object>]) -> usize {
+fn packed(sample: &[Object]) -> usize {
     let half = |parity: usize| sample.iter().skip(parity).step_by(2).cloned().collect::<Vec<_>>();
     let (training, measured) = (half(0), half(1));
     let Some(dictionary) = Dictionary::train(&training, Packing::DEFAULT.dictionary_bytes) else { return 0 };
     let pressed = Press::new(Arc::new(dictionary)).pack(&measured, &mut CommonLabels::default());
-    let held = |(object, pressed): (&Arc<Object>, Option<Arc<Object>>)| {
+    let held = |(object, pressed): (&Object, Option<Object>)| {
         pressed.map_or(object.held_bytes(), |pressed| pressed.held_bytes())
     };
     let bytes: usize = measured.iter().zip(pressed).map(held).sum();

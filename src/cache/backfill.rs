@@ -40,7 +40,7 @@ pub struct BackfillChange {
     /// `Added` if it did not exist at that version, else `Modified`.
     pub kind: ChangeKind,
     /// The object.
-    pub object: Arc<Object>,
+    pub object: Object,
 }
 
 /// An object that was deleted since.

@@ -1,7 +1,5 @@
 //! Catch-ups for readers that fell behind the journal: each object that changed since a cursor, once.
 
-use std::sync::Arc;
-
 use super::state::{BEFORE_ALL, Recent, State};
 use super::tombstone::Tombstone;
 use super::{Cursor, Lost, Revision};
@@ -36,7 +34,7 @@ pub struct CatchUpEntry {
     /// The resourceVersion of its last change, with which its deletion is shown.
     pub version: ResourceVersion,
     /// The object; `None` if it is gone.
-    pub object: Option<Arc<Object>>,
+    pub object: Option<Object>,
 }
 
 impl State {

@@ -1,7 +1,5 @@
 //! Deltas, which go into a cache, and the changes that come of them.
 
-use std::sync::Arc;
-
 use super::Revision;
 use crate::k8s::{Key, Object, ResourceVersion};
 
@@ -55,9 +53,9 @@ pub struct Change {
     /// Its kind.
     pub kind: ChangeKind,
     /// The new state; for a deletion the last one.
-    pub object: Arc<Object>,
+    pub object: Object,
     /// The state before, which decides whether the object begins or stops to match a selector.
-    pub previous: Option<Arc<Object>>,
+    pub previous: Option<Object>,
     /// The resourceVersion with which a deletion is shown: its own; that of the list, if a relist found it; or that of a new
     /// object of the same name that replaced it.
     pub version: ResourceVersion,

@@ -85,9 +85,9 @@ enum Keys {
 pub(super) struct Step<'a> {
     pub(super) revision: Revision,
     /// The state before, and when it came; `None` if there was none.
-    pub(super) before: Option<(&'a Arc<Object>, Revision)>,
+    pub(super) before: Option<(&'a Object, Revision)>,
     /// The state after; `None` for a deletion.
-    pub(super) after: Option<&'a Arc<Object>>,
+    pub(super) after: Option<&'a Object>,
     /// Makes what is remembered where the object left a value.
     pub(super) departure: &'a dyn Fn() -> Arc<Tombstone>,
 }
@@ -376,7 +376,7 @@ impl Index {
     }
 
     /// Adds an object of the store, which changed last at this revision. It may be in it already.
-    pub(super) fn insert(&mut self, object: &Arc<Object>, revision: Revision, paths: &IndexPaths) {
+    pub(super) fn insert(&mut self, object: &Object, revision: Revision, paths: &IndexPaths) {
         let Some(slot) = paths.slot(&self.path) else { return };
         for value in object.values(paths).get(slot).iter() {
             self.put(value, object.key(), None, revision);

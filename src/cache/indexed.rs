@@ -553,7 +553,7 @@ mod tests {
     }
 
     fn holding(reader: &Reader, values: &[String]) -> BTreeMap<String, (String, String)> {
-        let held = |object: &Arc<Object>| {
+        let held = |object: &Object| {
             let version = object.resource_version().to_string();
             (object.key().as_str().to_owned(), (object.uid().into_owned(), version))
         };

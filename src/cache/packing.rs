@@ -78,15 +78,15 @@ struct Seen {
 /// An object that is to be packed, and what it becomes.
 struct Swap {
     key: Key,
-    old: Arc<Object>,
-    new: Arc<Object>,
+    old: Object,
+    new: Object,
 }
 
 // === impl State ===
 
 impl State {
     /// The object with a key that is to be packed: of the list under way, or of the store.
-    fn to_pack(&self, key: &Key) -> impl Iterator<Item = &Arc<Object>> {
+    fn to_pack(&self, key: &Key) -> impl Iterator<Item = &Object> {
         let listed = self.first_pass().and_then(|pass| pass.get(key));
         // An object that the journal shows is found again when it leaves.
         let is_cold = |revision| revision <= self.journal().base_revision();
@@ -95,11 +95,10 @@ impl State {
     }
 
     /// Replaces objects with what is packed of them, where they are still the current state. Returns what to drop.
-    fn swap(&mut self, swaps: Vec<Swap>) -> Vec<Arc<Object>> {
+    fn swap(&mut self, swaps: Vec<Swap>) -> Vec<Object> {
         let mut replaced = Vec::with_capacity(swaps.len());
         for Swap { key, old, new } in swaps {
-            let is_held =
-                self.store.objects.get(&key).is_some_and(|stored| Arc::ptr_eq(&stored.object, &old));
+            let is_held = self.store.objects.get(&key).is_some_and(|stored| stored.object.is_same(&old));
             if is_held && let Some(stored) = self.store.objects.get_mut(&key) {
                 self.store.held += new.held_bytes();
                 self.store.held -= old.held_bytes();
@@ -211,7 +210,7 @@ impl Packer {
         }
         let mut batch = self.take();
         // A damaged one is left: it is about to be fetched again.
-        batch.retain(|(_, object)| object.try_json().is_ok());
+        batch.retain(|(_, object)| object.try_text().is_ok());
         let Some(current) = &self.current else { return false };
         let press = self.press.get_or_insert_with(|| Press::new(current.clone()));
         let plain: Vec<_> = batch.iter().map(|(_, object)| Object::plain(object.clone())).collect();
@@ -222,7 +221,7 @@ impl Packer {
             self.seen.after += packed.as_ref().unwrap_or(&plain).held_bytes();
             // One whose dictionary is retired, and that does not fit the new one, is held as it is.
             let new = packed.unwrap_or(plain);
-            if !Arc::ptr_eq(&old, &new) {
+            if !old.is_same(&new) {
                 swaps.push(Swap { key, old, new });
             }
         }
@@ -234,7 +233,7 @@ impl Packer {
     }
 
     /// The objects of the next step.
-    fn take(&self) -> Vec<(Key, Arc<Object>)> {
+    fn take(&self) -> Vec<(Key, Object)> {
         let mut guard = self.shared.write();
         let state = &mut *guard;
         let (mut batch, mut bytes) = (Vec::new(), 0);
@@ -291,7 +290,7 @@ impl Packer {
     }
 
     /// Objects to train a dictionary from, from all of what is cold.
-    fn samples(&self) -> Vec<Arc<Object>> {
+    fn samples(&self) -> Vec<Object> {
         let state = self.shared.read();
         let Some(cold) = &state.cold else { return Vec::new() };
         let every = cold.bytes.div_ceil(self.packing.train_bytes_max).max(1);

@@ -82,7 +82,7 @@ fn terms() -> [IndexTerm; 2] {
 fn compare(one: &Reader, other: &Reader, cursors: &[Cursor]) {
     let json = |reader: &Reader| {
         let objects = reader.snapshot();
-        let object = |object: &Arc<Object>| (object.json(), object.content_hash(), object.uid().into_owned());
+        let object = |object: &Object| (object.json(), object.content_hash(), object.uid().into_owned());
         objects.after(None).map(object).collect::<Vec<_>>()
     };
     assert_eq!(json(one), json(other));
@@ -293,7 +293,7 @@ fn damaged_objects_are_fetched_again() {
     writer.commit(vec![Delta::PassEnd(100.into())]);
     let snapshot = reader.snapshot();
     let old = snapshot.get(&Key::new("", "o7")).unwrap().clone();
-    let swap = Swap { key: old.key().clone(), old: old.clone(), new: Arc::new(old.damaged()) };
+    let swap = Swap { key: old.key().clone(), old: old.clone(), new: old.damaged() };
     packer.shared.write().swap(vec![swap]);
     assert!(!packer.is_damaged());
     let before = damages();
@@ -361,7 +361,7 @@ fn damage_to_an_object_of_a_retired_dictionary_is_found() {
     let old = reader.snapshot().get(&Key::new("", "o7")).unwrap().clone();
     assert!(packer.dictionaries.iter().all(|one| !one.ptr_eq(&first)));
     assert!(first.upgrade().is_some_and(|first| Arc::ptr_eq(old.dictionary().unwrap(), &first)));
-    let swap = Swap { key: old.key().clone(), old: old.clone(), new: Arc::new(old.damaged()) };
+    let swap = Swap { key: old.key().clone(), old: old.clone(), new: old.damaged() };
     packer.shared.write().swap(vec![swap]);
     let held = reader.snapshot().get(old.key()).unwrap().clone();
     assert!(held.try_json().is_err() && packer.is_damaged());

@@ -3,7 +3,6 @@
 use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::Arc;
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
@@ -16,7 +15,7 @@ use crate::k8s::{Key, Object, ResourceVersion};
 #[derive(Debug, Default)]
 pub(super) struct Pass {
     /// Objects that differ from the cache's, by their keys.
-    differing: HashTable<Arc<Object>>,
+    differing: HashTable<Object>,
     /// Keys of objects that the cache has as the list has them.
     same: HashSet<Key>,
     hasher: RandomState,
@@ -43,9 +42,9 @@ struct Look {
 /// resumes.
 pub(super) struct Outcome {
     /// Objects that the pass did not name, or named with another uid; then with the version of the new object.
-    pub(super) gone: Vec<(Arc<Object>, Option<ResourceVersion>)>,
+    pub(super) gone: Vec<(Object, Option<ResourceVersion>)>,
     /// Changed and new objects by rising resourceVersion, so that the position after each is the object's.
-    pub(super) changed: Vec<Arc<Object>>,
+    pub(super) changed: Vec<Object>,
     /// Keys that are no longer needed, maybe a hundred thousand. The caller frees them without the lock.
     pub(super) spent: HashSet<Key>,
 }
@@ -54,7 +53,7 @@ impl Pass {
     /// Adds an object of the list. Of two with the same key the newer one counts, as a streaming list may contain live events.
     pub(super) fn item(&mut self, object: Object, store: &Snapshot) {
         let stored = store.objects.get(object.key()).map(|stored| &stored.object);
-        let hash_of = |held: &Arc<Object>| self.hasher.hash_one(held.key());
+        let hash_of = |held: &Object| self.hasher.hash_one(held.key());
         let hash = self.hasher.hash_one(object.key());
         let entry = self.differing.entry(hash, |held| held.key() == object.key(), hash_of);
         let before = match &entry {
@@ -65,26 +64,26 @@ impl Pass {
             return;
         }
         let key = object.key().clone();
-        if stored.is_some_and(|stored| is_of_version(stored, &object) && stored.json() == object.json()) {
+        if stored.is_some_and(|stored| is_of_version(stored, &object) && stored.text() == object.text()) {
             if let Entry::Occupied(held) = entry {
                 held.remove();
             }
             self.same.insert(key);
         } else {
-            entry.insert(Arc::new(object));
+            entry.insert(object);
             self.same.remove(&key);
         }
     }
 
     /// The object with a key, where it differs from the cache's.
-    pub(super) fn get(&self, key: &Key) -> Option<&Arc<Object>> {
+    pub(super) fn get(&self, key: &Key) -> Option<&Object> {
         self.differing.find(self.hasher.hash_one(key), |held| held.key() == key)
     }
 
     /// Replaces an object with the same one, packed, if it is still there.
-    pub(super) fn swap(&mut self, key: &Key, old: &Arc<Object>, new: Arc<Object>) {
+    pub(super) fn swap(&mut self, key: &Key, old: &Object, new: Object) {
         let hash = self.hasher.hash_one(key);
-        if let Some(object) = self.differing.find_mut(hash, |held| Arc::ptr_eq(held, old)) {
+        if let Some(object) = self.differing.find_mut(hash, |held| held.is_same(old)) {
             *object = new;
         }
     }
@@ -145,7 +144,7 @@ impl Pass {
     pub(super) fn is_of_other_history(&mut self, store: &Snapshot, version: &ResourceVersion) -> bool {
         self.look(store, usize::MAX);
         let seen = &store.position;
-        let contradicts = |object: &Arc<Object>| {
+        let contradicts = |object: &Object| {
             if is_rewritten(object, store) {
                 return self.doubted;
             }
@@ -165,7 +164,7 @@ impl Pass {
         let mut gone: Vec<_> = unnamed.map(|stored| (stored.object.clone(), None)).collect();
         let mut changed = Vec::with_capacity(self.differing.len());
         changed.extend(self.differing.into_iter().filter(|object| is_other || !is_rewritten(object, store)));
-        changed.sort_unstable_by(|a, b| in_order(a, b));
+        changed.sort_unstable_by(in_order);
         gone.extend(changed.iter().filter_map(|object| {
             let old = &store.objects.get(object.key())?.object;
             (old.uid() != object.uid()).then(|| (old.clone(), Some(object.resource_version().clone())))

@@ -294,7 +294,7 @@ impl Reader {
     }
 
     /// The object that changed last among those held. Costs a scan of all of them if nothing changed since the first list.
-    pub fn newest(&self) -> Option<Arc<Object>> {
+    pub fn newest(&self) -> Option<Object> {
         let state = self.shared.read();
         if let Some(newest) = state.changed_last() {
             return Some(newest.clone());

@@ -240,8 +240,8 @@ impl State {
     /// Begins a history, with the first list or after versions went back. Cursors from before are lost.
     fn begin_history(
         &mut self,
-        mut changed: Vec<Arc<Object>>,
-        gone: &[(Arc<Object>, Option<ResourceVersion>)],
+        mut changed: Vec<Object>,
+        gone: &[(Object, Option<ResourceVersion>)],
         version: ResourceVersion,
         commit: &mut Commit,
     ) {
@@ -287,7 +287,7 @@ impl State {
     }
 
     /// The object that changed last among those held; `None` if none of them changed since the first list.
-    pub(super) fn changed_last(&self) -> Option<&Arc<Object>> {
+    pub(super) fn changed_last(&self) -> Option<&Object> {
         let (_, recent) = self.recent.last_key_value()?;
         self.store.get(&recent.key)
     }
@@ -303,12 +303,12 @@ impl State {
             commit.doubtful += 1;
             return;
         }
-        self.put_at(Arc::new(object), position.clone(), position, commit);
+        self.put_at(object, position.clone(), position, commit);
     }
 
     fn put_at(
         &mut self,
-        object: Arc<Object>,
+        object: Object,
         position: ResourceVersion,
         reached: ResourceVersion,
         commit: &mut Commit,
@@ -364,7 +364,7 @@ impl State {
             Some(old) => {
                 let version = object.resource_version().clone();
                 let at = Removal { version, position: position.clone(), reached: position };
-                self.remove_at(Arc::new(object), old, at, commit);
+                self.remove_at(object, old, at, commit);
             }
             None => self.skip(&position, commit),
         }
@@ -385,7 +385,7 @@ impl State {
         }
     }
 
-    fn remove_at(&mut self, object: Arc<Object>, previous: Arc<Object>, at: Removal, commit: &mut Commit) {
+    fn remove_at(&mut self, object: Object, previous: Object, at: Removal, commit: &mut Commit) {
         let Removal { version, position, reached } = at;
         let revision = Revision(self.store.cursor.revision.0 + 1);
         let (mut created, mut came_at) = (BEFORE_ALL, BEFORE_ALL);

@@ -1,7 +1,6 @@
 //! The current objects by key: an immutable ordered map, replaced at each change.
 
 use std::ops::Bound;
-use std::sync::Arc;
 
 use imbl::OrdMap;
 
@@ -12,7 +11,7 @@ use crate::k8s::{Key, Object, ResourceVersion};
 #[derive(Clone, Debug)]
 pub struct Stored {
     /// The object.
-    pub object: Arc<Object>,
+    pub object: Object,
     /// When it last changed; 0 since the first list.
     pub revision: Revision,
 }
@@ -61,12 +60,12 @@ impl Snapshot {
     }
 
     /// The object with a key.
-    pub fn get(&self, key: &Key) -> Option<&Arc<Object>> {
+    pub fn get(&self, key: &Key) -> Option<&Object> {
         self.objects.get(key).map(|stored| &stored.object)
     }
 
     /// All objects after a key (from the start for `None`), in key order.
-    pub fn after(&self, key: Option<&Key>) -> impl Iterator<Item = &Arc<Object>> {
+    pub fn after(&self, key: Option<&Key>) -> impl Iterator<Item = &Object> {
         self.stored_after(key).map(|stored| &stored.object)
     }
 
@@ -76,7 +75,7 @@ impl Snapshot {
     }
 
     /// The objects of a namespace after a key, in key order. The cost grows with the namespace, not with the cache.
-    pub fn namespace_after(&self, namespace: &str, key: Option<&Key>) -> impl Iterator<Item = &Arc<Object>> {
+    pub fn namespace_after(&self, namespace: &str, key: Option<&Key>) -> impl Iterator<Item = &Object> {
         let range = Key::namespace_range_after(namespace, key).map(|range| self.objects.range(range));
         range.into_iter().flatten().map(|(_, stored)| &stored.object)
     }
@@ -87,7 +86,7 @@ impl Snapshot {
 ///
 /// A full leaf of the map is split in the middle. Inserted by rising key, all leaves would stay half full, and the map would take twice
 /// the memory. In this order the first half makes half-full leaves, which the second half fills without a split.
-pub(super) fn in_filling_order(objects: &mut [Arc<Object>]) -> impl Iterator<Item = &Arc<Object>> {
+pub(super) fn in_filling_order(objects: &mut [Object]) -> impl Iterator<Item = &Object> {
     objects.sort_unstable_by(|a, b| a.key().cmp(b.key()));
     let sorted = &*objects;
     let every_other = |from| sorted.iter().skip(from).step_by(2);

@@ -39,7 +39,7 @@ type State = BTreeMap<String, (u64, u64)>;
 
 #[test]
 fn the_objects_of_a_first_list_are_inserted_so_that_leaves_are_full() {
-    let mut objects = ["b", "e", "a", "d", "c"].map(|name| Arc::new(object(name, 1, 1)));
+    let mut objects = ["b", "e", "a", "d", "c"].map(|name| object(name, 1, 1));
     let order = super::store::in_filling_order(&mut objects);
     let names: Vec<_> = order.map(|object| object.key().name()).collect();
     assert_eq!(names, ["a", "c", "e", "b", "d"]);
@@ -85,7 +85,7 @@ fn versions_of_which_something_was_forgotten_stay_lost() {
 }
 
 fn state(snapshot: &Snapshot) -> State {
-    snapshot.after(None).map(|object| entry(object)).collect()
+    snapshot.after(None).map(entry).collect()
 }
 
 fn entry(object: &Object) -> (String, (u64, u64)) {

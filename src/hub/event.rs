@@ -1,7 +1,6 @@
 //! Events: what a subscription yields.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -47,14 +46,14 @@ pub enum EventKind {
 #[derive(Clone, Debug)]
 pub enum Payload {
     /// An object.
-    Object(Arc<Object>),
+    Object(Object),
     /// An object shown at another version than its own.
-    ObjectAt(Arc<Object>, ResourceVersion),
+    ObjectAt(Object, ResourceVersion),
     /// An object that a relist found deleted. It is shown at the list's version; or, to clients that resume from the version
     /// of an event, at the version up to which they had everything before.
     ObjectSince {
         /// Its last state.
-        object: Arc<Object>,
+        object: Object,
         /// The version at which it was found deleted.
         version: ResourceVersion,
         /// The version up to which nothing was missed.
@@ -63,7 +62,7 @@ pub enum Payload {
     /// What makes an object's new state of the one that the client has.
     Patch {
         /// The new state.
-        object: Arc<Object>,
+        object: Object,
         /// A JSON merge patch (RFC 7386) with what identifies the object.
         patch: Bytes,
     },
@@ -122,7 +121,7 @@ impl Payload {
     }
 
     /// Its object, where more than the identity is known.
-    pub fn object(&self) -> Option<&Arc<Object>> {
+    pub fn object(&self) -> Option<&Object> {
         match self {
             Self::Object(object)
             | Self::ObjectAt(object, _)

@@ -26,8 +26,8 @@ impl Form {
     }
 
     /// The part of an object that the client gets.
-    pub fn show(&self, object: &Arc<Object>) -> Arc<Object> {
-        self.part_of(object).map_or_else(|| object.clone(), Arc::new)
+    pub fn show(&self, object: &Object) -> Object {
+        self.part_of(object).unwrap_or_else(|| object.clone())
     }
 
     /// The part of an object that the client gets; `None` if that is the whole object.
@@ -39,7 +39,9 @@ impl Form {
     /// `resourceVersion` out: a change elsewhere in the object keeps the hash.
     pub fn content_hash(&self, object: &Object) -> ContentHash {
         let Some(fields) = &self.fields else { return object.content_hash() };
-        let (before, after) = fields.cut(object).json_around_version();
+        let part = fields.cut(object);
+        let text = part.text();
+        let (before, after) = text.around_version();
         ContentHash::of(&[before, after].concat())
     }
 
@@ -65,7 +67,7 @@ impl Form {
 
     /// The event for an object that changed and stays selected, for a client that has the state before. `None` if the
     /// client did not ask for changes such as this one.
-    pub(super) fn modified(&self, before: &Arc<Object>, after: &Arc<Object>) -> Option<(EventKind, Payload)> {
+    pub(super) fn modified(&self, before: &Object, after: &Object) -> Option<(EventKind, Payload)> {
         if self.changed.as_ref().is_some_and(|changed| changed.is_same(before, after)) {
             return None;
         }

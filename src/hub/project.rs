@@ -31,7 +31,7 @@ pub(super) fn project_change(matcher: &Matcher, change: &Change) -> Option<(Even
     if !matcher.selection().in_scope(change.object.key()) {
         return None;
     }
-    let matches = |object: &Arc<Object>| matcher.matches(object);
+    let matches = |object: &Object| matcher.matches(object);
     let previous = change.previous.as_ref().filter(|previous| matches(previous));
     project(&matcher.selection().form, change, previous, || matches(&change.object))
 }
@@ -86,7 +86,7 @@ impl<'a> ChangeValues<'a> {
 fn project(
     form: &Form,
     change: &Change,
-    previous: Option<&Arc<Object>>,
+    previous: Option<&Object>,
     matches: impl Fn() -> bool,
 ) -> Option<(EventKind, Payload)> {
     let (kind, payload) = match (change.kind, previous) {
@@ -193,24 +193,24 @@ fn deleted(change: &Change) -> Payload {
 /// The events for an object that is in the state of an informer, of its successor, or of both. The two may differ at the same
 /// version, as informers may keep different members.
 pub(super) fn differing(
-    was: Option<&Arc<Object>>,
-    is: Option<&Arc<Object>>,
+    was: Option<&Object>,
+    is: Option<&Object>,
     position: &ResourceVersion,
     form: &Form,
 ) -> Vec<(EventKind, Payload)> {
     let [was, is] = [was, is].map(|object| object.map(|object| form.show(object)));
     let (was, is) = (was.as_ref(), is.as_ref());
-    let deleted = |object: &Arc<Object>, version: &ResourceVersion| {
+    let deleted = |object: &Object, version: &ResourceVersion| {
         (EventKind::Deleted, Payload::ObjectAt(object.clone(), version.clone()))
     };
-    let whole = |kind, object: &Arc<Object>| (kind, Payload::Object(object.clone()));
+    let whole = |kind, object: &Object| (kind, Payload::Object(object.clone()));
     match (was, is) {
         (Some(was), None) => vec![deleted(was, position)],
         (None, Some(is)) => vec![whole(EventKind::Added, is)],
         (Some(was), Some(is)) if was.uid() != is.uid() => {
             vec![deleted(was, is.resource_version()), whole(EventKind::Added, is)]
         }
-        (Some(was), Some(is)) if was.json() != is.json() => vec![whole(EventKind::Modified, is)],
+        (Some(was), Some(is)) if was.text() != is.text() => vec![whole(EventKind::Modified, is)],
         (Some(_), Some(_)) | (None, None) => Vec::new(),
     }
 }

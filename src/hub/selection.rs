@@ -224,7 +224,7 @@ impl Selection {
         &'a self,
         snapshot: &'a Snapshot,
         after: Option<&'a Key>,
-    ) -> Box<dyn Iterator<Item = &'a Arc<Object>> + Send + 'a> {
+    ) -> Box<dyn Iterator<Item = &'a Object> + Send + 'a> {
         Box::new(self.in_reach(snapshot, after).filter(move |object| self.matches(object)))
     }
 
@@ -233,7 +233,7 @@ impl Selection {
         &'a self,
         snapshot: &'a Snapshot,
         after: Option<&'a Key>,
-    ) -> Box<dyn Iterator<Item = &'a Arc<Object>> + Send + 'a> {
+    ) -> Box<dyn Iterator<Item = &'a Object> + Send + 'a> {
         if let (Some(name), [] | [_]) = (&self.name, &*self.namespaces) {
             let key = Key::new(self.namespaces.first().map_or("", String::as_str), name);
             let object = snapshot.get(&key);
@@ -339,7 +339,7 @@ impl Matcher {
         &'a self,
         candidates: &'a Candidates,
         after: Option<&'a Key>,
-    ) -> Box<dyn Iterator<Item = &'a Arc<Object>> + Send + 'a> {
+    ) -> Box<dyn Iterator<Item = &'a Object> + Send + 'a> {
         let Some(keys) = &candidates.keys else {
             return self.selection.in_reach(&candidates.snapshot, after);
         };

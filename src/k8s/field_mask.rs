@@ -3,13 +3,12 @@
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-use bytes::Bytes;
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::Object;
 use super::json::MemberKey;
-use super::object::{Body, Span, ValuesCell};
+use super::object::{Places, Span};
 
 /// Largest number of paths in a mask. A client that needs more takes whole objects.
 const MASK_PATHS_MAX: usize = 64;
@@ -92,11 +91,11 @@ impl FieldMask {
     /// The object with these members alone, nested and in the order in which they were. A member that
     /// holds nothing of the mask is left out; an array keeps one element for each object in it.
     pub fn cut(&self, object: &Object) -> Object {
-        let json = object.json();
+        let json = object.text();
         let text = std::str::from_utf8(&json).expect("the decoder only takes UTF-8");
         let mut out = String::with_capacity(256);
         self.root.cut(text, 0, self.keeps_shape, &mut out);
-        object.with_json(out)
+        object.with_json(out.as_bytes(), places(&out))
     }
 
     /// As [`FieldMask::cut`], for a JSON object: the members in the mask, with those that identify the object.
@@ -108,7 +107,7 @@ impl FieldMask {
 
     /// Whether two states of an object are the same in these members, `metadata.resourceVersion` not counted.
     pub fn is_same(&self, before: &Object, after: &Object) -> bool {
-        before.json() == after.json() || self.cut(before).is_same_but_version(&self.cut(after))
+        before.text() == after.text() || self.cut(before).is_same_but_version(&self.cut(after))
     }
 }
 
@@ -304,36 +303,7 @@ impl<'de> Visitor<'de> for Elements<'_, 'de> {
 // === the object of a part ===
 
 /// Where uid, version and labels stand in an object's JSON.
-#[derive(Default)]
-struct Spans {
-    uid: Span,
-    version: Span,
-    labels: Span,
-}
-
-impl Object {
-    /// The same object with other JSON, a part of its own that holds what identifies it.
-    fn with_json(&self, json: String) -> Self {
-        let Spans { uid, version, labels } = spans(&json);
-        Self {
-            key: self.key.clone(),
-            resource_version: self.resource_version.clone(),
-            body: Body::Plain(Bytes::from(json)),
-            uid,
-            version,
-            labels,
-            content_hash: std::sync::OnceLock::new(),
-            values: ValuesCell::default(),
-        }
-    }
-
-    /// Whether another state of an object says the same, but for its version.
-    pub fn is_same_but_version(&self, other: &Self) -> bool {
-        self.json_around_version() == other.json_around_version()
-    }
-}
-
-fn spans(json: &str) -> Spans {
+fn places(json: &str) -> Places {
     let start = json.as_ptr() as usize;
     let span = |text: &str, quotes: u32| {
         let at = (text.as_ptr() as usize - start) as u32;
@@ -347,7 +317,7 @@ fn spans(json: &str) -> Spans {
         let _ = Members { node: &node, members: &mut members }.deserialize(&mut reader);
         members.into_iter().map(|(child, _, value)| (child, span(value, 0))).collect::<Vec<_>>()
     };
-    let mut found = Spans::default();
+    let mut found = Places::default();
     for (_, metadata) in read(json, &["metadata"]) {
         let metadata = &json[metadata.start as usize..metadata.end as usize];
         for (child, place) in read(metadata, &["uid", "resourceVersion", "labels"]) {

@@ -9,7 +9,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bytes::Bytes;
 use serde::de::{DeserializeSeed, Deserializer as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
@@ -177,11 +176,11 @@ impl IndexPaths {
 
     /// Reads the values at all paths of an object with this key. Costs one pass over its labels, and one over its JSON if
     /// there is a path other than labels, name and namespace; what it does not need it does not ask for.
-    pub(super) fn read<'l>(
+    pub(super) fn read<'l, J: AsRef<[u8]>>(
         &self,
         key: &Key,
         labels: impl FnOnce() -> Vec<(Cow<'l, str>, Cow<'l, str>)>,
-        json: impl Fn() -> Bytes,
+        json: impl Fn() -> J,
     ) -> IndexValues {
         let mut found = vec![Found::default(); self.paths.len()];
         if !self.labels.is_empty() {
@@ -196,7 +195,7 @@ impl IndexPaths {
         for (at, root) in self.fields.iter().enumerate().filter(|(at, _)| self.has_fields[*at]) {
             // A packed object is unpacked once for both.
             let json = json();
-            let text = std::str::from_utf8(&json).expect("the decoder only takes UTF-8");
+            let text = std::str::from_utf8(json.as_ref()).expect("the decoder only takes UTF-8");
             let mut reader = serde_json::Deserializer::from_str(text);
             let walk = Walk { node: root, arrays: at == 0, within: 0, found: &mut found };
             // The decoder has read the object before, so this cannot fail.

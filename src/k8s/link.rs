@@ -304,7 +304,7 @@ impl Link {
 
 /// The terms of the selector at a path of an object.
 fn selector_at(path: &str, form: SelectorForm, object: &Object) -> Option<Vec<Term>> {
-    let json = object.json();
+    let json = object.text();
     let mut raw = std::str::from_utf8(&json).ok();
     for segment in FieldPath::new(path).segments() {
         let members = raw.and_then(|raw| serde_json::from_str::<HashMap<String, &RawValue>>(raw).ok());
@@ -399,8 +399,7 @@ pub fn owners(object: &Object) -> Vec<Owner> {
         #[serde(default)]
         owner_references: Option<Vec<Owner>>,
     }
-    let (metadata, _) = object.metadata();
-    let owned: Option<Owned> = serde_json::from_slice(&metadata).ok();
+    let owned: Option<Owned> = serde_json::from_str(object.text().metadata()).ok();
     owned.and_then(|owned| owned.owner_references).unwrap_or_default()
 }
 

@@ -35,7 +35,7 @@ struct NoPatch;
 /// would not be shorter than the object.
 pub fn merge_patch(before: &Object, after: &Object) -> Option<String> {
     // There is none from a state that cannot be read.
-    let (before, after) = (before.try_json().ok()?, after.try_json().ok()?);
+    let (before, after) = (before.try_text().ok()?, after.try_text().ok()?);
     let (before, after) = (std::str::from_utf8(&before).ok()?, std::str::from_utf8(&after).ok()?);
     let mut out = String::with_capacity(512);
     put(&members(before), &members(after), (Level::Root, DEPTH_MAX), &mut out).ok()?;

@@ -1,19 +1,29 @@
 //! An immutable object: its identity and its JSON.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::fmt;
-use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::ops::{Deref, Range};
+use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
+use triomphe::ThinArc;
 
 use super::json::{MemberKey, Text};
-use super::packed::Packed;
-use super::shorthand::{CommonValues, Held, HeldAt, Shortened, shorten};
+use super::packed::{Common, PackedRef};
 use super::{ContentHash, Damaged, Dictionary, IndexPaths, IndexValues, Key, Resource, ResourceVersion};
+
+/// Unpacked objects up to this size are remembered by the thread that unpacked them.
+const REMEMBERED_BYTES_MAX: usize = 64 << 10;
+
+thread_local! {
+    /// What this thread unpacked last, as an object is matched, hashed and written one after the other. The object is held, so that its
+    /// address stays its own.
+    static LAST_UNPACKED: RefCell<Option<(Object, Bytes)>> = const { RefCell::new(None) };
+}
 
 /// A place in an object's JSON, in bytes. `u32` because objects are limited to megabytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,79 +32,228 @@ pub(super) struct Span {
     pub(super) end: u32,
 }
 
-/// An object as the API server sent it: compact JSON in one allocation of exact size, and the offsets of uid, version
-/// and labels in it. Labels and fields are read from the JSON when needed, so that nothing is held twice.
+impl Span {
+    pub(super) fn range(self) -> Range<usize> {
+        self.start as usize..self.end as usize
+    }
+}
+
+/// An object as the API server sent it: one allocation of exact size with its compact JSON and the offsets of uid, version and
+/// labels in it. Labels and fields are read from the JSON when needed, so that nothing is held twice. Cheap to clone: a clone is the
+/// same object.
 ///
 /// An object that has not changed for a while may be packed. Its key, uid, version and labels are read without
 /// unpacking; its JSON is unpacked when it is read.
 #[derive(Clone)]
-pub struct Object {
-    pub(super) key: Key,
-    pub(super) resource_version: ResourceVersion,
-    pub(super) body: Body,
+pub struct Object(ThinArc<Head, u8>);
+
+/// What stands before the JSON of an object, or before its packed data.
+pub(super) struct Head {
+    key: Key,
+    resource_version: ResourceVersion,
     /// The hash of the JSON, once somebody asked for it.
-    pub(super) content_hash: OnceLock<Box<ContentHash>>,
+    content_hash: ArcSwapOption<ContentHash>,
+    /// The values that were read last, for reuse.
+    values: ArcSwapOption<IndexValues>,
+    places: Places,
+    /// `None`: the JSON follows as it is. Otherwise its packed data follows, and this is what it has in common with others.
+    common: Option<Common>,
+    /// Bytes of the JSON.
+    json_len: u32,
+    /// The CRC-32 of the JSON, if it is packed.
+    checksum: u32,
+}
+
+/// Where in an object's JSON its identity stands.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Places {
     /// The text of `metadata.uid`, without its quotes.
     pub(super) uid: Span,
     /// The text of `metadata.resourceVersion`, without its quotes.
     pub(super) version: Span,
     /// The JSON object `metadata.labels`; empty where there is none.
     pub(super) labels: Span,
-    pub(super) values: ValuesCell,
 }
 
-// There are hundreds of thousands. One that is larger takes, with the counts of its `Arc`, the allocator's next size, which is 160.
+// There are hundreds of thousands. The allocator rounds each allocation up, so that 8 bytes more may cost 16 or 128.
 #[cfg(target_pointer_width = "64")]
-const _: () = assert!(size_of::<Object>() <= 112);
+const _: () = assert!(size_of::<Head>() <= 88 && size_of::<Object>() == 8);
 
-/// The JSON of an object.
-#[derive(Clone)]
-pub(super) enum Body {
-    Plain(Bytes),
-    Packed(Packed),
-}
-
-/// The JSON of an object as it is, and where its version is in it.
-struct VersionedJson {
-    json: Bytes,
+/// The JSON of an object, to be read and not to be kept. It costs no allocation, unless the object is packed.
+pub struct JsonText<'o> {
+    source: Source<'o>,
     version: Span,
 }
 
-/// The values that were read last, for reuse. A clone of the object starts without.
-#[derive(Debug, Default)]
-pub(super) struct ValuesCell(ArcSwapOption<IndexValues>);
+enum Source<'o> {
+    Held(&'o Object),
+    Unpacked(Bytes),
+}
 
-impl Clone for ValuesCell {
-    fn clone(&self) -> Self {
-        Self::default()
+/// Lends the JSON of an object that is not packed to [`Bytes`].
+struct Lender(Object);
+
+impl AsRef<[u8]> for Lender {
+    fn as_ref(&self) -> &[u8] {
+        self.0.data()
     }
 }
 
+// === impl Head ===
+
+impl Head {
+    /// The head of an object that is not packed.
+    fn new(key: Key, resource_version: ResourceVersion, places: Places, json: &[u8]) -> Self {
+        Self {
+            key,
+            resource_version,
+            content_hash: ArcSwapOption::empty(),
+            values: ArcSwapOption::empty(),
+            places,
+            common: None,
+            json_len: json.len() as u32,
+            checksum: 0,
+        }
+    }
+
+    /// The same with what was found out about the object.
+    fn copy(&self) -> Self {
+        Self {
+            key: self.key.clone(),
+            resource_version: self.resource_version.clone(),
+            content_hash: ArcSwapOption::new(self.content_hash.load_full()),
+            values: ArcSwapOption::new(self.values.load_full()),
+            places: self.places,
+            common: self.common.clone(),
+            json_len: self.json_len,
+            checksum: self.checksum,
+        }
+    }
+}
+
+// === impl JsonText ===
+
+impl JsonText<'_> {
+    /// The bytes, to be kept. Shares them with the object, if it is not packed, at the cost of an allocation of some bytes.
+    pub fn into_bytes(self) -> Bytes {
+        match self.source {
+            Source::Held(object) => Bytes::from_owner(Lender(object.clone())),
+            Source::Unpacked(json) => json,
+        }
+    }
+
+    /// As [`Object::json_around_version`].
+    pub fn around_version(&self) -> (&[u8], &[u8]) {
+        let Span { start, end } = self.version;
+        (&self[..start as usize], &self[end as usize..])
+    }
+
+    /// As [`Object::metadata`].
+    pub fn metadata(&self) -> &str {
+        let mut found = None;
+        let mut reader = serde_json::Deserializer::from_slice(self);
+        // The visitor stops once it has found the metadata, which serde reports as an error.
+        let version_at = self.as_ptr() as usize + self.version.start as usize;
+        let _ = reader.deserialize_map(MetadataSeeker { version_at, found: &mut found });
+        found.expect("the decoder only takes objects with metadata")
+    }
+}
+
+impl Deref for JsonText<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &self.source {
+            Source::Held(object) => object.data(),
+            Source::Unpacked(json) => json,
+        }
+    }
+}
+
+impl AsRef<[u8]> for JsonText<'_> {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl PartialEq for JsonText<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for JsonText<'_> {}
+
+impl fmt::Debug for JsonText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(self))
+    }
+}
+
+// === impl Object ===
+
 impl Object {
+    /// An object that is not packed. Its JSON is shorter than 4 GiB.
+    pub(super) fn new(key: Key, version: ResourceVersion, places: Places, json: &[u8]) -> Self {
+        Self::with_head(Head::new(key, version, places, json), json)
+    }
+
+    fn with_head(head: Head, data: &[u8]) -> Self {
+        Self(ThinArc::from_header_and_slice(head, data))
+    }
+
+    fn head(&self) -> &Head {
+        &self.0.header.header
+    }
+
+    /// The JSON, or what is packed of it.
+    fn data(&self) -> &[u8] {
+        &self.0.slice
+    }
+
+    /// What is packed; `None` if it is not packed.
+    fn packed(&self) -> Option<PackedRef<'_>> {
+        let head = self.head();
+        let common = head.common.as_ref()?;
+        Some(PackedRef { data: self.data(), common, len: head.json_len, checksum: head.checksum })
+    }
+
+    /// Whether it is the same allocation: one state of one object, in one form. A packed object is not the same as the one
+    /// that it was made of.
+    pub fn is_same(&self, other: &Self) -> bool {
+        std::ptr::eq(self.0.as_ptr(), other.0.as_ptr())
+    }
+
     /// Namespace and name.
     pub fn key(&self) -> &Key {
-        &self.key
+        &self.head().key
     }
 
     /// `metadata.uid`: tells it from other objects that have or had this key.
     pub fn uid(&self) -> Cow<'_, str> {
-        match &self.body {
-            Body::Plain(json) => text(json, self.uid).into(),
-            Body::Packed(packed) => packed.uid(),
+        match self.packed() {
+            None => text(self.data(), self.head().places.uid).into(),
+            Some(packed) => packed.uid(),
         }
+    }
+
+    /// Where in the JSON the identity stands.
+    pub(super) fn places(&self) -> Places {
+        self.head().places
     }
 
     /// `metadata.resourceVersion`.
     pub fn resource_version(&self) -> &ResourceVersion {
-        &self.resource_version
+        &self.head().resource_version
     }
 
-    /// The whole object, compact, without line breaks. Shares the bytes, or unpacks them: some microseconds.
+    /// The whole object, compact, without line breaks. Shares the bytes, or unpacks them: some microseconds. Who only reads them takes
+    /// [`Object::text`].
     ///
     /// If the packed bytes are damaged, the result has only what identifies the object, and [`damages`](super::damages) rises, so that
     /// the caller does not write it to a client.
     pub fn json(&self) -> Bytes {
-        self.shown().json
+        self.text().into_bytes()
     }
 
     /// As [`Object::json`].
@@ -102,86 +261,105 @@ impl Object {
     /// # Errors
     /// [`Damaged`].
     pub fn try_json(&self) -> Result<Bytes, Damaged> {
-        match &self.body {
-            Body::Plain(json) => Ok(json.clone()),
-            Body::Packed(packed) => packed.unpack(&self.key, &self.resource_version),
-        }
+        self.try_text().map(JsonText::into_bytes)
+    }
+
+    /// As [`Object::json`], to be read and not to be kept.
+    pub fn text(&self) -> JsonText<'_> {
+        self.try_text().unwrap_or_else(|Damaged| {
+            let object = self.stand_in();
+            JsonText { source: Source::Unpacked(object.json()), version: object.head().places.version }
+        })
+    }
+
+    /// As [`Object::text`].
+    ///
+    /// # Errors
+    /// [`Damaged`].
+    pub fn try_text(&self) -> Result<JsonText<'_>, Damaged> {
+        let source = match self.packed() {
+            None => Source::Held(self),
+            Some(packed) => Source::Unpacked(self.unpack(packed)?),
+        };
+        Ok(JsonText { source, version: self.head().places.version })
+    }
+
+    /// The JSON, of what is packed. An object that is asked for again by the same thread is not unpacked twice.
+    fn unpack(&self, packed: PackedRef<'_>) -> Result<Bytes, Damaged> {
+        LAST_UNPACKED.with_borrow_mut(|last| {
+            if let Some((object, json)) = last
+                && object.is_same(self)
+            {
+                return Ok(json.clone());
+            }
+            let json = Bytes::from(packed.unpack(self.key(), self.resource_version())?);
+            if json.len() <= REMEMBERED_BYTES_MAX {
+                *last = Some((self.clone(), json.clone()));
+            }
+            Ok(json)
+        })
     }
 
     /// Bytes of the JSON.
     pub fn json_len(&self) -> usize {
-        match &self.body {
-            Body::Plain(json) => json.len(),
-            Body::Packed(packed) => packed.len(),
-        }
+        self.head().json_len as usize
     }
 
     /// Bytes that hold the JSON.
     pub fn held_bytes(&self) -> usize {
-        match &self.body {
-            Body::Plain(json) => json.len(),
-            Body::Packed(packed) => packed.held_bytes(),
+        match self.packed() {
+            None => self.data().len(),
+            Some(packed) => packed.held_bytes(),
         }
     }
 
     /// The dictionary that it is packed with; `None` if it is not packed.
     pub fn dictionary(&self) -> Option<&Arc<Dictionary>> {
-        match &self.body {
-            Body::Plain(_) => None,
-            Body::Packed(packed) => Some(packed.dictionary()),
-        }
+        self.head().common.as_ref().map(Common::dictionary)
     }
 
-    /// The JSON in shorter forms, but for values that many objects have: what is packed. `None` if the object is packed already.
-    pub(super) fn shortened(&self, common: &CommonValues) -> Option<Shortened> {
-        let Body::Plain(json) = &self.body else { return None };
-        let held = Held {
-            key: &self.key,
-            uid: text(json, self.uid),
-            version: &self.resource_version,
-            labels: text(json, self.labels),
-        };
-        let at = HeldAt { uid: self.uid, version: self.version, labels: self.labels };
-        shorten(json, held, at, common)
+    /// The JSON, if it is not packed.
+    pub(super) fn plain_json(&self) -> Option<&[u8]> {
+        self.head().common.is_none().then(|| self.data())
     }
 
     /// The same object, not packed.
-    pub fn plain(object: Arc<Self>) -> Arc<Self> {
-        if object.dictionary().is_none() { object } else { Arc::new(object.unpacked()) }
+    pub fn plain(object: Self) -> Self {
+        let Some(packed) = object.packed() else { return object };
+        match object.unpack(packed) {
+            Ok(json) => Self::with_head(Head { common: None, checksum: 0, ..object.head().copy() }, &json),
+            Err(Damaged) => object.stand_in(),
+        }
     }
 
-    /// The same object with another body, and with what was found out about it.
-    pub(super) fn with_body(&self, body: Body) -> Self {
-        let values = ValuesCell(ArcSwapOption::new(self.values.0.load_full()));
-        Self { body, values, ..self.clone() }
+    /// The same object, packed, with what was found out about it.
+    pub(super) fn pack(&self, packed: PackedRef<'_>) -> Self {
+        let PackedRef { data, common, len, checksum } = packed;
+        let common = Some(common.clone());
+        Self::with_head(Head { common, json_len: len, checksum, ..self.head().copy() }, data)
+    }
+
+    /// The same object with other JSON, a part of its own that holds what identifies it.
+    pub(super) fn with_json(&self, json: &[u8], places: Places) -> Self {
+        Self::new(self.key().clone(), self.resource_version().clone(), places, json)
     }
 
     /// The same object with damaged bytes.
     #[cfg(test)]
     pub(crate) fn damaged(&self) -> Self {
-        match &self.body {
-            Body::Plain(_) => self.clone(),
-            Body::Packed(packed) => Self {
-                body: Body::Packed(packed.damaged(20, 0xff)),
-                content_hash: OnceLock::new(),
-                ..self.clone()
-            },
-        }
+        self.damaged_at(20, 0xff)
     }
 
-    fn unpacked(&self) -> Self {
-        match self.try_json() {
-            Ok(json) => self.with_body(Body::Plain(json)),
-            Err(Damaged) => self.stand_in(),
-        }
-    }
-
-    fn shown(&self) -> VersionedJson {
-        let object = match self.try_json() {
-            Ok(json) => return VersionedJson { json, version: self.version },
-            Err(Damaged) => self.stand_in(),
+    /// The same object with another byte at a place of its packed bytes.
+    #[cfg(test)]
+    pub(super) fn damaged_at(&self, at: usize, mask: u8) -> Self {
+        let Some(packed) = self.packed() else { return self.clone() };
+        let empty = Head {
+            content_hash: ArcSwapOption::empty(),
+            values: ArcSwapOption::empty(),
+            ..self.head().copy()
         };
-        VersionedJson { json: object.json(), version: object.version }
+        Self::with_head(empty, &packed.damaged(at, mask))
     }
 
     /// What identifies the object, for one whose packed bytes are damaged.
@@ -195,54 +373,62 @@ impl Object {
             json.push_str(&quoted);
             Span { start, end: json.len() as u32 - 1 }
         };
-        put("name", self.key.name());
-        put("namespace", self.key.namespace());
+        put("name", self.key().name());
+        put("namespace", self.key().namespace());
         let uid = put("uid", &self.uid());
-        let version = put("resourceVersion", &self.resource_version.to_string());
+        let version = put("resourceVersion", &self.resource_version().to_string());
         json.push_str("}}");
-        let object = self.with_body(Body::Plain(json.into()));
-        Self { uid, version, labels: Span::default(), content_hash: OnceLock::new(), ..object }
+        let object = self.with_json(json.as_bytes(), Places { uid, version, labels: Span::default() });
+        object.head().values.store(self.head().values.load_full());
+        object
     }
 
     /// The hash of the JSON. Computed when it is first asked for, about a nanosecond a byte: that is as much as the object's
     /// decoding, which those who never ask must not pay.
     pub fn content_hash(&self) -> ContentHash {
-        **self.content_hash.get_or_init(|| Box::new(ContentHash::of(&self.json())))
+        if let Some(hash) = &*self.head().content_hash.load() {
+            return **hash;
+        }
+        let hash = ContentHash::of(&self.text());
+        self.head().content_hash.store(Some(Arc::new(hash)));
+        hash
     }
 
     /// Whether the hash is known, so that it costs nothing.
     pub fn has_content_hash(&self) -> bool {
-        self.content_hash.get().is_some()
+        self.head().content_hash.load().is_some()
+    }
+
+    /// Whether another state of an object says the same, but for its version.
+    pub fn is_same_but_version(&self, other: &Self) -> bool {
+        self.text().around_version() == other.text().around_version()
     }
 
     /// The JSON before and after the text of `metadata.resourceVersion`, by reference, so that the same
     /// object can be shown at another version (a deletion found by relist, an object that left a selector).
     pub fn json_around_version(&self) -> (Bytes, Bytes) {
-        let VersionedJson { json, version } = self.shown();
-        (json.slice(..version.start as usize), json.slice(version.end as usize..))
+        let text = self.text();
+        let Span { start, end } = text.version;
+        let json = text.into_bytes();
+        (json.slice(..start as usize), json.slice(end as usize..))
     }
 
     /// The JSON of `metadata`, by reference, and the range of its `resourceVersion`'s text within. If the object has metadata
     /// twice, it is the one that counts, which holds that version. Costs a scan of the members before it.
     pub fn metadata(&self) -> (Bytes, Range<usize>) {
-        let VersionedJson { json, version } = self.shown();
-        let mut found = None;
-        let mut reader = serde_json::Deserializer::from_slice(&json);
-        // The visitor stops once it has found the metadata, which serde reports as an error.
-        let version_at = json.as_ptr() as usize + version.start as usize;
-        let _ = reader.deserialize_map(MetadataSeeker { version_at, found: &mut found });
-        let text: &str = found.expect("the decoder only takes objects with metadata");
-        let metadata = json.slice_ref(text.as_bytes());
-        let start = metadata.as_ptr() as usize - json.as_ptr() as usize;
+        let text = self.text();
+        let metadata = text.metadata();
+        let start = metadata.as_ptr() as usize - text.as_ptr() as usize;
+        let (end, version) = (start + metadata.len(), text.version);
         let version = version.start as usize - start..version.end as usize - start;
-        (metadata, version)
+        (text.into_bytes().slice(start..end), version)
     }
 
     /// The JSON of `metadata.labels`; empty where there is none.
     pub fn labels_json(&self) -> &str {
-        match &self.body {
-            Body::Plain(json) => text(json, self.labels),
-            Body::Packed(packed) => packed.labels(),
+        match &self.head().common {
+            None => text(self.data(), self.head().places.labels),
+            Some(common) => common.labels(),
         }
     }
 
@@ -253,19 +439,20 @@ impl Object {
 
     /// The values at these paths. They are read once and stay with the object until another set of paths is asked for.
     pub fn values(&self, paths: &IndexPaths) -> Arc<IndexValues> {
-        if let Some(values) = &*self.values.0.load()
+        let last = &self.head().values;
+        if let Some(values) = &*last.load()
             && values.generation() == paths.generation()
         {
             return values.clone();
         }
         let values = Arc::new(self.read_values(paths));
-        self.values.0.store(Some(values.clone()));
+        last.store(Some(values.clone()));
         values
     }
 
     /// As [`Object::values`], but the values are read anew and do not stay with the object.
     pub fn read_values(&self, paths: &IndexPaths) -> IndexValues {
-        paths.read(&self.key, || self.labels(), || self.json())
+        paths.read(self.key(), || self.labels(), || self.text())
     }
 
     /// The JSON of a deleted object of which only the identity is still known.
@@ -293,14 +480,14 @@ pub(crate) fn read_labels(text: &str) -> Vec<(Cow<'_, str>, Cow<'_, str>)> {
     reader.deserialize_map(StringMap).unwrap_or_default()
 }
 
-fn text(json: &Bytes, span: Span) -> &str {
+fn text(json: &[u8], span: Span) -> &str {
     let bytes = &json[span.start as usize..span.end as usize];
     std::str::from_utf8(bytes).expect("the decoder only takes UTF-8")
 }
 
 impl fmt::Debug for Object {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}@{}", self.key, self.resource_version)
+        write!(f, "{}@{}", self.key(), self.resource_version())
     }
 }
 

@@ -1,9 +1,9 @@
 //! The JSON of objects packed with zstd and a dictionary, which makes a tenth of their JSON or less where objects of a kind are alike.
 //!
 //! Why zstd: it is the codec of that ratio which unpacks a few kilobytes in microseconds, it takes a dictionary, and it is
-//! compiled into informerd already for the compression of answers. The frames hold no checksum, length or number of a dictionary: what
-//! stands before a frame has the checksum, and the object knows the others. What is packed is not the JSON but its text in shorter
-//! forms ([`super::shorthand`]). The object's uid stands before it as 16 bytes, where it is read without unpacking.
+//! compiled into informerd already for the compression of answers. The frames hold no checksum, length or number of a dictionary, as
+//! the object's head has them. What is packed is not the JSON but its text in shorter forms ([`super::shorthand`]). The object's uid
+//! stands before it as 16 bytes, where it is read without unpacking.
 
 use std::borrow::{Borrow, Cow};
 use std::cell::RefCell;
@@ -13,18 +13,16 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use bytes::Bytes;
 use triomphe::ThinArc;
 use uuid::Uuid;
 use zstd::dict::{DecoderDictionary, from_samples};
 use zstd::zstd_safe::DCtx;
 
-use super::object::{Body, Object};
-use super::shorthand::{CommonValues, Held, expand};
+use super::shorthand::{CommonValues, Held, Shortened, expand};
 use super::{Key, ResourceVersion};
 
-/// Unpacked objects up to this size are remembered by the thread that unpacked them.
-const REMEMBERED_BYTES_MAX: usize = 64 << 10;
+/// A thread keeps room for texts with marks, up to this size.
+const TEXT_BYTES_MAX: usize = 64 << 10;
 
 /// Bytes of objects for each byte of a dictionary that zstd chooses from them. Its search takes milliseconds, and with less text
 /// there is little to choose; zstd's manual recommends 100.
@@ -43,21 +41,17 @@ pub struct Dictionary {
     decoder: DecoderDictionary<'static>,
 }
 
-/// The JSON of an object, packed.
-#[derive(Clone)]
-pub(super) struct Packed {
+/// The JSON of an object, packed, as its allocation holds it.
+#[derive(Clone, Copy)]
+pub(super) struct PackedRef<'d> {
     /// The length of the uid's text, or [`UUID`]; the uid; the number of bytes of the values; the values; then a zstd frame of the text
     /// with marks.
-    data: ThinArc<Head, u8>,
-    common: Common,
-}
-
-/// What is known of the JSON of a packed object.
-struct Head {
-    /// Its bytes.
-    len: u32,
-    /// Its CRC-32, which finds what was damaged.
-    checksum: u32,
+    pub(super) data: &'d [u8],
+    pub(super) common: &'d Common,
+    /// Bytes of the JSON.
+    pub(super) len: u32,
+    /// The CRC-32 of the JSON, which finds what was damaged.
+    pub(super) checksum: u32,
 }
 
 /// What packed objects have in common, as those of one owner do: the dictionary, and the JSON object `metadata.labels`. Two are the same
@@ -86,33 +80,20 @@ struct Unpacker {
     /// Texts with marks, and what [`expand`] uses.
     text: Vec<u8>,
     numbered: Vec<Range<usize>>,
-    /// What was unpacked last, as an object is matched, hashed and written one after the other. The data is held, so that
-    /// its address stays its own.
-    last: Option<(ThinArc<Head, u8>, Bytes)>,
 }
 
 thread_local! {
-    static UNPACKER: RefCell<Unpacker> = RefCell::new(Unpacker::new());
+    static UNPACKER: RefCell<Unpacker> =
+        RefCell::new(Unpacker { context: DCtx::create(), text: Vec::new(), numbered: Vec::new() });
 }
 
 // === impl Dictionary ===
 
 impl Dictionary {
-    /// Makes a dictionary of at most `bytes_max` bytes from objects of one kind that are not packed. If they hold too little text for
-    /// zstd to choose from ([`CHOICE_MIN`]), the text of the first ones is the dictionary. `None` if all are packed.
-    pub fn train(objects: &[Arc<Object>], bytes_max: usize) -> Option<Self> {
-        let plain = |object: &Arc<Object>| match &object.body {
-            Body::Plain(json) => Some(json.clone()),
-            Body::Packed(_) => None,
-        };
-        let texts: Vec<_> = objects.iter().filter_map(plain).collect();
-        let common_values = CommonValues::of(texts.iter().map(|json| &json[..]));
-        drop(texts);
-        let shortened = objects.iter().filter_map(|object| object.shortened(&common_values));
-        let samples: Vec<_> = shortened.map(|shortened| shortened.text).collect();
-        if samples.is_empty() {
-            return None;
-        }
+    /// Makes a dictionary of at most `bytes_max` bytes from objects of one kind, in shorter forms. If they hold too little text for zstd
+    /// to choose from ([`CHOICE_MIN`]), the text of the first ones is the dictionary.
+    pub(super) fn new(samples: &[Shortened], common_values: CommonValues, bytes_max: usize) -> Self {
+        let samples: Vec<&[u8]> = samples.iter().map(|sample| &sample.text[..]).collect();
         let has_choice = samples.iter().map(|sample| sample.len()).sum::<usize>() >= CHOICE_MIN * bytes_max;
         let chosen = has_choice.then(|| from_samples(&samples, bytes_max).ok()).flatten();
         let bytes = chosen.unwrap_or_else(|| {
@@ -123,12 +104,12 @@ impl Dictionary {
             }
             text
         });
-        Some(Self {
+        Self {
             decoder: DecoderDictionary::copy(&bytes),
             bytes: bytes.into(),
             common_values,
             damaged: AtomicBool::new(false),
-        })
+        }
     }
 
     /// Whether objects that were packed by it were found damaged since this was last asked.
@@ -169,7 +150,7 @@ impl Common {
         &self.0.header.header
     }
 
-    fn labels(&self) -> &str {
+    pub(super) fn labels(&self) -> &str {
         std::str::from_utf8(&self.0.slice).unwrap_or_default()
     }
 }
@@ -194,41 +175,42 @@ impl Hash for Common {
     }
 }
 
-// === impl Packed ===
+// === impl PackedRef ===
 
-impl Packed {
-    /// The JSON of an object: its values in shorter forms, and the zstd frame of the rest, made with the dictionary in `common`. `None`
-    /// if a length is beyond what is held of it.
-    pub(super) fn new(common: Common, uid: &str, values: &[u8], frame: &[u8], json: &[u8]) -> Option<Self> {
-        let head = Head { len: u32::try_from(json.len()).ok()?, checksum: crc32fast::hash(json) };
-        let is_canonical = |uuid: &Uuid| *uuid.hyphenated().encode_lower(&mut Uuid::encode_buffer()) == *uid;
-        let uuid = Uuid::try_parse(uid).ok().filter(is_canonical);
-        let (uid_form, uid) = match &uuid {
-            Some(uuid) => (UUID, &uuid.as_bytes()[..]),
-            None => (u8::try_from(uid.len()).ok().filter(|len| *len != UUID)?, uid.as_bytes()),
-        };
-        let mut data = [&[uid_form], uid].concat();
-        write_len(values.len(), &mut data);
-        data.extend_from_slice(values);
-        data.extend_from_slice(frame);
-        Some(Self { data: ThinArc::from_header_and_slice(head, &data), common })
+/// The packed data of an object: its uid, its values in shorter forms, and the zstd frame of the rest. `None` if the uid is longer than
+/// what is held of its length.
+pub(super) fn data_of(uid: &str, values: &[u8], frame: &[u8]) -> Option<Vec<u8>> {
+    let is_canonical = |uuid: &Uuid| *uuid.hyphenated().encode_lower(&mut Uuid::encode_buffer()) == *uid;
+    let uuid = Uuid::try_parse(uid).ok().filter(is_canonical);
+    let (form, uid) = match &uuid {
+        Some(uuid) => (UUID, &uuid.as_bytes()[..]),
+        None => (u8::try_from(uid.len()).ok().filter(|len| *len != UUID)?, uid.as_bytes()),
+    };
+    let mut data = [&[form], uid].concat();
+    write_len(values.len(), &mut data);
+    data.extend_from_slice(values);
+    data.extend_from_slice(frame);
+    Some(data)
+}
+
+impl<'d> PackedRef<'d> {
+    /// What is packed of some JSON, by the dictionary in `common`. `None` if the JSON is longer than what is held of its length.
+    pub(super) fn new(data: &'d [u8], common: &'d Common, json: &[u8]) -> Option<Self> {
+        Some(Self { data, common, len: u32::try_from(json.len()).ok()?, checksum: crc32fast::hash(json) })
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.head().len as usize
-    }
-
+    /// The data, and what tells whether it is whole.
     pub(super) fn held_bytes(&self) -> usize {
-        size_of::<Head>() + self.data.slice.len()
+        size_of_val(&self.len) + size_of_val(&self.checksum) + self.data.len()
     }
 
-    pub(super) fn uid(&self) -> Cow<'_, str> {
+    pub(super) fn uid(&self) -> Cow<'d, str> {
         self.uid_and_rest().map(|(uid, _)| uid).unwrap_or_default()
     }
 
     /// The uid, and what stands after it; `None` where damaged bytes have neither.
-    fn uid_and_rest(&self) -> Option<(Cow<'_, str>, &[u8])> {
-        let (form, rest) = self.data.slice.split_first()?;
+    fn uid_and_rest(&self) -> Option<(Cow<'d, str>, &'d [u8])> {
+        let (form, rest) = self.data.split_first()?;
         if *form == UUID {
             let (uuid, rest) = rest.split_first_chunk()?;
             return Some((Uuid::from_bytes(*uuid).hyphenated().to_string().into(), rest));
@@ -237,83 +219,48 @@ impl Packed {
         Some((std::str::from_utf8(uid).ok()?.into(), rest))
     }
 
-    fn head(&self) -> &Head {
-        &self.data.header.header
-    }
-
-    pub(super) fn labels(&self) -> &str {
-        self.common.labels()
-    }
-
-    pub(super) fn dictionary(&self) -> &Arc<Dictionary> {
+    fn dictionary(&self) -> &'d Arc<Dictionary> {
         self.common.dictionary()
     }
 
-    /// The JSON of the object with this key and version. One that is asked for again by the same thread is not unpacked twice.
-    pub(super) fn unpack(&self, key: &Key, version: &ResourceVersion) -> Result<Bytes, Damaged> {
-        UNPACKER.with_borrow_mut(|unpacker| {
-            if let Some((data, json)) = &unpacker.last
-                && std::ptr::eq(data.as_ptr(), self.data.as_ptr())
-            {
-                return Ok(json.clone());
-            }
-            let json = Bytes::from(unpacker.unpack(self, key, version)?);
-            if json.len() <= REMEMBERED_BYTES_MAX {
-                unpacker.last = Some((self.data.clone(), json.clone()));
-            }
-            Ok(json)
+    /// The JSON of the object with this key and version.
+    pub(super) fn unpack(&self, key: &Key, version: &ResourceVersion) -> Result<Vec<u8>, Damaged> {
+        UNPACKER.with_borrow_mut(|unpacker| unpacker.unpack(self, key, version)).ok_or_else(|| {
+            self.dictionary().damaged.store(true, Ordering::Release);
+            DAMAGES.fetch_add(1, Ordering::AcqRel);
+            Damaged
         })
     }
 
-    /// The JSON, unpacked even if this thread has just done so.
-    pub(super) fn unpack_anew(&self, key: &Key, version: &ResourceVersion) -> Result<Vec<u8>, Damaged> {
-        UNPACKER.with_borrow_mut(|unpacker| unpacker.unpack(self, key, version))
-    }
-
-    /// The same with another byte at a place.
+    /// The data with another byte at a place.
     #[cfg(test)]
-    pub(super) fn damaged(&self, at: usize, mask: u8) -> Self {
-        let mut data = self.data.slice.to_vec();
+    pub(super) fn damaged(&self, at: usize, mask: u8) -> Vec<u8> {
+        let mut data = self.data.to_vec();
         let at = at % data.len();
         data[at] ^= mask;
-        let &Head { len, checksum } = self.head();
-        Self { data: ThinArc::from_header_and_slice(Head { len, checksum }, &data), ..self.clone() }
+        data
     }
 }
 
 // === impl Unpacker ===
 
 impl Unpacker {
-    fn new() -> Self {
-        Self { context: DCtx::create(), text: Vec::new(), numbered: Vec::new(), last: None }
-    }
-
-    fn unpack(&mut self, packed: &Packed, key: &Key, version: &ResourceVersion) -> Result<Vec<u8>, Damaged> {
-        let json = self.try_unpack(packed, key, version);
-        if self.text.capacity() > REMEMBERED_BYTES_MAX {
-            self.text = Vec::new();
-        }
-        json.ok_or_else(|| {
-            packed.dictionary().damaged.store(true, Ordering::Release);
-            DAMAGES.fetch_add(1, Ordering::AcqRel);
-            Damaged
-        })
-    }
-
     /// The JSON; `None` if the packed bytes are damaged.
-    fn try_unpack(&mut self, packed: &Packed, key: &Key, version: &ResourceVersion) -> Option<Vec<u8>> {
+    fn unpack(&mut self, packed: &PackedRef<'_>, key: &Key, version: &ResourceVersion) -> Option<Vec<u8>> {
+        self.text.clear();
+        self.text.shrink_to(TEXT_BYTES_MAX);
         let (uid, rest) = packed.uid_and_rest()?;
         let (values_len, rest) = read_len(rest)?;
         let (values, frame) = rest.split_at_checked(values_len)?;
         // A mark is never longer than the text in the place of which it stands.
-        self.text.clear();
-        self.text.reserve(packed.len());
+        let len = packed.len as usize;
+        self.text.reserve(len);
         let dictionary = packed.dictionary().decoder.as_ddict();
         self.context.decompress_using_ddict(&mut self.text, frame, dictionary).ok()?;
-        let held = Held { key, uid: &uid, version, labels: packed.labels() };
-        let json = expand(&self.text, values, held, packed.len(), &mut self.numbered)?;
+        let held = Held { key, uid: &uid, version, labels: packed.common.labels() };
+        let json = expand(&self.text, values, held, len, &mut self.numbered)?;
         // Beside the checksum, what the rest of the program relies on.
-        let is_whole = crc32fast::hash(&json) == packed.head().checksum;
+        let is_whole = crc32fast::hash(&json) == packed.checksum;
         (is_whole && std::str::from_utf8(&json).is_ok()).then_some(json)
     }
 }

@@ -8,14 +8,14 @@ use zstd::bulk::Compressor;
 use zstd::dict::EncoderDictionary;
 use zstd::zstd_safe::CParameter;
 
-use super::object::{Body, Object};
-use super::packed::{Common, Dictionary, Packed};
-use super::shorthand::Shortened;
+use super::Object;
+use super::packed::{Common, Dictionary, PackedRef, data_of};
+use super::shorthand::{CommonValues, Held, HeldAt, Shortened, shorten};
 
 /// zstd's level: its default, a balance of time and bytes.
 const LEVEL: i32 = 3;
 
-/// What a packed object costs beside its data and what it shares, in bytes: it has to save at least that.
+/// What a packed object has to save beside a fifth of its JSON, in bytes: for less, the time to unpack is not worth it.
 const OVERHEAD_BYTES: usize = 64;
 
 /// Number of labels that are remembered, so that objects of one owner share theirs. Lists are sorted by name, so that such objects follow
@@ -40,7 +40,7 @@ impl Press {
 
     /// The same objects, packed; `None` for those that are packed already or do not get small enough. What is packed is unpacked and
     /// compared.
-    pub fn pack(&self, objects: &[Arc<Object>], labels: &mut CommonLabels) -> Vec<Option<Arc<Object>>> {
+    pub fn pack(&self, objects: &[Object], labels: &mut CommonLabels) -> Vec<Option<Object>> {
         let compressor = Compressor::with_prepared_dictionary(&self.encoder).and_then(|mut compressor| {
             compressor.set_parameter(CParameter::ChecksumFlag(false))?;
             compressor.set_parameter(CParameter::ContentSizeFlag(false))?;
@@ -49,24 +49,49 @@ impl Press {
         });
         let Ok(mut compressor) = compressor else { return objects.iter().map(|_| None).collect() };
         let mut frame = Vec::new();
-        let mut pack = |object: &Arc<Object>| {
-            let Body::Plain(json) = &object.body else { return None };
-            let Shortened { text, values } = object.shortened(self.dictionary.common_values())?;
+        let mut pack = |object: &Object| {
+            let Shortened { text, values } = shortened(object, self.dictionary.common_values())?;
+            let json = object.plain_json()?;
             frame.clear();
             frame.reserve(zstd::zstd_safe::compress_bound(text.len()));
             compressor.compress_to_buffer(&text, &mut frame).ok()?;
             let common = labels.of(&self.dictionary, object.labels_json());
-            let packed = Packed::new(common, &object.uid(), &values, &frame, json)?;
+            let data = data_of(&object.uid(), &values, &frame)?;
+            let packed = PackedRef::new(&data, &common, json)?;
             // Below a fifth, the time to unpack is not worth it.
             if (packed.held_bytes() + OVERHEAD_BYTES) * 5 > json.len() * 4 {
                 return None;
             }
-            let unpacked = packed.unpack_anew(&object.key, &object.resource_version);
-            let same = unpacked.is_ok_and(|unpacked| unpacked == **json);
-            same.then(|| Arc::new(object.with_body(Body::Packed(packed))))
+            let unpacked = packed.unpack(object.key(), object.resource_version());
+            unpacked.is_ok_and(|unpacked| unpacked == *json).then(|| object.pack(packed))
         };
         objects.iter().map(&mut pack).collect()
     }
+}
+
+impl Dictionary {
+    /// Makes a dictionary of at most `bytes_max` bytes from objects of one kind. `None` if all of them are packed.
+    pub fn train(objects: &[Object], bytes_max: usize) -> Option<Self> {
+        let plain: Vec<_> = objects.iter().filter_map(Object::plain_json).collect();
+        let common_values = CommonValues::of(plain.into_iter());
+        let samples: Vec<_> = objects.iter().filter_map(|object| shortened(object, &common_values)).collect();
+        (!samples.is_empty()).then(|| Self::new(&samples, common_values, bytes_max))
+    }
+}
+
+/// The JSON of an object in shorter forms, but for values that many objects have. `None` if the object is packed.
+fn shortened(object: &Object, common_values: &CommonValues) -> Option<Shortened> {
+    let uid = object.uid();
+    let held = Held {
+        key: object.key(),
+        uid: &uid,
+        version: object.resource_version(),
+        labels: object.labels_json(),
+    };
+    let places = object.places();
+    let at =
+        HeldAt { uid: places.uid.range(), version: places.version.range(), labels: places.labels.range() };
+    shorten(object.plain_json()?, held, at, common_values)
 }
 
 impl CommonLabels {

@@ -9,14 +9,14 @@ fn decoder() -> Decoder {
     Decoder::new(Resource::new(ResourceParts::default()), options)
 }
 
-fn pod(at: usize, note: &str) -> Arc<Object> {
+fn pod(at: usize, note: &str) -> Object {
     // Some uids are UUIDs, as in every cluster, and some are not.
     let uid =
         if at.is_multiple_of(2) { format!("6e1f2a00-1c4e-4f0a-9a51-{at:012x}") } else { format!("u-{at}") };
     pod_of(at, &uid, note)
 }
 
-fn pod_of(at: usize, uid: &str, note: &str) -> Arc<Object> {
+fn pod_of(at: usize, uid: &str, note: &str) -> Object {
     let name = format!("web-{at}");
     let json = serde_json::json!({
         "kind": "Pod", "apiVersion": "v1",
@@ -29,10 +29,10 @@ fn pod_of(at: usize, uid: &str, note: &str) -> Arc<Object> {
         ]},
         "status": {"phase": "Running", "note": note},
     });
-    Arc::new(decoder().object(&json.to_string()).unwrap())
+    decoder().object(&json.to_string()).unwrap()
 }
 
-fn packed_of(objects: &[Arc<Object>]) -> Vec<Option<Arc<Object>>> {
+fn packed_of(objects: &[Object]) -> Vec<Option<Object>> {
     let Some(dictionary) = Dictionary::train(objects, 4096) else { return vec![None; objects.len()] };
     Press::new(Arc::new(dictionary)).pack(objects, &mut CommonLabels::default())
 }
@@ -55,6 +55,22 @@ fn a_packed_object_is_the_same_object() {
         assert_eq!(Object::plain(packed.clone()).json(), object.json());
         assert!(Object::plain(packed.clone()).dictionary().is_none());
     }
+}
+
+#[test]
+fn the_json_is_a_part_of_the_object_and_outlives_its_handles() {
+    let object = pod(1, "fine");
+    let (clone, other) = (object.clone(), pod(1, "fine"));
+    assert!(object.is_same(&clone) && !object.is_same(&other));
+    let (json, text) = (object.json(), object.text().to_vec());
+    assert_eq!(json.as_ptr(), clone.text().as_ptr());
+    let ((before, after), (metadata, version)) = (object.json_around_version(), object.metadata());
+    assert!(json.as_ptr_range().contains(&metadata.as_ptr()));
+    assert_eq!(metadata[version], *b"1");
+    drop((object, clone));
+    assert_eq!(json, text);
+    assert_eq!([&before[..], b"1", &after[..]].concat(), text);
+    assert_eq!(other.json(), text);
 }
 
 #[test]
@@ -122,8 +138,7 @@ proptest! {
     fn damaged_bytes_are_detected(at in any::<usize>(), mask in 1..=255u8, which in 0..50usize) {
         let objects: Vec<_> = (1..51).map(|at| pod(at, "fine")).collect();
         let object = packed_of(&objects)[which].clone().unwrap();
-        let Body::Packed(packed) = &object.body else { unreachable!() };
-        let damaged = object.with_body(Body::Packed(packed.damaged(at, mask)));
+        let damaged = object.damaged_at(at, mask);
         let before = damages();
         match damaged.try_json() {
             // A bit without a meaning in the frame's head.

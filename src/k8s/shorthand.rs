@@ -15,7 +15,6 @@ use hashbrown::{DefaultHashBuilder, HashMap, HashSet, HashTable};
 use memchr::memmem;
 use uuid::Uuid;
 
-use super::object::Span;
 use super::{Key, ResourceVersion};
 
 /// Begins each mark. JSON never has this byte: control characters in strings are escaped.
@@ -74,11 +73,10 @@ pub(super) struct Held<'a> {
 }
 
 /// Where some of them are in the JSON.
-#[derive(Clone, Copy, Debug)]
 pub(super) struct HeldAt {
-    pub(super) uid: Span,
-    pub(super) version: Span,
-    pub(super) labels: Span,
+    pub(super) uid: Range<usize>,
+    pub(super) version: Range<usize>,
+    pub(super) labels: Range<usize>,
 }
 
 /// Values that many objects have, by their hashes. Should two values have one hash, a value is packed less well.
@@ -193,7 +191,6 @@ pub(super) fn expand(
 impl Held<'_> {
     /// Where the JSON has these texts, in order. Some may overlap.
     fn places(&self, json: &[u8], at: HeldAt) -> Vec<(Range<usize>, u8)> {
-        let range = |span: Span| span.start as usize..span.end as usize;
         let mut places = Vec::with_capacity(8);
         let mut put = |text: &str, at: Range<usize>, form| {
             // A mark is no shorter than an empty text.
@@ -201,9 +198,9 @@ impl Held<'_> {
                 places.push((at, form));
             }
         };
-        put(self.uid, range(at.uid), form::UID);
-        put(&self.version.to_string(), range(at.version), form::VERSION);
-        put(self.labels, range(at.labels), form::LABELS);
+        put(self.uid, at.uid, form::UID);
+        put(&self.version.to_string(), at.version, form::VERSION);
+        put(self.labels, at.labels, form::LABELS);
         for (text, form) in [(self.key.name(), form::NAME), (self.key.namespace(), form::NAMESPACE)] {
             if text.is_empty() {
                 continue;

@@ -14,13 +14,13 @@ fn object(name: &str, version: &str, rest: &str) -> (String, Key, ResourceVersio
 /// Shortens it, and checks that it becomes the same again.
 fn shortened(json: &str, key: &Key, version: &ResourceVersion, common: &CommonValues) -> Shortened {
     let span = |text: &str| {
-        let start = json.find(text).unwrap() as u32;
-        Span { start, end: start + text.len() as u32 }
+        let start = json.find(text).unwrap();
+        start..start + text.len()
     };
     let held = Held { key, uid: UID, version, labels: r#"{"app":"web"}"# };
     let at = HeldAt {
         uid: span(UID),
-        version: Span { start: span(r#""resourceVersion":""#).end, end: span(r#""},"rest"#).start },
+        version: span(r#""resourceVersion":""#).end..span(r#""},"rest"#).start,
         labels: span(held.labels),
     };
     let shortened = shorten(json.as_bytes(), held, at, common).expect("it has no marks");
@@ -120,8 +120,7 @@ fn common_values_stay_in_the_text() {
 fn a_text_with_marks_is_not_shortened() {
     let (key, version) = (Key::new("", "n"), ResourceVersion::new("1"));
     let held = Held { key: &key, uid: "", version: &version, labels: "" };
-    let none = Span::default();
-    let at = HeldAt { uid: none, version: none, labels: none };
+    let at = HeldAt { uid: 0..0, version: 0..0, labels: 0..0 };
     assert_eq!(shorten(b"{\"a\":\"\x01N\"}", held, at, &CommonValues::default()), None);
 }
 

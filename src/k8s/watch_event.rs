@@ -19,5 +19,5 @@ pub enum WatchEvent {
         initial_events_end: bool,
     },
     /// The server ends this watch with an error.
-    Error(Status),
+    Error(Box<Status>),
 }

@@ -6,7 +6,6 @@
 //! neither, and never reports a change that is only on its way.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use crate::cache::{CatchUpEntry, Snapshot};
 use crate::k8s::{Identity, Key, Object, ResourceVersion};
@@ -168,7 +167,7 @@ impl Comparison {
         self.listed += page.len();
         let after = self.last.take();
         let end = page.last().map(|last| last.key.clone());
-        let within = |object: &&Arc<Object>| is_last || end.as_ref().is_some_and(|end| object.key() <= end);
+        let within = |object: &&Object| is_last || end.as_ref().is_some_and(|end| object.key() <= end);
         let mut held = snapshot.after(after.as_ref()).take_while(within).peekable();
         for listed in page {
             while let Some(extra) = held.next_if(|object| *object.key() < listed.key) {
@@ -185,8 +184,8 @@ impl Comparison {
         Ok(())
     }
 
-    fn suspect(&mut self, key: &Key, listed: Option<ObjectState>, held: Option<&Arc<Object>>) {
-        let held = held.map(|object| ObjectState::from(&**object));
+    fn suspect(&mut self, key: &Key, listed: Option<ObjectState>, held: Option<&Object>) {
+        let held = held.map(ObjectState::from);
         let Some(suspect) = Difference::between(key, listed, held, &self.version) else { return };
         if self.suspects.len() < SUSPECTS_LEN_MAX {
             self.suspects.push(suspect);
@@ -201,7 +200,7 @@ impl Comparison {
         let later = |entry: &&CatchUpEntry| entry.object.is_none() && entry.version > self.version;
         let deleted: HashSet<&Key> = since.iter().filter(later).map(|entry| &entry.key).collect();
         let still = self.suspects.iter().filter_map(|suspect| {
-            let held = snapshot.get(&suspect.key).map(|object| ObjectState::from(&**object));
+            let held = snapshot.get(&suspect.key).map(ObjectState::from);
             if held.is_none() && deleted.contains(&suspect.key) {
                 return None;
             }

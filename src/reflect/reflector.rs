@@ -269,7 +269,7 @@ impl Pump {
                     if question == Question::Now {
                         self.writer.heard(Instant::now());
                     }
-                    Input::Probed(probed(page, newest.as_deref(), is_cached))
+                    Input::Probed(probed(page, newest.as_ref(), is_cached))
                 }
                 Err(error) => Input::ProbeFailed(garbage(&error)),
             },

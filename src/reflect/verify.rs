@@ -225,7 +225,7 @@ impl Verifier {
             let listed = page.objects.into_iter().find(|object| *object.key() == key);
             let (Some(held), Some(listed)) = (held, listed) else { continue };
             if is_rewritten(&held, &listed) {
-                let (listed, held) = (Some(ObjectState::from(&listed)), Some(ObjectState::from(&*held)));
+                let (listed, held) = (Some(ObjectState::from(&listed)), Some(ObjectState::from(&held)));
                 rewritten.push(Difference { key, listed, held });
             }
         }
@@ -288,10 +288,10 @@ impl Verifier {
 
 /// Whether two objects have the same key, uid and version, but different content.
 fn is_rewritten(held: &Object, listed: &Object) -> bool {
-    let tree = |object: &Object| serde_json::from_slice::<serde_json::Value>(&object.json()).ok();
+    let tree = |object: &Object| serde_json::from_slice::<serde_json::Value>(&object.text()).ok();
     held.uid() == listed.uid()
         && held.resource_version() == listed.resource_version()
-        && held.json() != listed.json()
+        && held.text() != listed.text()
         && tree(held) != tree(listed)
 }
 

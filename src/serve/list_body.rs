@@ -158,7 +158,7 @@ impl Listing {
 
     /// Visits selected objects until the visitor says that it has enough, in turns. Tells whether the states could be held until
     /// then.
-    pub(super) async fn visit_until(&self, mut visit: impl FnMut(&Arc<Object>) -> bool) -> bool {
+    pub(super) async fn visit_until(&self, mut visit: impl FnMut(&Object) -> bool) -> bool {
         let mut place = ListPosition::default();
         self.walk(&mut place, |object, _| visit(object)).await.is_ok()
     }
@@ -167,7 +167,7 @@ impl Listing {
     async fn walk(
         &self,
         place: &mut ListPosition,
-        mut visit: impl FnMut(&Arc<Object>, &ListPosition) -> bool,
+        mut visit: impl FnMut(&Object, &ListPosition) -> bool,
     ) -> io::Result<Stopped> {
         loop {
             let permit = self.turns.take().await;
@@ -185,7 +185,7 @@ impl Listing {
     fn turn(
         &self,
         place: &mut ListPosition,
-        visit: &mut dyn FnMut(&Arc<Object>, &ListPosition) -> bool,
+        visit: &mut dyn FnMut(&Object, &ListPosition) -> bool,
     ) -> io::Result<Stopped> {
         let stopped = self.pass(place, visit)?;
         if damages() == self.damages { Ok(stopped) } else { Err(io::Error::other(Damaged)) }
@@ -194,7 +194,7 @@ impl Listing {
     fn pass(
         &self,
         place: &mut ListPosition,
-        visit: &mut dyn FnMut(&Arc<Object>, &ListPosition) -> bool,
+        visit: &mut dyn FnMut(&Object, &ListPosition) -> bool,
     ) -> io::Result<Stopped> {
         let mut passed = 0;
         while let (Some(state), Some(matcher)) =

@@ -63,7 +63,7 @@ struct ListAnswer {
 /// The form of the answer.
 enum Shape {
     /// A single object, as in the API server's GET.
-    Object(Arc<Object>),
+    Object(Object),
     List(Page),
 }
 
@@ -231,7 +231,7 @@ impl ListAnswer {
         let form = &self.selection.form;
         let hash = form.content_hash(&object);
         let of = |state: &Candidates| {
-            let held = state.snapshot.get(object.key()).is_some_and(|held| Arc::ptr_eq(held, &object));
+            let held = state.snapshot.get(object.key()).is_some_and(|held| held.is_same(&object));
             let hash = if held { hash } else { ContentHash::default() };
             ContentAt { cursor: state.snapshot.cursor, hash }
         };

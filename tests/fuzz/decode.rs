@@ -284,7 +284,7 @@ fn check_watch_line(input: &[u8]) {
             object,
             found.ok().map(|event| {
                 let WatchEvent::Error(status) = event else { panic!("{event:?} of an ERROR") };
-                status
+                *status
             }),
         ),
         (_, Err(DecodeError::UnknownType(named))) => assert_eq!(named, kind),

@@ -25,7 +25,6 @@ const OTHER_VERSION: &str = "777";
 
 /// Encodes an object in every way in which a stream or a list does.
 pub(crate) fn check(object: &Object) {
-    let object = Arc::new(object.clone());
     let other = ResourceVersion::new(OTHER_VERSION);
     let identity =
         Payload::Identity { key: object.key().clone(), uid: object.uid().into(), version: other.clone() };
@@ -37,7 +36,7 @@ pub(crate) fn check(object: &Object) {
         event(format, EventKind::Deleted, since.clone(), OTHER_VERSION);
         event(format, EventKind::Deleted, identity.clone(), OTHER_VERSION);
     }
-    list(&object);
+    list(object);
 }
 
 fn event(format: Format, kind: EventKind, payload: Payload, version: &str) {
@@ -56,7 +55,7 @@ fn event(format: Format, kind: EventKind, payload: Payload, version: &str) {
     check_shown(node.get("object").expect("an object"), version);
 }
 
-fn list(object: &Arc<Object>) {
+fn list(object: &Object) {
     let version = object.resource_version().to_string();
     let mut frames = Frames::new();
     let mut list = ListEncoder::new(ListFormat::Json, "PodList", "v1", None, None);

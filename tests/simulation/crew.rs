@@ -195,7 +195,7 @@ impl Crew {
         }
         let content = match (content, self.dependents) {
             (Some(_), Some((target, _))) => {
-                let object = given.object.as_deref().expect("it has content");
+                let object = given.object.as_ref().expect("it has content");
                 let seen = Seen::of(&serde_json::from_slice(&object.json()).unwrap());
                 let others = &replica.states()[1 - target];
                 Some(self.with_related(given.leased.key.as_str(), &seen, others))
@@ -252,7 +252,7 @@ impl Crew {
         if given.resource != RESOURCES[resource] {
             return Err(format!("a key of {} is said to be of {}", RESOURCES[resource], given.resource));
         }
-        let is_selected = |object: &&Arc<Object>| {
+        let is_selected = |object: &&Object| {
             let labels = object.labels();
             let app = labels.iter().find(|(name, _)| name == "app").map(|(_, value)| value.to_string());
             match self.wanted.app {
@@ -264,10 +264,10 @@ impl Crew {
         let held_by = |reader: &Reader| {
             let snapshot = reader.snapshot();
             let held = snapshot.get(&given.leased.key).filter(is_selected);
-            held.map(|object| content_of(object))
+            held.map(content_of)
         };
         let held = held_by(&replica.readers[resource]);
-        let given = given.object.as_deref().map(content_of);
+        let given = given.object.as_ref().map(content_of);
         // Until a queue has heard that an informer was replaced, and while the new one is behind, objects are read from the old one.
         let is_of_old = || replica.replaced[resource].iter().any(|old| held_by(old) == given);
         if held == given || is_of_old() {

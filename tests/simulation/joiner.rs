@@ -254,7 +254,7 @@ impl Joiner {
     fn check(&self, replica: &Replica) -> Result<(), String> {
         let states = [0, 1].map(|resource: usize| replica.readers[resource].snapshot());
         let mut there = Held::new();
-        let held = |object: &Arc<Object>| {
+        let held = |object: &Object| {
             (object.uid().into_owned(), object.resource_version().clone(), has_note(object))
         };
         for selected in states[self.selected].after(None) {

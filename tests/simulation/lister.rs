@@ -217,6 +217,6 @@ impl Lister {
     }
 }
 
-fn of(object: &std::sync::Arc<Object>) -> (Key, ResourceVersion) {
+fn of(object: &Object) -> (Key, ResourceVersion) {
     (object.key().clone(), object.resource_version().clone())
 }

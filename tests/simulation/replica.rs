@@ -114,7 +114,7 @@ struct Successor {
 }
 
 /// The objects of a cache with what was read in them.
-type Parsed = BTreeMap<String, (Arc<Object>, Rc<Seen>)>;
+type Parsed = BTreeMap<String, (Object, Rc<Seen>)>;
 
 /// A stream that has caught up.
 struct Follower {
@@ -421,7 +421,7 @@ impl Replica {
             let snapshot = self.readers[index].snapshot();
             for object in snapshot.after(None) {
                 let key = object.key().as_str();
-                let known = before.get(key).filter(|(known, _)| Arc::ptr_eq(known, object));
+                let known = before.get(key).filter(|(known, _)| known.is_same(object));
                 let seen = known.map_or_else(|| Rc::new(parse(object)), |(_, seen)| seen.clone());
                 parsed[index].insert(key.to_owned(), (object.clone(), seen));
             }

@@ -550,8 +550,9 @@ impl Body {
 fn table_of(tables: &mut TableEncoder, now: Timestamp, source: &EncodedSource, event: &Event) -> Body {
     let mut frames = Frames::new();
     let mut at = |object: &Object, version: &ResourceVersion| {
-        let (before, after) = object.json_around_version();
-        let json = [&before[..], version.json().as_bytes(), &after[..]].concat();
+        let text = object.text();
+        let (before, after) = text.around_version();
+        let json = [before, version.json().as_bytes(), after].concat();
         tables.single(version, &json.into(), now, &mut frames);
     };
     match &event.payload {

@@ -1,7 +1,6 @@
 //! The related objects that edges lead to.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::sync::Arc;
 
 use slab::Slab;
 
@@ -44,7 +43,7 @@ type RelatedKey = (usize, Key);
 /// An object of a related informer that an edge leads to.
 pub(super) struct EdgeEnd {
     /// What was last taken of it; `None` if it does not exist.
-    object: Option<Arc<Object>>,
+    object: Option<Object>,
     /// Number of edges by name.
     named: u32,
     /// The selected objects of edges by comparison.
@@ -69,7 +68,7 @@ struct Owned {
 }
 
 impl EdgeEnd {
-    pub(super) fn object(&self) -> Option<&Arc<Object>> {
+    pub(super) fn object(&self) -> Option<&Object> {
         self.object.as_ref()
     }
 
@@ -182,7 +181,7 @@ impl EdgeEnds {
     }
 
     /// Takes the states of the ends that were touched. Returns the objects of before of those that the client has.
-    pub(super) fn refresh(&mut self, states: &[StateAt]) -> Vec<(u32, Arc<Object>)> {
+    pub(super) fn refresh(&mut self, states: &[StateAt]) -> Vec<(u32, Object)> {
         let mut before = Vec::new();
         let touched: Vec<_> = self.step.iter().flat_map(|step| &step.touched).copied().collect();
         for id in touched {
@@ -197,7 +196,7 @@ impl EdgeEnds {
     }
 
     /// Takes the state of an end, and returns the object of before.
-    fn take(&mut self, id: u32, object: Option<Arc<Object>>) -> Option<Arc<Object>> {
+    fn take(&mut self, id: u32, object: Option<Object>) -> Option<Object> {
         match object {
             Some(_) => drop(self.absent.remove(&id)),
             None => {

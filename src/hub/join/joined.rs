@@ -44,7 +44,7 @@ struct StepOfSelected {
 
 /// A selected object.
 struct Selected {
-    object: Arc<Object>,
+    object: Object,
     /// The related objects that it names. Many name two, such as their node and namespace.
     named: IdList<2>,
     /// The edges to its owners ([`EdgeEnds::owned`]).
@@ -79,8 +79,8 @@ pub(super) enum FollowedPart {
 /// A related object whose state at the client is another one than before.
 pub(super) struct RelatedUpdate {
     pub(super) relation: usize,
-    pub(super) before: Option<Arc<Object>>,
-    pub(super) after: Option<Arc<Object>>,
+    pub(super) before: Option<Object>,
+    pub(super) after: Option<Object>,
 }
 
 impl Joined {
@@ -114,7 +114,7 @@ impl Joined {
     }
 
     /// The state of a selected object that was last taken.
-    pub(super) fn selected(&self, source: usize, key: &Key) -> Option<&Arc<Object>> {
+    pub(super) fn selected(&self, source: usize, key: &Key) -> Option<&Object> {
         self.find_selected(source, key).map(|id| &self.selected[id as usize].object)
     }
 
@@ -128,7 +128,7 @@ impl Joined {
     }
 
     /// Takes an object that is selected.
-    pub(super) fn select(&mut self, source: usize, object: &Arc<Object>) {
+    pub(super) fn select(&mut self, source: usize, object: &Object) {
         if let Some(id) = self.find_selected(source, object.key()) {
             self.selected[id as usize].object = object.clone();
             self.step().changed.insert(id);
@@ -365,7 +365,7 @@ impl Joined {
         for id in self.ends.lists.ids(&selected.compared) {
             let end = self.ends.get(*id);
             let names = |related| self.names(end.relation(), related, selected.source(), object.key());
-            if end.object().is_some_and(|related| names(related)) {
+            if end.object().is_some_and(names) {
                 found.insert((end.relation(), self.ends.key(*id).clone()));
             }
         }

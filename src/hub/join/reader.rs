@@ -281,7 +281,7 @@ impl JoinReader {
             Payload::Object(object) if kind != EventKind::Deleted => {
                 let before = self.joined.selected(source, object.key()).cloned();
                 self.joined.select(source, &object);
-                let is_change = |before: &Arc<Object>| {
+                let is_change = |before: &Object| {
                     let is_same = before.uid() == object.uid();
                     is_same && before.resource_version() != object.resource_version()
                 };

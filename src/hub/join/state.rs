@@ -18,7 +18,7 @@ pub(super) struct StateAt {
 }
 
 /// What objects were before some changes; `None` for one that did not exist.
-pub(in crate::hub) type Undone = HashMap<Key, Option<Arc<Object>>>;
+pub(in crate::hub) type Undone = HashMap<Key, Option<Object>>;
 
 /// What the objects of some changes were before the first of these.
 pub(in crate::hub) fn undo<'a>(changes: impl IntoIterator<Item = &'a Arc<Change>>) -> Undone {
@@ -87,7 +87,7 @@ impl StateAt {
         self.snapshot.cursor.history
     }
 
-    pub(super) fn get(&self, key: &Key) -> Option<&Arc<Object>> {
+    pub(super) fn get(&self, key: &Key) -> Option<&Object> {
         match self.undone.get(key) {
             Some(before) => before.as_ref(),
             None => self.snapshot.get(key),
@@ -100,9 +100,9 @@ impl StateAt {
     }
 
     /// The objects of a namespace, or all if it is empty.
-    pub(super) fn in_namespace(&self, namespace: &str) -> Vec<&Arc<Object>> {
-        let is_now = |object: &&Arc<Object>| !self.undone.contains_key(object.key());
-        let was_there = |object: &&Arc<Object>| namespace.is_empty() || object.key().namespace() == namespace;
+    pub(super) fn in_namespace(&self, namespace: &str) -> Vec<&Object> {
+        let is_now = |object: &&Object| !self.undone.contains_key(object.key());
+        let was_there = |object: &&Object| namespace.is_empty() || object.key().namespace() == namespace;
         let before = self.undone.values().flatten().filter(was_there);
         let mut objects: Vec<_> = match namespace {
             "" => self.snapshot.after(None).filter(is_now).chain(before).collect(),

@@ -100,10 +100,10 @@ struct Difference {
 impl Difference {
     /// Whether a key shows that the successor has another history: the cluster was restored from a backup meanwhile. The successor
     /// is at the version of the old informer or later. In one history a version names one state of an object.
-    fn is_of_other_history(&self, was: Option<&Arc<Object>>, is: Option<&Arc<Object>>) -> bool {
+    fn is_of_other_history(&self, was: Option<&Object>, is: Option<&Object>) -> bool {
         match (was, is) {
             (Some(was), Some(is)) if is.resource_version() == was.resource_version() => {
-                was.uid() != is.uid() || (self.is_same_content && was.json() != is.json())
+                was.uid() != is.uid() || (self.is_same_content && was.text() != is.text())
             }
             (Some(was), Some(is)) => is.resource_version() < was.resource_version(),
             (None, Some(is)) => {
@@ -130,7 +130,7 @@ impl Difference {
 
 /// A part of the objects that were selected at a cursor.
 pub(super) struct PastObjects {
-    pub(super) objects: Vec<Arc<Object>>,
+    pub(super) objects: Vec<Object>,
     /// The last key that was looked at, if more may follow.
     pub(super) last: Option<Key>,
 }

@@ -479,7 +479,7 @@ impl Source {
             let is = if order.is_ge() { now.next() } else { None };
             looked_at += 1;
             reached = was.or(is).map(|object| object.key().clone());
-            let is_selected = |object: &&Arc<Object>| self.matcher.matches(object);
+            let is_selected = |object: &&Object| self.matcher.matches(object);
             let (was, is) = (was.filter(is_selected), is.filter(is_selected));
             match (was, is) {
                 (None, Some(is)) if *is.resource_version() <= self.left_at => {

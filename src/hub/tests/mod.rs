@@ -311,7 +311,7 @@ impl Client {
 
     fn expected(&self, life: &Life) -> Seen {
         let snapshot = life.hub.informers()[0].reader.snapshot();
-        let seen = |object: &Arc<Object>| {
+        let seen = |object: &Object| {
             (object.key().to_string(), (object.uid().into(), object.resource_version().clone()))
         };
         self.selection.objects(&snapshot, None).map(seen).collect()

@@ -114,7 +114,7 @@ impl Condition {
     /// # Errors
     /// [`ConditionFailure`] for any other failure: a wrong type, a result that is not a boolean, too much work.
     pub fn holds(&self, object: &Object) -> Result<bool, ConditionFailure> {
-        let json = object.json();
+        let json = object.text();
         let text = std::str::from_utf8(&json).unwrap_or_default();
         let json: Result<serde_json::Value, _> = match &self.mask {
             Some(mask) => serde_json::from_str(&mask.cut_json(text)),

@@ -154,8 +154,8 @@ impl<'de> Visitor<'de> for ItemsSeed<'_> {
             match item {
                 Ok(object) => self.objects.push(object),
                 Err(error) => {
-                    let scratch = String::from_utf8_lossy(&self.decoder.scratch).into_owned();
-                    self.skipped.push(Skipped { key: key_for_log(&scratch.replacen(',', "{", 1)), error });
+                    let members = String::from_utf8_lossy(self.decoder.members()).into_owned();
+                    self.skipped.push(Skipped { key: key_for_log(&members.replacen(',', "{", 1)), error });
                 }
             }
         }

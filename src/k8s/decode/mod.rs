@@ -2,8 +2,8 @@
 //! informerd needs is parsed.
 //!
 //! One pass over the text: each member of the object and of its metadata is appended to a scratch buffer unchanged,
-//! dropped members are skipped, and the result is copied once into an allocation of exactly its size, so that no
-//! object keeps a page or a receive buffer alive.
+//! dropped members are skipped, and the result is copied once into the object's allocation, which has exactly its size, so that
+//! no object keeps a page or a receive buffer alive.
 
 mod drop;
 mod identity;
@@ -12,9 +12,8 @@ mod without;
 
 use std::borrow::Cow;
 use std::fmt;
-use std::sync::{LazyLock, OnceLock};
+use std::sync::LazyLock;
 
-use bytes::Bytes;
 use memchr::memmem;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, Visitor};
@@ -25,7 +24,7 @@ use drop::{Branch, Cut};
 pub use identity::{Identity, IdentityPage, identities};
 
 use super::json::{MemberKey, string};
-use super::object::{Body, Span, ValuesCell};
+use super::object::{Places, Span};
 use super::{INITIAL_EVENTS_END, Key, LAST_APPLIED, Object, Resource, ResourceVersion, WatchEvent};
 
 /// What the decoder removes from objects, and how large an object may be.
@@ -50,6 +49,7 @@ pub struct Decoder {
     dropped: DropPaths,
     /// Whether the current text has no line separator. Searched for once in the text, not in each value.
     is_one_line: bool,
+    /// A gap for the longest prefix, then each member with a comma before it.
     scratch: Vec<u8>,
 }
 
@@ -194,7 +194,23 @@ impl Decoder {
         }
     }
 
-    /// The object in `scratch`, cut to its exact size.
+    /// Bytes that `scratch` has before its first comma: `type_meta`, with that comma, is the longest prefix of an object.
+    fn gap(&self) -> usize {
+        self.type_meta.len()
+    }
+
+    /// Begins an object without members.
+    fn clear(&mut self) {
+        self.scratch.clear();
+        self.scratch.resize(self.type_meta.len(), b' ');
+    }
+
+    /// The members so far, each with a comma before it.
+    fn members(&self) -> &[u8] {
+        self.scratch.get(self.gap()..).unwrap_or_default()
+    }
+
+    /// The object in `scratch`, copied to its own allocation.
     fn finish(&mut self, found: &mut Found) -> Result<Object, DecodeError> {
         let name = found.name.take().filter(|name| !name.is_empty()).ok_or(DecodeError::Missing("name"))?;
         for (field, value) in [("name", Some(&name)), ("namespace", found.namespace.as_ref())] {
@@ -209,33 +225,22 @@ impl Decoder {
             (true, false) => Cow::Owned(format!(r#"{{"apiVersion":"{}","#, self.resource.api_version())),
             (false, true) => Cow::Owned(format!(r#"{{"kind":"{}","#, self.resource.kind())),
         };
-        // The scratch holds each member with a comma before it; the prefix takes the place of the first.
-        let body = &self.scratch[1..];
-        let bytes = prefix.len() + body.len() + 1;
-        if bytes > self.options.object_bytes_max || u32::try_from(bytes).is_err() {
+        // It ends in the place of the first comma, so that the JSON is in one piece.
+        let (start, end) = (self.gap() + 1 - prefix.len(), self.gap() + 1);
+        let bytes = self.scratch.len() + 1 - start;
+        if bytes > self.options.object_bytes_max || u32::try_from(end + bytes).is_err() {
             let (key, limit) = (found.key(&name), self.options.object_bytes_max);
             return Err(DecodeError::TooLarge { bytes, limit, key, version });
         }
-        let mut json = Vec::with_capacity(bytes);
-        json.extend_from_slice(prefix.as_bytes());
-        json.extend_from_slice(body);
-        json.push(b'}');
+        self.scratch[start..end].copy_from_slice(prefix.as_bytes());
+        self.scratch.push(b'}');
         let shift = |span: Span| match span.end {
             0 => span,
-            _ => {
-                Span { start: span.start + prefix.len() as u32 - 1, end: span.end + prefix.len() as u32 - 1 }
-            }
+            _ => Span { start: span.start - start as u32, end: span.end - start as u32 },
         };
-        Ok(Object {
-            key: found.key(&name),
-            resource_version: version,
-            body: Body::Plain(Bytes::from(json)),
-            content_hash: OnceLock::new(),
-            uid: shift(found.uid),
-            version: shift(found.version),
-            labels: shift(found.labels),
-            values: ValuesCell::default(),
-        })
+        let Places { uid, version: version_at, labels } = found.places;
+        let places = Places { uid: shift(uid), version: shift(version_at), labels: shift(labels) };
+        Ok(Object::new(found.key(&name), version, places, &self.scratch[start..]))
     }
 
     /// Appends `,"key":`, with the key as it is written.
@@ -281,9 +286,8 @@ struct Found {
     name: Option<String>,
     namespace: Option<String>,
     resource_version: Option<ResourceVersion>,
-    uid: Span,
-    version: Span,
-    labels: Span,
+    /// In the scratch.
+    places: Places,
 }
 
 impl Found {
@@ -313,7 +317,7 @@ impl<'de> Visitor<'de> for ObjectSeed<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let decoder = self.decoder;
-        decoder.scratch.clear();
+        decoder.clear();
         let mut found = Found::default();
         let dropped = decoder.dropped.share();
         let dropped = dropped.as_deref();
@@ -340,7 +344,7 @@ impl<'de> Visitor<'de> for ObjectSeed<'_> {
                 }
             }
         }
-        if decoder.scratch.is_empty() {
+        if decoder.members().is_empty() {
             return Ok(Err(DecodeError::Missing("name")));
         }
         Ok(decoder.finish(&mut found))
@@ -396,14 +400,14 @@ impl<'de> Visitor<'de> for MetadataSeed<'_> {
             match &*key.text {
                 "name" => found.name = nullable_string(value).map_err(A::Error::custom)?,
                 "namespace" => found.namespace = nullable_string(value).map_err(A::Error::custom)?,
-                "uid" => found.uid = if value.starts_with('"') { inner } else { Span::default() },
+                "uid" => found.places.uid = if value.starts_with('"') { inner } else { Span::default() },
                 "resourceVersion" => {
                     let text = nullable_string(value).map_err(A::Error::custom)?;
                     let text = text.filter(|text| !text.is_empty());
                     found.resource_version = text.map(|text| ResourceVersion::new(&text));
-                    found.version = inner;
+                    found.places.version = inner;
                 }
-                "labels" => found.labels = if value == "null" { Span::default() } else { span },
+                "labels" => found.places.labels = if value == "null" { Span::default() } else { span },
                 _ => {}
             }
         }

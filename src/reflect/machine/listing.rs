@@ -210,7 +210,7 @@ impl Machine {
                 let failure = incomplete("no end mark came, but a bookmark");
                 return self.fall_back(failure, moment, deltas);
             }
-            WatchEvent::Error(status) => return self.on_initial_error(status, moment, deltas),
+            WatchEvent::Error(status) => return self.on_initial_error(*status, moment, deltas),
         }
         Reaction::default()
     }

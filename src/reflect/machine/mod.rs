@@ -304,7 +304,7 @@ impl Machine {
                 self.advance(resource_version.clone());
                 deltas.push(Delta::Bookmark(resource_version));
             }
-            WatchEvent::Error(status) => return self.on_error(status, moment, deltas),
+            WatchEvent::Error(status) => return self.on_error(*status, moment, deltas),
         }
         Reaction::default()
     }

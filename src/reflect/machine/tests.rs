@@ -156,7 +156,7 @@ impl Run {
                 let reason = if rest[0] == "504" { "Timeout" } else { "" };
                 let sentence = if rest[0] == "504" { "Too large resource version: 9" } else { "said so" };
                 let status = Status::failure(rest[0].parse().unwrap(), reason, sentence);
-                Input::Event(WatchEvent::Error(status))
+                Input::Event(WatchEvent::Error(Box::new(status)))
             }
             "large" => unheld(rest[0]),
             "eof" => Input::WatchEnded(WatchEnd::Eof),

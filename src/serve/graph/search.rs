@@ -40,12 +40,12 @@ pub(super) enum Direction {
 
 struct Node {
     informer: Arc<Informer>,
-    object: Arc<Object>,
+    object: Object,
     selected: bool,
 }
 
 /// An object that is linked with a node, and the path of the reference.
-type Neighbour = (Arc<Informer>, Arc<Object>, String);
+type Neighbour = (Arc<Informer>, Object, String);
 
 /// A search under way.
 pub(super) struct Search<'a> {
@@ -252,7 +252,7 @@ impl<'a> Search<'a> {
         informer: &Arc<Informer>,
         selection: Selection,
         is_meant: impl Fn(&Object) -> bool,
-    ) -> Result<Vec<Arc<Object>>, ApiError> {
+    ) -> Result<Vec<Object>, ApiError> {
         let (selection, informers) = (Arc::new(selection), std::slice::from_ref(informer));
         let turns = &self.server.turns;
         turns.index(informers, &selection).await;
@@ -276,7 +276,7 @@ impl<'a> Search<'a> {
     }
 
     /// The node of an object; `None` if there is no room for it.
-    fn node(&mut self, informer: &Arc<Informer>, object: Arc<Object>) -> Option<usize> {
+    fn node(&mut self, informer: &Arc<Informer>, object: Object) -> Option<usize> {
         let at = (informer.id(), object.key().clone());
         if let Some(place) = self.places.get(&at) {
             return Some(*place);
@@ -353,7 +353,7 @@ pub(in crate::serve) fn owned_by(
     informer: &Informer,
     snapshot: &Snapshot,
     namespace: &str,
-) -> Option<Arc<Object>> {
+) -> Option<Object> {
     let object = snapshot.get(&key_of(owner, informer, namespace))?;
     // Not a later object of the same name.
     (object.uid() == owner.uid).then(|| object.clone())

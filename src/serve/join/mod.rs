@@ -54,7 +54,7 @@ struct JoinedList {
     /// Everything that was read.
     informers: Vec<Arc<Informer>>,
     token: ResumeToken,
-    objects: Vec<Arc<Object>>,
+    objects: Vec<Object>,
 }
 
 impl Request {
@@ -258,13 +258,13 @@ async fn above(
     selected: &[Selected],
     states: &mut HashMap<InformerId, Snapshot>,
     deadline: Instant,
-) -> Result<Vec<(Arc<Informer>, Arc<Object>)>, ApiError> {
+) -> Result<Vec<(Arc<Informer>, Object)>, ApiError> {
     let is_selected = |informer: &Informer| {
         selected.iter().any(|selected| selected.informer.spec.resource == informer.spec.resource)
     };
     let mut informers = server.hub.informers();
     informers.retain(|informer| !is_selected(informer));
-    let mut found: BTreeMap<(usize, Key), Arc<Object>> = BTreeMap::new();
+    let mut found: BTreeMap<(usize, Key), Object> = BTreeMap::new();
     let mut frontier: Vec<_> = selected.iter().flat_map(|one| one.objects.iter().cloned()).collect();
     let mut asked: HashSet<(String, String)> = HashSet::new();
     while !frontier.is_empty() {

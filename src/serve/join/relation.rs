@@ -25,7 +25,7 @@ const OWNERS: &str = "owners";
 pub(super) struct Selected {
     pub(super) informer: Arc<Informer>,
     pub(super) state: Snapshot,
-    pub(super) objects: Vec<Arc<Object>>,
+    pub(super) objects: Vec<Object>,
 }
 
 /// What is asked for beside the selected objects.
@@ -149,7 +149,7 @@ impl RelatedResource {
         informer: &Arc<Informer>,
         selected: &[Selected],
         turns: &Turns,
-    ) -> (Snapshot, BTreeMap<Key, Arc<Object>>) {
+    ) -> (Snapshot, BTreeMap<Key, Object>) {
         let wanted = self.wanted(informer, selected, turns).await;
         let named = self.backward.iter().filter_map(|link| match &link.by {
             LinkBy::Name(path) => Some((link, path)),
@@ -167,8 +167,8 @@ impl RelatedResource {
             turns.index_at(informer, path).await;
         }
         let (state, mut keys) = informer.reader.find(&terms);
-        let mut found: BTreeMap<Key, Arc<Object>> = BTreeMap::new();
-        let mut keep = |object: &Arc<Object>| drop(found.insert(object.key().clone(), object.clone()));
+        let mut found: BTreeMap<Key, Object> = BTreeMap::new();
+        let mut keep = |object: &Object| drop(found.insert(object.key().clone(), object.clone()));
         wanted.keys.iter().filter_map(|key| state.get(key)).for_each(&mut keep);
         let by_label = keys.split_off(named.len());
         for ((link, _), keys) in named.into_iter().zip(keys) {
@@ -240,16 +240,11 @@ fn named_by(link: &Link, path: &IndexPath, selected: &[Selected]) -> IndexTerm {
 }
 
 /// The objects of a state whose selectors select one of the selected objects.
-async fn select_back(
-    link: &Link,
-    state: &Snapshot,
-    selected: &[Selected],
-    turns: &Turns,
-) -> Vec<Arc<Object>> {
+async fn select_back(link: &Link, state: &Snapshot, selected: &[Selected], turns: &Turns) -> Vec<Object> {
     let meant = || selected.iter().filter(|one| link.is_to(&one.informer.spec.resource));
     let objects = || meant().flat_map(|one| one.objects.iter());
     let mut set = SelectorSet::default();
-    let mut with_selector: Vec<Arc<Object>> = Vec::new();
+    let mut with_selector: Vec<Object> = Vec::new();
     let of_namespace = meant().any(|one| one.informer.spec.resource.namespaced());
     let namespaces: BTreeSet<&str> = objects().map(|object| object.key().namespace()).collect();
     in_turns(turns, candidates(state, None, None), |object| {
@@ -274,7 +269,7 @@ fn candidates<'a>(
     state: &'a Snapshot,
     keys: Option<&'a KeySet>,
     namespaces: Option<&'a [&'a str]>,
-) -> Box<dyn Iterator<Item = &'a Arc<Object>> + Send + 'a> {
+) -> Box<dyn Iterator<Item = &'a Object> + Send + 'a> {
     match (keys, namespaces) {
         (Some(keys), _) => Box::new(keys.iter().filter_map(|key| state.get(key))),
         (None, Some(namespaces)) => {

@@ -99,7 +99,7 @@ fn held_columns(server: &Server, informer: &Informer) -> Option<Arc<[PrinterColu
     let snapshot = definitions.reader.snapshot();
     let definition = selection.objects(&snapshot, None).next()?;
     let columns =
-        PrinterColumn::of_definition(&definition.json(), informer.spec.resource.version()).ok().flatten();
+        PrinterColumn::of_definition(&definition.text(), informer.spec.resource.version()).ok().flatten();
     columns.map(Into::into)
 }
 

@@ -233,7 +233,7 @@ pub(super) fn leased(given: &[Given], lease_seconds: u64) -> Result<Vec<u8>, Dam
         out.extend_from_slice(head.strip_suffix(b"}").unwrap_or(&head));
         out.extend_from_slice(br#","object":"#);
         match &item.object {
-            Some(object) => out.extend_from_slice(&object.try_json()?),
+            Some(object) => out.extend_from_slice(&object.try_text()?),
             None => out.extend_from_slice(b"null"),
         }
         out.push(b'}');

@@ -152,7 +152,7 @@ impl Dependents {
         let namespace = changed.key.namespace();
         let there = if kind.namespaced() { namespace } else { "" };
         let before = self.remembered.remove(&changed.key);
-        let now = changed.object.as_deref().map(|object| self.remember(object, kind, there));
+        let now = changed.object.as_ref().map(|object| self.remember(object, kind, there));
         let mut keys = BTreeSet::new();
         let states = || before.iter().chain(&now);
         keys.extend(states().flat_map(|state| state.named.iter().cloned()));
@@ -267,7 +267,7 @@ async fn with_value(
                 if count % SCANNED_AT_ONCE == SCANNED_AT_ONCE - 1 {
                     tokio::task::yield_now().await;
                 }
-                if snapshot.get(key).is_some_and(|object| means(object)) {
+                if snapshot.get(key).is_some_and(&means) {
                     keys.push(key.clone());
                 }
             }
@@ -304,7 +304,7 @@ async fn selected(
         let mut last: Option<Key> = None;
         loop {
             let mut looked_at = 0;
-            let mut look = |object: &Arc<Object>| {
+            let mut look = |object: &Object| {
                 looked_at += 1;
                 if is_selected(object) {
                     keys.push(object.key().clone());

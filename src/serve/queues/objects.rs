@@ -19,7 +19,7 @@ pub(super) struct Objects {
     /// state is what the queued keys are about.
     before: Option<Before>,
     /// What workers got from those; `None` for no object.
-    from_before: HashMap<Key, Option<Arc<Object>>>,
+    from_before: HashMap<Key, Option<Object>>,
     /// Where the feed last knew everything.
     fed: Vec<(InformerId, Cursor)>,
     /// The keys whose objects workers got in states from beyond that, with the informers and places of those states. The feed may never
@@ -89,7 +89,7 @@ impl Objects {
     }
 
     /// The object of a key as the queue selects it, for a worker; `None` if there is none.
-    pub(super) fn get(&mut self, key: &Key, now: Instant) -> Option<Arc<Object>> {
+    pub(super) fn get(&mut self, key: &Key, now: Instant) -> Option<Object> {
         let found = self.find(key, now);
         if self.before.is_some() {
             let object = found.as_ref().map(|(object, _)| object.clone());
@@ -116,8 +116,8 @@ impl Objects {
         }
         let given = std::mem::take(&mut self.from_before).into_iter();
         // In a restored cluster an object may have another content at the same version.
-        let state = |object: &Arc<Object>| (object.uid().into_owned(), object.json());
-        let is_outdated = |(key, object): (Key, Option<Arc<Object>>)| {
+        let state = |object: &Object| (object.uid().into_owned(), object.json());
+        let is_outdated = |(key, object): (Key, Option<Object>)| {
             let found = self.find(&key, now).map(|(found, _)| state(&found));
             (found != object.as_ref().map(state)).then_some(key)
         };
@@ -135,7 +135,7 @@ impl Objects {
     }
 
     /// The object of a key, with the place of the state that it is from.
-    fn find(&mut self, key: &Key, now: Instant) -> Option<(Arc<Object>, (InformerId, Cursor))> {
+    fn find(&mut self, key: &Key, now: Instant) -> Option<(Object, (InformerId, Cursor))> {
         self.leave_before(now);
         let informers = self.before.as_ref().map_or(&self.informers, |before| &before.informers);
         let informer = informers.iter().find(|informer| informer.spec.scope.covers(key.namespace()))?;

@@ -74,7 +74,7 @@ pub(super) struct Changed {
     pub(super) key: Key,
     pub(super) uid: Box<str>,
     /// Its state after the change; `None` if it is gone.
-    pub(super) object: Option<Arc<Object>>,
+    pub(super) object: Option<Object>,
     pub(super) priority: Priority,
 }
 
@@ -123,7 +123,7 @@ pub struct Given {
     /// The canonical name of its resource.
     pub resource: String,
     /// The object now; `None` if there is none.
-    pub object: Option<Arc<Object>>,
+    pub object: Option<Object>,
 }
 
 /// Keys for a worker. Unless they are handed over, they go back to the queue when this is dropped.
