@@ -4,6 +4,8 @@ use std::fmt;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use arcstr::ArcStr;
+
 /// A kind of thing that can be listed and watched: group, version, plural (GVR), with its kind and scope.
 ///
 /// Cheap to clone. Two are equal when group, version and plural are.
@@ -33,9 +35,10 @@ pub struct ResourceParts {
 
 /// The identity of an object within a resource: namespace (absent for cluster scope) and name.
 ///
-/// Ordered as etcd orders `namespace/name`, so a namespace is one contiguous range. Cheap to clone.
+/// Ordered as etcd orders `namespace/name`, so a namespace is one contiguous range. Cheap to clone, and one pointer: each object and
+/// each place in a map has one.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key(Arc<str>);
+pub struct Key(ArcStr);
 
 /// Groups of built-in kinds. All others come from definitions or aggregated servers, which decide on their field
 /// selectors and columns.
@@ -206,7 +209,7 @@ impl fmt::Debug for Resource {
 impl Key {
     /// Makes a key; an empty namespace is the cluster scope.
     pub fn new(namespace: &str, name: &str) -> Self {
-        if namespace.is_empty() { Self(name.into()) } else { Self([namespace, "/", name].concat().into()) }
+        Self(if namespace.is_empty() { name.into() } else { arcstr::format!("{namespace}/{name}") })
     }
 
     /// The namespace; empty in the cluster scope.
@@ -225,17 +228,12 @@ impl Key {
         &self.0
     }
 
-    /// The same, shared.
-    pub fn text(&self) -> &Arc<str> {
-        &self.0
-    }
-
     /// The bounds between which all keys of a namespace lie, and no others.
     fn namespace_range(namespace: &str) -> (Bound<Self>, Bound<Self>) {
         // '0' is the character after '/'.
         (
-            Bound::Excluded(Self(format!("{namespace}/").into())),
-            Bound::Excluded(Self(format!("{namespace}0").into())),
+            Bound::Excluded(Self(arcstr::format!("{namespace}/"))),
+            Bound::Excluded(Self(arcstr::format!("{namespace}0"))),
         )
     }
 

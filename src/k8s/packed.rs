@@ -21,8 +21,8 @@ use zstd::zstd_safe::DCtx;
 use super::shorthand::{CommonValues, Held, Shortened, expand};
 use super::{Key, ResourceVersion};
 
-/// A thread keeps room for texts with marks, up to this size.
-const TEXT_BYTES_MAX: usize = 64 << 10;
+/// A thread keeps room for frames and texts with marks, up to this size.
+const SCRATCH_BYTES_MAX: usize = 64 << 10;
 
 /// Bytes of objects for each byte of a dictionary that zstd chooses from them. Its search takes milliseconds, and with less text
 /// there is little to choose; zstd's manual recommends 100.
@@ -45,7 +45,7 @@ pub struct Dictionary {
 #[derive(Clone, Copy)]
 pub(super) struct PackedRef<'d> {
     /// The length of the uid's text, or [`UUID`]; the uid; the number of bytes of the values; the values; then a zstd frame of the text
-    /// with marks.
+    /// with marks, without its first four bytes.
     pub(super) data: &'d [u8],
     pub(super) common: &'d Common,
     /// Bytes of the JSON.
@@ -58,6 +58,9 @@ pub(super) struct PackedRef<'d> {
 /// when their labels are: it is for a set of those with one dictionary.
 #[derive(Clone)]
 pub(super) struct Common(ThinArc<Arc<Dictionary>, u8>);
+
+/// The four bytes with which every zstd frame begins. They are not held.
+const MAGIC: [u8; 4] = zstd::zstd_safe::MAGICNUMBER.to_le_bytes();
 
 /// In the place of the length of a uid: it is held as the 16 bytes of a UUID, as API servers give them.
 const UUID: u8 = u8::MAX;
@@ -77,6 +80,7 @@ pub fn damages() -> u64 {
 /// A thread's means to unpack.
 struct Unpacker {
     context: DCtx<'static>,
+    frame: Vec<u8>,
     /// Texts with marks, and what [`expand`] uses.
     text: Vec<u8>,
     numbered: Vec<Range<usize>>,
@@ -84,7 +88,7 @@ struct Unpacker {
 
 thread_local! {
     static UNPACKER: RefCell<Unpacker> =
-        RefCell::new(Unpacker { context: DCtx::create(), text: Vec::new(), numbered: Vec::new() });
+        RefCell::new(Unpacker::new());
 }
 
 // === impl Dictionary ===
@@ -177,8 +181,8 @@ impl Hash for Common {
 
 // === impl PackedRef ===
 
-/// The packed data of an object: its uid, its values in shorter forms, and the zstd frame of the rest. `None` if the uid is longer than
-/// what is held of its length.
+/// The packed data of an object: its uid, its values in shorter forms, and the zstd frame of the rest. `None` if it is no frame, or if the
+/// uid is longer than what is held of its length.
 pub(super) fn data_of(uid: &str, values: &[u8], frame: &[u8]) -> Option<Vec<u8>> {
     let is_canonical = |uuid: &Uuid| *uuid.hyphenated().encode_lower(&mut Uuid::encode_buffer()) == *uid;
     let uuid = Uuid::try_parse(uid).ok().filter(is_canonical);
@@ -189,7 +193,7 @@ pub(super) fn data_of(uid: &str, values: &[u8], frame: &[u8]) -> Option<Vec<u8>>
     let mut data = [&[form], uid].concat();
     write_len(values.len(), &mut data);
     data.extend_from_slice(values);
-    data.extend_from_slice(frame);
+    data.extend_from_slice(frame.strip_prefix(&MAGIC)?);
     Some(data)
 }
 
@@ -245,10 +249,16 @@ impl<'d> PackedRef<'d> {
 // === impl Unpacker ===
 
 impl Unpacker {
+    fn new() -> Self {
+        Self { context: DCtx::create(), frame: Vec::new(), text: Vec::new(), numbered: Vec::new() }
+    }
+
     /// The JSON; `None` if the packed bytes are damaged.
     fn unpack(&mut self, packed: &PackedRef<'_>, key: &Key, version: &ResourceVersion) -> Option<Vec<u8>> {
-        self.text.clear();
-        self.text.shrink_to(TEXT_BYTES_MAX);
+        for scratch in [&mut self.frame, &mut self.text] {
+            scratch.clear();
+            scratch.shrink_to(SCRATCH_BYTES_MAX);
+        }
         let (uid, rest) = packed.uid_and_rest()?;
         let (values_len, rest) = read_len(rest)?;
         let (values, frame) = rest.split_at_checked(values_len)?;
@@ -256,7 +266,9 @@ impl Unpacker {
         let len = packed.len as usize;
         self.text.reserve(len);
         let dictionary = packed.dictionary().decoder.as_ddict();
-        self.context.decompress_using_ddict(&mut self.text, frame, dictionary).ok()?;
+        self.frame.extend_from_slice(&MAGIC);
+        self.frame.extend_from_slice(frame);
+        self.context.decompress_using_ddict(&mut self.text, &self.frame, dictionary).ok()?;
         let held = Held { key, uid: &uid, version, labels: packed.common.labels() };
         let json = expand(&self.text, values, held, len, &mut self.numbered)?;
         // Beside the checksum, what the rest of the program relies on.

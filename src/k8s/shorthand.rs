@@ -57,6 +57,12 @@ const DECIMAL_MAX: usize = 19;
 /// Number of values that can be referred to.
 const NUMBERED_MAX: usize = u8::MAX as usize;
 
+/// Number of values for which there is room at first.
+const NUMBERS_LEN: usize = 28;
+
+/// Bytes in which the next mark is looked for step by step.
+const NEAR: usize = 32;
+
 /// One of this number of objects has a value: then it is common, or three of them if that is more.
 const COMMON_SHARE: usize = 64;
 
@@ -116,6 +122,13 @@ struct Shortener<'a> {
     numbers: HashTable<u8>,
 }
 
+/// Writes JSON of a known length.
+struct Json {
+    bytes: Vec<u8>,
+    /// The bytes up to here are written.
+    end: usize,
+}
+
 /// Shortens the JSON of an object. `None` for a text that has the byte of marks, which is no JSON.
 pub(super) fn shorten(json: &[u8], held: Held<'_>, at: HeldAt, common: &CommonValues) -> Option<Shortened> {
     if memchr::memchr(MARK, json).is_some() {
@@ -127,7 +140,7 @@ pub(super) fn shorten(json: &[u8], held: Held<'_>, at: HeldAt, common: &CommonVa
         shortened: Shortened { text: Vec::with_capacity(json.len()), values: Vec::new() },
         written: 0,
         numbered: Vec::new(),
-        numbers: HashTable::new(),
+        numbers: HashTable::with_capacity(NUMBERS_LEN),
     };
     for (text, form) in held.places(json, at) {
         // A label's value may be the name.
@@ -145,45 +158,39 @@ pub(super) fn shorten(json: &[u8], held: Held<'_>, at: HeldAt, common: &CommonVa
 ///
 /// `numbered` is for reuse.
 pub(super) fn expand(
-    text: &[u8],
-    values: &[u8],
+    mut text: &[u8],
+    mut values: &[u8],
     held: Held<'_>,
     len: usize,
     numbered: &mut Vec<Range<usize>>,
 ) -> Option<Vec<u8>> {
     numbered.clear();
-    let mut json = Vec::with_capacity(len);
-    let (mut text, mut values) = (text, values);
-    while let Some(at) = memchr::memchr(MARK, text) {
-        json.extend_from_slice(&text[..at]);
-        let (form, rest) = text[at + 1..].split_first()?;
+    let mut json = Json { bytes: vec![0; len], end: 0 };
+    loop {
+        let copied = json.put_until_mark(text)?;
+        let Some([MARK, form, rest @ ..]) = text.get(copied..) else { break };
         text = rest;
-        let start = json.len();
         match *form {
-            form::NAME => quoted(held.key.name(), &mut json),
-            form::NAMESPACE => quoted(held.key.namespace(), &mut json),
-            form::UID => json.extend_from_slice(held.uid.as_bytes()),
-            form::VERSION => write!(json, "{}", held.version).ok()?,
-            form::LABELS => json.extend_from_slice(held.labels.as_bytes()),
+            form::NAME => json.put_quoted(held.key.name())?,
+            form::NAMESPACE => json.put_quoted(held.key.namespace())?,
+            form::UID => json.put(held.uid.as_bytes())?,
+            form::VERSION => json.write(format_args!("{}", held.version))?,
+            form::LABELS => json.put(held.labels.as_bytes())?,
             form::AGAIN => {
                 let (number, rest) = text.split_first()?;
                 text = rest;
-                json.extend_from_within(numbered.get(usize::from(*number))?.clone());
+                json.put_again(numbered.get(usize::from(*number))?.clone())?;
             }
             form => {
-                values = write_value(form, values, &mut json)?;
+                let start = json.end;
+                values = json.put_value(form, values)?;
                 if numbered.len() < NUMBERED_MAX {
-                    numbered.push(start..json.len());
+                    numbered.push(start..json.end);
                 }
             }
         }
-        // Damaged bytes may ask for anything.
-        if json.len() > len {
-            return None;
-        }
     }
-    json.extend_from_slice(text);
-    (json.len() == len && values.is_empty()).then_some(json)
+    (json.end == len && values.is_empty()).then_some(json.bytes)
 }
 
 // === impl Held ===
@@ -423,7 +430,8 @@ fn time_bits([year, rest @ ..]: [u32; 6]) -> Option<u32> {
     Some(time)
 }
 
-fn write_time(mut time: u32, json: &mut Vec<u8>) {
+/// The text of a time, without the end.
+fn time_text(mut time: u32) -> [u8; 19] {
     let mut text = *b"2000-00-00T00:00:00";
     for (bits, at) in TIME_BITS.into_iter().zip([2, 5, 8, 11, 14, 17]).rev() {
         let part = time & ((1 << bits) - 1);
@@ -431,7 +439,7 @@ fn write_time(mut time: u32, json: &mut Vec<u8>) {
         text[at] += (part / 10) as u8;
         text[at + 1] += (part % 10) as u8;
     }
-    json.extend_from_slice(&text);
+    text
 }
 
 /// An IPv4 address in its canonical form at the start of a text.
@@ -473,50 +481,115 @@ const HEX_PAIRS: [[u8; 2]; 256] = {
     pairs
 };
 
-fn quoted(text: &str, json: &mut Vec<u8>) {
-    json.push(b'"');
-    json.extend_from_slice(text.as_bytes());
-    json.push(b'"');
+// === impl Json ===
+
+impl Json {
+    /// Writes bytes. `None` if there is no room for them: the JSON's length is known.
+    fn put(&mut self, bytes: &[u8]) -> Option<()> {
+        self.room(bytes.len())?.copy_from_slice(bytes);
+        Some(())
+    }
+
+    fn put_quoted(&mut self, text: &str) -> Option<()> {
+        self.put(b"\"")?;
+        self.put(text.as_bytes())?;
+        self.put(b"\"")
+    }
+
+    /// Writes what stands at an earlier place.
+    fn put_again(&mut self, range: Range<usize>) -> Option<()> {
+        let start = self.end;
+        self.room(range.len())?;
+        self.bytes.copy_within(range, start);
+        Some(())
+    }
+
+    fn write(&mut self, arguments: std::fmt::Arguments<'_>) -> Option<()> {
+        let mut room = self.bytes.get_mut(self.end..)?;
+        let before = room.len();
+        room.write_fmt(arguments).ok()?;
+        self.end += before - room.len();
+        Some(())
+    }
+
+    /// Writes a text up to its first mark, and returns the length of that.
+    fn put_until_mark(&mut self, text: &[u8]) -> Option<usize> {
+        let mut at = 0;
+        // Marks are often a few bytes apart, for which a search and a copy would take longer than this does with both.
+        while at < NEAR
+            && let Some(next) = text[at..].first_chunk::<8>()
+            && let Some(room) = self.bytes[self.end..].first_chunk_mut::<8>()
+        {
+            *room = *next;
+            let len = first_mark(u64::from_le_bytes(*next));
+            self.end += len;
+            at += len;
+            if len < 8 {
+                return Some(at);
+            }
+        }
+        let rest = &text[at..];
+        let len = memchr::memchr(MARK, rest).unwrap_or(rest.len());
+        self.put(&rest[..len])?;
+        Some(at + len)
+    }
+
+    /// Writes the first of the values, of this form, and returns the others; `None` for damaged bytes.
+    fn put_value<'v>(&mut self, form: u8, values: &'v [u8]) -> Option<&'v [u8]> {
+        match form {
+            form::UUID => {
+                let (uuid, rest) = values.split_first_chunk()?;
+                let uuid = Uuid::from_bytes(*uuid).hyphenated();
+                self.put(uuid.encode_lower(&mut Uuid::encode_buffer()).as_bytes())?;
+                Some(rest)
+            }
+            form::TIME | form::MICRO_TIME => {
+                let (time, mut rest) = values.split_first_chunk()?;
+                self.put(&time_text(u32::from_le_bytes(*time)))?;
+                if form == form::MICRO_TIME {
+                    let (&[low, middle, high], after) = rest.split_first_chunk()?;
+                    rest = after;
+                    self.write(format_args!(".{:06}", u32::from_le_bytes([low, middle, high, 0])))?;
+                }
+                self.put(b"Z")?;
+                Some(rest)
+            }
+            form::ADDRESS => {
+                let (&[a, b, c, d], rest) = values.split_first_chunk()?;
+                self.write(format_args!("{a}.{b}.{c}.{d}"))?;
+                Some(rest)
+            }
+            form::DIGITS.. => {
+                let len = usize::from(form - form::DIGITS) + DIGITS_MIN;
+                let (digits, rest) = values.split_at_checked(len.div_ceil(2))?;
+                let (pairs, last) = self.room(len)?.as_chunks_mut::<2>();
+                for (pair, byte) in pairs.iter_mut().zip(digits) {
+                    *pair = HEX_PAIRS[usize::from(*byte)];
+                }
+                if let ([odd], Some(byte)) = (last, digits.last()) {
+                    *odd = HEX_PAIRS[usize::from(*byte)][0];
+                }
+                Some(rest)
+            }
+            _ => None,
+        }
+    }
+
+    /// The next bytes, as many as this, which are written now.
+    fn room(&mut self, len: usize) -> Option<&mut [u8]> {
+        let room = self.bytes.get_mut(self.end..self.end.checked_add(len)?)?;
+        self.end += len;
+        Some(room)
+    }
 }
 
-/// Writes the first of the values, of this form, and returns the others; `None` for damaged bytes.
-fn write_value<'v>(form: u8, values: &'v [u8], json: &mut Vec<u8>) -> Option<&'v [u8]> {
-    match form {
-        form::UUID => {
-            let (uuid, rest) = values.split_first_chunk()?;
-            let uuid = Uuid::from_bytes(*uuid).hyphenated();
-            json.extend_from_slice(uuid.encode_lower(&mut Uuid::encode_buffer()).as_bytes());
-            Some(rest)
-        }
-        form::TIME | form::MICRO_TIME => {
-            let (time, mut rest) = values.split_first_chunk()?;
-            write_time(u32::from_le_bytes(*time), json);
-            if form == form::MICRO_TIME {
-                let (&[low, middle, high], after) = rest.split_first_chunk()?;
-                rest = after;
-                write!(json, ".{:06}", u32::from_le_bytes([low, middle, high, 0])).ok()?;
-            }
-            json.push(b'Z');
-            Some(rest)
-        }
-        form::ADDRESS => {
-            let (&[a, b, c, d], rest) = values.split_first_chunk()?;
-            write!(json, "{a}.{b}.{c}.{d}").ok()?;
-            Some(rest)
-        }
-        form::DIGITS.. => {
-            let len = usize::from(form - form::DIGITS) + DIGITS_MIN;
-            let (digits, rest) = values.split_at_checked(len.div_ceil(2))?;
-            for byte in &digits[..len / 2] {
-                json.extend_from_slice(&HEX_PAIRS[usize::from(*byte)]);
-            }
-            if len % 2 == 1 {
-                json.push(HEX_PAIRS[usize::from(*digits.last()?)][0]);
-            }
-            Some(rest)
-        }
-        _ => None,
-    }
+/// The number of bytes before the first mark among eight, the lowest first.
+fn first_mark(bytes: u64) -> usize {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    // A byte is 0 where the mark is. The lowest zero byte borrows first, so the lowest bit that is set here is of that byte.
+    let zero_at_mark = bytes ^ (ONES * MARK as u64);
+    let found = zero_at_mark.wrapping_sub(ONES) & !zero_at_mark & (ONES << 7);
+    found.trailing_zeros() as usize / 8
 }
 
 #[cfg(test)]
