@@ -13,12 +13,12 @@ use crate::upstream::{Client, PageRequest, Target};
 const SAMPLE_LEN: u32 = 500;
 
 /// Memory that an object takes beside its JSON, in bytes: key, index, and what the allocator adds. Source: docs/benchmarks.md,
-/// `memory`: 5,587 bytes for an object of 4,845.
-const OBJECT_OVERHEAD: usize = 742;
+/// `memory`: 5,246 bytes for an object of 4,845.
+const OBJECT_OVERHEAD: usize = 401;
 
-/// The same for a packed object. Source: docs/benchmarks.md, `packing`: 100,000 similar pods take 143 MB, of which the process takes 15
-/// and their packed JSON 80. Of a million such pods each takes less.
-const PACKED_OVERHEAD: usize = 500;
+/// The same for a packed object. Source: docs/benchmarks.md, `packing`: 100,000 similar pods take 113 MB, of which the process takes 15
+/// and their packed JSON 63. Of a million such pods each takes less.
+const PACKED_OVERHEAD: usize = 350;
 
 /// Fewest objects in a sample whose packed size says something.
 const PACKED_LEN_MIN: usize = 100;
@@ -134,16 +134,16 @@ mod tests {
 
     #[test]
     fn the_estimate_has_count_size_and_memory() {
-        let size = Size { objects: 100_000, is_least: false, json: 4_845, packed: Some(798) };
+        let size = Size { objects: 100_000, is_least: false, json: 4_845, packed: Some(629) };
         assert_eq!(
             size.sentence(64 << 20),
-            "100000 objects of about 4845 bytes: 559 MB of memory, 130 MB with --cache-packing=auto; and at most 67 MB for \
+            "100000 objects of about 4845 bytes: 525 MB of memory, 98 MB with --cache-packing=auto; and at most 67 MB for \
              recent changes"
         );
         let size = Size { objects: 500, is_least: true, json: 1_000, packed: None };
         assert_eq!(
             size.sentence(1_000),
-            "more than 500 objects of about 1000 bytes: more than 871 kB of memory; and at most 1 kB for recent changes"
+            "more than 500 objects of about 1000 bytes: more than 701 kB of memory; and at most 1 kB for recent changes"
         );
         let size = Size { objects: 0, is_least: false, json: 0, packed: None };
         assert_eq!(size.sentence(64 << 20), "no objects now");

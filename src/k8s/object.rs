@@ -77,7 +77,7 @@ pub(super) struct Places {
 
 // There are hundreds of thousands. The allocator rounds each allocation up, so that 8 bytes more may cost 16 or 128.
 #[cfg(target_pointer_width = "64")]
-const _: () = assert!(size_of::<Head>() <= 88 && size_of::<Object>() == 8);
+const _: () = assert!(size_of::<Head>() <= 80 && size_of::<Object>() == 8);
 
 /// The JSON of an object, to be read and not to be kept. It costs no allocation, unless the object is packed.
 pub struct JsonText<'o> {
