@@ -51,7 +51,7 @@
 //! - **Architecture invariant:** no queue per subscriber. (A work queue is the state of workers, not of a stream, and is
 //!   fed by a subscriber.) A subscriber owns a cursor, and its transport pulls the next batch
 //!   when the socket takes one. A slow client costs its cursor and its socket's buffers.
-//! - **Architecture invariant:** an object is one allocation of its exact size, made once. Its JSON in it is written by
+//! - **Architecture invariant:** an object is one allocation of its exact size, made once. The JSON within is written by
 //!   reference to every live subscriber on every transport. Once the journal no longer shows it, the cache may hold it
 //!   packed; lists, first states and catch-ups then unpack what they write.
 //! - **Architecture invariant:** every buffer, queue, body, line and count of clients has a limit with a name, a unit

@@ -17,7 +17,7 @@ const SAMPLE_LEN: u32 = 500;
 const OBJECT_OVERHEAD: usize = 401;
 
 /// The same for a packed object. Source: docs/benchmarks.md, `packing`: 100,000 similar pods take 113 MB, of which the process takes 15
-/// and their packed JSON 63. Of a million such pods each takes less.
+/// and their packed JSON 62. Of a million such pods each takes less.
 const PACKED_OVERHEAD: usize = 350;
 
 /// Fewest objects in a sample whose packed size says something.
@@ -134,10 +134,10 @@ mod tests {
 
     #[test]
     fn the_estimate_has_count_size_and_memory() {
-        let size = Size { objects: 100_000, is_least: false, json: 4_845, packed: Some(629) };
+        let size = Size { objects: 100_000, is_least: false, json: 4_845, packed: Some(621) };
         assert_eq!(
             size.sentence(64 << 20),
-            "100000 objects of about 4845 bytes: 525 MB of memory, 98 MB with --cache-packing=auto; and at most 67 MB for \
+            "100000 objects of about 4845 bytes: 525 MB of memory, 97 MB with --cache-packing=auto; and at most 67 MB for \
              recent changes"
         );
         let size = Size { objects: 500, is_least: true, json: 1_000, packed: None };

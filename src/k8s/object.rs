@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
+use once_cell::race::OnceBox;
 use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use triomphe::ThinArc;
@@ -20,9 +21,18 @@ use super::{ContentHash, Damaged, Dictionary, IndexPaths, IndexValues, Key, Reso
 const REMEMBERED_BYTES_MAX: usize = 64 << 10;
 
 thread_local! {
-    /// What this thread unpacked last, as an object is matched, hashed and written one after the other. The object is held, so that its
-    /// address stays its own.
-    static LAST_UNPACKED: RefCell<Option<(Object, Bytes)>> = const { RefCell::new(None) };
+    /// What this thread unpacked last, as an object is matched, hashed and written one after the other.
+    static LAST_UNPACKED: RefCell<Option<Unpacked>> = const { RefCell::new(None) };
+}
+
+/// The JSON of a packed object, and what tells that object from others. It does not hold the object, which would hold its dictionary: an
+/// idle thread would keep that in memory.
+struct Unpacked {
+    address: usize,
+    key: Key,
+    version: ResourceVersion,
+    checksum: u32,
+    json: Bytes,
 }
 
 /// A place in an object's JSON, in bytes. `u32` because objects are limited to megabytes.
@@ -52,7 +62,7 @@ pub(super) struct Head {
     key: Key,
     resource_version: ResourceVersion,
     /// The hash of the JSON, once somebody asked for it.
-    content_hash: ArcSwapOption<ContentHash>,
+    content_hash: OnceBox<ContentHash>,
     /// The values that were read last, for reuse.
     values: ArcSwapOption<IndexValues>,
     places: Places,
@@ -107,7 +117,7 @@ impl Head {
         Self {
             key,
             resource_version,
-            content_hash: ArcSwapOption::empty(),
+            content_hash: OnceBox::new(),
             values: ArcSwapOption::empty(),
             places,
             common: None,
@@ -121,7 +131,7 @@ impl Head {
         Self {
             key: self.key.clone(),
             resource_version: self.resource_version.clone(),
-            content_hash: ArcSwapOption::new(self.content_hash.load_full()),
+            content_hash: self.content_hash.clone(),
             values: ArcSwapOption::new(self.values.load_full()),
             places: self.places,
             common: self.common.clone(),
@@ -190,6 +200,24 @@ impl fmt::Debug for JsonText<'_> {
     }
 }
 
+// === impl Unpacked ===
+
+impl Unpacked {
+    fn new(object: &Object, json: Bytes) -> Self {
+        let Head { key, resource_version, checksum, .. } = object.head();
+        let (key, version) = (key.clone(), resource_version.clone());
+        Self { address: object.address(), key, version, checksum: *checksum, json }
+    }
+
+    /// Whether it is of this object. Another one may have its address by now, so the rest has to be the same, too.
+    fn is_of(&self, object: &Object) -> bool {
+        let head = object.head();
+        self.address == object.address()
+            && (self.checksum, self.json.len()) == (head.checksum, head.json_len as usize)
+            && (&self.key, &self.version) == (&head.key, &head.resource_version)
+    }
+}
+
 // === impl Object ===
 
 impl Object {
@@ -221,7 +249,11 @@ impl Object {
     /// Whether it is the same allocation: one state of one object, in one form. A packed object is not the same as the one
     /// that it was made of.
     pub fn is_same(&self, other: &Self) -> bool {
-        std::ptr::eq(self.0.as_ptr(), other.0.as_ptr())
+        self.address() == other.address()
+    }
+
+    fn address(&self) -> usize {
+        self.0.as_ptr() as usize
     }
 
     /// Namespace and name.
@@ -287,14 +319,14 @@ impl Object {
     /// The JSON, of what is packed. An object that is asked for again by the same thread is not unpacked twice.
     fn unpack(&self, packed: PackedRef<'_>) -> Result<Bytes, Damaged> {
         LAST_UNPACKED.with_borrow_mut(|last| {
-            if let Some((object, json)) = last
-                && object.is_same(self)
+            if let Some(unpacked) = last
+                && unpacked.is_of(self)
             {
-                return Ok(json.clone());
+                return Ok(unpacked.json.clone());
             }
             let json = Bytes::from(packed.unpack(self.key(), self.resource_version())?);
             if json.len() <= REMEMBERED_BYTES_MAX {
-                *last = Some((self.clone(), json.clone()));
+                *last = Some(Unpacked::new(self, json.clone()));
             }
             Ok(json)
         })
@@ -354,11 +386,8 @@ impl Object {
     #[cfg(test)]
     pub(super) fn damaged_at(&self, at: usize, mask: u8) -> Self {
         let Some(packed) = self.packed() else { return self.clone() };
-        let empty = Head {
-            content_hash: ArcSwapOption::empty(),
-            values: ArcSwapOption::empty(),
-            ..self.head().copy()
-        };
+        let empty =
+            Head { content_hash: OnceBox::new(), values: ArcSwapOption::empty(), ..self.head().copy() };
         Self::with_head(empty, &packed.damaged(at, mask))
     }
 
@@ -386,17 +415,12 @@ impl Object {
     /// The hash of the JSON. Computed when it is first asked for, about a nanosecond a byte: that is as much as the object's
     /// decoding, which those who never ask must not pay.
     pub fn content_hash(&self) -> ContentHash {
-        if let Some(hash) = &*self.head().content_hash.load() {
-            return **hash;
-        }
-        let hash = ContentHash::of(&self.text());
-        self.head().content_hash.store(Some(Arc::new(hash)));
-        hash
+        *self.head().content_hash.get_or_init(|| Box::new(ContentHash::of(&self.text())))
     }
 
     /// Whether the hash is known, so that it costs nothing.
     pub fn has_content_hash(&self) -> bool {
-        self.head().content_hash.load().is_some()
+        self.head().content_hash.get().is_some()
     }
 
     /// Whether another state of an object says the same, but for its version.

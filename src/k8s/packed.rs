@@ -34,7 +34,7 @@ static DAMAGES: AtomicU64 = AtomicU64::new(0);
 /// What the objects of a kind have in common, by which they are packed and unpacked.
 pub struct Dictionary {
     bytes: Box<[u8]>,
-    /// Values of objects that are in its text, or that are frequent enough to be.
+    /// Values that many objects have. They stay in the text.
     common_values: CommonValues,
     /// Whether bytes that were packed by it could not be unpacked.
     damaged: AtomicBool,
@@ -203,9 +203,8 @@ impl<'d> PackedRef<'d> {
         Some(Self { data, common, len: u32::try_from(json.len()).ok()?, checksum: crc32fast::hash(json) })
     }
 
-    /// The data, and what tells whether it is whole.
     pub(super) fn held_bytes(&self) -> usize {
-        size_of_val(&self.len) + size_of_val(&self.checksum) + self.data.len()
+        self.data.len()
     }
 
     pub(super) fn uid(&self) -> Cow<'d, str> {
@@ -255,10 +254,20 @@ impl Unpacker {
 
     /// The JSON; `None` if the packed bytes are damaged.
     fn unpack(&mut self, packed: &PackedRef<'_>, key: &Key, version: &ResourceVersion) -> Option<Vec<u8>> {
+        let json = self.try_unpack(packed, key, version);
         for scratch in [&mut self.frame, &mut self.text] {
             scratch.clear();
             scratch.shrink_to(SCRATCH_BYTES_MAX);
         }
+        json
+    }
+
+    fn try_unpack(
+        &mut self,
+        packed: &PackedRef<'_>,
+        key: &Key,
+        version: &ResourceVersion,
+    ) -> Option<Vec<u8>> {
         let (uid, rest) = packed.uid_and_rest()?;
         let (values_len, rest) = read_len(rest)?;
         let (values, frame) = rest.split_at_checked(values_len)?;

@@ -81,6 +81,7 @@ impl Dictionary {
 
 /// The JSON of an object in shorter forms, but for values that many objects have. `None` if the object is packed.
 fn shortened(object: &Object, common_values: &CommonValues) -> Option<Shortened> {
+    let json = object.plain_json()?;
     let uid = object.uid();
     let held = Held {
         key: object.key(),
@@ -91,7 +92,7 @@ fn shortened(object: &Object, common_values: &CommonValues) -> Option<Shortened>
     let places = object.places();
     let at =
         HeldAt { uid: places.uid.range(), version: places.version.range(), labels: places.labels.range() };
-    shorten(object.plain_json()?, held, at, common_values)
+    shorten(json, held, at, common_values)
 }
 
 impl CommonLabels {

@@ -1,12 +1,13 @@
-//! Shorter forms of texts that each object has for itself, so that what zstd packs of an object is what it has in common with others.
+//! Each object has texts of its own, such as identifiers. Here they get shorter forms, and zstd packs the rest.
 //!
 //! zstd needs a byte for one or two characters of an identifier, and a reference to an earlier text on each side of it. Here
-//! identifiers become their bytes: 16 of a UUID, half of a hexadecimal number, four of a time or an address. They stand one after the
-//! other beside the text. A mark of two bytes takes the place of each, the same in every object. A value that the object has a second
+//! identifiers become their bytes: 16 for a UUID, one for two digits of a hexadecimal number, four for a time in seconds or an address.
+//! They stand one after the other beside the text. A mark of two bytes takes the place of each, the same in every object. A value that the object has a second
 //! time is a number. Texts that are held beside the packed JSON anyway, as the name, are left out.
 //!
 //! A value that many objects have is better left in the text: the dictionary holds it once.
 
+use std::cmp::Reverse;
 use std::hash::BuildHasher as _;
 use std::io::Write as _;
 use std::ops::Range;
@@ -63,7 +64,7 @@ const NUMBERS_LEN: usize = 28;
 /// Bytes in which the next mark is looked for step by step.
 const NEAR: usize = 32;
 
-/// One of this number of objects has a value: then it is common, or three of them if that is more.
+/// A value is common if one of this number of objects has it, and at least three have it.
 const COMMON_SHARE: usize = 64;
 
 /// Most common values of a dictionary. There are rarely more than a hundred.
@@ -78,7 +79,7 @@ pub(super) struct Held<'a> {
     pub(super) labels: &'a str,
 }
 
-/// Where some of them are in the JSON.
+/// Where uid, version and labels are in the JSON.
 pub(super) struct HeldAt {
     pub(super) uid: Range<usize>,
     pub(super) version: Range<usize>,
@@ -117,8 +118,9 @@ struct Shortener<'a> {
     shortened: Shortened,
     /// The JSON up to here is written.
     written: usize,
-    /// Where the values are that were found first, and their places in this.
+    /// Where each numbered value first stands in the JSON.
     numbered: Vec<Range<usize>>,
+    /// The numbers, by the hash of their values.
     numbers: HashTable<u8>,
 }
 
@@ -154,7 +156,7 @@ pub(super) fn shorten(json: &[u8], held: Held<'_>, at: HeldAt, common: &CommonVa
     Some(shortener.shortened)
 }
 
-/// The JSON, of this length, of which these are the text with marks and the values; `None` if they are damaged.
+/// Makes the JSON again from the text with marks and the values. `len` is its length. `None` if they are damaged.
 ///
 /// `numbered` is for reuse.
 pub(super) fn expand(
@@ -200,7 +202,7 @@ impl Held<'_> {
     fn places(&self, json: &[u8], at: HeldAt) -> Vec<(Range<usize>, u8)> {
         let mut places = Vec::with_capacity(8);
         let mut put = |text: &str, at: Range<usize>, form| {
-            // A mark is no shorter than an empty text.
+            // A mark has two bytes, and saves nothing of a text that short.
             if text.len() > 2 && json.get(at.clone()) == Some(text.as_bytes()) {
                 places.push((at, form));
             }
@@ -216,7 +218,8 @@ impl Held<'_> {
             let found = memmem::find_iter(json, string.as_bytes());
             places.extend(found.map(|start| (start..start + string.len(), form)));
         }
-        places.sort_unstable_by_key(|(at, _)| at.start);
+        // Where the name is also the namespace, each object has the same mark.
+        places.sort_unstable_by_key(|(at, form)| (at.start, *form));
         places
     }
 }
@@ -241,8 +244,9 @@ impl CommonValues {
                 *counts.entry(*hash).or_default() += 1;
             }
         }
-        let often = counts.into_iter().filter(|(_, count)| *count >= enough);
-        common.hashes = often.map(|(hash, _)| hash).take(COMMON_MAX).collect();
+        let mut often: Vec<_> = counts.into_iter().filter(|(_, count)| *count >= enough).collect();
+        often.sort_unstable_by_key(|(_, count)| Reverse(*count));
+        common.hashes = often.into_iter().take(COMMON_MAX).map(|(hash, _)| hash).collect();
         common
     }
 

@@ -194,7 +194,8 @@ impl Decoder {
         }
     }
 
-    /// Bytes that `scratch` has before its first comma: `type_meta`, with that comma, is the longest prefix of an object.
+    /// Bytes that `scratch` has before its first comma. The longest prefix of an object is `type_meta` and that comma. With
+    /// `metadata_only` there is no other prefix, as neither `kind` nor `apiVersion` is read.
     fn gap(&self) -> usize {
         self.type_meta.len()
     }
@@ -202,7 +203,8 @@ impl Decoder {
     /// Begins an object without members.
     fn clear(&mut self) {
         self.scratch.clear();
-        self.scratch.resize(self.type_meta.len(), b' ');
+        let gap = self.gap();
+        self.scratch.resize(gap, b' ');
     }
 
     /// The members so far, each with a comma before it.

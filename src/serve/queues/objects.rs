@@ -116,10 +116,14 @@ impl Objects {
         }
         let given = std::mem::take(&mut self.from_before).into_iter();
         // In a restored cluster an object may have another content at the same version.
-        let state = |object: &Object| (object.uid().into_owned(), object.json());
+        let is_same = |one: &Object, other: &Object| one.uid() == other.uid() && one.text() == other.text();
         let is_outdated = |(key, object): (Key, Option<Object>)| {
-            let found = self.find(&key, now).map(|(found, _)| state(&found));
-            (found != object.as_ref().map(state)).then_some(key)
+            let found = self.find(&key, now).map(|(found, _)| found);
+            let is_current = match (&found, &object) {
+                (Some(found), Some(object)) => is_same(found, object),
+                (found, object) => found.is_none() && object.is_none(),
+            };
+            (!is_current).then_some(key)
         };
         let mut keys: Vec<_> = given.filter_map(is_outdated).collect();
         // In one order, so that any run can be repeated.
