@@ -110,6 +110,17 @@ fn a_thread_unpacks_an_object_once_for_several_uses() {
 }
 
 #[test]
+fn what_a_thread_remembers_does_not_keep_the_dictionary() {
+    let objects: Vec<_> = (1..100).map(|at| pod(at, "fine")).collect();
+    let dictionary = Arc::new(Dictionary::train(&objects, 4096).unwrap());
+    let held = Arc::downgrade(&dictionary);
+    let packed = Press::new(dictionary).pack(&objects, &mut CommonLabels::default());
+    assert_eq!(packed[0].as_ref().map(Object::json), Some(objects[0].json()));
+    drop(packed);
+    assert!(held.upgrade().is_none());
+}
+
+#[test]
 fn uids_of_any_form_are_packed_losslessly() {
     let uids = [
         "6e1f2a00-1c4e-4f0a-9a51-00000000000a",
