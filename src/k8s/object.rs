@@ -279,8 +279,8 @@ impl Object {
         &self.head().resource_version
     }
 
-    /// The whole object, compact, without line breaks. Shares the bytes, or unpacks them: some microseconds. Who only reads them takes
-    /// [`Object::text`].
+    /// The whole object, compact, without line breaks. Shares the bytes, or unpacks them: some microseconds. Code that only reads them
+    /// uses [`Object::text`].
     ///
     /// If the packed bytes are damaged, the result has only what identifies the object, and [`damages`](super::damages) rises, so that
     /// the caller does not write it to a client.
@@ -339,10 +339,7 @@ impl Object {
 
     /// Bytes that hold the JSON.
     pub fn held_bytes(&self) -> usize {
-        match self.packed() {
-            None => self.data().len(),
-            Some(packed) => packed.held_bytes(),
-        }
+        self.data().len()
     }
 
     /// The dictionary that it is packed with; `None` if it is not packed.

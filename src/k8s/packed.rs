@@ -87,8 +87,7 @@ struct Unpacker {
 }
 
 thread_local! {
-    static UNPACKER: RefCell<Unpacker> =
-        RefCell::new(Unpacker::new());
+    static UNPACKER: RefCell<Unpacker> = RefCell::new(Unpacker::new());
 }
 
 // === impl Dictionary ===
@@ -203,10 +202,6 @@ impl<'d> PackedRef<'d> {
         Some(Self { data, common, len: u32::try_from(json.len()).ok()?, checksum: crc32fast::hash(json) })
     }
 
-    pub(super) fn held_bytes(&self) -> usize {
-        self.data.len()
-    }
-
     pub(super) fn uid(&self) -> Cow<'d, str> {
         self.uid_and_rest().map(|(uid, _)| uid).unwrap_or_default()
     }
@@ -271,8 +266,8 @@ impl Unpacker {
         let (uid, rest) = packed.uid_and_rest()?;
         let (values_len, rest) = read_len(rest)?;
         let (values, frame) = rest.split_at_checked(values_len)?;
-        // A mark is never longer than the text in the place of which it stands.
         let len = packed.len as usize;
+        // A mark is never longer than the text that it replaces.
         self.text.reserve(len);
         let dictionary = packed.dictionary().decoder.as_ddict();
         self.frame.extend_from_slice(&MAGIC);

@@ -59,7 +59,7 @@ impl Press {
             let data = data_of(&object.uid(), &values, &frame)?;
             let packed = PackedRef::new(&data, &common, json)?;
             // Below a fifth, the time to unpack is not worth it.
-            if (packed.held_bytes() + OVERHEAD_BYTES) * 5 > json.len() * 4 {
+            if (data.len() + OVERHEAD_BYTES) * 5 > json.len() * 4 {
                 return None;
             }
             let unpacked = packed.unpack(object.key(), object.resource_version());

@@ -2,8 +2,9 @@
 //!
 //! zstd needs a byte for one or two characters of an identifier, and a reference to an earlier text on each side of it. Here
 //! identifiers become their bytes: 16 for a UUID, one for two digits of a hexadecimal number, four for a time in seconds or an address.
-//! They stand one after the other beside the text. A mark of two bytes takes the place of each, the same in every object. A value that the object has a second
-//! time is a number. Texts that are held beside the packed JSON anyway, as the name, are left out.
+//! They stand one after the other beside the text. A mark of two bytes replaces each of them, the same in every object. If an object has
+//! a value twice, the second mark has the number of the first. Texts that are held beside the packed JSON anyway, as the name, are left
+//! out.
 //!
 //! A value that many objects have is better left in the text: the dictionary holds it once.
 
