@@ -44,7 +44,7 @@ pub enum ChangeKind {
 }
 
 /// One committed step.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Change {
     /// Our own counter, one more than the change before.
     pub revision: Revision,

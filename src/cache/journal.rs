@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::{Change, Config, Revision};
-use crate::k8s::ResourceVersion;
+use crate::k8s::{Object, ResourceVersion};
 
 /// Recent changes, oldest first, without gaps.
 #[derive(Debug)]
@@ -58,10 +58,24 @@ impl Journal {
         evicted
     }
 
+    /// Shows an object in another form in the change with this revision, if that change is in the window and shows it.
+    pub(super) fn swap(&mut self, revision: Revision, old: &Object, new: &Object) {
+        let change = self.place(revision).and_then(|at| self.changes.get_mut(at));
+        if let Some(change) = change.filter(|change| change.object.is_same(old)) {
+            // Readers that hold the change keep the form that they have.
+            Arc::make_mut(change).object = new.clone();
+        }
+    }
+
     /// The change with this revision; `None` if it left the window.
     pub(super) fn get(&self, revision: Revision) -> Option<&Arc<Change>> {
+        self.changes.get(self.place(revision)?)
+    }
+
+    /// The place of the change with this revision; `None` if it left the window.
+    fn place(&self, revision: Revision) -> Option<usize> {
         let at = revision.0.checked_sub(self.base.0.0 + 1)?;
-        self.changes.get(usize::try_from(at).ok()?)
+        usize::try_from(at).ok()
     }
 
     /// At most `len_max` changes after a revision, oldest first; `None` if it left the window.

@@ -1,8 +1,9 @@
 //! Packing: objects that have not changed for a while are held packed, by a dictionary of their kind.
 //!
 //! Packing an object is no change: it has no revision, wakes nobody, and a reader sees the same. An object is *cold* once
-//! no change in the journal shows it, so that live readers share the bytes of its JSON. A [`Packer`] takes
-//! cold objects in batches, packs them without the lock, and puts those back that are still the current state.
+//! it is not among the newest changes ([`Packing::hot_len`]): live readers that keep up share the bytes of its JSON before. A [`Packer`]
+//! takes cold objects in batches, packs them without the lock, and puts those back that are still the current state, in the store and
+//! in the journal. An object that changed again meanwhile is not packed, so an object that changes often never is.
 //!
 //! Objects of the first list are cold from the start, and packed while the list is under way. Those of a later list may
 //! become changes, which are sent unpacked.
@@ -13,7 +14,7 @@ use super::backlog::Backlog;
 use super::cold::Cold;
 use super::shared::Shared;
 use super::state::State;
-use super::{Reader, Writer};
+use super::{Reader, Revision, Writer};
 use crate::k8s::{CommonLabels, Dictionary, Key, Object, Press};
 
 /// Objects of one step, at most: some milliseconds.
@@ -35,6 +36,8 @@ pub struct Packing {
     pub dictionaries_max: usize,
     /// Bytes of JSON after which it is looked at whether the dictionary still fits.
     pub look_bytes: usize,
+    /// Number of newest changes whose objects are not packed. Readers that are further behind unpack what they get.
+    pub hot_len: u64,
 }
 
 impl Packing {
@@ -45,6 +48,7 @@ impl Packing {
         dictionary_bytes: 32 << 10,
         dictionaries_max: 4,
         look_bytes: 4 << 20,
+        hot_len: 1024,
     };
 }
 
@@ -88,10 +92,36 @@ impl State {
     /// The object with a key that is to be packed: of the list under way, or of the store.
     fn to_pack(&self, key: &Key) -> impl Iterator<Item = &Object> {
         let listed = self.first_pass().and_then(|pass| pass.get(key));
-        // An object that the journal shows is found again when it leaves.
-        let is_cold = |revision| revision <= self.journal().base_revision();
-        let held = self.store.objects.get(key).filter(|stored| is_cold(stored.revision));
+        // An object of a newer change is found again when it gets cold.
+        let cold_to = self.cold_to();
+        let held = self.store.objects.get(key).filter(|stored| stored.revision <= cold_to);
         listed.into_iter().chain(held.map(|stored| &stored.object))
+    }
+
+    /// The last revision whose object may be packed.
+    pub(super) fn cold_to(&self) -> Revision {
+        let base = self.journal().base_revision();
+        let newest = self.store.cursor.revision;
+        self.cold.as_ref().map_or(base, |cold| cold.cold_to(newest).max(base))
+    }
+
+    /// After a change: notes the object of the one that is not among the newest any more. `was_cold_to` is that of before.
+    pub(super) fn note_cold(&mut self, was_cold_to: Revision) {
+        let cold_to = self.cold_to();
+        if cold_to > was_cold_to
+            && let Some(change) = self.journal().get(cold_to).cloned()
+            && let Some(cold) = &mut self.cold
+        {
+            cold.note(&change, &self.store);
+        }
+    }
+
+    /// Notes all objects of the store that could be packed, with those of a dictionary that is retired.
+    pub(super) fn note_all(&mut self, retired: Option<&Arc<Dictionary>>) {
+        let cold_to = self.cold_to();
+        if let Some(cold) = &mut self.cold {
+            cold.note_all(&self.store, cold_to, retired);
+        }
     }
 
     /// Replaces objects with what is packed of them, where they are still the current state. Returns what to drop.
@@ -104,6 +134,8 @@ impl State {
                 self.store.held -= old.held_bytes();
                 self.store.replaced += old.held_bytes() as u64;
                 stored.object = new.clone();
+                let revision = stored.revision;
+                self.journal_mut().swap(revision, &old, &new);
             }
             if let Some(pass) = self.first_pass_mut() {
                 pass.swap(&key, &old, new);
@@ -120,7 +152,7 @@ impl Writer {
     /// From now on cold objects are noted, and this packs them.
     pub fn packer(&self, packing: Packing, backlog: Arc<Backlog>) -> Packer {
         let mut state = self.shared().write();
-        state.cold = Some(Cold::new(packing.train_bytes_min, backlog));
+        state.cold = Some(Cold::new(packing.train_bytes_min, packing.hot_len, backlog));
         state.note_all(None);
         drop(state);
         Packer {

@@ -15,7 +15,7 @@ use super::scope::Touched;
 use super::store::in_filling_order;
 use super::tombstone::Tombstone;
 use super::{Change, ChangeKind, Commit, Config, Cursor, Delta, Located, Revision, Snapshot, Stored};
-use crate::k8s::{Dictionary, Key, Object, ResourceVersion};
+use crate::k8s::{Key, Object, ResourceVersion};
 
 /// The revision of objects of the first list: before every revision that a reader can have.
 pub(super) const BEFORE_ALL: Revision = Revision(0);
@@ -137,6 +137,10 @@ impl State {
 
     pub(super) fn journal(&self) -> &Journal {
         &self.journal
+    }
+
+    pub(super) fn journal_mut(&mut self) -> &mut Journal {
+        &mut self.journal
     }
 
     pub(super) fn tombstones_len(&self) -> usize {
@@ -425,6 +429,7 @@ impl State {
     }
 
     fn record(&mut self, change: Change, commit: &mut Commit) {
+        let was_cold_to = self.cold_to();
         commit.count(change.kind);
         self.store.cursor.revision = change.revision;
         self.store.position = change.position.clone();
@@ -432,21 +437,14 @@ impl State {
         self.touched.note(change.object.key(), change.revision);
         let (store, cold) = (&self.store, &mut self.cold);
         commit.evicted += self.journal.push(Arc::new(change), &self.config, |left| {
-            let held = store.objects.get(left.object.key());
-            if let (Some(cold), Some(held)) = (cold.as_mut(), held)
-                && held.revision == left.revision
+            if let Some(cold) = cold
+                && left.revision > was_cold_to
             {
-                cold.push(left.object.key(), held.object.json_len());
+                cold.note(left, store);
             }
         });
         self.indexes.trim(self.journal.base_revision());
-    }
-
-    /// Notes all objects of the store that could be packed, with those of a dictionary that is retired.
-    pub(super) fn note_all(&mut self, retired: Option<&Arc<Dictionary>>) {
-        if let Some(cold) = &mut self.cold {
-            cold.note_all(&self.store, self.journal.base_revision(), retired);
-        }
+        self.note_cold(was_cold_to);
     }
 
     /// Prepares the end of a list: looks for some objects that it does not name. Returns whether objects are left.

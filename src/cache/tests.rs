@@ -161,8 +161,13 @@ struct Replica {
 impl Replica {
     fn new(config: Config) -> Self {
         let (writer, reader) = new_cache(config);
-        let packing =
-            Packing { train_bytes_min: 1500, dictionary_bytes: 1024, look_bytes: 2000, ..Packing::DEFAULT };
+        let packing = Packing {
+            train_bytes_min: 1500,
+            dictionary_bytes: 1024,
+            look_bytes: 2000,
+            hot_len: 2,
+            ..Packing::DEFAULT
+        };
         Self {
             packer: writer.packer(packing, Arc::new(Backlog::new(Backlog::BYTES_MAX))),
             writer,

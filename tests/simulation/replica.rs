@@ -81,6 +81,7 @@ const PACKING: Packing = Packing {
     dictionary_bytes: 2048,
     dictionaries_max: 2,
     look_bytes: 4000,
+    hot_len: 2,
 };
 
 /// Bytes of a dictionary so small that zstd chooses its text from those few objects, which takes a while.
@@ -232,10 +233,11 @@ impl Replica {
         let mut packing = Dice::new(seed, 3);
         let packing_chance = packing.weighted(&[(0.0, 1), (0.1, 1), (0.5, 1), (1.0, 2)]);
         let dictionary_bytes = packing.weighted(&[(PACKING.dictionary_bytes, 9), (TRAINED_BYTES, 1)]);
+        let hot_len = packing.weighted(&[(0, 1), (PACKING.hot_len, 2), (8, 1)]);
         let maker = Maker {
             upstream,
             profile: profile.clone(),
-            packing: (packing_chance > 0.0).then_some(Packing { dictionary_bytes, ..PACKING }),
+            packing: (packing_chance > 0.0).then_some(Packing { dictionary_bytes, hot_len, ..PACKING }),
             driver: driver.clone(),
             cancel: cancel.clone(),
         };
