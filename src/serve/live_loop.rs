@@ -25,8 +25,10 @@ use super::stream::{Attached, READ_BYTES};
 use crate::cache::Mark;
 use crate::encode::{Checksum, Encoder, EncoderKind, Frames, Framing};
 use crate::hub::{
-    Config, Group, Informer, InformerId, Live, LivePlace, Member, Pacer, Pause, Resumable, Round, Told,
+    CloseReason, Config, Group, Informer, InformerId, Live, LivePlace, Member, Pacer, Pause, Resumable,
+    Round, Told,
 };
+use crate::k8s::damages;
 
 /// Number of streams that are written to before other tasks may run.
 const TURN: usize = 128;
@@ -62,6 +64,8 @@ struct LiveLoop {
     commits: StreamMap<InformerId, WatchStream<Mark>>,
     signs: Arc<Signs>,
     pacer: Pacer,
+    /// How many objects could not be unpacked so far. Its streams began with the same number, or they end.
+    damages: u64,
 }
 
 /// A stream in a loop.
@@ -158,6 +162,7 @@ impl LiveLoops {
             commits: StreamMap::new(),
             signs: Arc::default(),
             pacer: Pacer::new(Instant::now()),
+            damages: damages(),
         };
         // A new channel has room.
         let _ = sender.try_send(joining);
@@ -283,6 +288,9 @@ impl LiveLoop {
 
     /// Writes a round to the members of each view.
     async fn send(&mut self, round: Round) {
+        if self.ends_by_damage() {
+            return;
+        }
         for key in round.leaving {
             self.release(key, Frames::new());
         }
@@ -295,6 +303,9 @@ impl LiveLoop {
                 // The view may have been removed with its last stream.
                 let Some(group) = groups.get_mut(at) else { break };
                 let (bytes, events) = render(group, told);
+                if damages() != self.damages {
+                    break;
+                }
                 if bytes.is_empty() {
                     continue;
                 }
@@ -318,7 +329,25 @@ impl LiveLoop {
                 }
             }
             self.let_go(leaving).await;
+            if self.ends_by_damage() {
+                return;
+            }
         }
+    }
+
+    /// Ends all streams if an object could not be unpacked: events that were made of it must not be sent. The clients come back with what
+    /// they have.
+    fn ends_by_damage(&mut self) -> bool {
+        let damages = damages();
+        if damages == std::mem::replace(&mut self.damages, damages) {
+            return false;
+        }
+        for key in self.live.keys() {
+            let mut stream = self.take_out(key);
+            stream.end(CloseReason::Regrouped);
+            self.loops.release(stream);
+        }
+        true
     }
 
     /// Handles the streams that did not take all bytes.
@@ -387,7 +416,14 @@ impl LiveLoop {
     }
 
     fn admit(&mut self, joining: Joining) {
+        self.ends_by_damage();
         let Joining { place, stream } = joining;
+        if stream.damages() != self.damages {
+            // It may have passed over a change whose object it could not read.
+            let mut stream = stream.leave(&place);
+            stream.end(CloseReason::Regrouped);
+            return self.loops.release(stream);
+        }
         for source in &place.sources {
             let id = source.informer.id();
             if !self.commits.contains_key(&id) {

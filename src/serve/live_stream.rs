@@ -89,6 +89,11 @@ impl LiveStream {
         self.checksum.append(checksum);
     }
 
+    /// How many objects could not be unpacked before it began.
+    pub(super) fn damages(&self) -> u64 {
+        self.damages
+    }
+
     /// Writes as many bytes as the socket takes now. Does not wake when it could take more.
     pub(super) fn try_write(&mut self, bytes: &Bytes) -> Poll<io::Result<usize>> {
         let written = self.socket.try_send(bytes);

@@ -133,7 +133,12 @@ impl WatchStream {
         let mut last = false;
         match delivery {
             Delivery::Shared(batches) => {
-                batches.iter().for_each(|batch| out.share(self.encoder.shared(batch, framing)));
+                for batch in &batches {
+                    let bytes = self.encoder.shared(batch, framing);
+                    if damages() == self.damages {
+                        out.share(bytes);
+                    }
+                }
             }
             Delivery::Events(events) => self.encoder.encode(&events, &mut frames),
             Delivery::Replaced { source, informer } => self.encoder.replace(source, &informer),
@@ -379,6 +384,15 @@ impl Attached {
     /// Notes whether it waits for its client, for the operator.
     fn writes(&self, is_writing: bool) {
         self.stream.subscriber.follower().writes(is_writing);
+    }
+
+    /// Ends the stream after the bytes that are left to write.
+    pub(super) fn end(&mut self, reason: CloseReason) {
+        let mut frames = Frames::new();
+        self.stream.end(reason, &mut frames);
+        self.stream.encoder.append(frames, self.framing, &mut self.frames);
+        self.stream.encoder.end(self.framing, &mut self.frames);
+        self.last = true;
     }
 
     /// Rests until the moment of a live view that has not taken it in.
