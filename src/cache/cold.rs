@@ -13,7 +13,7 @@ pub(super) struct Cold {
     pub(super) bytes: usize,
     /// Bytes from which a dictionary is trained. With fewer, these objects may stay unpacked.
     packed_from: usize,
-    /// Number of newest changes whose objects are not cold.
+    /// Number of newest changes in the journal whose objects are not cold.
     hot_len: u64,
     /// Where these bytes wait, with those of other caches.
     backlog: Arc<Backlog>,

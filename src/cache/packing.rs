@@ -1,8 +1,8 @@
 //! Packing: objects that have not changed for a while are held packed, by a dictionary of their kind.
 //!
 //! Packing an object is no change: it has no revision, wakes nobody, and a reader sees the same. An object is *cold* once
-//! it is not among the newest changes ([`Packing::hot_len`]): live readers that keep up share the bytes of its JSON before. A [`Packer`]
-//! takes cold objects in batches, packs them without the lock, and puts those back that are still the current state, in the store and
+//! it is not among the newest changes of the journal ([`Packing::hot_len`]). Until then, live readers that keep up share the bytes of its
+//! JSON. A [`Packer`] takes cold objects in batches, packs them without the lock, and puts those back that are still the current state, in the store and
 //! in the journal. An object that changed again meanwhile is not packed, so an object that changes often never is.
 //!
 //! Objects of the first list are cold from the start, and packed while the list is under way. Those of a later list may
@@ -36,7 +36,7 @@ pub struct Packing {
     pub dictionaries_max: usize,
     /// Bytes of JSON after which it is looked at whether the dictionary still fits.
     pub look_bytes: usize,
-    /// Number of newest changes whose objects are not packed. Readers that are further behind unpack what they get.
+    /// Number of newest changes in the journal whose objects are not packed. Readers that are further behind unpack what they get.
     pub hot_len: u64,
 }
 
