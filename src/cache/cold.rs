@@ -50,7 +50,7 @@ impl Cold {
         self.backlog.add(bytes);
     }
 
-    /// Notes the object of a change that is not among the newest any more, if no later change replaced it.
+    /// Notes the object of a change that is no longer among the newest, unless a later change replaced the object.
     pub(super) fn note(&mut self, change: &Change, store: &Snapshot) {
         let held = store.objects.get(change.object.key());
         if let Some(held) = held.filter(|held| held.revision == change.revision) {

@@ -2,8 +2,9 @@
 //!
 //! Packing an object is no change: it has no revision, wakes nobody, and a reader sees the same. An object is *cold* once
 //! it is not among the newest changes of the journal ([`Packing::hot_len`]). Until then, live readers that keep up share the bytes of its
-//! JSON. A [`Packer`] takes cold objects in batches, packs them without the lock, and puts those back that are still the current state, in the store and
-//! in the journal. An object that changed again meanwhile is not packed, so an object that changes often never is.
+//! JSON. A [`Packer`] takes cold objects in batches and packs them without the lock. Where the unpacked object is still the current state,
+//! the packed one takes its place in the store and in the journal. An object that changed again meanwhile stays unpacked, so an object
+//! that changes often is never packed.
 //!
 //! Objects of the first list are cold from the start, and packed while the list is under way. Those of a later list may
 //! become changes, which are sent unpacked.
@@ -105,7 +106,8 @@ impl State {
         self.cold.as_ref().map_or(base, |cold| cold.cold_to(newest).max(base))
     }
 
-    /// After a change: notes the object of the one that is not among the newest any more. `was_cold_to` is that of before.
+    /// After a change, notes the object of the change that is no longer among the newest. `was_cold_to` is what [`State::cold_to`] was
+    /// before.
     pub(super) fn note_cold(&mut self, was_cold_to: Revision) {
         let cold_to = self.cold_to();
         if cold_to > was_cold_to

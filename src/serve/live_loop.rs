@@ -64,7 +64,7 @@ struct LiveLoop {
     commits: StreamMap<InformerId, WatchStream<Mark>>,
     signs: Arc<Signs>,
     pacer: Pacer,
-    /// How many objects could not be unpacked so far. Its streams began with the same number, or they end.
+    /// How many objects could not be unpacked in this process when the loop last looked. Every stream in the loop began at this number.
     damages: u64,
 }
 

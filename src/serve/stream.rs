@@ -135,6 +135,7 @@ impl WatchStream {
             Delivery::Shared(batches) => {
                 for batch in &batches {
                     let bytes = self.encoder.shared(batch, framing);
+                    // These bytes do not pass through `frames`, which is emptied below.
                     if damages() == self.damages {
                         out.share(bytes);
                     }
