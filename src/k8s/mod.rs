@@ -24,6 +24,7 @@ mod shorthand;
 mod status;
 pub mod table;
 mod watch_event;
+mod words;
 
 pub use condition::Condition;
 pub use content_hash::ContentHash;

@@ -10,7 +10,7 @@ use zstd::zstd_safe::CParameter;
 
 use super::Object;
 use super::packed::{Common, Dictionary, PackedRef, data_of};
-use super::shorthand::{CommonValues, Held, HeldAt, Shortened, shorten};
+use super::shorthand::{CommonValues, Held, HeldAt, Numbers, Shortened, shorten};
 
 /// zstd's level: its default, a balance of time and bytes.
 const LEVEL: i32 = 3;
@@ -48,9 +48,10 @@ impl Press {
             Ok(compressor)
         });
         let Ok(mut compressor) = compressor else { return objects.iter().map(|_| None).collect() };
-        let mut frame = Vec::new();
+        let (mut frame, mut numbers) = (Vec::new(), Numbers::default());
         let mut pack = |object: &Object| {
-            let Shortened { text, values } = shortened(object, self.dictionary.common_values())?;
+            let Shortened { text, values } =
+                shortened(object, self.dictionary.common_values(), &mut numbers)?;
             let json = object.plain_json()?;
             frame.clear();
             frame.reserve(zstd::zstd_safe::compress_bound(text.len()));
@@ -74,13 +75,15 @@ impl Dictionary {
     pub fn train(objects: &[Object], bytes_max: usize) -> Option<Self> {
         let plain: Vec<_> = objects.iter().filter_map(Object::plain_json).collect();
         let common_values = CommonValues::of(plain.into_iter());
-        let samples: Vec<_> = objects.iter().filter_map(|object| shortened(object, &common_values)).collect();
+        let mut numbers = Numbers::default();
+        let mut shortened = |object| shortened(object, &common_values, &mut numbers);
+        let samples: Vec<_> = objects.iter().filter_map(&mut shortened).collect();
         (!samples.is_empty()).then(|| Self::new(&samples, common_values, bytes_max))
     }
 }
 
 /// The JSON of an object in shorter forms, but for values that many objects have. `None` if the object is packed.
-fn shortened(object: &Object, common_values: &CommonValues) -> Option<Shortened> {
+fn shortened(object: &Object, common_values: &CommonValues, numbers: &mut Numbers) -> Option<Shortened> {
     let json = object.plain_json()?;
     let uid = object.uid();
     let held = Held {
@@ -92,7 +95,7 @@ fn shortened(object: &Object, common_values: &CommonValues) -> Option<Shortened>
     let places = object.places();
     let at =
         HeldAt { uid: places.uid.range(), version: places.version.range(), labels: places.labels.range() };
-    shorten(json, held, at, common_values)
+    shorten(json, held, at, common_values, numbers)
 }
 
 impl CommonLabels {

@@ -17,6 +17,7 @@ use hashbrown::{DefaultHashBuilder, HashMap, HashSet, HashTable};
 use memchr::memmem;
 use uuid::Uuid;
 
+use super::words::{self, Digits, Word, Words};
 use super::{Key, ResourceVersion};
 
 /// Begins each mark. JSON never has this byte: control characters in strings are escaped.
@@ -45,7 +46,7 @@ mod form {
 }
 
 /// Fewest digits that are worth a mark.
-const DIGITS_MIN: usize = 6;
+const DIGITS_MIN: usize = words::LEN_MIN;
 
 /// Most digits of which a mark can say the number.
 const DIGITS_MAX: usize = DIGITS_MIN + (u8::MAX - form::DIGITS) as usize;
@@ -58,9 +59,6 @@ const DECIMAL_MAX: usize = 19;
 
 /// Number of values that can be referred to.
 const NUMBERED_MAX: usize = u8::MAX as usize;
-
-/// Number of values for which there is room at first.
-const NUMBERS_LEN: usize = 28;
 
 /// Bytes in which the next mark is looked for step by step.
 const NEAR: usize = 32;
@@ -115,14 +113,21 @@ enum Value {
 /// Writes a [`Shortened`].
 struct Shortener<'a> {
     json: &'a [u8],
+    words: Words<'a>,
     common: &'a CommonValues,
     shortened: Shortened,
     /// The JSON up to here is written.
     written: usize,
-    /// Where each numbered value first stands in the JSON.
-    numbered: Vec<Range<usize>>,
-    /// The numbers, by the hash of their values.
-    numbers: HashTable<u8>,
+    numbers: &'a mut Numbers,
+}
+
+/// The values of a JSON text that can be referred to. For reuse.
+#[derive(Default)]
+pub(super) struct Numbers {
+    /// Where each of them first stands in the JSON.
+    places: Vec<Range<usize>>,
+    /// Hash and number of each.
+    by_hash: HashTable<(u64, u8)>,
 }
 
 /// Writes JSON of a known length.
@@ -133,17 +138,24 @@ struct Json {
 }
 
 /// Shortens the JSON of an object. `None` for a text that has the byte of marks, which is no JSON.
-pub(super) fn shorten(json: &[u8], held: Held<'_>, at: HeldAt, common: &CommonValues) -> Option<Shortened> {
+pub(super) fn shorten(
+    json: &[u8],
+    held: Held<'_>,
+    at: HeldAt,
+    common: &CommonValues,
+    numbers: &mut Numbers,
+) -> Option<Shortened> {
     if memchr::memchr(MARK, json).is_some() {
         return None;
     }
+    numbers.clear();
     let mut shortener = Shortener {
         json,
+        words: Words::of(json),
         common,
         shortened: Shortened { text: Vec::with_capacity(json.len()), values: Vec::new() },
         written: 0,
-        numbered: Vec::new(),
-        numbers: HashTable::with_capacity(NUMBERS_LEN),
+        numbers,
     };
     for (text, form) in held.places(json, at) {
         // A label's value may be the name.
@@ -236,8 +248,8 @@ impl CommonValues {
         let mut once = HashSet::new();
         for text in texts {
             once.clear();
-            let mut at = 0;
-            while let Some((found, _)) = next_value(text, at..text.len()) {
+            let (mut words, mut at) = (Words::of(text), 0);
+            while let Some((found, _)) = next_value(text, &mut words, at..text.len()) {
                 at = found.end;
                 once.insert(common.hasher.hash_one(&text[found]));
             }
@@ -257,13 +269,38 @@ impl CommonValues {
     }
 }
 
+// === impl Numbers ===
+
+impl Numbers {
+    fn clear(&mut self) {
+        self.places.clear();
+        self.by_hash.clear();
+    }
+
+    /// The number of this value of the JSON.
+    fn find(&self, json: &[u8], value: &Range<usize>, hash: u64) -> Option<u8> {
+        let is_value = |(its_hash, number): &(u64, u8)| {
+            *its_hash == hash && json[self.places[usize::from(*number)].clone()] == json[value.clone()]
+        };
+        self.by_hash.find(hash, is_value).map(|(_, number)| *number)
+    }
+
+    /// Gives a value the next number, if there is one.
+    fn add(&mut self, value: Range<usize>, hash: u64) {
+        if self.places.len() < NUMBERED_MAX {
+            self.by_hash.insert_unique(hash, (hash, self.places.len() as u8), |(hash, _)| *hash);
+            self.places.push(value);
+        }
+    }
+}
+
 // === impl Shortener ===
 
 impl Shortener<'_> {
     /// Shortens the values up to a place of the JSON.
     fn values_until(&mut self, end: usize) {
         let mut at = self.written;
-        while let Some((found, value)) = next_value(self.json, at..end) {
+        while let Some((found, value)) = next_value(self.json, &mut self.words, at..end) {
             at = found.end;
             let hash = self.common.hasher.hash_one(&self.json[found.clone()]);
             if !self.common.hashes.contains(&hash) {
@@ -273,18 +310,13 @@ impl Shortener<'_> {
     }
 
     fn shorten_value(&mut self, found: Range<usize>, value: &Value, hash: u64) {
-        let (json, numbered) = (self.json, &self.numbered);
-        let text = |number: &u8| &json[numbered[usize::from(*number)].clone()];
-        if let Some(&number) = self.numbers.find(hash, |number| text(number) == &json[found.clone()]) {
+        if let Some(number) = self.numbers.find(self.json, &found, hash) {
             self.mark(found, form::AGAIN);
             self.shortened.text.push(number);
             return;
         }
-        if numbered.len() < NUMBERED_MAX {
-            let hasher = &self.common.hasher;
-            self.numbers.insert_unique(hash, numbered.len() as u8, |number| hasher.hash_one(text(number)));
-            self.numbered.push(found.clone());
-        }
+        self.numbers.add(found.clone(), hash);
+        let json = self.json;
         let values = &mut self.shortened.values;
         let form = match value {
             Value::Uuid(uuid) => {
@@ -327,72 +359,34 @@ impl Shortener<'_> {
     }
 }
 
-/// What a character can be part of.
-mod class {
-    pub(super) const DECIMAL: u8 = 1;
-    /// `a` to `f`.
-    pub(super) const HEX: u8 = 2;
-    /// Another letter.
-    pub(super) const LETTER: u8 = 4;
-}
-
-const CLASSES: [u8; 256] = {
-    let mut classes = [0; 256];
-    let mut at = 0;
-    while at < 256 {
-        classes[at] = match at as u8 {
-            b'0'..=b'9' => class::DECIMAL,
-            b'a'..=b'f' => class::HEX,
-            b'g'..=b'z' | b'A'..=b'Z' => class::LETTER,
-            _ => 0,
-        };
-        at += 1;
-    }
-    classes
-};
-
-/// The first value within a range of a text that has a shorter form.
-fn next_value(text: &[u8], within: Range<usize>) -> Option<(Range<usize>, Value)> {
+/// The first value of a text within a range, and where it stands. `words` are those of the text.
+#[inline(always)]
+fn next_value(text: &[u8], words: &mut Words<'_>, mut within: Range<usize>) -> Option<(Range<usize>, Value)> {
     let text = &text[..within.end];
-    let class = |at: usize| text.get(at).map_or(0, |byte| CLASSES[usize::from(*byte)]);
-    let mut at = within.start;
-    while at < text.len() {
-        // A word of digits and letters.
-        let (start, mut classes) = (at, class(at));
-        if classes != 0 {
-            loop {
-                at += 1;
-                match class(at) {
-                    0 => break,
-                    other => classes |= other,
-                }
-            }
-            if classes & class::LETTER == 0
-                && let Some((len, value)) = value_of(&text[start..], at - start, classes)
-            {
-                return Some((start..start + len, value));
-            }
+    while let Some(word) = words.next_within(within.clone()) {
+        if let Some((len, value)) = value_of(&text[word.start..], word) {
+            return Some((word.start..word.start + len, value));
         }
-        at += 1;
+        within.start = word.start + word.len;
     }
     None
 }
 
-/// The value at the start of a text whose first word has this length and these classes, and its length.
-fn value_of(text: &[u8], word: usize, classes: u8) -> Option<(usize, Value)> {
-    let next = text.get(word);
-    let value = match (word, next, classes) {
+/// The value at the start of a text that begins with this word, and its length.
+#[inline(always)]
+fn value_of(text: &[u8], Word { len, digits, .. }: Word) -> Option<(usize, Value)> {
+    let value = match (len, text.get(len), digits) {
         (8, Some(b'-'), _) => uuid_in(text).map(|uuid| (36, Value::Uuid(uuid))),
-        (4, Some(b'-'), class::DECIMAL) => time_in(text),
-        (1..=3, Some(b'.'), class::DECIMAL) => address_in(text),
+        (4, Some(b'-'), Digits::Decimal) => time_in(text),
+        (1..=3, Some(b'.'), Digits::Decimal) => address_in(text),
         _ => None,
     };
-    let is_digits = match classes {
-        class::DECIMAL => (DIGITS_MIN..=DECIMAL_MAX).contains(&word) && text[0] != b'0',
-        class::HEX => false,
-        _ => (HEX_MIN..=DIGITS_MAX).contains(&word),
+    let is_number = match digits {
+        Digits::Decimal => (DIGITS_MIN..=DECIMAL_MAX).contains(&len) && text[0] != b'0',
+        Digits::Letters => false,
+        Digits::Both => (HEX_MIN..=DIGITS_MAX).contains(&len),
     };
-    value.or_else(|| is_digits.then_some((word, Value::Digits)))
+    value.or_else(|| is_number.then_some((len, Value::Digits)))
 }
 
 /// A UUID in its canonical form at the start of a text.
@@ -467,11 +461,9 @@ fn address_in(text: &[u8]) -> Option<(usize, Value)> {
     Some((at, Value::Address(address)))
 }
 
+/// What a hexadecimal digit stands for. The letters' codes end in 1 to 6.
 fn nibble(digit: u8) -> u8 {
-    match digit {
-        b'0'..=b'9' => digit - b'0',
-        _ => digit - b'a' + 10,
-    }
+    (digit & 0x0f) + 9 * (digit >> 6)
 }
 
 /// Two digits of each byte.

@@ -23,7 +23,8 @@ fn shortened(json: &str, key: &Key, version: &ResourceVersion, common: &CommonVa
         version: span(r#""resourceVersion":""#).end..span(r#""},"rest"#).start,
         labels: span(held.labels),
     };
-    let shortened = shorten(json.as_bytes(), held, at, common).expect("it has no marks");
+    let shortened =
+        shorten(json.as_bytes(), held, at, common, &mut Numbers::default()).expect("it has no marks");
     assert!(shortened.text.len() <= json.len());
     let Shortened { text, values } = &shortened;
     let expanded = expand(text, values, held, json.len(), &mut Vec::new());
@@ -121,7 +122,10 @@ fn a_text_with_marks_is_not_shortened() {
     let (key, version) = (Key::new("", "n"), ResourceVersion::new("1"));
     let held = Held { key: &key, uid: "", version: &version, labels: "" };
     let at = HeldAt { uid: 0..0, version: 0..0, labels: 0..0 };
-    assert_eq!(shorten(b"{\"a\":\"\x01N\"}", held, at, &CommonValues::default()), None);
+    assert_eq!(
+        shorten(b"{\"a\":\"\x01N\"}", held, at, &CommonValues::default(), &mut Numbers::default()),
+        None
+    );
 }
 
 proptest! {
