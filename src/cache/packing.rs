@@ -8,6 +8,9 @@
 //!
 //! Objects of the first list are cold from the start, and packed while the list is under way. Those of a later list may
 //! become changes, which are sent unpacked.
+//!
+//! A list is sorted by namespace, so its first objects may differ from the others. Where a dictionary was trained from a list's first
+//! objects, another one is trained from all of them once they are packed. It takes over if they get smaller by it.
 
 use std::sync::{Arc, Weak};
 
@@ -23,6 +26,12 @@ const STEP_LEN_MAX: usize = 128;
 
 /// Bytes of JSON of one step, at most, but for one object.
 const STEP_BYTES_MAX: usize = 1 << 20;
+
+/// How much smaller objects must get by another dictionary, for all to be packed anew: in hundredths of their packed bytes.
+const GAIN_MIN: usize = 5;
+
+/// Dictionaries are compared by one object for this number of objects that the other one is trained from.
+const COMPARED_SHARE: usize = 4;
 
 /// How packing is done.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +74,10 @@ pub struct Packer {
     current: Option<Arc<Dictionary>>,
     /// Its press, while there is something to do.
     press: Option<Press>,
+    /// The bytes of JSON from which it was trained, if that was amid the first list: they are the first in key order.
+    trained_early: Option<usize>,
+    /// Whether what the first list took in memory for a while was given back.
+    is_settled: bool,
     labels: CommonLabels,
     /// Whether all objects together are too few for a dictionary.
     is_small: bool,
@@ -164,6 +177,8 @@ impl Writer {
             retired: Vec::new(),
             current: None,
             press: None,
+            trained_early: None,
+            is_settled: false,
             labels: CommonLabels::default(),
             is_small: false,
             ratio_at_first: None,
@@ -203,6 +218,7 @@ impl Packer {
             Some(_) => !cold.keys.is_empty(),
             None => cold.bytes >= self.packing.train_bytes_min,
         });
+        let has_work = has_work || self.is_to_compare();
         if !has_work {
             self.press = None;
         }
@@ -226,6 +242,12 @@ impl Packer {
         self.is_small = is_small;
     }
 
+    /// Tells that a while has passed since the first list. Only now another dictionary may be compared with that of the list's first
+    /// objects: it takes some megabytes for a moment, on top of those of the list.
+    pub fn settle(&mut self) {
+        self.is_settled = true;
+    }
+
     /// Whether packed bytes were found damaged since it was last asked: then nothing that is held can be relied on, and
     /// everything has to be fetched again.
     pub fn is_damaged(&mut self) -> bool {
@@ -238,6 +260,10 @@ impl Packer {
     pub fn step(&mut self) -> bool {
         if !self.has_work() {
             return false;
+        }
+        if self.is_to_compare() {
+            self.compare();
+            return true;
         }
         if self.current.is_none() && !self.train() {
             return false;
@@ -297,30 +323,82 @@ impl Packer {
 
     /// Trains a dictionary from what is cold. If all places are taken, the objects of the oldest are packed anew.
     fn train(&mut self) -> bool {
-        let Some(dictionary) = Dictionary::train(&self.samples(), self.packing.dictionary_bytes) else {
+        let samples = self.samples();
+        let Some(dictionary) = Dictionary::train(&samples, self.packing.dictionary_bytes) else {
             // Nothing of it is there any more.
             self.shared.write().cold.iter_mut().for_each(Cold::clear);
             return false;
         };
-        let dictionary = Arc::new(dictionary);
         // They hold the dictionary before, which would count as alive.
         self.labels = CommonLabels::default();
         let alive = self.alive();
         self.dictionaries.retain(|one| one.strong_count() > 0);
+        let retired = (alive.len() >= self.packing.dictionaries_max).then(|| &alive[0]);
+        self.begin(dictionary, retired);
+        let is_amid_list = !self.shared.read().synced;
+        self.trained_early = is_amid_list.then(|| samples.iter().map(Object::json_len).sum());
+        true
+    }
+
+    /// Packs with this dictionary from now on, also the objects of one that is retired.
+    fn begin(&mut self, dictionary: Dictionary, retired: Option<&Arc<Dictionary>>) {
+        self.labels = CommonLabels::default();
         self.retired.retain(|one| one.strong_count() > 0);
-        let retired = (alive.len() >= self.packing.dictionaries_max).then(|| {
-            self.retired.push(self.dictionaries.remove(0));
-            alive[0].clone()
-        });
+        if let Some(retired) = retired.map(Arc::downgrade) {
+            self.dictionaries.retain(|one| !one.ptr_eq(&retired));
+            self.retired.push(retired);
+        }
+        let dictionary = Arc::new(dictionary);
+        let is_first = self.dictionaries.is_empty() && retired.is_none();
         self.dictionaries.push(Arc::downgrade(&dictionary));
-        (self.current, self.press) = (Some(dictionary), None);
+        (self.current, self.press, self.trained_early) = (Some(dictionary), None, None);
         (self.ratio_at_first, self.seen) = (None, Seen::default());
         self.note_dictionaries();
-        if self.dictionaries.len() > 1 || retired.is_some() {
+        if !is_first {
             // With it, objects may get small that did not with the last one.
-            self.shared.write().note_all(retired.as_ref());
+            self.shared.write().note_all(retired);
         }
-        true
+    }
+
+    /// Whether the first list is packed, and the dictionary in use was trained from less than half of it.
+    fn is_to_compare(&self) -> bool {
+        let is_due = self.is_settled && self.current.is_some();
+        let Some(bytes) = self.trained_early.filter(|_| is_due) else { return false };
+        let state = self.shared.read();
+        let is_packed = state.synced && state.cold.as_ref().is_some_and(|cold| cold.keys.is_empty());
+        is_packed && state.store.bytes > 2 * bytes
+    }
+
+    /// Trains another dictionary from objects of the whole cache. If they get smaller by it, all are packed anew.
+    fn compare(&mut self) {
+        self.trained_early = None;
+        let (samples, measured) = self.packed_samples();
+        let Some(other) = Dictionary::train(&samples, self.packing.dictionary_bytes) else { return };
+        let plain: Vec<_> = measured.iter().cloned().map(Object::plain).collect();
+        let other = Arc::new(other);
+        let packed = Press::new(other.clone()).pack(&plain, &mut CommonLabels::default());
+        let by_other = packed.into_iter().zip(&plain);
+        let by_other: usize =
+            by_other.map(|(packed, plain)| packed.as_ref().unwrap_or(plain).held_bytes()).sum();
+        let by_current: usize = measured.iter().map(Object::held_bytes).sum();
+        if by_other * 100 < by_current * (100 - GAIN_MIN)
+            && let Some(other) = Arc::into_inner(other)
+        {
+            let current = self.current.take();
+            self.begin(other, current.as_ref());
+        }
+    }
+
+    /// Packed objects of the whole cache: unpacked ones to train a dictionary from, and others to compare dictionaries by.
+    fn packed_samples(&self) -> (Vec<Object>, Vec<Object>) {
+        let store = self.reader().snapshot();
+        let every = store.bytes.div_ceil(self.packing.train_bytes_max).max(2);
+        let is_readable = |object: &&Object| object.dictionary().is_some() && object.try_text().is_ok();
+        let sample = |first: usize, every: usize| {
+            store.after(None).skip(first).step_by(every).filter(is_readable).cloned()
+        };
+        let trained_from = sample(0, every).map(Object::plain).collect();
+        (trained_from, sample(1, every * COMPARED_SHARE).collect())
     }
 
     /// Objects to train a dictionary from, from all of what is cold.

@@ -193,6 +193,7 @@ proptest! {
         let (mut plain, plain_reader, now) = new_cache();
         let (mut writer, reader, _) = new_cache();
         let mut packer = writer.packer(eager, backlog(Backlog::BYTES_MAX));
+        packer.settle();
         let (mut version, mut cursors) = (0, Vec::new());
         let mut builders: Vec<IndexBuilder> = Vec::new();
         let first = (Event::List { names: first, style, fails: false }, 1);
@@ -247,6 +248,48 @@ fn the_first_list_is_packed_while_it_is_under_way() {
     let summary = reader.summary();
     assert!(reader.snapshot().held * 3 < summary.bytes, "{summary:?}");
     assert_eq!(reader.mark().commits, 1);
+}
+
+/// The objects of a first list, of which the first ones have one style and the others another one.
+fn listed_in_two_styles(styles: [u8; 2], train_bytes_min: usize) -> (Reader, Packer, Weak<Dictionary>) {
+    let (mut writer, reader, _) = new_cache();
+    // Nothing else begins another dictionary.
+    let packing = Packing { look_bytes: usize::MAX, train_bytes_min, dictionary_bytes: 8 << 10, ..EAGER };
+    let mut packer = writer.packer(packing, backlog(Backlog::BYTES_MAX));
+    writer.commit(vec![Delta::PassBegin]);
+    for name in 0..100 {
+        let style = styles[usize::from(name >= 8)];
+        writer.commit(vec![Delta::PassItem(object(name, 1 + u64::from(name), style))]);
+        while packer.step() {}
+    }
+    let first = packer.dictionaries[0].clone();
+    writer.commit(vec![Delta::PassEnd(100.into())]);
+    while packer.step() {}
+    assert_eq!(packer.dictionaries.len(), 1);
+    packer.settle();
+    while packer.step() {}
+    (reader, packer, first)
+}
+
+#[test]
+fn a_dictionary_of_the_first_objects_gives_way_to_one_of_all() {
+    let (reader, packer, first) = listed_in_two_styles([0, 1], 2000);
+    assert_eq!(packed(&reader), 100);
+    assert_eq!((packer.dictionaries.len(), first.strong_count()), (1, 0), "{packer:?}");
+    let held = reader.snapshot().held;
+    // What an object takes that is packed by a dictionary of its like.
+    let (alike, ..) = listed_in_two_styles([1, 1], 2000);
+    assert!(held < alike.snapshot().held * 5 / 4, "{held} {}", alike.snapshot().held);
+}
+
+#[test]
+fn a_dictionary_stays_if_another_one_is_hardly_better() {
+    let (reader, packer, first) = listed_in_two_styles([0, 0], 12_000);
+    let is_first = |object: &Object| {
+        object.dictionary().is_some_and(|dictionary| std::ptr::eq(Arc::as_ptr(dictionary), first.as_ptr()))
+    };
+    assert_eq!(packer.trained_early, None, "the dictionaries were compared");
+    assert!(reader.snapshot().after(None).all(is_first));
 }
 
 #[test]

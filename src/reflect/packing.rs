@@ -19,6 +19,10 @@ const LOOK_LISTING: Duration = Duration::from_millis(20);
 /// Time between two looks for objects to pack, later on.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// Time after a first list until the dictionary of its first objects is compared with one of all: longer than jemalloc keeps memory that
+/// was freed (its `dirty_decay_ms` is 10 s).
+const SETTLED: Duration = Duration::from_secs(15);
+
 /// Time for which one cache is packed before another one has its turn.
 const TURN: Duration = Duration::from_millis(10);
 
@@ -57,9 +61,12 @@ pub(super) async fn room(writer: &Writer) {
 pub(super) async fn drive(packer: Option<(Packer, Arc<Semaphore>)>, doubts: &Doubts) -> Infallible {
     let Some((mut packer, turn)) = packer else { return std::future::pending().await };
     let reader = packer.reader();
-    let mut damaged_in = None;
+    let (mut damaged_in, mut synced) = (None, None);
     loop {
         let mark = reader.mark();
+        if mark.synced && synced.get_or_insert_with(Instant::now).elapsed() >= SETTLED {
+            packer.settle();
+        }
         tokio::time::sleep(if mark.synced { LOOK } else { LOOK_LISTING }).await;
         if packer.is_damaged() {
             warn!("packed objects in memory are damaged: listing everything again, and readers start over");
