@@ -10,7 +10,8 @@
 //! become changes, which are sent unpacked.
 //!
 //! A list is sorted by namespace, so its first objects may differ from the others. Where a dictionary was trained from a list's first
-//! objects, another one is trained from all of them once they are packed. It takes over if they get smaller by it.
+//! objects, another one is trained from all of them once they are packed. The same is done each time that a small cache has doubled. The
+//! other dictionary takes over if the objects get smaller by it.
 
 use std::sync::{Arc, Weak};
 
@@ -36,7 +37,9 @@ const COMPARED_SHARE: usize = 4;
 /// How packing is done.
 #[derive(Clone, Copy, Debug)]
 pub struct Packing {
-    /// Bytes of JSON of cold objects from which a dictionary is trained: with fewer, a dictionary costs more than it saves.
+    /// Bytes of JSON of a cache that is packed: with fewer, a dictionary costs about as much as it saves.
+    pub packed_bytes_min: usize,
+    /// Bytes of JSON of cold objects from which a dictionary is trained. It is trained from fewer if that is half of a cache.
     pub train_bytes_min: usize,
     /// Bytes of JSON that a dictionary is trained from, at most.
     pub train_bytes_max: usize,
@@ -51,8 +54,9 @@ pub struct Packing {
 }
 
 impl Packing {
-    /// A dictionary of 32 KiB holds several objects of a kind, and costs little beside the mebibyte from which it is trained.
+    /// A dictionary of 32 KiB holds several objects of a kind. It costs 91 KiB ([`Dictionary::held_bytes`]).
     pub const DEFAULT: Self = Self {
+        packed_bytes_min: 256 << 10,
         train_bytes_min: 1 << 20,
         train_bytes_max: 4 << 20,
         dictionary_bytes: 32 << 10,
@@ -74,7 +78,8 @@ pub struct Packer {
     current: Option<Arc<Dictionary>>,
     /// Its press, while there is something to do.
     press: Option<Press>,
-    /// The bytes of JSON from which it was trained, if that was amid the first list: they are the first in key order.
+    /// The bytes of JSON from which it was trained, if another one may be better: if it was trained amid the first list, whose first
+    /// objects are the first in key order, or from few objects.
     trained_early: Option<usize>,
     /// Whether what the first list took in memory for a while was given back.
     is_settled: bool,
@@ -214,10 +219,15 @@ impl Packer {
     /// Whether a step would do something. If not, what costs memory between steps is given up.
     pub fn has_work(&mut self) -> bool {
         self.mind_size();
-        let has_work = self.shared.read().cold.as_ref().is_some_and(|cold| match self.current {
-            Some(_) => !cold.keys.is_empty(),
-            None => cold.bytes >= self.packing.train_bytes_min,
-        });
+        let has_work = {
+            let state = self.shared.read();
+            let is_known = self.current.is_some();
+            let is_enough = |cold: &Cold| match is_known {
+                true => !cold.keys.is_empty(),
+                false => cold.bytes >= self.trained_from(&state),
+            };
+            state.cold.as_ref().is_some_and(is_enough)
+        };
         let has_work = has_work || self.is_to_compare();
         if !has_work {
             self.press = None;
@@ -225,12 +235,21 @@ impl Packer {
         has_work
     }
 
+    /// Bytes of JSON of cold objects from which the next dictionary is trained. A list that is under way may become long.
+    fn trained_from(&self, state: &State) -> usize {
+        let Packing { packed_bytes_min, train_bytes_min, .. } = self.packing;
+        match state.synced {
+            true => train_bytes_min.min(packed_bytes_min.max(state.store.bytes / 2)),
+            false => train_bytes_min,
+        }
+    }
+
     /// While all objects together are too few for a dictionary, what gets cold is not noted, or it would grow with each
     /// change. Once there are enough, all of them are.
     fn mind_size(&mut self) {
         let (is_small, noted) = {
             let state = self.shared.read();
-            let is_small = state.synced && state.store.bytes < self.packing.train_bytes_min;
+            let is_small = state.synced && state.store.bytes < self.packing.packed_bytes_min;
             (is_small && self.current.is_none(), state.cold.as_ref().map_or(0, |cold| cold.keys.len()))
         };
         if is_small && noted > 0 {
@@ -335,8 +354,9 @@ impl Packer {
         self.dictionaries.retain(|one| one.strong_count() > 0);
         let retired = (alive.len() >= self.packing.dictionaries_max).then(|| &alive[0]);
         self.begin(dictionary, retired);
+        let bytes = samples.iter().map(Object::json_len).sum();
         let is_amid_list = !self.shared.read().synced;
-        self.trained_early = is_amid_list.then(|| samples.iter().map(Object::json_len).sum());
+        self.trained_early = (is_amid_list || bytes < self.packing.train_bytes_min).then_some(bytes);
         true
     }
 
@@ -351,7 +371,7 @@ impl Packer {
         let dictionary = Arc::new(dictionary);
         let is_first = self.dictionaries.is_empty() && retired.is_none();
         self.dictionaries.push(Arc::downgrade(&dictionary));
-        (self.current, self.press, self.trained_early) = (Some(dictionary), None, None);
+        (self.current, self.press) = (Some(dictionary), None);
         (self.ratio_at_first, self.seen) = (None, Seen::default());
         self.note_dictionaries();
         if !is_first {
@@ -360,7 +380,7 @@ impl Packer {
         }
     }
 
-    /// Whether the first list is packed, and the dictionary in use was trained from less than half of it.
+    /// Whether everything is packed, and the dictionary in use was trained from less than half of it.
     fn is_to_compare(&self) -> bool {
         let is_due = self.is_settled && self.current.is_some();
         let Some(bytes) = self.trained_early.filter(|_| is_due) else { return false };
@@ -371,7 +391,8 @@ impl Packer {
 
     /// Trains another dictionary from objects of the whole cache. If they get smaller by it, all are packed anew.
     fn compare(&mut self) {
-        self.trained_early = None;
+        let bytes = self.shared.read().store.bytes;
+        self.trained_early = (bytes < self.packing.train_bytes_min).then_some(bytes);
         let (samples, measured) = self.packed_samples();
         let Some(other) = Dictionary::train(&samples, self.packing.dictionary_bytes) else { return };
         let plain: Vec<_> = measured.iter().cloned().map(Object::plain).collect();

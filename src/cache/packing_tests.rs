@@ -12,6 +12,7 @@ use crate::k8s::{DecodeOptions, Decoder, IndexPath, Resource, ResourceParts, dam
 
 /// Dictionaries are trained from a few objects, so that several come and go.
 const EAGER: Packing = Packing {
+    packed_bytes_min: 2000,
     train_bytes_min: 2000,
     train_bytes_max: 8000,
     dictionary_bytes: 1024,
@@ -280,6 +281,28 @@ fn a_dictionary_of_the_first_objects_gives_way_to_one_of_all() {
     // What an object takes that is packed by a dictionary of its like.
     let (alike, ..) = listed_in_two_styles([1, 1], 2000);
     assert!(held < alike.snapshot().held * 5 / 4, "{held} {}", alike.snapshot().held);
+}
+
+#[test]
+fn a_kind_of_few_objects_is_packed_after_its_list_and_again_when_it_has_grown() {
+    let (mut writer, reader, _) = new_cache();
+    let packing = Packing { train_bytes_min: 1 << 20, look_bytes: usize::MAX, ..EAGER };
+    let mut packer = writer.packer(packing, backlog(Backlog::BYTES_MAX));
+    packer.settle();
+    writer.commit(vec![Delta::PassBegin]);
+    writer.commit((0..8).map(|name| Delta::PassItem(object(name, 1, 0))).collect());
+    // The list might become longer, and a dictionary of more objects better.
+    assert!(!packer.step());
+    writer.commit(vec![Delta::PassEnd(1.into())]);
+    while packer.step() {}
+    assert_eq!((packed(&reader), packer.dictionaries.len()), (8, 1));
+    let first = packer.dictionaries[0].clone();
+    for name in 8..60 {
+        writer.commit(vec![Delta::Apply(object(name, u64::from(name), 1))]);
+    }
+    while packer.step() {}
+    // The objects of the newest changes are not packed.
+    assert_eq!((packed(&reader), packer.dictionaries.len(), first.strong_count()), (58, 1, 0));
 }
 
 #[test]

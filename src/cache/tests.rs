@@ -162,6 +162,7 @@ impl Replica {
     fn new(config: Config) -> Self {
         let (writer, reader) = new_cache(config);
         let packing = Packing {
+            packed_bytes_min: 1000,
             train_bytes_min: 1500,
             dictionary_bytes: 1024,
             look_bytes: 2000,

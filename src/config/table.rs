@@ -124,7 +124,7 @@ macro_rules! general {
             }
             "Memory" {
                 /// Whether objects that have not changed for a while are held packed: auto or off [default {default}: with auto a kind of
-                /// a mebibyte or more takes a fraction of its memory, but lists and the first sync take more processor time]
+                /// 256 KiB or more takes a fraction of its memory, but lists and the first sync take more processor time]
                 cache_packing: CachePacking = CachePacking::Off, Restart;
             }
             "Life" {

@@ -76,6 +76,7 @@ pub(crate) struct Replica {
 
 /// Dictionaries are made from a few objects, so that several come and go in a history.
 const PACKING: Packing = Packing {
+    packed_bytes_min: 1000,
     train_bytes_min: 1500,
     train_bytes_max: 8000,
     dictionary_bytes: 2048,
