@@ -31,15 +31,15 @@ const STEP_BYTES_MAX: usize = 1 << 20;
 /// How much smaller objects must get by another dictionary, for all to be packed anew: in hundredths of their packed bytes.
 const GAIN_MIN: usize = 5;
 
-/// Dictionaries are compared by one object for this number of objects that the other one is trained from.
+/// Number of objects from which the other dictionary is trained, for each object that is packed with both to compare them.
 const COMPARED_SHARE: usize = 4;
 
 /// How packing is done.
 #[derive(Clone, Copy, Debug)]
 pub struct Packing {
-    /// Bytes of JSON of a cache that is packed: with fewer, a dictionary costs about as much as it saves.
+    /// A cache with fewer bytes of JSON is not packed: a dictionary would cost about as much as it saves.
     pub packed_bytes_min: usize,
-    /// Bytes of JSON of cold objects from which a dictionary is trained. It is trained from fewer if that is half of a cache.
+    /// Bytes of JSON of cold objects from which a dictionary is trained, or half of those of a smaller cache.
     pub train_bytes_min: usize,
     /// Bytes of JSON that a dictionary is trained from, at most.
     pub train_bytes_max: usize,
@@ -78,10 +78,10 @@ pub struct Packer {
     current: Option<Arc<Dictionary>>,
     /// Its press, while there is something to do.
     press: Option<Press>,
-    /// The bytes of JSON from which it was trained, if another one may be better: if it was trained amid the first list, whose first
-    /// objects are the first in key order, or from few objects.
+    /// The bytes of JSON from which the one in use was trained, if it is to be compared with another one. That is so if it was trained
+    /// amid the first list or from few objects.
     trained_early: Option<usize>,
-    /// Whether what the first list took in memory for a while was given back.
+    /// Whether dictionaries may be compared ([`Packer::settle`]).
     is_settled: bool,
     labels: CommonLabels,
     /// Whether all objects together are too few for a dictionary.
@@ -219,24 +219,24 @@ impl Packer {
     /// Whether a step would do something. If not, what costs memory between steps is given up.
     pub fn has_work(&mut self) -> bool {
         self.mind_size();
-        let has_work = {
-            let state = self.shared.read();
-            let is_known = self.current.is_some();
-            let is_enough = |cold: &Cold| match is_known {
-                true => !cold.keys.is_empty(),
-                false => cold.bytes >= self.trained_from(&state),
-            };
-            state.cold.as_ref().is_some_and(is_enough)
-        };
-        let has_work = has_work || self.is_to_compare();
+        let has_work = self.has_cold() || self.is_to_compare();
         if !has_work {
             self.press = None;
         }
         has_work
     }
 
-    /// Bytes of JSON of cold objects from which the next dictionary is trained. A list that is under way may become long.
-    fn trained_from(&self, state: &State) -> usize {
+    /// Whether there are cold objects to pack, and enough of them if a dictionary is to be trained first.
+    fn has_cold(&self) -> bool {
+        let state = self.shared.read();
+        state.cold.as_ref().is_some_and(|cold| match self.current {
+            Some(_) => !cold.keys.is_empty(),
+            None => cold.bytes >= self.train_bytes(&state),
+        })
+    }
+
+    /// Bytes of JSON of cold objects from which the next dictionary is trained. Until a first list ends, nobody knows how long it is.
+    fn train_bytes(&self, state: &State) -> usize {
         let Packing { packed_bytes_min, train_bytes_min, .. } = self.packing;
         match state.synced {
             true => train_bytes_min.min(packed_bytes_min.max(state.store.bytes / 2)),
@@ -261,8 +261,8 @@ impl Packer {
         self.is_small = is_small;
     }
 
-    /// Tells that a while has passed since the first list. Only now another dictionary may be compared with that of the list's first
-    /// objects: it takes some megabytes for a moment, on top of those of the list.
+    /// Lets the packer compare dictionaries from now on. The driver calls this a while after the first list: a comparison takes some
+    /// megabytes for a moment, which would count on top of those of the list.
     pub fn settle(&mut self) {
         self.is_settled = true;
     }
@@ -362,7 +362,6 @@ impl Packer {
 
     /// Packs with this dictionary from now on, also the objects of one that is retired.
     fn begin(&mut self, dictionary: Dictionary, retired: Option<&Arc<Dictionary>>) {
-        self.labels = CommonLabels::default();
         self.retired.retain(|one| one.strong_count() > 0);
         if let Some(retired) = retired.map(Arc::downgrade) {
             self.dictionaries.retain(|one| !one.ptr_eq(&retired));
@@ -405,6 +404,7 @@ impl Packer {
         if by_other * 100 < by_current * (100 - GAIN_MIN)
             && let Some(other) = Arc::into_inner(other)
         {
+            self.labels = CommonLabels::default();
             let current = self.current.take();
             self.begin(other, current.as_ref());
         }

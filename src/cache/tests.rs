@@ -169,12 +169,9 @@ impl Replica {
             hot_len: 2,
             ..Packing::DEFAULT
         };
-        Self {
-            packer: writer.packer(packing, Arc::new(Backlog::new(Backlog::BYTES_MAX))),
-            writer,
-            reader,
-            seen: 0,
-        }
+        let mut packer = writer.packer(packing, Arc::new(Backlog::new(Backlog::BYTES_MAX)));
+        packer.settle();
+        Self { packer, writer, reader, seen: 0 }
     }
 
     fn list(&mut self, upstream: &Upstream) {

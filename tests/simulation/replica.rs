@@ -85,6 +85,9 @@ const PACKING: Packing = Packing {
     hot_len: 2,
 };
 
+/// Probability that a packer which has its turn may compare dictionaries from then on.
+const SETTLE_CHANCE: f64 = 0.1;
+
 /// Bytes of a dictionary so small that zstd chooses its text from those few objects, which takes a while.
 const TRAINED_BYTES: usize = 256;
 
@@ -356,6 +359,9 @@ impl Replica {
         let (packers, dice) = &mut *self.packers.borrow_mut();
         let mut packed = [false; 2];
         for packer in packers.iter_mut().flatten() {
+            if dice.chance(SETTLE_CHANCE) {
+                packer.settle();
+            }
             if dice.chance(self.packing_chance) && packer.step() {
                 let reader = packer.reader();
                 packed[0] |= reader.snapshot().held < reader.snapshot().bytes;
