@@ -15,7 +15,7 @@ use super::state::State;
 use super::tombstone::Tombstone;
 use super::uses::Counts;
 use super::{Batch, CatchUp, Cursor, Reader, Revision, ScopeWake, Snapshot, Stored, ValueCounts};
-use crate::k8s::{IndexPath, IndexPaths, Key, ResourceVersion};
+use crate::k8s::{IndexPath, IndexPaths, Key, ResourceVersion, damages_of_thread};
 
 /// Largest number of indexes of a cache. Each costs some 100 bytes for each object, and a little time for each change.
 pub const INDEXES_MAX: usize = 16;
@@ -250,11 +250,12 @@ impl Drop for UsedIndex {
 }
 
 impl IndexBuilder {
-    /// Builds for one turn, about a millisecond, and returns whether the index is complete.
+    /// Builds for one turn, about a millisecond, and returns whether the index is complete, or was dropped.
     pub fn turn(&mut self) -> bool {
         let paths = self.shared.read().indexes.paths.clone();
         let mut bytes = 0;
         let mut objects: Vec<Stored> = Vec::new();
+        let damages = damages_of_thread();
         for stored in self.snapshot.stored_after(self.last.as_ref()) {
             let object = &stored.object;
             bytes += object.json_len();
@@ -264,6 +265,13 @@ impl IndexBuilder {
             if bytes >= TURN_BYTES {
                 break;
             }
+        }
+        if damages_of_thread() != damages {
+            // The index would lack an object that cannot be unpacked. Without the index its readers meet that object.
+            let reader = self.shared.reader();
+            let dropped = reader.drop_index(&mut self.shared.uses.lock(), &self.path);
+            drop(dropped);
+            return true;
         }
         let mut state = self.shared.write();
         let state = &mut *state;

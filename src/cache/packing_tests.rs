@@ -8,7 +8,7 @@ use super::super::{
     Batch, CatchUpEntry, Change, Config, Cursor, Delta, IndexBuilder, IndexTerm, Revision, cache,
 };
 use super::*;
-use crate::k8s::{DecodeOptions, Decoder, IndexPath, Resource, ResourceParts, damages};
+use crate::k8s::{DecodeOptions, Decoder, FieldPath, IndexPath, Resource, ResourceParts, damages};
 
 /// Dictionaries are trained from a few objects, so that several come and go.
 const EAGER: Packing = Packing {
@@ -392,6 +392,26 @@ fn damaged_objects_are_fetched_again() {
     while packer.step() {}
     assert_eq!(reader.mark().history, 1);
     assert_eq!(reader.snapshot().get(old.key()).unwrap().json(), old.json());
+}
+
+/// An index that had to read a damaged object would lack it.
+#[test]
+fn an_index_that_meets_a_damaged_object_is_dropped() {
+    let (mut writer, reader, mut packer) = listed(0..40, 0);
+    writer.commit(vec![Delta::PassEnd(100.into())]);
+    while packer.step() {}
+    let old = reader.snapshot().get(&Key::new("", "o7")).unwrap().clone();
+    assert!(old.dictionary().is_some());
+    let swap = Swap { key: old.key().clone(), old: old.clone(), new: old.damaged() };
+    packer.shared.write().swap(vec![swap]);
+    let is_built = |path: IndexPath| {
+        let mut builder = reader.build_index(&path, Instant::now()).unwrap();
+        while !builder.turn() {}
+        reader.use_index(&term(path, "p1")).is_some()
+    };
+    assert!(is_built(IndexPath::Label("app".into())), "labels are read without unpacking");
+    assert!(!is_built(IndexPath::Field(FieldPath::new("status.phase"))));
+    assert_eq!(reader.indexes().len(), 1);
 }
 
 /// The objects of a first list that are not packed yet are bounded; so is the wait where nothing packs them any more.

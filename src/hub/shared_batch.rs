@@ -12,6 +12,7 @@ use super::event::Event;
 use super::project::{position_after, project_unfiltered};
 use super::{Config, Resumable};
 use crate::cache::{Batch, Change, Cursor, Reader};
+use crate::k8s::{damages_of_thread, note_damage};
 
 /// Number of formats, codings and kinds of tokens in which a batch is rendered.
 pub const RENDERINGS: usize = 14;
@@ -30,7 +31,15 @@ pub struct SharedBatch {
     position: Resumable,
     bytes: usize,
     /// Its renderings, by format. This room does not look at them.
-    rendered: [OnceLock<Rendered>; RENDERINGS],
+    rendered: [OnceLock<Kept>; RENDERINGS],
+}
+
+/// A rendering that is kept.
+#[derive(Debug)]
+struct Kept {
+    rendered: Rendered,
+    /// Whether an object could not be unpacked for it.
+    is_damaged: bool,
 }
 
 /// A batch in one format.
@@ -82,9 +91,18 @@ impl SharedBatch {
         position_after(&self.batch.changes[self.batch.changes.len() - 1])
     }
 
-    /// Its rendering in a format, made now if there is none.
+    /// Its rendering in a format, made now if there is none. If an object could not be unpacked for it,
+    /// [`damages`](crate::k8s::damages) rises for each reader.
     pub fn rendered(&self, transport: usize, make: impl FnOnce() -> Rendered) -> &Rendered {
-        self.rendered[transport].get_or_init(make)
+        let kept = self.rendered[transport].get_or_init(|| {
+            let before = damages_of_thread();
+            let rendered = make();
+            Kept { rendered, is_damaged: damages_of_thread() != before }
+        });
+        if kept.is_damaged {
+            note_damage();
+        }
+        &kept.rendered
     }
 
     /// Bytes of its objects.
@@ -160,4 +178,40 @@ fn bounded(batch: &mut Batch, bytes_max: usize) -> Option<usize> {
         batch.cursor.revision = batch.changes.last()?.revision;
     }
     (count > 0).then_some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::cache::{self, Delta};
+    use crate::k8s::{DecodeOptions, Decoder, Resource, ResourceParts, damages};
+
+    #[test]
+    fn each_reader_learns_that_a_rendering_has_an_object_that_could_not_be_unpacked() {
+        let limits =
+            cache::Config { journal_len_max: 16, journal_bytes_max: 1 << 20, tombstones_len_max: 16 };
+        let (mut writer, reader) = cache::cache(limits, Instant::now());
+        writer.commit(vec![Delta::PassBegin, Delta::PassEnd(1.into())]);
+        let from = reader.head().0;
+        let options =
+            DecodeOptions { drop_managed_fields: true, drop_last_applied: true, object_bytes_max: 1 << 20 };
+        let mut decoder = Decoder::new(Resource::new(ResourceParts::default()), options);
+        let object = decoder.object(r#"{"metadata":{"name":"x","resourceVersion":"2"}}"#).unwrap();
+        writer.commit(vec![Delta::Apply(object)]);
+        let batch = reader.changes_after(from, 1).unwrap();
+        let rendered = Default::default();
+        let batch = SharedBatch { from, batch, position: Resumable::No, bytes: 0, rendered };
+        let make = || {
+            // As an object does that is unpacked for the rendering.
+            note_damage();
+            Rendered { bytes: Bytes::from_static(b"wrong"), framing: 0, crc: 0, len: 0 }
+        };
+        for _ in 0..2 {
+            let before = damages();
+            batch.rendered(0, make);
+            assert!(damages() > before);
+        }
+    }
 }

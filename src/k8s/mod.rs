@@ -40,7 +40,7 @@ pub use merge_patch::merge_patch;
 pub use name::{Key, Resource, ResourceParts, is_built_in_group};
 pub use object::Object;
 pub(crate) use object::read_labels;
-pub use packed::{Damaged, Dictionary, damages};
+pub use packed::{Damaged, Dictionary, damages, damages_of_thread, note_damage};
 pub use press::{CommonLabels, Press};
 pub use resource_version::ResourceVersion;
 pub use selector::{FieldSelector, LabelSelector, SELECTOR_TERMS_MAX, Term, Terms, Test};

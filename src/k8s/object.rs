@@ -15,7 +15,10 @@ use triomphe::ThinArc;
 
 use super::json::{MemberKey, Text};
 use super::packed::{Common, PackedRef};
-use super::{ContentHash, Damaged, Dictionary, IndexPaths, IndexValues, Key, Resource, ResourceVersion};
+use super::{
+    ContentHash, Damaged, Dictionary, IndexPaths, IndexValues, Key, Resource, ResourceVersion,
+    damages_of_thread,
+};
 
 /// Unpacked objects up to this size are remembered by the thread that unpacked them.
 const REMEMBERED_BYTES_MAX: usize = 64 << 10;
@@ -412,7 +415,15 @@ impl Object {
     /// The hash of the JSON. Computed when it is first asked for, about a nanosecond a byte: that is as much as the object's
     /// decoding, which those who never ask must not pay.
     pub fn content_hash(&self) -> ContentHash {
-        *self.head().content_hash.get_or_init(|| Box::new(ContentHash::of(&self.text())))
+        let known = &self.head().content_hash;
+        if let Some(hash) = known.get() {
+            return *hash;
+        }
+        match self.try_text() {
+            Ok(text) => *known.get_or_init(|| Box::new(ContentHash::of(&text))),
+            // It does not stay with the object, so that `damages` rises for the next reader, too.
+            Err(Damaged) => ContentHash::of(&self.stand_in().text()),
+        }
     }
 
     /// Whether the hash is known, so that it costs nothing.
@@ -466,8 +477,12 @@ impl Object {
         {
             return values.clone();
         }
+        let before = damages_of_thread();
         let values = Arc::new(self.read_values(paths));
-        last.store(Some(values.clone()));
+        // Values of a damaged object do not stay with it, so that `damages` rises for the next reader, too.
+        if damages_of_thread() == before {
+            last.store(Some(values.clone()));
+        }
         values
     }
 

@@ -6,7 +6,7 @@
 //! stands before it as 16 bytes, where it is read without unpacking.
 
 use std::borrow::{Borrow, Cow};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ops::Range;
@@ -77,6 +77,18 @@ pub fn damages() -> u64 {
     DAMAGES.load(Ordering::Acquire)
 }
 
+/// As [`damages`], but of this thread alone. Code without an `await` compares it before and after, to learn whether it has read a damaged
+/// object.
+pub fn damages_of_thread() -> u64 {
+    DAMAGES_OF_THREAD.get()
+}
+
+/// Raises both, for a reader of something that was made of an object which could not be unpacked.
+pub fn note_damage() {
+    DAMAGES.fetch_add(1, Ordering::AcqRel);
+    DAMAGES_OF_THREAD.set(damages_of_thread() + 1);
+}
+
 /// A thread's means to unpack.
 struct Unpacker {
     context: DCtx<'static>,
@@ -88,6 +100,7 @@ struct Unpacker {
 
 thread_local! {
     static UNPACKER: RefCell<Unpacker> = RefCell::new(Unpacker::new());
+    static DAMAGES_OF_THREAD: Cell<u64> = const { Cell::new(0) };
 }
 
 // === impl Dictionary ===
@@ -225,7 +238,7 @@ impl<'d> PackedRef<'d> {
     pub(super) fn unpack(&self, key: &Key, version: &ResourceVersion) -> Result<Vec<u8>, Damaged> {
         UNPACKER.with_borrow_mut(|unpacker| unpacker.unpack(self, key, version)).ok_or_else(|| {
             self.dictionary().damaged.store(true, Ordering::Release);
-            DAMAGES.fetch_add(1, Ordering::AcqRel);
+            note_damage();
             Damaged
         })
     }

@@ -1,7 +1,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::k8s::{Damaged, DecodeOptions, Decoder, IndexPath, IndexPaths, Resource, ResourceParts, damages};
+use crate::k8s::{
+    Damaged, DecodeOptions, Decoder, FieldPath, IndexPath, IndexPaths, Resource, ResourceParts, damages,
+};
 
 fn decoder() -> Decoder {
     let options =
@@ -139,6 +141,23 @@ fn uids_of_any_form_are_packed_losslessly() {
     }
     let objects = [pod_of(1, &"x".repeat(255), "fine")];
     assert!(packed_of(&objects)[0].is_none(), "there is no form for a uid of this length");
+}
+
+#[test]
+fn nothing_that_was_read_of_a_damaged_object_stays_with_it() {
+    let objects: Vec<_> = (1..51).map(|at| pod(at, "fine")).collect();
+    let damaged = packed_of(&objects)[7].as_ref().unwrap().damaged();
+    let paths = IndexPaths::new(vec![IndexPath::Field(FieldPath::new("spec.nodeName"))]);
+    let node_of =
+        |object: &Object| object.values(&paths).get(0).iter().map(ToString::to_string).collect::<Vec<_>>();
+    for _ in 0..2 {
+        let before = damages();
+        assert_ne!(node_of(&damaged), node_of(&objects[7]));
+        assert!(damages() > before);
+        let before = damages();
+        assert_ne!(damaged.content_hash(), objects[7].content_hash());
+        assert!(damages() > before && !damaged.has_content_hash());
+    }
 }
 
 proptest! {

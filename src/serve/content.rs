@@ -12,7 +12,7 @@ use super::list_body::Listing;
 use super::turns::Turns;
 use crate::cache::{Change, ChangeKind, Cursor};
 use crate::hub::{Candidates, Generations, Informer, InformerId, Matcher, Selection};
-use crate::k8s::ContentHash;
+use crate::k8s::{ContentHash, damages};
 
 /// Number of selections whose hash is remembered, some 200 bytes each: many more than clients poll.
 const REMEMBERED_MAX: usize = 4096;
@@ -51,8 +51,8 @@ impl Contents {
         Self { remembered: Mutex::default(), generations, turns }
     }
 
-    /// The hash of the objects of a state that match a selection. `None` if the state could not be held long enough. If objects
-    /// had to be read, the candidates afterwards are only those that match.
+    /// The hash of the objects of a state that match a selection. `None` if the state could not be held long enough, or an object could
+    /// not be unpacked. If objects had to be read, the candidates afterwards are only those that match.
     pub(super) async fn of(
         &self,
         informer: &Arc<Informer>,
@@ -60,6 +60,7 @@ impl Contents {
         state: &mut Candidates,
     ) -> Option<ContentHash> {
         let cursor = state.snapshot.cursor;
+        let damages_before = damages();
         let known = self.known(informer.id(), selection);
         let moved = match known {
             Some(known) if known.cursor == cursor => return Some(known.hash),
@@ -79,6 +80,10 @@ impl Contents {
                 hash
             }
         };
+        if damages() != damages_before {
+            // It may be the hash of an object that could not be unpacked.
+            return None;
+        }
         self.remember(informer.id(), selection, cursor, hash);
         Some(hash)
     }

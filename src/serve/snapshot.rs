@@ -23,7 +23,7 @@ use super::waiting::{self, Awaited, ContentAt, PREFERENCE_APPLIED};
 use super::{ApiError, Server, join};
 use crate::encode::{Coding, Frames, ListEncoder, ListFormat};
 use crate::hub::{Candidates, Informer, ResumeToken, Selection};
-use crate::k8s::{ContentHash, Object};
+use crate::k8s::{ContentHash, Damaged, Object, damages_of_thread};
 
 const PARAMS: &[&str] = &["resourceVersion", "timeoutSeconds", "limit", "continue", "join"];
 pub(super) const OFFERED: [(&str, ListFormat); 3] = [
@@ -223,10 +223,15 @@ impl ListAnswer {
 
     /// Takes the one object that is named.
     fn pick_object(&mut self) -> Result<(), ApiError> {
+        let before = damages_of_thread();
         let mut found = self.states.iter().map(|state| self.selection.objects(&state.snapshot, None).next());
         let object = found.find_map(|object| object).cloned();
         let name = self.selection.name.as_deref().unwrap_or_default();
-        let object = object.ok_or_else(|| ApiError::no_object(&self.informers[0].spec.resource, name))?;
+        let object = object.ok_or_else(|| match damages_of_thread() == before {
+            true => ApiError::no_object(&self.informers[0].spec.resource, name),
+            // It may not match because it cannot be unpacked.
+            false => ApiError::unavailable(Damaged.to_string(), 1),
+        })?;
         ApiError::readable(&object)?;
         let form = &self.selection.form;
         let hash = form.content_hash(&object);

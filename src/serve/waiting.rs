@@ -261,7 +261,7 @@ impl Follower {
         self.waiting.lock().remove(&(self.informer.id(), self.selection.clone()));
     }
 
-    /// The objects that are selected now. `None` if the informer has ended.
+    /// The objects that are selected now. `None` if the informer has ended, or as for [`Contents::of`].
     async fn content(&self, matcher: &Matcher) -> Option<ContentAt> {
         if self.informer.is_over() {
             return None;

@@ -214,8 +214,8 @@ impl From<ElectionStatus> for ElectionInfo {
 /// The answer to `lease`.
 ///
 /// # Errors
-/// [`Damaged`], if an object cannot be unpacked.
-pub(super) fn leased(given: &[Given], lease_seconds: u64) -> Result<Vec<u8>, Damaged> {
+/// The index of an object that cannot be unpacked.
+pub(super) fn leased(given: &[Given], lease_seconds: u64) -> Result<Vec<u8>, usize> {
     let mut out = Vec::with_capacity(256);
     out.extend_from_slice(format!(r#"{{"leaseSeconds":{lease_seconds},"items":["#).as_bytes());
     for (index, item) in given.iter().enumerate() {
@@ -233,7 +233,7 @@ pub(super) fn leased(given: &[Given], lease_seconds: u64) -> Result<Vec<u8>, Dam
         out.extend_from_slice(head.strip_suffix(b"}").unwrap_or(&head));
         out.extend_from_slice(br#","object":"#);
         match &item.object {
-            Some(object) => out.extend_from_slice(&object.try_text()?),
+            Some(object) => out.extend_from_slice(&object.try_text().map_err(|Damaged| index)?),
             None => out.extend_from_slice(b"null"),
         }
         out.push(b'}');

@@ -17,7 +17,7 @@ use super::workers::{Changed, Workers};
 use crate::hub::{
     CloseReason, Delivery, Event, EventKind, Form, Origin, Resumable, StartAt, Subscriber, Subscription,
 };
-use crate::k8s::Key;
+use crate::k8s::{Key, damages};
 use crate::queue::{Priority, Watch};
 
 /// How long a look for informers takes at most, before the queue says what it waits for.
@@ -25,6 +25,9 @@ const FIND_WAIT: Duration = Duration::from_secs(10);
 
 /// Time between two attempts to follow a resource.
 const AGAIN: Duration = Duration::from_secs(1);
+
+/// Time to wait beside that after damage: every key is queued again, and may be once more until the objects were fetched again.
+const AFTER_DAMAGE: Duration = Duration::from_secs(5);
 
 /// The task that follows one resource of a queue.
 pub(super) struct Feed {
@@ -37,6 +40,8 @@ pub(super) struct Feed {
     known: HashSet<Key>,
     /// The keys of a first state that is under way.
     first: Option<HashSet<Key>>,
+    /// [`damages`] when the subscription began.
+    damages: u64,
     /// Whether it has passed over states of objects, which the caches had for a while, since it last knew everything.
     skipped: bool,
     /// Which keys of other resources are added in place of the resource's own.
@@ -51,6 +56,7 @@ impl Feed {
             index,
             known: HashSet::new(),
             first: None,
+            damages: damages(),
             skipped: false,
             dependents: Vec::new(),
         }
@@ -83,7 +89,15 @@ impl Feed {
                         // Its cache no longer changes, so that workers would get states of now for ever.
                         self.queue.objects(self.index).forget();
                     }
-                    self.queue.waits(self.index, "its informer has ended, and is looked for");
+                    let is_damaged = self.is_damaged();
+                    let why = match is_damaged {
+                        true => "an object could not be unpacked, and is fetched again",
+                        false => "its informer has ended, and is looked for",
+                    };
+                    self.queue.waits(self.index, why);
+                    if is_damaged {
+                        sleep(AFTER_DAMAGE).await;
+                    }
                     // The next stream's first state has the objects that were left of this one's.
                     if let Some(first) = self.first.take() {
                         self.known.extend(first);
@@ -97,6 +111,7 @@ impl Feed {
 
     async fn subscribe(&mut self) -> Result<Subscriber, ApiError> {
         let watched = self.queue.spec().watch[self.index].clone();
+        self.damages = damages();
         let target = find(&self.shared, &watched, Instant::now() + FIND_WAIT).await?;
         let kind = &target.informers[0].spec.resource;
         if !self.queue.claim(self.index, kind) {
@@ -123,11 +138,21 @@ impl Feed {
         Ok(subscriber)
     }
 
+    /// Whether an object could not be unpacked since the subscription began. Such an object may not match its selection, and may
+    /// not lead to its dependents.
+    fn is_damaged(&self) -> bool {
+        damages() != self.damages
+    }
+
     async fn follow(&mut self, mut subscriber: Subscriber) -> CloseReason {
         loop {
             // A subscription has batches without a pause while a first state or a backlog lasts. Others must have their turn, too.
             yield_now().await;
             let delivery = subscriber.next().await;
+            if self.is_damaged() && !matches!(delivery, Delivery::Closed(_)) {
+                // Its events may be wrong. The next subscription brings every object again.
+                return CloseReason::Regrouped;
+            }
             self.skipped |= subscriber.take_passed_over();
             match delivery {
                 Delivery::Events(events) => {

@@ -266,10 +266,13 @@ async fn lease(
     let taken = workers.lease(ask).await;
     // It may have ceased to lead meanwhile: then the queue is gone, and what was taken is dropped.
     queues.lead()?;
-    let taken = taken?;
-    // What was taken goes back to the queue.
-    let bytes = leased(&taken.given, length.as_secs())
-        .map_err(|_| ApiError::unavailable("an object could not be unpacked, and is fetched again", 1))?;
+    let mut taken = taken?;
+    let bytes = loop {
+        match leased(&taken.given, length.as_secs()) {
+            Ok(bytes) => break bytes,
+            Err(damaged) => taken.postpone(damaged),
+        }
+    };
     let body = Body::new(LeaseAnswer { bytes: Some(bytes.into()), taken: Some(taken) });
     Ok(uncached(([(header::CONTENT_TYPE, "application/json")], body)))
 }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::cache::{Cursor, Revision};
 use crate::hub::{Informer, InformerId, Scope, Selection};
-use crate::k8s::{Key, Object};
+use crate::k8s::{Damaged, Key, Object, damages_of_thread};
 
 /// The caches from which one resource of a queue reads the objects of its leases.
 #[derive(Default)]
@@ -34,6 +34,9 @@ pub(super) struct Objects {
 
 /// A key to which changes of another resource lead, with the place of its own resource in the queue's declaration.
 pub(super) type Dependent = (usize, Key);
+
+/// An object, and the place of the state that it is from.
+type Found = (Object, (InformerId, Cursor));
 
 struct Before {
     informers: Vec<Arc<Informer>>,
@@ -89,22 +92,25 @@ impl Objects {
     }
 
     /// The object of a key as the queue selects it, for a worker; `None` if there is none.
-    pub(super) fn get(&mut self, key: &Key, now: Instant) -> Option<Object> {
-        let found = self.find(key, now);
+    ///
+    /// # Errors
+    /// [`Damaged`], if it cannot be unpacked, so that nothing tells whether it is selected.
+    pub(super) fn get(&mut self, key: &Key, now: Instant) -> Result<Option<Object>, Damaged> {
+        let found = self.find(key, now)?;
         if self.before.is_some() {
             let object = found.as_ref().map(|(object, _)| object.clone());
             self.from_before.insert(key.clone(), object);
         }
-        let (object, state) = found?;
+        let Some((object, state)) = found else { return Ok(None) };
         if !self.fed.contains(&state) {
             self.ahead.insert(key.clone(), state);
         }
-        Some(object)
+        Ok(Some(object))
     }
 
-    /// Whether there is an object of a key that the queue selects.
+    /// Whether there is an object of a key that the queue selects, or may select.
     pub(super) fn has(&mut self, key: &Key, now: Instant) -> bool {
-        self.find(key, now).is_some()
+        !matches!(self.find(key, now), Ok(None))
     }
 
     /// The keys whose objects workers got from informers that are no longer read, where the object is another one now. The feed may
@@ -118,7 +124,8 @@ impl Objects {
         // In a restored cluster an object may have another content at the same version.
         let is_same = |one: &Object, other: &Object| one.uid() == other.uid() && one.text() == other.text();
         let is_outdated = |(key, object): (Key, Option<Object>)| {
-            let found = self.find(&key, now).map(|(found, _)| found);
+            let Ok(found) = self.find(&key, now) else { return Some(key) };
+            let found = found.map(|(found, _)| found);
             let is_current = match (&found, &object) {
                 (Some(found), Some(object)) => is_same(found, object),
                 (found, object) => found.is_none() && object.is_none(),
@@ -139,13 +146,21 @@ impl Objects {
     }
 
     /// The object of a key, with the place of the state that it is from.
-    fn find(&mut self, key: &Key, now: Instant) -> Option<(Object, (InformerId, Cursor))> {
+    fn find(&mut self, key: &Key, now: Instant) -> Result<Option<Found>, Damaged> {
         self.leave_before(now);
         let informers = self.before.as_ref().map_or(&self.informers, |before| &before.informers);
-        let informer = informers.iter().find(|informer| informer.spec.scope.covers(key.namespace()))?;
+        let mut informers = informers.iter();
+        let Some(informer) = informers.find(|informer| informer.spec.scope.covers(key.namespace())) else {
+            return Ok(None);
+        };
         let snapshot = informer.reader.snapshot();
-        let object = snapshot.get(key).filter(|object| self.selection.matches(object)).cloned()?;
-        Some((object, (informer.id(), snapshot.cursor)))
+        let Some(object) = snapshot.get(key) else { return Ok(None) };
+        let before = damages_of_thread();
+        if self.selection.matches(object) {
+            return Ok(Some((object.clone(), (informer.id(), snapshot.cursor))));
+        }
+        // An object that cannot be unpacked may not match, and is not gone.
+        if damages_of_thread() == before { Ok(None) } else { Err(Damaged) }
     }
 
     /// Notes that a worker has a dependent.
@@ -219,7 +234,10 @@ mod tests {
     use super::*;
     use crate::cache::{self, Delta, Writer};
     use crate::hub::InformerSpec;
-    use crate::k8s::{DecodeOptions, Decoder, Resource, ResourceParts, ResourceVersion};
+    use crate::k8s::{
+        CommonLabels, DecodeOptions, Decoder, Dictionary, FieldSelector, LabelSelector, Press, Resource,
+        ResourceParts, ResourceVersion,
+    };
 
     const WAIT: Duration = Duration::from_secs(10);
 
@@ -228,13 +246,16 @@ mod tests {
         Resource::new(ResourceParts { version, plural, kind, namespaced: true, ..Default::default() })
     }
 
-    fn object(version: u64) -> Object {
+    fn decoded(text: &str) -> Object {
         let options =
             DecodeOptions { drop_managed_fields: true, drop_last_applied: true, object_bytes_max: 1 << 20 };
-        let text = format!(
+        Decoder::new(config_maps(), options).object(text).unwrap()
+    }
+
+    fn object(version: u64) -> Object {
+        decoded(&format!(
             r#"{{"metadata":{{"name":"x","namespace":"a","uid":"u","resourceVersion":"{version}"}}}}"#
-        );
-        Decoder::new(config_maps(), options).object(&text).unwrap()
+        ))
     }
 
     /// An informer that is complete at a version, and has one object at it.
@@ -252,7 +273,7 @@ mod tests {
     }
 
     fn version(objects: &mut Objects, now: Instant) -> Option<String> {
-        let object = objects.get(&Key::new("a", "x"), now);
+        let object = objects.get(&Key::new("a", "x"), now).unwrap();
         object.map(|object| object.resource_version().to_string())
     }
 
@@ -267,6 +288,42 @@ mod tests {
         assert_eq!(version(&mut objects, now), None);
         objects.follow(vec![informer], Selection::default(), WAIT, now);
         assert_eq!(version(&mut objects, now).as_deref(), Some("5"));
+    }
+
+    #[test]
+    fn an_object_that_cannot_be_unpacked_is_not_gone() {
+        let now = Instant::now();
+        let config =
+            cache::Config { journal_len_max: 16, journal_bytes_max: 1 << 20, tombstones_len_max: 16 };
+        let (mut writer, reader) = cache::cache(config, now);
+        let filler = "like many others, ".repeat(30);
+        let text = |name: &str| {
+            let metadata = format!(r#"{{"name":"{name}","namespace":"a","resourceVersion":"5"}}"#);
+            format!(r#"{{"metadata":{metadata},"spec":{{"node":"n1","note":"{filler}"}}}}"#)
+        };
+        let plain: Vec<_> = ["x", "y", "z"].into_iter().map(|name| decoded(&text(name))).collect();
+        let dictionary = Arc::new(Dictionary::train(&plain, 4096).unwrap());
+        let packed = Press::new(dictionary).pack(&plain, &mut CommonLabels::default());
+        let [x, y, _] = &packed[..] else { panic!("three objects") };
+        let (good, bad) = (x.clone().unwrap(), y.as_ref().unwrap().damaged());
+        writer.commit(vec![Delta::PassBegin, Delta::PassItem(good), Delta::PassItem(bad)]);
+        writer.commit(vec![Delta::PassEnd(5.into())]);
+        let informer = Arc::new(Informer::new(InformerSpec::new(config_maps(), Scope::All), reader));
+        let selected_by = |fields: &str| {
+            let fields = FieldSelector::parse(fields).unwrap();
+            let mut objects = Objects::default();
+            let selection = Selection::new(Vec::new(), None, &LabelSelector::default(), &fields);
+            objects.follow(vec![informer.clone()], selection, WAIT, now);
+            objects
+        };
+        for node in ["n1", "n2"] {
+            let mut objects = selected_by(&format!("spec.node={node}"));
+            let found = objects.get(&Key::new("a", "x"), now).unwrap();
+            assert_eq!(found.is_some(), node == "n1");
+            assert!(objects.get(&Key::new("a", "y"), now).is_err());
+            assert!(objects.has(&Key::new("a", "y"), now), "it may be selected");
+            assert!(objects.get(&Key::new("a", "w"), now).unwrap().is_none());
+        }
     }
 
     #[test]
@@ -328,10 +385,10 @@ mod tests {
         let key = Key::new("a", "x");
         let first = reader.snapshot().cursor;
         assert!(objects.fed(vec![(id, first)]).is_empty());
-        assert!(objects.get(&key, now).is_some());
+        assert!(objects.get(&key, now).unwrap().is_some());
         assert!(objects.fed(vec![(id, first)]).is_empty(), "the feed had passed that state already");
         commit(&mut writer, 8);
-        assert!(objects.get(&key, now).is_some());
+        assert!(objects.get(&key, now).unwrap().is_some());
         assert!(objects.fed(vec![(id, first)]).is_empty());
         let second = reader.snapshot().cursor;
         assert_eq!(objects.fed(vec![(id, second)]).first(), Some(&key));
@@ -339,7 +396,7 @@ mod tests {
         // The versions go back. The feed passes the object's new state only later, whatever its revision was.
         writer.commit(vec![Delta::OtherHistory]);
         commit(&mut writer, 3);
-        assert!(objects.get(&key, now).is_some());
+        assert!(objects.get(&key, now).unwrap().is_some());
         assert!(objects.fed(vec![(id, second)]).is_empty());
         assert_eq!(objects.fed(vec![(id, reader.snapshot().cursor)]), [key]);
     }

@@ -136,6 +136,9 @@ pub struct Taken {
 /// Bytes of objects in one answer. The last object may exceed it.
 const ANSWER_BYTES_MAX: usize = 8 << 20;
 
+/// Time after which a key comes again whose object cannot be unpacked.
+const AFTER_DAMAGE: Duration = Duration::from_secs(1);
+
 /// Keys that are put back in one turn of the lock.
 const PUT_BACK_AT_ONCE: usize = 1024;
 
@@ -167,6 +170,12 @@ impl Taken {
     /// The worker has them now.
     pub fn hand_over(mut self) -> Vec<Given> {
         std::mem::take(&mut self.given)
+    }
+
+    /// Takes out the key at an index, whose object cannot be unpacked.
+    pub(super) fn postpone(&mut self, index: usize) {
+        let given = self.given.remove(index);
+        self.queue.postpone(&given.leased.token);
     }
 }
 
@@ -281,7 +290,10 @@ impl Workers {
             for own in self.leading_to(index) {
                 self.objects(own).leased(leased.token.slot, (index, leased.key.clone()));
             }
-            let object = self.objects(index).get(&leased.key, now);
+            let Ok(object) = self.objects(index).get(&leased.key, now) else {
+                self.postpone(&leased.token);
+                continue;
+            };
             bytes += object.as_ref().map_or(0, |object| object.json_len());
             let resource = self.feed(index).resource.clone().unwrap_or_default();
             taken.given.push(Given { leased, resource, object });
@@ -354,6 +366,15 @@ impl Workers {
         state.work.release(token, Instant::now())?;
         self.changed(&mut state);
         Ok(())
+    }
+
+    /// Gives back a key whose object cannot be unpacked. It comes again when the object may have been fetched again, and does not keep other
+    /// keys from workers.
+    fn postpone(&self, token: &LeaseToken) {
+        let mut state = self.lock();
+        // No worker had it: the lease is held.
+        let _ = state.work.done(token, Some(AFTER_DAMAGE), Instant::now());
+        self.changed(&mut state);
     }
 
     /// Queues a key that was set aside; returns whether it was.
