@@ -26,7 +26,8 @@ const FIND_WAIT: Duration = Duration::from_secs(10);
 /// Time between two attempts to follow a resource.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Time to wait beside that after damage: every key is queued again, and may be once more until the objects were fetched again.
+/// Time that is added to [`AGAIN`] after damage. Each attempt queues every key again, and the list that replaces the damaged objects may
+/// take seconds.
 const AFTER_DAMAGE: Duration = Duration::from_secs(5);
 
 /// The task that follows one resource of a queue.
@@ -89,14 +90,11 @@ impl Feed {
                         // Its cache no longer changes, so that workers would get states of now for ever.
                         self.queue.objects(self.index).forget();
                     }
-                    let is_damaged = self.is_damaged();
-                    let why = match is_damaged {
-                        true => "an object could not be unpacked, and is fetched again",
-                        false => "its informer has ended, and is looked for",
-                    };
-                    self.queue.waits(self.index, why);
-                    if is_damaged {
+                    if self.is_damaged() {
+                        self.queue.waits(self.index, "an object could not be unpacked, and is fetched again");
                         sleep(AFTER_DAMAGE).await;
+                    } else {
+                        self.queue.waits(self.index, "its informer has ended, and is looked for");
                     }
                     // The next stream's first state has the objects that were left of this one's.
                     if let Some(first) = self.first.take() {

@@ -94,7 +94,7 @@ impl Objects {
     /// The object of a key as the queue selects it, for a worker; `None` if there is none.
     ///
     /// # Errors
-    /// [`Damaged`], if it cannot be unpacked, so that nothing tells whether it is selected.
+    /// [`Damaged`], if the selection reads the object and it cannot be unpacked.
     pub(super) fn get(&mut self, key: &Key, now: Instant) -> Result<Option<Object>, Damaged> {
         let found = self.find(key, now)?;
         if self.before.is_some() {

@@ -368,11 +368,11 @@ impl Workers {
         Ok(())
     }
 
-    /// Gives back a key whose object cannot be unpacked. It comes again when the object may have been fetched again, and does not keep other
-    /// keys from workers.
+    /// Gives back a key whose object cannot be unpacked, after a delay. At its old place it would be leased next again, and keep other keys
+    /// from workers.
     fn postpone(&self, token: &LeaseToken) {
         let mut state = self.lock();
-        // No worker had it: the lease is held.
+        // The lease is held, as no worker got its token. The key's failed attempts count anew.
         let _ = state.work.done(token, Some(AFTER_DAMAGE), Instant::now());
         self.changed(&mut state);
     }
