@@ -6,6 +6,7 @@
 mod condition;
 mod content_hash;
 mod decode;
+mod expand;
 mod field_mask;
 mod index_path;
 mod json;

@@ -327,7 +327,7 @@ impl Object {
             {
                 return Ok(unpacked.json.clone());
             }
-            let json = Bytes::from(packed.unpack(self.key(), self.resource_version())?);
+            let json = packed.unpack(self.key(), self.resource_version(), Bytes::copy_from_slice)?;
             if json.len() <= REMEMBERED_BYTES_MAX {
                 *last = Some(Unpacked::new(self, json.clone()));
             }

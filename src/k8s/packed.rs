@@ -9,7 +9,6 @@ use std::borrow::{Borrow, Cow};
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -18,10 +17,11 @@ use uuid::Uuid;
 use zstd::dict::{DecoderDictionary, from_samples};
 use zstd::zstd_safe::DCtx;
 
-use super::shorthand::{CommonValues, Held, Shortened, expand};
+use super::expand::Expander;
+use super::shorthand::{CommonValues, Held, Shortened};
 use super::{Key, ResourceVersion};
 
-/// A thread keeps room for frames and texts with marks, up to this size.
+/// A thread keeps room for frames, texts with marks and JSON, up to this size each.
 const SCRATCH_BYTES_MAX: usize = 64 << 10;
 
 /// Bytes of objects for each byte of a dictionary that zstd chooses from them. Its search takes milliseconds, and with less text
@@ -52,6 +52,12 @@ pub(super) struct PackedRef<'d> {
     pub(super) len: u32,
     /// The CRC-32 of the JSON, which finds what was damaged.
     pub(super) checksum: u32,
+}
+
+/// A uid as it is held.
+enum Uid<'d> {
+    Uuid(Uuid),
+    Text(&'d str),
 }
 
 /// What packed objects have in common, as those of one owner do: the dictionary, and the JSON object `metadata.labels`. Two are the same
@@ -93,9 +99,9 @@ pub fn note_damage() {
 struct Unpacker {
     context: DCtx<'static>,
     frame: Vec<u8>,
-    /// Texts with marks, and what [`expand`] uses.
+    /// The text with marks.
     text: Vec<u8>,
-    numbered: Vec<Range<usize>>,
+    expander: Expander,
 }
 
 thread_local! {
@@ -216,27 +222,42 @@ impl<'d> PackedRef<'d> {
     }
 
     pub(super) fn uid(&self) -> Cow<'d, str> {
-        self.uid_and_rest().map(|(uid, _)| uid).unwrap_or_default()
+        match self.uid_and_rest() {
+            Some((Uid::Uuid(uuid), _)) => uuid.hyphenated().to_string().into(),
+            Some((Uid::Text(uid), _)) => uid.into(),
+            None => Cow::default(),
+        }
     }
 
     /// The uid, and what stands after it; `None` where damaged bytes have neither.
-    fn uid_and_rest(&self) -> Option<(Cow<'d, str>, &'d [u8])> {
+    fn uid_and_rest(&self) -> Option<(Uid<'d>, &'d [u8])> {
         let (form, rest) = self.data.split_first()?;
         if *form == UUID {
             let (uuid, rest) = rest.split_first_chunk()?;
-            return Some((Uuid::from_bytes(*uuid).hyphenated().to_string().into(), rest));
+            return Some((Uid::Uuid(Uuid::from_bytes(*uuid)), rest));
         }
         let (uid, rest) = rest.split_at_checked(usize::from(*form))?;
-        Some((std::str::from_utf8(uid).ok()?.into(), rest))
+        Some((Uid::Text(std::str::from_utf8(uid).ok()?), rest))
     }
 
     fn dictionary(&self) -> &'d Arc<Dictionary> {
         self.common.dictionary()
     }
 
-    /// The JSON of the object with this key and version.
-    pub(super) fn unpack(&self, key: &Key, version: &ResourceVersion) -> Result<Vec<u8>, Damaged> {
-        UNPACKER.with_borrow_mut(|unpacker| unpacker.unpack(self, key, version)).ok_or_else(|| {
+    /// Lends the JSON of the object with this key and version to `read`, and returns what that returns. `read` must not unpack another
+    /// object: a thread has one buffer.
+    pub(super) fn unpack<T>(
+        &self,
+        key: &Key,
+        version: &ResourceVersion,
+        read: impl FnOnce(&[u8]) -> T,
+    ) -> Result<T, Damaged> {
+        let unpacked = UNPACKER.with_borrow_mut(|unpacker| {
+            let made = unpacker.unpack(self, key, version).map(read);
+            unpacker.shrink();
+            made
+        });
+        unpacked.ok_or_else(|| {
             self.dictionary().damaged.store(true, Ordering::Release);
             note_damage();
             Damaged
@@ -257,40 +278,42 @@ impl<'d> PackedRef<'d> {
 
 impl Unpacker {
     fn new() -> Self {
-        Self { context: DCtx::create(), frame: Vec::new(), text: Vec::new(), numbered: Vec::new() }
+        Self { context: DCtx::create(), frame: Vec::new(), text: Vec::new(), expander: Expander::default() }
     }
 
     /// The JSON; `None` if the packed bytes are damaged.
-    fn unpack(&mut self, packed: &PackedRef<'_>, key: &Key, version: &ResourceVersion) -> Option<Vec<u8>> {
-        let json = self.try_unpack(packed, key, version);
-        for scratch in [&mut self.frame, &mut self.text] {
-            scratch.clear();
-            scratch.shrink_to(SCRATCH_BYTES_MAX);
-        }
-        json
-    }
-
-    fn try_unpack(
-        &mut self,
-        packed: &PackedRef<'_>,
-        key: &Key,
-        version: &ResourceVersion,
-    ) -> Option<Vec<u8>> {
+    fn unpack(&mut self, packed: &PackedRef<'_>, key: &Key, version: &ResourceVersion) -> Option<&[u8]> {
         let (uid, rest) = packed.uid_and_rest()?;
         let (values_len, rest) = read_len(rest)?;
         let (values, frame) = rest.split_at_checked(values_len)?;
         let len = packed.len as usize;
+        self.frame.clear();
+        self.frame.extend_from_slice(&MAGIC);
+        self.frame.extend_from_slice(frame);
+        self.text.clear();
         // A mark is never longer than the text that it replaces.
         self.text.reserve(len);
         let dictionary = packed.dictionary().decoder.as_ddict();
-        self.frame.extend_from_slice(&MAGIC);
-        self.frame.extend_from_slice(frame);
         self.context.decompress_using_ddict(&mut self.text, &self.frame, dictionary).ok()?;
-        let held = Held { key, uid: &uid, version, labels: packed.common.labels() };
-        let json = expand(&self.text, values, held, len, &mut self.numbered)?;
+        let mut uuid_text = Uuid::encode_buffer();
+        let uid = match uid {
+            Uid::Uuid(uuid) => uuid.hyphenated().encode_lower(&mut uuid_text),
+            Uid::Text(uid) => uid,
+        };
+        let held = Held { key, uid, version, labels: packed.common.labels() };
+        let json = self.expander.expand(&self.text, values, held, len)?;
         // Beside the checksum, what the rest of the program relies on.
-        let is_whole = crc32fast::hash(&json) == packed.checksum;
-        (is_whole && std::str::from_utf8(&json).is_ok()).then_some(json)
+        let is_whole = crc32fast::hash(json) == packed.checksum;
+        (is_whole && std::str::from_utf8(json).is_ok()).then_some(json)
+    }
+
+    /// Gives back the room of large objects.
+    fn shrink(&mut self) {
+        for scratch in [&mut self.frame, &mut self.text] {
+            scratch.clear();
+            scratch.shrink_to(SCRATCH_BYTES_MAX);
+        }
+        self.expander.shrink_to(SCRATCH_BYTES_MAX);
     }
 }
 

@@ -63,8 +63,8 @@ impl Press {
             if (data.len() + OVERHEAD_BYTES) * 5 > json.len() * 4 {
                 return None;
             }
-            let unpacked = packed.unpack(object.key(), object.resource_version());
-            unpacked.is_ok_and(|unpacked| unpacked == *json).then(|| object.pack(packed))
+            let is_same = packed.unpack(object.key(), object.resource_version(), |unpacked| unpacked == json);
+            (is_same == Ok(true)).then(|| object.pack(packed))
         };
         objects.iter().map(&mut pack).collect()
     }

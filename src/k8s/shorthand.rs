@@ -1,4 +1,5 @@
-//! Each object has texts of its own, such as identifiers. Here they get shorter forms, and zstd packs the rest.
+//! Each object has texts of its own, such as identifiers. Here they get shorter forms, and zstd packs the rest. [`super::expand`] puts
+//! them back.
 //!
 //! zstd needs a byte for one or two characters of an identifier, and a reference to an earlier text on each side of it. Here
 //! identifiers become their bytes: 16 for a UUID, one for two digits of a hexadecimal number, four for a time in seconds or an address.
@@ -10,7 +11,6 @@
 
 use std::cmp::Reverse;
 use std::hash::BuildHasher as _;
-use std::io::Write as _;
 use std::ops::Range;
 
 use hashbrown::{DefaultHashBuilder, HashMap, HashSet, HashTable};
@@ -21,32 +21,32 @@ use super::words::{self, Digits, Word, Words};
 use super::{Key, ResourceVersion};
 
 /// Begins each mark. JSON never has this byte: control characters in strings are escaped.
-const MARK: u8 = 1;
+pub(super) const MARK: u8 = 1;
 
 /// The second byte of a mark: which text is left out, or which form a value has.
-mod form {
+pub(super) mod form {
     /// The name, as a JSON string.
-    pub(super) const NAME: u8 = b'N';
+    pub(in crate::k8s) const NAME: u8 = b'N';
     /// The namespace, as a JSON string.
-    pub(super) const NAMESPACE: u8 = b'S';
-    pub(super) const UID: u8 = b'U';
-    pub(super) const VERSION: u8 = b'V';
-    pub(super) const LABELS: u8 = b'L';
+    pub(in crate::k8s) const NAMESPACE: u8 = b'S';
+    pub(in crate::k8s) const UID: u8 = b'U';
+    pub(in crate::k8s) const VERSION: u8 = b'V';
+    pub(in crate::k8s) const LABELS: u8 = b'L';
     /// A value that came before. Its number follows as a byte.
-    pub(super) const AGAIN: u8 = b'A';
-    pub(super) const UUID: u8 = b'u';
-    /// `2026-11-27T10:57:30Z`, in 32 bits: see [`super::time_bits`].
-    pub(super) const TIME: u8 = b't';
+    pub(in crate::k8s) const AGAIN: u8 = b'A';
+    pub(in crate::k8s) const UUID: u8 = b'u';
+    /// `2026-11-27T10:57:30Z`, in 32 bits: see [`super::TIME_BITS`].
+    pub(in crate::k8s) const TIME: u8 = b't';
     /// The same with microseconds, in 24 bits more: `2026-11-27T10:57:30.000001Z`.
-    pub(super) const MICRO_TIME: u8 = b'm';
+    pub(in crate::k8s) const MICRO_TIME: u8 = b'm';
     /// An IPv4 address, in four bytes.
-    pub(super) const ADDRESS: u8 = b'i';
+    pub(in crate::k8s) const ADDRESS: u8 = b'i';
     /// Hexadecimal digits, two a byte: this and the number of digits above [`super::DIGITS_MIN`].
-    pub(super) const DIGITS: u8 = 0x80;
+    pub(in crate::k8s) const DIGITS: u8 = 0x80;
 }
 
 /// Fewest digits that are worth a mark.
-const DIGITS_MIN: usize = words::LEN_MIN;
+pub(super) const DIGITS_MIN: usize = words::LEN_MIN;
 
 /// Most digits of which a mark can say the number.
 const DIGITS_MAX: usize = DIGITS_MIN + (u8::MAX - form::DIGITS) as usize;
@@ -58,10 +58,7 @@ const HEX_MIN: usize = 8;
 const DECIMAL_MAX: usize = 19;
 
 /// Number of values that can be referred to.
-const NUMBERED_MAX: usize = u8::MAX as usize;
-
-/// Bytes in which the next mark is looked for step by step.
-const NEAR: usize = 32;
+pub(super) const NUMBERED_MAX: usize = u8::MAX as usize;
 
 /// A value is common if one of this number of objects has it, and at least three have it.
 const COMMON_SHARE: usize = 64;
@@ -130,13 +127,6 @@ pub(super) struct Numbers {
     by_hash: HashTable<(u64, u8)>,
 }
 
-/// Writes JSON of a known length.
-struct Json {
-    bytes: Vec<u8>,
-    /// The bytes up to here are written.
-    end: usize,
-}
-
 /// Shortens the JSON of an object. `None` for a text that has the byte of marks, which is no JSON.
 pub(super) fn shorten(
     json: &[u8],
@@ -167,45 +157,6 @@ pub(super) fn shorten(
     shortener.values_until(json.len());
     shortener.write_until(json.len());
     Some(shortener.shortened)
-}
-
-/// Makes the JSON again from the text with marks and the values. `len` is its length. `None` if they are damaged.
-///
-/// `numbered` is for reuse.
-pub(super) fn expand(
-    mut text: &[u8],
-    mut values: &[u8],
-    held: Held<'_>,
-    len: usize,
-    numbered: &mut Vec<Range<usize>>,
-) -> Option<Vec<u8>> {
-    numbered.clear();
-    let mut json = Json { bytes: vec![0; len], end: 0 };
-    loop {
-        let copied = json.put_until_mark(text)?;
-        let Some([MARK, form, rest @ ..]) = text.get(copied..) else { break };
-        text = rest;
-        match *form {
-            form::NAME => json.put_quoted(held.key.name())?,
-            form::NAMESPACE => json.put_quoted(held.key.namespace())?,
-            form::UID => json.put(held.uid.as_bytes())?,
-            form::VERSION => json.write(format_args!("{}", held.version))?,
-            form::LABELS => json.put(held.labels.as_bytes())?,
-            form::AGAIN => {
-                let (number, rest) = text.split_first()?;
-                text = rest;
-                json.put_again(numbered.get(usize::from(*number))?.clone())?;
-            }
-            form => {
-                let start = json.end;
-                values = json.put_value(form, values)?;
-                if numbered.len() < NUMBERED_MAX {
-                    numbered.push(start..json.end);
-                }
-            }
-        }
-    }
-    (json.end == len && values.is_empty()).then_some(json.bytes)
 }
 
 // === impl Held ===
@@ -418,7 +369,7 @@ fn time_in(text: &[u8]) -> Option<(usize, Value)> {
 }
 
 /// The bits of each part of a time: years since 2000, month, day, hour, minute, second. A calendar is not needed.
-const TIME_BITS: [u32; 6] = [6, 4, 5, 5, 6, 6];
+pub(super) const TIME_BITS: [u32; 6] = [6, 4, 5, 5, 6, 6];
 const YEAR_MIN: u32 = 2000;
 
 fn time_bits([year, rest @ ..]: [u32; 6]) -> Option<u32> {
@@ -427,18 +378,6 @@ fn time_bits([year, rest @ ..]: [u32; 6]) -> Option<u32> {
         time = time << bits | Some(part).filter(|part| part >> bits == 0)?;
     }
     Some(time)
-}
-
-/// The text of a time, without the end.
-fn time_text(mut time: u32) -> [u8; 19] {
-    let mut text = *b"2000-00-00T00:00:00";
-    for (bits, at) in TIME_BITS.into_iter().zip([2, 5, 8, 11, 14, 17]).rev() {
-        let part = time & ((1 << bits) - 1);
-        time >>= bits;
-        text[at] += (part / 10) as u8;
-        text[at + 1] += (part % 10) as u8;
-    }
-    text
 }
 
 /// An IPv4 address in its canonical form at the start of a text.
@@ -464,129 +403,6 @@ fn address_in(text: &[u8]) -> Option<(usize, Value)> {
 /// What a hexadecimal digit stands for. The letters' codes end in 1 to 6.
 fn nibble(digit: u8) -> u8 {
     (digit & 0x0f) + 9 * (digit >> 6)
-}
-
-/// Two digits of each byte.
-const HEX_PAIRS: [[u8; 2]; 256] = {
-    let digits = *b"0123456789abcdef";
-    let mut pairs = [[0; 2]; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        pairs[byte] = [digits[byte >> 4], digits[byte & 15]];
-        byte += 1;
-    }
-    pairs
-};
-
-// === impl Json ===
-
-impl Json {
-    /// Writes bytes. `None` if there is no room for them: the JSON's length is known.
-    fn put(&mut self, bytes: &[u8]) -> Option<()> {
-        self.room(bytes.len())?.copy_from_slice(bytes);
-        Some(())
-    }
-
-    fn put_quoted(&mut self, text: &str) -> Option<()> {
-        self.put(b"\"")?;
-        self.put(text.as_bytes())?;
-        self.put(b"\"")
-    }
-
-    /// Writes what stands at an earlier place.
-    fn put_again(&mut self, range: Range<usize>) -> Option<()> {
-        let start = self.end;
-        self.room(range.len())?;
-        self.bytes.copy_within(range, start);
-        Some(())
-    }
-
-    fn write(&mut self, arguments: std::fmt::Arguments<'_>) -> Option<()> {
-        let mut room = self.bytes.get_mut(self.end..)?;
-        let before = room.len();
-        room.write_fmt(arguments).ok()?;
-        self.end += before - room.len();
-        Some(())
-    }
-
-    /// Writes a text up to its first mark, and returns the length of that.
-    fn put_until_mark(&mut self, text: &[u8]) -> Option<usize> {
-        let mut at = 0;
-        // Marks are often a few bytes apart, for which a search and a copy would take longer than this does with both.
-        while at < NEAR
-            && let Some(next) = text[at..].first_chunk::<8>()
-            && let Some(room) = self.bytes[self.end..].first_chunk_mut::<8>()
-        {
-            *room = *next;
-            let len = first_mark(u64::from_le_bytes(*next));
-            self.end += len;
-            at += len;
-            if len < 8 {
-                return Some(at);
-            }
-        }
-        let rest = &text[at..];
-        let len = memchr::memchr(MARK, rest).unwrap_or(rest.len());
-        self.put(&rest[..len])?;
-        Some(at + len)
-    }
-
-    /// Writes the first of the values, of this form, and returns the others; `None` for damaged bytes.
-    fn put_value<'v>(&mut self, form: u8, values: &'v [u8]) -> Option<&'v [u8]> {
-        match form {
-            form::UUID => {
-                let (uuid, rest) = values.split_first_chunk()?;
-                let uuid = Uuid::from_bytes(*uuid).hyphenated();
-                self.put(uuid.encode_lower(&mut Uuid::encode_buffer()).as_bytes())?;
-                Some(rest)
-            }
-            form::TIME | form::MICRO_TIME => {
-                let (time, mut rest) = values.split_first_chunk()?;
-                self.put(&time_text(u32::from_le_bytes(*time)))?;
-                if form == form::MICRO_TIME {
-                    let (&[low, middle, high], after) = rest.split_first_chunk()?;
-                    rest = after;
-                    self.write(format_args!(".{:06}", u32::from_le_bytes([low, middle, high, 0])))?;
-                }
-                self.put(b"Z")?;
-                Some(rest)
-            }
-            form::ADDRESS => {
-                let (&[a, b, c, d], rest) = values.split_first_chunk()?;
-                self.write(format_args!("{a}.{b}.{c}.{d}"))?;
-                Some(rest)
-            }
-            form::DIGITS.. => {
-                let len = usize::from(form - form::DIGITS) + DIGITS_MIN;
-                let (digits, rest) = values.split_at_checked(len.div_ceil(2))?;
-                let (pairs, last) = self.room(len)?.as_chunks_mut::<2>();
-                for (pair, byte) in pairs.iter_mut().zip(digits) {
-                    *pair = HEX_PAIRS[usize::from(*byte)];
-                }
-                if let ([odd], Some(byte)) = (last, digits.last()) {
-                    *odd = HEX_PAIRS[usize::from(*byte)][0];
-                }
-                Some(rest)
-            }
-            _ => None,
-        }
-    }
-
-    /// The next bytes, as many as this, which are written now.
-    fn room(&mut self, len: usize) -> Option<&mut [u8]> {
-        let room = self.bytes.get_mut(self.end..self.end.checked_add(len)?)?;
-        self.end += len;
-        Some(room)
-    }
-}
-
-/// The number of bytes before the first mark among eight, the lowest first.
-fn first_mark(bytes: u64) -> usize {
-    const ONES: u64 = u64::from_le_bytes([1; 8]);
-    // A byte is 0 where the mark is. The lowest zero byte borrows first, so the lowest bit that is set here is of that byte.
-    let zero_at_mark = bytes ^ (ONES * MARK as u64);
-    let found = zero_at_mark.wrapping_sub(ONES) & !zero_at_mark & (ONES << 7);
-    found.trailing_zeros() as usize / 8
 }
 
 #[cfg(test)]
