@@ -57,20 +57,28 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     if bench.chosen { large(bench) } else { Ok(()) }
 }
 
-/// A million similar pods, packed.
+/// A million similar pods and a million objects of the mix, packed.
 fn large(bench: &mut Bench) -> anyhow::Result<()> {
     let count = bench.pick(1_000_000, 2_000);
-    let mut simulator = Simulator::start()?;
-    simulator.load("pods", count, 5 << 10)?;
-    let figures = measure(bench, &mut simulator, "large", &["pods"], "auto")?;
-    let row =
-        |metric, value, unit| Row::new(GROUP, format!("alike: {count} objects")).value(metric, value, unit);
-    let json = figures.json / MEGABYTE;
-    let resident = row("resident, packed", figures.steady.rss / MEGABYTE, "MB");
-    bench.report.add(resident.against("MB of JSON", json));
-    let peak = row("peak of the first sync, packed", figures.steady.rss_peak / MEGABYTE, "MB");
-    bench.report.add(peak.against("MB steady", figures.steady.rss / MEGABYTE));
-    bench.report.add(row("first sync, packed", count as f64 / figures.seconds, "objects/s"));
+    for source in ["alike", "mix"] {
+        let mut simulator = Simulator::start()?;
+        let mut kinds = vec!["pods"];
+        if source == "alike" {
+            simulator.load("pods", count, 5 << 10)?;
+        } else {
+            simulator.load_mix(count)?;
+            kinds = mix::KINDS.each_ref().map(|kind| kind.resource).to_vec();
+        }
+        let figures = measure(bench, &mut simulator, "large", &kinds, "auto")?;
+        let case = format!("{source}: {count} objects");
+        let row = |metric, value, unit| Row::new(GROUP, &case).value(metric, value, unit);
+        let json = figures.json / MEGABYTE;
+        let resident = row("resident, packed", figures.steady.rss / MEGABYTE, "MB");
+        bench.report.add(resident.against("MB of JSON", json));
+        let peak = row("peak of the first sync, packed", figures.steady.rss_peak / MEGABYTE, "MB");
+        bench.report.add(peak.against("MB steady", figures.steady.rss / MEGABYTE));
+        bench.report.add(row("first sync, packed", count as f64 / figures.seconds, "objects/s"));
+    }
     Ok(())
 }
 
