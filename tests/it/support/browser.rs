@@ -1,6 +1,6 @@
 //! A headless Chromium, controlled by WebDriver.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -14,6 +14,9 @@ use tokio::process::{Child, Command};
 
 /// Time limit of every step. Only a failure ever takes this long.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// chromedriver is started at most this many times until it has a port.
+const STARTS_MAX: usize = 5;
 
 /// A browser with one page and a profile of its own. Dropping it ends the processes.
 pub(crate) struct Browser {
@@ -30,15 +33,7 @@ impl Browser {
             return None;
         };
         let profile = TempDir::new().expect("a temporary folder for the profile");
-        let mut driver = Command::new(chromedriver)
-            .arg("--port=0")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .expect("chromedriver starts");
-        let port = port_of(&mut driver).await;
+        let (driver, port) = start_driver(&chromedriver).await;
         let mut args = vec![format!("--user-data-dir={}", profile.path().display())];
         args.extend(
             [
@@ -166,19 +161,44 @@ fn processes_with(argument: &str) -> Vec<String> {
         .collect()
 }
 
-/// The port that chromedriver chose, from its output.
-async fn port_of(driver: &mut Child) -> u16 {
+/// Starts chromedriver. Returns its process and port.
+///
+/// chromedriver asks the system for an IPv4 port, and then needs the same port for IPv6. It ends if another process has that one, as
+/// happens while many tests run. So it is started again.
+async fn start_driver(chromedriver: &Path) -> (Child, u16) {
+    for _ in 0..STARTS_MAX {
+        let mut driver = Command::new(chromedriver)
+            .arg("--port=0")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("chromedriver starts");
+        match port_of(&mut driver).await {
+            Ok(port) => return (driver, port),
+            Err(output) => println!("chromedriver ended without a port: {output}"),
+        }
+    }
+    panic!("chromedriver ended without a port {STARTS_MAX} times");
+}
+
+/// The port that chromedriver chose, from its output; all of its output if it ended without one.
+async fn port_of(driver: &mut Child) -> Result<u16, String> {
     let stdout = driver.stdout.take().expect("stdout is piped");
     let mut lines = BufReader::new(stdout).lines();
     let port = async {
+        let mut output = String::new();
         while let Some(line) = lines.next_line().await.expect("chromedriver's output is text") {
             if let Some((_, rest)) = line.split_once("started successfully on port ") {
-                return rest.trim_end_matches('.').parse().expect("a port number");
+                return Ok(rest.trim_end_matches('.').parse().expect("a port number"));
             }
+            output.push_str(&line);
+            output.push('\n');
         }
-        panic!("chromedriver ended without a port");
+        Err(output)
     };
-    let port = tokio::time::timeout(PATIENCE, port).await.expect("chromedriver starts in time");
+    let port = tokio::time::timeout(PATIENCE, port).await.expect("chromedriver starts or ends in time");
     // Its output is read on, as a closed pipe would end it.
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
     port
