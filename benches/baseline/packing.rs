@@ -34,21 +34,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let count = bench.pick(100_000, 1_000);
     for source in ["alike", "random", "mix"] {
         let mut simulator = Simulator::start()?;
-        let kinds: Vec<&str> = match source {
-            "alike" => {
-                simulator.load("pods", count, 5 << 10)?;
-                vec!["pods"]
-            }
-            "random" => {
-                simulator.load_random("pods", count)?;
-                vec!["pods"]
-            }
-            _ => {
-                let entropy = simulator.load_mix(count)?;
-                bench.report.add(Row::new(GROUP, "mix").value("entropy, an object", entropy, "B"));
-                mix::KINDS.each_ref().map(|kind| kind.resource).to_vec()
-            }
-        };
+        let kinds = load(bench, &mut simulator, source, count)?;
         let packed = measure(bench, &mut simulator, source, &kinds, "auto")?;
         let plain = measure(bench, &mut simulator, source, &kinds, "off")?;
         report(bench, &format!("{source}: {count} objects"), count, &packed, &plain);
@@ -57,18 +43,32 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     if bench.chosen { large(bench) } else { Ok(()) }
 }
 
+/// Loads about this many objects of a source. Returns their kinds.
+fn load(
+    bench: &mut Bench,
+    simulator: &mut Simulator,
+    source: &str,
+    count: usize,
+) -> anyhow::Result<Vec<&'static str>> {
+    match source {
+        "alike" => simulator.load("pods", count, 5 << 10)?,
+        "random" => simulator.load_random("pods", count)?,
+        _ => {
+            let entropy = simulator.load_mix(count)?;
+            let case = format!("{source}: {count} objects");
+            bench.report.add(Row::new(GROUP, case).value("entropy, an object", entropy, "B"));
+            return Ok(mix::KINDS.each_ref().map(|kind| kind.resource).to_vec());
+        }
+    }
+    Ok(vec!["pods"])
+}
+
 /// A million similar pods and a million objects of the mix, packed.
 fn large(bench: &mut Bench) -> anyhow::Result<()> {
     let count = bench.pick(1_000_000, 2_000);
     for source in ["alike", "mix"] {
         let mut simulator = Simulator::start()?;
-        let mut kinds = vec!["pods"];
-        if source == "alike" {
-            simulator.load("pods", count, 5 << 10)?;
-        } else {
-            simulator.load_mix(count)?;
-            kinds = mix::KINDS.each_ref().map(|kind| kind.resource).to_vec();
-        }
+        let kinds = load(bench, &mut simulator, source, count)?;
         let figures = measure(bench, &mut simulator, "large", &kinds, "auto")?;
         let case = format!("{source}: {count} objects");
         let row = |metric, value, unit| Row::new(GROUP, &case).value(metric, value, unit);

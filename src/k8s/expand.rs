@@ -47,7 +47,7 @@ impl Expander {
     /// `None` if they do not make JSON of this length. The caller's checksum finds other damage.
     pub(super) fn expand(&mut self, text: &[u8], values: &[u8], held: Held<'_>, len: usize) -> Option<&[u8]> {
         if self.json.len() < len {
-            // Not grown: the system's fresh pages need no zeros.
+            // A new buffer: to grow the old one would copy it, and write zeros.
             self.json = vec![0; len];
         }
         self.numbered.clear();

@@ -310,8 +310,9 @@ impl Unpacker {
     /// Gives back the room of large objects.
     fn shrink(&mut self) {
         for scratch in [&mut self.frame, &mut self.text] {
-            scratch.clear();
-            scratch.shrink_to(SCRATCH_BYTES_MAX);
+            if scratch.capacity() > SCRATCH_BYTES_MAX {
+                *scratch = Vec::new();
+            }
         }
         self.expander.shrink_to(SCRATCH_BYTES_MAX);
     }

@@ -1,5 +1,5 @@
-//! Each object has texts of its own, such as identifiers. Here they get shorter forms, and zstd packs the rest. [`super::expand`] puts
-//! them back.
+//! Each object has texts of its own, such as identifiers. Here they get shorter forms, and zstd packs the rest. [`super::expand`]
+//! makes the JSON of them again.
 //!
 //! zstd needs a byte for one or two characters of an identifier, and a reference to an earlier text on each side of it. Here
 //! identifiers become their bytes: 16 for a UUID, one for two digits of a hexadecimal number, four for a time in seconds or an address.
