@@ -75,7 +75,7 @@ fn encode(snapshot: &Snapshot) -> usize {
     let (mut frames, mut bytes) = (Frames::new(), 0);
     let walk = |frames: Frames| black_box(frames).into_parts().map(|part| part.len()).sum::<usize>();
     for object in snapshot.after(None) {
-        list.object(object.json(), &mut frames);
+        list.object(object, &mut frames);
         if frames.remaining() >= Limits::DEFAULT.batch_bytes_max {
             frames.cut();
             bytes += walk(std::mem::take(&mut frames));

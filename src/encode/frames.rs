@@ -17,8 +17,14 @@ pub struct Frames {
     text: BytesMut,
 }
 
-/// Initial capacity for text. A prefix is about 100 bytes.
+/// Bytes of an allocation for text, at least. A prefix is about 100 bytes.
 const TEXT_BYTES: usize = 512;
+
+/// Room that an allocation has for text after the bytes for which it was made.
+const SPARE_BYTES: usize = 128;
+
+/// Bytes of an allocation for several pieces of text, at most.
+const TEXT_BYTES_MAX: usize = 64 << 10;
 
 impl Frames {
     /// No frames.
@@ -33,8 +39,13 @@ impl Frames {
 
     /// Appends bytes, copied.
     pub fn put_bytes(&mut self, bytes: &[u8]) {
-        if self.text.capacity() == 0 {
-            self.text.reserve(TEXT_BYTES.max(bytes.len()));
+        if self.text.capacity() - self.text.len() < bytes.len() {
+            // A new allocation, as to grow the old one would copy its text. It is twice as large, so that there are few. Bytes that would
+            // fill much of it get one of their own size.
+            let room = (2 * self.text.len()).clamp(TEXT_BYTES, TEXT_BYTES_MAX);
+            self.cut();
+            let own = bytes.len() + SPARE_BYTES;
+            self.text = BytesMut::with_capacity(if own > TEXT_BYTES_MAX / 4 { own } else { room.max(own) });
         }
         self.text.put_slice(bytes);
         self.remaining += bytes.len();
@@ -142,6 +153,44 @@ mod tests {
         let parts: Vec<_> = frames.into_parts().collect();
         assert_eq!(parts[1].as_ptr(), json.as_ptr());
         assert_eq!(sample().to_vec(), b"abcdefgh");
+    }
+
+    /// Writes texts of these lengths. There are few allocations, and they have little room that is not used.
+    #[track_caller]
+    fn check_texts(lens: impl Iterator<Item = usize>, parts_max: usize) {
+        let (mut frames, mut written, mut room) = (Frames::new(), Vec::new(), 0);
+        for len in lens {
+            let text: Vec<u8> = (0..len).map(|at| at as u8).collect();
+            let parts = frames.parts.len();
+            frames.put_bytes(&text);
+            written.extend_from_slice(&text);
+            if frames.parts.len() > parts || room == 0 {
+                room += frames.text.capacity();
+            }
+        }
+        assert_eq!(frames.remaining(), written.len());
+        assert!(room < written.len() * 5 / 4 + TEXT_BYTES_MAX, "{room} for {} bytes", written.len());
+        let parts: Vec<_> = frames.into_parts().collect();
+        assert!(parts.len() <= parts_max, "{} parts", parts.len());
+        assert_eq!(parts.concat(), written);
+    }
+
+    #[test]
+    fn text_of_any_lengths_is_written_in_few_allocations() {
+        check_texts((0..40).chain([5_000, 1, 70_000, 5_000]).chain((0..100).map(|at| at * 50)), 20);
+        // Objects and commas.
+        check_texts([5_000, 1].into_iter().cycle().take(200), 14);
+        check_texts([40_000, 1].into_iter().cycle().take(20), 10);
+    }
+
+    #[test]
+    fn a_text_has_little_room_that_is_not_used() {
+        let mut frames = Frames::new();
+        frames.put(r#"{"type":"ADDED","object":"#);
+        frames.put_bytes(&[b'a'; 5_000]);
+        frames.put("}\n");
+        assert!(frames.text.capacity() <= 5_000 + SPARE_BYTES, "{}", frames.text.capacity());
+        assert_eq!(frames.into_parts().count(), 2);
     }
 
     #[test]

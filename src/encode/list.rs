@@ -1,7 +1,5 @@
 //! Encodes snapshots as Kubernetes lists and as lines.
 
-use bytes::Bytes;
-
 use super::Frames;
 use crate::k8s::{Object, ResourceVersion};
 
@@ -14,6 +12,14 @@ pub fn partial(object: &Object, out: &mut Frames) {
     out.put(PARTIAL_HEAD);
     out.share(object.metadata().0);
     out.put("}");
+}
+
+/// Appends an object: by reference, or copied if it is packed.
+pub(super) fn whole(object: &Object, out: &mut Frames) {
+    match object.dictionary() {
+        None => out.share(object.json()),
+        Some(_) => object.lend(|json| out.put_bytes(json)),
+    }
 }
 
 /// The format of a snapshot.
@@ -57,28 +63,28 @@ impl ListEncoder {
     }
 
     /// Appends an object.
-    pub fn object(&mut self, json: Bytes, out: &mut Frames) {
-        match self.format {
-            ListFormat::Json => {
-                if self.first {
-                    out.put(&self.head);
-                } else {
-                    out.put(",");
-                }
-                out.share(json);
-            }
-            ListFormat::Ndjson => {
-                out.share(json);
-                out.put("\n");
-            }
-        }
-        self.first = false;
+    pub fn object(&mut self, object: &Object, out: &mut Frames) {
+        self.item(out, |out| whole(object, out));
     }
 
     /// Appends an object as a `PartialObjectMetadata`, its metadata by reference.
     pub fn metadata(&mut self, object: &Object, out: &mut Frames) {
-        self.object(Bytes::new(), out);
-        partial(object, out);
+        self.item(out, |out| partial(object, out));
+    }
+
+    /// Appends what this writes, between what separates it from others.
+    fn item(&mut self, out: &mut Frames, write: impl FnOnce(&mut Frames)) {
+        match self.format {
+            ListFormat::Json => {
+                out.put(if self.first { &self.head } else { "," });
+                write(out);
+            }
+            ListFormat::Ndjson => {
+                write(out);
+                out.put("\n");
+            }
+        }
+        self.first = false;
     }
 
     /// Appends the end.
@@ -97,17 +103,43 @@ impl ListEncoder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::k8s::{CommonLabels, DecodeOptions, Decoder, Dictionary, Press, Resource, ResourceParts};
 
     #[track_caller]
-    fn check(format: ListFormat, objects: &[&'static str], expected: &str) {
+    fn check(format: ListFormat, objects: &[&str], expected: &str) {
         let version = ResourceVersion::from(7);
         let mut list = ListEncoder::new(format, "PodList", "v1", Some(&version), None);
         let mut out = Frames::new();
         for object in objects {
-            list.object(Bytes::from_static(object.as_bytes()), &mut out);
+            list.item(&mut out, |out| out.put(object));
         }
         list.end(&mut out);
         assert_eq!(String::from_utf8(out.to_vec()).unwrap(), expected);
+    }
+
+    #[test]
+    fn packed_objects_are_listed_as_they_were() {
+        let options =
+            DecodeOptions { drop_managed_fields: true, drop_last_applied: true, object_bytes_max: 1 << 20 };
+        let mut decoder = Decoder::new(Resource::new(ResourceParts::default()), options);
+        let note = "the same in each object".repeat(20);
+        let objects: Vec<_> = (0..50)
+            .map(|at| {
+                format!(r#"{{"metadata":{{"name":"web-{at}","resourceVersion":"{at}"}},"note":"{note}"}}"#)
+            })
+            .map(|json| decoder.object(&json).unwrap())
+            .collect();
+        let dictionary = Dictionary::train(&objects, 4096).unwrap();
+        let packed = Press::new(dictionary.into()).pack(&objects, &mut CommonLabels::default());
+        let list_of = |objects: &mut dyn Iterator<Item = &Object>| {
+            let mut out = Frames::new();
+            let mut list = ListEncoder::new(ListFormat::Ndjson, "PodList", "v1", None, None);
+            objects.for_each(|object| list.object(object, &mut out));
+            list.end(&mut out);
+            out.to_vec()
+        };
+        let of_packed = list_of(&mut packed.iter().map(|packed| packed.as_ref().expect("is packed")));
+        assert_eq!(of_packed, list_of(&mut objects.iter()));
     }
 
     #[test]

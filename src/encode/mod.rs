@@ -2,7 +2,8 @@
 //!
 //! In come [`hub::Event`](crate::hub::Event)s and objects; out come [`Frames`], runs of byte slices. An object's JSON
 //! is in them by reference between short prefixes, so it is neither copied nor serialized again, however many
-//! subscribers and transports there are. This room never sees a socket.
+//! subscribers and transports there are. The JSON of a packed object is copied into them once it is unpacked. This room never sees a
+//! socket.
 
 mod coding;
 mod encoder;

@@ -212,12 +212,13 @@ impl Unpacked {
         Self { address: object.address(), key, version, checksum: *checksum, json }
     }
 
-    /// Whether it is of this object. Another one may have its address by now, so the rest has to be the same, too.
-    fn is_of(&self, object: &Object) -> bool {
+    /// The JSON, if it is of this object. Another one may have its address by now, so the rest has to be the same, too.
+    fn json_of(&self, object: &Object) -> Option<Bytes> {
         let head = object.head();
-        self.address == object.address()
+        let is_same = self.address == object.address()
             && (self.checksum, self.json.len()) == (head.checksum, head.json_len as usize)
-            && (&self.key, &self.version) == (&head.key, &head.resource_version)
+            && (&self.key, &self.version) == (&head.key, &head.resource_version);
+        is_same.then(|| self.json.clone())
     }
 }
 
@@ -322,10 +323,8 @@ impl Object {
     /// The JSON, of what is packed. An object that is asked for again by the same thread is not unpacked twice.
     fn unpack(&self, packed: PackedRef<'_>) -> Result<Bytes, Damaged> {
         LAST_UNPACKED.with_borrow_mut(|last| {
-            if let Some(unpacked) = last
-                && unpacked.is_of(self)
-            {
-                return Ok(unpacked.json.clone());
+            if let Some(json) = last.as_ref().and_then(|last| last.json_of(self)) {
+                return Ok(json);
             }
             let json = packed.unpack(self.key(), self.resource_version(), Bytes::copy_from_slice)?;
             if json.len() <= REMEMBERED_BYTES_MAX {
@@ -333,6 +332,19 @@ impl Object {
             }
             Ok(json)
         })
+    }
+
+    /// Lends the JSON to `read`, without an allocation for it. A packed object is unpacked into a buffer of the thread. So `read` must not
+    /// read the JSON of a packed object, of this one neither: that would panic. If its packed bytes are damaged, this lends what [`Object::json`] returns then.
+    pub fn lend(&self, mut read: impl FnMut(&[u8])) {
+        let Some(packed) = self.packed() else { return read(self.data()) };
+        let last = LAST_UNPACKED.with_borrow(|last| last.as_ref()?.json_of(self));
+        match last {
+            Some(json) => read(&json),
+            None => packed
+                .unpack(self.key(), self.resource_version(), &mut read)
+                .unwrap_or_else(|Damaged| read(self.stand_in().data())),
+        }
     }
 
     /// Bytes of the JSON.

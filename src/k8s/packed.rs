@@ -244,8 +244,8 @@ impl<'d> PackedRef<'d> {
         self.common.dictionary()
     }
 
-    /// Lends the JSON of the object with this key and version to `read`, and returns what that returns. `read` must not unpack another
-    /// object: a thread has one buffer.
+    /// Lends the JSON of the object with this key and version to `read`, and returns what that returns. A thread has one
+    /// buffer, so `read` must not unpack an object: that would panic.
     pub(super) fn unpack<T>(
         &self,
         key: &Key,

@@ -39,6 +39,12 @@ fn packed_of(objects: &[Object]) -> Vec<Option<Object>> {
     Press::new(Arc::new(dictionary)).pack(objects, &mut CommonLabels::default())
 }
 
+fn lent(object: &Object) -> Vec<u8> {
+    let mut lent = Vec::new();
+    object.lend(|json| lent = json.to_vec());
+    lent
+}
+
 #[test]
 fn a_packed_object_is_the_same_object() {
     let objects: Vec<_> = (1..200).map(|at| pod(at, "fine")).collect();
@@ -49,7 +55,10 @@ fn a_packed_object_is_the_same_object() {
         assert!(packed.held_bytes() * 4 < object.held_bytes(), "{} bytes", packed.held_bytes());
         assert_eq!((packed.key(), packed.uid()), (object.key(), object.uid()));
         assert_eq!((packed.labels(), packed.json_len()), (object.labels(), object.json_len()));
+        assert_eq!((lent(object), lent(&packed)), (object.json().to_vec(), object.json().to_vec()));
         assert_eq!(packed.json(), object.json());
+        // Now this thread remembers it.
+        assert_eq!(lent(&packed), object.json());
         assert_eq!(packed.json_around_version(), object.json_around_version());
         assert_eq!(packed.metadata(), object.metadata());
         assert_eq!(packed.content_hash(), object.content_hash());
@@ -172,8 +181,14 @@ proptest! {
         let before = damages();
         match damaged.try_json() {
             // A bit without a meaning in the frame's head.
-            Ok(json) => prop_assert_eq!(json, objects[which].json()),
+            Ok(json) => {
+                prop_assert_eq!(&lent(&damaged), &json);
+                prop_assert_eq!(json, objects[which].json());
+            }
             Err(Damaged) => {
+                prop_assert!(damages() > before);
+                let before = damages();
+                prop_assert_eq!(lent(&damaged), damaged.json());
                 prop_assert!(damages() > before);
                 // It shows its identity, and nothing wrong.
                 let shown: serde_json::Value = serde_json::from_slice(&damaged.json()).unwrap();

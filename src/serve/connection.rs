@@ -31,7 +31,7 @@ use super::socket::Socket;
 use super::{Config, guard, metrics, route};
 use crate::encode::Frames;
 
-/// Bytes that hyper may hold which the socket did not take. They are frames by reference: objects are not copied, but a stalled
+/// Bytes that hyper may hold which the socket did not take. They are frames, with objects by reference and copies of packed ones. A stalled
 /// peer keeps them alive.
 const WRITE_BUFFER_BYTES: usize = 64 << 10;
 

@@ -17,7 +17,7 @@ use super::socket::Socket;
 use crate::encode::Frames;
 
 /// While the pipe holds this many bytes or more, it takes no further frames. It may hold more, as it takes a batch as a whole. It
-/// holds references to objects, not copies.
+/// holds references to objects, and copies of packed ones.
 const PIPE_BYTES: usize = 64 << 10;
 
 /// The stream's end.

@@ -422,7 +422,7 @@ fn one(object: &Object) -> Response {
 
 impl ListWriter for ListEncoder {
     fn object(&mut self, object: &Object, out: &mut Frames) {
-        Self::object(self, object.json(), out);
+        Self::object(self, object, out);
     }
 
     fn end(&mut self, out: &mut Frames) {

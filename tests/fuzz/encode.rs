@@ -59,7 +59,7 @@ fn list(object: &Object) {
     let version = object.resource_version().to_string();
     let mut frames = Frames::new();
     let mut list = ListEncoder::new(ListFormat::Json, "PodList", "v1", None, None);
-    list.object(object.json(), &mut frames);
+    list.object(object, &mut frames);
     list.metadata(object, &mut frames);
     list.end(&mut frames);
     let text = String::from_utf8(frames.to_vec()).expect("UTF-8");

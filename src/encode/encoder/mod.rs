@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::list::PARTIAL_HEAD;
+use super::list::{PARTIAL_HEAD, whole};
 use super::table::TableEncoder;
 use super::{Checksum, Coding, Frames, REASON_ANNOTATION, RESUME_ANNOTATION, ws};
 use crate::hub::{
@@ -86,6 +86,8 @@ struct EncodedSource {
 
 /// The content between prefix and suffix of an event.
 enum Body {
+    /// A packed one is unpacked only when it is appended.
+    Object(Object),
     Whole(Bytes),
     Pieces(Bytes, String, Bytes),
     /// An object's metadata alone: before and after a replaced version, if it is replaced.
@@ -442,7 +444,7 @@ impl Encoder {
             Payload::Object(object) if partial => {
                 Body::Partial(object.metadata().0, String::new(), Bytes::new())
             }
-            Payload::Object(object) => Body::Whole(object.json()),
+            Payload::Object(object) => Body::Object(object.clone()),
             Payload::Patch { patch, .. } => Body::Whole(patch.clone()),
             Payload::ObjectAt(object, version) => at(object, version),
             Payload::ObjectSince { object, version, since } => match self.format {
@@ -519,6 +521,7 @@ impl Body {
 
     fn len(&self) -> usize {
         match self {
+            Self::Object(object) => object.json_len(),
             Self::Whole(json) => json.len(),
             Self::Partial(before, version, after) => {
                 PARTIAL_HEAD.len() + before.len() + version.len() + after.len() + 1
@@ -529,6 +532,7 @@ impl Body {
 
     fn append(self, out: &mut Frames) {
         match self {
+            Self::Object(object) => whole(&object, out),
             Self::Whole(json) => out.share(json),
             Self::Partial(before, version, after) => {
                 out.put(PARTIAL_HEAD);

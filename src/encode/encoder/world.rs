@@ -74,8 +74,12 @@ impl Encoder {
                 }
                 continue;
             };
-            let body = self.body(event);
+            let mut body = self.body(event);
             if let Some(state) = &mut world.state {
+                if let Body::Object(object) = body {
+                    // State and message share it.
+                    body = Body::Whole(object.json());
+                }
                 match event.kind {
                     EventKind::Deleted => state.remove(event.source, key),
                     EventKind::Added | EventKind::Modified | EventKind::Patched => {
@@ -165,6 +169,7 @@ impl Encoder {
 impl Body {
     fn to_bytes(&self) -> Bytes {
         match self {
+            Self::Object(object) => object.json(),
             Self::Whole(json) => json.clone(),
             Self::Pieces(before, version, after) | Self::Partial(before, version, after) => {
                 [before, version.as_bytes(), after].concat().into()

@@ -199,7 +199,7 @@ impl JoinedList {
                     let mut next = objects.next();
                     while let Some(object) = next {
                         let part = form.part_of(&object);
-                        list.object(part.as_ref().unwrap_or(&object).json(), &mut frames);
+                        list.object(part.as_ref().unwrap_or(&object), &mut frames);
                         next = if frames.remaining() < bytes_max { objects.next() } else { break };
                     }
                     objects.as_slice().is_empty()

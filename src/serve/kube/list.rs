@@ -255,7 +255,7 @@ impl ListWriter for Writer {
                 rows.push((precedence(&json), json));
             }
             Self::List(list, Shape::Metadata) => list.metadata(object, out),
-            Self::List(list, Shape::Whole | Shape::Table) => list.object(object.json(), out),
+            Self::List(list, Shape::Whole | Shape::Table) => list.object(object, out),
         }
     }
 
