@@ -335,7 +335,9 @@ impl Object {
     }
 
     /// Lends the JSON to `read`, without an allocation for it. A packed object is unpacked into a buffer of the thread. So `read` must not
-    /// read the JSON of a packed object, of this one neither: that would panic. If its packed bytes are damaged, this lends what [`Object::json`] returns then.
+    /// read the JSON of a packed object, not even of this one: that would panic.
+    ///
+    /// If the packed bytes are damaged, this lends what [`Object::json`] returns then.
     pub fn lend(&self, mut read: impl FnMut(&[u8])) {
         let Some(packed) = self.packed() else { return read(self.data()) };
         let last = LAST_UNPACKED.with_borrow(|last| last.as_ref()?.json_of(self));

@@ -76,14 +76,13 @@ impl Encoder {
             };
             let mut body = self.body(event);
             if let Some(state) = &mut world.state {
-                if let Body::Object(object) = body {
-                    // State and message share it.
-                    body = Body::Whole(object.json());
-                }
                 match event.kind {
                     EventKind::Deleted => state.remove(event.source, key),
                     EventKind::Added | EventKind::Modified | EventKind::Patched => {
-                        state.put(event.source, key, body.to_bytes());
+                        let json = body.into_bytes();
+                        state.put(event.source, key, json.clone());
+                        // State and message share it.
+                        body = Body::Whole(json);
                     }
                     EventKind::Bookmark | EventKind::Synced | EventKind::Reset => {}
                 }
@@ -167,12 +166,12 @@ impl Encoder {
 }
 
 impl Body {
-    fn to_bytes(&self) -> Bytes {
+    fn into_bytes(self) -> Bytes {
         match self {
             Self::Object(object) => object.json(),
-            Self::Whole(json) => json.clone(),
+            Self::Whole(json) => json,
             Self::Pieces(before, version, after) | Self::Partial(before, version, after) => {
-                [before, version.as_bytes(), after].concat().into()
+                [&before, version.as_bytes(), &after].concat().into()
             }
         }
     }
