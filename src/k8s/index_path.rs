@@ -4,10 +4,11 @@
 //! over its JSON, once, and stay with the object as [`IndexValues`].
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
-use std::sync::Arc;
+use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use serde::de::{DeserializeSeed, Deserializer as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
@@ -50,6 +51,8 @@ pub struct IndexPaths {
     /// Slots of `metadata.name` and `metadata.namespace`, whose values are in the object's key.
     name: Vec<usize>,
     namespace: Vec<usize>,
+    /// Values that objects hold, up to a bound.
+    shared: Mutex<HashSet<Arc<IndexValues>>>,
 }
 
 /// The values of one object at the paths of one [`IndexPaths`], by slot.
@@ -60,7 +63,7 @@ pub struct IndexValues {
 }
 
 /// The values of one object at one path.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Values {
     /// No value: the label is missing, or the array is empty.
     #[default]
@@ -70,6 +73,13 @@ pub enum Values {
     /// Several, from the elements of an array; at least two, in the array's order.
     Many(Box<[Arc<str>]>),
 }
+
+/// How many objects' values are remembered to be shared, at most. Kubernetes supports clusters of 5,000 nodes.
+const SHARED_LEN_MAX: usize = 8192;
+/// Number of values of an object up to which they are shared.
+const SHARED_VALUES_MAX: usize = 16;
+/// Bytes of an object's values up to which they are shared.
+const SHARED_BYTES_MAX: usize = 256;
 
 /// Depth to which arrays directly within arrays are read. No built-in kind nests two.
 const ARRAYS_MAX: u8 = 8;
@@ -135,6 +145,7 @@ impl IndexPaths {
             name: Vec::new(),
             namespace: Vec::new(),
             paths: Vec::new(),
+            shared: Mutex::default(),
         };
         for (slot, path) in paths.iter().enumerate() {
             match path {
@@ -206,6 +217,24 @@ impl IndexPaths {
         let values = found.into_iter().map(Found::into_values).collect();
         IndexValues { generation: self.generation, values }
     }
+
+    /// The same values, to be held by an object. Objects that have the same values, as the pods of one node do, hold them once.
+    pub(super) fn share(&self, values: IndexValues) -> Arc<IndexValues> {
+        if !values.is_short() {
+            return Arc::new(values);
+        }
+        // If another thread shares values just now, these are held once more. Nobody waits.
+        let Ok(mut shared) = self.shared.try_lock() else { return Arc::new(values) };
+        if let Some(values) = shared.get(&values) {
+            return values.clone();
+        }
+        if shared.len() >= SHARED_LEN_MAX {
+            shared.clear();
+        }
+        let values = Arc::new(values);
+        shared.insert(values.clone());
+        values
+    }
 }
 
 // === impl IndexValues ===
@@ -219,6 +248,28 @@ impl IndexValues {
     /// The values at the path in a slot.
     pub fn get(&self, slot: usize) -> &Values {
         &self.values[slot]
+    }
+
+    /// Whether they are so short that the memory for those that are shared has a bound.
+    fn is_short(&self) -> bool {
+        let all = || self.values.iter().flat_map(Values::iter);
+        all().take(SHARED_VALUES_MAX + 1).count() <= SHARED_VALUES_MAX
+            && all().map(|value| value.len()).sum::<usize>() <= SHARED_BYTES_MAX
+    }
+}
+
+/// Two are the same when their values are: it is for a set of those of one [`IndexPaths`].
+impl PartialEq for IndexValues {
+    fn eq(&self, other: &Self) -> bool {
+        self.values == other.values
+    }
+}
+
+impl Eq for IndexValues {}
+
+impl Hash for IndexValues {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.values.hash(state);
     }
 }
 
@@ -510,5 +561,23 @@ mod tests {
         assert_eq!(read(r#""a":{"b":"1"}"#), [vec![String::new()], vec!["1".into()]]);
         assert_eq!(read(r#""a":"x""#), [vec!["x".to_owned()], vec![String::new()]]);
         assert_eq!(read(r#""a":[{"b":"1"},"x"]"#), [vec!["x".to_owned()], vec!["1".into(), String::new()]]);
+    }
+    #[test]
+    fn objects_with_the_same_values_hold_them_once() {
+        let paths = IndexPaths::new(vec![IndexPath::Field(FieldPath::new("spec.a"))]);
+        let read = |value: &str| object(&format!(r#""spec":{{"a":{value}}}"#)).values(&paths);
+        let one = read(r#""1""#);
+        assert!(Arc::ptr_eq(&one, &read("1")));
+        assert!(!Arc::ptr_eq(&one, &read("2")));
+        let many = format!("[{}]", vec!["1"; SHARED_VALUES_MAX + 1].join(","));
+        let long = format!(r#""{}""#, "1".repeat(SHARED_BYTES_MAX + 1));
+        for too_much in [many, long] {
+            assert!(!Arc::ptr_eq(&read(&too_much), &read(&too_much)), "{too_much}");
+        }
+        for value in 0..2 * SHARED_LEN_MAX {
+            assert!(read(&value.to_string()).get(0).contains(&value.to_string()));
+            assert!(paths.shared.lock().unwrap().len() <= SHARED_LEN_MAX);
+        }
+        assert!(Arc::ptr_eq(&read("1"), &read("1")), "values are shared after the bound was reached");
     }
 }

@@ -492,7 +492,7 @@ impl Object {
             return values.clone();
         }
         let before = damages_of_thread();
-        let values = Arc::new(self.read_values(paths));
+        let values = paths.share(self.read_values(paths));
         // Values of a damaged object do not stay with it, so that `damages` rises for the next reader, too.
         if damages_of_thread() == before {
             last.store(Some(values.clone()));
