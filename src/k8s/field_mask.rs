@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 use super::Object;
 use super::json::MemberKey;
-use super::object::{Places, Span};
+use super::places::{Places, Span};
 
 /// Largest number of paths in a mask. A client that needs more takes whole objects.
 const MASK_PATHS_MAX: usize = 64;

@@ -17,6 +17,7 @@ mod merge_patch;
 mod name;
 mod object;
 mod packed;
+mod places;
 mod press;
 mod resource_version;
 mod selector;

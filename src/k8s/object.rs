@@ -15,6 +15,7 @@ use triomphe::ThinArc;
 
 use super::json::{MemberKey, Text};
 use super::packed::{Common, PackedRef};
+use super::places::{Places, Span};
 use super::{
     ContentHash, Damaged, Dictionary, IndexPaths, IndexValues, Key, Resource, ResourceVersion,
     damages_of_thread,
@@ -36,22 +37,10 @@ struct Unpacked {
     version: ResourceVersion,
     checksum: u32,
     json: Bytes,
+    places: Places,
 }
 
-/// A place in an object's JSON, in bytes. `u32` because objects are limited to megabytes.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Span {
-    pub(super) start: u32,
-    pub(super) end: u32,
-}
-
-impl Span {
-    pub(super) fn range(self) -> Range<usize> {
-        self.start as usize..self.end as usize
-    }
-}
-
-/// An object as the API server sent it: one allocation of exact size with its compact JSON and the offsets of uid, version and
+/// An object as the API server sent it: one allocation of exact size with its compact JSON and the places of uid, version and
 /// labels in it. Labels and fields are read from the JSON when needed, so that nothing is held twice. Cheap to clone: a clone is the
 /// same object.
 ///
@@ -68,29 +57,18 @@ pub(super) struct Head {
     content_hash: OnceBox<ContentHash>,
     /// The values that were read last, for reuse.
     values: ArcSwapOption<IndexValues>,
-    places: Places,
-    /// `None`: the JSON follows as it is. Otherwise its packed data follows, and this is what it has in common with others.
+    /// `None`: the JSON follows as it is, and then its [`Places`]. Otherwise its packed data follows, and this is what it has in
+    /// common with others.
     common: Option<Common>,
     /// Bytes of the JSON.
     json_len: u32,
-    /// The CRC-32 of the JSON, if it is packed.
+    /// The CRC-32 of the JSON and of the places, if it is packed.
     checksum: u32,
-}
-
-/// Where in an object's JSON its identity stands.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Places {
-    /// The text of `metadata.uid`, without its quotes.
-    pub(super) uid: Span,
-    /// The text of `metadata.resourceVersion`, without its quotes.
-    pub(super) version: Span,
-    /// The JSON object `metadata.labels`; empty where there is none.
-    pub(super) labels: Span,
 }
 
 // There are hundreds of thousands. The allocator rounds each allocation up, so that 8 bytes more may cost 16 or 128.
 #[cfg(target_pointer_width = "64")]
-const _: () = assert!(size_of::<Head>() <= 80 && size_of::<Object>() == 8);
+const _: () = assert!(size_of::<Head>() <= 56 && size_of::<Object>() == 8);
 
 /// The JSON of an object, to be read and not to be kept. It costs no allocation, unless the object is packed.
 pub struct JsonText<'o> {
@@ -116,15 +94,14 @@ impl AsRef<[u8]> for Lender {
 
 impl Head {
     /// The head of an object that is not packed.
-    fn new(key: Key, resource_version: ResourceVersion, places: Places, json: &[u8]) -> Self {
+    fn new(key: Key, resource_version: ResourceVersion, json_len: usize) -> Self {
         Self {
             key,
             resource_version,
             content_hash: OnceBox::new(),
             values: ArcSwapOption::empty(),
-            places,
             common: None,
-            json_len: json.len() as u32,
+            json_len: json_len as u32,
             checksum: 0,
         }
     }
@@ -136,7 +113,6 @@ impl Head {
             resource_version: self.resource_version.clone(),
             content_hash: self.content_hash.clone(),
             values: ArcSwapOption::new(self.values.load_full()),
-            places: self.places,
             common: self.common.clone(),
             json_len: self.json_len,
             checksum: self.checksum,
@@ -206,30 +182,40 @@ impl fmt::Debug for JsonText<'_> {
 // === impl Unpacked ===
 
 impl Unpacked {
-    fn new(object: &Object, json: Bytes) -> Self {
+    fn new(object: &Object, json: Bytes, places: Places) -> Self {
         let Head { key, resource_version, checksum, .. } = object.head();
         let (key, version) = (key.clone(), resource_version.clone());
-        Self { address: object.address(), key, version, checksum: *checksum, json }
+        Self { address: object.address(), key, version, checksum: *checksum, json, places }
     }
 
-    /// The JSON, if it is of this object. Another one may have its address by now, so the rest has to be the same, too.
-    fn json_of(&self, object: &Object) -> Option<Bytes> {
+    /// The JSON and the places in it, if it is of this object. Another one may have its address by now, so the rest has to be the same, too.
+    fn json_of(&self, object: &Object) -> Option<(Bytes, Places)> {
         let head = object.head();
         let is_same = self.address == object.address()
             && (self.checksum, self.json.len()) == (head.checksum, head.json_len as usize)
             && (&self.key, &self.version) == (&head.key, &head.resource_version);
-        is_same.then(|| self.json.clone())
+        is_same.then(|| (self.json.clone(), self.places))
     }
 }
 
 // === impl Object ===
 
 impl Object {
-    /// An object that is not packed. Its JSON is shorter than 4 GiB.
-    pub(super) fn new(key: Key, version: ResourceVersion, places: Places, json: &[u8]) -> Self {
-        Self::with_head(Head::new(key, version, places, json), json)
+    /// An object that is not packed. Its JSON is what the buffer holds from `start` on, and is shorter than 4 GiB. The places are added to
+    /// the buffer, so that one copy makes the object.
+    pub(super) fn new(
+        key: Key,
+        version: ResourceVersion,
+        places: Places,
+        buffer: &mut Vec<u8>,
+        start: usize,
+    ) -> Self {
+        let head = Head::new(key, version, buffer.len() - start);
+        buffer.extend_from_slice(&places.to_bytes());
+        Self::with_head(head, &buffer[start..])
     }
 
+    /// `data` is what follows the head.
     fn with_head(head: Head, data: &[u8]) -> Self {
         Self(ThinArc::from_header_and_slice(head, data))
     }
@@ -240,7 +226,10 @@ impl Object {
 
     /// The JSON, or what is packed of it.
     fn data(&self) -> &[u8] {
-        &self.0.slice
+        match self.head().common {
+            None => &self.0.slice[..self.json_len()],
+            Some(_) => &self.0.slice,
+        }
     }
 
     /// What is packed; `None` if it is not packed.
@@ -273,9 +262,10 @@ impl Object {
         }
     }
 
-    /// Where in the JSON the identity stands.
+    /// Where in the JSON the identity stands, if the object is not packed. Otherwise it is found out by unpacking.
     pub(super) fn places(&self) -> Places {
-        self.head().places
+        let places = self.head().common.is_none().then(|| self.0.slice.last_chunk()).flatten();
+        places.map(Places::from_bytes).unwrap_or_default()
     }
 
     /// `metadata.resourceVersion`.
@@ -304,7 +294,7 @@ impl Object {
     pub fn text(&self) -> JsonText<'_> {
         self.try_text().unwrap_or_else(|Damaged| {
             let object = self.stand_in();
-            JsonText { source: Source::Unpacked(object.json()), version: object.head().places.version }
+            JsonText { source: Source::Unpacked(object.json()), version: object.places().version }
         })
     }
 
@@ -313,24 +303,25 @@ impl Object {
     /// # Errors
     /// [`Damaged`].
     pub fn try_text(&self) -> Result<JsonText<'_>, Damaged> {
-        let source = match self.packed() {
-            None => Source::Held(self),
-            Some(packed) => Source::Unpacked(self.unpack(packed)?),
+        let Some(packed) = self.packed() else {
+            return Ok(JsonText { source: Source::Held(self), version: self.places().version });
         };
-        Ok(JsonText { source, version: self.head().places.version })
+        let (json, places) = self.unpack(packed)?;
+        Ok(JsonText { source: Source::Unpacked(json), version: places.version })
     }
 
-    /// The JSON, of what is packed. An object that is asked for again by the same thread is not unpacked twice.
-    fn unpack(&self, packed: PackedRef<'_>) -> Result<Bytes, Damaged> {
+    /// The JSON of what is packed, and the places in it. An object that is asked for again by the same thread is not unpacked twice.
+    fn unpack(&self, packed: PackedRef<'_>) -> Result<(Bytes, Places), Damaged> {
         LAST_UNPACKED.with_borrow_mut(|last| {
-            if let Some(json) = last.as_ref().and_then(|last| last.json_of(self)) {
-                return Ok(json);
+            if let Some(known) = last.as_ref().and_then(|last| last.json_of(self)) {
+                return Ok(known);
             }
-            let json = packed.unpack(self.key(), self.resource_version(), Bytes::copy_from_slice)?;
+            let copy = |json: &[u8], places| (Bytes::copy_from_slice(json), places);
+            let (json, places) = packed.unpack(self.key(), self.resource_version(), copy)?;
             if json.len() <= REMEMBERED_BYTES_MAX {
-                *last = Some(Unpacked::new(self, json.clone()));
+                *last = Some(Unpacked::new(self, json.clone(), places));
             }
-            Ok(json)
+            Ok((json, places))
         })
     }
 
@@ -342,9 +333,9 @@ impl Object {
         let Some(packed) = self.packed() else { return read(self.data()) };
         let last = LAST_UNPACKED.with_borrow(|last| last.as_ref()?.json_of(self));
         match last {
-            Some(json) => read(&json),
+            Some((json, _)) => read(&json),
             None => packed
-                .unpack(self.key(), self.resource_version(), &mut read)
+                .unpack(self.key(), self.resource_version(), |json, _| read(json))
                 .unwrap_or_else(|Damaged| read(self.stand_in().data())),
         }
     }
@@ -373,7 +364,10 @@ impl Object {
     pub fn plain(object: Self) -> Self {
         let Some(packed) = object.packed() else { return object };
         match object.unpack(packed) {
-            Ok(json) => Self::with_head(Head { common: None, checksum: 0, ..object.head().copy() }, &json),
+            Ok((json, places)) => {
+                let head = Head { common: None, checksum: 0, ..object.head().copy() };
+                Self::with_head(head, &[&json, &places.to_bytes()[..]].concat())
+            }
             Err(Damaged) => object.stand_in(),
         }
     }
@@ -387,7 +381,9 @@ impl Object {
 
     /// The same object with other JSON, a part of its own that holds what identifies it.
     pub(super) fn with_json(&self, json: &[u8], places: Places) -> Self {
-        Self::new(self.key().clone(), self.resource_version().clone(), places, json)
+        let mut buffer = Vec::with_capacity(json.len() + Places::BYTES);
+        buffer.extend_from_slice(json);
+        Self::new(self.key().clone(), self.resource_version().clone(), places, &mut buffer, 0)
     }
 
     /// The same object with damaged bytes.
@@ -473,7 +469,7 @@ impl Object {
     /// The JSON of `metadata.labels`; empty where there is none.
     pub fn labels_json(&self) -> &str {
         match &self.head().common {
-            None => text(self.data(), self.head().places.labels),
+            None => text(self.data(), self.places().labels),
             Some(common) => common.labels(),
         }
     }

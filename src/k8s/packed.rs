@@ -3,7 +3,7 @@
 //! Why zstd: it is the codec of that ratio which unpacks a few kilobytes in microseconds, it takes a dictionary, and it is
 //! compiled into informerd already for the compression of answers. The frames hold no checksum, length or number of a dictionary, as
 //! the object's head has them. What is packed is not the JSON but its text in shorter forms ([`super::shorthand`]). The object's uid
-//! stands before it as 16 bytes, where it is read without unpacking.
+//! stands before it as 16 bytes, where it is read without unpacking. The places of uid, version and labels in the JSON follow it.
 
 use std::borrow::{Borrow, Cow};
 use std::cell::{Cell, RefCell};
@@ -18,6 +18,7 @@ use zstd::dict::{DecoderDictionary, from_samples};
 use zstd::zstd_safe::DCtx;
 
 use super::expand::Expander;
+use super::places::{Places, Span};
 use super::shorthand::{CommonValues, Held, Shortened};
 use super::{Key, ResourceVersion};
 
@@ -44,14 +45,31 @@ pub struct Dictionary {
 /// The JSON of an object, packed, as its allocation holds it.
 #[derive(Clone, Copy)]
 pub(super) struct PackedRef<'d> {
-    /// The length of the uid's text, or [`UUID`]; the uid; the number of bytes of the values; the values; then a zstd frame of the text
-    /// with marks, without its first four bytes.
+    /// The length of the uid's text, or [`UUID`]; the uid; where the version, the uid and the labels stand in the JSON; the number of
+    /// bytes of the values; the values; then a zstd frame of the text with marks, without its first four bytes.
     pub(super) data: &'d [u8],
     pub(super) common: &'d Common,
     /// Bytes of the JSON.
     pub(super) len: u32,
-    /// The CRC-32 of the JSON, which finds what was damaged.
+    /// The CRC-32 of the JSON and of the places, which finds what was damaged.
     pub(super) checksum: u32,
+}
+
+/// What stands in packed data.
+struct Parts<'d> {
+    uid: Uid<'d>,
+    places: PackedPlaces<'d>,
+    values: &'d [u8],
+    /// A zstd frame without its first four bytes.
+    frame: &'d [u8],
+}
+
+/// Where the identity stands in the JSON. How many bytes uid and labels have is known.
+struct PackedPlaces<'d> {
+    /// Where the version starts, how many bytes it has, where the uid starts, and where the labels start.
+    numbers: [usize; 4],
+    /// The numbers as they are held. The checksum covers them.
+    bytes: &'d [u8],
 }
 
 /// A uid as it is held.
@@ -199,9 +217,9 @@ impl Hash for Common {
 
 // === impl PackedRef ===
 
-/// The packed data of an object: its uid, its values in shorter forms, and the zstd frame of the rest. `None` if it is no frame, or if the
-/// uid is longer than what is held of its length.
-pub(super) fn data_of(uid: &str, values: &[u8], frame: &[u8]) -> Option<Vec<u8>> {
+/// The packed data of an object: its uid, its places, its values in shorter forms, and the zstd frame of the rest. `None` if it is no
+/// frame, if the uid is longer than what is held of its length, or if the version ends before it starts.
+pub(super) fn data_of(uid: &str, places: Places, values: &[u8], frame: &[u8]) -> Option<Vec<u8>> {
     let is_canonical = |uuid: &Uuid| *uuid.hyphenated().encode_lower(&mut Uuid::encode_buffer()) == *uid;
     let uuid = Uuid::try_parse(uid).ok().filter(is_canonical);
     let (form, uid) = match &uuid {
@@ -209,6 +227,10 @@ pub(super) fn data_of(uid: &str, values: &[u8], frame: &[u8]) -> Option<Vec<u8>>
         None => (u8::try_from(uid.len()).ok().filter(|len| *len != UUID)?, uid.as_bytes()),
     };
     let mut data = [&[form], uid].concat();
+    let Places { uid, version, labels } = places;
+    for number in [version.start, version.end.checked_sub(version.start)?, uid.start, labels.start] {
+        write_len(number as usize, &mut data);
+    }
     write_len(values.len(), &mut data);
     data.extend_from_slice(values);
     data.extend_from_slice(frame.strip_prefix(&MAGIC)?);
@@ -216,9 +238,12 @@ pub(super) fn data_of(uid: &str, values: &[u8], frame: &[u8]) -> Option<Vec<u8>>
 }
 
 impl<'d> PackedRef<'d> {
-    /// What is packed of some JSON, by the dictionary in `common`. `None` if the JSON is longer than what is held of its length.
+    /// What is packed of some JSON, by the dictionary in `common`. `None` if the JSON is longer than what is held of its length, or if the
+    /// data is none of [`data_of`].
     pub(super) fn new(data: &'d [u8], common: &'d Common, json: &[u8]) -> Option<Self> {
-        Some(Self { data, common, len: u32::try_from(json.len()).ok()?, checksum: crc32fast::hash(json) })
+        let packed = Self { data, common, len: u32::try_from(json.len()).ok()?, checksum: 0 };
+        let checksum = checksum(json, packed.parts()?.places.bytes);
+        Some(Self { checksum, ..packed })
     }
 
     pub(super) fn uid(&self) -> Cow<'d, str> {
@@ -240,20 +265,51 @@ impl<'d> PackedRef<'d> {
         Some((Uid::Text(std::str::from_utf8(uid).ok()?), rest))
     }
 
+    /// `None` where the bytes are damaged.
+    fn parts(&self) -> Option<Parts<'d>> {
+        let (uid, rest) = self.uid_and_rest()?;
+        let (mut numbers, mut after) = ([0; 4], rest);
+        for number in &mut numbers {
+            (*number, after) = read_len(after)?;
+        }
+        let places = PackedPlaces { numbers, bytes: &rest[..rest.len() - after.len()] };
+        let (values_len, rest) = read_len(after)?;
+        let (values, frame) = rest.split_at_checked(values_len)?;
+        Some(Parts { uid, places, values, frame })
+    }
+
+    /// Where in the JSON the identity stands. `None` where the bytes are damaged.
+    fn places(&self, parts: &Parts<'_>) -> Option<Places> {
+        let [version, version_len, uid, labels] = parts.places.numbers;
+        let uid_len = match parts.uid {
+            Uid::Uuid(_) => uuid::fmt::Hyphenated::LENGTH,
+            Uid::Text(uid) => uid.len(),
+        };
+        let span = |start: usize, len: usize| {
+            let end = start.checked_add(len).filter(|end| *end <= self.len as usize)?;
+            Some(Span { start: start as u32, end: end as u32 })
+        };
+        Some(Places {
+            uid: span(uid, uid_len)?,
+            version: span(version, version_len)?,
+            labels: span(labels, self.common.labels().len())?,
+        })
+    }
+
     fn dictionary(&self) -> &'d Arc<Dictionary> {
         self.common.dictionary()
     }
 
-    /// Lends the JSON of the object with this key and version to `read`, and returns what that returns. A thread has one
-    /// buffer, so `read` must not unpack an object: that would panic.
+    /// Lends the JSON of the object with this key and version to `read`, with the places of its identity, and returns what that returns. A
+    /// thread has one buffer, so `read` must not unpack an object: that would panic.
     pub(super) fn unpack<T>(
         &self,
         key: &Key,
         version: &ResourceVersion,
-        read: impl FnOnce(&[u8]) -> T,
+        read: impl FnOnce(&[u8], Places) -> T,
     ) -> Result<T, Damaged> {
         let unpacked = UNPACKER.with_borrow_mut(|unpacker| {
-            let made = unpacker.unpack(self, key, version).map(read);
+            let made = unpacker.unpack(self, key, version).map(|(json, places)| read(json, places));
             unpacker.shrink();
             made
         });
@@ -281,11 +337,16 @@ impl Unpacker {
         Self { context: DCtx::create(), frame: Vec::new(), text: Vec::new(), expander: Expander::default() }
     }
 
-    /// The JSON; `None` if the packed bytes are damaged.
-    fn unpack(&mut self, packed: &PackedRef<'_>, key: &Key, version: &ResourceVersion) -> Option<&[u8]> {
-        let (uid, rest) = packed.uid_and_rest()?;
-        let (values_len, rest) = read_len(rest)?;
-        let (values, frame) = rest.split_at_checked(values_len)?;
+    /// The JSON and the places in it; `None` if the packed bytes are damaged.
+    fn unpack(
+        &mut self,
+        packed: &PackedRef<'_>,
+        key: &Key,
+        version: &ResourceVersion,
+    ) -> Option<(&[u8], Places)> {
+        let parts = packed.parts()?;
+        let places = packed.places(&parts)?;
+        let Parts { uid, values, frame, .. } = parts;
         let len = packed.len as usize;
         self.frame.clear();
         self.frame.extend_from_slice(&MAGIC);
@@ -303,8 +364,8 @@ impl Unpacker {
         let held = Held { key, uid, version, labels: packed.common.labels() };
         let json = self.expander.expand(&self.text, values, held, len)?;
         // Beside the checksum, what the rest of the program relies on.
-        let is_whole = crc32fast::hash(json) == packed.checksum;
-        (is_whole && std::str::from_utf8(json).is_ok()).then_some(json)
+        let is_whole = checksum(json, parts.places.bytes) == packed.checksum;
+        (is_whole && std::str::from_utf8(json).is_ok()).then_some((json, places))
     }
 
     /// Gives back the room of large objects.
@@ -316,6 +377,14 @@ impl Unpacker {
         }
         self.expander.shrink_to(SCRATCH_BYTES_MAX);
     }
+}
+
+/// The CRC-32 of an object's JSON, and of the places in it.
+fn checksum(json: &[u8], places: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(json);
+    hasher.update(places);
+    hasher.finalize()
 }
 
 /// Writes a length in as few bytes as it needs, seven bits each, the lowest first. Each but the last has the highest bit set.

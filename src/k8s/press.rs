@@ -57,13 +57,15 @@ impl Press {
             frame.reserve(zstd::zstd_safe::compress_bound(text.len()));
             compressor.compress_to_buffer(&text, &mut frame).ok()?;
             let common = labels.of(&self.dictionary, object.labels_json());
-            let data = data_of(&object.uid(), &values, &frame)?;
+            let data = data_of(&object.uid(), object.places(), &values, &frame)?;
             let packed = PackedRef::new(&data, &common, json)?;
             // Below a fifth, the time to unpack is not worth it.
             if (data.len() + OVERHEAD_BYTES) * 5 > json.len() * 4 {
                 return None;
             }
-            let is_same = packed.unpack(object.key(), object.resource_version(), |unpacked| unpacked == json);
+            let is_same = packed.unpack(object.key(), object.resource_version(), |unpacked, places| {
+                unpacked == json && places == object.places()
+            });
             (is_same == Ok(true)).then(|| object.pack(packed))
         };
         objects.iter().map(&mut pack).collect()

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::k8s::places::Places;
 use crate::k8s::{
     Damaged, DecodeOptions, Decoder, FieldPath, IndexPath, IndexPaths, Resource, ResourceParts, damages,
 };
@@ -147,6 +148,7 @@ fn uids_of_any_form_are_packed_losslessly() {
     for (object, packed) in objects.iter().zip(packed_of(&objects)) {
         let packed = packed.unwrap_or_else(|| panic!("{} is not packed", object.uid()));
         assert_eq!((packed.uid(), packed.json()), (object.uid(), object.json()));
+        assert_eq!(Object::plain(packed).places(), object.places());
     }
     let objects = [pod_of(1, &"x".repeat(255), "fine")];
     assert!(packed_of(&objects)[0].is_none(), "there is no form for a uid of this length");
@@ -183,6 +185,7 @@ proptest! {
             // A bit without a meaning in the frame's head.
             Ok(json) => {
                 prop_assert_eq!(&lent(&damaged), &json);
+                prop_assert_eq!(Object::plain(damaged.clone()).places(), objects[which].places());
                 prop_assert_eq!(json, objects[which].json());
             }
             Err(Damaged) => {
@@ -199,6 +202,22 @@ proptest! {
                 prop_assert_eq!(damaged.metadata().0.len(), damaged.json().len() - 13);
                 prop_assert_eq!(damaged.labels(), object.labels());
             }
+        }
+    }
+
+    /// Where the identity stands in the JSON is checked like the JSON.
+    #[test]
+    fn damaged_places_are_detected(mask in 1..0x80u8, which in 0..50usize) {
+        let uid = |at: usize| format!("6e1f2a00-1c4e-4f0a-9a51-{at:012x}");
+        let objects: Vec<_> = (1..51).map(|at| pod_of(at, &uid(at), "fine")).collect();
+        let object = packed_of(&objects)[which].clone().unwrap();
+        let Places { uid, version, labels } = objects[which].places();
+        let numbers = [version.start, version.end - version.start, uid.start, labels.start];
+        // Of a number, each byte has seven bits. The mask does not change its length.
+        let len: usize = numbers.iter().map(|number| if *number < 0x80 { 1 } else { 2 }).sum();
+        // They follow the uid's form and its 16 bytes.
+        for at in 17..17 + len {
+            prop_assert!(object.damaged_at(at, mask).try_json().is_err(), "byte {}", at);
         }
     }
 

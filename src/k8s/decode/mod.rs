@@ -24,7 +24,7 @@ use drop::{Branch, Cut};
 pub use identity::{Identity, IdentityPage, identities};
 
 use super::json::{MemberKey, string};
-use super::object::{Places, Span};
+use super::places::{Places, Span};
 use super::{INITIAL_EVENTS_END, Key, LAST_APPLIED, Object, Resource, ResourceVersion, WatchEvent};
 
 /// What the decoder removes from objects, and how large an object may be.
@@ -242,7 +242,7 @@ impl Decoder {
         };
         let Places { uid, version: version_at, labels } = found.places;
         let places = Places { uid: shift(uid), version: shift(version_at), labels: shift(labels) };
-        Ok(Object::new(found.key(&name), version, places, &self.scratch[start..]))
+        Ok(Object::new(found.key(&name), version, places, &mut self.scratch, start))
     }
 
     /// Appends `,"key":`, with the key as it is written.

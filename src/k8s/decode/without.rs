@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use super::Decoder;
 use super::drop::{Branch, Cut};
 use crate::k8s::json::MemberKey;
-use crate::k8s::object::Span;
+use crate::k8s::places::Span;
 
 /// Depth to which arrays directly within arrays are read, as for index paths. No built-in kind nests two, and each level takes stack.
 const ARRAYS_MAX: usize = 8;
