@@ -312,12 +312,16 @@ impl State {
 
     fn put_at(
         &mut self,
-        object: Object,
+        mut object: Object,
         position: ResourceVersion,
         reached: ResourceVersion,
         commit: &mut Commit,
     ) {
         let before = self.store.objects.get(object.key()).cloned();
+        // An index keeps the key that it has, so another one would be held beside it.
+        if let Some(old) = &before {
+            object.share_key(&old.object);
+        }
         let previous = match before {
             // Deleted and created again under the same name: two changes, the first one at the position before.
             Some(old) if old.object.uid() != object.uid() => {
@@ -359,9 +363,12 @@ impl State {
         self.record(Change { revision, position, kind, object, previous, version, reached }, commit);
     }
 
-    fn remove(&mut self, object: Object, commit: &mut Commit) {
+    fn remove(&mut self, mut object: Object, commit: &mut Commit) {
         let position = self.at_least(object.resource_version());
         let old = self.store.objects.get(object.key()).map(|stored| stored.object.clone());
+        if let Some(old) = &old {
+            object.share_key(old);
+        }
         match old {
             // A DELETED that is older than the stored state is a repetition.
             Some(old) if old.resource_version() > object.resource_version() => self.skip(&position, commit),

@@ -468,6 +468,18 @@ proptest! {
 }
 
 #[test]
+fn the_states_of_an_object_hold_its_key_once() {
+    let (mut writer, reader) = new_cache(ROOMY);
+    for version in 2..5 {
+        writer.commit(vec![Delta::Apply(object("a", 1, version))]);
+    }
+    let changes =
+        reader.changes_after(Cursor { revision: Revision(0), ..reader.head().0 }, 10).unwrap().changes;
+    let texts: Vec<_> = changes.iter().map(|change| change.object.key().name().as_ptr()).collect();
+    assert_eq!(texts, vec![texts[0]; 3]);
+}
+
+#[test]
 fn a_relist_of_an_unchanged_cluster_makes_no_change() {
     let mut upstream = Upstream::default();
     ["a", "b", "c"].iter().for_each(|name| upstream.put(name));

@@ -254,10 +254,20 @@ impl Object {
         &self.head().key
     }
 
+    /// Takes the same key from another object, so that both hold its text once. An object that is held in several places keeps its own.
+    pub fn share_key(&mut self, other: &Self) {
+        debug_assert_eq!(self.key(), other.key());
+        self.0.with_arc_mut(|object| {
+            if let Some(object) = triomphe::Arc::get_mut(object) {
+                object.header_mut().key = other.key().clone();
+            }
+        });
+    }
+
     /// `metadata.uid`: tells it from other objects that have or had this key.
     pub fn uid(&self) -> Cow<'_, str> {
         match self.packed() {
-            None => text(self.data(), self.head().places.uid).into(),
+            None => text(self.data(), self.places().uid).into(),
             Some(packed) => packed.uid(),
         }
     }
