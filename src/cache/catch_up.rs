@@ -1,6 +1,7 @@
 //! Catch-ups for readers that fell behind the journal: each object that changed since a cursor, once.
 
-use super::state::{BEFORE_ALL, Recent, State};
+use super::recent::Recent;
+use super::state::{BEFORE_ALL, State};
 use super::tombstone::Tombstone;
 use super::{Cursor, Lost, Revision};
 use crate::k8s::{Key, Object, ResourceVersion};
@@ -83,7 +84,7 @@ impl State {
         Some(CatchUpEntry {
             revision,
             created: recent.created,
-            position: recent.position.clone(),
+            position: recent.versions(&self.store)?.0.clone(),
             key: recent.key.clone(),
             uid: object.uid().into(),
             version: object.resource_version().clone(),

@@ -38,6 +38,7 @@ mod journal;
 mod key_set;
 mod packing;
 mod pass;
+mod recent;
 mod requests;
 mod scope;
 mod shared;

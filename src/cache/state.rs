@@ -11,6 +11,7 @@ use super::cold::Cold;
 use super::index::{Indexes, Step};
 use super::journal::Journal;
 use super::pass::{Outcome, Pass};
+use super::recent::Recent;
 use super::scope::Touched;
 use super::store::in_filling_order;
 use super::tombstone::Tombstone;
@@ -34,15 +35,6 @@ struct Removal {
     version: ResourceVersion,
     position: ResourceVersion,
     reached: ResourceVersion,
-}
-
-/// An object that changed since the first list, by the revision of its last change. The store has its state.
-#[derive(Debug)]
-pub(super) struct Recent {
-    pub(super) position: ResourceVersion,
-    reached: ResourceVersion,
-    pub(super) created: Revision,
-    pub(super) key: Key,
 }
 
 /// The versions that a cache gave out.
@@ -341,13 +333,7 @@ impl State {
             created = self.recent.remove(&old.revision).map_or(BEFORE_ALL, |recent| recent.created);
         }
         self.store.objects.insert(object.key().clone(), Stored { object: object.clone(), revision });
-        let recent = Recent {
-            position: position.clone(),
-            reached: reached.clone(),
-            created,
-            key: object.key().clone(),
-        };
-        self.recent.insert(revision, recent);
+        self.recent.insert(revision, Recent::new(created, &object, &position, &reached));
         let version = object.resource_version().clone();
         let (key, uid) = (object.key(), object.uid());
         let departure = || {
@@ -581,7 +567,9 @@ impl State {
         while low < high {
             let middle = low + (high - low) / 2;
             let survivor = self.recent.range(Revision(middle)..).next();
-            if survivor.is_none_or(|(_, recent)| recent.reached > *version) {
+            let reached =
+                survivor.and_then(|(_, recent)| recent.versions(&self.store)).map(|(_, reached)| reached);
+            if reached.is_none_or(|reached| *reached > *version) {
                 high = middle;
             } else {
                 low = middle + 1;
