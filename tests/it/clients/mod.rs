@@ -78,11 +78,24 @@ struct Writer {
 // === impl Program ===
 
 impl Program {
+    #[expect(
+        clippy::print_stderr,
+        reason = "what a client's program says of its errors is shown with the tests"
+    )]
     fn start(mut command: Command) -> Self {
         let folder = tempfile::tempdir().unwrap();
         // The Python client keeps what it discovered in the temporary folder, by the server's port.
-        command.env("TMPDIR", folder.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        command.env("TMPDIR", folder.path()).kill_on_drop(true);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
+        // Node.js makes the pipes that it gets non-blocking, for every process that writes to them, and a killed one leaves them so. With
+        // this process' standard error, which may be its standard output, too, the names of failed tests could not be printed.
+        let mut errors = BufReader::new(child.stderr.take().unwrap()).lines();
+        tokio::spawn(async move {
+            while let Ok(Some(line)) = errors.next_line().await {
+                eprintln!("{line}");
+            }
+        });
         let ask = child.stdin.take().unwrap();
         let reports = BufReader::new(child.stdout.take().unwrap()).lines();
         Self { _child: child, ask, reports, _folder: folder }
