@@ -9,7 +9,7 @@ use crate::k8s::{Key, Object, ResourceVersion};
 pub(super) struct Recent {
     pub(super) created: Revision,
     pub(super) key: Key,
-    /// `None` if both are the version of the object, as those of a watch's events are.
+    /// The versions of the change. `None` if both are that of the object, as after an event of a watch.
     versions: Option<Box<Versions>>,
 }
 

@@ -473,10 +473,11 @@ fn the_states_of_an_object_hold_its_key_once() {
     for version in 2..5 {
         writer.commit(vec![Delta::Apply(object("a", 1, version))]);
     }
+    writer.commit(vec![Delta::Delete(object("a", 1, 5))]);
     let changes =
         reader.changes_after(Cursor { revision: Revision(0), ..reader.head().0 }, 10).unwrap().changes;
     let texts: Vec<_> = changes.iter().map(|change| change.object.key().name().as_ptr()).collect();
-    assert_eq!(texts, vec![texts[0]; 3]);
+    assert_eq!(texts, vec![texts[0]; 4]);
 }
 
 #[test]

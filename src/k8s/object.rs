@@ -188,7 +188,8 @@ impl Unpacked {
         Self { address: object.address(), key, version, checksum: *checksum, json, places }
     }
 
-    /// The JSON and the places in it, if it is of this object. Another one may have its address by now, so the rest has to be the same, too.
+    /// The JSON and the places in it, if it is of this object. Another one may have its address by now, so the rest has to be the same,
+    /// too.
     fn json_of(&self, object: &Object) -> Option<(Bytes, Places)> {
         let head = object.head();
         let is_same = self.address == object.address()
@@ -272,7 +273,7 @@ impl Object {
         }
     }
 
-    /// Where in the JSON the identity stands, if the object is not packed. Otherwise it is found out by unpacking.
+    /// Where in the JSON the identity stands, of an object that is not packed. For a packed one, unpacking gives the places.
     pub(super) fn places(&self) -> Places {
         let places = self.head().common.is_none().then(|| self.0.slice.last_chunk()).flatten();
         places.map(Places::from_bytes).unwrap_or_default()

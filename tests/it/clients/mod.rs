@@ -88,8 +88,8 @@ impl Program {
         command.env("TMPDIR", folder.path()).kill_on_drop(true);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        // Node.js makes the pipes that it gets non-blocking, for every process that writes to them, and a killed one leaves them so. With
-        // this process' standard error, which may be its standard output, too, the names of failed tests could not be printed.
+        // Node.js makes each pipe that it inherits non-blocking for all processes that write to it. If Node.js is killed, the pipe stays
+        // so, and the test harness cannot print which tests failed. So the program gets a pipe of its own for its errors.
         let mut errors = BufReader::new(child.stderr.take().unwrap()).lines();
         tokio::spawn(async move {
             while let Ok(Some(line)) = errors.next_line().await {
