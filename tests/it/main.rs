@@ -6,6 +6,7 @@ mod browser;
 mod cli;
 mod clients;
 mod compressed;
+mod damage;
 mod deploy;
 mod doors;
 mod election;
