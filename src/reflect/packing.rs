@@ -57,6 +57,23 @@ pub(super) async fn room(writer: &Writer) {
     }
 }
 
+/// If packed objects are damaged, has everything listed again until there is a new history. A list that was under way does not begin one.
+/// `damaged_in` is the history in which damage was found.
+fn look_for_damage(packer: &mut Packer, damaged_in: &mut Option<u64>, doubts: &Doubts) {
+    let (history, is_damaged) = (packer.reader().mark().history, packer.is_damaged());
+    match damaged_in {
+        Some(damaged_in) if *damaged_in == history => doubts.raise(Doubt::Rewritten),
+        // The list that began this history read the damaged objects to compare them with its own.
+        Some(_) => *damaged_in = None,
+        None if is_damaged => {
+            warn!("packed objects in memory are damaged: listing everything again, and readers start over");
+            *damaged_in = Some(history);
+            doubts.raise(Doubt::Rewritten);
+        }
+        None => {}
+    }
+}
+
 /// Packs one cache; `None` packs nothing.
 pub(super) async fn drive(packer: Option<(Packer, Arc<Semaphore>)>, doubts: &Doubts) -> Infallible {
     let Some((mut packer, turn)) = packer else { return std::future::pending().await };
@@ -68,15 +85,7 @@ pub(super) async fn drive(packer: Option<(Packer, Arc<Semaphore>)>, doubts: &Dou
             packer.settle();
         }
         tokio::time::sleep(if mark.synced { LOOK } else { LOOK_LISTING }).await;
-        if packer.is_damaged() {
-            warn!("packed objects in memory are damaged: listing everything again, and readers start over");
-            damaged_in = Some(reader.mark().history);
-        }
-        match damaged_in {
-            // Until there is a new history: a list that was under way does not begin one.
-            Some(history) if reader.mark().history == history => doubts.raise(Doubt::Rewritten),
-            Some(_) | None => damaged_in = None,
-        }
+        look_for_damage(&mut packer, &mut damaged_in, doubts);
         while packer.has_work() {
             let Ok(permit) = turn.clone().acquire_owned().await else { break };
             let packed = tokio::task::spawn_blocking(move || {
@@ -94,5 +103,75 @@ pub(super) async fn drive(packer: Option<(Packer, Arc<Semaphore>)>, doubts: &Dou
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+    use crate::cache::{Config, Delta, cache};
+    use crate::k8s::{DecodeOptions, Decoder, Key, Object, Resource, ResourceParts, damages_of_thread};
+
+    const EAGER: Packing = Packing {
+        packed_bytes_min: 2000,
+        train_bytes_min: 2000,
+        train_bytes_max: 8000,
+        dictionary_bytes: 1024,
+        dictionaries_max: 2,
+        look_bytes: 3000,
+        hot_len: 2,
+    };
+
+    fn object(name: u8) -> Object {
+        let options =
+            DecodeOptions { drop_managed_fields: true, drop_last_applied: true, object_bytes_max: 1 << 20 };
+        let metadata = serde_json::json!({"name": format!("o{name}"), "uid": "u", "resourceVersion": "1"});
+        let json =
+            serde_json::json!({"metadata": metadata, "status": {"text": "ready and serving ".repeat(20)}});
+        Decoder::new(Resource::new(ResourceParts::default()), options).object(&json.to_string()).unwrap()
+    }
+
+    /// A list of another history.
+    fn list(writer: &mut Writer, objects: impl Iterator<Item = Object>) {
+        writer.commit(vec![Delta::OtherHistory, Delta::PassBegin]);
+        let items = objects.map(Delta::PassItem);
+        writer.commit(items.chain([Delta::PassEnd(1.into())]).collect());
+    }
+
+    #[test]
+    fn damage_is_reported_until_a_list_begins_a_new_history_and_not_again_for_that_list() {
+        let config = Config { journal_len_max: 4, journal_bytes_max: 1 << 20, tombstones_len_max: 8 };
+        let now =
+            tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async { Instant::now() });
+        let (mut writer, reader) = cache(config, now);
+        let mut packer = writer.packer(EAGER, Arc::new(Backlog::new(Backlog::BYTES_MAX)));
+        list(&mut writer, (0..40).map(object));
+        while packer.step() {}
+        let key = Key::new("", "o7");
+        let held: Vec<_> = reader.snapshot().after(None).cloned().collect();
+        let damaged = |object: &Object| if *object.key() == key { object.damaged() } else { object.clone() };
+        list(&mut writer, held.iter().map(damaged));
+        // That list read it.
+        packer.is_damaged();
+        let (mut damaged_in, doubts) = (None, Doubts::default());
+        let mut look = |packer: &mut Packer| {
+            look_for_damage(packer, &mut damaged_in, &doubts);
+            let raised = doubts.raised().now_or_never();
+            doubts.settle_all();
+            raised
+        };
+        assert_eq!(look(&mut packer), None);
+        assert!(reader.snapshot().get(&key).unwrap().try_json().is_err());
+        assert_eq!(look(&mut packer), Some(Doubt::Rewritten));
+        assert_eq!(look(&mut packer), Some(Doubt::Rewritten), "no list has begun a new history yet");
+        // The list compares its objects with those of the cache, and so reads the damaged one.
+        let before = damages_of_thread();
+        list(&mut writer, (0..40).map(object));
+        assert!(damages_of_thread() > before);
+        assert_eq!(look(&mut packer), None);
+        assert_eq!(look(&mut packer), None);
+        assert_eq!(reader.snapshot().get(&key).unwrap().json(), object(7).json());
     }
 }
