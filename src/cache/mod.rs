@@ -36,6 +36,7 @@ mod inquiries;
 mod interest;
 mod journal;
 mod key_set;
+mod listed;
 mod packing;
 mod pass;
 mod recent;

@@ -108,9 +108,10 @@ struct Swap {
 // === impl State ===
 
 impl State {
-    /// The object with a key that is to be packed: of the list under way, or of the store.
-    fn to_pack(&self, key: &Key) -> impl Iterator<Item = &Object> {
-        let listed = self.first_pass().and_then(|pass| pass.get(key));
+    /// The object with a key that is to be packed: of the list under way, or of the store. `place` is as in
+    /// [`get_next`](super::listed::Listed::get_next).
+    fn to_pack(&self, key: &Key, place: &mut usize) -> impl Iterator<Item = &Object> {
+        let listed = self.first_list().and_then(|listed| listed.get_next(key, place));
         // An object of a newer change is found again when it gets cold.
         let cold_to = self.cold_to();
         let held = self.store.objects.get(key).filter(|stored| stored.revision <= cold_to);
@@ -147,6 +148,7 @@ impl State {
     /// Replaces objects with what is packed of them, where they are still the current state. Returns what to drop.
     fn swap(&mut self, swaps: Vec<Swap>) -> Vec<Object> {
         let mut replaced = Vec::with_capacity(swaps.len());
+        let mut place = 0;
         for Swap { key, old, new } in swaps {
             let is_held = self.store.objects.get(&key).is_some_and(|stored| stored.object.is_same(&old));
             if is_held && let Some(stored) = self.store.objects.get_mut(&key) {
@@ -157,8 +159,8 @@ impl State {
                 let revision = stored.revision;
                 self.journal_mut().swap(revision, &old, &new);
             }
-            if let Some(pass) = self.first_pass_mut() {
-                pass.swap(&key, &old, new);
+            if let Some(listed) = self.first_list_mut() {
+                listed.swap(&old, new, &mut place);
             }
             replaced.push(old);
         }
@@ -315,12 +317,13 @@ impl Packer {
     fn take(&self) -> Vec<(Key, Object)> {
         let mut guard = self.shared.write();
         let state = &mut *guard;
-        let (mut batch, mut bytes) = (Vec::new(), 0);
+        let (mut batch, mut bytes, mut place) = (Vec::new(), 0, 0);
         while batch.len() < STEP_LEN_MAX
             && bytes < STEP_BYTES_MAX
             && let Some(key) = state.cold.as_mut().and_then(Cold::pop)
         {
-            let found: Vec<_> = state.to_pack(&key).filter(|object| self.wants(object)).cloned().collect();
+            let found = state.to_pack(&key, &mut place).filter(|object| self.wants(object));
+            let found: Vec<_> = found.cloned().collect();
             for object in found {
                 bytes += object.json_len();
                 batch.push((key.clone(), object));
@@ -427,11 +430,12 @@ impl Packer {
         let state = self.shared.read();
         let Some(cold) = &state.cold else { return Vec::new() };
         let every = cold.bytes.div_ceil(self.packing.train_bytes_max).max(1);
-        let keys = cold.keys.iter().step_by(every).map(|(key, _)| key);
-        keys.flat_map(|key| state.to_pack(key))
-            .filter(|object| object.dictionary().is_none())
-            .cloned()
-            .collect()
+        let (mut samples, mut place) = (Vec::new(), 0);
+        for (key, _) in cold.keys.iter().step_by(every) {
+            let found = state.to_pack(key, &mut place);
+            samples.extend(found.filter(|object| object.dictionary().is_none()).cloned());
+        }
+        samples
     }
 
     fn alive(&self) -> Vec<Arc<Dictionary>> {

@@ -2,11 +2,8 @@
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
-use std::hash::{BuildHasher as _, RandomState};
 
-use hashbrown::HashTable;
-use hashbrown::hash_table::Entry;
-
+use super::listed::Listed;
 use super::{Revision, Snapshot};
 use crate::k8s::{Key, Object, ResourceVersion};
 
@@ -14,11 +11,10 @@ use crate::k8s::{Key, Object, ResourceVersion};
 /// needs no second copy of it. Others cost one pointer, so that the first list of a large cluster takes little more than the cache.
 #[derive(Debug, Default)]
 pub(super) struct Pass {
-    /// Objects that differ from the cache's, by their keys.
-    differing: HashTable<Object>,
+    /// Objects that differ from the cache's.
+    pub(super) differing: Listed,
     /// Keys of objects that the cache has as the list has them.
     same: HashSet<Key>,
-    hasher: RandomState,
     look: Look,
     /// Whether the API server gave an older answer before this list.
     pub(super) doubted: bool,
@@ -43,7 +39,8 @@ struct Look {
 pub(super) struct Outcome {
     /// Objects that the pass did not name, or named with another uid; then with the version of the new object.
     pub(super) gone: Vec<(Object, Option<ResourceVersion>)>,
-    /// Changed and new objects by rising resourceVersion, so that the position after each is the object's.
+    /// Changed and new objects. By rising resourceVersion, so that the position after each is the object's; in no particular order if the
+    /// list begins a history.
     pub(super) changed: Vec<Object>,
     /// Keys that are no longer needed, maybe a hundred thousand. The caller frees them without the lock.
     pub(super) spent: HashSet<Key>,
@@ -53,48 +50,26 @@ impl Pass {
     /// Adds an object of the list. Of two with the same key the newer one counts, as a streaming list may contain live events.
     pub(super) fn item(&mut self, object: Object, store: &Snapshot) {
         let stored = store.objects.get(object.key()).map(|stored| &stored.object);
-        let hash_of = |held: &Object| self.hasher.hash_one(held.key());
-        let hash = self.hasher.hash_one(object.key());
-        let entry = self.differing.entry(hash, |held| held.key() == object.key(), hash_of);
-        let before = match &entry {
-            Entry::Occupied(held) => Some(held.get()),
-            Entry::Vacant(_) => stored.filter(|_| self.same.contains(object.key())),
-        };
+        let same = stored.filter(|_| self.same.contains(object.key()));
+        let before = same.or_else(|| self.differing.get(object.key()));
         if before.is_some_and(|before| object.resource_version() <= before.resource_version()) {
             return;
         }
-        let key = object.key().clone();
         if stored.is_some_and(|stored| is_of_version(stored, &object) && stored.text() == object.text()) {
-            if let Entry::Occupied(held) = entry {
-                held.remove();
-            }
-            self.same.insert(key);
+            self.differing.remove(object.key());
+            self.same.insert(object.key().clone());
         } else {
-            entry.insert(object);
-            self.same.remove(&key);
-        }
-    }
-
-    /// The object with a key, where it differs from the cache's.
-    pub(super) fn get(&self, key: &Key) -> Option<&Object> {
-        self.differing.find(self.hasher.hash_one(key), |held| held.key() == key)
-    }
-
-    /// Replaces an object with the same one, packed, if it is still there.
-    pub(super) fn swap(&mut self, key: &Key, old: &Object, new: Object) {
-        let hash = self.hasher.hash_one(key);
-        if let Some(object) = self.differing.find_mut(hash, |held| held.is_same(old)) {
-            *object = new;
+            if same.is_some() {
+                self.same.remove(object.key());
+            }
+            self.differing.insert(object);
         }
     }
 
     /// Removes an object that was deleted while the list was under way.
     pub(super) fn gone(&mut self, key: &Key) {
         self.look = Look::default();
-        let hash = self.hasher.hash_one(key);
-        if let Ok(held) = self.differing.find_entry(hash, |held| held.key() == key) {
-            held.remove();
-        }
+        self.differing.remove(key);
         self.same.remove(key);
     }
 
@@ -130,7 +105,7 @@ impl Pass {
     }
 
     fn names(&self, key: &Key) -> bool {
-        self.same.contains(key) || self.get(key).is_some()
+        self.same.contains(key) || self.differing.get(key).is_some()
     }
 
     /// Whether the API server's versions went back behind what the cache holds (an etcd restored from a backup, another
@@ -157,14 +132,17 @@ impl Pass {
         version < seen || lacks || self.differing.iter().any(contradicts)
     }
 
-    /// Ends the pass. In another history an object may have another state under the same version.
-    pub(super) fn end(mut self, store: &Snapshot, is_other: bool) -> Outcome {
+    /// Ends the pass. If it begins a history, objects that differ under the same version count as changed, and the changes are not sorted: no
+    /// reader sees their order.
+    pub(super) fn end(mut self, store: &Snapshot, begins_history: bool) -> Outcome {
         self.look(store, usize::MAX);
         let unnamed = self.unnamed().filter_map(|key| store.objects.get(key));
         let mut gone: Vec<_> = unnamed.map(|stored| (stored.object.clone(), None)).collect();
-        let mut changed = Vec::with_capacity(self.differing.len());
-        changed.extend(self.differing.into_iter().filter(|object| is_other || !is_rewritten(object, store)));
-        changed.sort_unstable_by(in_order);
+        let mut changed = self.differing.into_vec();
+        if !begins_history {
+            changed.retain(|object| !is_rewritten(object, store));
+            changed.sort_unstable_by(in_order);
+        }
         gone.extend(changed.iter().filter_map(|object| {
             let old = &store.objects.get(object.key())?.object;
             (old.uid() != object.uid()).then(|| (old.clone(), Some(object.resource_version().clone())))

@@ -10,6 +10,7 @@ use super::backfill::Backfills;
 use super::cold::Cold;
 use super::index::{Indexes, Step};
 use super::journal::Journal;
+use super::listed::Listed;
 use super::pass::{Outcome, Pass};
 use super::recent::Recent;
 use super::scope::Touched;
@@ -183,9 +184,10 @@ impl State {
             // The API server's answer for an earlier version may be of either history.
             self.backfills.close();
         }
-        let Outcome { changed, gone, spent } = pass.end(&self.store, back);
+        let begins_history = !self.synced || back;
+        let Outcome { changed, gone, spent } = pass.end(&self.store, begins_history);
         self.spent.push(spent);
-        if !self.synced || back {
+        if begins_history {
             self.begin_history(changed, &gone, version, commit);
             commit.history_lost = back;
             return;
@@ -445,13 +447,14 @@ impl State {
         self.pass.as_mut().is_some_and(|pass| pass.look(&self.store, LOOK_LEN_MAX))
     }
 
-    /// The first list, while it is under way.
-    pub(super) fn first_pass(&self) -> Option<&Pass> {
-        self.pass.as_ref().filter(|_| !self.synced)
+    /// The objects of the first list, while it is under way.
+    pub(super) fn first_list(&self) -> Option<&Listed> {
+        self.pass.as_ref().filter(|_| !self.synced).map(|pass| &pass.differing)
     }
 
-    pub(super) fn first_pass_mut(&mut self) -> Option<&mut Pass> {
-        self.pass.as_mut().filter(|_| !self.synced)
+    /// As [`State::first_list`].
+    pub(super) fn first_list_mut(&mut self) -> Option<&mut Listed> {
+        self.pass.as_mut().filter(|_| !self.synced).map(|pass| &mut pass.differing)
     }
 
     /// The position after an event at `version`. It never decreases, even if the server's events do.
