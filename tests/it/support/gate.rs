@@ -139,16 +139,19 @@ async fn carry(mut client: TcpStream, backend: SocketAddr, number: u64, shared: 
     let Ok(mut server) = TcpStream::connect(backend).await else { return };
     let mut faults = shared.faults.subscribe();
     let mut cut = faults.clone();
+    // Faults come first: on a busy machine this task may learn of a fault and of bytes that were sent after it at once.
     let passing = async {
         tokio::select! {
+            biased;
+            () = reached(&mut faults, |faults| faults.frozen_below > number) => std::future::pending().await,
             // When one side ends, both are closed.
             () = pass(&mut client, &mut server, shared) => {}
-            () = reached(&mut faults, |faults| faults.frozen_below > number) => std::future::pending().await,
         }
     };
     tokio::select! {
-        () = passing => {}
+        biased;
         () = reached(&mut cut, |faults| faults.cut_below > number) => {}
+        () = passing => {}
     }
 }
 
